@@ -1,0 +1,59 @@
+# Two commands for a newcomer: `make plan` and `make test`. Each makes .venv if absent and may be run again and again.
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+# bf16 products on a CPU that advertises AMX but traps it end the process; this keeps oneDNN below AMX
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: plan test lint types unit docs wheel test-slow test-gpu bench clean
+
+plan: $(VENV)/.plan
+	$(VENV)/bin/ridgeline show llama3-70b
+	$(VENV)/bin/ridgeline show 64xh100-sxm
+
+test: $(VENV)/.test lint types unit docs wheel
+	@echo "make test: all green"
+
+$(PY):
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Ridgeline needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.plan: pyproject.toml | $(PY)
+	$(PY) -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.test: pyproject.toml | $(PY)
+	$(PY) -m pip install --quiet torch==2.13.0
+	$(PY) -m pip install --quiet --editable '.[test]'
+	touch $@ $(VENV)/.plan
+
+lint: $(VENV)/.test
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) tests/sizes.py
+
+types: $(VENV)/.test
+	$(PY) -m mypy
+
+unit: $(VENV)/.test
+	$(PY) -m pytest -m "not slow and not gpu"
+
+docs: $(VENV)/.test
+	$(PY) -m pytest --doctest-modules src/ridgeline
+	$(PY) -m pytest --doctest-glob="*.md" docs README.md
+
+wheel: $(VENV)/.test
+	$(PY) tests/wheel.py
+
+test-slow: $(VENV)/.test
+	$(PY) -m pytest -m slow
+
+test-gpu: $(VENV)/.test
+	$(PY) -m pytest -m gpu
+
+bench: $(VENV)/.test
+	$(PY) benchmarks/describe.py
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

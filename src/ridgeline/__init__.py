@@ -1,0 +1,86 @@
+"""Ridgeline: where model meets machine.
+
+    describe -> predict -> plan -> run -> observe -> explain -> calibrate
+
+The names below are loaded when first used, so that importing Ridgeline costs nothing.
+
+    chip, system, model, engine, schedule      one entry by id, name, file or table
+    CHIPS, SYSTEMS, MODELS, ENGINES, SCHEDULES everything the catalogs hold
+    scenario, read_scenario                    a table or a file -> Scenario
+    check                                      Scenario -> the reasons why it cannot run
+    show                                       names -> sheets of facts, as `ridgeline show --json` prints them
+    schema                                     the JSON schema of scenario files
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ridgeline.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from ridgeline.hardware.load import CHIPS, SYSTEMS, chip, system
+    from ridgeline.models.load import MODELS, model
+    from ridgeline.plan.check import check
+    from ridgeline.plan.engine import ENGINES, engine
+    from ridgeline.plan.plan import Plan
+    from ridgeline.plan.scenario import Scenario
+    from ridgeline.plan.scenario_file import read_scenario, scenario, schema
+    from ridgeline.plan.schedules import SCHEDULES
+    from ridgeline.plan.schedules import build as schedule
+    from ridgeline.report.show import show
+
+_HOMES = {
+    "CHIPS": "ridgeline.hardware.load",
+    "SYSTEMS": "ridgeline.hardware.load",
+    "chip": "ridgeline.hardware.load",
+    "system": "ridgeline.hardware.load",
+    "MODELS": "ridgeline.models.load",
+    "model": "ridgeline.models.load",
+    "check": "ridgeline.plan.check",
+    "ENGINES": "ridgeline.plan.engine",
+    "engine": "ridgeline.plan.engine",
+    "Plan": "ridgeline.plan.plan",
+    "Scenario": "ridgeline.plan.scenario",
+    "read_scenario": "ridgeline.plan.scenario_file",
+    "scenario": "ridgeline.plan.scenario_file",
+    "schema": "ridgeline.plan.scenario_file",
+    "SCHEDULES": "ridgeline.plan.schedules",
+    "schedule": "ridgeline.plan.schedules.build",
+    "show": "ridgeline.report.show",
+}
+
+__all__ = [
+    "CHIPS",
+    "ENGINES",
+    "MODELS",
+    "SCHEDULES",
+    "SYSTEMS",
+    "Plan",
+    "Scenario",
+    "__version__",
+    "check",
+    "chip",
+    "engine",
+    "model",
+    "read_scenario",
+    "scenario",
+    "schedule",
+    "schema",
+    "show",
+    "system",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ridgeline' has no attribute {name!r}")
+    if home.endswith(".build"):
+        return import_module(home.removesuffix(".build")).build
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""The ground floor: units, dtypes, evidence, errors, and tables read from files."""

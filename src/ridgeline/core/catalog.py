@@ -1,0 +1,81 @@
+"""Turn a folder of TOML files into a read-only mapping that loads an entry when it is first asked for."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from ridgeline.core.errors import InputError, UnknownId
+
+T = TypeVar("T")
+
+
+class Catalog(Mapping[str, T], Generic[T]):
+    """Entries by id, the file's stem; a file's `aliases` name it too. Unknown ids raise `UnknownId` with near matches."""
+
+    def __init__(self, kind: str, folder: Path, read: Callable[[str, dict[str, Any]], T]) -> None:
+        self.kind, self._folder, self._read = kind, folder, read
+        self._loaded: dict[str, T] = {}
+
+    @cached_property
+    def _ids(self) -> tuple[str, ...]:
+        return tuple(sorted(path.stem for path in self._folder.glob("*.toml")))
+
+    @cached_property
+    def aliases(self) -> Mapping[str, str]:
+        """Every other name and the id it means, folded by `fold`; a name claimed twice is an error."""
+        found: dict[str, str] = {fold(id): id for id in self._ids}
+        for id in self._ids:
+            for alias in self.table(id).get("aliases", ()):
+                if found.setdefault(fold(alias), id) != id:
+                    raise InputError(f"{self.kind} catalog: {alias!r} names both {found[fold(alias)]} and {id}")
+        return found
+
+    def table(self, id: str) -> dict[str, Any]:
+        """The entry as its file writes it."""
+        with (self._folder / f"{id}.toml").open("rb") as stream:
+            return tomllib.load(stream)
+
+    def resolve(self, name: str) -> str | None:
+        """The id that a name or alias means; None when there is none."""
+        if name in self._loaded or self._is_id(name):
+            return name
+        return self.aliases.get(fold(name))
+
+    def _is_id(self, name: str) -> bool:
+        return name.isascii() and "/" not in name and "\\" not in name and (self._folder / f"{name}.toml").is_file()
+
+    def __getitem__(self, name: str) -> T:
+        if name in self._loaded:
+            return self._loaded[name]
+        id = self.resolve(name)
+        if id is None:
+            raise UnknownId(self.kind, name, self._ids)
+        if id not in self._loaded:
+            self._loaded[id] = self._read(id, self.table(id))
+        return self._loaded[id]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.resolve(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+
+def fold(name: str) -> str:
+    """A name without the differences people write: case, spaces, underscores, the publisher before a slash.
+
+    >>> fold("meta-llama/Llama 3.1_70B")
+    'llama3.1-70b'
+    """
+    import re
+
+    text = name.rsplit("/", 1)[-1].lower()
+    text = re.sub(r"[\s_-]+", "-", text.strip())
+    return re.sub(r"^([a-z]+)-?v?(?=\d)", r"\1", text)

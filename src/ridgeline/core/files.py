@@ -1,0 +1,209 @@
+"""Turn a TOML, JSON or YAML file into a plain table that remembers on which line each key stands.
+
+Input is hostile: size and nesting are capped, YAML aliases and tags are refused, and a syntax error becomes an
+`InputError` with its line. Writing is atomic: a file is either the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+
+BIGGEST_FILE = 4 * 1024 * 1024  # bytes; a scenario is a page, a chip is a page
+DEEPEST = 32  # nested tables
+SUFFIXES = (".toml", ".json", ".yaml", ".yml")
+
+_HEADER = re.compile(r"^\s*\[{1,2}\s*([^\]]+?)\s*\]{1,2}")
+_KEY = re.compile(r"^\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A file's content as nested plain values, with its name and the line of each dotted path."""
+
+    data: dict[str, Any]
+    source: str
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    def locate(self, problem: Problem) -> Problem:
+        """The problem with `file:line` filled in from the longest known prefix of its path."""
+        path = problem.path
+        while path:
+            if path in self.lines:
+                return replace(problem, where=f"{self.source}:{self.lines[path]}")
+            path = re.sub(r"(\.[^.\[\]]*|\[\d+\]|[^.\[\]]+)$", "", path)
+        return replace(problem, where=self.source)
+
+
+def read_table(path: Path) -> Table:
+    """Read a file by its suffix; anything wrong with it as a file is an `InputError` that says what to do."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise _refuse(path, f"a {path.suffix or 'nameless'} file", f"one of {', '.join(SUFFIXES)}", "rename or convert it")
+    text = read_text(path)
+    if path.suffix.lower() == ".toml":
+        data, lines = _toml(path, text)
+    elif path.suffix.lower() == ".json":
+        data, lines = _json(path, text)
+    else:
+        data, lines = _yaml(path, text)
+    if not isinstance(data, dict):
+        raise _refuse(path, f"a {type(data).__name__}", "a table of keys", "see docs/how-to/write-a-scenario.md")
+    _check_depth(path, data, DEEPEST)
+    return Table(data=data, source=path.name, lines=lines)
+
+
+def read_text(path: Path, limit: int = BIGGEST_FILE) -> str:
+    """The file as text, unless it is absent, a folder, too large or not UTF-8."""
+    if not path.exists():
+        raise _refuse(path, "no such file", "a readable file", "check the path")
+    if not path.is_file():
+        raise _refuse(path, "not a plain file", "a readable file", "name the file itself")
+    try:
+        if path.stat().st_size > limit:
+            raise _refuse(path, f"{path.stat().st_size} bytes", f"at most {limit} bytes", "is this the right file?")
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as wrong:
+        raise _refuse(path, f"byte {wrong.start} is not UTF-8", "UTF-8 text", "re-save it as UTF-8") from None
+    except OSError as wrong:
+        raise _refuse(path, wrong.strerror or "unreadable", "a readable file", "check its permissions") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the file in one step, so that an interrupted write leaves the old content."""
+    import tempfile
+
+    path = path.resolve()
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as wrong:
+        raise _refuse(path, wrong.strerror or "not writable", "a folder that can be written", "choose another") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _refuse(path: Path, given: str, expected: str, todo: str, line: int = 0) -> InputError:
+    where = f"{path}:{line}" if line else str(path)
+    return InputError(Problem(path="", given=given, expected=expected, todo=todo, where=where))
+
+
+def _toml(path: Path, text: str) -> tuple[Any, dict[str, int]]:
+    import tomllib
+
+    try:
+        return tomllib.loads(text), _toml_lines(text)
+    except tomllib.TOMLDecodeError as wrong:
+        line = re.search(r"line (\d+)", str(wrong))
+        raise _refuse(path, str(wrong), "TOML", "fix the syntax there", int(line.group(1)) if line else 0) from None
+    except RecursionError:
+        raise _refuse(path, "too deeply nested", f"at most {DEEPEST} levels", "flatten it") from None
+
+
+def _json(path: Path, text: str) -> tuple[Any, dict[str, int]]:
+    try:
+        return json.loads(text, parse_constant=_no_constant), _json_lines(text)
+    except json.JSONDecodeError as wrong:
+        raise _refuse(path, wrong.msg, "JSON", "fix the syntax there", wrong.lineno) from None
+    except (ValueError, RecursionError) as wrong:
+        raise _refuse(path, str(wrong) or "too deeply nested", "plain JSON numbers and nesting", "fix it") from None
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number")
+
+
+def _yaml(path: Path, text: str) -> tuple[Any, dict[str, int]]:
+    import yaml
+
+    lines: dict[str, int] = {}
+    try:
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            if isinstance(token, (yaml.AliasToken, yaml.AnchorToken, yaml.TagToken)):
+                line = token.start_mark.line + 1
+                raise _refuse(path, "an alias, anchor or tag", "plain YAML", "write the value out", line)
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is not None:
+            _yaml_lines(node, "", lines, 0)
+        return yaml.safe_load(text), lines
+    except yaml.YAMLError as wrong:
+        mark = getattr(wrong, "problem_mark", None)
+        problem = getattr(wrong, "problem", None) or str(wrong)
+        raise _refuse(path, problem, "YAML", "fix the syntax there", mark.line + 1 if mark else 0) from None
+    except RecursionError:
+        raise _refuse(path, "too deeply nested", f"at most {DEEPEST} levels", "flatten it") from None
+
+
+def _yaml_lines(node: Any, path: str, lines: dict[str, int], depth: int) -> None:
+    if depth > DEEPEST:
+        return
+    if isinstance(node.value, list):
+        for index, item in enumerate(node.value):
+            key, value = item if isinstance(item, tuple) else (item, item)
+            name = f"{path}.{key.value}" if path else str(key.value)
+            name = name if isinstance(item, tuple) else f"{path}[{index}]"
+            lines[name] = key.start_mark.line + 1
+            _yaml_lines(value, name, lines, depth + 1)
+
+
+def _toml_lines(text: str) -> dict[str, int]:
+    """Line of every header and every key that starts a line; keys inside inline tables share their parent's line."""
+    lines: dict[str, int] = {}
+    arrays: dict[str, int] = {}
+    prefix = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        header = _HEADER.match(line)
+        if header and "=" not in line.split("#")[0]:
+            prefix = ".".join(part.strip().strip("\"'") for part in header.group(1).split("."))
+            if line.lstrip().startswith("[["):
+                arrays[prefix] = arrays.get(prefix, -1) + 1
+                lines.setdefault(prefix, number)
+                prefix = f"{prefix}[{arrays[prefix]}]"
+            lines.setdefault(prefix, number)
+            continue
+        key = _KEY.match(line)
+        if key:
+            name = ".".join(part.strip().strip("\"'") for part in key.group(1).split("."))
+            lines.setdefault(f"{prefix}.{name}" if prefix else name, number)
+    return lines
+
+
+def _json_lines(text: str) -> dict[str, int]:
+    """Line of every key: a scan of the tokens, for text that already parsed."""
+    lines: dict[str, int] = {}
+    stack: list[str | int] = []
+    key, line = "", 1
+    for token in re.finditer(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}\[\],\n]', text):
+        mark = token.group(0)
+        if mark == "\n":
+            line += 1
+        elif mark in "{[":
+            stack.append(key if mark == "{" else 0)
+            key = ""
+        elif mark in "}]":
+            stack.pop()
+        elif token.group(1):
+            key = json.loads(mark[: -len(token.group(1))])
+            parents = [str(part) for part in stack if isinstance(part, str) and part]
+            lines.setdefault(".".join([*parents, key]), line)
+            line += token.group(1).count("\n")
+    return lines
+
+
+def _check_depth(path: Path, value: object, left: int) -> None:
+    if left < 0:
+        raise _refuse(path, "too deeply nested", f"at most {DEEPEST} levels", "flatten it")
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in inner:
+        _check_depth(path, part, left - 1)

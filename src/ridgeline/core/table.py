@@ -1,0 +1,337 @@
+"""Turn a table read from a file into frozen dataclasses, collecting every problem instead of stopping at the first.
+
+The dataclass is the schema: its annotations say what a key holds, so nothing is described twice. Understood are bool,
+int, float, str, `Literal`, enums, `DType`, `Quoted`, nested dataclasses, `tuple[T, ...]`, `Mapping[str, T]`, `T | None`,
+and unions of dataclasses told apart by a `kind: Literal[...]` field. Markers in `Annotated` refine them:
+
+    Unit("B/s")    the number is written as a unit string and held in base units
+    AtLeast(1)     smallest number accepted
+    Flat()         the nested dataclass's keys stand in the parent's table
+    Doc("...")     one line for the JSON schema and for error messages
+    Via(f)         f(value) -> value to decode instead; a shorthand such as "1f1b" for { name = "1f1b" }
+
+A dataclass may define `problems() -> Iterable[Problem]` for what its fields say together.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
+from ridgeline.core.errors import InputError, Problem, near
+from ridgeline.core.evidence import Dissent, Evidence, Quoted
+from ridgeline.core.units import parse_quantity
+
+T = TypeVar("T")
+BIGGEST = 2**53  # beyond it a float no longer counts, and nobody owns that many of anything
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The base unit a number is held in; the empty string for a plain count."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """The smallest number accepted."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """The nested dataclass is written without a table of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doc:
+    """One line that explains the key."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Via:
+    """A shorthand: `expand` turns what the file says into what the annotation decodes."""
+
+    expand: Callable[[Any], Any]
+    shorthand: Literal["string", "integer", "boolean", "array"] = "string"
+
+
+class _Bad:
+    """What a failed decode yields; the problem is already noted."""
+
+
+BAD = _Bad()
+Count = Annotated[int, AtLeast(1)]
+Size = Annotated[int, AtLeast(0)]
+QuotedCount = Annotated[Quoted, Unit("")]
+QuotedBytes = Annotated[Quoted, Unit("B")]
+QuotedBytesPerS = Annotated[Quoted, Unit("B/s")]
+QuotedFlopsPerS = Annotated[Quoted, Unit("FLOP/s")]
+QuotedSeconds = Annotated[Quoted, Unit("s")]
+
+
+def decode(kind: type[T], value: object, path: str = "") -> T:
+    """The value as an instance of `kind`, or an `InputError` with every problem in it."""
+    problems: list[Problem] = []
+    decoded = decode_into(kind, value, path, problems)
+    if problems or decoded is None:
+        raise InputError(problems)
+    return decoded
+
+
+def decode_into(kind: type[T], value: object, path: str, problems: list[Problem]) -> T | None:
+    """Like `decode`, for a caller that gathers problems from several places; None when nothing usable came out."""
+    decoded = _Decoder(problems).any(kind, value, path, ())
+    return None if isinstance(decoded, _Bad) else cast(T, decoded)
+
+
+def given(value: object) -> str:
+    """What was found, short enough for a message."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+@cache
+def hints(kind: type) -> Mapping[str, Any]:
+    """The dataclass's annotations, resolved once."""
+    return get_type_hints(kind, include_extras=True)
+
+
+def flat(hint: Any) -> type | None:
+    """The dataclass behind a `Flat` annotation."""
+    if get_origin(hint) is Annotated and any(isinstance(mark, Flat) for mark in hint.__metadata__):
+        return cast(type, hint.__origin__)
+    return None
+
+
+def keys(kind: type) -> list[str]:
+    """Every key a table of this dataclass may hold, flattened ones included."""
+    found: list[str] = []
+    for name, hint in hints(kind).items():
+        inner = flat(hint)
+        found.extend(keys(inner) if inner else [name])
+    return found
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+class _Decoder:
+    """One walk over one value; `problems` is the caller's list."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+
+    def bad(self, path: str, value: object, expected: str, todo: str = "") -> _Bad:
+        self.problems.append(Problem(path=path, given=given(value), expected=expected, todo=todo))
+        return BAD
+
+    def any(self, hint: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
+        origin = get_origin(hint)
+        if origin is Annotated:
+            for mark in hint.__metadata__:
+                if isinstance(mark, Via):
+                    value = mark.expand(value)
+            return self.any(hint.__origin__, value, path, (*marks, *hint.__metadata__))
+        if origin is Union or origin is types.UnionType:
+            return self.union(hint, value, path, marks)
+        if origin is Literal:
+            return self.choice(value, get_args(hint), path)
+        if origin is tuple:
+            return self.sequence(get_args(hint)[0], value, path, marks)
+        if origin is not None and issubclass(origin, Mapping):
+            return self.mapping(get_args(hint)[1], value, path, marks)
+        return self.plain(hint, value, path, marks)
+
+    def plain(self, hint: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
+        if hint is Quoted:
+            return self.quoted(value, path, marks)
+        if hint is DType:
+            found = dtype(value) if isinstance(value, str) and (value in DTYPES or value in ALIASES) else None
+            return found or self.choice(value, tuple(DTYPES), path)
+        if is_dataclass(hint):
+            return self.record(cast(type, hint), value, path)
+        if hint is Evidence:
+            grade = self.choice(value, tuple(grade.label for grade in Evidence), path)
+            return grade if isinstance(grade, _Bad) else Evidence.of(grade)
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            found = self.choice(value, tuple(member.value for member in hint), path)
+            return found if isinstance(found, _Bad) else hint(found)
+        if hint is bool:
+            return value if isinstance(value, bool) else self.bad(path, value, "true or false")
+        if hint is str:
+            return value if isinstance(value, str) else self.bad(path, value, "a string")
+        if hint in (int, float):
+            return self.number(hint, value, path, marks)
+        if hint is object or hint is Any:
+            return value
+        raise TypeError(f"{path}: no decoder for {hint!r}")
+
+    def number(self, hint: type, value: object, path: str, marks: tuple[object, ...]) -> Any:
+        unit = next((mark.name for mark in marks if isinstance(mark, Unit)), "")
+        least = next((mark.value for mark in marks if isinstance(mark, AtLeast)), None)
+        if unit and isinstance(value, str):
+            try:
+                value = parse_quantity(value, unit)
+            except InputError as wrong:
+                self.problems.append(replace(wrong.problems[0], path=path))
+                return BAD
+        elif unit:
+            return self.bad(path, value, f"a string with a unit of {unit}", f'write "{value} {unit}" with its prefix')
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return self.bad(path, value, "a whole number" if hint is int else "a number")
+        if not math.isfinite(value) or (hint is int and value != int(value)) or abs(value) > 1e24:
+            return self.bad(path, value, "a finite whole number" if hint is int else "a finite number")
+        if hint is int and abs(value) > BIGGEST:
+            return self.bad(path, value, f"a whole number below {BIGGEST}")
+        if least is not None and value < least:
+            return self.bad(path, value, f"a number of at least {least:g}")
+        return hint(value)
+
+    def choice(self, value: object, options: tuple[object, ...], path: str) -> Any:
+        if any(value is option or (type(value) is type(option) and value == option) for option in options):
+            return value
+        close = near(value, [str(option) for option in options], 1) if isinstance(value, str) else []
+        todo = f"did you mean {close[0]!r}?" if close else ""
+        return self.bad(path, value, "one of " + ", ".join(str(option) for option in options), todo)
+
+    def sequence(self, item: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
+        if not isinstance(value, (list, tuple)):
+            return self.bad(path, value, "an array")
+        decoded = tuple(self.any(item, part, f"{path}[{index}]", marks) for index, part in enumerate(value))
+        return BAD if any(isinstance(part, _Bad) for part in decoded) else decoded
+
+    def mapping(self, item: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
+        if not isinstance(value, Mapping):
+            return self.bad(path, value, "a table")
+        decoded = {str(key): self.any(item, part, _join(path, str(key)), marks) for key, part in value.items()}
+        return BAD if any(isinstance(part, _Bad) for part in decoded.values()) else types.MappingProxyType(decoded)
+
+    def union(self, hint: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
+        options = [option for option in get_args(hint) if option is not type(None)]
+        if value is None and len(options) < len(get_args(hint)):
+            return None
+        if len(options) == 1:
+            return self.any(options[0], value, path, marks)
+        tagged = {tag: option for option in options if is_dataclass(option) for tag in _tags(cast(type, option))}
+        if isinstance(value, Mapping) and tagged:
+            tag = value.get("kind")
+            if tag is None and len(set(tagged.values())) > 1:
+                return self.bad(_join(path, "kind"), "nothing", "one of " + ", ".join(tagged))
+            found = next(iter(tagged.values())) if tag is None else tagged.get(cast(str, tag))
+            if found is None:
+                return self.choice(tag, tuple(tagged), _join(path, "kind"))
+            return self.record(cast(type, found), value, path)
+        scalars = [option for option in options if not is_dataclass(option)]
+        for option in scalars:
+            attempt = _Decoder([])
+            decoded = attempt.any(option, value, path, marks)
+            if not attempt.problems:
+                return decoded
+        return self.bad(path, value, " or ".join(_words(option) for option in options))
+
+    def quoted(self, value: object, path: str, marks: tuple[object, ...]) -> Any:
+        unit = next((mark.name for mark in marks if isinstance(mark, Unit)), "")
+        amount = Annotated[float, Unit(unit), AtLeast(0)] if unit else Annotated[float, AtLeast(0)]
+        if not isinstance(value, Mapping):
+            number = self.any(amount, value, path, ())
+            return BAD if isinstance(number, _Bad) else Quoted(value=number, evidence=Evidence.ASSUMED, source="given")
+        self.unknown(value, ("value", "evidence", "source", "note", "conflicts"), path)
+        number = self.any(amount, value.get("value"), _join(path, "value"), ())
+        grade = self.plain(Evidence, value.get("evidence", "assumed"), _join(path, "evidence"), ())
+        conflicts = [self.dissent(amount, part, f"{path}.conflicts[{index}]") for index, part in enumerate(value.get("conflicts", ()))]
+        if isinstance(number, _Bad) or isinstance(grade, _Bad) or any(isinstance(part, _Bad) for part in conflicts):
+            return BAD
+        source, note = value.get("source", "given"), value.get("note", "")
+        return Quoted(value=number, evidence=grade, source=source, note=note, conflicts=tuple(conflicts))
+
+    def dissent(self, amount: Any, value: object, path: str) -> Any:
+        if not isinstance(value, Mapping):
+            return self.bad(path, value, "a table with value and source")
+        self.unknown(value, ("value", "source", "note"), path)
+        number = self.any(amount, value.get("value"), _join(path, "value"), ())
+        if isinstance(number, _Bad):
+            return BAD
+        return Dissent(value=number, source=str(value.get("source", "")), note=str(value.get("note", "")))
+
+    def unknown(self, value: Mapping[str, object], known: Iterable[str], path: str) -> None:
+        known = list(known)
+        for key in value:
+            if key not in known:
+                close = near(str(key), known, 1)
+                todo = f"did you mean {close[0]!r}?" if close else "remove it"
+                self.bad(_join(path, str(key)), key, "one of the keys " + ", ".join(known), todo)
+
+    def record(self, kind: type, value: object, path: str) -> Any:
+        if isinstance(value, kind):
+            return value
+        if not isinstance(value, Mapping):
+            return self.bad(path, value, "a table with " + ", ".join(keys(kind)))
+        self.unknown(value, keys(kind), path)
+        return self.fill(kind, value, path)
+
+    def fill(self, kind: type, value: Mapping[str, object], path: str) -> Any:
+        """The dataclass from those keys of the table that are its own."""
+        found: dict[str, Any] = {}
+        broken = False
+        for field in fields(kind):
+            hint = hints(kind)[field.name]
+            inner = flat(hint)
+            if inner:
+                part = self.fill(inner, value, path)
+            elif field.name in value:
+                part = self.any(hint, value[field.name], _join(path, field.name), ())
+            elif _required(field):
+                part = self.bad(_join(path, field.name), "nothing", describe(hint), f"add {field.name}")
+            else:
+                continue
+            broken = broken or isinstance(part, _Bad)
+            found[field.name] = part
+        if broken:
+            return BAD
+        built = kind(**found)
+        ask = getattr(built, "problems", None)
+        together = [replace(problem, path=_join(path, problem.path)) for problem in ask()] if ask else []
+        self.problems.extend(together)
+        return BAD if together else built
+
+
+def _tags(kind: type) -> tuple[str, ...]:
+    """The `kind` values that select this dataclass in a union."""
+    hint = hints(kind).get("kind")
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def _words(hint: Any) -> str:
+    if get_origin(hint) is Annotated:
+        return _words(hint.__origin__)
+    names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(str(option) for option in get_args(hint))
+    if get_origin(hint) is tuple:
+        return "an array"
+    return names.get(hint, "a table")
+
+
+def describe(hint: Any) -> str:
+    """What a key holds, in words: its `Doc` where it has one."""
+    if get_origin(hint) is Annotated:
+        unit = next((mark.name for mark in hint.__metadata__ if isinstance(mark, Unit) and mark.name), "")
+        text = next((mark.text for mark in hint.__metadata__ if isinstance(mark, Doc)), "")
+        return text or (f"a quantity in {unit}" if unit else _words(hint.__origin__))
+    return _words(hint)

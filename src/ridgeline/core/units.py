@@ -1,0 +1,123 @@
+"""Turn unit strings into SI base numbers and back; the only place where powers of ten and two live.
+
+Inside Ridgeline every number is in base units: bytes, FLOPs, seconds, bytes per second, watts. At the edge it is a
+string with a unit, and the unit is checked: "400 Gbit/s" asked for as "B/s" is 50e9, asked for as "B" is an error.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from types import MappingProxyType
+
+from ridgeline.core.errors import Problem, UnitError
+
+DECIMAL = MappingProxyType(
+    {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+)
+BINARY = MappingProxyType({"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50})
+
+# unit symbol -> (dimension, factor to the dimension's base unit)
+_UNITS: MappingProxyType[str, tuple[str, float]] = MappingProxyType(
+    {
+        "B": ("B", 1.0),
+        "bit": ("B", 1 / 8),
+        "B/s": ("B/s", 1.0),
+        "bit/s": ("B/s", 1 / 8),
+        "FLOP": ("FLOP", 1.0),
+        "FLOP/s": ("FLOP/s", 1.0),
+        "OP/s": ("FLOP/s", 1.0),
+        "s": ("s", 1.0),
+        "min": ("s", 60.0),
+        "h": ("s", 3600.0),
+        "d": ("s", 86400.0),
+        "W": ("W", 1.0),
+        "J": ("J", 1.0),
+        "Hz": ("Hz", 1.0),
+        "USD/h": ("USD/h", 1.0),
+        "token": ("token", 1.0),
+    }
+)
+# units that take no prefix: "5 mmin" or "3 Mh" is a typo, not a quantity
+_BARE = frozenset({"min", "h", "d", "USD/h"})
+_EXAMPLES = MappingProxyType(
+    {
+        "B": "80 GB",
+        "B/s": "3.35 TB/s",
+        "FLOP": "1 PFLOP",
+        "FLOP/s": "989 TFLOP/s",
+        "s": "5 us",
+        "W": "700 W",
+        "J": "1 kJ",
+        "Hz": "1.98 GHz",
+        "USD/h": "2.5 USD/h",
+        "token": "4 Mtoken",
+    }
+)
+_QUANTITY = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s\d].*?)?\s*", re.ASCII)
+
+
+def parse_quantity(text: str, unit: str) -> float:
+    """The number of base units in a string such as "3.35 TB/s"; `unit` names the base unit expected.
+
+    >>> parse_quantity("400 Gbit/s", "B/s")
+    50000000000.0
+    >>> parse_quantity("80 GiB", "B") == 80 * 2**30
+    True
+    >>> parse_quantity("80 GB", "B/s")
+    Traceback (most recent call last):
+    ridgeline.core.errors.UnitError: got '80 GB', expected a quantity in B/s such as "3.35 TB/s"
+    """
+    match = _QUANTITY.fullmatch(text) if isinstance(text, str) and len(text) < 64 else None
+    scale = _scale(match.group(2) or "", unit) if match else None
+    if match is None or scale is None:
+        raise UnitError(_wrong(text, unit))
+    value = float(match.group(1)) * scale
+    if not math.isfinite(value) or value < 0:
+        raise UnitError(_wrong(text, unit))
+    return value
+
+
+def format_quantity(value: float, unit: str, digits: int = 4) -> str:
+    """A short human string of a base-unit number, in powers of ten: the inverse of `parse_quantity` up to rounding.
+
+    >>> format_quantity(3.35e12, "B/s"), format_quantity(0.00125, "s"), format_quantity(0, "B")
+    ('3.35 TB/s', '1.25 ms', '0 B')
+    """
+    if unit in _BARE or value == 0 or not math.isfinite(value):
+        return f"{value:.{digits}g} {unit}"
+    prefixes = ("n", "u", "m", "") if unit == "s" else ("", "k", "M", "G", "T", "P", "E")
+    best = prefixes[0]
+    for prefix in prefixes:
+        if abs(value) >= DECIMAL[prefix] * (1 - 10.0**-digits / 2):
+            best = prefix
+    return f"{value / DECIMAL[best]:.{digits}g} {best}{unit}"
+
+
+def format_count(value: float, digits: int = 3) -> str:
+    """A count with a short-scale letter, as parameter counts are spoken of.
+
+    >>> format_count(8030261248), format_count(671e9), format_count(512)
+    ('8.03 B', '671 B', '512')
+    """
+    for letter, power in (("T", "T"), ("B", "G"), ("M", "M"), ("k", "k")):
+        if abs(value) >= DECIMAL[power]:
+            return f"{value / DECIMAL[power]:.{digits}g} {letter}"
+    return f"{value:.{digits + 1}g}"
+
+
+def _scale(symbol: str, unit: str) -> float | None:
+    """Factor from the written symbol to the base unit, or None when it is not of that dimension."""
+    for size in (0, 1, 2):
+        prefix, rest = symbol[:size], symbol[size:]
+        known = _UNITS.get(rest)
+        if known is None or known[0] != unit or (prefix and rest in _BARE):
+            continue
+        factor = DECIMAL.get(prefix) or BINARY.get(prefix)
+        if factor is not None:
+            return factor * known[1]
+    return None
+
+
+def _wrong(text: object, unit: str) -> Problem:
+    return Problem(path="", given=repr(text), expected=f'a quantity in {unit} such as "{_EXAMPLES.get(unit, unit)}"')

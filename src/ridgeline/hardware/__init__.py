@@ -1,0 +1,1 @@
+"""Machines as data: chips, links and systems, every number quoted."""

@@ -1,0 +1,93 @@
+"""Turn a chip's TOML table into a Chip whose every number is quoted, and say which number is missing when it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from ridgeline.core.dtype import DTYPES, DType
+from ridgeline.core.errors import MissingNumber, Problem, near
+from ridgeline.core.evidence import Quoted
+from ridgeline.core.table import (
+    Doc,
+    QuotedBytes,
+    QuotedBytesPerS,
+    QuotedCount,
+    QuotedFlopsPerS,
+    Unit,
+    decode,
+)
+
+PEAK_KEYS = tuple(dict.fromkeys(item.peak for item in DTYPES.values()))
+_UNITS = MappingProxyType({"capacity": "B", "usable": "B", "bandwidth": "B/s", "domain": "", "tdp": "W", "price": "USD/h"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """One level of memory. `usable` is what the driver reports where that differs from the data sheet."""
+
+    kind: str = ""
+    capacity: QuotedBytes | None = None
+    usable: QuotedBytes | None = None
+    bandwidth: QuotedBytesPerS | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A chip's connection to one network. Bandwidth is one direction, per chip, all its links together."""
+
+    kind: str = ""
+    bandwidth: QuotedBytesPerS | None = None
+    domain: Annotated[QuotedCount | None, Doc("chips that can share one such network")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """One schedulable accelerator with its memory. Peaks are dense; an absent number was not published."""
+
+    id: str
+    name: str
+    vendor: str
+    system: Annotated[str, Doc("id of the system this chip comes in unless said otherwise")]
+    peak: Mapping[str, QuotedFlopsPerS]
+    hbm: Memory = Memory()
+    vector: Annotated[QuotedFlopsPerS | None, Doc("fp32 rate outside the matrix unit")] = None
+    cores: Annotated[QuotedCount | None, Doc("independent compute cores (SM, CU, cube core, TensorCore)")] = None
+    cache: Memory = Memory()
+    scaleup: Link = Link()
+    scaleout: Link = Link()
+    host: Link = Link()
+    tdp: Annotated[Quoted | None, Unit("W")] = None
+    price: Annotated[Quoted | None, Unit("USD/h")] = None
+    notes: str = ""
+
+    def problems(self) -> Iterable[Problem]:
+        for key in self.peak:
+            if key not in PEAK_KEYS:
+                close = near(key, PEAK_KEYS, 1)
+                todo = f"did you mean {close[0]!r}?" if close else "remove it"
+                yield Problem(path=f"peak.{key}", given=key, expected="one of " + ", ".join(PEAK_KEYS), todo=todo)
+
+    def peak_flops_per_s(self, dtype: DType) -> Quoted:
+        """Dense peak of a format; fails by name when nobody publishes it, for another format's peak is another number."""
+        found = self.peak.get(dtype.peak)
+        if found is None:
+            raise MissingNumber(f"chip {self.id}", f"chip.peak.{dtype.peak}", "TFLOP/s")
+        return found
+
+    def need(self, path: str) -> Quoted:
+        """The number at a dotted path such as `hbm.bandwidth`, or a `MissingNumber` that names it."""
+        value: Any = self
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else getattr(value, part)
+        if not isinstance(value, Quoted):
+            raise MissingNumber(f"chip {self.id}", f"chip.{path}", _UNITS.get(path.rsplit(".", 1)[-1], "TFLOP/s"))
+        return value
+
+
+def read_chip(id: str, table: Mapping[str, Any], path: str = "") -> Chip:
+    """The chip a TOML table describes, or an `InputError` with everything wrong in it."""
+    rest = {key: value for key, value in table.items() if key != "aliases"}
+    return decode(Chip, {"id": id, **rest}, path)

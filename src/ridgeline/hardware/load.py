@@ -1,0 +1,144 @@
+"""Turn a name, a file or a table into a chip or a system; the catalogs load an entry when it is first asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.core.catalog import Catalog
+from ridgeline.core.errors import InputError, Problem, UnknownId
+from ridgeline.core.files import SUFFIXES, read_table
+from ridgeline.core.table import decode
+from ridgeline.hardware.chip import Chip, read_chip
+from ridgeline.hardware.system import Request, System, SystemTemplate, build
+
+FOLDER = Path(__file__).parent / "catalog"
+BIGGEST_SYSTEM = 10_000_000  # chips
+_NAME = re.compile(r"(?:(\d{1,9})x)?([A-Za-z0-9][\w.-]*?)(?::(\d{1,6}(?:x\d{1,6})*))?")
+
+
+def _template(id: str, table: dict[str, Any]) -> SystemTemplate:
+    rest = {key: value for key, value in table.items() if key != "aliases"}
+    return decode(SystemTemplate, {"id": id, **rest})
+
+
+CHIPS: Catalog[Chip] = Catalog("chip", FOLDER / "chips", read_chip)
+SYSTEMS: Catalog[SystemTemplate] = Catalog("system", FOLDER / "systems", _template)
+
+
+@cache
+def sources() -> Mapping[str, str]:
+    """What each source id of the catalog stands for."""
+    import tomllib
+
+    with (FOLDER / "sources.toml").open("rb") as stream:
+        return MappingProxyType({id: entry["text"] for id, entry in tomllib.load(stream).items()})
+
+
+def chip(ref: str | Path | Mapping[str, Any]) -> Chip:
+    """A chip by id or alias, by TOML file, or by table; `base = ID` starts a table from a catalog entry.
+
+    >>> chip({"base": "h100-sxm", "hbm": {"bandwidth": "8 TB/s"}}).hbm.bandwidth.value
+    8000000000000.0
+    """
+    if isinstance(ref, Mapping):
+        table = dict(ref)
+        base = table.pop("base", None)
+        if base is None:
+            return read_chip(str(table.pop("id", "custom")), table, "chip")
+        known = CHIPS[str(base)]
+        return read_chip(known.id, merge(CHIPS.table(known.id), table), "chip") if table else known
+    if isinstance(ref, Path) or ref.endswith(SUFFIXES):
+        table = read_table(Path(ref)).data
+        return chip({"id": Path(ref).stem, **table})
+    return CHIPS[ref]
+
+
+def system(ref: str | Path | Mapping[str, Any], chip_overrides: Mapping[str, Any] | None = None) -> System:
+    """A system by name (`64xh100-sxm`, `256xgb200-nvl72`, `tpu-v5p:8x8x8`, `dgx-h100`), by TOML file, or by table.
+
+    A table is either a template with its number of `chips`, or `base = NAME` with what differs; `domain` says how many
+    chips of an innermost domain are used. `chip_overrides` are merged into the chip's own table.
+    """
+    if isinstance(ref, Mapping):
+        return _from_table(dict(ref), chip_overrides or {})
+    if isinstance(ref, Path) or ref.endswith(SUFFIXES):
+        table = read_table(Path(ref)).data
+        return _from_table({"name": Path(ref).stem, **table}, chip_overrides or {})
+    template, request = parse_name(ref)
+    return build(template, _modified(template.chip, chip_overrides or {}), request)
+
+
+def parse_name(name: str) -> tuple[SystemTemplate, Request]:
+    """The template and size that a short name means; a chip's name stands for the system it usually comes in."""
+    match = _NAME.fullmatch(name)
+    count, stem, shape = match.groups() if match else (None, name, None)
+    if stem in CHIPS:
+        known = CHIPS[stem]
+        template, alone = SYSTEMS[known.system], 1
+        if known.id != template.chip:
+            raise InputError(f"chip {known.id} names system {template.id}, which holds {template.chip}")
+    elif stem in SYSTEMS:
+        template = SYSTEMS[stem]
+        alone = template.node
+    else:
+        raise UnknownId("system", name, [*CHIPS, *SYSTEMS], todo="write COUNTxCHIP, for example 64xh100-sxm")
+    chips = int(count) if count else None
+    sizes = tuple(int(size) for size in shape.split("x")) if shape else ()
+    if chips == 0 or 0 in sizes or (chips or 1) > BIGGEST_SYSTEM:
+        raise InputError(Problem(path="system", given=repr(name), expected=f"1 to {BIGGEST_SYSTEM:,} chips"))
+    return template, Request(name=name, chips=chips or (None if sizes else alone), shape=sizes)
+
+
+def _from_table(table: dict[str, Any], chip_overrides: Mapping[str, Any]) -> System:
+    base, domain = table.pop("base", None), table.pop("domain", None)
+    if domain is not None and (isinstance(domain, bool) or not isinstance(domain, int)):
+        raise InputError(Problem(path="system.domain", given=repr(domain), expected="a whole number of chips"))
+    if base is not None:
+        template, request = parse_name(str(base))
+        raw = merge(SYSTEMS.table(template.id), table)
+        request = Request(name=request.name, chips=request.chips, shape=request.shape, domain=domain)
+    else:
+        raw = dict(table)
+        request = Request(name=str(raw.get("name", "custom")), chips=raw.pop("chips", None), domain=domain)
+        if not isinstance(request.chips, int) or not 1 <= request.chips <= BIGGEST_SYSTEM:
+            expected = f"1 to {BIGGEST_SYSTEM:,} chips"
+            raise InputError(Problem(path="system.chips", given=repr(request.chips), expected=expected, todo="add chips"))
+    inner = raw.get("chip")
+    if isinstance(inner, Mapping):
+        raw["chip"], chip_overrides = inner.get("base", inner.get("id", "custom")), merge(dict(inner), chip_overrides)
+        chip_overrides = {key: value for key, value in chip_overrides.items() if key != "id"}
+    raw.pop("aliases", None)
+    template = decode(SystemTemplate, {"id": str(raw.get("name", "custom")), **raw}, "system")
+    return build(template, _modified(template.chip, chip_overrides), request)
+
+
+def _modified(id: str, overrides: Mapping[str, Any]) -> Chip:
+    if id in CHIPS:
+        return chip({**overrides, "base": id})
+    if {"name", "vendor", "hbm"} <= set(overrides):
+        return chip({"id": id, "system": "", **{key: value for key, value in overrides.items() if key != "base"}})
+    return CHIPS[id]  # raises UnknownId with near matches
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the keys of `over` laid upon it, table by table; a list of named tables is merged by name."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(below, list):
+            known = [part.get("name") for part in below]
+            for name in value:
+                if name not in known:
+                    expected = "one of " + ", ".join(str(part) for part in known)
+                    raise InputError(Problem(path=f"system.{key}.{name}", given=repr(name), expected=expected))
+            merged[key] = [merge(part, value.get(part.get("name"), {})) for part in below]
+        elif isinstance(value, Mapping) and isinstance(below, Mapping) and "value" not in below:
+            merged[key] = merge(below, value)
+        else:
+            merged[key] = value
+    return merged

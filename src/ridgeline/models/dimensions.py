@@ -1,0 +1,203 @@
+"""Turn a table of dimensions, as a person or a catalog file writes it, into a ModelSpec.
+
+    hidden = 4096                       layers = 32                    vocab = 128256
+    [attention]                         heads, kv_heads, head_dim, ... (kind = "mla", "mamba2", "gated-delta" for others)
+    [mlp]                               hidden, gated, activation, bias
+    [moe]                               experts, topk, hidden, shared_hidden, ...; `first_dense` layers use [mlp] instead
+    pattern = ["local*5", "global"]     names of [block.NAME] tables, repeated until all layers are spelled
+
+A [block.NAME] table holds attention, mlp, moe, norm, norms, parallel, extra; what it leaves out comes from the top level
+(key by key, unless it changes the `kind`), and `attention = false`, `mlp = false` or `moe = false` leaves that part out.
+A layer with both mlp and moe is a moe layer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.table import Count, Doc, Size, Via, decode_into, given
+from ridgeline.models.spec import Block, Embedding, Mixer, Mlp, ModelSpec, Moe, Mtp, Norm, Vision, from_layers
+
+PARTS = ("attention", "mlp", "moe", "norm", "norms", "parallel", "extra")
+
+
+def _norm(value: Any) -> Any:
+    return {"kind": value, "bias": value == "layer"} if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """The parts of one kind of layer as written in a file."""
+
+    attention: Mixer | None = None
+    mlp: Mlp | None = None
+    moe: Moe | None = None
+    norm: Annotated[Norm, Via(_norm)] = Norm()
+    norms: Size = 2
+    parallel: bool = False
+    extra: Size = 0
+
+    def block(self) -> Block:
+        """The block these parts make."""
+        return Block(
+            mixer=self.attention,
+            ffn=self.moe or self.mlp,
+            norm=self.norm,
+            norms=self.norms,
+            parallel=self.parallel,
+            extra=self.extra,
+        )
+
+    def problems(self) -> Iterable[Problem]:
+        if self.attention is None and self.mlp is None and self.moe is None:
+            yield Problem(path="attention", given="nothing", expected="attention, mlp or moe", todo="add one of them")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionTable:
+    """An image encoder as written in a file: `Vision` with its block spelled as a layer."""
+
+    hidden: Count
+    layers: Count
+    block: Layer
+    patch: Count
+    image: Count
+    tokens: Count
+    projector_params: Size = 0
+    other_params: Size = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dimensions:
+    """Everything a table of dimensions says apart from its layers' parts."""
+
+    hidden: Annotated[Count, Doc("width of the residual stream")]
+    layers: Annotated[Count, Doc("number of layers")]
+    vocab: Annotated[Count, Doc("rows of the token embedding")]
+    name: str = ""
+    source: str = ""
+    aliases: tuple[str, ...] = ()
+    context: Size = 0
+    tied: bool = False
+    positions: Size = 0
+    embedding_width: Size = 0
+    embedding_norm: Annotated[Norm | None, Via(_norm)] = None
+    head_bias: bool = False
+    final_norm: Annotated[Norm | None, Via(_norm)] = None  # as the layers' norm
+    first_dense: Size = 0
+    mtp: Size = 0
+    pattern: tuple[str, ...] = ()
+    vision: VisionTable | None = None
+
+
+def read_dimensions(id: str, table: Mapping[str, Any], path: str = "") -> ModelSpec:
+    """The model a table of dimensions describes, or an `InputError` with everything wrong in it."""
+    problems: list[Problem] = []
+    rest = {key: value for key, value in table.items() if key not in PARTS and key != "block"}
+    dims = decode_into(Dimensions, rest, path, problems)
+    hidden, layers = table.get("hidden"), table.get("layers")
+    names = _spell(table.get("pattern") or (), layers if isinstance(layers, int) else 0, path, problems)
+    found: dict[tuple[str, bool], Block | None] = {}
+    spelled = [(name, index < table.get("first_dense", 0)) for index, name in enumerate(names)]
+    for key in dict.fromkeys(spelled):
+        raw = _parts(table, *key, path, problems)
+        layer = decode_into(Layer, _defaults(raw, hidden), path, problems)
+        found[key] = layer.block() if layer else None
+    if problems or dims is None:
+        raise InputError(dict.fromkeys(problems))
+    blocks, order = from_layers(block for block in (found[key] for key in spelled) if block)
+    return _build(id, dims, blocks, order)
+
+
+def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[int, ...]) -> ModelSpec:
+    last = blocks[order[-1]]
+    embedding = Embedding(
+        tied=dims.tied,
+        positions=dims.positions,
+        width=dims.embedding_width,
+        norm=dims.embedding_norm,
+        head_bias=dims.head_bias,
+    )
+    return ModelSpec(
+        id=id,
+        name=dims.name or id,
+        hidden=dims.hidden,
+        vocab=dims.vocab,
+        embedding=embedding,
+        blocks=blocks,
+        order=order,
+        norm=dims.final_norm or last.norm,
+        context=dims.context,
+        mtp=Mtp(depth=dims.mtp, block=last) if dims.mtp else None,
+        vision=_vision(dims.vision),
+        source=dims.source,
+    )
+
+
+def _vision(table: VisionTable | None) -> Vision | None:
+    if table is None:
+        return None
+    return Vision(
+        hidden=table.hidden,
+        layers=table.layers,
+        block=table.block.block(),
+        patch=table.patch,
+        image=table.image,
+        tokens=table.tokens,
+        projector_params=table.projector_params,
+        other_params=table.other_params,
+    )
+
+
+def _spell(pattern: object, layers: int, path: str, problems: list[Problem]) -> list[str]:
+    """The block name of every layer: the pattern repeated and cut to length; one nameless block without a pattern."""
+    if not pattern:
+        return [""] * layers
+    once: list[str] = []
+    for item in pattern if isinstance(pattern, (list, tuple)) else ():
+        match = re.fullmatch(r"([\w-]+)(?:\*(\d{1,4}))?", item) if isinstance(item, str) else None
+        if match is None:
+            expected = 'a block name, or a name and a count such as "local*5"'
+            problems.append(Problem(path=_at(path, "pattern"), given=given(item), expected=expected))
+            return []
+        once.extend([match.group(1)] * int(match.group(2) or 1))
+    return (once * (layers // max(1, len(once)) + 1))[:layers]
+
+
+def _parts(
+    table: Mapping[str, Any], name: str, dense: bool, path: str, problems: list[Problem]
+) -> dict[str, Any]:
+    """The raw parts of one layer: the top level overlaid with its block table."""
+    parts = {key: table[key] for key in PARTS if key in table}
+    blocks = table.get("block", MappingProxyType({}))
+    if name and name not in blocks:
+        expected = f"a [block.{name}] table" if not blocks else f"one of {', '.join(blocks)}"
+        problems.append(Problem(path=_at(path, "pattern"), given=repr(name), expected=expected))
+    for key, value in dict(blocks.get(name, {})).items():
+        below = parts.get(key)
+        same = isinstance(below, Mapping) and isinstance(value, Mapping) and value.get("kind", below.get("kind")) == below.get("kind")
+        parts[key] = {**below, **value} if same and isinstance(below, Mapping) else value
+    if dense:
+        parts["moe"] = False
+    return {key: value for key, value in parts.items() if not (value is False and key in ("attention", "mlp", "moe"))}
+
+
+def _defaults(parts: dict[str, Any], hidden: object) -> dict[str, Any]:
+    """Parts with what softmax attention may leave out: its kind, kv_heads = heads, head_dim = hidden / heads."""
+    attention = parts.get("attention")
+    if isinstance(attention, Mapping) and attention.get("kind", "attention") == "attention":
+        heads = attention.get("heads")
+        known: dict[str, Any] = {"kind": "attention"}
+        if isinstance(heads, int) and heads > 0 and isinstance(hidden, int):
+            known |= {"kv_heads": heads} | ({"head_dim": hidden // heads} if hidden % heads == 0 else {})
+        return parts | {"attention": known | dict(attention)}
+    return parts
+
+
+def _at(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key

@@ -1,0 +1,206 @@
+"""Turn one config.json into typed values, noting which keys were read and everything that is wrong with them.
+
+A reader asks for each key it understands; `finish` then raises one `InputError` with every problem met, among them every
+key that nobody asked for and that is not known to be irrelevant to the shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.table import BIGGEST
+from ridgeline.models.hf.keys import IRRELEVANT, OFF
+
+MOST_LAYERS = 4096  # several times the deepest model there is
+LEGACY_KINDS: Mapping[str, str] = {
+    "mamba": "linear_attention",
+    "attention": "full_attention",
+    "deepseek_sparse_attention": "indexed_attention",
+}
+Keys = str | tuple[str, ...]
+T = TypeVar("T")
+
+
+class Config:
+    """A config being read. Mutable on purpose: it remembers the keys taken and the problems found.
+
+    A value that cannot be used is noted and a harmless one returned in its place, so that one pass finds all problems;
+    nothing built on the way leaves the reader, because `finish` raises.
+    """
+
+    def __init__(
+        self,
+        data: Mapping[str, Any],
+        defaults: Mapping[str, Any] = MappingProxyType({}),
+        path: str = "",
+        problems: list[Problem] | None = None,
+    ) -> None:
+        self.data, self.defaults, self.path = data, defaults, path
+        self.problems: list[Problem] = [] if problems is None else problems
+        self._taken: set[str] = set()
+        self._children: dict[str, Config] = {}
+
+    def count(self, keys: Keys, null: int | None = None, *, least: int = 1) -> int:
+        """A whole number of at least `least`; `null` stands for a null, or for a key without a default."""
+        key, value = self._value(keys)
+        if value is None:
+            return self._missing(key, null, least)
+        whole = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= BIGGEST
+        if whole and value == int(value) and value >= least:
+            return int(value)
+        return self._bad_count(key, value, least)
+
+    def size(self, keys: Keys, null: int | None = None) -> int:
+        """A whole number that may be 0."""
+        return self.count(keys, null, least=0)
+
+    def layers(self, keys: Keys = "num_hidden_layers") -> int:
+        """A number of layers: a count small enough to spell the layers one by one."""
+        found = self.count(keys)
+        if found <= MOST_LAYERS:
+            return found
+        self.bad(keys if isinstance(keys, str) else keys[0], found, f"at most {MOST_LAYERS} layers")
+        return 1
+
+    def flag(self, keys: Keys, null: bool | None = None) -> bool:
+        """true or false."""
+        key, value = self._value(keys)
+        if value is None:
+            return self._missing(key, null, False)
+        if not isinstance(value, bool):
+            self.bad(key, value, "true or false")
+        return value is True
+
+    def word(self, keys: Keys, null: str | None = None) -> str:
+        """A string."""
+        key, value = self._value(keys)
+        if value is None:
+            return self._missing(key, null, "")
+        if not isinstance(value, str):
+            self.bad(key, value, "a string")
+            return ""
+        return value
+
+    def words(self, keys: Keys, length: int, allowed: Collection[str]) -> tuple[str, ...] | None:
+        """One allowed word for each of `length` layers, old spellings renewed; None when the key is absent or null."""
+        key, value = self._value(keys)
+        if value is None:
+            return None
+        if not isinstance(value, (list, tuple)) or len(value) != length:
+            self.bad(key, value, f"a list of {length} words, one for each layer")
+            return None
+        renewed = tuple(LEGACY_KINDS.get(word, word) if isinstance(word, str) else word for word in value)
+        wrong = [word for word in renewed if not isinstance(word, str) or word not in allowed]
+        if wrong:
+            self.bad(key, wrong[0], f"words among {', '.join(sorted(allowed))}")
+        return None if wrong else renewed
+
+    def counts(self, keys: Keys) -> tuple[int, ...]:
+        """A list of whole numbers, each at least 0; null means an empty one."""
+        key, value = self._value(keys)
+        if value is None:
+            return ()
+        if isinstance(value, (list, tuple)) and len(value) <= MOST_LAYERS:
+            if all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= BIGGEST for item in value):
+                return tuple(value)
+        self.bad(key, value, "a list of whole numbers")
+        return ()
+
+    def square(self, keys: Keys) -> int:
+        """A side length, written as one number or as an equal pair."""
+        key, value = self._value(keys)
+        if not isinstance(value, (list, tuple)):
+            return self.count(keys)
+        sides = self.counts(keys)
+        if len(sides) == 2 and sides[0] == sides[1] and sides[0] > 0:
+            return sides[0]
+        self.bad(key, value, "a number or two equal ones")
+        return 1
+
+    def child(self, key: str, defaults: Mapping[str, Any] = MappingProxyType({})) -> Config | None:
+        """A nested config; None when it is absent or null."""
+        _, value = self._value(key)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            self.bad(key, value, "a table of keys")
+            return None
+        return self._children.setdefault(key, Config(value, defaults, f"{self.path}{key}.", self.problems))
+
+    def only(self, keys: Keys, *allowed: object) -> None:
+        """Refuse a key whose value is none of these; absent and null are fine."""
+        key, value = self._value(keys)
+        if value is None or any(type(value) is type(option) and value == option for option in allowed):
+            return
+        self.bad(key, value, " or ".join(shown(option) for option in allowed), "it changes the architecture")
+
+    def ignore(self, *keys: str) -> None:
+        """Mark keys of this family as understood and without effect on the shape."""
+        self._taken.update(keys)
+
+    def has(self, key: str) -> bool:
+        """Whether the key is there with a value."""
+        return self.data.get(key) is not None
+
+    def bad(self, key: str, value: object, expected: str, todo: str = "") -> None:
+        """Note a problem with the key."""
+        self.problems.append(Problem(path=f"{self.path}{key}", given=shown(value), expected=expected, todo=todo))
+
+    def finish(self) -> None:
+        """Raise everything that is wrong, keys that nobody understood included."""
+        self._leftovers()
+        if self.problems:
+            raise InputError(dict.fromkeys(self.problems))
+
+    def _leftovers(self) -> None:
+        for child in self._children.values():
+            child._leftovers()
+        for key, value in self.data.items():
+            if key in self._taken or key in IRRELEVANT or value is None:
+                continue
+            if key in OFF and (value is False or value == {} or value == []):
+                continue
+            expected = "false or nothing" if key in OFF else "a key that this model_type's reader knows"
+            name = key if len(key) <= 60 else key[:57] + "..."
+            self.bad(name, value, expected, "it may change the architecture, so it is not skipped")
+
+    def _value(self, keys: Keys) -> tuple[str, Any]:
+        """The first spelling that has a value, and that value, or the default; two that differ are a problem."""
+        names = (keys,) if isinstance(keys, str) else keys
+        self._taken.update(names)
+        given = [(name, self.data[name]) for name in names if self.data.get(name) is not None]
+        for name, value in given[1:]:
+            if value != given[0][1]:
+                self.bad(name, value, f"the same as {given[0][0]}, {shown(given[0][1])}")
+        if given:
+            return given[0]
+        if any(name in self.data for name in names):  # an explicit null is not a default
+            return next(name for name in names if name in self.data), None
+        return next(((name, self.defaults[name]) for name in names if name in self.defaults), (names[0], None))
+
+    def _missing(self, key: str, null: T | None, instead: T) -> T:
+        if null is not None:
+            return null
+        self.bad(key, None, "a value", f"missing key {key!r}: add it")
+        return instead
+
+    def _bad_count(self, key: str, value: object, least: int) -> int:
+        self.bad(key, value, f"a whole number from {least} to 2^53")
+        return least
+
+
+def shown(value: object) -> str:
+    """A value short enough for a message, whatever it is."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, int) and abs(value) > BIGGEST:
+        return f"a number of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."
+

@@ -1,0 +1,111 @@
+"""Turn whatever names a model (a catalog id, a path, a table of dimensions) into a ModelSpec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem, UnknownId
+from ridgeline.models.dimensions import read_dimensions
+from ridgeline.models.names import LONGEST, MODELS, find_name
+from ridgeline.models.spec import ModelSpec
+
+__all__ = ["MODELS", "model"]
+
+
+def model(ref: str | Path | Mapping[str, Any]) -> ModelSpec:
+    """The model that `ref` means.
+
+        "llama3-8b"                              a catalog id
+        "runs/config.json", "runs/", Path(...)   a Hugging Face config, or the folder that holds one
+        "mine.toml"                              a table of dimensions (see `ridgeline.models.dimensions`)
+        "meta-llama/Llama-3.1-8B-Instruct"       an alias or a decorated name (see `ridgeline.models.names`)
+        { base = "llama3.1-405b", layers = 8 }   a table; `base` starts from a catalog entry, `model_type` marks a HF config
+
+    They are tried in this order, so a file that exists wins over an alias and a catalog id wins over both.
+
+    >>> model("llama3-8b").hidden, model({"base": "llama3.1-405b", "layers": 8}).layers
+    (4096, 8)
+    """
+    if isinstance(ref, Mapping):
+        return _from_mapping(ref)
+    if isinstance(ref, str) and _is_id(ref):
+        return MODELS[ref]
+    path = _existing(ref)
+    if path is not None:
+        return _from_path(path)
+    found = find_name(ref) if isinstance(ref, str) else None
+    if found is None:
+        todo = "no file or folder has that name either; `ridgeline show models` lists the catalog"
+        raise UnknownId("model", str(ref)[:LONGEST], MODELS, todo)
+    id, changed = found
+    return _from_mapping({"base": id, **changed}) if changed else MODELS[id]
+
+
+def _is_id(name: str) -> bool:
+    """Whether it is spelled exactly as a catalog id; looks at one file name only."""
+    plain = 0 < len(name) <= LONGEST and name.isascii() and name.replace("-", "").replace(".", "").isalnum()
+    return plain and MODELS.resolve(name) == name
+
+
+def _existing(ref: str | Path) -> Path | None:
+    path = Path(ref)
+    try:
+        return path if str(ref) and path.exists() else None
+    except (OSError, ValueError):  # a name no file system takes
+        return None
+
+
+def _from_path(path: Path) -> ModelSpec:
+    if path.is_dir() or path.suffix.lower() == ".json":
+        from ridgeline.models import hf  # a catalog id never pays for it
+
+        return hf.read_config(path)
+    from ridgeline.core.files import read_table
+
+    table = read_table(path)
+    try:
+        return _from_mapping(table.data, id=path.stem)
+    except UnknownId:
+        raise
+    except InputError as wrong:
+        raise InputError(tuple(table.locate(problem) for problem in wrong.problems)) from None
+
+
+def _from_mapping(table: Mapping[str, Any], id: str = "") -> ModelSpec:
+    if "model_type" in table:
+        from ridgeline.models import hf
+
+        return hf.read_config(table)
+    changes = {key: value for key, value in table.items() if key != "base"}
+    if "base" not in table:
+        return read_dimensions(id or str(table.get("name") or "given"), changes)
+    base = table["base"]
+    if not isinstance(base, str) or base not in MODELS:
+        if isinstance(base, str):
+            raise UnknownId("model", base[:LONGEST], MODELS)
+        raise InputError(Problem(path="base", given=repr(base), expected="a catalog id such as llama3-8b"))
+    base = MODELS.resolve(base)
+    assert base is not None
+    entry = {key: value for key, value in MODELS.table(base).items() if key != "aliases"}
+    label = f"{base} with {', '.join(_spelled(changes))}" if changes else base
+    return read_dimensions(id or label, _merged(entry, {"name": label, **changes}))
+
+
+def _spelled(changes: Mapping[str, Any]) -> list[str]:
+    """What a table changes, in words: numbers with their value, tables by name."""
+    return [f"{key}={value}" if isinstance(value, (int, str)) else key for key, value in sorted(changes.items())]
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`below` overlaid with `above`, tables key by key, unless the upper one is of another `kind`."""
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        nested = isinstance(under, Mapping) and isinstance(value, Mapping)
+        if nested and value.get("kind", under.get("kind")) == under.get("kind"):
+            merged[key] = _merged(under, value)
+        else:
+            merged[key] = value
+    return merged

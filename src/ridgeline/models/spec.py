@@ -1,0 +1,293 @@
+"""What a model is, as frozen values: embeddings, a pattern of blocks, a head. Nothing of a run is in here.
+
+    ModelSpec
+    |-- Embedding                    token rows, learned positions, tied head or not
+    |-- blocks[order[i]]             layer i; equal layers share one Block, so cost grows with distinct blocks
+    |   |-- mixer                    Attention | LatentAttention | Mamba2 | GatedDeltaNet | None
+    |   `-- ffn                      Mlp | Moe | None
+    |-- Mtp                          extra blocks that predict further tokens
+    `-- Vision                       image encoder and projector
+
+Sizes are plain counts. Adding a mixer or an ffn to the unions makes the type checker list every place to change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from ridgeline.core.errors import Problem
+from ridgeline.core.table import Count, Size
+
+Positions = Literal["rope", "learned", "alibi", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    """A normalisation over one vector. `bias` adds a second vector; `weight` is False for parameter-free norms."""
+
+    kind: Literal["rms", "layer"] = "rms"
+    bias: bool = False
+    weight: bool = True
+
+    def params(self, width: int) -> int:
+        """Parameters of this norm over a vector of `width`."""
+        return width * (int(self.weight) + int(self.bias))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Softmax attention with grouped keys: kv_heads = heads is MHA, 1 is MQA, between is GQA.
+
+    window    tokens a query sees; 0 is all of them
+    chunked   the window is a fixed block of the sequence rather than a sliding one
+    qk_norm   norm of queries and keys: none, one vector per head size, one over all heads together
+    gate      a sigmoid gate as wide as the queries multiplies the output
+    sinks     one learned logit per head joins the softmax
+    keys_as_values  values come from the key projection, so there is no third one
+    """
+
+    kind: Literal["attention"] = "attention"
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    v_head_dim: Size = 0  # 0: as head_dim
+    window: Size = 0
+    chunked: bool = False
+    positions: Positions = "rope"
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: Literal["none", "head", "full"] = "none"
+    gate: bool = False
+    sinks: bool = False
+    keys_as_values: bool = False
+
+    @property
+    def value_dim(self) -> int:
+        """Width of one value head."""
+        return self.v_head_dim or self.head_dim
+
+    def problems(self) -> Iterable[Problem]:
+        if self.heads % self.kv_heads:
+            yield Problem(
+                path="kv_heads",
+                given=str(self.kv_heads),
+                expected=f"a divisor of heads ({self.heads})",
+                todo="give kv_heads = heads for plain multi-head attention",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer:
+    """A light scorer that picks which `topk` tokens sparse attention looks at.
+
+    shared    the choice of an earlier layer is used again, so this layer holds no scorer of its own
+    """
+
+    heads: Count
+    head_dim: Count
+    topk: Count
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (MLA): keys and values come from one small latent per token.
+
+    q_rank    width of the query latent; 0 projects queries directly
+    kv_rank   width of the key-value latent, which is what the cache holds together with rope_dim
+    """
+
+    kind: Literal["mla"] = "mla"
+    heads: Count
+    q_rank: Size
+    kv_rank: Count
+    nope_dim: Count
+    rope_dim: Count
+    v_dim: Count
+    bias: bool = False
+    indexer: Indexer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba2:
+    """State-space mixer (SSD): inner width heads * head_dim, one state of head_dim x state per head."""
+
+    kind: Literal["mamba2"] = "mamba2"
+    heads: Count
+    head_dim: Count
+    state: Count
+    groups: Count = 1
+    conv: Count = 4
+    conv_bias: bool = True
+    proj_bias: bool = False
+
+    @property
+    def inner(self) -> int:
+        """Width of the expanded stream."""
+        return self.heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedDeltaNet:
+    """Linear attention with the gated delta rule: one key_dim x value_dim state per value head."""
+
+    kind: Literal["gated-delta"] = "gated-delta"
+    key_heads: Count
+    value_heads: Count
+    key_dim: Count
+    value_dim: Count
+    conv: Count = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mlp:
+    """Dense feed-forward; gated has three matrices (up, gate, down), otherwise two."""
+
+    kind: Literal["mlp"] = "mlp"
+    hidden: Count
+    gated: bool = True
+    activation: str = "silu"
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moe:
+    """Mixture of experts.
+
+    hidden         width inside one routed expert
+    shared_hidden  total width of the experts every token visits; 0 for none
+    shared_gate    a sigmoid gate of one output weighs the shared part
+    groups         expert groups; routing first picks `group_topk` of them
+    latent         width at which routed experts read and write; 0: the model's hidden
+    """
+
+    kind: Literal["moe"] = "moe"
+    experts: Count
+    topk: Count
+    hidden: Count
+    shared_hidden: Size = 0
+    shared_gate: bool = False
+    gated: bool = True
+    activation: str = "silu"
+    bias: bool = False
+    router_bias: bool = False
+    groups: Count = 1
+    group_topk: Count = 1
+    latent: Size = 0
+
+    def problems(self) -> Iterable[Problem]:
+        if self.topk > self.experts:
+            yield Problem(path="topk", given=str(self.topk), expected=f"at most experts ({self.experts})")
+        if self.experts % self.groups:
+            yield Problem(path="groups", given=str(self.groups), expected=f"a divisor of experts ({self.experts})")
+
+
+Mixer = Attention | LatentAttention | Mamba2 | GatedDeltaNet
+Ffn = Mlp | Moe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One layer: a sequence mixer, a feed-forward part, or both.
+
+    norms     how many norms of the hidden width it holds (2 for pre-norm, 4 with norms after each part too)
+    parallel  mixer and feed-forward read the same input and are added together
+    extra     parameters that no part above describes (layer scales and such)
+    """
+
+    mixer: Mixer | None
+    ffn: Ffn | None
+    norm: Norm = Norm()
+    norms: Size = 2
+    parallel: bool = False
+    extra: Size = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedding:
+    """Rows of token vectors and what belongs to them.
+
+    tied       the output head is the same matrix
+    positions  learned position rows; 0 for none
+    width      width of a row when it differs from hidden (a projection joins them); 0: hidden
+    norm       a norm directly after the embedding
+    """
+
+    tied: bool = False
+    positions: Size = 0
+    width: Size = 0
+    norm: Norm | None = None
+    head_bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mtp:
+    """Multi-token prediction: `depth` extra blocks, each with a 2*hidden -> hidden projection and three norms:
+    of the next token's embedding, of the hidden state, of the block's output.
+    """
+
+    depth: Count
+    block: Block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vision:
+    """An image encoder and the projector into the language model, both in parameters and tokens.
+
+    tokens            image tokens that reach the language model for one image of the default size
+    windowed          layers whose attention stays inside the mixer's window; the others see the whole image
+    projector_params  parameters between encoder and language model
+    other_params      patch embedding, class token, positions, outer norms
+    """
+
+    hidden: Count
+    block: Block
+    layers: Count
+    patch: Count
+    image: Count
+    tokens: Count
+    windowed: Size = 0
+    projector_params: Size = 0
+    other_params: Size = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """An architecture. `blocks` are the distinct layers and `order` names one of them for each layer."""
+
+    id: str
+    name: str
+    hidden: int
+    vocab: int
+    embedding: Embedding
+    blocks: tuple[Block, ...]
+    order: tuple[int, ...]
+    norm: Norm | None = Norm()
+    context: int = 0  # longest sequence it was made for; 0: not stated
+    mtp: Mtp | None = None
+    vision: Vision | None = None
+    source: str = ""
+
+    @property
+    def layers(self) -> int:
+        """Number of layers, multi-token prediction not counted."""
+        return len(self.order)
+
+    def counts(self) -> tuple[tuple[Block, int], ...]:
+        """Each distinct block with how many layers it stands for."""
+        times = Counter(self.order)
+        return tuple((block, times[index]) for index, block in enumerate(self.blocks))
+
+    def layer(self, index: int) -> Block:
+        """The block at one layer."""
+        return self.blocks[self.order[index]]
+
+
+def from_layers(layers: Iterable[Block]) -> tuple[tuple[Block, ...], tuple[int, ...]]:
+    """Distinct blocks and the order that spells the given layers."""
+    seen: dict[Block, int] = {}
+    order = tuple(seen.setdefault(block, len(seen)) for block in layers)
+    return tuple(seen), order

@@ -1,0 +1,1 @@
+"""Decisions as data: mesh, plan, workload, scenario, schedules."""

@@ -1,0 +1,225 @@
+"""Turn a Scenario into the reasons why it cannot run: values, one for each thing that would have to change.
+
+Only what is truly required is asked: heads split over tensor ranks must divide, layers over stages need not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import assert_never
+
+from ridgeline.core.errors import Problem
+from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mixer, Mlp, Moe
+from ridgeline.plan.engine import ENGINES
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.schedules import SCHEDULES, requirement
+from ridgeline.plan.workload import Decode, Train
+
+
+def check(scenario: Scenario) -> tuple[Problem, ...]:
+    """Every reason why the scenario is impossible; empty when it can run."""
+    return tuple(dict.fromkeys(problem for rule in RULES for problem in rule(scenario)))
+
+
+def _divides(path: str, value: int, total: int, what: str) -> Iterator[Problem]:
+    """A problem unless `value` divides `total`; proposes the nearest values that would."""
+    if total % value:
+        good = [part for part in range(1, min(total, 4 * value) + 1) if total % part == 0]
+        below, above = [part for part in good if part < value], [part for part in good if part > value]
+        near = [str(part) for part in (*below[-1:], *above[:1])]
+        yield Problem(path=path, given=str(value), expected=f"a divisor of {what} ({total})", todo=f"use {' or '.join(near)}")
+
+
+def ranks(scenario: Scenario) -> Iterator[Problem]:
+    """pp x dp x cp x tp must be the chips."""
+    mesh, chips = scenario.plan.mesh, scenario.system.chips
+    if mesh.ranks == chips:
+        return
+    rest = mesh.pp * mesh.cp * mesh.tp
+    todo = f"use dp = {chips // rest}" if chips % rest == 0 else f"pp x cp x tp = {rest} does not divide {chips}"
+    product = f"pp {mesh.pp} x dp {mesh.dp} x cp {mesh.cp} x tp {mesh.tp} = {mesh.ranks}"
+    yield Problem(path="plan.dp", given=product, expected=f"the {chips} chips of {scenario.system.name}", todo=todo)
+
+
+def experts(scenario: Scenario) -> Iterator[Problem]:
+    """Expert parallelism is folded over tp x cp x dp and splits the experts evenly."""
+    mesh = scenario.plan.mesh
+    moes = {block.ffn for block in scenario.model.blocks if isinstance(block.ffn, Moe)}
+    if not moes and mesh.ep * mesh.etp > 1:
+        path = "plan.ep" if mesh.ep > 1 else "plan.etp"
+        yield Problem(path=path, given=str(mesh.ep * mesh.etp), expected=f"1: {scenario.model.id} has no experts")
+        return
+    inner = mesh.tp * mesh.cp * mesh.dp
+    if inner % (mesh.ep * mesh.etp):
+        given = f"ep {mesh.ep} x etp {mesh.etp} = {mesh.ep * mesh.etp}"
+        expected = f"a divisor of tp x cp x dp ({inner}), over which experts are folded"
+        yield Problem(path="plan.ep", given=given, expected=expected)
+    for moe in moes:
+        yield from _divides("plan.ep", mesh.ep, moe.experts, "experts")
+        yield from _divides("plan.etp", mesh.etp, moe.hidden, "the width of an expert")
+
+
+def tensor(scenario: Scenario) -> Iterator[Problem]:
+    """Heads and feed-forward widths are split over tp; keys may be replicated instead."""
+    tp = scenario.plan.mesh.tp
+    for block in scenario.model.blocks:
+        if block.mixer is not None:
+            yield from _heads(block.mixer, tp)
+        match block.ffn:
+            case Mlp():
+                yield from _divides("plan.tp", tp, block.ffn.hidden, "the feed-forward width")
+            case Moe():
+                if block.ffn.shared_hidden:
+                    yield from _divides("plan.tp", tp, block.ffn.shared_hidden, "the shared experts' width")
+            case None:
+                pass
+            case _:
+                assert_never(block.ffn)
+
+
+def _heads(mixer: Mixer, tp: int) -> Iterator[Problem]:
+    match mixer:
+        case Attention():
+            yield from _divides("plan.tp", tp, mixer.heads, "attention heads")
+            yield from _either("plan.tp", tp, mixer.kv_heads, "key-value heads")
+        case LatentAttention():
+            yield from _divides("plan.tp", tp, mixer.heads, "attention heads")
+        case Mamba2():
+            yield from _divides("plan.tp", tp, mixer.heads, "state-space heads")
+            yield from _either("plan.tp", tp, mixer.groups, "state-space groups")
+        case GatedDeltaNet():
+            yield from _divides("plan.tp", tp, mixer.value_heads, "value heads")
+            yield from _either("plan.tp", tp, mixer.key_heads, "key heads")
+        case _:
+            assert_never(mixer)
+
+
+def _either(path: str, degree: int, total: int, what: str) -> Iterator[Problem]:
+    """Split evenly, or replicate evenly: one must divide the other."""
+    if total % degree and degree % total:
+        yield Problem(path=path, given=str(degree), expected=f"a divisor or a multiple of {what} ({total})")
+
+
+def context(scenario: Scenario) -> Iterator[Problem]:
+    """The sequence is cut evenly; a ring cuts it in 2 x cp so that causal work is balanced."""
+    plan, seq = scenario.plan, scenario.workload.seq
+    cp, tp = plan.mesh.cp, plan.mesh.tp
+    if isinstance(scenario.workload, Decode):
+        return
+    parts = 2 * cp if cp > 1 and plan.switches.cp_kind == "ring" else cp
+    if seq % parts:
+        expected = f"a cut of seq ({seq}) into {parts} equal parts" + (" (two per rank)" if parts > cp else "")
+        yield Problem(path="plan.cp", given=str(cp), expected=expected, todo=f"use a seq that {parts} divides")
+    elif plan.sequence_parallel and (seq // cp) % tp:
+        expected = f"a divisor of the tokens of a context rank ({seq // cp}), for sequence_parallel"
+        yield Problem(path="plan.tp", given=str(tp), expected=expected, todo="set sequence_parallel = false")
+    if cp > 1 and plan.switches.cp_kind == "all-to-all":
+        for block in scenario.model.blocks:
+            mixer = block.mixer
+            if isinstance(mixer, (Attention, LatentAttention)) and mixer.heads % (tp * cp):
+                expected = f"tp x cp to divide attention heads ({mixer.heads}), which all-to-all exchanges"
+                yield Problem(path="plan.cp", given=f"tp {tp} x cp {cp}", expected=expected, todo='use cp_kind = "ring"')
+
+
+def batch(scenario: Scenario) -> Iterator[Problem]:
+    """Sequences are dealt evenly to data-parallel ranks and microbatches."""
+    workload, plan = scenario.workload, scenario.plan
+    dp, microbatch = plan.mesh.dp, plan.microbatch
+    if isinstance(workload, Train):
+        if workload.sequences % (dp * microbatch):
+            given = f"dp {dp} x microbatch {microbatch} = {dp * microbatch}"
+            expected = f"a divisor of the global batch ({workload.sequences} sequences)"
+            down = workload.sequences // (dp * microbatch) * dp * microbatch
+            todo = f"use a global batch of {' or '.join(str(size) for size in (down, down + dp * microbatch) if size)}"
+            yield Problem(path="plan.microbatch", given=given, expected=expected, todo=todo)
+    elif workload.sequences % dp:
+        expected = f"a divisor of batch ({workload.sequences} sequences)"
+        yield Problem(path="plan.dp", given=str(dp), expected=expected)
+
+
+def pipeline(scenario: Scenario) -> Iterator[Problem]:
+    """Every virtual stage holds a layer, and the schedule accepts the numbers."""
+    plan, layers = scenario.plan, scenario.model.layers
+    pp, schedule = plan.mesh.pp, plan.schedule
+    if schedule.name not in SCHEDULES:
+        expected = "one of " + ", ".join(SCHEDULES)
+        yield Problem(path="plan.schedule.name", given=repr(schedule.name), expected=expected)
+        return
+    if plan.virtual_stages > layers:
+        given = f"pp {pp} x chunks {schedule.chunks} = {plan.virtual_stages} stages"
+        yield Problem(path="plan.pp", given=given, expected=f"at most one stage per layer ({layers})")
+    if plan.placement and (len(plan.placement), sum(plan.placement)) != (plan.virtual_stages, layers):
+        given = f"{len(plan.placement)} stages with {sum(plan.placement)} layers"
+        expected = f"{plan.virtual_stages} stages with {layers} layers in all"
+        yield Problem(path="plan.placement", given=given, expected=expected)
+    if isinstance(scenario.workload, Train) and pp > 1:
+        sequences = scenario.workload.sequences
+        if sequences % (plan.mesh.dp * plan.microbatch):
+            return  # already told by `batch`
+        counts = {"stages": pp, "microbatches": scenario.microbatches, "chunks": schedule.chunks}
+        reason = requirement(schedule.name, **counts)
+        if reason:
+            given = f"{schedule.name} with " + ", ".join(f"{count} {what}" for what, count in counts.items())
+            yield Problem(path="plan.schedule", given=given, expected=reason)
+    elif schedule.chunks > 1:
+        yield Problem(path="plan.schedule", given=f"{schedule.chunks} chunks", expected="1 chunk without a pipeline")
+
+
+def sharding(scenario: Scenario) -> Iterator[Problem]:
+    """A shard is split over a divisor of the data-parallel ranks, context ranks among them."""
+    plan = scenario.plan
+    if plan.sharding.shard == "none" and (plan.sharding.shard_degree or 1) > 1:
+        given, expected = str(plan.sharding.shard_degree), 'none with shard = "none"'
+        yield Problem(path="plan.shard_degree", given=given, expected=expected, todo='set shard = "zero1"')
+    yield from _divides("plan.shard_degree", plan.shard_degree, plan.mesh.dp * plan.mesh.cp, "dp x cp")
+
+
+def precision(scenario: Scenario) -> Iterator[Problem]:
+    """The chip must publish a peak for the format matrices are multiplied in."""
+    compute, chip = scenario.plan.precision.compute, scenario.system.chip
+    if compute.peak not in chip.peak:
+        known = ", ".join(chip.peak)
+        todo = f'set one with --set chip.peak.{compute.peak}="… TFLOP/s"'
+        yield Problem(path="plan.precision", given=compute.id, expected=f"a peak {chip.id} has: {known}", todo=todo)
+
+
+def engine(scenario: Scenario) -> Iterator[Problem]:
+    """The engine must be known."""
+    if scenario.plan.engine not in ENGINES:
+        expected = "one of " + ", ".join(ENGINES)
+        yield Problem(path="plan.engine", given=repr(scenario.plan.engine), expected=expected)
+
+
+def blocks(scenario: Scenario) -> Iterator[Problem]:
+    """Recompute by block names blocks the model has."""
+    known = [str(index) for index in range(len(scenario.model.blocks))]
+    for name in scenario.plan.recompute.blocks:
+        if name not in known:
+            expected = f"an index of the model's {len(known)} distinct blocks: {', '.join(known)}"
+            yield Problem(path=f"plan.recompute.blocks.{name}", given=repr(name), expected=expected)
+
+
+Rule = Callable[[Scenario], Iterable[Problem]]
+RULES: tuple[Rule, ...] = (
+    ranks, tensor, experts, context, batch, pipeline, sharding, precision, engine, blocks,
+)  # fmt: skip
+
+
+def unsupported(scenario: Scenario) -> tuple[str, ...]:
+    """What the plan asks of its engine that the engine is not known to do: notes, for software moves faster than lists."""
+    if scenario.plan.engine not in ENGINES or not isinstance(scenario.workload, Train):
+        return ()
+    plan, known = scenario.plan, scenario.engine.supports
+    mesh = plan.mesh
+    asked = [(axis, getattr(mesh, axis) > 1, known.axes) for axis in ("tp", "pp", "cp", "ep", "etp")]
+    asked += [
+        (plan.schedule.name, mesh.pp > 1, known.schedules),
+        (plan.sharding.shard, plan.sharding.shard != "none", known.shard),
+        (f"{plan.recompute.kind} recompute", plan.recompute.kind != "none", [f"{kind} recompute" for kind in known.recompute]),
+        (plan.precision.compute.id, True, [*known.precision, *("fp8-e4m3" for name in known.precision if name == "fp8")]),
+        ("activation offload", plan.offload.activations > 0, ["activation offload"] * ("activations" in known.offload)),
+        ("optimizer offload", plan.offload.optimizer > 0, ["optimizer offload"] * ("optimizer" in known.offload)),
+    ]
+    return tuple(
+        f"engine {scenario.plan.engine} is not known to support {what}" for what, wanted, able in asked if wanted and what not in able
+    )

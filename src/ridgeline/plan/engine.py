@@ -1,0 +1,116 @@
+"""Turn the name of a training software into what it fuses, overlaps, launches and supports: an Engine, as data.
+
+The vocabularies below are closed: an engine file that uses another word is refused, so that whoever prices a plan can
+match on them. What an engine does *by default* is here; a plan may switch it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from ridgeline.core.catalog import Catalog
+from ridgeline.core.dtype import DType, dtype
+from ridgeline.core.errors import Problem, near
+from ridgeline.core.evidence import Evidence
+from ridgeline.core.table import Count, Doc, QuotedSeconds, decode
+
+FUSIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "norm": "a norm is one kernel instead of one per arithmetic step",
+        "bias-activation": "bias and activation (GELU, SwiGLU) in one kernel",
+        "bias-dropout-add": "bias, dropout and residual addition in one kernel",
+        "masked-softmax": "scale, mask and softmax in one kernel (attention that is not flash)",
+        "rotary": "rotary embedding of queries and keys in one kernel",
+        "cross-entropy": "log-softmax, target pick and their backward without full-size temporaries",
+        "linear-cross-entropy": "output projection and loss in chunks: full logits never exist",
+        "weight-gradient-accumulation": "the weight-gradient product adds into the main gradient buffer",
+        "router": "router scores, top-k and auxiliary loss in few kernels",
+        "permute": "token permutation for experts in one kernel",
+        "grouped-gemm": "all local experts in one grouped matrix product",
+        "optimizer": "the optimizer step runs over all tensors in few kernels",
+        "elementwise": "chains of pointwise ops are compiled into one kernel",
+    }
+)
+OVERLAPS: Mapping[str, str] = MappingProxyType(
+    {
+        "grad-reduce": "data-parallel gradient reduction runs beside the backward pass",
+        "param-gather": "sharded parameters are gathered beside compute",
+        "tp": "tensor-parallel collectives run beside their matrix products",
+        "pp": "pipeline sends run beside compute",
+        "cp": "context-parallel exchange runs beside attention",
+        "moe": "expert dispatch and combine run beside compute of another microbatch",
+        "offload": "copies to and from host memory run beside compute",
+    }
+)
+Shard = Literal["none", "zero1", "zero2", "zero3"]
+RecomputeKind = Literal["none", "selective", "full"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How work reaches the chip.
+
+    mode        eager: the host issues every op; compiled: fewer, fused kernels issued by the host; graph: kernels are
+                replayed from a captured graph; xla: one compiled program per step
+    per_kernel  host time to issue one kernel, where a source states it
+    """
+
+    mode: Literal["eager", "compiled", "graph", "xla"]
+    per_kernel: QuotedSeconds | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supports:
+    """What the software can be asked to do."""
+
+    schedules: tuple[str, ...] = ()
+    shard: tuple[Shard, ...] = ("none",)
+    recompute: tuple[RecomputeKind, ...] = ("none",)
+    axes: tuple[Literal["tp", "sp", "pp", "dp", "cp", "ep", "etp"], ...] = ("dp",)
+    precision: tuple[str, ...] = ("fp32", "bf16")
+    offload: tuple[Literal["activations", "optimizer"], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One training software: defaults and abilities, with where that is known from."""
+
+    id: str
+    name: str
+    source: Annotated[str, Doc("documentation or code this was read from, with its version")]
+    evidence: Evidence
+    launch: Launch
+    supports: Supports
+    attention: Literal["flash", "unfused"] = "flash"
+    gradients: Annotated[DType, Doc("dtype gradients are accumulated and reduced in")] = dtype("fp32")
+    fuses: tuple[str, ...] = ()
+    overlaps: tuple[str, ...] = ()
+    vocab_multiple: Annotated[Count, Doc("the vocabulary is padded to a multiple of this times tp")] = 1
+    notes: str = ""
+
+    def problems(self) -> Iterable[Problem]:
+        for key, words, vocabulary in (("fuses", self.fuses, FUSIONS), ("overlaps", self.overlaps, OVERLAPS)):
+            for word in words:
+                if word not in vocabulary:
+                    close = near(word, vocabulary, 1)
+                    todo = f"did you mean {close[0]!r}?" if close else ""
+                    expected = "one of " + ", ".join(vocabulary)
+                    yield Problem(path=key, given=repr(word), expected=expected, todo=todo)
+
+
+def read_engine(id: str, table: dict[str, Any]) -> Engine:
+    """The engine a TOML table describes."""
+    rest = {key: value for key, value in table.items() if key != "aliases"}
+    return decode(Engine, {"id": id, **rest}, "")
+
+
+ENGINES: Catalog[Engine] = Catalog("engine", Path(__file__).parent / "engines", read_engine)
+
+
+def engine(name: str) -> Engine:
+    """An engine by id or alias."""
+    return ENGINES[name]

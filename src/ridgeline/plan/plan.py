@@ -1,0 +1,169 @@
+"""Every decision about how work is split, as one frozen value that is priced, simulated, executed and exported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
+from ridgeline.core.errors import Problem, near
+from ridgeline.core.table import AtLeast, Count, Doc, Flat, Via
+from ridgeline.plan.engine import OVERLAPS, RecomputeKind, Shard
+from ridgeline.plan.mesh import Mesh
+from ridgeline.plan.schedules import SCHEDULES
+
+PARTS = ("attention", "norm", "activation", "mlp", "moe", "mixer")
+NARROW = frozenset({"fp8", "fp4", "int8", "int4"})  # computed in, but not what weights and activations rest in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """How data-parallel ranks share state.
+
+    zero1 shards optimizer states, zero2 gradients too, zero3 weights too. A degree below all data-parallel ranks
+    (dp x cp) is hybrid sharding: shards are replicated over the rest.
+    """
+
+    shard: Annotated[Shard, Doc("what data-parallel ranks share: none, zero1, zero2, zero3")] = "none"
+    shard_degree: Annotated[Count | None, Doc("ranks one shard is split over; absent: all data-parallel ranks")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The pipeline schedule and how many chunks (virtual stages) each rank holds."""
+
+    name: str = "1f1b"
+    chunks: Count = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recompute:
+    """What the backward pass computes again instead of keeping.
+
+    kind    none, selective (the parts named), or full (a layer keeps only its input)
+    parts   for selective: attention is the score part between projections
+    layers  how many layers of each virtual stage it applies to; absent: all
+    blocks  a kind by distinct block index of the model, where it differs
+    """
+
+    kind: RecomputeKind = "none"
+    parts: tuple[Literal["attention", "norm", "activation", "mlp", "moe", "mixer"], ...] = ("attention",)
+    layers: Annotated[int | None, AtLeast(0)] = None
+    blocks: Mapping[str, RecomputeKind] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """Shares of state kept in host memory, 0 to 1."""
+
+    activations: Annotated[float, AtLeast(0)] = 0.0
+    optimizer: Annotated[float, AtLeast(0)] = 0.0
+
+    def problems(self) -> Iterable[Problem]:
+        for key, share in (("activations", self.activations), ("optimizer", self.optimizer)):
+            if share > 1:
+                yield Problem(path=key, given=f"{share:g}", expected="a share between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Number formats: of matrix products, of what is stored, and of what is reduced.
+
+    gradients   accumulated and reduced in; absent: as the engine does
+    kv          of the key-value cache
+    """
+
+    compute: DType = dtype("bf16")
+    weights: DType = dtype("bf16")
+    activations: DType = dtype("bf16")
+    gradients: DType | None = None
+    kv: DType = dtype("bf16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switches:
+    """What a plan may switch against the engine's habit; absent means as the engine does.
+
+    sequence_parallel  norms and dropouts are split over tp too; absent: when tp > 1
+    cp_kind            how context parallelism exchanges keys: around a ring, or heads for sequence (all-to-all)
+    """
+
+    sequence_parallel: bool | None = None
+    cp_kind: Literal["ring", "all-to-all"] = "ring"
+    attention: Literal["flash", "unfused"] | None = None
+    graph: Literal["none", "partial", "full"] | None = None
+    moe_dispatch: Literal["all-to-all", "deepep", "hybridep"] | None = None
+    overlap: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
+
+    def problems(self) -> Iterable[Problem]:
+        for key in self.overlap:
+            if key not in OVERLAPS:
+                close = near(key, OVERLAPS, 1)
+                todo = f"did you mean {close[0]!r}?" if close else ""
+                yield Problem(path=f"overlap.{key}", given=key, expected="one of " + ", ".join(OVERLAPS), todo=todo)
+
+
+def _schedule(value: Any) -> Any:
+    """`"zbv"`, or a table; chunks left out are the fewest the schedule takes."""
+    table = {"name": value} if isinstance(value, str) else value
+    kind = SCHEDULES.get(table.get("name", "1f1b")) if isinstance(table, Mapping) else None
+    return {"chunks": kind.fewest_chunks, **table} if kind else table
+
+
+def _kind(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+def _shares(value: Any) -> Any:
+    if isinstance(value, str):
+        return {} if value == "none" else {value: 1.0}
+    return dict.fromkeys(value, 1.0) if isinstance(value, (list, tuple)) else value
+
+
+def _precision(value: Any) -> Any:
+    """`"fp8"`, or `{ name = "fp8", gradients = "bf16" }`: a name fills in what the table leaves out."""
+    table = {"name": value} if isinstance(value, str) else value
+    if not isinstance(table, Mapping) or "name" not in table:
+        return table
+    name = table["name"]
+    rest = {key: part for key, part in table.items() if key != "name"}
+    if not isinstance(name, str) or ALIASES.get(name, name) not in DTYPES:
+        return {"compute": name, **rest}
+    stored = "bf16" if dtype(name).peak in NARROW else "fp32" if name == "tf32" else name
+    return {"compute": name, "weights": stored, "activations": stored, "kv": stored, **rest}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A complete set of decisions. In a file the mesh, sharding and switches stand directly under [plan]."""
+
+    mesh: Annotated[Mesh, Flat()] = Mesh()
+    microbatch: Annotated[Count, Doc("sequences one data-parallel rank handles at a time")] = 1
+    schedule: Annotated[Schedule, Via(_schedule)] = Schedule()
+    placement: Annotated[tuple[Annotated[int, AtLeast(0)], ...], Doc("layers of each virtual stage, in model order")] = ()
+    sharding: Annotated[Sharding, Flat()] = Sharding()
+    recompute: Annotated[Recompute, Via(_kind)] = Recompute()
+    offload: Annotated[Offload, Via(_shares, "array")] = Offload()
+    precision: Annotated[Precision, Via(_precision)] = Precision()
+    switches: Annotated[Switches, Flat()] = Switches()
+    engine: Annotated[str, Doc("id of the software that runs it")] = "megatron-core"
+
+    @property
+    def virtual_stages(self) -> int:
+        """Pipeline stages times the chunks each holds."""
+        return self.mesh.pp * self.schedule.chunks
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether norms and dropouts are split over the tensor-parallel ranks too."""
+        chosen = self.switches.sequence_parallel
+        return self.mesh.tp > 1 if chosen is None else chosen
+
+    @property
+    def shard_degree(self) -> int:
+        """Ranks that one shard of state is split over; 1 without sharding."""
+        if self.sharding.shard == "none":
+            return 1
+        return self.sharding.shard_degree or self.mesh.dp * self.mesh.cp

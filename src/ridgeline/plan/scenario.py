@@ -1,0 +1,44 @@
+"""One thing to study: a model, on a system, doing a workload, by a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ridgeline.hardware.system import System
+from ridgeline.models.spec import ModelSpec
+from ridgeline.plan.engine import ENGINES, Engine
+from ridgeline.plan.placement import balanced
+from ridgeline.plan.plan import Plan
+from ridgeline.plan.workload import Train, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """model x system x workload x plan, with what had to be assumed to complete it.
+
+    A scenario may be impossible: `ridgeline.check` says why, as values.
+    """
+
+    model: ModelSpec
+    system: System
+    workload: Workload
+    plan: Plan = Plan()
+    assumptions: tuple[str, ...] = ()
+    name: str = ""
+
+    @property
+    def engine(self) -> Engine:
+        """The software that runs the plan."""
+        return ENGINES[self.plan.engine]
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches each data-parallel rank runs in one step."""
+        if isinstance(self.workload, Train):
+            return max(1, self.workload.sequences // (self.plan.mesh.dp * self.plan.microbatch))
+        return 1
+
+    @property
+    def placement(self) -> tuple[int, ...]:
+        """Layers of each virtual stage: the plan's own, or the balanced default."""
+        return self.plan.placement or balanced(self.model.layers, self.plan.virtual_stages)

@@ -1,0 +1,256 @@
+"""Turn a scenario file, and what the command line sets upon it, into a Scenario; all problems at once, with lines.
+
+    model = "llama3-70b"                # catalog id, path to a config.json, or a table of dimensions
+    system = "64xh100-sxm"              # or a path to a TOML file, or a table
+    [chip]                              # optional: numbers of the chip that differ
+    [workload]                          # kind = "train" | "prefill" | "decode", ...
+    [plan]                              # tp, pp, dp, ..., everything optional
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem, UnknownId, near
+from ridgeline.core.files import SUFFIXES, read_table
+from ridgeline.core.table import decode_into
+from ridgeline.hardware.load import merge
+from ridgeline.hardware.load import system as load_system
+from ridgeline.hardware.system import System
+from ridgeline.models.load import model as load_model
+from ridgeline.models.spec import ModelSpec
+from ridgeline.plan.check import check, unsupported
+from ridgeline.plan.plan import Plan
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train, Workload
+
+KEYS = ("model", "system", "chip", "workload", "plan", "name", "notes")
+# setting a key below one of these turns the short form into a table with the short form under this name
+SHORT = {
+    "model": "base",
+    "system": "base",
+    "plan.schedule": "name",
+    "plan.precision": "name",
+    "plan.recompute": "kind",
+    "workload.optimizer": "name",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadTable:
+    """The [workload] table; `kind` decides which keys it takes."""
+
+    workload: Workload
+
+
+def read_scenario(path: Path | str, settings: Iterable[str] = ()) -> Scenario:
+    """The scenario in a TOML, JSON or YAML file, with `key.path=value` settings applied; `InputError` when impossible."""
+    path = Path(path)
+    table = read_table(path)
+    try:
+        return scenario(table.data, settings, folder=path.parent)
+    except InputError as wrong:
+        raise InputError([table.locate(problem) for problem in wrong.problems] or str(wrong)) from None
+
+
+def scenario(table: Mapping[str, Any], settings: Iterable[str] = (), folder: Path | None = None) -> Scenario:
+    """The scenario a table describes; an impossible one is an `InputError` that lists every reason."""
+    built, problems = assemble(table, settings, folder)
+    if problems or built is None:
+        raise InputError(problems)
+    return built
+
+
+def assemble(
+    table: Mapping[str, Any], settings: Iterable[str] = (), folder: Path | None = None
+) -> tuple[Scenario | None, tuple[Problem, ...]]:
+    """The scenario as far as it can be built, and every problem: an impossible plan is a value with its reasons."""
+    problems = _unknown_keys(table)
+    data = copy.deepcopy(dict(table))
+    _confine(data, folder, problems)
+    for setting in settings:
+        _set(data, setting, problems)
+    model = _model(data, problems)
+    system = _system(data, problems)
+    raw = data.get("workload", {})
+    workload = decode_into(WorkloadTable, {"workload": raw}, "", problems)
+    plan_table = dict(data.get("plan", {})) if isinstance(data.get("plan", {}), Mapping) else data["plan"]
+    assumptions = _complete(plan_table, system, workload.workload if workload else None)
+    plan = decode_into(Plan, plan_table, "plan", problems)
+    if model is None or system is None or workload is None or plan is None:
+        return None, tuple(dict.fromkeys(problems))
+    built = Scenario(
+        model=model, system=system, workload=workload.workload, plan=plan, name=str(data.get("name", ""))
+    )
+    problems.extend(check(built))
+    notes = (*assumptions, *system.assumptions, *_placed(built), *_beyond(built), *unsupported(built))
+    return replace(built, assumptions=notes), tuple(dict.fromkeys(problems))
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of scenario files, for editors."""
+    from ridgeline.core.schema import schema as of
+
+    ref = {"type": "string"}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Ridgeline scenario",
+        "type": "object",
+        "required": ["model", "system", "workload"],
+        "additionalProperties": False,
+        "properties": {
+            "name": {"type": "string"},
+            "notes": {"type": "string"},
+            "model": {"anyOf": [ref, {"type": "object"}], "description": "catalog id, path, or table of dimensions"},
+            "system": {"anyOf": [ref, {"type": "object"}], "description": "name such as 64xh100-sxm, path, or table"},
+            "chip": {"type": "object", "description": "numbers of the chip that differ from the catalog"},
+            "workload": of(Workload),
+            "plan": of(Plan),
+        },
+    }
+
+
+def _unknown_keys(table: Mapping[str, Any]) -> list[Problem]:
+    found = []
+    for key in table:
+        if key not in KEYS:
+            close = near(str(key), KEYS, 1)
+            todo = f"did you mean {close[0]!r}?" if close else "remove it"
+            found.append(Problem(path=str(key), given=str(key), expected="one of " + ", ".join(KEYS), todo=todo))
+    return found
+
+
+def _confine(data: dict[str, Any], folder: Path | None, problems: list[Problem]) -> None:
+    """Resolve paths written in a file against its folder; a path that leaves the folder is refused."""
+    if folder is None:
+        return
+    for key in ("model", "system"):
+        ref = data.get(key)
+        if not isinstance(ref, str) or not (ref.endswith(SUFFIXES) or "/" in ref or (folder / ref).is_dir()):
+            continue
+        target = (folder / ref).resolve()
+        if not target.exists() and not ref.endswith(SUFFIXES):
+            continue  # a published name such as meta-llama/Llama-3.1-8B
+        if not target.is_relative_to(folder.resolve()):
+            todo = f"copy it there, or pass --set {key}=PATH"
+            problems.append(Problem(path=key, given=repr(ref), expected="a path inside the file's own folder", todo=todo))
+            del data[key]
+        else:
+            data[key] = str(target)
+
+
+def _model(data: Mapping[str, Any], problems: list[Problem]) -> ModelSpec | None:
+    if "model" not in data:
+        if not any(problem.path == "model" for problem in problems):
+            expected = "a catalog id, a path to a config.json or a table of dimensions"
+            problems.append(Problem(path="model", given="nothing", expected=expected, todo='add model = "llama3-8b"'))
+        return None
+    try:
+        return load_model(data["model"])
+    except InputError as wrong:
+        problems.extend(_under("model", wrong))
+    return None
+
+
+def _system(data: Mapping[str, Any], problems: list[Problem]) -> System | None:
+    if "system" not in data:
+        if not any(problem.path == "system" for problem in problems):
+            expected = "a name such as 64xh100-sxm, a path or a table"
+            problems.append(Problem(path="system", given="nothing", expected=expected, todo='add system = "64xh100-sxm"'))
+        return None
+    chip = data.get("chip", {})
+    if not isinstance(data["system"], (str, Mapping)) or not isinstance(chip, Mapping):
+        key = "system" if isinstance(chip, Mapping) else "chip"
+        problems.append(Problem(path=key, given=repr(data[key])[:60], expected="a string or a table"))
+        return None
+    try:
+        return load_system(data["system"], chip)
+    except InputError as wrong:
+        problems.extend(_under("system", wrong))
+    return None
+
+
+def _under(key: str, wrong: InputError) -> list[Problem]:
+    """The error's problems with paths that begin at the scenario's root."""
+    if isinstance(wrong, UnknownId) or not wrong.problems:
+        text = str(wrong)
+        first = wrong.problems[0] if wrong.problems else Problem(path=key, given=text, expected="a usable description")
+        return [replace(first, path=key)]
+    roots = (key, "chip", "system")
+    return [
+        problem if problem.path.split(".")[0].split("[")[0] in roots else replace(problem, path=".".join(filter(None, (key, problem.path))))
+        for problem in wrong.problems
+    ]
+
+
+def _complete(plan: Any, system: System | None, workload: Workload | None) -> list[str]:
+    """Fill in what a plan may leave out from the rest, noting each assumption."""
+    notes: list[str] = []
+    if not isinstance(plan, dict) or system is None:
+        return notes
+    if "dp" not in plan:
+        degrees = [plan.get(axis, 1) for axis in ("tp", "pp", "cp")]
+        if all(type(degree) is int and degree > 0 for degree in degrees):
+            inner = degrees[0] * degrees[1] * degrees[2]
+            plan["dp"] = max(1, system.chips // inner)
+            notes.append(f"dp = {plan['dp']}: the chips that tp, pp and cp leave")
+    for key, default in (("microbatch", 1), ("precision", "bf16"), ("engine", "megatron-core"), ("recompute", "none")):
+        if key not in plan and (isinstance(workload, Train) or key == "precision"):
+            plan[key] = default
+            notes.append(f"{key} = {default}: not given")
+    return notes
+
+
+def _placed(built: Scenario) -> list[str]:
+    """The default placement is an assumption where it is not an even split."""
+    if built.plan.placement or built.plan.mesh.pp == 1 or built.plan.virtual_stages > built.model.layers:
+        return []
+    held = built.placement
+    if len(set(held)) == 1:
+        return [f"placement: {held[0]} layers on each of {len(held)} virtual stages"]
+    return [f"placement: {'-'.join(map(str, held))} layers, embedding and output counted as slots"]
+
+
+def _beyond(built: Scenario) -> list[str]:
+    longest, seq = built.model.context, built.workload.seq
+    return [f"seq {seq} is beyond the {longest} tokens {built.model.id} was made for"] if longest and seq > longest else []
+
+
+def _set(data: dict[str, Any], setting: str, problems: list[Problem]) -> None:
+    """Apply one `key.path=value`; the value is TOML where it parses as such, otherwise a string."""
+    path, equals, text = setting.partition("=")
+    keys = [part.strip() for part in path.split(".")]
+    if not equals or not all(keys):
+        problems.append(Problem(path="--set", given=repr(setting), expected="key.path=value", todo="for example plan.tp=4"))
+        return
+    if keys[0] not in KEYS:
+        problems.extend(_unknown_keys({keys[0]: None}))
+        return
+    value = parse_value(text)
+    at: dict[str, Any] = data
+    for depth, key in enumerate(keys[:-1]):
+        below = at.get(key)
+        if isinstance(below, str):
+            below = {SHORT.get(".".join(keys[: depth + 1]), "value"): below}
+        at[key] = dict(below) if isinstance(below, Mapping) else {}
+        at = at[key]
+    at[keys[-1]] = merge(at[keys[-1]], value) if isinstance(value, Mapping) and isinstance(at.get(keys[-1]), Mapping) else value
+
+
+def parse_value(text: str) -> Any:
+    """A setting's value: TOML where it parses as such, otherwise the text itself.
+
+    >>> parse_value("4"), parse_value("8 TB/s"), parse_value("true"), parse_value("[1, 2]")
+    (4, '8 TB/s', True, [1, 2])
+    """
+    import tomllib
+
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+

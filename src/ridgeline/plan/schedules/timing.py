@@ -1,0 +1,123 @@
+"""Turn a table and three costs into start and end times: a law checker, not the simulator.
+
+Every rank executes its row in order and starts a step as soon as the previous one ended and its inputs exist.
+Communication takes no time, ranks are alike, and every chunk costs the same: these are the assumptions under which the
+literature states its bubbles, so this executor can be held against it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import assert_never
+
+from ridgeline.plan.schedules.flow import Token, step_makes, step_needs
+from ridgeline.plan.schedules.in_order import drive
+from ridgeline.plan.schedules.table import Overlap, Phase, ScheduleTable, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Time of one action on one chunk, in any unit.
+
+    A full backward costs backward_input + backward_weight. An overlapped pair costs ``overlapped`` in total; left at
+    None it costs its two halves one after the other, so overlap gains nothing.
+    """
+
+    forward: float = 1.0
+    backward_input: float = 1.0
+    backward_weight: float = 1.0
+    overlapped: float | None = None
+
+    def of(self, step: Step) -> float:
+        """Duration of a step.
+
+        >>> from ridgeline.plan.schedules import Action
+        >>> Costs().of(Action(phase=Phase.BACKWARD, microbatch=0))
+        2.0
+        """
+        if isinstance(step, Overlap):
+            together = self.of(step.forward) + self.of(step.backward)
+            return together if self.overlapped is None else self.overlapped
+        match step.phase:
+            case Phase.FORWARD:
+                return self.forward
+            case Phase.BACKWARD:
+                return self.backward_input + self.backward_weight
+            case Phase.BACKWARD_INPUT:
+                return self.backward_input
+            case Phase.BACKWARD_WEIGHT:
+                return self.backward_weight
+            case _:
+                assert_never(step.phase)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Start and end of every step that ran, per rank and in row order.
+
+    ``stuck`` holds (rank, position in its row, the value it waits for) for each rank that never finished.
+    """
+
+    times: tuple[tuple[tuple[float, float], ...], ...]
+    stuck: tuple[tuple[int, int, Token], ...] = ()
+
+    @property
+    def makespan(self) -> float:
+        """Time from zero to the end of the last step anywhere."""
+        return max((rank[-1][1] for rank in self.times if rank), default=0.0)
+
+    @property
+    def longest_span(self) -> float:
+        """The longest any one rank takes from its own first start to its own last end.
+
+        This is the step time when the optimizer does not wait for all ranks, which is how zero bubble counts.
+        """
+        return max((rank[-1][1] - rank[0][0] for rank in self.times if rank), default=0.0)
+
+    @property
+    def busiest(self) -> float:
+        """The most time any one rank spends inside steps."""
+        return max((sum(end - start for start, end in rank) for rank in self.times), default=0.0)
+
+    @property
+    def bubble(self) -> float:
+        """Idle time of the busiest rank: makespan - busiest."""
+        return self.makespan - self.busiest
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Share of the makespan the busiest rank idles: 1 - busiest / makespan."""
+        return self.bubble / self.makespan if self.makespan else 0.0
+
+    @property
+    def span_bubble(self) -> float:
+        """Idle time inside the longest span: longest_span - busiest."""
+        return self.longest_span - self.busiest
+
+
+def run_in_order(table: ScheduleTable, costs: Costs | None = None) -> Run:
+    """Execute every row in order; sends are buffered and never block. A table that cannot finish comes back stuck.
+
+    >>> from ridgeline.plan.schedules import build
+    >>> run_in_order(build("1f1b", stages=4, microbatches=8)).makespan   # (8 + 4 - 1) * (F + I + W)
+    33.0
+    """
+    costs = costs or Costs()
+    ended: dict[Token, float] = {}
+    happened: list[Token] = []
+    times: list[list[tuple[float, float]]] = [[] for _ in table.rows]
+
+    def execute(rank: int) -> Iterator[Token]:
+        clock = 0.0
+        for step in table.rows[rank]:
+            for token in step_needs(table, rank, step):
+                if token not in ended:
+                    yield token
+                clock = max(clock, ended[token])
+            times[rank].append((clock, clock := clock + costs.of(step)))
+            for token in step_makes(table, rank, step):
+                ended[token] = clock
+                happened.append(token)
+
+    stuck = drive([execute(rank) for rank in range(len(table.rows))], happened)
+    waits = tuple((rank, len(times[rank]), stuck[rank]) for rank in sorted(stuck))
+    return Run(times=tuple(map(tuple, times)), stuck=waits)

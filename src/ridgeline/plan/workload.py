@@ -1,0 +1,134 @@
+"""What is asked of the machine: one training step, one prefill, or one decode step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from ridgeline.core.dtype import DType, dtype
+from ridgeline.core.errors import Problem
+from ridgeline.core.table import Count, Doc, Via
+
+# states an optimizer keeps per parameter, apart from the master copy
+STATES = {"adamw": 2, "adam": 2, "lion": 1, "muon": 1, "momentum": 1, "sgd": 0, "adafactor": 0}
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _no_master(value: Any) -> Any:
+    return None if value == "none" else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """An optimizer and the formats of what it keeps. `master = "none"` updates the weights themselves."""
+
+    name: Literal["adamw", "adam", "lion", "muon", "momentum", "sgd", "adafactor"] = "adamw"
+    states: DType = dtype("fp32")
+    master: Annotated[DType | None, Via(_no_master)] = dtype("fp32")
+
+    @property
+    def bytes_per_param(self) -> float:
+        """Bytes of states and master copy for one parameter; adafactor's row and column sums are not counted.
+
+        >>> Optimizer().bytes_per_param
+        12.0
+        """
+        master = self.master.bytes_per_element if self.master else 0.0
+        return STATES[self.name] * self.states.bytes_per_element + master
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """Low-rank adapters on the named parts; everything else is frozen."""
+
+    rank: Count = 16
+    targets: tuple[Literal["qkv", "out", "up", "gate", "down", "router", "embedding", "head"], ...] = ("qkv", "out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Train:
+    """One optimizer step. The global batch is given in sequences, or in tokens that divide into them.
+
+    packed   sequences are filled with several documents, so that no token is padding
+    task     pretrain and finetune update all weights; lora only its adapters
+    """
+
+    kind: Literal["train"] = "train"
+    seq: Annotated[Count, Doc("tokens of one sequence")]
+    global_batch: Annotated[Count | None, Doc("sequences of one step over the whole system")] = None
+    tokens_per_batch: Annotated[Count | None, Doc("tokens of one step, instead of global_batch")] = None
+    task: Literal["pretrain", "finetune", "lora"] = "pretrain"
+    lora: Lora | None = None
+    optimizer: Annotated[Optimizer, Via(_named)] = Optimizer()
+    packed: bool = True
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of one step."""
+        return self.global_batch or (self.tokens_per_batch or self.seq) // self.seq
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one step."""
+        return self.sequences * self.seq
+
+    def problems(self) -> Iterable[Problem]:
+        if (self.global_batch is None) == (self.tokens_per_batch is None):
+            given = "neither" if self.global_batch is None else "both"
+            todo = "give the sequences of one step as global_batch"
+            yield Problem(path="global_batch", given=given, expected="global_batch or tokens_per_batch", todo=todo)
+        elif self.tokens_per_batch is not None and self.tokens_per_batch % self.seq:
+            given, expected = str(self.tokens_per_batch), f"a multiple of seq ({self.seq})"
+            yield Problem(path="tokens_per_batch", given=given, expected=expected)
+        if self.lora is not None and self.task != "lora":
+            yield Problem(path="lora", given="adapters", expected=f"none for task {self.task!r}", todo='set task = "lora"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefill:
+    """Reading prompts: `batch` sequences of `seq` tokens through the model once, filling the cache."""
+
+    kind: Literal["prefill"] = "prefill"
+    seq: Annotated[Count, Doc("prompt tokens of one sequence")]
+    batch: Annotated[Count, Doc("sequences over the whole system")] = 1
+
+    @property
+    def sequences(self) -> int:
+        """Sequences in flight."""
+        return self.batch
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read."""
+        return self.batch * self.seq
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decode:
+    """Writing one token for each of `batch` sequences that already hold `context` tokens."""
+
+    kind: Literal["decode"] = "decode"
+    context: Annotated[Count, Doc("tokens already in the cache of one sequence")]
+    batch: Annotated[Count, Doc("sequences over the whole system")] = 1
+
+    @property
+    def seq(self) -> int:
+        """Tokens of a sequence that attention sees."""
+        return self.context
+
+    @property
+    def sequences(self) -> int:
+        """Sequences in flight."""
+        return self.batch
+
+    @property
+    def tokens(self) -> int:
+        """Tokens written."""
+        return self.batch
+
+
+Workload = Train | Prefill | Decode
