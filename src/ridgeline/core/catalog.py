@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Catalog(Mapping[str, T], Generic[T]):
-    """Entries by id, the file's stem; a file's `aliases` name it too. Unknown ids raise `UnknownId` with near matches."""
+    """Entries by id, the file's stem; a file's `aliases` name it too. Unknown ids raise `UnknownId`, which suggests."""
 
     def __init__(self, kind: str, folder: Path, read: Callable[[str, dict[str, Any]], T]) -> None:
         self.kind, self._folder, self._read = kind, folder, read

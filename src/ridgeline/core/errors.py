@@ -62,7 +62,7 @@ class UnknownId(InputError, KeyError):
     def __init__(self, kind: str, given: str, known: Iterable[str], todo: str = "") -> None:
         known = sorted(set(known))
         close = near(given, known)
-        expected = f"one of {', '.join(close)}" if close else f"one of {len(known)} {kind} ids"
+        expected = f"one of {', '.join(close)}" if close else f"one of the {len(known)} known {kind}s"
         super().__init__(
             Problem(
                 path=kind, given=repr(given), expected=expected, todo=todo or f"`ridgeline show {kind}s` lists them all"

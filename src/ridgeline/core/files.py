@@ -45,7 +45,9 @@ class Table:
 def read_table(path: Path) -> Table:
     """Read a file by its suffix; anything wrong with it as a file is an `InputError` that says what to do."""
     if path.suffix.lower() not in SUFFIXES:
-        raise _refuse(path, f"a {path.suffix or 'nameless'} file", f"one of {', '.join(SUFFIXES)}", "rename or convert it")
+        raise _refuse(
+            path, f"a {path.suffix or 'nameless'} file", f"one of {', '.join(SUFFIXES)}", "rename or convert it"
+        )
     text = read_text(path)
     if path.suffix.lower() == ".toml":
         data, lines = _toml(path, text)
@@ -83,7 +85,9 @@ def write_text(path: Path, text: str) -> None:
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as wrong:
-        raise _refuse(path, wrong.strerror or "not writable", "a folder that can be written", "choose another") from None
+        raise _refuse(
+            path, wrong.strerror or "not writable", "a folder that can be written", "choose another"
+        ) from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)

@@ -1,8 +1,8 @@
 """Turn a table read from a file into frozen dataclasses, collecting every problem instead of stopping at the first.
 
 The dataclass is the schema: its annotations say what a key holds, so nothing is described twice. Understood are bool,
-int, float, str, `Literal`, enums, `DType`, `Quoted`, nested dataclasses, `tuple[T, ...]`, `Mapping[str, T]`, `T | None`,
-and unions of dataclasses told apart by a `kind: Literal[...]` field. Markers in `Annotated` refine them:
+int, float, str, `Literal`, enums, `DType`, `Quoted`, nested dataclasses, `tuple[T, ...]`, `Mapping[str, T]`,
+`T | None`, and unions of dataclasses told apart by a `kind: Literal[...]` field. Markers in `Annotated` refine them:
 
     Unit("B/s")    the number is written as a unit string and held in base units
     AtLeast(1)     smallest number accepted
@@ -254,7 +254,9 @@ class _Decoder:
         self.unknown(value, ("value", "evidence", "source", "note", "conflicts"), path)
         number = self.any(amount, value.get("value"), _join(path, "value"), ())
         grade = self.plain(Evidence, value.get("evidence", "assumed"), _join(path, "evidence"), ())
-        conflicts = [self.dissent(amount, part, f"{path}.conflicts[{index}]") for index, part in enumerate(value.get("conflicts", ()))]
+        others = self.sequence(Any, value.get("conflicts", ()), _join(path, "conflicts"), ())
+        conflicts = [] if isinstance(others, _Bad) else list(others)
+        conflicts = [self.dissent(amount, part, f"{path}.conflicts[{index}]") for index, part in enumerate(conflicts)]
         if isinstance(number, _Bad) or isinstance(grade, _Bad) or any(isinstance(part, _Bad) for part in conflicts):
             return BAD
         source, note = value.get("source", "given"), value.get("note", "")

@@ -21,7 +21,9 @@ from ridgeline.core.table import (
 )
 
 PEAK_KEYS = tuple(dict.fromkeys(item.peak for item in DTYPES.values()))
-_UNITS = MappingProxyType({"capacity": "B", "usable": "B", "bandwidth": "B/s", "domain": "", "tdp": "W", "price": "USD/h"})
+_UNITS = MappingProxyType(
+    {"capacity": "B", "usable": "B", "bandwidth": "B/s", "domain": "", "tdp": "W", "price": "USD/h"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,7 @@ class Chip:
                 yield Problem(path=f"peak.{key}", given=key, expected="one of " + ", ".join(PEAK_KEYS), todo=todo)
 
     def peak_flops_per_s(self, dtype: DType) -> Quoted:
-        """Dense peak of a format; fails by name when nobody publishes it, for another format's peak is another number."""
+        """Dense peak of a format; a `MissingNumber` when nobody publishes it, never another format's peak."""
         found = self.peak.get(dtype.peak)
         if found is None:
             raise MissingNumber(f"chip {self.id}", f"chip.peak.{dtype.peak}", "TFLOP/s")

@@ -107,7 +107,9 @@ def _from_table(table: dict[str, Any], chip_overrides: Mapping[str, Any]) -> Sys
         request = Request(name=str(raw.get("name", "custom")), chips=raw.pop("chips", None), domain=domain)
         if not isinstance(request.chips, int) or not 1 <= request.chips <= BIGGEST_SYSTEM:
             expected = f"1 to {BIGGEST_SYSTEM:,} chips"
-            raise InputError(Problem(path="system.chips", given=repr(request.chips), expected=expected, todo="add chips"))
+            raise InputError(
+                Problem(path="system.chips", given=repr(request.chips), expected=expected, todo="add chips")
+            )
     inner = raw.get("chip")
     if isinstance(inner, Mapping):
         raw["chip"], chip_overrides = inner.get("base", inner.get("id", "custom")), merge(dict(inner), chip_overrides)

@@ -101,7 +101,7 @@ def build(template: SystemTemplate, chip: Chip, request: Request) -> System:
     """The system of the requested size, or an `InputError` that says which sizes would do."""
     first = template.tier[0]
     if isinstance(first.topology, TorusRule):
-        inner, chips, assumptions = _slices(first.topology, request)
+        inner, chips, assumptions = _slices(first.topology, request, first.used or prod(first.topology.max))
         size = prod(inner.shape)
         topology: Topology = inner
     else:
@@ -158,17 +158,20 @@ def _domain(tier: TierTemplate, chips: int, request: Request) -> tuple[int, list
     return size, ([note] if size != most else [])
 
 
-def _slices(rule: TorusRule, request: Request) -> tuple[Torus, int, list[str]]:
-    """The slice's torus, the chips of all slices together, and what was assumed."""
+def _slices(rule: TorusRule, request: Request, most: int) -> tuple[Torus, int, list[str]]:
+    """The slice's torus of at most `most` chips, the chips of all slices together, and what was assumed."""
     if request.shape:
         shape = request.shape
-        if len(shape) > rule.dims or any(a > b for a, b in zip(sorted(shape, reverse=True), sorted(rule.max, reverse=True), strict=False)):
+        if len(shape) > rule.dims or any(
+            a > b for a, b in zip(sorted(shape, reverse=True), sorted(rule.max, reverse=True), strict=False)
+        ):
             largest = "x".join(str(size) for size in rule.max)
             raise _wrong(request, "x".join(map(str, shape)), f"{rule.dims} axes, at most {largest}", "")
         shape = (1,) * (rule.dims - len(shape)) + shape
+        if prod(shape) > most:
+            raise _wrong(request, f"a slice of {prod(shape)} chips", f"at most {most}", "use several slices")
         return rule.slice(shape), prod(shape) * (request.chips or 1), []
     chips = request.chips or 1
-    most = prod(rule.max)
     for slices in range(-(-chips // most), chips + 1):
         shape_or_none = rule.shape_for(chips // slices) if chips % slices == 0 else None
         if shape_or_none:

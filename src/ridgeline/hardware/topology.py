@@ -1,11 +1,11 @@
 """How the chips of one tier are joined, as a closed union of shapes, and what a shape implies.
 
-    Switched    every chip reaches every other through switches at its full rate
-    FullMesh    a direct link between each pair; a chip's rate is split over its peers
-    Ring        two neighbours each
-    Torus       a grid whose axes may wrap; one link per direction and axis
-    FatTree     rails of switches; `oversubscription` 2 means half the rate leaves a leaf
-    Ethernet    one flat routed network
+Switched    every chip reaches every other through switches at its full rate
+FullMesh    a direct link between each pair; a chip's rate is split over its peers
+Ring        two neighbours each
+Torus       a grid whose axes may wrap; one link per direction and axis
+FatTree     rails of switches; `oversubscription` 2 means half the rate leaves a leaf
+Ethernet    one flat routed network
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ class TorusRule:
         ((8, 8, 8), (8, 16))
         """
         limits = sorted(self.max)
-        shapes = [shape for shape in _factors(chips, self.dims) if all(a <= b for a, b in zip(shape, limits, strict=True))]
+        shapes = [
+            shape for shape in _factors(chips, self.dims) if all(a <= b for a, b in zip(shape, limits, strict=True))
+        ]
         return min(shapes, key=lambda shape: (shape[-1] / shape[0], shape), default=None)
 
 
@@ -114,7 +116,7 @@ def _factors(number: int, parts: int) -> list[tuple[int, ...]]:
         return [(number,)]
     return [
         (first, *rest)
-        for first in range(1, int(round(number ** (1 / parts))) + 1)
+        for first in range(1, round(number ** (1 / parts)) + 1)
         if number % first == 0
         for rest in _factors(number // first, parts - 1)
         if rest[0] >= first
@@ -133,7 +135,9 @@ def diameter(topology: Topology, chips: int) -> int:
         case Ring():
             return chips // 2
         case Torus():
-            return sum(size // 2 if wraps else size - 1 for size, wraps in zip(topology.shape, topology.wraps, strict=True))
+            return sum(
+                size // 2 if wraps else size - 1 for size, wraps in zip(topology.shape, topology.wraps, strict=True)
+            )
         case _:
             assert_never(topology)
 
@@ -183,7 +187,9 @@ def label(topology: Topology) -> str:
             wrapped = [str(axis + 1) for axis, wraps in enumerate(topology.wraps) if wraps]
             size = "x".join(str(size) for size in topology.shape)
             many = len(wrapped) > 1
-            wrap = f"ax{'es' if many else 'is'} {', '.join(wrapped)} wrap{'' if many else 's'}" if wrapped else "no wrap"
+            wrap = (
+                f"ax{'es' if many else 'is'} {', '.join(wrapped)} wrap{'' if many else 's'}" if wrapped else "no wrap"
+            )
             return f"torus {size} ({wrap})"
         case FatTree():
             return f"fat tree, {topology.rails} rail{'s' * (topology.rails > 1)}, {topology.oversubscription:g}:1"

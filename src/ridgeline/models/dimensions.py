@@ -1,14 +1,14 @@
 """Turn a table of dimensions, as a person or a catalog file writes it, into a ModelSpec.
 
-    hidden = 4096                       layers = 32                    vocab = 128256
-    [attention]                         heads, kv_heads, head_dim, ... (kind = "mla", "mamba2", "gated-delta" for others)
-    [mlp]                               hidden, gated, activation, bias
-    [moe]                               experts, topk, hidden, shared_hidden, ...; `first_dense` layers use [mlp] instead
-    pattern = ["local*5", "global"]     names of [block.NAME] tables, repeated until all layers are spelled
+    hidden = 4096                      layers = 32                    vocab = 128256
+    [attention]                        heads, kv_heads, head_dim, ... (kind = "mla", "mamba2", "gated-delta" for others)
+    [mlp]                              hidden, gated, activation, bias
+    [moe]                              experts, topk, hidden, shared_hidden, ...; `first_dense` layers use [mlp] instead
+    pattern = ["local*5", "global"]    names of [block.NAME] tables, repeated until all layers are spelled
 
-A [block.NAME] table holds attention, mlp, moe, norm, norms, parallel, extra; what it leaves out comes from the top level
-(key by key, unless it changes the `kind`), and `attention = false`, `mlp = false` or `moe = false` leaves that part out.
-A layer with both mlp and moe is a moe layer.
+A [block.NAME] table holds attention, mlp, moe, norm, norms, parallel, extra; what it leaves out comes from the top
+level (key by key, unless it changes the `kind`), and `attention = false`, `mlp = false` or `moe = false` leaves that
+part out. A layer with both mlp and moe is a moe layer.
 """
 
 from __future__ import annotations
@@ -169,9 +169,7 @@ def _spell(pattern: object, layers: int, path: str, problems: list[Problem]) -> 
     return (once * (layers // max(1, len(once)) + 1))[:layers]
 
 
-def _parts(
-    table: Mapping[str, Any], name: str, dense: bool, path: str, problems: list[Problem]
-) -> dict[str, Any]:
+def _parts(table: Mapping[str, Any], name: str, dense: bool, path: str, problems: list[Problem]) -> dict[str, Any]:
     """The raw parts of one layer: the top level overlaid with its block table."""
     parts = {key: table[key] for key in PARTS if key in table}
     blocks = table.get("block", MappingProxyType({}))
@@ -180,7 +178,11 @@ def _parts(
         problems.append(Problem(path=_at(path, "pattern"), given=repr(name), expected=expected))
     for key, value in dict(blocks.get(name, {})).items():
         below = parts.get(key)
-        same = isinstance(below, Mapping) and isinstance(value, Mapping) and value.get("kind", below.get("kind")) == below.get("kind")
+        same = (
+            isinstance(below, Mapping)
+            and isinstance(value, Mapping)
+            and value.get("kind", below.get("kind")) == below.get("kind")
+        )
         parts[key] = {**below, **value} if same and isinstance(below, Mapping) else value
     if dense:
         parts["moe"] = False

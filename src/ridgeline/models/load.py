@@ -21,7 +21,8 @@ def model(ref: str | Path | Mapping[str, Any]) -> ModelSpec:
         "runs/config.json", "runs/", Path(...)   a Hugging Face config, or the folder that holds one
         "mine.toml"                              a table of dimensions (see `ridgeline.models.dimensions`)
         "meta-llama/Llama-3.1-8B-Instruct"       an alias or a decorated name (see `ridgeline.models.names`)
-        { base = "llama3.1-405b", layers = 8 }   a table; `base` starts from a catalog entry, `model_type` marks a HF config
+        {"base": "llama3.1-405b", "layers": 8}   a table of dimensions; `base` starts from a catalog entry
+        {"model_type": "llama", ...}             a Hugging Face config already in memory
 
     They are tried in this order, so a file that exists wins over an alias and a catalog id wins over both.
 
@@ -77,7 +78,7 @@ def _from_mapping(table: Mapping[str, Any], id: str = "") -> ModelSpec:
     if "model_type" in table:
         from ridgeline.models import hf
 
-        return hf.read_config(table)
+        return hf.from_config(table, id=id)
     changes = {key: value for key, value in table.items() if key != "base"}
     if "base" not in table:
         return read_dimensions(id or str(table.get("name") or "given"), changes)
@@ -103,9 +104,11 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
-        nested = isinstance(under, Mapping) and isinstance(value, Mapping)
-        if nested and value.get("kind", under.get("kind")) == under.get("kind"):
-            merged[key] = _merged(under, value)
-        else:
-            merged[key] = value
+        if isinstance(under, Mapping) and isinstance(value, Mapping) and _same_kind(under, value):
+            value = _merged(under, value)
+        merged[key] = value
     return merged
+
+
+def _same_kind(below: Mapping[str, Any], above: Mapping[str, Any]) -> bool:
+    return bool(above.get("kind", below.get("kind")) == below.get("kind"))

@@ -47,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     _rule("checkpoint format", r"[-_ ](hf|dynamic|kv|eagle)$"),
     _rule("date of a checkpoint", r"[-_ ](0[1-9]|1[0-2]|2[4-6])\d\d$"),
     _rule("what it was tuned for", r"[-_ ](instruct|chat|base|it|thinking|speciale|terminus|exp)(-v\d(\.\d)?)?$"),
+    _rule("context it was extended to", r"[-_ ]\d{1,4}k$"),
     _rule("version of a checkpoint", r"-v\d(\.\d)?$"),
 )
 _TRUNCATED = re.compile(r"\s*,?\s*\(?truncated to (\d{1,4}) layers?\)?", re.IGNORECASE | re.ASCII)

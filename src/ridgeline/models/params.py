@@ -7,7 +7,7 @@ A parameter is a trained tensor element: buffers that training only adjusts (a r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import assert_never
 
 from ridgeline.models.spec import (
@@ -62,7 +62,8 @@ class ParamCount:
     @property
     def total_with_mtp(self) -> int:
         """All parts."""
-        return sum(getattr(self, field.name) for field in fields(self)) - self.visited
+        parts: tuple[int, ...] = astuple(self)
+        return sum(parts) - self.visited
 
     @property
     def total(self) -> int:
@@ -80,7 +81,8 @@ class ParamCount:
         return self.total - self.experts + self.visited
 
     def __add__(self, other: ParamCount) -> ParamCount:
-        return ParamCount(**{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)})
+        names = [field.name for field in fields(self)]
+        return ParamCount(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
     def times(self, count: int) -> ParamCount:
         """Every part that many times."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import assert_never
 
+from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import Problem
 from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mixer, Mlp, Moe
 from ridgeline.plan.engine import ENGINES
@@ -27,7 +28,9 @@ def _divides(path: str, value: int, total: int, what: str) -> Iterator[Problem]:
         good = [part for part in range(1, min(total, 4 * value) + 1) if total % part == 0]
         below, above = [part for part in good if part < value], [part for part in good if part > value]
         near = [str(part) for part in (*below[-1:], *above[:1])]
-        yield Problem(path=path, given=str(value), expected=f"a divisor of {what} ({total})", todo=f"use {' or '.join(near)}")
+        yield Problem(
+            path=path, given=str(value), expected=f"a divisor of {what} ({total})", todo=f"use {' or '.join(near)}"
+        )
 
 
 def ranks(scenario: Scenario) -> Iterator[Problem]:
@@ -118,7 +121,9 @@ def context(scenario: Scenario) -> Iterator[Problem]:
             mixer = block.mixer
             if isinstance(mixer, (Attention, LatentAttention)) and mixer.heads % (tp * cp):
                 expected = f"tp x cp to divide attention heads ({mixer.heads}), which all-to-all exchanges"
-                yield Problem(path="plan.cp", given=f"tp {tp} x cp {cp}", expected=expected, todo='use cp_kind = "ring"')
+                yield Problem(
+                    path="plan.cp", given=f"tp {tp} x cp {cp}", expected=expected, todo='use cp_kind = "ring"'
+                )
 
 
 def batch(scenario: Scenario) -> Iterator[Problem]:
@@ -160,7 +165,8 @@ def pipeline(scenario: Scenario) -> Iterator[Problem]:
         reason = requirement(schedule.name, **counts)
         if reason:
             given = f"{schedule.name} with " + ", ".join(f"{count} {what}" for what, count in counts.items())
-            yield Problem(path="plan.schedule", given=given, expected=reason)
+            expected = reason.removeprefix(f"{schedule.name} needs ")
+            yield Problem(path="plan.schedule", given=given, expected=expected)
     elif schedule.chunks > 1:
         yield Problem(path="plan.schedule", given=f"{schedule.chunks} chunks", expected="1 chunk without a pipeline")
 
@@ -206,20 +212,18 @@ RULES: tuple[Rule, ...] = (
 
 
 def unsupported(scenario: Scenario) -> tuple[str, ...]:
-    """What the plan asks of its engine that the engine is not known to do: notes, for software moves faster than lists."""
+    """Notes on what the plan asks that its engine is not known to do; software moves faster than lists of it."""
     if scenario.plan.engine not in ENGINES or not isinstance(scenario.workload, Train):
         return ()
     plan, known = scenario.plan, scenario.engine.supports
-    mesh = plan.mesh
-    asked = [(axis, getattr(mesh, axis) > 1, known.axes) for axis in ("tp", "pp", "cp", "ep", "etp")]
+    formats = {dtype(name).id for name in known.precision}
+    asked = [(axis, getattr(plan.mesh, axis) == 1 or axis in known.axes) for axis in ("tp", "pp", "cp", "ep", "etp")]
     asked += [
-        (plan.schedule.name, mesh.pp > 1, known.schedules),
-        (plan.sharding.shard, plan.sharding.shard != "none", known.shard),
-        (f"{plan.recompute.kind} recompute", plan.recompute.kind != "none", [f"{kind} recompute" for kind in known.recompute]),
-        (plan.precision.compute.id, True, [*known.precision, *("fp8-e4m3" for name in known.precision if name == "fp8")]),
-        ("activation offload", plan.offload.activations > 0, ["activation offload"] * ("activations" in known.offload)),
-        ("optimizer offload", plan.offload.optimizer > 0, ["optimizer offload"] * ("optimizer" in known.offload)),
+        (plan.schedule.name, plan.mesh.pp == 1 or plan.schedule.name in known.schedules),
+        (plan.sharding.shard, plan.sharding.shard == "none" or plan.sharding.shard in known.shard),
+        (f"{plan.recompute.kind} recompute", plan.recompute.kind == "none" or plan.recompute.kind in known.recompute),
+        (plan.precision.compute.id, plan.precision.compute.id in formats),
+        ("offload of activations", plan.offload.activations == 0 or "activations" in known.offload),
+        ("offload of the optimizer", plan.offload.optimizer == 0 or "optimizer" in known.offload),
     ]
-    return tuple(
-        f"engine {scenario.plan.engine} is not known to support {what}" for what, wanted, able in asked if wanted and what not in able
-    )
+    return tuple(f"engine {plan.engine} is not known to support {what}" for what, able in asked if not able)

@@ -142,7 +142,9 @@ class Plan:
     mesh: Annotated[Mesh, Flat()] = Mesh()
     microbatch: Annotated[Count, Doc("sequences one data-parallel rank handles at a time")] = 1
     schedule: Annotated[Schedule, Via(_schedule)] = Schedule()
-    placement: Annotated[tuple[Annotated[int, AtLeast(0)], ...], Doc("layers of each virtual stage, in model order")] = ()
+    placement: Annotated[
+        tuple[Annotated[int, AtLeast(0)], ...], Doc("layers of each virtual stage, in model order")
+    ] = ()
     sharding: Annotated[Sharding, Flat()] = Sharding()
     recompute: Annotated[Recompute, Via(_kind)] = Recompute()
     offload: Annotated[Offload, Via(_shares, "array")] = Offload()

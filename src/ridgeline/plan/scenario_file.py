@@ -1,10 +1,10 @@
 """Turn a scenario file, and what the command line sets upon it, into a Scenario; all problems at once, with lines.
 
-    model = "llama3-70b"                # catalog id, path to a config.json, or a table of dimensions
-    system = "64xh100-sxm"              # or a path to a TOML file, or a table
-    [chip]                              # optional: numbers of the chip that differ
-    [workload]                          # kind = "train" | "prefill" | "decode", ...
-    [plan]                              # tp, pp, dp, ..., everything optional
+model = "llama3-70b"                # catalog id, path to a config.json, or a table of dimensions
+system = "64xh100-sxm"              # or a path to a TOML file, or a table
+[chip]                              # optional: numbers of the chip that differ
+[workload]                          # kind = "train" | "prefill" | "decode", ...
+[plan]                              # tp, pp, dp, ..., everything optional
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class WorkloadTable:
 
 
 def read_scenario(path: Path | str, settings: Iterable[str] = ()) -> Scenario:
-    """The scenario in a TOML, JSON or YAML file, with `key.path=value` settings applied; `InputError` when impossible."""
+    """The scenario in a TOML, JSON or YAML file with `key.path=value` settings applied, or an `InputError`."""
     path = Path(path)
     table = read_table(path)
     try:
@@ -83,9 +83,7 @@ def assemble(
     plan = decode_into(Plan, plan_table, "plan", problems)
     if model is None or system is None or workload is None or plan is None:
         return None, tuple(dict.fromkeys(problems))
-    built = Scenario(
-        model=model, system=system, workload=workload.workload, plan=plan, name=str(data.get("name", ""))
-    )
+    built = Scenario(model=model, system=system, workload=workload.workload, plan=plan, name=str(data.get("name", "")))
     problems.extend(check(built))
     notes = (*assumptions, *system.assumptions, *_placed(built), *_beyond(built), *unsupported(built))
     return replace(built, assumptions=notes), tuple(dict.fromkeys(problems))
@@ -137,7 +135,9 @@ def _confine(data: dict[str, Any], folder: Path | None, problems: list[Problem])
             continue  # a published name such as meta-llama/Llama-3.1-8B
         if not target.is_relative_to(folder.resolve()):
             todo = f"copy it there, or pass --set {key}=PATH"
-            problems.append(Problem(path=key, given=repr(ref), expected="a path inside the file's own folder", todo=todo))
+            problems.append(
+                Problem(path=key, given=repr(ref), expected="a path inside the file's own folder", todo=todo)
+            )
             del data[key]
         else:
             data[key] = str(target)
@@ -160,7 +160,9 @@ def _system(data: Mapping[str, Any], problems: list[Problem]) -> System | None:
     if "system" not in data:
         if not any(problem.path == "system" for problem in problems):
             expected = "a name such as 64xh100-sxm, a path or a table"
-            problems.append(Problem(path="system", given="nothing", expected=expected, todo='add system = "64xh100-sxm"'))
+            problems.append(
+                Problem(path="system", given="nothing", expected=expected, todo='add system = "64xh100-sxm"')
+            )
         return None
     chip = data.get("chip", {})
     if not isinstance(data["system"], (str, Mapping)) or not isinstance(chip, Mapping):
@@ -182,7 +184,9 @@ def _under(key: str, wrong: InputError) -> list[Problem]:
         return [replace(first, path=key)]
     roots = (key, "chip", "system")
     return [
-        problem if problem.path.split(".")[0].split("[")[0] in roots else replace(problem, path=".".join(filter(None, (key, problem.path))))
+        problem
+        if problem.path.split(".")[0].split("[")[0] in roots
+        else replace(problem, path=".".join(filter(None, (key, problem.path))))
         for problem in wrong.problems
     ]
 
@@ -217,7 +221,9 @@ def _placed(built: Scenario) -> list[str]:
 
 def _beyond(built: Scenario) -> list[str]:
     longest, seq = built.model.context, built.workload.seq
-    return [f"seq {seq} is beyond the {longest} tokens {built.model.id} was made for"] if longest and seq > longest else []
+    return (
+        [f"seq {seq} is beyond the {longest} tokens {built.model.id} was made for"] if longest and seq > longest else []
+    )
 
 
 def _set(data: dict[str, Any], setting: str, problems: list[Problem]) -> None:
@@ -225,7 +231,9 @@ def _set(data: dict[str, Any], setting: str, problems: list[Problem]) -> None:
     path, equals, text = setting.partition("=")
     keys = [part.strip() for part in path.split(".")]
     if not equals or not all(keys):
-        problems.append(Problem(path="--set", given=repr(setting), expected="key.path=value", todo="for example plan.tp=4"))
+        problems.append(
+            Problem(path="--set", given=repr(setting), expected="key.path=value", todo="for example plan.tp=4")
+        )
         return
     if keys[0] not in KEYS:
         problems.extend(_unknown_keys({keys[0]: None}))
@@ -238,7 +246,9 @@ def _set(data: dict[str, Any], setting: str, problems: list[Problem]) -> None:
             below = {SHORT.get(".".join(keys[: depth + 1]), "value"): below}
         at[key] = dict(below) if isinstance(below, Mapping) else {}
         at = at[key]
-    at[keys[-1]] = merge(at[keys[-1]], value) if isinstance(value, Mapping) and isinstance(at.get(keys[-1]), Mapping) else value
+    at[keys[-1]] = (
+        merge(at[keys[-1]], value) if isinstance(value, Mapping) and isinstance(at.get(keys[-1]), Mapping) else value
+    )
 
 
 def parse_value(text: str) -> Any:
@@ -253,4 +263,3 @@ def parse_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text.strip()
-

@@ -85,7 +85,9 @@ class Train:
             given, expected = str(self.tokens_per_batch), f"a multiple of seq ({self.seq})"
             yield Problem(path="tokens_per_batch", given=given, expected=expected)
         if self.lora is not None and self.task != "lora":
-            yield Problem(path="lora", given="adapters", expected=f"none for task {self.task!r}", todo='set task = "lora"')
+            yield Problem(
+                path="lora", given="adapters", expected=f"none for task {self.task!r}", todo='set task = "lora"'
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

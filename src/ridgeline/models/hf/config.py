@@ -1,7 +1,7 @@
 """Turn one config.json into typed values, noting which keys were read and everything that is wrong with them.
 
-A reader asks for each key it understands; `finish` then raises one `InputError` with every problem met, among them every
-key that nobody asked for and that is not known to be irrelevant to the shape.
+A reader asks for each key it understands; `finish` then raises one `InputError` with every problem met, among them
+every key that nobody asked for and that is not known to be irrelevant to the shape.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ class Config:
         key, value = self._value(keys)
         if value is None:
             return ()
-        if isinstance(value, (list, tuple)) and len(value) <= MOST_LAYERS:
-            if all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= BIGGEST for item in value):
-                return tuple(value)
+        short = isinstance(value, (list, tuple)) and len(value) <= MOST_LAYERS
+        if short and all(type(item) is int and 0 <= item <= BIGGEST for item in value):
+            return tuple(value)
         self.bad(key, value, "a list of whole numbers")
         return ()
 
@@ -129,6 +129,16 @@ class Config:
             self.bad(key, value, "a table of keys")
             return None
         return self._children.setdefault(key, Config(value, defaults, f"{self.path}{key}.", self.problems))
+
+    def adopt(self, key: str, data: Mapping[str, Any], defaults: Mapping[str, Any]) -> Config:
+        """A nested config that the file leaves out, read from the given data and defaults."""
+        return self._children.setdefault(key, Config(data, defaults, f"{self.path}{key}.", self.problems))
+
+    def flattened(self, without: Collection[str], defaults: Mapping[str, Any]) -> Config:
+        """This level's own keys as a nested config, for files that do not nest; leftovers are looked for there."""
+        data = {key: value for key, value in self.data.items() if key not in without}
+        self._taken.update(data)
+        return self._children.setdefault("", Config(data, defaults, self.path, self.problems))
 
     def only(self, keys: Keys, *allowed: object) -> None:
         """Refuse a key whose value is none of these; absent and null are fine."""

@@ -56,8 +56,4 @@ _TOKENS = """
 
 IRRELEVANT = frozenset(" ".join((_BOOKKEEPING, _TRAINING, _SCALES, _GENERATION, _TOKENS)).split())
 
-OFF = frozenset(
-    """
-    is_encoder_decoder add_cross_attention cross_attention_hidden_size pruned_heads per_layer_config adapters
-    """.split()
-)
+OFF = frozenset({"is_encoder_decoder", "add_cross_attention", "cross_attention_hidden_size", "pruned_heads"})

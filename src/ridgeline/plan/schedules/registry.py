@@ -19,7 +19,7 @@ Objection: TypeAlias = Callable[[int, int], str | None]
 """(stages, microbatches) -> what the schedule holds against them, if anything"""
 
 
-def _no_objection(stages: int, microbatches: int) -> str | None:
+def _no_objection(stages: int, microbatches: int) -> str | None:  # noqa: ARG001
     return None
 
 

@@ -1,0 +1,1 @@
+"""The command line: `ridgeline VERB`, each verb a library function of the same name."""

@@ -1,0 +1,174 @@
+"""Turn arguments into calls of the library, and what it raises into messages and exit codes.
+
+    0  done        2  the input cannot be used; the message says what was given, expected and what to do
+
+Heavy modules are imported inside the verbs, so that `ridgeline --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ridgeline.version import __version__
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = typer.Typer(
+    name="ridgeline",
+    help="Where model meets machine: describe, predict and plan the training and serving of foundation models.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables for people.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
+]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ridgeline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Where model meets machine: describe, predict and plan the training and serving of foundation models."""
+
+
+@app.command()
+def show(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="WHAT...",
+            help="chips, systems, models, engines, schedules, dtypes; or ids, system names (64xh100-sxm), files.",
+        ),
+    ],
+    json: Json = False,
+    seq: Annotated[int, typer.Option(min=1, help="Models: sequence length for flops and cache.")] = 8192,
+    batch: Annotated[int, typer.Option(min=1, help="Models: sequences of a decode step.")] = 1,
+    dtype: Annotated[str, typer.Option(help="Models: format of weights and cache.")] = "bf16",
+    stages: Annotated[int, typer.Option(min=1, max=256, help="Schedules: pipeline stages.")] = 4,
+    microbatches: Annotated[int, typer.Option(min=1, max=4096, help="Schedules: microbatches.")] = 8,
+    chunks: Annotated[int | None, typer.Option(min=1, max=64, help="Schedules: chunks per stage.")] = None,
+    sources: Annotated[bool, typer.Option("--sources", help="Chips: sources and dissent of each number.")] = False,
+    settings: Settings = None,
+) -> None:
+    """Show what the catalogs know: chips and models side by side, systems, engines, schedules, files."""
+    from ridgeline.report import show as library
+    from ridgeline.report.sheets import Detail
+
+    detail = Detail(seq=seq, batch=batch, stages=stages, microbatches=microbatches, chunks=chunks, dtype=dtype)
+    sheets = library.show(*names, detail=detail, settings=tuple(settings or ()))
+    if json:
+        _print_json(sheets)
+        return
+    from ridgeline.report.draw import draw
+    from ridgeline.report.draw import sources as draw_sources
+
+    console = _console()
+    draw(sheets, console)
+    chips = [sheet for sheet in sheets if sheet["kind"] == "chip"]
+    if sources and chips:
+        from ridgeline.hardware.load import sources as known
+
+        console.print(draw_sources(chips, known()))
+
+
+@app.command()
+def check(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file in TOML, JSON or YAML.")],
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Check a scenario file: print it as understood, or every reason why it cannot run (exit code 2)."""
+    from ridgeline.core.errors import InputError
+    from ridgeline.plan.scenario_file import read_scenario
+    from ridgeline.report.sheets import plain, scenario_sheet
+
+    try:
+        built = read_scenario(scenario, settings or ())
+    except InputError as wrong:
+        if not json:
+            raise
+        _print_json({"possible": False, "problems": plain(wrong.problems) or [{"given": str(wrong)}]})
+        raise typer.Exit(2) from None
+    sheet = scenario_sheet(built)
+    if json:
+        _print_json({"possible": True, "problems": [], "scenario": sheet})
+        return
+    from ridgeline.report.draw import draw
+
+    draw([sheet], _console())
+
+
+@app.command()
+def schema(
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write to this file instead of printing.")
+    ] = None,
+) -> None:
+    """Print the JSON schema of scenario files, for editors that complete and check them."""
+    import json
+
+    from ridgeline.core.files import write_text
+    from ridgeline.plan.scenario_file import schema as library
+
+    text = json.dumps(library(), indent=2)
+    if output is None:
+        typer.echo(text)
+    else:
+        write_text(output, text + "\n")
+
+
+def _print_json(value: Any) -> None:
+    import json
+
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160)
+
+
+def main() -> None:
+    """Run the command line; expected errors become one message each and exit code 2."""
+    from ridgeline.core.errors import InputError, MissingNumber
+
+    try:
+        app(standalone_mode=True)
+    except (InputError, MissingNumber) as wrong:
+        _complain(wrong)
+        raise SystemExit(2) from None
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe went away: not an error of ours
+        raise SystemExit(0) from None
+
+
+def _complain(wrong: Exception) -> None:
+    lines = str(wrong).splitlines() or [type(wrong).__name__]
+    if len(lines) > 1:
+        typer.echo(f"ridgeline: {len(lines)} problems", err=True)
+    for line in lines:
+        typer.echo(f"ridgeline: {line}" if len(lines) == 1 else f"  {line}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Turn a Hugging Face config.json into a ModelSpec, without transformers and without a network.
+
+    read_config("path/to/model")     a folder with a config.json, or the file itself
+    from_config({...})               the same from a table already in memory
+    READERS                          the reader of each model_type
+
+A key that a reader does not understand and that may change the architecture is an error that names it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem, UnknownId
+from ridgeline.core.files import DEEPEST, read_text
+from ridgeline.models.hf.config import Config, shown
+from ridgeline.models.hf.multimodal import MULTIMODAL
+from ridgeline.models.hf.parts import Reader, defaults
+from ridgeline.models.hf.text import TEXT
+from ridgeline.models.spec import ModelSpec
+
+READERS: Mapping[str, Reader] = MappingProxyType({**TEXT, **MULTIMODAL})
+BIGGEST_CONFIG = 1024 * 1024  # bytes; the longest published ones are a few dozen kilobytes
+
+
+def read_config(path: Path | str, *, id: str = "", ignore: Collection[str] = ()) -> ModelSpec:
+    """The model that a config.json describes; `path` is the file or the folder that holds it.
+
+    The id is the name of the folder unless one is given.
+    """
+    path = Path(path)
+    file = path / "config.json" if path.is_dir() else path
+    text = read_text(file, BIGGEST_CONFIG)
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as wrong:
+        given = str(wrong) if isinstance(wrong, json.JSONDecodeError) else "numbers or nesting out of bounds"
+        raise InputError(Problem(path="", given=given, expected="JSON", where=str(file))) from None
+    spec = from_config(data, id=id or file.resolve().parent.name, ignore=ignore)
+    return replace(spec, source=str(file))
+
+
+def from_config(data: Mapping[str, Any], *, id: str = "", ignore: Collection[str] = ()) -> ModelSpec:
+    """The model that a config describes, or an `InputError` with everything in it that cannot be used.
+
+    `ignore` names keys of the top level that the caller knows to be irrelevant to the shape.
+
+    >>> spec = from_config({"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
+    ...                     "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+    ...                     "vocab_size": 128256, "rope_theta": 500000.0}, id="llama3-8b")
+    >>> spec.layers, spec.blocks[0].mixer.kv_heads
+    (32, 8)
+    >>> from_config({"model_type": "lama"})
+    Traceback (most recent call last):
+    ridgeline.core.errors.UnknownId: model_type: got 'lama', expected one of llama; describe its dimensions instead
+    """
+    if not isinstance(data, Mapping) or _too_deep(data):
+        raise InputError(Problem(path="", given=shown(type(data).__name__), expected="a table of keys, not too deep"))
+    kind = data.get("model_type")
+    if not isinstance(kind, str):
+        raise InputError(Problem(path="model_type", given=shown(kind), expected="a string", todo="add it"))
+    reader = READERS.get(kind)
+    if reader is None:
+        raise UnknownId("model_type", kind[:60], READERS, todo="describe its dimensions instead")
+    cfg = Config(data, defaults(kind))
+    cfg.ignore(*ignore)
+    spec = reader(cfg)
+    cfg.finish()
+    return replace(spec, id=id or kind, name=id or kind)
+
+
+def _too_deep(data: Mapping[str, Any]) -> bool:
+    """Whether tables and lists nest deeper than any config does; walks without recursion."""
+    level: list[Any] = [data]
+    for _ in range(DEEPEST):
+        inner = [value.values() if isinstance(value, Mapping) else value for value in level]
+        level = [item for items in inner for item in items if isinstance(item, (Mapping, list, tuple))]
+        if not level:
+            return False
+    return True

@@ -1,0 +1,198 @@
+"""Turn configs of dense language models with rotary positions into ModelSpecs: one small reader per family."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ridgeline.models.hf.config import Config
+from ridgeline.models.hf.parts import (
+    FULL,
+    LAYER,
+    SLIDING,
+    biased,
+    heads,
+    hidden_size,
+    kinds,
+    mlp,
+    model,
+    qwen_windows,
+    windows,
+)
+from ridgeline.models.spec import Block, Embedding, Mlp, ModelSpec, Moe, Norm
+
+
+def llama(cfg: Config) -> ModelSpec:
+    """Llama 1 to 3, Granite: pre-norm, gated, biases by switch."""
+    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    block = Block(mixer=attention, ffn=mlp(cfg, bias=cfg.flag("mlp_bias")))
+    return model(cfg, [block] * cfg.layers())
+
+
+def mistral(cfg: Config) -> ModelSpec:
+    """Mistral, Ministral 3, Phi-3: Llama's block without biases, one window for all layers unless they are listed."""
+    layers = cfg.layers()
+    attention, ffn = heads(cfg, hidden_size(cfg)), mlp(cfg)
+    spans = windows(cfg, layers)
+    return model(cfg, [Block(mixer=replace(attention, window=window), ffn=ffn) for window in spans])
+
+
+def qwen2(cfg: Config) -> ModelSpec:
+    """Qwen 2 and 2.5: biases on queries, keys and values only."""
+    attention, ffn = heads(cfg, hidden_size(cfg), qkv_bias=True), mlp(cfg)
+    spans = qwen_windows(cfg, cfg.layers())
+    return model(cfg, [Block(mixer=replace(attention, window=window), ffn=ffn) for window in spans])
+
+
+def qwen3(cfg: Config) -> ModelSpec:
+    """Qwen 3: a norm of each query and key head."""
+    attention, ffn = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg)), mlp(cfg)
+    spans = qwen_windows(cfg, cfg.layers())
+    return model(cfg, [Block(mixer=replace(attention, window=window), ffn=ffn) for window in spans])
+
+
+def gemma(cfg: Config) -> ModelSpec:
+    """Gemma 1: heads wider than hidden / heads. Its files name the activation twice; both mean the tanh gelu."""
+    cfg.ignore("hidden_activation")
+    _causal(cfg)
+    block = Block(mixer=heads(cfg, hidden_size(cfg), **biased(cfg)), ffn=mlp(cfg))
+    return model(cfg, [block] * cfg.layers())
+
+
+def gemma2(cfg: Config) -> ModelSpec:
+    """Gemma 2: norms before and after each part, every other layer slides."""
+    return _gemma(cfg, every=2)
+
+
+def gemma3(cfg: Config) -> ModelSpec:
+    """Gemma 3 text: Gemma 2 with head norms; five sliding layers, then a full one."""
+    return _gemma(cfg, every=cfg.count(("sliding_window_pattern", "_sliding_window_pattern"), 6), qk_norm="head")
+
+
+def _gemma(cfg: Config, every: int, qk_norm: str = "none") -> ModelSpec:
+    _causal(cfg)
+    cfg.ignore("cache_implementation", "hidden_act")
+    attention = heads(cfg, hidden_size(cfg), qk_norm=qk_norm, **biased(cfg))
+    ffn = mlp(cfg, act="hidden_activation")
+    spans = windows(cfg, cfg.layers(), lambda index: (index + 1) % every != 0)
+    return model(cfg, [Block(mixer=replace(attention, window=window), ffn=ffn, norms=4) for window in spans])
+
+
+def _causal(cfg: Config) -> None:
+    cfg.only("use_bidirectional_attention", False)
+
+
+def gemma4(cfg: Config) -> ModelSpec:
+    """Gemma 4 text: full layers have wider heads, whose keys may serve as values; experts may join the dense mlp.
+
+    The per-layer embeddings and shared caches of its smallest models are refused.
+    """
+    cfg.only("use_bidirectional_attention", False, "vision")
+    cfg.ignore("vocab_size_per_layer_input", "hidden_act")
+    for key in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
+        if cfg.size(key, 0):
+            cfg.bad(key, cfg.size(key), "0", "per-layer embeddings and shared caches are not described yet")
+    cfg.only("use_double_wide_mlp", False)
+    hidden, layers = hidden_size(cfg), cfg.layers()
+    near = heads(cfg, hidden, qk_norm="head", window=cfg.count("sliding_window"), **biased(cfg))
+    same = cfg.flag("attention_k_eq_v", False)
+    wide, few = _gemma4_full(cfg, near.head_dim, near.kv_heads, same)
+    far = replace(near, window=0, head_dim=wide, kv_heads=few, keys_as_values=same)
+    listed = list(kinds(cfg, layers, lambda index: (index + 1) % 6 != 0))
+    listed[-1] = FULL
+    ffn, norms, extra = _gemma4_ffn(cfg, hidden)
+    block = Block(mixer=far, ffn=ffn, norms=norms, extra=extra)
+    return model(cfg, [replace(block, mixer=near) if kind == SLIDING else block for kind in listed])
+
+
+def _gemma4_full(cfg: Config, head_dim: int, kv_heads: int, same: bool) -> tuple[int, int]:
+    """Head size and key-value heads of the full layers, from two keys or from overrides written layer by layer."""
+    wide = cfg.count("global_head_dim", 512)
+    few = cfg.count("num_global_key_value_heads", kv_heads)
+    table = cfg.child("per_layer_config")
+    if table is None:
+        return wide, few if same else kv_heads
+    found = set()
+    for index in table.data:
+        layer = table.child(index)
+        if layer is not None:
+            found.add((layer.count("head_dim", head_dim), layer.count("num_key_value_heads", kv_heads)))
+    if len(found) > 1:
+        cfg.bad("per_layer_config", sorted(found), "the same override on every full layer")
+    return found.pop() if found else (head_dim, kv_heads)
+
+
+def _gemma4_ffn(cfg: Config, hidden: int) -> tuple[Mlp | Moe, int, int]:
+    """Feed-forward, number of norms, further vectors: with experts, the dense mlp is their shared part."""
+    dense = mlp(cfg, act="hidden_activation")
+    if not cfg.flag("enable_moe_block", False):
+        cfg.ignore("num_experts", "top_k_experts", "moe_intermediate_size")
+        return dense, 4, 0
+    moe = Moe(
+        experts=cfg.count("num_experts"),
+        topk=cfg.count("top_k_experts"),
+        hidden=cfg.count("moe_intermediate_size"),
+        shared_hidden=dense.hidden,
+        activation=dense.activation,
+    )
+    return moe, 7, hidden + moe.experts
+
+
+def phi(cfg: Config) -> ModelSpec:
+    """Phi 1 to 2: attention and mlp side by side after one layer norm, biases everywhere, the head included."""
+    hidden = hidden_size(cfg)
+    normed = cfg.flag("qk_layernorm")
+    attention = heads(cfg, hidden, qkv_bias=True, out_bias=True, qk_norm="head" if normed else "none")
+    extra = 2 * attention.head_dim if normed else 0  # the biases of its two head norms
+    ffn = mlp(cfg, gated=False, bias=True)
+    block = Block(mixer=attention, ffn=ffn, norm=LAYER, norms=1, parallel=True, extra=extra)
+    embedding = Embedding(tied=cfg.flag("tie_word_embeddings"), head_bias=True)
+    return model(cfg, [block] * cfg.layers(), norm=LAYER, embedding=embedding)
+
+
+def starcoder2(cfg: Config) -> ModelSpec:
+    """StarCoder 2: layer norms, a plain mlp and biases by one switch."""
+    cfg.only("mlp_type", "default")
+    cfg.only("norm_type", "layer_norm")
+    layers, bias = cfg.layers(), cfg.flag("use_bias")
+    attention = heads(cfg, hidden_size(cfg), qkv_bias=bias, out_bias=bias)
+    ffn = mlp(cfg, gated=False, bias=bias)
+    spans = windows(cfg, layers)
+    blocks = [Block(mixer=replace(attention, window=window), ffn=ffn, norm=LAYER) for window in spans]
+    return model(cfg, blocks, norm=LAYER)
+
+
+def cohere(cfg: Config) -> ModelSpec:
+    """Command R: attention and mlp side by side after one layer norm without bias."""
+    norm = Norm(kind="layer")
+    full = "full" if cfg.flag("use_qk_norm", False) else "none"
+    attention = heads(cfg, hidden_size(cfg), qk_norm=full, **biased(cfg))
+    block = Block(mixer=attention, ffn=mlp(cfg), norm=norm, norms=1, parallel=True)
+    return model(cfg, [block] * cfg.layers(), norm=norm)
+
+
+def stablelm(cfg: Config) -> ModelSpec:
+    """StableLM: layer norms around gated mlps; side by side after one norm when its switch says so."""
+    together = cfg.flag("use_parallel_residual")
+    full = "full" if cfg.flag("qk_layernorm") else "none"
+    attention = heads(cfg, hidden_size(cfg), qkv_bias=cfg.flag("use_qkv_bias"), qk_norm=full)
+    block = Block(mixer=attention, ffn=mlp(cfg), norm=LAYER, norms=1 if together else 2, parallel=together)
+    return model(cfg, [block] * cfg.layers(), norm=LAYER)
+
+
+def olmo2(cfg: Config) -> ModelSpec:
+    """OLMo 2: norms after each part and over all query and key heads together."""
+    attention = heads(cfg, hidden_size(cfg), qk_norm="full", **biased(cfg))
+    return model(cfg, [Block(mixer=attention, ffn=mlp(cfg))] * cfg.layers())
+
+
+def nemotron(cfg: Config) -> ModelSpec:
+    """Nemotron 4, Minitron: layer norms and a plain mlp with squared relu."""
+    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    ffn = mlp(cfg, gated=False, bias=cfg.flag("mlp_bias"))
+    return model(cfg, [Block(mixer=attention, ffn=ffn, norm=LAYER)] * cfg.layers(), norm=LAYER)
+
+
+def glm4(cfg: Config) -> ModelSpec:
+    """GLM 4: norms before and after each part, biases on queries, keys and values."""
+    attention = heads(cfg, hidden_size(cfg), qkv_bias=cfg.flag("attention_bias"))
+    return model(cfg, [Block(mixer=attention, ffn=mlp(cfg), norms=4)] * cfg.layers())

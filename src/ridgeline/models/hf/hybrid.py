@@ -1,0 +1,190 @@
+"""Turn configs of models with recurrent layers, alone or among attention, into ModelSpecs."""
+
+from __future__ import annotations
+
+from ridgeline.models.hf.config import MOST_LAYERS, Config
+from ridgeline.models.hf.moe import experts
+from ridgeline.models.hf.parts import (
+    FULL,
+    biased,
+    divide,
+    expert_layers,
+    heads,
+    hidden_size,
+    kinds,
+    mlp,
+    model,
+    predicted,
+)
+from ridgeline.models.spec import Attention, Block, Ffn, GatedDeltaNet, Mamba2, ModelSpec, Moe
+
+LINEAR = "linear_attention"
+LETTERS = {"M": LINEAR, "*": FULL, "E": "moe", "-": "mlp"}
+
+
+def _delta(cfg: Config) -> GatedDeltaNet:
+    return GatedDeltaNet(
+        key_heads=cfg.count("linear_num_key_heads"),
+        value_heads=cfg.count("linear_num_value_heads"),
+        key_dim=cfg.count("linear_key_head_dim"),
+        value_dim=cfg.count("linear_value_head_dim"),
+        conv=cfg.count("linear_conv_kernel_dim"),
+    )
+
+
+def _gated_heads(cfg: Config) -> Attention:
+    cfg.only("attn_output_gate", True)
+    cfg.ignore("mamba_ssm_dtype")
+    return heads(cfg, hidden_size(cfg), qk_norm="head", gate=True, **biased(cfg))
+
+
+def _shared(cfg: Config) -> Moe:
+    return experts(cfg, shared_hidden=cfg.size("shared_expert_intermediate_size"), shared_gate=True)
+
+
+def _alternating(cfg: Config, ffns: list[Ffn]) -> ModelSpec:
+    """Delta-rule layers with an attention layer after every few of them."""
+    attention, delta = _gated_heads(cfg), _delta(cfg)
+    every = cfg.count("full_attention_interval", 4)
+    listed = kinds(cfg, len(ffns), lambda index: (index + 1) % every != 0, other=LINEAR)
+    blocks = [Block(mixer=attention if k == FULL else delta, ffn=ffn) for k, ffn in zip(listed, ffns, strict=True)]
+    cfg.only("mtp_use_dedicated_embeddings", False)
+    depth = cfg.size("mtp_num_hidden_layers", 0)
+    return model(cfg, blocks, mtp=predicted(depth, Block(mixer=attention, ffn=ffns[-1])))
+
+
+def qwen3_next(cfg: Config) -> ModelSpec:
+    """Qwen3-Next: three delta-rule layers, then gated attention; experts beside a gated shared one."""
+    moe, dense = _shared(cfg), mlp(cfg)
+    return _alternating(cfg, [moe if e else dense for e in expert_layers(cfg, cfg.layers())])
+
+
+def qwen3_5(cfg: Config) -> ModelSpec:
+    """Qwen 3.5 text, dense: Qwen3-Next's layers with a plain gated mlp."""
+    return _alternating(cfg, [mlp(cfg)] * cfg.layers())
+
+
+def qwen3_5_moe(cfg: Config) -> ModelSpec:
+    """Qwen 3.5 text with experts on every layer."""
+    cfg.ignore("intermediate_size")
+    cfg.only("decoder_sparse_step", 1)
+    cfg.only("mlp_only_layers", [])
+    return _alternating(cfg, [_shared(cfg)] * cfg.layers())
+
+
+def _ignore_steps(cfg: Config) -> None:
+    """How the recurrence is discretised and computed changes no shape."""
+    cfg.ignore(*(f"time_step_{part}" for part in ("rank", "min", "max", "floor", "limit")), "chunk_size")
+    cfg.ignore("mamba_chunk_size", "mamba_dt_min", "mamba_dt_max", "mamba_dt_limit", "mamba_dt_init_floor")
+    cfg.ignore("mamba_ssm_cache_dtype", "mamba_ssm_dtype", "mamba_hidden_act", "rms_norm", "norm_before_gate")
+
+
+def mamba2(cfg: Config) -> ModelSpec:
+    """Mamba 2: nothing but state-space layers."""
+    _ignore_steps(cfg)
+    cfg.ignore("expand", "hidden_act", "intermediate_size")
+    mixer = Mamba2(
+        heads=cfg.count("num_heads"),
+        head_dim=cfg.count("head_dim"),
+        state=cfg.count("state_size"),
+        groups=cfg.count("n_groups"),
+        conv=cfg.count("conv_kernel"),
+        conv_bias=cfg.flag("use_conv_bias"),
+        proj_bias=cfg.flag("use_bias"),
+    )
+    if cfg.count("expand") * hidden_size(cfg) != mixer.inner:
+        cfg.bad("num_heads", mixer.heads, f"num_heads * head_dim = expand * hidden_size, not {mixer.inner}")
+    return model(cfg, [Block(mixer=mixer, ffn=None, norms=1)] * cfg.layers())
+
+
+def bamba(cfg: Config) -> ModelSpec:
+    """Bamba: state-space layers with a gated mlp each, a few of them attention instead."""
+    _ignore_steps(cfg)
+    hidden, layers = hidden_size(cfg), cfg.layers()
+    count, inner = cfg.count("mamba_n_heads"), cfg.count("mamba_expand") * hidden
+    size = cfg.count("mamba_d_head") if cfg.data.get("mamba_d_head", "auto") != "auto" else 0
+    cfg.ignore("mamba_d_head")
+    mixer = Mamba2(
+        heads=count,
+        head_dim=size or divide(cfg, "mamba_n_heads", inner, count),
+        state=cfg.count("mamba_d_state"),
+        groups=cfg.count("mamba_n_groups"),
+        conv=cfg.count("mamba_d_conv"),
+        conv_bias=cfg.flag("mamba_conv_bias"),
+        proj_bias=cfg.flag("mamba_proj_bias"),
+    )
+    attention = heads(cfg, hidden, **biased(cfg))
+    ffn = mlp(cfg, bias=cfg.flag("mlp_bias"))
+    spots = set(cfg.counts("attn_layer_indices"))
+    listed = kinds(cfg, layers, lambda index: index not in spots, other=LINEAR)
+    return model(cfg, [Block(mixer=attention if kind == FULL else mixer, ffn=ffn) for kind in listed])
+
+
+def nemotron_h(cfg: Config) -> ModelSpec:
+    """Nemotron-H, Nemotron 3: a layer is one part alone: state space, attention without positions, mlp or experts."""
+    _ignore_steps(cfg)
+    cfg.ignore("mamba_proj_bias", "expand", "mamba_expand", "moe_shared_expert_overlap", "attention_bias", "norm_eps")
+    cfg.ignore("hidden_act", "moe_latent_projection_bias")
+    cfg.only("mlp_bias", False)
+    listed = _spelled(cfg, ("layers_block_type", "layer_types"), "hybrid_override_pattern")
+    if cfg.has("num_hidden_layers") and cfg.layers() != len(listed):
+        cfg.bad("num_hidden_layers", cfg.layers(), f"the number of layers spelled, {len(listed)}")
+    parts = _nemotron_parts(cfg)
+    blocks = [parts[kind] for kind in listed]
+    depth = cfg.size("num_nextn_predict_layers", 0)
+    ahead = _spelled(cfg, ("mtp_layers_block_type",), "mtp_hybrid_override_pattern", usual=(FULL, "moe"))
+    if depth and ahead != (FULL, "moe"):
+        cfg.bad("mtp_layers_block_type", ahead, "attention, then experts", "other predictions are not described yet")
+    return model(cfg, blocks, mtp=predicted(depth, Block(mixer=parts[FULL].mixer, ffn=parts["moe"].ffn)))
+
+
+def _spelled(cfg: Config, keys: tuple[str, ...], letters: str, usual: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The kind of every layer, from a list of words or a string of letters."""
+    listed = next((cfg.data[key] for key in keys if cfg.data.get(key) is not None), None)
+    cfg.ignore(*keys, letters)
+    if isinstance(listed, list) and 0 < len(listed) <= MOST_LAYERS:
+        return cfg.words(keys, len(listed), tuple(LETTERS.values())) or (FULL,)
+    text = cfg.data.get(letters)
+    if listed is None and isinstance(text, str) and 0 < len(text) <= MOST_LAYERS and set(text) <= set(LETTERS):
+        return tuple(LETTERS[letter] for letter in text)
+    if listed is None and text is None and usual:
+        return usual
+    found = text if listed is None else listed
+    cfg.bad(letters if listed is None else keys[0], found, f"one of {' '.join(LETTERS)} for each layer")
+    return (FULL,)
+
+
+def _nemotron_parts(cfg: Config) -> dict[str, Block]:
+    """One block for each kind of layer."""
+    mixer = Mamba2(
+        heads=cfg.count("mamba_num_heads"),
+        head_dim=cfg.count("mamba_head_dim"),
+        state=cfg.count("ssm_state_size"),
+        groups=cfg.count(("n_groups", "mamba_n_groups")),
+        conv=cfg.count(("conv_kernel", "mamba_d_conv")),
+        conv_bias=cfg.flag(("use_conv_bias", "mamba_conv_bias")),
+        proj_bias=cfg.flag("use_bias"),
+    )
+    attention = heads(cfg, hidden_size(cfg), positions="none", window=cfg.size("sliding_window", 0))
+    dense = mlp(cfg, act="mlp_hidden_act", gated=False)
+    return {
+        LINEAR: Block(mixer=mixer, ffn=None, norms=1),
+        FULL: Block(mixer=attention, ffn=None, norms=1),
+        "mlp": Block(mixer=None, ffn=dense, norms=1),
+        "moe": Block(mixer=None, ffn=_nemotron_moe(cfg, dense.activation), norms=1),
+    }
+
+
+def _nemotron_moe(cfg: Config, activation: str) -> Moe:
+    cfg.only("n_shared_experts", 1)
+    return Moe(
+        experts=cfg.count(("n_routed_experts", "num_local_experts")),
+        topk=cfg.count("num_experts_per_tok"),
+        hidden=cfg.count("moe_intermediate_size"),
+        shared_hidden=cfg.size("moe_shared_expert_intermediate_size"),
+        gated=False,
+        activation=activation,
+        groups=cfg.count("n_group", 1),
+        group_topk=cfg.count("topk_group", 1),
+        latent=cfg.size("moe_latent_size", 0),
+    )

@@ -1,0 +1,78 @@
+"""Turn configs of models with latent attention, from DeepSeek-V2 to GLM-5, into ModelSpecs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ridgeline.models.hf.config import Config
+from ridgeline.models.hf.moe import grouped
+from ridgeline.models.hf.parts import dense_first, hidden_size, mlp, model, predicted
+from ridgeline.models.spec import Block, Indexer, LatentAttention, ModelSpec
+
+
+def latent(cfg: Config) -> LatentAttention:
+    """Latent attention from its ranks and head sizes; the usual head keys of such files repeat them."""
+    cfg.ignore("num_key_value_heads", "head_dim", "qk_head_dim")
+    return LatentAttention(
+        heads=cfg.count("num_attention_heads"),
+        q_rank=cfg.count("q_lora_rank", 0),
+        kv_rank=cfg.count("kv_lora_rank"),
+        nope_dim=cfg.count("qk_nope_head_dim"),
+        rope_dim=cfg.count("qk_rope_head_dim"),
+        v_dim=cfg.count("v_head_dim"),
+        bias=cfg.flag("attention_bias", False),
+    )
+
+
+def deepseek(cfg: Config) -> ModelSpec:
+    """DeepSeek-V2 and V3, Kimi K2: dense layers first, then grouped experts beside shared ones."""
+    hidden_size(cfg)
+    layers = cfg.layers()
+    return _deepseek(cfg, [latent(cfg)] * layers)
+
+
+def deepseek_v32(cfg: Config) -> ModelSpec:
+    """DeepSeek-V3.2: V3 with an indexer that picks the tokens each query sees."""
+    layers = cfg.layers()
+    cfg.words("layer_types", layers, ("indexed_attention",))
+    return _deepseek(cfg, [replace(latent(cfg), indexer=_indexer(cfg))] * layers)
+
+
+def glm_moe_dsa(cfg: Config) -> ModelSpec:
+    """GLM-5: V3.2's indexer, whose choice some layers take over from the last layer that made one."""
+    cfg.ignore("index_share_for_mtp_iteration")
+    layers = cfg.layers()
+    cfg.words("layer_types", layers, ("indexed_attention",))
+    own = replace(latent(cfg), indexer=_indexer(cfg))
+    taken = replace(own, indexer=replace(_indexer(cfg), shared=True))
+    return _deepseek(cfg, [taken if shared else own for shared in _shared_choice(cfg, layers)])
+
+
+def _deepseek(cfg: Config, mixers: list[LatentAttention]) -> ModelSpec:
+    cfg.only("mlp_bias", False)
+    moe, dense = grouped(cfg), mlp(cfg)
+    routed = dense_first(cfg, len(mixers))
+    blocks = [Block(mixer=mixer, ffn=moe if e else dense) for mixer, e in zip(mixers, routed, strict=True)]
+    depth = cfg.size(("num_nextn_predict_layers", "num_mtp_layers"), 0)
+    return model(cfg, blocks, mtp=predicted(depth, Block(mixer=mixers[0], ffn=moe)))
+
+
+def _indexer(cfg: Config) -> Indexer:
+    return Indexer(
+        heads=cfg.count("index_n_heads"), head_dim=cfg.count("index_head_dim"), topk=cfg.count("index_topk")
+    )
+
+
+def _shared_choice(cfg: Config, layers: int) -> list[bool]:
+    """Which layers take over a choice: listed as words, as letters F and S, or every layer but each n-th."""
+    every, offset = cfg.count("index_topk_freq", 1), cfg.size("index_skip_topk_offset", 2)
+    letters = cfg.data.get("index_topk_pattern")
+    cfg.ignore("index_topk_pattern")
+    listed = cfg.words("indexer_types", layers, ("full", "shared"))
+    if listed:
+        return [word == "shared" for word in listed]
+    if letters is not None:
+        if isinstance(letters, str) and len(letters) == layers and set(letters) <= {"F", "S"}:
+            return [letter == "S" for letter in letters]
+        cfg.bad("index_topk_pattern", letters, f"a string of {layers} letters, each F or S")
+    return [max(index - offset + 1, 0) % every != 0 for index in range(layers)]

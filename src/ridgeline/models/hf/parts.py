@@ -1,0 +1,139 @@
+"""Turn the keys that many families share into parts of a ModelSpec: attention heads, mlps, layer kinds, the whole."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ridgeline.models.hf.config import Config, Keys
+from ridgeline.models.spec import Attention, Block, Embedding, Mlp, ModelSpec, Moe, Mtp, Norm, from_layers
+
+Reader = Callable[[Config], ModelSpec]
+RMS = Norm()
+LAYER = Norm(kind="layer", bias=True)
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@cache
+def _all_defaults() -> Mapping[str, Mapping[str, Any]]:
+    with (Path(__file__).parent / "defaults.toml").open("rb") as stream:
+        return tomllib.load(stream)
+
+
+def defaults(model_type: str) -> Mapping[str, Any]:
+    """What transformers assumes for keys that a config of this type leaves out."""
+    return _all_defaults().get(model_type, {})
+
+
+def heads(cfg: Config, hidden: int, **traits: Any) -> Attention:
+    """Softmax attention from heads, key-value heads and head size; head size is hidden / heads when nothing says it."""
+    count = cfg.count("num_attention_heads")
+    kv_heads = cfg.count("num_key_value_heads", count)
+    return Attention(heads=count, kv_heads=kv_heads, head_dim=head_dim(cfg, hidden, count), **traits)
+
+
+def head_dim(cfg: Config, hidden: int, count: int) -> int:
+    """The key `head_dim`, or hidden / heads when it is absent."""
+    found = cfg.size("head_dim", 0)
+    return found or divide(cfg, "num_attention_heads", hidden, count)
+
+
+def divide(cfg: Config, key: str, whole: int, parts: int) -> int:
+    """whole / parts, which must come out even."""
+    if whole % parts:
+        cfg.bad(key, parts, f"a divisor of {whole}", "or give the size of one part")
+    return max(1, whole // parts)
+
+
+def biased(cfg: Config, key: str = "attention_bias") -> dict[str, bool]:
+    """Traits of an attention whose four projections share one bias switch."""
+    switch = cfg.flag(key)
+    return {"qkv_bias": switch, "out_bias": switch}
+
+
+def mlp(cfg: Config, key: Keys = "intermediate_size", act: Keys = "hidden_act", **traits: Any) -> Mlp:
+    """Dense feed-forward of the width that the key says."""
+    return Mlp(hidden=cfg.count(key), activation=cfg.word(act), **traits)
+
+
+def kinds(cfg: Config, layers: int, usual: Callable[[int], bool], other: str = SLIDING) -> tuple[str, ...]:
+    """The kind of each layer: as `layer_types` lists it, otherwise `other` where `usual` says so and full elsewhere."""
+    listed = cfg.words(("layer_types", "layers_block_type"), layers, (FULL, other))
+    return listed or tuple(other if usual(index) else FULL for index in range(layers))
+
+
+def windows(cfg: Config, layers: int, usual: Callable[[int], bool] | None = None) -> tuple[int, ...]:
+    """Tokens that each layer's queries see: `sliding_window` on sliding layers, 0 for all of them on the others.
+
+    Without a rule and without a list, every layer slides.
+    """
+    window = cfg.size("sliding_window", 0)
+    return tuple(window if kind == SLIDING else 0 for kind in kinds(cfg, layers, usual or (lambda _: True)))
+
+
+def qwen_windows(cfg: Config, layers: int) -> tuple[int, ...]:
+    """Qwen's rule: when sliding is switched on, the layers from `max_window_layers` upwards slide."""
+    switched, first = cfg.flag("use_sliding_window", False), cfg.size("max_window_layers", layers)
+    window = cfg.size("sliding_window", 0)
+    listed = kinds(cfg, layers, lambda index: switched and window > 0 and index >= first)
+    return tuple(window if switched and kind == SLIDING else 0 for kind in listed)
+
+
+def expert_layers(cfg: Config, layers: int) -> tuple[bool, ...]:
+    """Qwen's rule: every `decoder_sparse_step`-th layer has experts, except those in `mlp_only_layers`."""
+    step, dense = cfg.count("decoder_sparse_step", 1), set(cfg.counts("mlp_only_layers"))
+    return tuple(index not in dense and (index + 1) % step == 0 for index in range(layers))
+
+
+def dense_first(cfg: Config, layers: int) -> tuple[bool, ...]:
+    """DeepSeek's rule: which layers have experts, from `mlp_layer_types` or all after `first_k_dense_replace`."""
+    first = cfg.size("first_k_dense_replace", 0)
+    cfg.only("moe_layer_freq", 1)
+    listed = cfg.words("mlp_layer_types", layers, ("dense", "sparse"))
+    return tuple(kind == "sparse" for kind in listed) if listed else tuple(index >= first for index in range(layers))
+
+
+def model(
+    cfg: Config,
+    layers: Iterable[Block],
+    *,
+    norm: Norm | None = RMS,
+    embedding: Embedding | None = None,
+    mtp: Mtp | None = None,
+) -> ModelSpec:
+    """The whole from its layers; the id is given later. Tying is read here unless the embedding is given."""
+    blocks, order = from_layers(layers)
+    for block in blocks:
+        _check(cfg, block)
+    return ModelSpec(
+        id="",
+        name="",
+        hidden=hidden_size(cfg),
+        vocab=cfg.count("vocab_size"),
+        embedding=embedding or Embedding(tied=cfg.flag("tie_word_embeddings", False)),
+        blocks=blocks,
+        order=order,
+        norm=norm,
+        context=cfg.size(("max_position_embeddings", "n_positions", "max_seq_len"), 0),
+        mtp=mtp,
+    )
+
+
+def hidden_size(cfg: Config) -> int:
+    """Width of the residual stream, under any of its names."""
+    return cfg.count(("hidden_size", "n_embd", "d_model", "n_embed"))
+
+
+def predicted(depth: int, block: Block) -> Mtp | None:
+    """Multi-token prediction of that depth, if any."""
+    return Mtp(depth=depth, block=block) if depth else None
+
+
+def _check(cfg: Config, block: Block) -> None:
+    """Note what the sizes of one layer say together."""
+    parts = [part for part in (block.mixer, block.ffn) if isinstance(part, (Attention, Moe))]
+    for problem in (problem for part in parts for problem in part.problems()):
+        cfg.bad(problem.path, problem.given, problem.expected, problem.todo)

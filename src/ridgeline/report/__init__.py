@@ -1,0 +1,1 @@
+"""What people see: sheets of facts, and how they are drawn in the terminal."""

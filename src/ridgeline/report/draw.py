@@ -1,0 +1,359 @@
+"""Turn sheets into terminal tables and grids. Nothing is computed here.
+
+Text that came from a file is never read as markup, and control characters in it are dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ridgeline.core.units import format_count, format_quantity
+from ridgeline.report.sheets import Sheet
+
+DASH = "–"
+COLOURS = {"F": "white on blue", "B": "black on green", "I": "black on cyan", "W": "black on yellow"}
+WEAK = {"assumed": "yellow", "analytic": "cyan"}
+
+
+def draw(sheets: Sequence[Sheet], console: Console) -> None:
+    """Print the sheets; neighbours of one kind that compare well stand side by side."""
+    index = 0
+    while index < len(sheets):
+        kind = sheets[index]["kind"]
+        end = index + 1
+        while kind in SIDE_BY_SIDE and end < len(sheets) and sheets[end]["kind"] == kind:
+            end += 1
+        if kind in SIDE_BY_SIDE:
+            console.print(SIDE_BY_SIDE[kind](sheets[index:end]))
+        else:
+            console.print(ALONE[kind](sheets[index]))
+        index = end
+
+
+def clean(text: object) -> Text:
+    """Text from a stranger: no markup, no control characters."""
+    return Text(re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", str(text)))
+
+
+def _table(title: str, columns: Iterable[str], *, right: Iterable[str] = ()) -> Table:
+    table = Table(
+        title=clean(title), title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+    )
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left")
+    return table
+
+
+def _lines(*lines: tuple[str, object]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in lines:
+        if value not in (None, "", [], {}):
+            table.add_row(Text(name, style="dim"), value if isinstance(value, Text) else clean(value))
+    return table
+
+
+def _listed(items: Iterable[str], title: str) -> list[RenderableType]:
+    rows = [Text.assemble("  - ", clean(item)) for item in items]
+    return [Text(title, style="dim"), *rows] if rows else []
+
+
+# -- chips ------------------------------------------------------------------------------------------------------------
+
+
+def chips(sheets: Sequence[Sheet]) -> RenderableType:
+    """Chips side by side: quoted numbers, ridge points, bytes per flop; weaker evidence is coloured."""
+    table = _table(", ".join(sheet["name"] for sheet in sheets), ["", *(sheet["id"] for sheet in sheets)])
+    paths = list(dict.fromkeys(path for sheet in sheets for path in sheet["numbers"]))
+    order = list(dict.fromkeys([*_path_order(sheets), *paths]))
+    for path in order:
+        table.add_row(Text(path), *(_number(sheet["numbers"].get(path)) for sheet in sheets))
+    table.add_section()
+    for key in dict.fromkeys(key for sheet in sheets for key in sheet["ridge_flops_per_byte"]):
+        cells = (sheet["ridge_flops_per_byte"].get(key) for sheet in sheets)
+        table.add_row(
+            f"ridge {key}", *(_graded(cell, f"{cell['value']:.0f} FLOP/B" if cell else DASH) for cell in cells)
+        )
+    table.add_section()
+    for link in ("hbm", "scaleup", "scaleout", "host"):
+        cells = (sheet["bytes_per_flop"].get(_main_peak(sheet), {}).get(link) for sheet in sheets)
+        table.add_row(
+            f"{link} B/kFLOP", *(_graded(cell, f"{cell['value'] * 1000:.3g}" if cell else DASH) for cell in cells)
+        )
+    legend = Text.assemble(("analytic", "cyan"), "  ", ("assumed", "yellow"), "  * sources differ", style="dim")
+    under = Text(
+        "B/kFLOP: bytes one way per thousand flops at the bf16 peak (fp16, fp8 where there is none)", style="dim"
+    )
+    return Group(table, legend, under, *_missing(sheets))
+
+
+def _missing(sheets: Sequence[Sheet]) -> list[RenderableType]:
+    return [
+        Text.assemble((f"{sheet['id']}: not published: ", "dim"), ", ".join(sheet["missing"]))
+        for sheet in sheets
+        if sheet["missing"]
+    ]
+
+
+def _path_order(sheets: Sequence[Sheet]) -> list[str]:
+    longest = max(sheets, key=lambda sheet: len(sheet["numbers"]))
+    return list(longest["numbers"])
+
+
+def _main_peak(sheet: Sheet) -> str:
+    return next((key for key in ("bf16", "fp16", "fp8") if key in sheet["bytes_per_flop"]), "")
+
+
+def _number(number: Sheet | None) -> Text:
+    if number is None:
+        return Text(DASH, style="dim")
+    value = f"{number['value']:g}" if not number["unit"] else format_quantity(number["value"], number["unit"])
+    return _graded(number, value + ("*" if "conflicts" in number else ""))
+
+
+def _graded(number: Sheet | None, text: str) -> Text:
+    return Text(text, style=WEAK.get(number["evidence"], "") if number else "dim")
+
+
+def sources(sheets: Sequence[Sheet], known: Any) -> RenderableType:
+    """Where every number of the chips comes from, and who disagrees."""
+    parts: list[RenderableType] = []
+    for sheet in sheets:
+        table = _table(f"{sheet['id']}: sources", ["number", "value", "evidence", "source", "note"])
+        for path, number in sheet["numbers"].items():
+            source = clean(known.get(number["source"], number["source"]))
+            table.add_row(path, _number(number), number["evidence"], source, clean(number.get("note", "")))
+            for other in number.get("conflicts", ()):
+                value = format_quantity(other["value"], number["unit"]) if number["unit"] else f"{other['value']:g}"
+                name = clean(known.get(other["source"], other["source"]))
+                table.add_row("", Text(value, style="red"), "differs", name, clean(other.get("note", "")))
+        parts.append(table)
+    return Group(*parts)
+
+
+# -- models -----------------------------------------------------------------------------------------------------------
+
+
+def models(sheets: Sequence[Sheet]) -> RenderableType:
+    """Models side by side: parameters by part, flops, cache, intensity."""
+    table = _table(", ".join(sheet["name"] for sheet in sheets), ["", *(sheet["id"] for sheet in sheets)])
+
+    def row(name: str, cell: Callable[[Sheet], object], style: str = "") -> None:
+        cells = [cell(sheet) for sheet in sheets]
+        if any(text not in ("", "0", DASH) for text in cells):
+            table.add_row(Text(name, style=style), *(clean(text) for text in cells))
+
+    row("layers x hidden", lambda sheet: f"{sheet['layers']} x {sheet['hidden']}")
+    row("attention", lambda sheet: sheet["attention"])
+    row("experts", lambda sheet: sheet["experts"] or DASH)
+    row("vocabulary", lambda sheet: f"{sheet['vocab']:,}")
+    row("context", lambda sheet: f"{sheet['context']:,}" if sheet["context"] else DASH)
+    table.add_section()
+    row(
+        "parameters",
+        lambda sheet: f"{format_count(sheet['params']['total'], 4)}  ({sheet['params']['total']:,})",
+        "bold",
+    )
+    row("  active per token", lambda sheet: format_count(sheet["params"]["active"], 4))
+    for part in (
+        "embedding",
+        "attention",
+        "mlp",
+        "experts",
+        "shared_experts",
+        "router",
+        "norms",
+        "head",
+        "vision",
+        "extra",
+    ):
+        row(f"  {part.replace('_', ' ')}", lambda sheet, part=part: _share(sheet, part))  # type: ignore[misc]
+    row(
+        "  mtp, beside the total",
+        lambda sheet: format_count(sheet["params"]["mtp"], 4) if sheet["params"]["mtp"] else "0",
+    )
+    row("weights", lambda sheet: f"{format_quantity(sheet['weight_bytes'], 'B')} in {sheet['dtype']}")
+    table.add_section()
+    row(
+        "forward",
+        lambda sheet: f"{format_quantity(sheet['flops_per_token']['forward'], 'FLOP')}/token at {sheet['seq']:,}",
+        "bold",
+    )
+    for part in dict.fromkeys(part for sheet in sheets for part in sheet["flops_per_token"]["parts"]):
+        row(f"  {part.replace('_', ' ')}", lambda sheet, part=part: _flops(sheet, part))  # type: ignore[misc]
+    row("training", lambda sheet: f"{format_quantity(sheet['flops_per_token']['training'], 'FLOP')}/token")
+    table.add_section()
+    row("KV cache", lambda sheet: f"{format_quantity(sheet['kv_cache_bytes_per_token'], 'B')}/token")
+    row("  at this length", lambda sheet: f"{format_quantity(sheet['kv_cache_bytes_per_sequence'], 'B')}/sequence")
+    row("recurrent state", lambda sheet: _bytes(sheet["state_bytes_per_sequence"]))
+    row("intensity, prefill", lambda sheet: f"{sheet['arithmetic_intensity']['prefill']:.4g} FLOP/B")
+    row(
+        "intensity, decode",
+        lambda sheet: f"{sheet['arithmetic_intensity']['decode']:.3g} FLOP/B at batch {sheet['batch']}",
+    )
+    return Group(table, Text(sheets[0]["flops_per_token"]["convention"], style="dim"))
+
+
+def _bytes(value: float) -> str:
+    return f"{format_quantity(value, 'B')}/sequence" if value else "0"
+
+
+def _share(sheet: Sheet, part: str) -> str:
+    value = sheet["params"][part]
+    return f"{format_count(value, 4)}  {value / sheet['params']['total']:.1%}" if value else "0"
+
+
+def _flops(sheet: Sheet, part: str) -> str:
+    value = sheet["flops_per_token"]["parts"].get(part, 0)
+    return f"{value / sheet['flops_per_token']['forward']:.1%}" if value else "0"
+
+
+# -- the rest ---------------------------------------------------------------------------------------------------------
+
+
+def system(sheet: Sheet) -> RenderableType:
+    """A sized system: its tiers from the inside out, and its totals."""
+    tiers = _table(sheet["name"], ["tier", "topology", "chips", "instances", "per chip, one way", "bisection", "hops"])
+    for tier in sheet["tiers"]:
+        rate = tier["bandwidth"]
+        tiers.add_row(
+            clean(tier["name"]),
+            clean(tier["topology"]),
+            str(tier["chips"]),
+            str(tier["instances"]),
+            _graded(rate, format_quantity(rate["value"], "B/s")) if rate else Text("not published", style="yellow"),
+            format_quantity(tier["bisection_bytes_per_s"], "B/s") if tier["bisection_bytes_per_s"] else DASH,
+            str(tier["diameter_hops"]),
+        )
+    totals = sheet["totals"]
+    peaks = ", ".join(f"{key} {format_quantity(value, 'FLOP/s')}" for key, value in totals["peak_flops_per_s"].items())
+    facts = _lines(
+        ("chips", f"{sheet['chips']} x {sheet['chip']}, {sheet['node']} per host ({sheet['template']})"),
+        ("peak", peaks),
+        ("memory", format_quantity(totals["memory_bytes"], "B") if totals["memory_bytes"] else DASH),
+        ("power", format_quantity(totals["power_w"], "W") if totals["power_w"] else DASH),
+        ("price", f"{totals['price_usd_per_hour']:.2f} USD/h" if totals["price_usd_per_hour"] else DASH),
+    )
+    return Group(tiers, facts, *_listed(sheet["assumptions"], "assumed"))
+
+
+def engine(sheet: Sheet) -> RenderableType:
+    """A training software."""
+    supports = sheet["supports"]
+    facts = _lines(
+        ("engine", f"{sheet['id']}: {sheet['name']}"),
+        ("launch", sheet["launch"]["mode"]),
+        ("attention", sheet["attention"]),
+        ("gradients", sheet["gradients"]),
+        *((key, ", ".join(value)) for key, value in supports.items()),
+        ("evidence", f"{sheet['evidence']}: {sheet['source']}"),
+        ("notes", sheet["notes"]),
+    )
+    fuses = [f"{word}: {meaning}" for word, meaning in sheet["fuses"].items()]
+    overlaps = [f"{word}: {meaning}" for word, meaning in sheet["overlaps"].items()]
+    return Group(facts, *_listed(fuses, "fuses"), *_listed(overlaps, "overlaps"))
+
+
+def schedule(sheet: Sheet) -> RenderableType:
+    """A schedule as a coloured grid: a row a rank, as wide as each action takes, phase and microbatch inside."""
+    wide = len(str(sheet["microbatches"] - 1)) + 1
+    grid = []
+    for rank, row in enumerate(sheet["rows"]):
+        line, clock = Text(f"rank {rank:<3}"), 0.0
+        for step in row:
+            line.append(" " * round((step["start"] - clock) * wide))
+            line.append_text(_cells(step, wide))
+            clock = step["end"]
+        grid.append(line)
+    size = f"{sheet['stages']} stages, {sheet['microbatches']} microbatches, {sheet['chunks']} chunk(s) per rank"
+    facts = _lines(
+        (sheet["id"], sheet["meaning"]),
+        ("size", size),
+        ("bubble", f"{sheet['bubble_fraction']:.1%} of {sheet['makespan']:g} units, every F, I and W costing one"),
+        ("held", f"{' '.join(map(str, sheet['peak_in_flight']))} chunk activations at most, by rank"),
+        ("source", sheet["source"]),
+    )
+    legend = Text.assemble(
+        ("F forward", COLOURS["F"]), " ", ("B backward", COLOURS["B"]), " ",
+        ("I backward, input", COLOURS["I"]), " ", ("W backward, weights", COLOURS["W"]),
+        "  later chunks are underlined",
+    )  # fmt: skip
+    return Group(facts, *grid, legend)
+
+
+def _cells(step: Sheet, wide: int) -> Text:
+    """One step: its actions share its time, each drawn in its colour."""
+    drawn = Text()
+    width = round((step["end"] - step["start"]) * wide)
+    shares = [width * (index + 1) // len(step["actions"]) for index in range(len(step["actions"]))]
+    for action, begin, end in zip(step["actions"], [0, *shares], shares, strict=False):
+        number, _, chunk = action[1:].partition("@")
+        style = COLOURS[action[0]] + (" underline" if chunk not in ("", "0") else "")
+        drawn.append((action[0] + number).ljust(end - begin)[: end - begin], style=style)
+    return drawn
+
+
+def scenario(sheet: Sheet) -> RenderableType:
+    """A scenario as it was understood."""
+    work, plan = sheet["workload"], sheet["plan"]
+    mesh = " ".join(f"{axis}={degree}" for axis, degree in plan["mesh"].items() if degree > 1) or "one rank"
+    batch = f"{work.get('global_batch') or work.get('batch') or work.get('tokens_per_batch')} per step"
+    facts = _lines(
+        ("scenario", sheet["name"]),
+        ("model", sheet["model"]),
+        ("system", f"{sheet['system']} ({sheet['chips']} chips)"),
+        ("workload", f"{work['kind']}, {work.get('seq') or work.get('context')} tokens, {batch}"),
+        ("mesh", mesh),
+        ("microbatches", f"{sheet['microbatches']} of {plan['microbatch']}"),
+        (
+            "schedule",
+            f"{plan['schedule']['name']}, {plan['schedule']['chunks']} chunk(s)" if plan["mesh"]["pp"] > 1 else "",
+        ),
+        ("layers by stage", " ".join(map(str, sheet["placement"])) if plan["mesh"]["pp"] > 1 else ""),
+        ("sharding", plan["sharding"]["shard"]),
+        ("recompute", plan["recompute"]["kind"]),
+        ("precision", plan["precision"]["compute"]),
+        ("engine", plan["engine"]),
+    )
+    return Group(facts, *_listed(sheet["assumptions"], "assumed"))
+
+
+def listing(sheet: Sheet) -> RenderableType:
+    """A catalog as one table."""
+    rows = sheet["rows"]
+    columns = list(rows[0]) if rows else []
+    numbers = [key for key in columns if any(isinstance(row[key], (int, float)) for row in rows)]
+    table = _table(
+        f"{len(rows)} {sheet['of']}",
+        [key.replace("_", " ") for key in columns],
+        right=[key.replace("_", " ") for key in numbers],
+    )
+    for row in rows:
+        table.add_row(*(clean(_cell(key, row[key])) for key in columns))
+    return table
+
+
+def _cell(key: str, value: object) -> str:
+    if value is None or value == "":
+        return DASH
+    if not isinstance(value, (int, float)):
+        return str(value)
+    for ending, unit in (("flops_per_s", "FLOP/s"), ("bytes_per_s", "B/s"), ("bytes", "B"), ("_w", "W")):
+        if key.endswith(ending):
+            return format_quantity(value, unit)
+    return format_count(value, 4) if key in ("params", "active") else f"{value:g}"
+
+
+SIDE_BY_SIDE: dict[str, Callable[[Sequence[Sheet]], RenderableType]] = {"chip": chips, "model": models}
+ALONE: dict[str, Callable[[Sheet], RenderableType]] = {
+    "system": system,
+    "engine": engine,
+    "schedule": schedule,
+    "scenario": scenario,
+    "list": listing,
+}

@@ -1,0 +1,173 @@
+"""Turn names into sheets of facts: catalog words, ids, system names, schedules and files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ridgeline.core.dtype import DTYPES
+from ridgeline.core.errors import InputError, Problem, UnknownId
+from ridgeline.core.files import SUFFIXES, read_table
+from ridgeline.hardware.load import CHIPS, SYSTEMS, system
+from ridgeline.models.load import MODELS, model
+from ridgeline.models.params import count
+from ridgeline.plan.engine import ENGINES
+from ridgeline.plan.scenario_file import read_scenario
+from ridgeline.plan.schedules import SCHEDULES, build, requirement
+from ridgeline.report.sheets import (
+    Detail,
+    Sheet,
+    chip_sheet,
+    engine_sheet,
+    experts_label,
+    mixer_label,
+    model_sheet,
+    scenario_sheet,
+    schedule_sheet,
+    system_sheet,
+)
+
+
+def show(*names: str, detail: Detail | None = None, settings: tuple[str, ...] = ()) -> list[Sheet]:
+    """A sheet for each name, in order. A catalog's word (`chips`, `models`, ...) gives one sheet that lists it.
+
+    >>> sheet = show("h100-sxm")[0]
+    >>> sheet["kind"], sheet["numbers"]["peak.bf16"]["value"]
+    ('chip', 989000000000000.0)
+    """
+    return [_one(name, detail or Detail(), settings) for name in names]
+
+
+def _one(name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:
+    if name in LISTS:
+        return {"kind": "list", "of": name, "rows": LISTS[name]()}
+    if name.endswith(SUFFIXES) or Path(name).exists():
+        return _file(Path(name), detail, settings)
+    if name in SCHEDULES:
+        return _schedule(name, detail)
+    if name in CHIPS:
+        return chip_sheet(CHIPS[name])
+    for find, draw in FINDERS:
+        try:
+            found = find(name)
+        except UnknownId:
+            continue
+        return draw(found, detail)
+    known = [*CHIPS, *MODELS, *SYSTEMS, *ENGINES, *SCHEDULES, *LISTS]
+    raise UnknownId("name", name, known, todo="`ridgeline show models` and its kin list what there is")
+
+
+def _file(path: Path, detail: Detail, settings: tuple[str, ...]) -> Sheet:
+    """A scenario where the file has a workload, a system where it has tiers, otherwise a model."""
+    if path.is_dir() or path.suffix.lower() not in SUFFIXES:
+        return model_sheet(model(path), detail)
+    keys = read_table(path).data
+    if "workload" in keys or "plan" in keys:
+        return scenario_sheet(read_scenario(path, settings))
+    if "tier" in keys or "chips" in keys:
+        return system_sheet(system(path))
+    return model_sheet(model(path), detail)
+
+
+def _schedule(name: str, detail: Detail) -> Sheet:
+    reason = requirement(name, detail.stages, detail.microbatches, detail.chunks)
+    if reason:
+        size = f"{detail.stages} stages, {detail.microbatches} microbatches, {detail.chunks or 'its own'} chunks"
+        raise InputError(Problem(path=name, given=size, expected=reason, todo="set --stages, --microbatches, --chunks"))
+    return schedule_sheet(build(name, stages=detail.stages, microbatches=detail.microbatches, chunks=detail.chunks))
+
+
+FINDERS: tuple[tuple[Callable[[str], Any], Callable[[Any, Detail], Sheet]], ...] = (
+    (MODELS.__getitem__, model_sheet),
+    (ENGINES.__getitem__, lambda engine, _: engine_sheet(engine)),
+    (system, lambda built, _: system_sheet(built)),
+    (model, model_sheet),
+)
+
+
+def _chips() -> list[Sheet]:
+    rows = []
+    for chip in CHIPS.values():
+        peaks = {key: number.value for key, number in chip.peak.items()}
+        memory, power = chip.hbm, chip.tdp
+        rows.append(
+            {
+                "id": chip.id,
+                "vendor": chip.vendor,
+                "name": chip.name,
+                "bf16_flops_per_s": peaks.get("bf16", peaks.get("fp16")),
+                "fp8_flops_per_s": peaks.get("fp8"),
+                "memory_bytes": memory.capacity.value if memory.capacity else None,
+                "memory_bytes_per_s": memory.bandwidth.value if memory.bandwidth else None,
+                "scaleup_bytes_per_s": chip.scaleup.bandwidth.value if chip.scaleup.bandwidth else None,
+                "tdp_w": power.value if power else None,
+            }
+        )
+    return rows
+
+
+def _systems() -> list[Sheet]:
+    return [
+        {
+            "id": id,
+            "name": template.name,
+            "chip": template.chip,
+            "node": template.node,
+            "tiers": " > ".join(f"{tier.name} ({tier.topology.kind})" for tier in template.tier),
+        }
+        for id, template in SYSTEMS.items()
+    ]
+
+
+def _models() -> list[Sheet]:
+    rows = []
+    for spec in MODELS.values():
+        params = count(spec)
+        rows.append(
+            {
+                "id": spec.id,
+                "params": params.total,
+                "active": params.active,
+                "layers": spec.layers,
+                "hidden": spec.hidden,
+                "attention": mixer_label(spec),
+                "experts": experts_label(spec),
+            }
+        )
+    return rows
+
+
+def _engines() -> list[Sheet]:
+    return [
+        {
+            "id": engine.id,
+            "name": engine.name,
+            "launch": engine.launch.mode,
+            "shard": " ".join(engine.supports.shard),
+            "overlaps": " ".join(engine.overlaps),
+            "evidence": engine.evidence.label,
+        }
+        for engine in ENGINES.values()
+    ]
+
+
+def _schedules() -> list[Sheet]:
+    return [{"id": kind.id, "meaning": kind.meaning, "source": kind.source} for kind in SCHEDULES.values()]
+
+
+def _dtypes() -> list[Sheet]:
+    return [
+        {"id": item.id, "bits_per_element": float(item.bits_per_element), "block": item.block, "peak": item.peak}
+        for item in DTYPES.values()
+    ]
+
+
+LISTS: Mapping[str, Callable[[], list[Sheet]]] = {
+    "chips": _chips,
+    "systems": _systems,
+    "models": _models,
+    "engines": _engines,
+    "schedules": _schedules,
+    "dtypes": _dtypes,
+}

@@ -1,0 +1,106 @@
+"""Files are read with their lines, hostile ones are refused, and writing is atomic."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import BIGGEST_FILE, read_table, write_text
+
+TOML = """\
+model = "x"
+[plan]
+tp = 8   # comment = 3
+schedule = { name = "1f1b", parts = [1,
+  2] }
+[[tier]]
+name = "a"
+[[tier]]
+name = "b"
+"""
+JSON = '{\n  "model": "x",\n  "plan": {\n    "tp": 8\n  }\n}\n'
+YAML = "model: x\nplan:\n  tp: 8\n"
+
+
+def problem(path: str) -> Problem:
+    return Problem(path=path, given="", expected="")
+
+
+@pytest.mark.parametrize(("name", "text", "line"), [("s.toml", TOML, 3), ("s.json", JSON, 4), ("s.yaml", YAML, 3)])
+def test_lines(tmp_path: Path, name: str, text: str, line: int) -> None:
+    (tmp_path / name).write_text(text)
+    table = read_table(tmp_path / name)
+    assert table.data["plan"]["tp"] == 8
+    assert table.locate(problem("plan.tp")).where == f"{name}:{line}"
+    assert table.locate(problem("plan.tp.deeper.still")).where == f"{name}:{line}"
+    assert table.locate(problem("nothing")).where == name
+
+
+def test_array_tables_and_inline_tables(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(TOML)
+    table = read_table(tmp_path / "s.toml")
+    assert table.locate(problem("tier[1].name")).where == "s.toml:9"
+    assert table.locate(problem("plan.schedule.name")).where == "s.toml:4"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("s.toml", "a = 1\nb = = 2\n", "s.toml:2"),
+        ("s.json", '{"a": 1,\n"b": }', "s.json:2"),
+        ("s.json", '{"a": NaN}', "not a number"),
+        ("s.json", "[1, 2]", "table of keys"),
+        ("s.json", "[" * 100_000, "nest"),
+        ("s.yaml", "a: &x 1\nb: *x\n", "alias"),
+        ("s.yaml", "a: !!python/object:os.system 1\n", "tag"),
+        ("s.yaml", "a: [1\n", "s.yaml:"),
+        ("s.txt", "a = 1", ".toml"),
+        ("s.toml", "a = " + "[" * 50 + "]" * 50, "deep"),
+        ("s.yaml", "a: " + "[" * 5000, "s.yaml"),
+    ],
+)
+def test_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=message.replace(".", r"\.")):
+        read_table(tmp_path / name)
+
+
+def test_yaml_alias_bomb(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x,x,x,x,x,x,x,x,x]"]
+    lines += [f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    (tmp_path / "s.yaml").write_text("\n".join(lines))
+    with pytest.raises(InputError, match="alias"):
+        read_table(tmp_path / "s.yaml")
+
+
+def test_absent_folder_large_and_binary(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_table(tmp_path / "absent.toml")
+    (tmp_path / "folder.toml").mkdir()
+    with pytest.raises(InputError, match="plain file"):
+        read_table(tmp_path / "folder.toml")
+    (tmp_path / "big.toml").write_bytes(b"#" * (BIGGEST_FILE + 1))
+    with pytest.raises(InputError, match="bytes"):
+        read_table(tmp_path / "big.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="UTF-8"):
+        read_table(tmp_path / "binary.toml")
+
+
+def test_write_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "out.txt"
+    write_text(target, "old")
+
+    def fails(source: str, destination: str) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(OSError, match="disk full"):
+        write_text(target, "new")
+    assert target.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
+    with pytest.raises(InputError, match="folder"):
+        write_text(tmp_path / "no" / "such" / "out.txt", "x")

@@ -1,0 +1,55 @@
+"""Every floor imports only what is below it, and siblings do not import each other."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "ridgeline"
+
+# lowest first; names on one line are siblings
+FLOORS = (
+    ("core",),
+    ("hardware",),
+    ("models",),
+    ("plan",),
+    ("report",),
+    ("cli",),
+)
+LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
+ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}}
+NOWHERE = {"torch", "numpy", "transformers"}  # nothing up to the plan floor needs them
+
+
+def imports(path: Path) -> set[str]:
+    """Every module a file imports, wherever in it, as dotted names."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+    return found
+
+
+FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE)
+
+
+def test_every_package_has_a_floor() -> None:
+    packages = {path.name for path in SOURCE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    assert packages == set(LEVEL)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_down(path: Path) -> None:
+    own = path.relative_to(SOURCE).parts[0]
+    for module in imports(path):
+        parts = module.split(".")
+        if parts[0] == "ridgeline" and len(parts) > 1 and parts[1] in LEVEL and parts[1] != own:
+            assert LEVEL[parts[1]] < LEVEL[own], f"{own} imports {module}, which is not below it"
+        assert parts[0] not in NOWHERE, f"{own} imports {module}"
+        if parts[0] in ONLY_IN_APP:
+            assert own in ONLY_IN_APP[parts[0]], f"{own} imports {module}"
