@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -36,8 +37,8 @@ class Catalog(Mapping[str, T], Generic[T]):
 
     def table(self, id: str) -> dict[str, Any]:
         """The entry as its file writes it."""
-        with (self._folder / f"{id}.toml").open("rb") as stream:
-            return tomllib.load(stream)
+        with open(f"{self._folder}/{id}.toml", encoding="utf-8") as stream:
+            return tomllib.loads(stream.read())
 
     def resolve(self, name: str) -> str | None:
         """The id that a name or alias means; None when there is none."""
@@ -46,7 +47,8 @@ class Catalog(Mapping[str, T], Generic[T]):
         return self.aliases.get(fold(name))
 
     def _is_id(self, name: str) -> bool:
-        return name.isascii() and "/" not in name and "\\" not in name and (self._folder / f"{name}.toml").is_file()
+        plain = name.isascii() and "/" not in name and "\\" not in name and "\0" not in name and len(name) < 128
+        return plain and os.path.isfile(f"{self._folder}/{name}.toml")
 
     def __getitem__(self, name: str) -> T:
         if name in self._loaded:

@@ -70,7 +70,15 @@ class _Bad:
     """What a failed decode yields; the problem is already noted."""
 
 
+class _Nothing:
+    """What stands where a key is missing, so that a message reads "got nothing"."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
 BAD = _Bad()
+NOTHING = _Nothing()
 Count = Annotated[int, AtLeast(1)]
 Size = Annotated[int, AtLeast(0)]
 QuotedCount = Annotated[Quoted, Unit("")]
@@ -92,7 +100,7 @@ def decode(kind: type[T], value: object, path: str = "") -> T:
 def decode_into(kind: type[T], value: object, path: str, problems: list[Problem]) -> T | None:
     """Like `decode`, for a caller that gathers problems from several places; None when nothing usable came out."""
     decoded = _Decoder(problems).any(kind, value, path, ())
-    return None if isinstance(decoded, _Bad) else cast(T, decoded)
+    return None if decoded is BAD else cast(T, decoded)
 
 
 def given(value: object) -> str:
@@ -114,13 +122,22 @@ def flat(hint: Any) -> type | None:
     return None
 
 
-def keys(kind: type) -> list[str]:
+@cache
+def keys(kind: type) -> tuple[str, ...]:
     """Every key a table of this dataclass may hold, flattened ones included."""
     found: list[str] = []
     for name, hint in hints(kind).items():
         inner = flat(hint)
         found.extend(keys(inner) if inner else [name])
-    return found
+    return tuple(found)
+
+
+@cache
+def _layout(kind: type) -> tuple[tuple[str, Any, type | None, bool], ...]:
+    """Name, annotation, flattened dataclass and whether it is required, of each field."""
+    return tuple(
+        (field.name, hints(kind)[field.name], flat(hints(kind)[field.name]), _required(field)) for field in fields(kind)
+    )
 
 
 def _join(path: str, key: str) -> str:
@@ -143,6 +160,8 @@ class _Decoder:
 
     def any(self, hint: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
         origin = get_origin(hint)
+        if origin is None:
+            return self.plain(hint, value, path, marks)
         if origin is Annotated:
             for mark in hint.__metadata__:
                 if isinstance(mark, Via):
@@ -154,11 +173,17 @@ class _Decoder:
             return self.choice(value, get_args(hint), path)
         if origin is tuple:
             return self.sequence(get_args(hint)[0], value, path, marks)
-        if origin is not None and issubclass(origin, Mapping):
+        if issubclass(origin, Mapping):
             return self.mapping(get_args(hint)[1], value, path, marks)
-        return self.plain(hint, value, path, marks)
+        raise TypeError(f"{path}: no decoder for {hint!r}")
 
     def plain(self, hint: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
+        if hint is str:
+            return value if isinstance(value, str) else self.bad(path, value, "a string")
+        if hint is int or hint is float:
+            return self.number(hint, value, path, marks)
+        if hint is bool:
+            return value if isinstance(value, bool) else self.bad(path, value, "true or false")
         if hint is Quoted:
             return self.quoted(value, path, marks)
         if hint is DType:
@@ -168,16 +193,10 @@ class _Decoder:
             return self.record(cast(type, hint), value, path)
         if hint is Evidence:
             grade = self.choice(value, tuple(grade.label for grade in Evidence), path)
-            return grade if isinstance(grade, _Bad) else Evidence.of(grade)
+            return grade if grade is BAD else Evidence.of(grade)
         if isinstance(hint, type) and issubclass(hint, Enum):
             found = self.choice(value, tuple(member.value for member in hint), path)
-            return found if isinstance(found, _Bad) else hint(found)
-        if hint is bool:
-            return value if isinstance(value, bool) else self.bad(path, value, "true or false")
-        if hint is str:
-            return value if isinstance(value, str) else self.bad(path, value, "a string")
-        if hint in (int, float):
-            return self.number(hint, value, path, marks)
+            return found if found is BAD else hint(found)
         if hint is object or hint is Any:
             return value
         raise TypeError(f"{path}: no decoder for {hint!r}")
@@ -214,13 +233,13 @@ class _Decoder:
         if not isinstance(value, (list, tuple)):
             return self.bad(path, value, "an array")
         decoded = tuple(self.any(item, part, f"{path}[{index}]", marks) for index, part in enumerate(value))
-        return BAD if any(isinstance(part, _Bad) for part in decoded) else decoded
+        return BAD if any(part is BAD for part in decoded) else decoded
 
     def mapping(self, item: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
         if not isinstance(value, Mapping):
             return self.bad(path, value, "a table")
         decoded = {str(key): self.any(item, part, _join(path, str(key)), marks) for key, part in value.items()}
-        return BAD if any(isinstance(part, _Bad) for part in decoded.values()) else types.MappingProxyType(decoded)
+        return BAD if any(part is BAD for part in decoded.values()) else types.MappingProxyType(decoded)
 
     def union(self, hint: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
         options = [option for option in get_args(hint) if option is not type(None)]
@@ -232,7 +251,7 @@ class _Decoder:
         if isinstance(value, Mapping) and tagged:
             tag = value.get("kind")
             if tag is None and len(set(tagged.values())) > 1:
-                return self.bad(_join(path, "kind"), "nothing", "one of " + ", ".join(tagged))
+                return self.bad(_join(path, "kind"), NOTHING, "one of " + ", ".join(tagged))
             found = next(iter(tagged.values())) if tag is None else tagged.get(cast(str, tag))
             if found is None:
                 return self.choice(tag, tuple(tagged), _join(path, "kind"))
@@ -247,32 +266,31 @@ class _Decoder:
 
     def quoted(self, value: object, path: str, marks: tuple[object, ...]) -> Any:
         unit = next((mark.name for mark in marks if isinstance(mark, Unit)), "")
-        amount = Annotated[float, Unit(unit), AtLeast(0)] if unit else Annotated[float, AtLeast(0)]
+        amount = (Unit(unit), AtLeast(0))
         if not isinstance(value, Mapping):
-            number = self.any(amount, value, path, ())
-            return BAD if isinstance(number, _Bad) else Quoted(value=number, evidence=Evidence.ASSUMED, source="given")
+            number = self.number(float, value, path, amount)
+            return BAD if number is BAD else Quoted(value=number, evidence=Evidence.ASSUMED, source="given")
         self.unknown(value, ("value", "evidence", "source", "note", "conflicts"), path)
-        number = self.any(amount, value.get("value"), _join(path, "value"), ())
+        number = self.number(float, value.get("value"), _join(path, "value"), amount)
         grade = self.plain(Evidence, value.get("evidence", "assumed"), _join(path, "evidence"), ())
         others = self.sequence(Any, value.get("conflicts", ()), _join(path, "conflicts"), ())
-        conflicts = [] if isinstance(others, _Bad) else list(others)
+        conflicts = [] if others is BAD else list(others)
         conflicts = [self.dissent(amount, part, f"{path}.conflicts[{index}]") for index, part in enumerate(conflicts)]
-        if isinstance(number, _Bad) or isinstance(grade, _Bad) or any(isinstance(part, _Bad) for part in conflicts):
+        if number is BAD or grade is BAD or any(part is BAD for part in conflicts):
             return BAD
         source, note = value.get("source", "given"), value.get("note", "")
         return Quoted(value=number, evidence=grade, source=source, note=note, conflicts=tuple(conflicts))
 
-    def dissent(self, amount: Any, value: object, path: str) -> Any:
+    def dissent(self, amount: tuple[object, ...], value: object, path: str) -> Any:
         if not isinstance(value, Mapping):
             return self.bad(path, value, "a table with value and source")
         self.unknown(value, ("value", "source", "note"), path)
-        number = self.any(amount, value.get("value"), _join(path, "value"), ())
-        if isinstance(number, _Bad):
+        number = self.number(float, value.get("value"), _join(path, "value"), amount)
+        if number is BAD:
             return BAD
         return Dissent(value=number, source=str(value.get("source", "")), note=str(value.get("note", "")))
 
-    def unknown(self, value: Mapping[str, object], known: Iterable[str], path: str) -> None:
-        known = list(known)
+    def unknown(self, value: Mapping[str, object], known: tuple[str, ...], path: str) -> None:
         for key in value:
             if key not in known:
                 close = near(str(key), known, 1)
@@ -291,19 +309,17 @@ class _Decoder:
         """The dataclass from those keys of the table that are its own."""
         found: dict[str, Any] = {}
         broken = False
-        for field in fields(kind):
-            hint = hints(kind)[field.name]
-            inner = flat(hint)
+        for name, hint, inner, required in _layout(kind):
             if inner:
                 part = self.fill(inner, value, path)
-            elif field.name in value:
-                part = self.any(hint, value[field.name], _join(path, field.name), ())
-            elif _required(field):
-                part = self.bad(_join(path, field.name), "nothing", describe(hint), f"add {field.name}")
+            elif name in value:
+                part = self.any(hint, value[name], _join(path, name), ())
+            elif required:
+                part = self.bad(_join(path, name), NOTHING, describe(hint), f"add {name}")
             else:
                 continue
-            broken = broken or isinstance(part, _Bad)
-            found[field.name] = part
+            broken = broken or part is BAD
+            found[name] = part
         if broken:
             return BAD
         built = kind(**found)

@@ -110,7 +110,10 @@ def read_dimensions(id: str, table: Mapping[str, Any], path: str = "") -> ModelS
         found[key] = layer.block() if layer else None
     if problems or dims is None:
         raise InputError(dict.fromkeys(problems))
-    blocks, order = from_layers(block for block in (found[key] for key in spelled) if block)
+    kinds = {key: block for key, block in found.items() if block}
+    blocks, index = from_layers(kinds.values())
+    place = dict(zip(kinds, index, strict=True))
+    order = tuple(place[key] for key in spelled)
     return _build(id, dims, blocks, order)
 
 

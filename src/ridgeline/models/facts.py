@@ -163,8 +163,9 @@ def kv_cache_bytes_per_token(spec: ModelSpec, dtype: DType) -> float:
 
         sum over layers of  G*(d + v)  or  c + r (+ i)      times bytes of an element
 
-    G = kv_heads, d, v = size of a key and a value; c = kv_rank, r = rope_dim, i = an indexer's key. State-space and
-    delta-rule layers add nothing (see `state_bytes`); multi-token prediction is not counted.
+    G = kv_heads, d, v = size of a key and a value; c = kv_rank, r = rope_dim, i = an indexer's key. Values are kept
+    even where they come from the key projection, since keys are rotated. State-space and delta-rule layers add nothing
+    (see `state_bytes`); multi-token prediction is not counted.
 
     >>> from ridgeline.core.dtype import dtype
     >>> from ridgeline.models.load import model
@@ -282,7 +283,7 @@ def _mixer_flops(mixer: Mixer, hidden: int, context: int, causal: bool) -> FlopC
     match mixer:
         case Attention():
             wide = mixer.heads * (mixer.head_dim * (2 if mixer.gate else 1) + mixer.value_dim)
-            keys = mixer.kv_heads * (mixer.head_dim + mixer.value_dim)
+            keys = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
             seen = mean_visible(context, mixer.window, mixer.chunked, causal)
             scores = 2 * seen * mixer.heads * (mixer.head_dim + mixer.value_dim)
             return FlopCount(projections=2.0 * hidden * (wide + keys), scores=scores)

@@ -87,11 +87,12 @@ def _from_mapping(table: Mapping[str, Any], id: str = "") -> ModelSpec:
         if isinstance(base, str):
             raise UnknownId("model", base[:LONGEST], MODELS)
         raise InputError(Problem(path="base", given=repr(base), expected="a catalog id such as llama3-8b"))
-    base = MODELS.resolve(base)
-    assert base is not None
-    entry = {key: value for key, value in MODELS.table(base).items() if key != "aliases"}
-    label = f"{base} with {', '.join(_spelled(changes))}" if changes else base
-    return read_dimensions(id or label, _merged(entry, {"name": label, **changes}))
+    entry = MODELS[base]
+    if not changes:
+        return entry
+    below = {key: value for key, value in MODELS.table(entry.id).items() if key != "aliases"}
+    label = f"{entry.id} with {', '.join(_spelled(changes))}"
+    return read_dimensions(id or label, _merged(below, {"name": label, **changes}))
 
 
 def _spelled(changes: Mapping[str, Any]) -> list[str]:

@@ -77,6 +77,7 @@ def assemble(
     model = _model(data, problems)
     system = _system(data, problems)
     raw = data.get("workload", {})
+    raw = {"kind": "train", **raw} if isinstance(raw, Mapping) else raw
     workload = decode_into(WorkloadTable, {"workload": raw}, "", problems)
     plan_table = dict(data.get("plan", {})) if isinstance(data.get("plan", {}), Mapping) else data["plan"]
     assumptions = _complete(plan_table, system, workload.workload if workload else None)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any
 
 from ridgeline.core.dtype import DTYPES, DType, dtype
+from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.facts import Ratio, link_bytes_per_flop, ridge_points
@@ -21,6 +22,7 @@ from ridgeline.plan.schedules import Costs, ScheduleTable, actions_of, peak_in_f
 from ridgeline.plan.schedules.registry import SCHEDULES
 
 Sheet = dict[str, Any]
+LARGEST = {"seq": 10**9, "batch": 10**9, "stages": 256, "microbatches": 4096, "chunks": 64}
 CONVENTION = "2 flops a multiply-add; causal attention counted at half; training is 3x forward, no recompute"
 
 
@@ -34,6 +36,13 @@ class Detail:
     microbatches: int = 8
     chunks: int | None = None
     dtype: str = "bf16"
+
+    def problems(self) -> Iterator[Problem]:
+        """Sizes that make no sense or would take forever to draw."""
+        for key, most in LARGEST.items():
+            value = getattr(self, key)
+            if value is not None and not 1 <= value <= most:
+                yield Problem(path=f"--{key}", given=str(value), expected=f"a number from 1 to {most:,}")
 
 
 def plain(value: Any) -> Any:

@@ -36,7 +36,11 @@ def show(*names: str, detail: Detail | None = None, settings: tuple[str, ...] = 
     >>> sheet["kind"], sheet["numbers"]["peak.bf16"]["value"]
     ('chip', 989000000000000.0)
     """
-    return [_one(name, detail or Detail(), settings) for name in names]
+    asked = detail or Detail()
+    wrong = list(asked.problems())
+    if wrong:
+        raise InputError(wrong)
+    return [_one(name, asked, settings) for name in names]
 
 
 def _one(name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:

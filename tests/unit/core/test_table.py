@@ -123,7 +123,7 @@ def test_unknown_key_suggests() -> None:
 
 
 def test_keys_are_flattened() -> None:
-    assert keys(Thing)[:4] == ["name", "wide", "high", "other"]
+    assert keys(Thing)[:4] == ("name", "wide", "high", "other")
     assert set(table_schema(Thing)["properties"]) == set(keys(Thing))
     assert table_schema(Thing)["required"] == ["name", "wide"]
 

@@ -57,7 +57,15 @@ def test_torus_slices() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["0xh100-sxm", "13xh100-sxm", "tpu-v5p:8x8x8x8", "tpu-v5e:32x32", "h100-sxm:2x2", "99999999999xh100-sxm", "tpu-v5p:0x4x4"],
+    [
+        "0xh100-sxm",
+        "13xh100-sxm",
+        "tpu-v5p:8x8x8x8",
+        "tpu-v5e:32x32",
+        "h100-sxm:2x2",
+        "99999999999xh100-sxm",
+        "tpu-v5p:0x4x4",
+    ],
 )
 def test_impossible_sizes_are_refused(name: str) -> None:
     with pytest.raises(InputError) as caught:

@@ -55,9 +55,9 @@ def from_config(data: Mapping[str, Any], *, id: str = "", ignore: Collection[str
     ...                     "vocab_size": 128256, "rope_theta": 500000.0}, id="llama3-8b")
     >>> spec.layers, spec.blocks[0].mixer.kv_heads
     (32, 8)
-    >>> from_config({"model_type": "lama"})
+    >>> from_config({"model_type": "lama"})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ridgeline.core.errors.UnknownId: model_type: got 'lama', expected one of llama; describe its dimensions instead
+    ridgeline.core.errors.UnknownId: model_type: got 'lama', expected one of llama, ...
     """
     if not isinstance(data, Mapping) or _too_deep(data):
         raise InputError(Problem(path="", given=shown(type(data).__name__), expected="a table of keys, not too deep"))

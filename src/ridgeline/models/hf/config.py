@@ -213,4 +213,3 @@ def shown(value: object) -> str:
     except (ValueError, RecursionError):
         return f"a {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
-

@@ -58,9 +58,7 @@ def _deepseek(cfg: Config, mixers: list[LatentAttention]) -> ModelSpec:
 
 
 def _indexer(cfg: Config) -> Indexer:
-    return Indexer(
-        heads=cfg.count("index_n_heads"), head_dim=cfg.count("index_head_dim"), topk=cfg.count("index_topk")
-    )
+    return Indexer(heads=cfg.count("index_n_heads"), head_dim=cfg.count("index_head_dim"), topk=cfg.count("index_topk"))
 
 
 def _shared_choice(cfg: Config, layers: int) -> list[bool]:

@@ -51,9 +51,7 @@ def _chosen(cfg: Config, usual: str) -> Vision:
 def _joined(cfg: Config, text: ModelSpec, vision: Vision, tied: bool | None = None) -> ModelSpec:
     """Text and vision together; the top level's `tie_word_embeddings` wins over the text config's."""
     own = text.embedding.tied if tied is None else tied
-    return replace(
-        text, vision=vision, embedding=replace(text.embedding, tied=cfg.flag("tie_word_embeddings", own))
-    )
+    return replace(text, vision=vision, embedding=replace(text.embedding, tied=cfg.flag("tie_word_embeddings", own)))
 
 
 def _either(cfg: Config, text: ModelSpec, vision: Vision) -> ModelSpec:

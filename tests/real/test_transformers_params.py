@@ -1,0 +1,267 @@
+"""Our parameter counts against the models that transformers itself builds, on the meta device: exact, without weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from ridgeline.models import hf  # noqa: E402
+from ridgeline.models.hf import READERS, from_config, read_config  # noqa: E402
+from ridgeline.models.params import count  # noqa: E402
+
+transformers.logging.set_verbosity_error()
+
+
+def _sizes(hidden: int, inner: int, layers: int, heads: int, kv: int, **more: Any) -> dict[str, Any]:
+    """The usual keys of a decoder."""
+    shape = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers}
+    return shape | {"num_attention_heads": heads, "num_key_value_heads": kv} | more
+
+
+GEMMA3 = _sizes(5376, 21504, 62, 32, 16, head_dim=128)
+SIGLIP = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16}
+QWEN_VISION = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3456, "out_hidden_size": 8192}
+KIMI = _sizes(7168, 18432, 61, 64, 64, vocab_size=163840, n_routed_experts=384, first_k_dense_replace=1)
+KIMI |= {"n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0, "routed_scaling_factor": 2.827}
+LLAMA4_VISION = {"hidden_size": 1408, "image_size": 336, "vision_output_dim": 4096}
+NANO = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+V2 = _sizes(5120, 12288, 60, 128, 128, moe_intermediate_size=1536, n_routed_experts=160, num_experts_per_tok=6)
+
+# name -> (model_type, keys that differ from that type's defaults); published dimensions
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-2-7b": ("llama", {}),
+    "llama-3-8b": ("llama", _sizes(4096, 14336, 32, 32, 8, vocab_size=128256)),
+    "llama-3.1-405b": ("llama", _sizes(16384, 53248, 126, 128, 8, vocab_size=128256)),
+    "llama-with-biases": ("llama", {"attention_bias": True, "mlp_bias": True, "num_hidden_layers": 2}),
+    "mistral-7b": ("mistral", {}),
+    "ministral-3-8b": ("ministral3", {}),
+    "qwen-2.5-72b": ("qwen2", _sizes(8192, 29568, 80, 64, 8, vocab_size=152064)),
+    "qwen-3-0.6b": ("qwen3", _sizes(1024, 3072, 28, 16, 8, head_dim=128, tie_word_embeddings=True)),
+    "qwen-3-32b": ("qwen3", _sizes(5120, 25600, 64, 64, 8, head_dim=128)),
+    "gemma-7b": ("gemma", {}),
+    "gemma-2-27b": ("gemma2", _sizes(4608, 36864, 46, 32, 16, head_dim=128)),
+    "gemma-3-27b-text": ("gemma3_text", GEMMA3),
+    "gemma-3-27b": (
+        "gemma3",
+        {
+            "text_config": GEMMA3,
+            "vision_config": SIGLIP | {"image_size": 896, "patch_size": 14, "vision_use_head": False},
+        },
+    ),
+    "gemma-3-with-head": ("gemma3", {}),
+    "gemma-4-dense": (
+        "gemma4_text",
+        _sizes(5376, 21504, 60, 32, 16, attention_k_eq_v=True, num_global_key_value_heads=4)
+        | {"hidden_size_per_layer_input": 0},
+    ),
+    "gemma-4-experts": (
+        "gemma4",
+        {
+            "text_config": _sizes(2816, 2112, 30, 16, 8, attention_k_eq_v=True, num_global_key_value_heads=2)
+            | {"hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 128}
+            | {"top_k_experts": 8, "moe_intermediate_size": 704},
+            "vision_config": SIGLIP | {"num_key_value_heads": 16, "head_dim": 72},
+        },
+    ),
+    "phi-2": ("phi", _sizes(2560, 10240, 32, 32, 32)),
+    "phi-with-head-norms": ("phi", {"qk_layernorm": True, "num_hidden_layers": 2}),
+    "phi-4": ("phi3", _sizes(5120, 17920, 40, 40, 10, vocab_size=100352)),
+    "gpt2": ("gpt2", {}),
+    "gpt2-xl": ("gpt2", {"n_embd": 1600, "n_layer": 48, "n_head": 25}),
+    "gpt-neo-2.7b": (
+        "gpt_neo",
+        {"hidden_size": 2560, "num_layers": 32, "num_heads": 20, "attention_types": [[["global", "local"], 16]]},
+    ),
+    "gpt-j-6b": ("gptj", {}),
+    "gpt-neox-20b": ("gpt_neox", {}),
+    "gpt-neox-bare": ("gpt_neox", {"use_parallel_residual": False, "attention_bias": False, "num_hidden_layers": 2}),
+    "opt-350m": (
+        "opt",
+        {"hidden_size": 1024, "ffn_dim": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
+        | {"word_embed_proj_dim": 512, "do_layer_norm_before": False},
+    ),
+    "opt-175b": (
+        "opt",
+        {"hidden_size": 12288, "ffn_dim": 49152, "num_hidden_layers": 96, "num_attention_heads": 96},
+    ),
+    "bloom-176b": ("bloom", {"hidden_size": 14336, "n_layer": 70, "n_head": 112}),
+    "mpt-30b": ("mpt", {"d_model": 7168, "n_layers": 48, "n_heads": 64, "vocab_size": 50432}),
+    "falcon-7b": ("falcon", {}),
+    "falcon-180b": (
+        "falcon",
+        {"hidden_size": 14848, "num_hidden_layers": 80, "num_attention_heads": 232, "num_kv_heads": 8}
+        | {"new_decoder_architecture": True},
+    ),
+    "falcon-rw-1b": (
+        "falcon",
+        {"hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32, "multi_query": False}
+        | {"parallel_attn": False, "alibi": True, "bias": True, "vocab_size": 50304},
+    ),
+    "starcoder2-15b": ("starcoder2", _sizes(6144, 24576, 40, 48, 4)),
+    "granite-3-8b": ("granite", _sizes(4096, 12800, 40, 32, 8, vocab_size=49155, tie_word_embeddings=True)),
+    "command-r-plus": ("cohere", _sizes(12288, 33792, 64, 96, 8, use_qk_norm=True)),
+    "stablelm-2-12b": (
+        "stablelm",
+        _sizes(5120, 13824, 40, 32, 8, vocab_size=100352, qk_layernorm=True, use_parallel_residual=True),
+    ),
+    "olmo-2-32b": ("olmo2", _sizes(5120, 27648, 64, 40, 8, vocab_size=100352)),
+    "nemotron-4-340b": ("nemotron", _sizes(18432, 73728, 96, 96, 8)),
+    "glm-4-32b": ("glm4", _sizes(6144, 23040, 61, 48, 2, attention_bias=False)),
+    "mixtral-8x7b": ("mixtral", {}),
+    "mixtral-8x22b": ("mixtral", _sizes(6144, 16384, 56, 48, 8)),
+    "qwen-1.5-moe-a2.7b": ("qwen2_moe", {}),
+    "qwen-3-235b-a22b": (
+        "qwen3_moe",
+        _sizes(4096, 12288, 94, 64, 4, head_dim=128, moe_intermediate_size=1536),
+    ),
+    "qwen-moe-every-other": ("qwen3_moe", {"decoder_sparse_step": 2, "mlp_only_layers": [3], "num_hidden_layers": 8}),
+    "gpt-oss-120b": ("gpt_oss", {}),
+    "gpt-oss-20b": ("gpt_oss", {"num_hidden_layers": 24, "num_local_experts": 32}),
+    "glm-4.5": (
+        "glm4_moe",
+        _sizes(5120, 12288, 92, 96, 8, head_dim=128, moe_intermediate_size=1536, n_routed_experts=160)
+        | {"first_k_dense_replace": 3, "use_qk_norm": True, "attention_bias": True},
+    ),
+    "minimax-m2": ("minimax_m2", {}),
+    "llama-4-scout-text": ("llama4_text", {}),
+    "llama-4-maverick": (
+        "llama4",
+        {"text_config": {"num_local_experts": 128, "interleave_moe_layer_step": 2}, "vision_config": LLAMA4_VISION},
+    ),
+    "deepseek-v2": ("deepseek_v2", V2 | {"n_group": 8, "topk_group": 3, "first_k_dense_replace": 1}),
+    "deepseek-v2-lite": (
+        "deepseek_v2",
+        _sizes(2048, 10944, 27, 16, 16, moe_intermediate_size=1408, q_lora_rank=None, num_experts_per_tok=6)
+        | {"first_k_dense_replace": 1},
+    ),
+    "deepseek-v3": ("deepseek_v3", {}),
+    "deepseek-v3-with-biases": ("deepseek_v3", {"attention_bias": True, "num_hidden_layers": 4}),
+    "deepseek-v3.2": ("deepseek_v32", {}),
+    "kimi-k2": ("deepseek_v3", KIMI),
+    "kimi-k2.5": ("kimi_k25", {"text_config": KIMI, "tie_word_embeddings": False}),
+    "glm-5": ("glm_moe_dsa", {}),
+    "glm-5-shared-choice": ("glm_moe_dsa", {"indexer_types": (["full"] * 3 + ["shared"] * 75)}),
+    "qwen3-next-80b-a3b": ("qwen3_next", {}),
+    "qwen-3.5-text": ("qwen3_5_text", {}),
+    "qwen-3.5": ("qwen3_5", {}),
+    "qwen-3.5-35b-a3b": ("qwen3_5_moe", {}),
+    "mamba2-2.7b": (
+        "mamba2",
+        {"hidden_size": 2560, "num_heads": 80, "n_groups": 1, "vocab_size": 50288, "tie_word_embeddings": True},
+    ),
+    "bamba-9b": ("bamba", {"attn_layer_indices": [9, 18, 27], "mamba_d_state": 128}),
+    "nemotron-h-8b": (
+        "nemotron_h",
+        {"hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"},
+    ),
+    "nemotron-3-nano-30b-a3b": (
+        "nemotron_h",
+        {"hidden_size": 2688, "hybrid_override_pattern": NANO, "num_key_value_heads": 2, "mamba_num_heads": 64}
+        | {"n_routed_experts": 128, "num_experts_per_tok": 6, "moe_intermediate_size": 1856}
+        | {"moe_shared_expert_intermediate_size": 3712},
+    ),
+    "nemotron-latent-experts": (
+        "nemotron_h",
+        {"hybrid_override_pattern": "MEM*E", "moe_latent_size": 1024, "n_routed_experts": 512}
+        | {"num_experts_per_tok": 22, "moe_intermediate_size": 2688, "moe_shared_expert_intermediate_size": 5376},
+    ),
+    "llava-1.5-7b": ("llava", {"text_config": {"model_type": "llama", "vocab_size": 32064}}),
+    "mistral-small-3.1-24b": ("mistral3", {"tie_word_embeddings": False}),
+    "qwen2-vl-72b": ("qwen2_vl", {"vision_config": {"hidden_size": 8192}}),
+    "qwen2.5-vl-72b": ("qwen2_5_vl", {"vision_config": QWEN_VISION}),
+    "qwen3-vl-8b": (
+        "qwen3_vl",
+        {"text_config": _sizes(4096, 12288, 36, 32, 8), "vision_config": {"out_hidden_size": 4096}},
+    ),
+    "qwen3-vl-235b-a22b": (
+        "qwen3_vl_moe",
+        {
+            "text_config": _sizes(4096, 12288, 94, 64, 4, head_dim=128, moe_intermediate_size=1536, num_experts=128)
+            | {"num_experts_per_tok": 8},
+            "vision_config": {"out_hidden_size": 4096},
+        },
+    ),
+}
+
+
+@cache
+def _config(name: str) -> Any:
+    kind, changes = CASES[name]
+    return transformers.AutoConfig.for_model(kind, **json.loads(json.dumps(changes)))
+
+
+@cache
+def _built(name: str) -> tuple[int, int]:
+    """Parameters of the model transformers builds: all of them, and those that one token passes through."""
+    config = _config(name)
+    seeing = "text_config" in config.to_dict()
+    auto = transformers.AutoModelForImageTextToText if seeing else transformers.AutoModelForCausalLM
+    with torch.device("meta"):
+        built = auto.from_config(config)
+    text = config.get_text_config()
+    topk = getattr(text, "num_experts_per_tok", None) or getattr(text, "top_k_experts", None) or 0
+    total = active = 0
+    for path, tensor in built.named_parameters():  # a tied tensor comes once
+        total += tensor.numel()
+        routed = "experts." in path and "shared" not in path
+        active += tensor.numel() // tensor.shape[0] * topk if routed else tensor.numel()
+    return total, active
+
+
+def _saved(name: str, diff: bool) -> dict[str, Any]:
+    """The config as transformers saves it: every key, or only those that differ from the defaults."""
+    return {"model_type": CASES[name][0], **json.loads(_config(name).to_json_string(use_diff=diff))}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_count_equals_the_built_model(name: str) -> None:
+    total, active = _built(name)
+    parts = count(from_config(_saved(name, diff=False), id=name))
+    assert parts.total == total
+    assert parts.active == active
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_left_out_keys_take_the_defaults_of_transformers(name: str) -> None:
+    assert from_config(_saved(name, diff=True), id=name) == from_config(_saved(name, diff=False), id=name)
+
+
+def test_kimi_k2_by_its_own_name() -> None:
+    saved = _saved("kimi-k2", diff=False) | {"model_type": "kimi_k2"}
+    assert count(from_config(saved)).total == _built("kimi-k2")[0]
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "mamba2-2.7b", "qwen3-vl-8b", "gemma-4-experts"])
+def test_a_folder_written_by_save_pretrained_is_read(name: str, tmp_path: Path) -> None:
+    _config(name).save_pretrained(tmp_path / name)
+    spec = read_config(tmp_path / name)
+    assert spec.id == name
+    assert count(spec).total == _built(name)[0]
+
+
+def test_every_reader_is_proven() -> None:
+    proven = {kind for kind, _ in CASES.values()} | {"kimi_k2"}
+    nested = {"qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_5_moe_text"}
+    assert set(READERS) == proven | nested
+
+
+def test_defaults_are_those_of_transformers() -> None:
+    with (Path(hf.__file__).parent / "defaults.toml").open("rb") as stream:
+        ours = tomllib.load(stream)
+    for kind, table in ours.items():
+        fields = dataclasses.fields(transformers.models.auto.configuration_auto.CONFIG_MAPPING[kind])
+        theirs = {field.name: field.default for field in fields}
+        for key, value in table.items():
+            default = theirs[key]
+            assert (list(default) if isinstance(default, tuple) else default) == value, f"{kind}.{key}"

@@ -1,0 +1,151 @@
+"""The command line: what it prints, its exit codes, and that bad input never shows a traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ridgeline.cli.main import main
+
+EXAMPLE = str(Path(__file__).parents[3] / "examples" / "llama3-70b-64xh100.toml")
+
+
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["ridgeline", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    out, err = capsys.readouterr()
+    code = caught.value.code
+    return (code if isinstance(code, int) else 0), out, err
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['ridgeline', '--help']\n"
+        "from ridgeline.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'torch', 'yaml', 'pydantic', 'rich', 'scipy', 'pandas'} & set(sys.modules)\n"
+        "own = [name for name in sys.modules if name.startswith(('ridgeline.models', 'ridgeline.hardware', 'ridgeline.plan'))]\n"
+        "assert not heavy and not own, (heavy, own)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "show" in done.stdout
+
+
+@pytest.mark.parametrize("what", ["chips", "systems", "models", "engines", "schedules", "dtypes"])
+def test_lists(what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = run(capsys, monkeypatch, "show", what, "--json")
+    rows = json.loads(out)[0]["rows"]
+    assert code == 0
+    assert len(rows) >= {"chips": 49, "systems": 30, "models": 60, "engines": 9, "schedules": 6, "dtypes": 12}[what]
+    code, out, _ = run(capsys, monkeypatch, "show", what)
+    assert code == 0
+    assert rows[0]["id"] in out
+
+
+def test_sheets_of_every_kind(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [
+        "h100-sxm",
+        "b200-sxm",
+        "llama3-8b",
+        "mixtral-8x7b",
+        "64xh100-sxm",
+        "dgx-h100",
+        "torchtitan",
+        "zbv",
+        EXAMPLE,
+    ]
+    code, out, _ = run(capsys, monkeypatch, "show", *names, "--json")
+    sheets = json.loads(out)
+    assert code == 0
+    assert [sheet["kind"] for sheet in sheets] == [
+        "chip", "chip", "model", "model", "system", "system", "engine", "schedule", "scenario",
+    ]  # fmt: skip
+    assert sheets[2]["params"]["total"] == 8_030_261_248
+    code, out, _ = run(capsys, monkeypatch, "show", *names)
+    assert code == 0
+    for text in ("8,030,261,248", "ridge bf16", "295 FLOP/B", "fat tree", "rank 3", "interleaved"):
+        assert text in out
+
+
+def test_detail_options(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def sheet(*arguments: str) -> dict[str, object]:
+        found = json.loads(run(capsys, monkeypatch, "show", *arguments, "--json")[1])[0]
+        assert isinstance(found, dict)
+        return found
+
+    short, long = sheet("llama3-8b", "--seq", "1024"), sheet("llama3-8b", "--seq", "131072")
+    assert short["flops_per_token"]["forward"] < long["flops_per_token"]["forward"]  # type: ignore[index]
+    assert sheet("llama3-8b", "--dtype", "fp8")["weight_bytes"] == 8_030_261_248
+    drawn = sheet("interleaved", "--stages", "2", "--microbatches", "4", "--chunks", "3")
+    assert (drawn["stages"], drawn["chunks"]) == (2, 3)
+
+
+def test_sources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = run(capsys, monkeypatch, "show", "gb200-nvl72", "--sources")
+    assert code == 0
+    assert "differs" in out
+    assert "ml-engineering" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "h100-smx"], "h100-sxm"),
+        (["show", "lama3-8b"], "llama3-8b"),
+        (["show", "13xh100-sxm"], "8 or 16"),
+        (["show", "absent.toml"], "no such file"),
+        (["show", "interleaved", "--microbatches", "7"], "multiple of stages"),
+        (["show", "llama3-8b", "--dtype", "fp9"], "dtype"),
+        (["show", "llama3-8b", "--seq", "0"], "--seq: got 0, expected a number from 1"),
+        (["show", "gpipe", "--microbatches", "100000"], "4,096"),
+        (["show", "llama3-8b", "--seq", "x"], "--seq"),
+        (["check", "absent.toml"], "no such file"),
+        (["check", EXAMPLE, "--set", "plan.tp=3"], "attention heads"),
+        (["check", EXAMPLE, "--set", "plan.tpp=3"], "did you mean 'tp'"),
+        (["schema", "-o", "no/such/folder/x.json"], "folder"),
+        (["shwo"], "show"),
+        (["show"], "WHAT"),
+    ],
+)
+def test_bad_input_is_told_and_exits_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = run(capsys, monkeypatch, *arguments)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_check_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = run(capsys, monkeypatch, "check", EXAMPLE, "--json")
+    assert code == 0
+    assert json.loads(out)["possible"] is True
+    code, out, _ = run(capsys, monkeypatch, "check", EXAMPLE, "--json", "--set", "plan.tp=3")
+    answer = json.loads(out)
+    assert (code, answer["possible"]) == (2, False)
+    assert {"plan.tp", "plan.dp"} <= {problem["path"] for problem in answer["problems"]}
+
+
+def test_schema_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, _ = run(capsys, monkeypatch, "schema", "-o", str(tmp_path / "scenario.json"))
+    assert code == 0
+    assert json.loads((tmp_path / "scenario.json").read_text())["title"] == "Ridgeline scenario"
+
+
+def test_text_from_a_file_cannot_drive_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "evil.toml").write_text(
+        'name = "a\\u001b[31m[bold]x"\nhidden = 64\nlayers = 2\nvocab = 100\n[attention]\nheads = 4\n[mlp]\nhidden = 128\n'
+    )
+    code, out, _ = run(capsys, monkeypatch, "show", str(tmp_path / "evil.toml"))
+    assert code == 0
+    assert "\x1b" not in out
+    assert "[bold]x" in out
