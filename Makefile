@@ -42,6 +42,7 @@ unit: $(VENV)/.test
 docs: $(VENV)/.test
 	$(PY) -m pytest --doctest-modules src/ridgeline
 	$(PY) -m pytest --doctest-glob="*.md" docs README.md
+	$(PY) docs/retake.py --check
 
 wheel: $(VENV)/.test
 	$(PY) tests/wheel.py

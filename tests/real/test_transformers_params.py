@@ -1,4 +1,4 @@
-"""Our parameter counts against the models that transformers itself builds, on the meta device: exact, without weights."""
+"""Parameter counts against the models that transformers itself builds on the meta device: exact, without weights."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache

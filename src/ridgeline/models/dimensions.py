@@ -23,6 +23,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.table import Count, Doc, Size, Via, decode_into, given
 from ridgeline.models.spec import Block, Embedding, Mixer, Mlp, ModelSpec, Moe, Mtp, Norm, Vision, from_layers
 
+MOST_LAYERS = 10_000
 PARTS = ("attention", "mlp", "moe", "norm", "norms", "parallel", "extra")
 
 
@@ -100,21 +101,41 @@ def read_dimensions(id: str, table: Mapping[str, Any], path: str = "") -> ModelS
     problems: list[Problem] = []
     rest = {key: value for key, value in table.items() if key not in PARTS and key != "block"}
     dims = decode_into(Dimensions, rest, path, problems)
-    hidden, layers = table.get("hidden"), table.get("layers")
-    names = _spell(table.get("pattern") or (), layers if isinstance(layers, int) else 0, path, problems)
+    _check_size(table, path, problems)
+    if problems or dims is None:
+        raise InputError(problems + _block_problems(table, path))
     found: dict[tuple[str, bool], Block | None] = {}
-    spelled = [(name, index < table.get("first_dense", 0)) for index, name in enumerate(names)]
+    names = _spell(dims.pattern, dims.layers, path, problems)
+    spelled = [(name, index < dims.first_dense) for index, name in enumerate(names)]
     for key in dict.fromkeys(spelled):
         raw = _parts(table, *key, path, problems)
-        layer = decode_into(Layer, _defaults(raw, hidden), path, problems)
+        layer = decode_into(Layer, _defaults(raw, dims.hidden), path, problems)
         found[key] = layer.block() if layer else None
-    if problems or dims is None:
+    if problems:
         raise InputError(dict.fromkeys(problems))
     kinds = {key: block for key, block in found.items() if block}
     blocks, index = from_layers(kinds.values())
     place = dict(zip(kinds, index, strict=True))
     order = tuple(place[key] for key in spelled)
     return _build(id, dims, blocks, order)
+
+
+def _check_size(table: Mapping[str, Any], path: str, problems: list[Problem]) -> None:
+    """What must hold before layers are spelled out: a sane number of them, and [block.NAME] tables that are tables."""
+    layers, blocks = table.get("layers"), table.get("block", {})
+    if isinstance(layers, int) and layers > MOST_LAYERS:
+        problems.append(Problem(path=_at(path, "layers"), given=str(layers), expected=f"at most {MOST_LAYERS}"))
+    if not isinstance(blocks, Mapping) or not all(isinstance(part, Mapping) for part in blocks.values()):
+        problems.append(Problem(path=_at(path, "block"), given=given(blocks), expected="[block.NAME] tables"))
+
+
+def _block_problems(table: Mapping[str, Any], path: str) -> list[Problem]:
+    """What is wrong with the top level's parts, told together with what is wrong elsewhere."""
+    problems: list[Problem] = []
+    parts = {key: table[key] for key in PARTS if key in table and table[key] is not False}
+    if parts:
+        decode_into(Layer, _defaults(parts, table.get("hidden")), path, problems)
+    return problems
 
 
 def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[int, ...]) -> ModelSpec:
@@ -157,13 +178,13 @@ def _vision(table: VisionTable | None) -> Vision | None:
     )
 
 
-def _spell(pattern: object, layers: int, path: str, problems: list[Problem]) -> list[str]:
+def _spell(pattern: tuple[str, ...], layers: int, path: str, problems: list[Problem]) -> list[str]:
     """The block name of every layer: the pattern repeated and cut to length; one nameless block without a pattern."""
     if not pattern:
         return [""] * layers
     once: list[str] = []
-    for item in pattern if isinstance(pattern, (list, tuple)) else ():
-        match = re.fullmatch(r"([\w-]+)(?:\*(\d{1,4}))?", item) if isinstance(item, str) else None
+    for item in pattern:
+        match = re.fullmatch(r"([\w-]+)(?:\*(\d{1,4}))?", item)
         if match is None:
             expected = 'a block name, or a name and a count such as "local*5"'
             problems.append(Problem(path=_at(path, "pattern"), given=given(item), expected=expected))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem, UnknownId
+from ridgeline.core.table import given
 from ridgeline.models.dimensions import read_dimensions
 from ridgeline.models.names import LONGEST, MODELS, find_name
 from ridgeline.models.spec import ModelSpec
@@ -82,22 +83,27 @@ def _from_mapping(table: Mapping[str, Any], id: str = "") -> ModelSpec:
     changes = {key: value for key, value in table.items() if key != "base"}
     if "base" not in table:
         return read_dimensions(id or str(table.get("name") or "given"), changes)
-    base = table["base"]
-    if not isinstance(base, str) or base not in MODELS:
-        if isinstance(base, str):
-            raise UnknownId("model", base[:LONGEST], MODELS)
-        raise InputError(Problem(path="base", given=repr(base), expected="a catalog id such as llama3-8b"))
-    entry = MODELS[base]
+    base, also = _base(table["base"])
+    changes = {**also, **changes}
     if not changes:
-        return entry
-    below = {key: value for key, value in MODELS.table(entry.id).items() if key != "aliases"}
-    label = f"{entry.id} with {', '.join(_spelled(changes))}"
+        return MODELS[base]
+    below = {key: value for key, value in MODELS.table(base).items() if key != "aliases"}
+    label = f"{base} with {', '.join(_spelled(changes))}"
     return read_dimensions(id or label, _merged(below, {"name": label, **changes}))
 
 
+def _base(name: object) -> tuple[str, Mapping[str, int]]:
+    if not isinstance(name, str):
+        raise InputError(Problem(path="base", given=given(name), expected="a catalog id such as llama3-8b"))
+    found = find_name(name)
+    if found is None:
+        raise UnknownId("model", name[:LONGEST], MODELS)
+    return found
+
+
 def _spelled(changes: Mapping[str, Any]) -> list[str]:
-    """What a table changes, in words: numbers with their value, tables by name."""
-    return [f"{key}={value}" if isinstance(value, (int, str)) else key for key, value in sorted(changes.items())]
+    """What a table changes, in words: numbers with their value, the rest by name."""
+    return sorted(f"{key}={value}" if isinstance(value, int) else str(key) for key, value in changes.items())
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem, UnknownId, near
-from ridgeline.core.files import SUFFIXES, read_table
+from ridgeline.core.files import SUFFIXES, Table, read_table
 from ridgeline.core.table import decode_into
 from ridgeline.hardware.load import merge
 from ridgeline.hardware.load import system as load_system
@@ -49,12 +49,21 @@ class WorkloadTable:
 
 def read_scenario(path: Path | str, settings: Iterable[str] = ()) -> Scenario:
     """The scenario in a TOML, JSON or YAML file with `key.path=value` settings applied, or an `InputError`."""
-    path = Path(path)
+    path, settings = Path(path), tuple(settings)
     table = read_table(path)
     try:
         return scenario(table.data, settings, folder=path.parent)
     except InputError as wrong:
-        raise InputError([table.locate(problem) for problem in wrong.problems] or str(wrong)) from None
+        raise InputError([_located(problem, table, settings) for problem in wrong.problems] or str(wrong)) from None
+
+
+def _located(problem: Problem, table: Table, settings: tuple[str, ...]) -> Problem:
+    """The problem with its place: the command line where it was set there, otherwise the file's line."""
+    for setting in settings:
+        path = setting.partition("=")[0].strip()
+        if f"{problem.path}.".startswith(f"{path}."):
+            return replace(problem, where="--set")
+    return table.locate(problem)
 
 
 def scenario(table: Mapping[str, Any], settings: Iterable[str] = (), folder: Path | None = None) -> Scenario:

@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import format_count, format_quantity
-from ridgeline.report.sheets import Sheet
+from ridgeline.hardware.chip import PEAK_KEYS
+from ridgeline.report.sheets import NUMBERS, Sheet
 
 DASH = "–"
 COLOURS = {"F": "white on blue", "B": "black on green", "I": "black on cyan", "W": "black on yellow"}
@@ -69,19 +70,20 @@ def _listed(items: Iterable[str], title: str) -> list[RenderableType]:
 def chips(sheets: Sequence[Sheet]) -> RenderableType:
     """Chips side by side: quoted numbers, ridge points, bytes per flop; weaker evidence is coloured."""
     table = _table(", ".join(sheet["name"] for sheet in sheets), ["", *(sheet["id"] for sheet in sheets)])
-    paths = list(dict.fromkeys(path for sheet in sheets for path in sheet["numbers"]))
-    order = list(dict.fromkeys([*_path_order(sheets), *paths]))
-    for path in order:
-        table.add_row(Text(path), *(_number(sheet["numbers"].get(path)) for sheet in sheets))
+    for path in NUMBERS:
+        if any(path in sheet["numbers"] for sheet in sheets):
+            table.add_row(Text(path), *(_number(sheet["numbers"].get(path)) for sheet in sheets))
     table.add_section()
-    for key in dict.fromkeys(key for sheet in sheets for key in sheet["ridge_flops_per_byte"]):
-        cells = (sheet["ridge_flops_per_byte"].get(key) for sheet in sheets)
+    for key in PEAK_KEYS:
+        cells = [sheet["ridge_flops_per_byte"].get(key) for sheet in sheets]
+        if not any(cells):
+            continue
         table.add_row(
             f"ridge {key}", *(_graded(cell, f"{cell['value']:.0f} FLOP/B" if cell else DASH) for cell in cells)
         )
     table.add_section()
     for link in ("hbm", "scaleup", "scaleout", "host"):
-        cells = (sheet["bytes_per_flop"].get(_main_peak(sheet), {}).get(link) for sheet in sheets)
+        cells = [sheet["bytes_per_flop"].get(_main_peak(sheet), {}).get(link) for sheet in sheets]
         table.add_row(
             f"{link} B/kFLOP", *(_graded(cell, f"{cell['value'] * 1000:.3g}" if cell else DASH) for cell in cells)
         )
@@ -98,11 +100,6 @@ def _missing(sheets: Sequence[Sheet]) -> list[RenderableType]:
         for sheet in sheets
         if sheet["missing"]
     ]
-
-
-def _path_order(sheets: Sequence[Sheet]) -> list[str]:
-    longest = max(sheets, key=lambda sheet: len(sheet["numbers"]))
-    return list(longest["numbers"])
 
 
 def _main_peak(sheet: Sheet) -> str:
@@ -302,14 +299,14 @@ def scenario(sheet: Sheet) -> RenderableType:
     """A scenario as it was understood."""
     work, plan = sheet["workload"], sheet["plan"]
     mesh = " ".join(f"{axis}={degree}" for axis, degree in plan["mesh"].items() if degree > 1) or "one rank"
-    batch = f"{work.get('global_batch') or work.get('batch') or work.get('tokens_per_batch')} per step"
+    batch = f"{sheet['sequences']} sequences a step"
     facts = _lines(
         ("scenario", sheet["name"]),
         ("model", sheet["model"]),
         ("system", f"{sheet['system']} ({sheet['chips']} chips)"),
         ("workload", f"{work['kind']}, {work.get('seq') or work.get('context')} tokens, {batch}"),
         ("mesh", mesh),
-        ("microbatches", f"{sheet['microbatches']} of {plan['microbatch']}"),
+        ("microbatches", f"{sheet['microbatches']} of {plan['microbatch']} sequence(s)"),
         (
             "schedule",
             f"{plan['schedule']['name']}, {plan['schedule']['chunks']} chunk(s)" if plan["mesh"]["pp"] > 1 else "",

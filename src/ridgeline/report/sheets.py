@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any
 
-from ridgeline.core.dtype import DTYPES, DType, dtype
+from ridgeline.core.dtype import DType, dtype
 from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Evidence, Quoted
-from ridgeline.hardware.chip import Chip
+from ridgeline.hardware.chip import PEAK_KEYS, Chip
 from ridgeline.hardware.facts import Ratio, link_bytes_per_flop, ridge_points
 from ridgeline.hardware.system import System, SystemTemplate, Tier
 from ridgeline.hardware.topology import bisection_bytes_per_s, diameter, label
@@ -72,7 +72,7 @@ def quoted(number: Quoted) -> Sheet:
 
 def chip_numbers(chip: Chip) -> Iterator[tuple[str, str, Quoted | None]]:
     """Every number of a chip with its path and unit, absent ones too."""
-    for key in dict.fromkeys(item.peak for item in DTYPES.values()):
+    for key in PEAK_KEYS:
         yield f"peak.{key}", "FLOP/s", chip.peak.get(key)
     yield "vector", "FLOP/s", chip.vector
     yield "cores", "", chip.cores
@@ -87,6 +87,7 @@ def chip_numbers(chip: Chip) -> Iterator[tuple[str, str, Quoted | None]]:
     yield "price", "USD/h", chip.price
 
 
+NUMBERS = tuple(path for path, _, _ in chip_numbers(Chip(id="", name="", vendor="", system="", peak={})))
 OPTIONAL = frozenset({"hbm.usable", "cache.usable", "cache.bandwidth", "scaleout.domain", "host.domain"})
 
 
@@ -285,6 +286,7 @@ def scenario_sheet(scenario: Scenario) -> Sheet:
         "system": scenario.system.name,
         "chips": scenario.system.chips,
         "workload": plain(scenario.workload),
+        "sequences": scenario.workload.sequences,
         "plan": plain(plan),
         "microbatches": scenario.microbatches,
         "placement": list(scenario.placement),

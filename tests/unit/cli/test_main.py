@@ -30,7 +30,8 @@ def test_help_imports_nothing_heavy() -> None:
         "try: main()\n"
         "except SystemExit: pass\n"
         "heavy = {'numpy', 'torch', 'yaml', 'pydantic', 'rich', 'scipy', 'pandas'} & set(sys.modules)\n"
-        "own = [name for name in sys.modules if name.startswith(('ridgeline.models', 'ridgeline.hardware', 'ridgeline.plan'))]\n"
+        "floors = ('ridgeline.models', 'ridgeline.hardware', 'ridgeline.plan')\n"
+        "own = [name for name in sys.modules if name.startswith(floors)]\n"
         "assert not heavy and not own, (heavy, own)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -143,7 +144,8 @@ def test_text_from_a_file_cannot_drive_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "evil.toml").write_text(
-        'name = "a\\u001b[31m[bold]x"\nhidden = 64\nlayers = 2\nvocab = 100\n[attention]\nheads = 4\n[mlp]\nhidden = 128\n'
+        'name = "a\\u001b[31m[bold]x"\nhidden = 64\nlayers = 2\nvocab = 100\n'
+        "[attention]\nheads = 4\n[mlp]\nhidden = 128\n"
     )
     code, out, _ = run(capsys, monkeypatch, "show", str(tmp_path / "evil.toml"))
     assert code == 0

@@ -280,7 +280,8 @@ def test_mapping_with_a_base() -> None:
     cut = model({"base": "llama3.1-405b", "layers": 8, "mlp": {"hidden": 1024}})
     assert (cut.layers, cut.hidden, cut.id) == (8, 16384, "llama3.1-405b with layers=8, mlp")
     assert cut.blocks[0].mixer == MODELS["llama3.1-405b"].blocks[0].mixer
-    assert model({"base": "Llama-3.1-405B"}) == MODELS["llama3.1-405b"]
+    assert model({"base": "Llama-3.1-405B"}) is MODELS["llama3.1-405b"]
+    assert model({"base": "Llama-3.1-405B truncated to 8 layers", "vocab": 32000}).layers == 8
     other = model({"base": "llama3-8b", "attention": {"kind": "mamba2", "heads": 128, "head_dim": 64, "state": 128}})
     assert other.blocks[0].mixer is not None
     assert other.blocks[0].mixer.kind == "mamba2"
@@ -291,6 +292,8 @@ def test_mapping_without_a_base_and_with_a_wrong_one() -> None:
     assert model(table).layers == 2
     with pytest.raises(UnknownId, match="llama3-8b"):
         model({"base": "lama3-8b"})
+    with pytest.raises(UnknownId):
+        model({"base": "x" * 5000})
     with pytest.raises(InputError, match="a catalog id"):
         model({"base": 3})
     with pytest.raises(InputError, match="laiers"):

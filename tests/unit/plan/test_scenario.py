@@ -64,9 +64,9 @@ def test_settings_reach_every_part() -> None:
     changed = scenario(
         BASE,
         [
-            "plan.tp=4", "plan.dp=2", "model.layers=16", "chip.hbm.bandwidth=8 TB/s", "system.tier.infiniband.bandwidth=800 Gbit/s",
-            "workload.optimizer.states=bf16", "plan.schedule=interleaved", "plan.schedule.chunks=4", "plan.precision=fp8",
-            "plan.precision.gradients=bf16", "plan.overlap.tp=true", "plan.offload=[\"optimizer\"]",
+            "plan.tp=4", "plan.dp=2", "model.layers=16", "chip.hbm.bandwidth=8 TB/s",
+            "system.tier.infiniband.bandwidth=800 Gbit/s", "workload.optimizer.states=bf16",
+            "plan.schedule=interleaved", "plan.schedule.chunks=4", "plan.precision=fp8", "plan.precision.gradients=bf16", "plan.overlap.tp=true", "plan.offload=[\"optimizer\"]",
         ],
     )  # fmt: skip
     assert changed.plan.mesh.tp == 4
@@ -190,7 +190,8 @@ def test_all_problems_with_their_lines(tmp_path: Path) -> None:
     assert where["plann"] == "bad.toml:3"
     assert where["plan.microbach"] == "bad.toml:10"
     (tmp_path / "bad.toml").write_text(
-        'model = "llama3-8b"\nsystem = "16xh100-sxm"\n[workload]\nseq = 8192\nglobal_batch = 65\n[plan]\ntp = 3\npp = 64\n'
+        'model = "llama3-8b"\nsystem = "16xh100-sxm"\n[workload]\nseq = 8192\nglobal_batch = 65\n'
+        "[plan]\ntp = 3\npp = 64\n"
     )
     with pytest.raises(InputError) as caught:
         read_scenario(tmp_path / "bad.toml")
@@ -198,6 +199,9 @@ def test_all_problems_with_their_lines(tmp_path: Path) -> None:
     assert where["plan.tp"] == "bad.toml:7"
     assert where["plan.pp"] == "bad.toml:8"
     assert where["plan.dp"] == "bad.toml:6"  # not written: its table's line
+    with pytest.raises(InputError) as caught:
+        read_scenario(tmp_path / "bad.toml", ["plan.tp=5"])
+    assert {problem.where for problem in caught.value.problems if problem.path == "plan.tp"} == {"--set"}
 
 
 def test_paths_in_a_file_stay_in_its_folder(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def _all_heads(cfg: Config, hidden: int, key: str, **traits: object) -> Attentio
 
 def _ignore_summary(cfg: Config) -> None:
     kinds = ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")
-    cfg.ignore(*(f"summary_{kind}" for kind in kinds), "n_ctx", "gradient_checkpointing")
+    cfg.ignore(*(f"summary_{kind}" for kind in kinds), "n_ctx", "rotary")
 
 
 def gpt2(cfg: Config) -> ModelSpec:
@@ -91,6 +91,7 @@ def gpt_neox(cfg: Config) -> ModelSpec:
 def opt(cfg: Config) -> ModelSpec:
     """OPT: learned positions with two spare rows; its 350M model norms after each part and has narrower token rows."""
     hidden, bias = hidden_size(cfg), cfg.flag("enable_bias")
+    cfg.ignore("output_projection")
     affine = cfg.flag("layer_norm_elementwise_affine")
     norm = Norm(kind="layer", weight=affine, bias=affine)
     attention = _all_heads(cfg, hidden, "num_attention_heads", positions="learned", qkv_bias=bias, out_bias=bias)
@@ -109,8 +110,8 @@ def opt(cfg: Config) -> ModelSpec:
 
 def bloom(cfg: Config) -> ModelSpec:
     """BLOOM: alibi positions, a norm after the embedding, a tied head."""
-    cfg.ignore("apply_residual_connection_post_layernorm", "unk_token_id", "offset_alibi", "skip_bias_add")
-    cfg.ignore("skip_bias_add_qkv", "attention_softmax_in_fp32", "bias_dropout_fusion", "n_inner")
+    cfg.ignore("apply_residual_connection_post_layernorm", "offset_alibi", "skip_bias_add")
+    cfg.ignore("skip_bias_add_qkv", "bias_dropout_fusion", "n_inner")
     hidden = hidden_size(cfg)
     attention = _all_heads(cfg, hidden, "n_head", positions="alibi", qkv_bias=True, out_bias=True)
     ffn = Mlp(hidden=4 * hidden, gated=False, bias=True, activation="gelu")
@@ -132,13 +133,15 @@ def mpt(cfg: Config) -> ModelSpec:
             inner.only(key, False)
         inner.ignore("attn_impl")
     hidden, norm = hidden_size(cfg), Norm(kind="layer")
-    ffn = Mlp(hidden=cfg.count("expansion_ratio") * hidden, gated=False, activation="gelu")
+    cfg.only("expansion_ratio", 4)  # transformers builds 4 whatever the file says
+    ffn = Mlp(hidden=4 * hidden, gated=False, activation="gelu")
     block = Block(mixer=_all_heads(cfg, hidden, "n_heads", positions="alibi"), ffn=ffn, norm=norm)
     return model(cfg, [block] * cfg.layers(("n_layers", "num_hidden_layers")), norm=norm)
 
 
 def falcon(cfg: Config) -> ModelSpec:
     """Falcon: one key-value head (7B) or a few (40B, 180B); attention and mlp side by side after one norm or two."""
+    cfg.ignore("apply_residual_connection_post_layernorm")
     hidden = hidden_size(cfg)
     count = cfg.count(("num_attention_heads", "n_head"))
     newer, bias = cfg.flag("new_decoder_architecture", False), cfg.flag("bias", False)

@@ -159,6 +159,11 @@ class Config:
         """Note a problem with the key."""
         self.problems.append(Problem(path=f"{self.path}{key}", given=shown(value), expected=expected, todo=todo))
 
+    def clash(self, key: str, value: object, expected: str, todo: str = "") -> None:
+        """Note that sizes do not fit together, unless a single one is already known to be wrong."""
+        if not self.problems:
+            self.bad(key, value, expected, todo)
+
     def finish(self) -> None:
         """Raise everything that is wrong, keys that nobody understood included."""
         self._leftovers()
@@ -174,8 +179,13 @@ class Config:
             if key in OFF and (value is False or value == {} or value == []):
                 continue
             expected = "false or nothing" if key in OFF else "a key that this model_type's reader knows"
-            name = key if len(key) <= 60 else key[:57] + "..."
-            self.bad(name, value, expected, "it may change the architecture, so it is not skipped")
+            name = key if isinstance(key, str) else shown(key)
+            self.bad(
+                name if len(name) <= 60 else name[:57] + "...",
+                value,
+                expected,
+                "it may change the architecture, so it is not skipped",
+            )
 
     def _value(self, keys: Keys) -> tuple[str, Any]:
         """The first spelling that has a value, and that value, or the default; two that differ are a problem."""

@@ -29,11 +29,20 @@ def llama(cfg: Config) -> ModelSpec:
 
 
 def mistral(cfg: Config) -> ModelSpec:
-    """Mistral, Ministral 3, Phi-3: Llama's block without biases, one window for all layers unless they are listed."""
+    """Mistral, Ministral 3: Llama's block without biases, one window for all layers unless they are listed."""
     layers = cfg.layers()
     attention, ffn = heads(cfg, hidden_size(cfg)), mlp(cfg)
     spans = windows(cfg, layers)
     return model(cfg, [Block(mixer=replace(attention, window=window), ffn=ffn) for window in spans])
+
+
+def phi3(cfg: Config) -> ModelSpec:
+    """Phi 3 and 4: Mistral's layers; the switches of its relatives must be off."""
+    for key in ("attention_bias", "mlp_bias", "lm_head_bias"):
+        cfg.only(key, False)
+    cfg.only("full_attn_mod", 1)
+    cfg.ignore("interpolate_factor")
+    return mistral(cfg)
 
 
 def qwen2(cfg: Config) -> ModelSpec:
@@ -70,7 +79,7 @@ def gemma3(cfg: Config) -> ModelSpec:
 
 def _gemma(cfg: Config, every: int, qk_norm: str = "none") -> ModelSpec:
     _causal(cfg)
-    cfg.ignore("cache_implementation", "hidden_act")
+    cfg.ignore("hidden_act")
     attention = heads(cfg, hidden_size(cfg), qk_norm=qk_norm, **biased(cfg))
     ffn = mlp(cfg, act="hidden_activation")
     spans = windows(cfg, cfg.layers(), lambda index: (index + 1) % every != 0)
@@ -153,6 +162,7 @@ def starcoder2(cfg: Config) -> ModelSpec:
     """StarCoder 2: layer norms, a plain mlp and biases by one switch."""
     cfg.only("mlp_type", "default")
     cfg.only("norm_type", "layer_norm")
+    cfg.ignore("activation_function", "scale_attention_softmax_in_fp32")
     layers, bias = cfg.layers(), cfg.flag("use_bias")
     attention = heads(cfg, hidden_size(cfg), qkv_bias=bias, out_bias=bias)
     ffn = mlp(cfg, gated=False, bias=bias)

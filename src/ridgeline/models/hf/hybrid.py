@@ -34,7 +34,8 @@ def _delta(cfg: Config) -> GatedDeltaNet:
 
 def _gated_heads(cfg: Config) -> Attention:
     cfg.only("attn_output_gate", True)
-    cfg.ignore("mamba_ssm_dtype")
+    cfg.only("use_sliding_window", False)
+    cfg.ignore("mamba_ssm_dtype", "sliding_window", "max_window_layers")
     return heads(cfg, hidden_size(cfg), qk_norm="head", gate=True, **biased(cfg))
 
 
@@ -76,13 +77,14 @@ def _ignore_steps(cfg: Config) -> None:
     """How the recurrence is discretised and computed changes no shape."""
     cfg.ignore(*(f"time_step_{part}" for part in ("rank", "min", "max", "floor", "limit")), "chunk_size")
     cfg.ignore("mamba_chunk_size", "mamba_dt_min", "mamba_dt_max", "mamba_dt_limit", "mamba_dt_init_floor")
-    cfg.ignore("mamba_ssm_cache_dtype", "mamba_ssm_dtype", "mamba_hidden_act", "rms_norm", "norm_before_gate")
+    cfg.ignore("mamba_ssm_cache_dtype", "mamba_ssm_dtype", "mamba_hidden_act", "norm_before_gate")
 
 
 def mamba2(cfg: Config) -> ModelSpec:
     """Mamba 2: nothing but state-space layers."""
     _ignore_steps(cfg)
-    cfg.ignore("expand", "hidden_act", "intermediate_size")
+    cfg.ignore("hidden_act", "intermediate_size")
+    cfg.only("rms_norm", True)
     mixer = Mamba2(
         heads=cfg.count("num_heads"),
         head_dim=cfg.count("head_dim"),
@@ -93,7 +95,7 @@ def mamba2(cfg: Config) -> ModelSpec:
         proj_bias=cfg.flag("use_bias"),
     )
     if cfg.count("expand") * hidden_size(cfg) != mixer.inner:
-        cfg.bad("num_heads", mixer.heads, f"num_heads * head_dim = expand * hidden_size, not {mixer.inner}")
+        cfg.clash("num_heads", mixer.heads, f"num_heads * head_dim = expand * hidden_size, not {mixer.inner}")
     return model(cfg, [Block(mixer=mixer, ffn=None, norms=1)] * cfg.layers())
 
 
@@ -123,12 +125,13 @@ def bamba(cfg: Config) -> ModelSpec:
 def nemotron_h(cfg: Config) -> ModelSpec:
     """Nemotron-H, Nemotron 3: a layer is one part alone: state space, attention without positions, mlp or experts."""
     _ignore_steps(cfg)
-    cfg.ignore("mamba_proj_bias", "expand", "mamba_expand", "moe_shared_expert_overlap", "attention_bias", "norm_eps")
-    cfg.ignore("hidden_act", "moe_latent_projection_bias")
-    cfg.only("mlp_bias", False)
+    cfg.ignore("expand", "mamba_expand", "moe_shared_expert_overlap", "hidden_act")
+    for key in ("attention_bias", "mamba_proj_bias", "mlp_bias"):
+        cfg.only(key, False)
+    cfg.only("tie_word_embeddings", False)  # transformers keeps a head of its own whatever the file says
     listed = _spelled(cfg, ("layers_block_type", "layer_types"), "hybrid_override_pattern")
     if cfg.has("num_hidden_layers") and cfg.layers() != len(listed):
-        cfg.bad("num_hidden_layers", cfg.layers(), f"the number of layers spelled, {len(listed)}")
+        cfg.clash("num_hidden_layers", cfg.layers(), f"the number of layers spelled, {len(listed)}")
     parts = _nemotron_parts(cfg)
     blocks = [parts[kind] for kind in listed]
     depth = cfg.size("num_nextn_predict_layers", 0)

@@ -17,14 +17,14 @@ _BOOKKEEPING = """
     output_scores output_router_logits keys_to_ignore_at_inference is_decoder tie_encoder_decoder
     _flash_attn_2_enabled flash_attn use_cache use_mamba_kernels use_mem_eff_path use_fused_kernels torch_compile
     ignore_index ignored_index seq_length is_causal num_logits_to_keep gradient_checkpointing base_model_tp_plan
-    bos_token eos_token pad_token _diffusers_version tie_last_hidden_states fsdp vllm_config use_return_dict
+    bos_token eos_token pad_token tie_last_hidden_states use_return_dict cache_implementation model_max_length
 """
 # how training started and what it added to the loss
 _TRAINING = """
     initializer_range initializer_factor init_std init_device init_method rescale_prenorm_residual pretraining_tp
     attention_dropout attn_pdrop resid_pdrop embd_pdrop emb_pdrop hidden_dropout hidden_dropout_prob residual_dropout
     resid_dropout embed_dropout embedding_dropout dropout layerdrop classifier_dropout attention_probs_dropout_prob
-    attn_dropout_prob ffn_dropout projector_dropout drop_path_rate classifier_dropout_prob
+    attn_dropout_prob ffn_dropout activation_dropout projector_dropout drop_path_rate classifier_dropout_prob
     router_aux_loss_coef aux_loss_alpha seq_aux router_jitter_noise moe_z_loss_coeff z_loss_coefficient
     router_z_loss_coef norm_topk_prob routed_scaling_factor scoring_func topk_method ep_size moe_router_dtype
     use_aux_loss aux_loss_weight residual_in_fp32 fp32_residual_connection num_experts_per_tok_train
@@ -33,7 +33,7 @@ _TRAINING = """
 _SCALES = """
     rms_norm_eps layer_norm_eps layer_norm_epsilon layernorm_epsilon norm_eps norm_epsilon layernorm_eps rope_theta
     rope_scaling rope_parameters rope_interleave rope_local_base_freq rotary_base rotary_dim rotary_pct rotary_emb_base
-    partial_rotary_factor rope_type rope_ratio original_max_position_embeddings original_rope embedding_multiplier
+    partial_rotary_factor rope_pct rope_type rope_ratio original_max_position_embeddings embedding_multiplier
     logits_scaling residual_multiplier attention_multiplier logit_scale query_pre_attn_scalar softmax_scale
     final_logit_softcapping attn_logit_softcapping attn_scale floor_scale attn_temperature_tuning swiglu_limit
     swiglu_alpha scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn slow_but_exact

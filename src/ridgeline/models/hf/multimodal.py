@@ -83,6 +83,7 @@ def llava(cfg: Config) -> ModelSpec:
     """LLaVA 1.5: CLIP, two linear layers, and any language model."""
     text, vision = _text(cfg, "llama", fixed=False), _chosen(cfg, "clip_vision_model")
     cfg.only("vision_feature_select_strategy", "default", "full")
+    cfg.ignore("vocab_size")  # of the text config, repeated in old files
     whole = cfg.word("vision_feature_select_strategy", "default") == "full"
     wide, bias = text.hidden, cfg.flag("multimodal_projector_bias", True)
     projector = vision.hidden * _features(cfg) * wide + wide * wide + 2 * wide * bias
@@ -137,7 +138,9 @@ def kimi_k25(cfg: Config) -> ModelSpec:
     cfg.ignore("projection_layer_norm_eps", "use_unified_vision_chunk", "video_placeholder")
     text, vision = _text(cfg, "deepseek_v3", fixed=False), _vision(cfg, kimi, "kimi_k25_vision")
     if cfg.count("projection_hidden_size", vision.hidden) != vision.hidden:
-        cfg.bad("projection_hidden_size", cfg.count("projection_hidden_size"), f"the encoder's width, {vision.hidden}")
+        cfg.clash(
+            "projection_hidden_size", cfg.count("projection_hidden_size"), f"the encoder's width, {vision.hidden}"
+        )
     raw = cfg.child("vision_config", defaults("kimi_k25_vision"))
     merge = raw.square("merge_kernel_size") if raw else 2
     last = merge**2 * vision.hidden * text.hidden + text.hidden
@@ -148,6 +151,7 @@ def _qwen(usual: str, tower: Tower, seen: str) -> Reader:
     """A Qwen family with images: nested configs."""
 
     def read(cfg: Config) -> ModelSpec:
+        cfg.only("language_model_only", False)
         text, vision = _text(cfg, usual), _vision(cfg, tower, seen)
         return _joined(cfg, text, vision, tied=_says_tied(cfg, False))
 

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ridgeline.models.hf.config import Config, Keys
@@ -15,6 +16,8 @@ Reader = Callable[[Config], ModelSpec]
 RMS = Norm()
 LAYER = Norm(kind="layer", bias=True)
 FULL, SLIDING = "full_attention", "sliding_attention"
+# what a spec calls a size -> what most configs call it
+NAMES = MappingProxyType({"kv_heads": "num_key_value_heads", "topk": "num_experts_per_tok", "groups": "n_group"})
 
 
 @cache
@@ -36,15 +39,15 @@ def heads(cfg: Config, hidden: int, **traits: Any) -> Attention:
 
 
 def head_dim(cfg: Config, hidden: int, count: int) -> int:
-    """The key `head_dim`, or hidden / heads when it is absent."""
-    found = cfg.size("head_dim", 0)
+    """The key `head_dim` or its older name, or hidden / heads when both are absent."""
+    found = cfg.size(("head_dim", "attention_head_dim"), 0)
     return found or divide(cfg, "num_attention_heads", hidden, count)
 
 
 def divide(cfg: Config, key: str, whole: int, parts: int) -> int:
     """whole / parts, which must come out even."""
     if whole % parts:
-        cfg.bad(key, parts, f"a divisor of {whole}", "or give the size of one part")
+        cfg.clash(key, parts, f"a divisor of {whole}", "or give the size of one part")
     return max(1, whole // parts)
 
 
@@ -136,4 +139,4 @@ def _check(cfg: Config, block: Block) -> None:
     """Note what the sizes of one layer say together."""
     parts = [part for part in (block.mixer, block.ffn) if isinstance(part, (Attention, Moe))]
     for problem in (problem for part in parts for problem in part.problems()):
-        cfg.bad(problem.path, problem.given, problem.expected, problem.todo)
+        cfg.clash(NAMES[problem.path], problem.given, problem.expected, problem.todo)

@@ -44,7 +44,7 @@ TEXT: Mapping[str, Reader] = MappingProxyType(
         "olmo2": dense.olmo2,
         "opt": classic.opt,
         "phi": dense.phi,
-        "phi3": dense.mistral,
+        "phi3": dense.phi3,
         "qwen2": dense.qwen2,
         "qwen2_5_vl_text": dense.qwen2,
         "qwen2_moe": moe.qwen2_moe,

@@ -39,7 +39,7 @@ def _plain(cfg: Config, key: Keys = "intermediate_size") -> Mlp:
 def _patches(cfg: Config, image: int, patch: int) -> int:
     """Patches of one image."""
     if image < patch:
-        cfg.bad("image_size", image, f"at least one patch of {patch}")
+        cfg.clash("image_size", image, f"at least one patch of {patch}")
     return max(1, image // patch) ** 2
 
 

@@ -1,0 +1,63 @@
+"""Take the README's screens again: run each command of a `console` block and put its real output below it.
+
+    python docs/retake.py            rewrite README.md
+    python docs/retake.py --check    fail when a screen no longer shows what the command prints
+    python docs/retake.py --bench    rewrite the measured figures too; they vary, so --check skips them
+
+A comment before a block bounds it: `<!-- screen: lines=12 -->` keeps the first lines and ends with an ellipsis,
+`<!-- screen: measured -->` marks figures of this machine.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+BLOCK = re.compile(r"(?:<!-- screen: (?P<how>[^>]*?) -->\n)?```console\n(?P<body>.*?)```", re.DOTALL)
+
+
+def screen(command: str, lines: int) -> str:
+    """What a command prints, both streams, without trailing spaces."""
+    words = shlex.split(command)
+    program = (
+        [sys.executable, *words[1:]]
+        if words[0] == "python"
+        else [sys.executable, "-m", "ridgeline.cli.main", *words[1:]]
+    )
+    done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, check=False)
+    shown = [line.rstrip() for line in (done.stdout + done.stderr).rstrip().splitlines()]
+    return "\n".join(shown if lines == 0 or len(shown) <= lines else [*shown[:lines], "…"])
+
+
+def retaken(match: re.Match[str], bench: bool) -> str:
+    """The block with its outputs taken again."""
+    how = match["how"] or ""
+    if how == "measured" and not bench:
+        return match[0]
+    found = re.search(r"lines=(\d+)", how)
+    commands = [line[2:] for line in match["body"].splitlines() if line.startswith("$ ")]
+    body = "\n".join(f"$ {command}\n{screen(command, int(found[1]) if found else 0)}" for command in commands)
+    head = f"<!-- screen: {how} -->\n" if how else ""
+    return f"{head}```console\n{body}\n```"
+
+
+def main() -> int:
+    old = README.read_text(encoding="utf-8")
+    new = BLOCK.sub(lambda match: retaken(match, "--bench" in sys.argv), old)
+    if "--check" not in sys.argv:
+        README.write_text(new, encoding="utf-8")
+        return 0
+    if old != new:
+        print("README.md shows something else than its commands print; run `python docs/retake.py`")
+        return 1
+    print(f"README.md: {len(BLOCK.findall(old))} screens are as the commands print them")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
