@@ -83,6 +83,18 @@ class MissingNumber(RidgelineError):
         super().__init__(f"{owner} has no published {path}; set it with --set {path}={example.strip()}")
 
 
+def not_among(path: str, word: str, known: Iterable[str], todo: str = "") -> Problem:
+    """The problem of a word outside a closed list: names the list and the nearest member.
+
+    >>> str(not_among("plan.tpp", "tpp", ("tp", "pp")))
+    "plan.tpp: got 'tpp', expected one of tp, pp; did you mean 'tp'?"
+    """
+    names = [str(name) for name in known]
+    close = near(word, names, 1)
+    advice = f"did you mean {close[0]!r}?" if close else todo
+    return Problem(path=path, given=repr(word), expected="one of " + ", ".join(names), todo=advice)
+
+
 def near(given: str, known: Iterable[str], limit: int = 4) -> list[str]:
     """Known names close to the given one, closest first; a name that contains it counts as close.
 

@@ -24,7 +24,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
-from ridgeline.core.errors import InputError, Problem, near
+from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.evidence import Dissent, Evidence, Quoted
 from ridgeline.core.units import parse_quantity
 
@@ -225,9 +225,11 @@ class _Decoder:
     def choice(self, value: object, options: tuple[object, ...], path: str) -> Any:
         if any(value is option or (type(value) is type(option) and value == option) for option in options):
             return value
-        close = near(value, [str(option) for option in options], 1) if isinstance(value, str) else []
-        todo = f"did you mean {close[0]!r}?" if close else ""
-        return self.bad(path, value, "one of " + ", ".join(str(option) for option in options), todo)
+        words = [str(option) for option in options]
+        if isinstance(value, str):
+            self.problems.append(not_among(path, given(value)[1:-1], words))
+            return BAD
+        return self.bad(path, value, "one of " + ", ".join(words))
 
     def sequence(self, item: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
         if not isinstance(value, (list, tuple)):
@@ -293,9 +295,7 @@ class _Decoder:
     def unknown(self, value: Mapping[str, object], known: tuple[str, ...], path: str) -> None:
         for key in value:
             if key not in known:
-                close = near(str(key), known, 1)
-                todo = f"did you mean {close[0]!r}?" if close else "remove it"
-                self.bad(_join(path, str(key)), key, "one of the keys " + ", ".join(known), todo)
+                self.problems.append(not_among(_join(path, str(key)), str(key), known, "remove it"))
 
     def record(self, kind: type, value: object, path: str) -> Any:
         if isinstance(value, kind):

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 from ridgeline.core.dtype import DTYPES, DType
-from ridgeline.core.errors import MissingNumber, Problem, near
+from ridgeline.core.errors import MissingNumber, Problem, not_among
 from ridgeline.core.evidence import Quoted
 from ridgeline.core.table import (
     Doc,
@@ -68,9 +68,7 @@ class Chip:
     def problems(self) -> Iterable[Problem]:
         for key in self.peak:
             if key not in PEAK_KEYS:
-                close = near(key, PEAK_KEYS, 1)
-                todo = f"did you mean {close[0]!r}?" if close else "remove it"
-                yield Problem(path=f"peak.{key}", given=key, expected="one of " + ", ".join(PEAK_KEYS), todo=todo)
+                yield not_among(f"peak.{key}", key, PEAK_KEYS)
 
     def peak_flops_per_s(self, dtype: DType) -> Quoted:
         """Dense peak of a format; a `MissingNumber` when nobody publishes it, never another format's peak."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import assert_never
 
 from ridgeline.core.dtype import dtype
-from ridgeline.core.errors import Problem
+from ridgeline.core.errors import Problem, not_among
 from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mixer, Mlp, Moe
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.scenario import Scenario
@@ -147,8 +147,7 @@ def pipeline(scenario: Scenario) -> Iterator[Problem]:
     plan, layers = scenario.plan, scenario.model.layers
     pp, schedule = plan.mesh.pp, plan.schedule
     if schedule.name not in SCHEDULES:
-        expected = "one of " + ", ".join(SCHEDULES)
-        yield Problem(path="plan.schedule.name", given=repr(schedule.name), expected=expected)
+        yield not_among("plan.schedule.name", schedule.name, SCHEDULES)
         return
     if plan.virtual_stages > layers:
         given = f"pp {pp} x chunks {schedule.chunks} = {plan.virtual_stages} stages"
@@ -192,8 +191,7 @@ def precision(scenario: Scenario) -> Iterator[Problem]:
 def engine(scenario: Scenario) -> Iterator[Problem]:
     """The engine must be known."""
     if scenario.plan.engine not in ENGINES:
-        expected = "one of " + ", ".join(ENGINES)
-        yield Problem(path="plan.engine", given=repr(scenario.plan.engine), expected=expected)
+        yield not_among("plan.engine", scenario.plan.engine, ENGINES)
 
 
 def blocks(scenario: Scenario) -> Iterator[Problem]:

@@ -13,10 +13,11 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from ridgeline.core.catalog import Catalog
-from ridgeline.core.dtype import DType, dtype
-from ridgeline.core.errors import Problem, near
+from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
+from ridgeline.core.errors import Problem, not_among
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.table import Count, Doc, QuotedSeconds, decode
+from ridgeline.plan.schedules import SCHEDULES
 
 FUSIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -93,13 +94,15 @@ class Engine:
     notes: str = ""
 
     def problems(self) -> Iterable[Problem]:
-        for key, words, vocabulary in (("fuses", self.fuses, FUSIONS), ("overlaps", self.overlaps, OVERLAPS)):
+        for key, words, vocabulary in (
+            ("fuses", self.fuses, FUSIONS),
+            ("overlaps", self.overlaps, OVERLAPS),
+            ("supports.schedules", self.supports.schedules, SCHEDULES),
+            ("supports.precision", self.supports.precision, (*DTYPES, *ALIASES)),
+        ):
             for word in words:
                 if word not in vocabulary:
-                    close = near(word, vocabulary, 1)
-                    todo = f"did you mean {close[0]!r}?" if close else ""
-                    expected = "one of " + ", ".join(vocabulary)
-                    yield Problem(path=key, given=repr(word), expected=expected, todo=todo)
+                    yield not_among(key, word, vocabulary)
 
 
 def read_engine(id: str, table: dict[str, Any]) -> Engine:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
-from ridgeline.core.errors import Problem, near
+from ridgeline.core.errors import Problem, not_among
 from ridgeline.core.table import AtLeast, Count, Doc, Flat, Via
 from ridgeline.plan.engine import OVERLAPS, RecomputeKind, Shard
 from ridgeline.plan.mesh import Mesh
@@ -100,9 +100,7 @@ class Switches:
     def problems(self) -> Iterable[Problem]:
         for key in self.overlap:
             if key not in OVERLAPS:
-                close = near(key, OVERLAPS, 1)
-                todo = f"did you mean {close[0]!r}?" if close else ""
-                yield Problem(path=f"overlap.{key}", given=key, expected="one of " + ", ".join(OVERLAPS), todo=todo)
+                yield not_among(f"overlap.{key}", key, OVERLAPS)
 
 
 def _schedule(value: Any) -> Any:

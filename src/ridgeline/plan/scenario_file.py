@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ridgeline.core.errors import InputError, Problem, UnknownId, near
+from ridgeline.core.errors import InputError, Problem, UnknownId, not_among
 from ridgeline.core.files import SUFFIXES, Table, read_table
 from ridgeline.core.table import decode_into
 from ridgeline.hardware.load import merge
@@ -123,13 +123,7 @@ def schema() -> dict[str, Any]:
 
 
 def _unknown_keys(table: Mapping[str, Any]) -> list[Problem]:
-    found = []
-    for key in table:
-        if key not in KEYS:
-            close = near(str(key), KEYS, 1)
-            todo = f"did you mean {close[0]!r}?" if close else "remove it"
-            found.append(Problem(path=str(key), given=str(key), expected="one of " + ", ".join(KEYS), todo=todo))
-    return found
+    return [not_among(str(key), str(key), KEYS, "remove it") for key in table if key not in KEYS]
 
 
 def _confine(data: dict[str, Any], folder: Path | None, problems: list[Problem]) -> None:

@@ -66,7 +66,9 @@ def test_settings_reach_every_part() -> None:
         [
             "plan.tp=4", "plan.dp=2", "model.layers=16", "chip.hbm.bandwidth=8 TB/s",
             "system.tier.infiniband.bandwidth=800 Gbit/s", "workload.optimizer.states=bf16",
-            "plan.schedule=interleaved", "plan.schedule.chunks=4", "plan.precision=fp8", "plan.precision.gradients=bf16", "plan.overlap.tp=true", "plan.offload=[\"optimizer\"]",
+            "plan.schedule=interleaved", "plan.schedule.chunks=4", "plan.precision=fp8",
+            "plan.precision.gradients=bf16",
+            "plan.overlap.tp=true", "plan.offload=[\"optimizer\"]",
         ],
     )  # fmt: skip
     assert changed.plan.mesh.tp == 4
