@@ -71,7 +71,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "text_config": _sizes(2816, 2112, 30, 16, 8, attention_k_eq_v=True, num_global_key_value_heads=2)
             | {"hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 128}
             | {"top_k_experts": 8, "moe_intermediate_size": 704},
-            "vision_config": SIGLIP | {"num_key_value_heads": 16, "head_dim": 72},
+            "vision_config": SIGLIP | {"num_key_value_heads": 16, "head_dim": 72, "global_head_dim": 72},
         },
     ),
     "phi-2": ("phi", _sizes(2560, 10240, 32, 32, 32)),
@@ -125,6 +125,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "qwen3_moe",
         _sizes(4096, 12288, 94, 64, 4, head_dim=128, moe_intermediate_size=1536),
     ),
+    "qwen-3-coder-480b-a35b": (
+        "qwen3_moe",
+        _sizes(6144, 8192, 62, 96, 8, head_dim=128, moe_intermediate_size=2560, num_experts=160)
+        | {"qkv_bias": False, "shared_expert_intermediate_size": 0, "use_qk_norm": True},
+    ),
     "qwen-moe-every-other": ("qwen3_moe", {"decoder_sparse_step": 2, "mlp_only_layers": [3], "num_hidden_layers": 8}),
     "gpt-oss-120b": ("gpt_oss", {}),
     "gpt-oss-20b": ("gpt_oss", {"num_hidden_layers": 24, "num_local_experts": 32}),
@@ -154,6 +159,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm-5-shared-choice": ("glm_moe_dsa", {"indexer_types": (["full"] * 3 + ["shared"] * 75)}),
     "qwen3-next-80b-a3b": ("qwen3_next", {}),
     "qwen-3.5-text": ("qwen3_5_text", {}),
+    "qwen-3.5-27b-text": (
+        "qwen3_5_text",
+        _sizes(5120, 17408, 64, 24, 4, linear_num_value_heads=48, mlp_only_layers=[], output_gate_type="swish"),
+    ),
     "qwen-3.5": ("qwen3_5", {}),
     "qwen-3.5-35b-a3b": ("qwen3_5_moe", {}),
     "mamba2-2.7b": (
@@ -164,6 +173,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "nemotron-h-8b": (
         "nemotron_h",
         {"hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"},
+    ),
+    "nemotron-h-56b": (
+        "nemotron_h",
+        {"hidden_size": 8192, "hybrid_override_pattern": "M-M-M-M*-" + "M-M-M-M-M*-" * 9 + "M-M-M-M-M-"}
+        | {"intermediate_size": 32768, "num_attention_heads": 64, "mamba_num_heads": 256, "ssm_state_size": 256}
+        | {"attention_head_dim": 128},
     ),
     "nemotron-3-nano-30b-a3b": (
         "nemotron_h",

@@ -12,15 +12,19 @@ SOURCE = Path(__file__).parents[2] / "src" / "ridgeline"
 # lowest first; names on one line are siblings
 FLOORS = (
     ("core",),
-    ("hardware",),
-    ("models",),
+    ("ir", "hardware"),
+    ("models", "trace"),
     ("plan",),
+    ("lowering", "cost"),
+    ("sim",),
+    ("calibrate",),
     ("report",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}}
-NOWHERE = {"torch", "numpy", "transformers"}  # nothing up to the plan floor needs them
+ONLY_WHERE_ARRAYS_ARE = {"numpy": {"ir", "trace", "lowering", "cost", "sim", "calibrate"}, "scipy": {"calibrate"}}
+NOWHERE = {"torch", "transformers"}  # nothing so far runs a model
 
 
 def imports(path: Path) -> set[str]:
@@ -40,7 +44,7 @@ FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE)
 
 def test_every_package_has_a_floor() -> None:
     packages = {path.name for path in SOURCE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
-    assert packages == set(LEVEL)
+    assert packages <= set(LEVEL)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
@@ -51,5 +55,6 @@ def test_imports_go_down(path: Path) -> None:
         if parts[0] == "ridgeline" and len(parts) > 1 and parts[1] in LEVEL and parts[1] != own:
             assert LEVEL[parts[1]] < LEVEL[own], f"{own} imports {module}, which is not below it"
         assert parts[0] not in NOWHERE, f"{own} imports {module}"
-        if parts[0] in ONLY_IN_APP:
-            assert own in ONLY_IN_APP[parts[0]], f"{own} imports {module}"
+        for allowed in (ONLY_IN_APP, ONLY_WHERE_ARRAYS_ARE):
+            if parts[0] in allowed:
+                assert own in allowed[parts[0]], f"{own} imports {module}"

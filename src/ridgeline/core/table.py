@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.evidence import Dissent, Evidence, Quoted
-from ridgeline.core.units import parse_quantity
+from ridgeline.core.units import parse_quantity, quantity_in
 
 T = TypeVar("T")
 BIGGEST = 2**53  # beyond it a float no longer counts, and nobody owns that many of anything
@@ -211,7 +211,7 @@ class _Decoder:
                 self.problems.append(replace(wrong.problems[0], path=path))
                 return BAD
         elif unit:
-            return self.bad(path, value, f"a string with a unit of {unit}", f'write "{value} {unit}" with its prefix')
+            return self.bad(path, value, quantity_in(unit))
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return self.bad(path, value, "a whole number" if hint is int else "a number")
         if not math.isfinite(value) or (hint is int and value != int(value)) or abs(value) > 1e24:
@@ -273,7 +273,7 @@ class _Decoder:
             number = self.number(float, value, path, amount)
             return BAD if number is BAD else Quoted(value=number, evidence=Evidence.ASSUMED, source="given")
         self.unknown(value, ("value", "evidence", "source", "note", "conflicts"), path)
-        number = self.number(float, value.get("value"), _join(path, "value"), amount)
+        number = self.number(float, value.get("value", NOTHING), _join(path, "value"), amount)
         grade = self.plain(Evidence, value.get("evidence", "assumed"), _join(path, "evidence"), ())
         others = self.sequence(Any, value.get("conflicts", ()), _join(path, "conflicts"), ())
         conflicts = [] if others is BAD else list(others)

@@ -119,5 +119,10 @@ def _scale(symbol: str, unit: str) -> float | None:
     return None
 
 
+def quantity_in(unit: str) -> str:
+    """What is expected where a quantity stands, with an example."""
+    return f'a quantity in {unit} such as "{_EXAMPLES.get(unit, unit)}"'
+
+
 def _wrong(text: object, unit: str) -> Problem:
-    return Problem(path="", given=repr(text), expected=f'a quantity in {unit} such as "{_EXAMPLES.get(unit, unit)}"')
+    return Problem(path="", given=repr(text), expected=quantity_in(unit))

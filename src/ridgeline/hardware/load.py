@@ -50,6 +50,8 @@ def chip(ref: str | Path | Mapping[str, Any]) -> Chip:
         base = table.pop("base", None)
         if base is None:
             return read_chip(str(table.pop("id", "custom")), table, "chip")
+        if str(base).endswith(SUFFIXES):
+            return chip({"id": Path(base).stem, **merge(read_table(Path(base)).data, table)})
         known = CHIPS[str(base)]
         return read_chip(known.id, merge(CHIPS.table(known.id), table), "chip") if table else known
     if isinstance(ref, Path) or ref.endswith(SUFFIXES):
@@ -67,8 +69,7 @@ def system(ref: str | Path | Mapping[str, Any], chip_overrides: Mapping[str, Any
     if isinstance(ref, Mapping):
         return _from_table(dict(ref), chip_overrides or {})
     if isinstance(ref, Path) or ref.endswith(SUFFIXES):
-        table = read_table(Path(ref)).data
-        return _from_table({"name": Path(ref).stem, **table}, chip_overrides or {})
+        return _from_table(_system_file(Path(ref)), chip_overrides or {})
     template, request = parse_name(ref)
     return build(template, _modified(template.chip, chip_overrides or {}), request)
 
@@ -94,13 +95,29 @@ def parse_name(name: str) -> tuple[SystemTemplate, Request]:
     return template, Request(name=name, chips=chips or (None if sizes else alone), shape=sizes)
 
 
+def _system_file(path: Path) -> dict[str, Any]:
+    """A system file as a table; a chip file it names must lie in its own folder and is read in."""
+    table = {"name": path.stem, **read_table(path).data}
+    inner = table.get("chip")
+    if isinstance(inner, str) and inner.endswith(SUFFIXES):
+        target = (path.parent / inner).resolve()
+        if not target.is_relative_to(path.parent.resolve()):
+            expected = "a path inside the file's own folder"
+            raise InputError(Problem(path="system.chip", given=repr(inner), expected=expected, todo="copy it there"))
+        table["chip"] = {"id": target.stem, **read_table(target).data}
+    return table
+
+
 def _from_table(table: dict[str, Any], chip_overrides: Mapping[str, Any]) -> System:
     base, domain = table.pop("base", None), table.pop("domain", None)
+    if isinstance(base, str) and base.endswith(SUFFIXES):
+        below = merge(_system_file(Path(base)), table) | ({} if domain is None else {"domain": domain})
+        return _from_table(below, chip_overrides)
     if domain is not None and (isinstance(domain, bool) or not isinstance(domain, int)):
         raise InputError(Problem(path="system.domain", given=repr(domain), expected="a whole number of chips"))
     if base is not None:
         template, request = parse_name(str(base))
-        raw = merge(SYSTEMS.table(template.id), table)
+        raw = {"id": template.id, **merge(SYSTEMS.table(template.id), table)}
         request = Request(name=request.name, chips=request.chips, shape=request.shape, domain=domain)
     else:
         raw = dict(table)
@@ -139,8 +156,8 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
                     expected = "one of " + ", ".join(str(part) for part in known)
                     raise InputError(Problem(path=f"system.{key}.{name}", given=repr(name), expected=expected))
             merged[key] = [merge(part, value.get(part.get("name"), {})) for part in below]
-        elif isinstance(value, Mapping) and isinstance(below, Mapping) and "value" not in below:
-            merged[key] = merge(below, value)
+        elif isinstance(value, Mapping) and isinstance(below, Mapping) and "value" not in value:
+            merged[key] = merge(below, value)  # a table with a value of its own is another quotation
         else:
             merged[key] = value
     return merged

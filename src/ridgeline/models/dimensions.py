@@ -9,6 +9,9 @@
 A [block.NAME] table holds attention, mlp, moe, norm, norms, parallel, extra; what it leaves out comes from the top
 level (key by key, unless it changes the `kind`), and `attention = false`, `mlp = false` or `moe = false` leaves that
 part out. A layer with both mlp and moe is a moe layer.
+
+`mtp = N` adds N layers of multi-token prediction: copies of the last layer, or of the [block.NAME] that `mtp_block`
+names, which no pattern has to use.
 """
 
 from __future__ import annotations
@@ -92,6 +95,7 @@ class Dimensions:
     final_norm: Annotated[Norm | None, Via(_norm)] = None  # as the layers' norm
     first_dense: Size = 0
     mtp: Size = 0
+    mtp_block: str = ""  # the last layer
     pattern: tuple[str, ...] = ()
     vision: VisionTable | None = None
 
@@ -106,18 +110,20 @@ def read_dimensions(id: str, table: Mapping[str, Any], path: str = "") -> ModelS
         raise InputError(problems + _block_problems(table, path))
     found: dict[tuple[str, bool], Block | None] = {}
     names = _spell(dims.pattern, dims.layers, path, problems)
+    _check_names(table, {"pattern": names, "mtp_block": [dims.mtp_block]}, path, problems)
     spelled = [(name, index < dims.first_dense) for index, name in enumerate(names)]
-    for key in dict.fromkeys(spelled):
-        raw = _parts(table, *key, path, problems)
-        layer = decode_into(Layer, _defaults(raw, dims.hidden), path, problems)
+    ahead = (dims.mtp_block, False) if dims.mtp_block or not spelled else spelled[-1]
+    for key in dict.fromkeys([*spelled, ahead]):
+        layer = decode_into(Layer, _defaults(_parts(table, *key), dims.hidden), path, problems)
         found[key] = layer.block() if layer else None
     if problems:
         raise InputError(dict.fromkeys(problems))
     kinds = {key: block for key, block in found.items() if block}
-    blocks, index = from_layers(kinds.values())
-    place = dict(zip(kinds, index, strict=True))
+    used = dict.fromkeys(spelled)
+    blocks, index = from_layers(kinds[key] for key in used)
+    place = dict(zip(used, index, strict=True))
     order = tuple(place[key] for key in spelled)
-    return _build(id, dims, blocks, order)
+    return _build(id, dims, blocks, order, kinds[ahead])
 
 
 def _check_size(table: Mapping[str, Any], path: str, problems: list[Problem]) -> None:
@@ -138,8 +144,7 @@ def _block_problems(table: Mapping[str, Any], path: str) -> list[Problem]:
     return problems
 
 
-def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[int, ...]) -> ModelSpec:
-    last = blocks[order[-1]]
+def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[int, ...], ahead: Block) -> ModelSpec:
     embedding = Embedding(
         tied=dims.tied,
         positions=dims.positions,
@@ -155,9 +160,9 @@ def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[in
         embedding=embedding,
         blocks=blocks,
         order=order,
-        norm=dims.final_norm or last.norm,
+        norm=dims.final_norm or blocks[order[-1]].norm,
         context=dims.context,
-        mtp=Mtp(depth=dims.mtp, block=last) if dims.mtp else None,
+        mtp=Mtp(depth=dims.mtp, block=ahead) if dims.mtp else None,
         vision=_vision(dims.vision),
         source=dims.source,
     )
@@ -184,22 +189,30 @@ def _spell(pattern: tuple[str, ...], layers: int, path: str, problems: list[Prob
         return [""] * layers
     once: list[str] = []
     for item in pattern:
-        match = re.fullmatch(r"([\w-]+)(?:\*(\d{1,4}))?", item)
+        match = re.fullmatch(r"([\w-]+)(?:\*([1-9]\d{0,3}))?", item)
         if match is None:
             expected = 'a block name, or a name and a count such as "local*5"'
             problems.append(Problem(path=_at(path, "pattern"), given=given(item), expected=expected))
             return []
-        once.extend([match.group(1)] * int(match.group(2) or 1))
-    return (once * (layers // max(1, len(once)) + 1))[:layers]
+        if len(once) < layers:
+            once.extend([match.group(1)] * int(match.group(2) or 1))
+    return (once * (layers // len(once) + 1))[:layers]
 
 
-def _parts(table: Mapping[str, Any], name: str, dense: bool, path: str, problems: list[Problem]) -> dict[str, Any]:
+def _check_names(table: Mapping[str, Any], named: Mapping[str, list[str]], path: str, problems: list[Problem]) -> None:
+    """Each name that a key gives, unless it is empty, must have its [block.NAME] table."""
+    blocks = table.get("block", MappingProxyType({}))
+    for key, names in named.items():
+        for name in dict.fromkeys(names):
+            if name and name not in blocks:
+                expected = f"one of {', '.join(blocks)}" if blocks else "the name of a [block.NAME] table"
+                problems.append(Problem(path=_at(path, key), given=given(name), expected=expected))
+
+
+def _parts(table: Mapping[str, Any], name: str, dense: bool) -> dict[str, Any]:
     """The raw parts of one layer: the top level overlaid with its block table."""
     parts = {key: table[key] for key in PARTS if key in table}
     blocks = table.get("block", MappingProxyType({}))
-    if name and name not in blocks:
-        expected = f"a [block.{name}] table" if not blocks else f"one of {', '.join(blocks)}"
-        problems.append(Problem(path=_at(path, "pattern"), given=repr(name), expected=expected))
     for key, value in dict(blocks.get(name, {})).items():
         below = parts.get(key)
         same = (

@@ -83,6 +83,11 @@ def _from_mapping(table: Mapping[str, Any], id: str = "") -> ModelSpec:
     changes = {key: value for key, value in table.items() if key != "base"}
     if "base" not in table:
         return read_dimensions(id or str(table.get("name") or "given"), changes)
+    path = _existing(table["base"]) if isinstance(table["base"], str) else None
+    if path is not None and path.is_file() and not _is_id(table["base"]):
+        from ridgeline.core.files import read_table
+
+        return _from_mapping(_merged(read_table(path).data, changes), id=id or path.stem)
     base, also = _base(table["base"])
     changes = {**also, **changes}
     if not changes:

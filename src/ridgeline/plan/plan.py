@@ -114,7 +114,8 @@ def _kind(value: Any) -> Any:
     return {"kind": value} if isinstance(value, str) else value
 
 
-def _shares(value: Any) -> Any:
+def shares(value: Any) -> Any:
+    """`"optimizer"` or `["optimizer", "activations"]`: all of it; a table gives shares."""
     if isinstance(value, str):
         return {} if value == "none" else {value: 1.0}
     return dict.fromkeys(value, 1.0) if isinstance(value, (list, tuple)) else value
@@ -145,7 +146,7 @@ class Plan:
     ] = ()
     sharding: Annotated[Sharding, Flat()] = Sharding()
     recompute: Annotated[Recompute, Via(_kind)] = Recompute()
-    offload: Annotated[Offload, Via(_shares, "array")] = Offload()
+    offload: Annotated[Offload, Via(shares, "array")] = Offload()
     precision: Annotated[Precision, Via(_precision)] = Precision()
     switches: Annotated[Switches, Flat()] = Switches()
     engine: Annotated[str, Doc("id of the software that runs it")] = "megatron-core"

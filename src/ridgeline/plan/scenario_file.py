@@ -10,7 +10,7 @@ system = "64xh100-sxm"              # or a path to a TOML file, or a table
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,16 @@ from ridgeline.hardware.system import System
 from ridgeline.models.load import model as load_model
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.check import check, unsupported
-from ridgeline.plan.plan import Plan
+from ridgeline.plan.plan import Plan, shares
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train, Workload
 
 KEYS = ("model", "system", "chip", "workload", "plan", "name", "notes")
-# setting a key below one of these turns the short form into a table with the short form under this name
+# a setting below one of these turns its short form into a table: the short form goes under this name
 SHORT = {
     "model": "base",
     "system": "base",
+    "chip": "base",
     "plan.schedule": "name",
     "plan.precision": "name",
     "plan.recompute": "kind",
@@ -80,9 +81,10 @@ def assemble(
     """The scenario as far as it can be built, and every problem: an impossible plan is a value with its reasons."""
     problems = _unknown_keys(table)
     data = copy.deepcopy(dict(table))
-    _confine(data, folder, problems)
-    for setting in settings:
-        _set(data, setting, problems)
+    settings = tuple(settings)
+    replaced = {setting.partition("=")[0].strip() for setting in settings}
+    _confine(data, folder, replaced, problems)
+    problems += apply_settings(data, settings)
     model = _model(data, problems)
     system = _system(data, problems)
     raw = data.get("workload", {})
@@ -95,7 +97,9 @@ def assemble(
         return None, tuple(dict.fromkeys(problems))
     built = Scenario(model=model, system=system, workload=workload.workload, plan=plan, name=str(data.get("name", "")))
     problems.extend(check(built))
-    notes = (*assumptions, *system.assumptions, *_placed(built), *_beyond(built), *unsupported(built))
+    notes = (
+        *_given(data), *assumptions, *system.assumptions, *_placed(built), *_beyond(built), *unsupported(built),
+    )  # fmt: skip
     return replace(built, assumptions=notes), tuple(dict.fromkeys(problems))
 
 
@@ -126,13 +130,17 @@ def _unknown_keys(table: Mapping[str, Any]) -> list[Problem]:
     return [not_among(str(key), str(key), KEYS, "remove it") for key in table if key not in KEYS]
 
 
-def _confine(data: dict[str, Any], folder: Path | None, problems: list[Problem]) -> None:
-    """Resolve paths written in a file against its folder; a path that leaves the folder is refused."""
+def _confine(data: dict[str, Any], folder: Path | None, replaced: set[str], problems: list[Problem]) -> None:
+    """Resolve paths written in a file against its folder; one that leaves the folder is refused unless replaced."""
     if folder is None:
         return
     for key in ("model", "system"):
         ref = data.get(key)
-        if not isinstance(ref, str) or not (ref.endswith(SUFFIXES) or "/" in ref or (folder / ref).is_dir()):
+        if (
+            key in replaced
+            or not isinstance(ref, str)
+            or not (ref.endswith(SUFFIXES) or "/" in ref or (folder / ref).is_dir())
+        ):
             continue
         target = (folder / ref).resolve()
         if not target.exists() and not ref.endswith(SUFFIXES):
@@ -213,6 +221,24 @@ def _complete(plan: Any, system: System | None, workload: Workload | None) -> li
     return notes
 
 
+def _given(data: Mapping[str, Any]) -> list[str]:
+    """What differs from the catalogs, so that a what-if never looks like the base."""
+    notes: list[str] = []
+    for key in ("model", "system", "chip"):
+        table = data.get(key)
+        if isinstance(table, Mapping) and (key == "chip" or "base" in table):
+            notes += [f"{path} = {value}: given" for path, value in _leaves(table, key) if path != f"{key}.base"]
+    return notes
+
+
+def _leaves(table: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{path}.{key}")
+        else:
+            yield f"{path}.{key}", value
+
+
 def _placed(built: Scenario) -> list[str]:
     """The default placement is an assumption where it is not an even split."""
     if built.plan.placement or built.plan.mesh.pp == 1 or built.plan.virtual_stages > built.model.layers:
@@ -230,6 +256,14 @@ def _beyond(built: Scenario) -> list[str]:
     )
 
 
+def apply_settings(data: dict[str, Any], settings: Iterable[str]) -> list[Problem]:
+    """Write each `key.path=value` into the table; what cannot be written comes back as problems."""
+    problems: list[Problem] = []
+    for setting in settings:
+        _set(data, setting, problems)
+    return problems
+
+
 def _set(data: dict[str, Any], setting: str, problems: list[Problem]) -> None:
     """Apply one `key.path=value`; the value is TOML where it parses as such, otherwise a string."""
     path, equals, text = setting.partition("=")
@@ -245,9 +279,11 @@ def _set(data: dict[str, Any], setting: str, problems: list[Problem]) -> None:
     value = parse_value(text)
     at: dict[str, Any] = data
     for depth, key in enumerate(keys[:-1]):
-        below = at.get(key)
-        if isinstance(below, str):
-            below = {SHORT.get(".".join(keys[: depth + 1]), "value"): below}
+        below, here = at.get(key), ".".join(keys[: depth + 1])
+        if here == "plan.offload":
+            below = shares(below)
+        elif isinstance(below, str):
+            below = {SHORT.get(here, "value"): below}
         at[key] = dict(below) if isinstance(below, Mapping) else {}
         at = at[key]
     at[keys[-1]] = (

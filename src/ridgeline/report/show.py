@@ -9,11 +9,11 @@ from typing import Any
 from ridgeline.core.dtype import DTYPES
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.files import SUFFIXES, read_table
-from ridgeline.hardware.load import CHIPS, SYSTEMS, system
+from ridgeline.hardware.load import CHIPS, SYSTEMS, chip, system
 from ridgeline.models.load import MODELS, model
 from ridgeline.models.params import count
 from ridgeline.plan.engine import ENGINES
-from ridgeline.plan.scenario_file import read_scenario
+from ridgeline.plan.scenario_file import apply_settings, read_scenario
 from ridgeline.plan.schedules import SCHEDULES, build, requirement
 from ridgeline.report.sheets import (
     Detail,
@@ -45,33 +45,65 @@ def show(*names: str, detail: Detail | None = None, settings: tuple[str, ...] = 
 
 def _one(name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:
     if name in LISTS:
+        _refuse(settings, name)
         return {"kind": "list", "of": name, "rows": LISTS[name]()}
     if name.endswith(SUFFIXES) or Path(name).exists():
         return _file(Path(name), detail, settings)
     if name in SCHEDULES:
+        _refuse(settings, name)
         return _schedule(name, detail)
     if name in CHIPS:
-        return chip_sheet(CHIPS[name])
-    for find, draw in FINDERS:
+        return _described("chip", name, detail, settings)
+    if name in MODELS:
+        return _described("model", name, detail, settings)
+    if name in ENGINES:
+        _refuse(settings, name)
+        return engine_sheet(ENGINES[name])
+    for kind in ("system", "model"):
         try:
-            found = find(name)
+            return _described(kind, name, detail, settings)
         except UnknownId:
             continue
-        return draw(found, detail)
     known = [*CHIPS, *MODELS, *SYSTEMS, *ENGINES, *SCHEDULES, *LISTS]
     raise UnknownId("name", name, known, todo="`ridgeline show models` and its kin list what there is")
 
 
+def _described(kind: str, name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:
+    """The sheet of one chip, system or model with the settings that concern it."""
+    concerned = {"chip": ("chip",), "system": ("system", "chip"), "model": ("model",)}[kind]
+    _refuse(tuple(setting for setting in settings if setting.split(".")[0].strip() not in concerned), name)
+    data: dict[str, Any] = {kind: name}
+    problems = apply_settings(data, settings)
+    if problems:
+        raise InputError(problems)
+    if kind == "chip":
+        return chip_sheet(chip(data["chip"]))
+    if kind == "system":
+        return system_sheet(system(data["system"], data.get("chip")))
+    return model_sheet(model(data["model"]), detail)
+
+
+def _refuse(settings: tuple[str, ...], name: str) -> None:
+    if settings:
+        todo = "set chip., system. or model. keys of what is shown, or show a scenario file"
+        raise InputError(Problem(path="--set", given=repr(settings[0]), expected=f"a key of {name}", todo=todo))
+
+
 def _file(path: Path, detail: Detail, settings: tuple[str, ...]) -> Sheet:
-    """A scenario where the file has a workload, a system where it has tiers, otherwise a model."""
+    """A scenario, a chip, a system or a model, told apart by the keys only one of them has."""
     if path.is_dir() or path.suffix.lower() not in SUFFIXES:
         return model_sheet(model(path), detail)
     keys = read_table(path).data
-    if "workload" in keys or "plan" in keys:
+    if {"workload", "plan"} & keys.keys():
         return scenario_sheet(read_scenario(path, settings))
-    if "tier" in keys or "chips" in keys:
-        return system_sheet(system(path))
-    return model_sheet(model(path), detail)
+    base = str(keys.get("base", ""))
+    if {"tier", "chips", "domain"} & keys.keys():
+        return _described("system", str(path), detail, settings)
+    if "peak" in keys or base in CHIPS:
+        return _described("chip", str(path), detail, settings)
+    if base and base not in MODELS:
+        return _described("system", str(path), detail, settings)
+    return _described("model", str(path), detail, settings)
 
 
 def _schedule(name: str, detail: Detail) -> Sheet:
@@ -82,29 +114,21 @@ def _schedule(name: str, detail: Detail) -> Sheet:
     return schedule_sheet(build(name, stages=detail.stages, microbatches=detail.microbatches, chunks=detail.chunks))
 
 
-FINDERS: tuple[tuple[Callable[[str], Any], Callable[[Any, Detail], Sheet]], ...] = (
-    (MODELS.__getitem__, model_sheet),
-    (ENGINES.__getitem__, lambda engine, _: engine_sheet(engine)),
-    (system, lambda built, _: system_sheet(built)),
-    (model, model_sheet),
-)
-
-
 def _chips() -> list[Sheet]:
     rows = []
-    for chip in CHIPS.values():
-        peaks = {key: number.value for key, number in chip.peak.items()}
-        memory, power = chip.hbm, chip.tdp
+    for item in CHIPS.values():
+        peaks = {key: number.value for key, number in item.peak.items()}
+        memory, power = item.hbm, item.tdp
         rows.append(
             {
-                "id": chip.id,
-                "vendor": chip.vendor,
-                "name": chip.name,
+                "id": item.id,
+                "vendor": item.vendor,
+                "name": item.name,
                 "bf16_flops_per_s": peaks.get("bf16", peaks.get("fp16")),
                 "fp8_flops_per_s": peaks.get("fp8"),
                 "memory_bytes": memory.capacity.value if memory.capacity else None,
                 "memory_bytes_per_s": memory.bandwidth.value if memory.bandwidth else None,
-                "scaleup_bytes_per_s": chip.scaleup.bandwidth.value if chip.scaleup.bandwidth else None,
+                "scaleup_bytes_per_s": item.scaleup.bandwidth.value if item.scaleup.bandwidth else None,
                 "tdp_w": power.value if power else None,
             }
         )

@@ -111,6 +111,9 @@ def test_sources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
         (["check", EXAMPLE, "--set", "plan.tp=3"], "attention heads"),
         (["check", EXAMPLE, "--set", "plan.tpp=3"], "did you mean 'tp'"),
         (["schema", "-o", "no/such/folder/x.json"], "folder"),
+        (["show", "h100-sxm", "--set", "plan.tp=4"], "a key of h100-sxm"),
+        (["show", "chips", "--set", "chip.tdp=4 W"], "a key of chips"),
+        (["show", "h100-sxm", "--set", "chip.hbm.bandwidth=8"], '"3.35 TB/s"'),
         (["shwo"], "show"),
         (["show"], "WHAT"),
     ],
@@ -151,3 +154,26 @@ def test_text_from_a_file_cannot_drive_the_terminal(
     assert code == 0
     assert "\x1b" not in out
     assert "[bold]x" in out
+
+
+def test_files_of_every_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {
+        "chip": 'name = "X"\nvendor = "me"\nsystem = ""\n[peak]\nbf16 = "1 PFLOP/s"\n',
+        "chip2": 'base = "h100-sxm"\n[hbm]\nbandwidth = "8 TB/s"\n',
+        "system": 'base = "144xgb200-nvl72"\ndomain = 72\n',
+        "system2": 'base = "64xh100-sxm"\n[tier.infiniband]\nbandwidth = "800 Gbit/s"\n',
+        "model": 'base = "llama3-8b"\nlayers = 4\n',
+    }
+    for name, text in own.items():
+        (tmp_path / f"{name}.toml").write_text(text)
+        code, out, err = run(capsys, monkeypatch, "show", str(tmp_path / f"{name}.toml"), "--json")
+        assert code == 0, err
+        assert json.loads(out)[0]["kind"] == name.rstrip("2")
+
+
+def test_what_if_on_a_shown_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = run(capsys, monkeypatch, "show", "64xh100-sxm", "--json", "--set", "chip.scaleup.bandwidth=900 GB/s")
+    assert code == 0
+    assert json.loads(out)[0]["tiers"][0]["bandwidth"]["value"] == 900e9

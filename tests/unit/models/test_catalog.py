@@ -223,6 +223,18 @@ def test_multi_token_prediction_is_apart() -> None:
     )  # 14B with its copies of both embeddings
 
 
+def test_multi_token_prediction_of_another_shape_than_the_last_layer() -> None:
+    glm = MODELS["glm-5.2"]
+    assert glm.mtp is not None
+    assert glm.mtp.block == glm.layer(6)  # the published weights hold an indexer there; the last layer has none
+    assert glm.mtp.block != glm.layer(77)
+    for id, billions in (("nemotron3-super-120b-a12b", 2.94), ("nemotron3-ultra-550b-a55b", 11.22)):
+        spec = MODELS[id]
+        assert spec.mtp is not None
+        assert (spec.mtp.block.mixer, spec.mtp.block.ffn) == (spec.layer(7).mixer, spec.layer(8).ffn)
+        assert count(spec).mtp == pytest.approx(billions * 1e9, rel=0.002)
+
+
 @pytest.mark.parametrize("name", NAMES.read_text(encoding="utf-8").splitlines())
 def test_truth_names_resolve(name: str) -> None:
     assert (find_name(name) is None) == (name in UNRESOLVED)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ridgeline.core.errors import InputError
 from ridgeline.models.dimensions import PARTS, Dimensions, read_dimensions
-from ridgeline.models.spec import Attention, Mamba2, Mlp, Moe
+from ridgeline.models.spec import Attention, Mamba2, Mlp, Moe, Mtp
 
 SMALL: dict[str, Any] = {
     "hidden": 64,
@@ -52,6 +52,25 @@ def test_first_dense() -> None:
     assert [type(spec.layer(index).ffn) for index in range(4)] == [Mlp, Mlp, Moe, Moe]
 
 
+def test_mtp_repeats_the_last_layer_or_the_block_it_names() -> None:
+    blocks = {"local": {"attention": {"window": 16}}, "global": {}, "ahead": {"attention": {"window": 8}, "norms": 3}}
+    table = {**SMALL, "mtp": 2, "pattern": ["local", "global"], "block": blocks}
+    last, named = read_dimensions("x", table), read_dimensions("x", {**table, "mtp_block": "ahead"})
+    assert last.mtp == Mtp(depth=2, block=last.layer(5))
+    assert named.mtp is not None
+    assert named.mtp.depth == 2
+    assert isinstance(named.mtp.block.mixer, Attention)
+    assert (named.mtp.block.mixer.window, named.mtp.block.norms) == (8, 3)
+    assert (named.blocks, named.order) == (last.blocks, last.order)  # a block for prediction alone is no layer
+    used = read_dimensions("x", {**table, "mtp_block": "local"})
+    assert used.mtp == Mtp(depth=2, block=last.layer(0))
+    assert read_dimensions("x", {**table, "mtp_block": "ahead", "mtp": 0}).mtp is None  # as a variant may ask
+    moe = {"experts": 8, "topk": 2, "hidden": 32}
+    cut = read_dimensions("x", {**table, "moe": moe, "first_dense": 6, "mtp_block": "ahead"})
+    assert cut.mtp is not None
+    assert isinstance(cut.mtp.block.ffn, Moe)  # dense layers come first, prediction last
+
+
 @pytest.mark.parametrize(
     ("change", "path"),
     [
@@ -62,6 +81,12 @@ def test_first_dense() -> None:
         ({"block": {"local": 5}}, "block"),
         ({"pattern": ["a"]}, "pattern"),
         ({"pattern": ["a*-1"]}, "pattern"),
+        ({"pattern": ["a*0"], "block": {"a": {}}}, "pattern"),
+        ({"mtp": 1, "mtp_block": "ahead"}, "mtp_block"),
+        ({"mtp": 1, "mtp_block": "ahead", "block": {"next": {}}}, "mtp_block"),
+        ({"mtp_block": "ahead"}, "mtp_block"),
+        ({"mtp": 1, "mtp_block": ["next"], "block": {"next": {}}}, "mtp_block"),
+        ({"mtp": 1, "mtp_block": "next", "block": {"next": {"mlp": {"hidden": 0}}}}, "mlp.hidden"),
         ({"pattern": "a"}, "pattern"),
         ({"attention": {"heads": 4, "kv_heads": 3}}, "attention.kv_heads"),
         ({"attention": {"heads": 5}}, "attention.head_dim"),  # 64 / 5 is not whole

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.core.errors import InputError, UnknownId
-from ridgeline.models.hf import READERS, from_config, read_config
+from ridgeline.models.hf import BIGGEST_CONFIG, READERS, from_config, read_config
 from ridgeline.models.params import count
 from ridgeline.models.spec import Attention, LatentAttention, Mamba2, Moe
 
@@ -87,6 +87,108 @@ QWEN_VL: dict[str, Any] = {
     },
 }
 
+# published dims, and only the keys that matter for what is tested
+QWEN_CODER: dict[str, Any] = {
+    "model_type": "qwen3_moe",
+    "decoder_sparse_step": 1,
+    "head_dim": 128,
+    "hidden_size": 6144,
+    "intermediate_size": 8192,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 2560,
+    "num_attention_heads": 96,
+    "num_experts": 160,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 62,
+    "num_key_value_heads": 8,
+    "qkv_bias": False,
+    "shared_expert_intermediate_size": 0,
+    "use_qk_norm": True,
+    "vocab_size": 151936,
+}
+QWEN_DELTA: dict[str, Any] = {
+    "model_type": "qwen3_5_text",
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "hidden_size": 5120,
+    "intermediate_size": 17408,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 48,
+    "linear_value_head_dim": 128,
+    "mlp_only_layers": [],
+    "mtp_num_hidden_layers": 1,
+    "num_attention_heads": 24,
+    "num_hidden_layers": 64,
+    "num_key_value_heads": 4,
+    "output_gate_type": "swish",
+    "vocab_size": 248320,
+}
+QWEN_SEEING: dict[str, Any] = {
+    "model_type": "qwen3_5",
+    "text_config": QWEN_DELTA,
+    "tie_word_embeddings": False,
+    "vision_config": {
+        "deepstack_visual_indexes": [],
+        "depth": 27,
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "num_heads": 16,
+        "num_position_embeddings": 2304,
+        "out_hidden_size": 5120,
+        "patch_size": 16,
+    },
+}
+GEMMA_SEEING: dict[str, Any] = {
+    "model_type": "gemma4",
+    "audio_config": None,
+    "text_config": {
+        "attention_k_eq_v": True,
+        "enable_moe_block": False,
+        "expert_intermediate_size": None,
+        "global_head_dim": 512,
+        "head_dim": 256,
+        "hidden_size": 5376,
+        "hidden_size_per_layer_input": 0,
+        "intermediate_size": 21504,
+        "num_attention_heads": 32,
+        "num_global_key_value_heads": 4,
+        "num_hidden_layers": 60,
+        "num_key_value_heads": 16,
+        "num_kv_shared_layers": 0,
+        "sliding_window": 1024,
+        "vocab_size": 262144,
+    },
+    "vision_config": {
+        "global_head_dim": 72,
+        "head_dim": 72,
+        "hidden_size": 1152,
+        "image_seq_length": 280,
+        "intermediate_size": 4304,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 27,
+        "num_key_value_heads": 16,
+        "position_embedding_size": 10240,
+        "video_seq_length": 70,
+    },
+}
+NEMOTRON_H: dict[str, Any] = {
+    "model_type": "nemotron_h",
+    "attention_head_dim": 128,
+    "hidden_size": 8192,
+    "hybrid_override_pattern": "M-M-M-M*-" + "M-M-M-M-M*-" * 9 + "M-M-M-M-M-",
+    "intermediate_size": 32768,
+    "mamba_head_dim": 64,
+    "mamba_num_heads": 256,
+    "n_groups": 8,
+    "num_attention_heads": 64,
+    "num_hidden_layers": 118,
+    "num_key_value_heads": 8,
+    "ssm_state_size": 256,
+    "vocab_size": 131072,
+}
+
 
 def problems(config: Any) -> dict[str, str]:
     """Path and message of everything wrong with a config."""
@@ -102,6 +204,10 @@ def test_published_files_give_published_counts() -> None:
     assert v3.mtp is not None
     assert v3.mtp.depth == 1
     assert count(from_config(QWEN_VL)).total == 8_292_166_656
+    assert count(from_config(QWEN_CODER)).total == 480_154_875_392
+    assert count(from_config(QWEN_SEEING)).total == 27_356_728_560
+    assert count(from_config(GEMMA_SEEING)).total == 31_273_086_512
+    assert count(from_config(NEMOTRON_H)).total == 56_324_350_464
 
 
 def test_what_a_spec_remembers() -> None:
@@ -156,6 +262,22 @@ def test_old_and_new_spellings_are_one() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("config", "same"),
+    [
+        (QWEN_CODER, QWEN_CODER.keys() - {"qkv_bias", "shared_expert_intermediate_size", "use_qk_norm"}),
+        (QWEN_DELTA, QWEN_DELTA.keys() - {"mlp_only_layers", "output_gate_type"}),
+    ],
+)
+def test_keys_that_say_what_a_family_always_is(config: dict[str, Any], same: set[str]) -> None:
+    assert from_config(config) == from_config({key: config[key] for key in same})
+
+
+def test_an_older_name_of_a_size_still_sets_it() -> None:
+    wider = from_config(NEMOTRON_H | {"attention_head_dim": 256})
+    assert count(wider).attention > count(from_config(NEMOTRON_H)).attention
+
+
 def test_unknown_model_type_names_its_neighbours() -> None:
     with pytest.raises(UnknownId, match=r"got 'lama', expected one of llama"):
         from_config({"model_type": "lama"})
@@ -183,6 +305,12 @@ def test_every_key_not_understood_is_listed() -> None:
         ({"model_type": "gemma3", "vision_config": {"model_type": "timm"}}, "vision_config.model_type"),
         ({"model_type": "llava", "text_config": {"model_type": "t5"}, "vision_config": {}}, "text_config.model_type"),
         ({"model_type": "minimax_m2", "attn_type_list": [0] * 62}, "attn_type_list"),
+        (QWEN_CODER | {"qkv_bias": True}, "qkv_bias"),
+        (QWEN_CODER | {"shared_expert_intermediate_size": 2560}, "shared_expert_intermediate_size"),
+        (QWEN_CODER | {"use_qk_norm": False}, "use_qk_norm"),
+        (QWEN_DELTA | {"mlp_only_layers": [0]}, "mlp_only_layers"),
+        (QWEN_DELTA | {"output_gate_type": "sigmoid"}, "output_gate_type"),
+        (GEMMA_SEEING | {"vision_config": {"head_dim": 72, "global_head_dim": 144}}, "vision_config.global_head_dim"),
     ],
 )
 def test_features_not_supported_are_named(config: dict[str, Any], key: str) -> None:
@@ -243,7 +371,7 @@ def test_file_or_folder(tmp_path: Path) -> None:
         '{"model_type": "llama", "x": ' + "[" * 200 + "]" * 200 + "}",
         '{"model_type": "llama", "hidden_size": NaN}',
         '{"model_type": "llama", "hidden_size": Infinity}',
-        " " * 2**21,
+        " " * 2**24,
     ],
 )
 def test_broken_files_are_input_errors(text: str, tmp_path: Path) -> None:
@@ -255,6 +383,16 @@ def test_broken_files_are_input_errors(text: str, tmp_path: Path) -> None:
 def test_a_folder_without_a_config_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_config(tmp_path)
+
+
+def test_a_long_list_of_quantised_modules_is_read_and_a_longer_file_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(LLAMA | {"quantization_config": {"ignore": ["model.layers.0.mlp"] * 150_000}}))
+    assert file.stat().st_size > 3_000_000
+    assert read_config(file).layers == 32
+    file.write_text(json.dumps(LLAMA) + " " * BIGGEST_CONFIG)
+    with pytest.raises(InputError, match="at most"):
+        read_config(file)
 
 
 def test_infinity_where_it_is_usual_is_read(tmp_path: Path) -> None:

@@ -285,3 +285,50 @@ def test_schema_accepts_what_is_read_and_refuses_what_is_not() -> None:
 )
 def test_values_of_settings(text: str, value: object) -> None:
     assert parse_value(text) == value
+
+
+OWN_MODEL = "hidden = 64\nlayers = 2\nvocab = 100\n[attention]\nheads = 4\n[mlp]\nhidden = 128\n"
+OWN_SYSTEM = """
+chips = 2
+node = 2
+chip = "own-chip.toml"
+[[tier]]
+name = "wire"
+topology = { kind = "ring" }
+bandwidth = "1 GB/s"
+"""
+OWN_CHIP = 'name = "X"\nvendor = "me"\nsystem = ""\n[peak]\nbf16 = "1 PFLOP/s"\n[hbm]\nbandwidth = "1 TB/s"\n'
+
+
+def test_settings_reach_into_named_files(tmp_path: Path) -> None:
+    for name, text in (("own-model", OWN_MODEL), ("own-system", OWN_SYSTEM), ("own-chip", OWN_CHIP)):
+        (tmp_path / f"{name}.toml").write_text(text)
+    (tmp_path / "s.toml").write_text(
+        'model = "own-model.toml"\nsystem = "own-system.toml"\n[workload]\nseq = 128\nglobal_batch = 2\n'
+    )
+    settings = ["model.layers=4", "system.tier.wire.bandwidth=2 GB/s", "chip.hbm.bandwidth=3 TB/s"]
+    changed = read_scenario(tmp_path / "s.toml", settings)
+    assert changed.model.layers == 4
+    assert changed.system.tiers[0].need_bandwidth().value == 2e9
+    assert changed.system.chip.need("hbm.bandwidth").value == 3e12
+    assert changed.system.chip.peak["bf16"].value == 1e15
+    assert "chip.hbm.bandwidth = 3 TB/s: given" in changed.assumptions
+
+
+def test_a_refused_path_can_be_replaced_from_outside(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "own.toml").write_text(OWN_MODEL)
+    text = 'model = "../own.toml"\nsystem = "1xh100-sxm"\n[workload]\nseq = 128\nglobal_batch = 1\n'
+    (tmp_path / "inner" / "s.toml").write_text(text)
+    with pytest.raises(InputError, match="--set model=PATH"):
+        read_scenario(tmp_path / "inner" / "s.toml")
+    assert read_scenario(tmp_path / "inner" / "s.toml", [f"model={tmp_path / 'own.toml'}"]).model.hidden == 64
+
+
+def test_short_forms_grow_into_tables() -> None:
+    both = scenario(BASE, ["plan.offload=activations", "plan.offload.optimizer=0.5"]).plan.offload
+    assert (both.activations, both.optimizer) == (1.0, 0.5)
+    listed = scenario({**BASE, "plan": {**BASE["plan"], "offload": ["activations"]}}, ["plan.offload.optimizer=1"])
+    assert (listed.plan.offload.activations, listed.plan.offload.optimizer) == (1.0, 1.0)
+    regraded = scenario(BASE, ["chip.hbm.bandwidth.evidence=measured"]).system.chip.need("hbm.bandwidth")
+    assert (regraded.value, regraded.evidence.label) == (3.35e12, "measured")

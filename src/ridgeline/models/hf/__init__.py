@@ -25,7 +25,7 @@ from ridgeline.models.hf.text import TEXT
 from ridgeline.models.spec import ModelSpec
 
 READERS: Mapping[str, Reader] = MappingProxyType({**TEXT, **MULTIMODAL})
-BIGGEST_CONFIG = 1024 * 1024  # bytes; the longest published ones are a few dozen kilobytes
+BIGGEST_CONFIG = 8 * 1024 * 1024  # bytes; most are a few kilobytes, one that lists every quantised module is 3 million
 
 
 def read_config(path: Path | str, *, id: str = "", ignore: Collection[str] = ()) -> ModelSpec:

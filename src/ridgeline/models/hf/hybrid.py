@@ -23,6 +23,7 @@ LETTERS = {"M": LINEAR, "*": FULL, "E": "moe", "-": "mlp"}
 
 
 def _delta(cfg: Config) -> GatedDeltaNet:
+    cfg.only("output_gate_type", "silu", "swish")  # two names of the gate that this layer has
     return GatedDeltaNet(
         key_heads=cfg.count("linear_num_key_heads"),
         value_heads=cfg.count("linear_num_value_heads"),
@@ -61,7 +62,8 @@ def qwen3_next(cfg: Config) -> ModelSpec:
 
 
 def qwen3_5(cfg: Config) -> ModelSpec:
-    """Qwen 3.5 text, dense: Qwen3-Next's layers with a plain gated mlp."""
+    """Qwen 3.5 text, dense: Qwen3-Next's layers with a plain gated mlp, so no layer needs to be listed as one."""
+    cfg.only("mlp_only_layers", [])
     return _alternating(cfg, [mlp(cfg)] * cfg.layers())
 
 

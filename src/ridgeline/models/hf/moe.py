@@ -62,7 +62,13 @@ def qwen2_moe(cfg: Config) -> ModelSpec:
 
 
 def qwen3_moe(cfg: Config) -> ModelSpec:
-    """Qwen 3 with experts: head norms, no shared expert; one window for all layers when sliding is on."""
+    """Qwen 3 with experts: head norms, no shared expert; one window for all layers when sliding is on.
+
+    The coder models say in Qwen 2's words what Qwen 3 always is; anything else those words could say is refused.
+    """
+    cfg.only("qkv_bias", False)
+    cfg.only("shared_expert_intermediate_size", 0)
+    cfg.only("use_qk_norm", True)
     layers = cfg.layers()
     attention = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg))
     moe, dense = experts(cfg), mlp(cfg)

@@ -219,6 +219,7 @@ def gemma4(cfg: Config) -> Vision:
     hidden, patch = cfg.count("hidden_size"), cfg.square("patch_size")
     count, pool = cfg.count("num_attention_heads"), cfg.count("pooling_kernel_size")
     several, size = cfg.count("num_key_value_heads"), cfg.count("head_dim")
+    cfg.only("global_head_dim", size)  # the text model's wider heads do not exist here
     ffn = Mlp(hidden=cfg.count("intermediate_size"), activation=cfg.word("hidden_activation"))
     side = 16  # pooled tokens a side of a square image near its usual number of tokens
     return Vision(
