@@ -10,6 +10,9 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     check                                      Scenario -> the reasons why it cannot run
     show                                       names -> sheets of facts, as `ridgeline show --json` prints them
     schema                                     the JSON schema of scenario files
+    predict                                    Scenario -> Prediction, or Impossible with its reasons
+    timeline                                   Scenario -> Timeline of one predicted step
+    validate                                   measured runs -> Validation: each beside its prediction
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from ridgeline.calibrate.validate import validate
     from ridgeline.hardware.load import CHIPS, SYSTEMS, chip, system
     from ridgeline.models.load import MODELS, model
     from ridgeline.plan.check import check
@@ -30,6 +34,9 @@ if TYPE_CHECKING:
     from ridgeline.plan.schedules import SCHEDULES
     from ridgeline.plan.schedules import build as schedule
     from ridgeline.report.show import show
+    from ridgeline.sim.events import timeline
+    from ridgeline.sim.predict import predict
+    from ridgeline.sim.prediction import Impossible, Prediction
 
 _HOMES = {
     "CHIPS": "ridgeline.hardware.load",
@@ -49,6 +56,11 @@ _HOMES = {
     "SCHEDULES": "ridgeline.plan.schedules",
     "schedule": "ridgeline.plan.schedules.build",
     "show": "ridgeline.report.show",
+    "timeline": "ridgeline.sim.events",
+    "predict": "ridgeline.sim.predict",
+    "Impossible": "ridgeline.sim.prediction",
+    "Prediction": "ridgeline.sim.prediction",
+    "validate": "ridgeline.calibrate.validate",
 }
 
 __all__ = [
@@ -57,19 +69,24 @@ __all__ = [
     "MODELS",
     "SCHEDULES",
     "SYSTEMS",
+    "Impossible",
     "Plan",
+    "Prediction",
     "Scenario",
     "__version__",
     "check",
     "chip",
     "engine",
     "model",
+    "predict",
     "read_scenario",
     "scenario",
     "schedule",
     "schema",
     "show",
     "system",
+    "timeline",
+    "validate",
 ]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline.cli import calibrate, predict
 from ridgeline.version import __version__
 
 if TYPE_CHECKING:
@@ -134,6 +135,10 @@ def schema(
         typer.echo(text)
     else:
         write_text(output, text + "\n")
+
+
+predict.register(app)
+calibrate.register(app)
 
 
 def _print_json(value: Any) -> None:

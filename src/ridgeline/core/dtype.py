@@ -40,7 +40,7 @@ class DType:
     @property
     def bytes_per_element(self) -> float:
         """`bits_per_element` in bytes, for arithmetic over large tensors."""
-        return float(self.bits_per_element / 8)
+        return (self.bits + (self.scale_bits / self.block if self.block else 0)) / 8
 
     def storage_bytes(self, elements: int, rows: int = 1) -> int:
         """Exact bytes of a tensor of `rows` rows of `elements` each; blocks never cross a row.

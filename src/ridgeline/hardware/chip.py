@@ -52,6 +52,7 @@ class Chip:
     id: str
     name: str
     vendor: str
+    family: Annotated[str, Doc("architecture shared with other chips, from which unmeasured ones borrow")] = ""
     system: Annotated[str, Doc("id of the system this chip comes in unless said otherwise")]
     peak: Mapping[str, QuotedFlopsPerS]
     hbm: Memory = Memory()

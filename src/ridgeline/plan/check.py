@@ -143,15 +143,16 @@ def batch(scenario: Scenario) -> Iterator[Problem]:
 
 
 def pipeline(scenario: Scenario) -> Iterator[Problem]:
-    """Every virtual stage holds a layer, and the schedule accepts the numbers."""
+    """Every virtual stage holds a layer, the embedding or the output, and the schedule accepts the numbers."""
     plan, layers = scenario.plan, scenario.model.layers
     pp, schedule = plan.mesh.pp, plan.schedule
     if schedule.name not in SCHEDULES:
         yield not_among("plan.schedule.name", schedule.name, SCHEDULES)
         return
-    if plan.virtual_stages > layers:
+    if plan.virtual_stages > layers + 2:
         given = f"pp {pp} x chunks {schedule.chunks} = {plan.virtual_stages} stages"
-        yield Problem(path="plan.pp", given=given, expected=f"at most one stage per layer ({layers})")
+        expected = f"at most one stage for each of {layers} layers, the embedding and the output"
+        yield Problem(path="plan.pp", given=given, expected=expected)
     if plan.placement and (len(plan.placement), sum(plan.placement)) != (plan.virtual_stages, layers):
         given = f"{len(plan.placement)} stages with {sum(plan.placement)} layers"
         expected = f"{plan.virtual_stages} stages with {layers} layers in all"

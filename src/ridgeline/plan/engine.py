@@ -82,6 +82,7 @@ class Engine:
 
     id: str
     name: str
+    family: Annotated[str, Doc("software it shares its core with")] = ""
     source: Annotated[str, Doc("documentation or code this was read from, with its version")]
     evidence: Evidence
     launch: Launch

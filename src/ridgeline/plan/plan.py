@@ -14,7 +14,6 @@ from ridgeline.plan.engine import OVERLAPS, RecomputeKind, Shard
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.schedules import SCHEDULES
 
-PARTS = ("attention", "norm", "activation", "mlp", "moe", "mixer")
 NARROW = frozenset({"fp8", "fp4", "int8", "int4"})  # computed in, but not what weights and activations rest in
 
 
@@ -43,13 +42,16 @@ class Recompute:
     """What the backward pass computes again instead of keeping.
 
     kind    none, selective (the parts named), or full (a layer keeps only its input)
-    parts   for selective: attention is the score part between projections
+    parts   for selective: attention is the score part between projections, latent-up the projections out of a latent,
+            alternate everything but attention and every second product
     layers  how many layers of each virtual stage it applies to; absent: all
     blocks  a kind by distinct block index of the model, where it differs
     """
 
     kind: RecomputeKind = "none"
-    parts: tuple[Literal["attention", "norm", "activation", "mlp", "moe", "mixer"], ...] = ("attention",)
+    parts: tuple[Literal["attention", "norm", "activation", "mlp", "moe", "mixer", "latent-up", "alternate"], ...] = (
+        "attention",
+    )
     layers: Annotated[int | None, AtLeast(0)] = None
     blocks: Mapping[str, RecomputeKind] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -72,6 +74,7 @@ class Precision:
     """Number formats: of matrix products, of what is stored, and of what is reduced.
 
     gradients   accumulated and reduced in; absent: as the engine does
+    scaling     what shares a scale in a narrow format: the tensor, a row, or a block
     kv          of the key-value cache
     """
 
@@ -80,6 +83,7 @@ class Precision:
     activations: DType = dtype("bf16")
     gradients: DType | None = None
     kv: DType = dtype("bf16")
+    scaling: Literal["tensor", "row", "block"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,8 @@ class Switches:
 
     sequence_parallel  norms and dropouts are split over tp too; absent: when tp > 1
     cp_kind            how context parallelism exchanges keys: around a ring, or heads for sequence (all-to-all)
+    compiled           pointwise chains are compiled into one kernel
+    launch_blocking    the host waits for every kernel, as when debugging
     """
 
     sequence_parallel: bool | None = None
@@ -95,6 +101,8 @@ class Switches:
     attention: Literal["flash", "unfused"] | None = None
     graph: Literal["none", "partial", "full"] | None = None
     moe_dispatch: Literal["all-to-all", "deepep", "hybridep"] | None = None
+    compiled: bool | None = None
+    launch_blocking: bool = False
     overlap: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
 
     def problems(self) -> Iterable[Problem]:

@@ -241,7 +241,7 @@ def _leaves(table: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
 
 def _placed(built: Scenario) -> list[str]:
     """The default placement is an assumption where it is not an even split."""
-    if built.plan.placement or built.plan.mesh.pp == 1 or built.plan.virtual_stages > built.model.layers:
+    if built.plan.placement or built.plan.mesh.pp == 1 or built.plan.virtual_stages > built.model.layers + 2:
         return []
     held = built.placement
     if len(set(held)) == 1:

@@ -1,0 +1,1 @@
+"""Turn measured rows into scenarios and seconds, so that predictions can be fitted and validated."""

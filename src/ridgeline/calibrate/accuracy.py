@@ -1,0 +1,145 @@
+"""Turn a Validation of the bundled rows into the figures Ridgeline is judged by: sets, targets, parameters.
+
+Everything here follows from the shipped files without a fit, so that a table in the documentation can be checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ridgeline.calibrate.folds import takes_part
+from ridgeline.calibrate.rows import BUNDLED, is_headline
+from ridgeline.calibrate.validate import Case, Parameters, Validation, errors_of
+from ridgeline.cost.parameters import PARAMETERS, Calibration
+
+ENOUGH = 8  # rows an accelerator needs before its mean says something
+Sheet = dict[str, Any]
+Measure = Literal["mape", "median_ape", "coverage90"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """A set of rows and the range its figure should lie in."""
+
+    name: str
+    measure: Measure
+    low: float
+    high: float
+    holds: Callable[[Case], bool]
+
+
+def in_headline(case: Case) -> bool:
+    """Whether a case is one of the rows that headline figures are about."""
+    return is_headline(case.row) and case.row.table != BUNDLED[1]
+
+
+def _cites(name: str) -> Callable[[Case], bool]:
+    return lambda case: case.row.source == "misc" and case.row["source"].startswith(name)
+
+
+AIMS: tuple[Aim, ...] = (
+    Aim(name="headline", measure="mape", low=0, high=0.07, holds=in_headline),
+    Aim(name="headline", measure="median_ape", low=0, high=0.045, holds=in_headline),
+    Aim(name="headline", measure="coverage90", low=0.85, high=0.95, holds=in_headline),
+    Aim(name="Megatron SC'21", measure="mape", low=0, high=0.06, holds=_cites("Narayanan")),
+    Aim(name="Korthikanti 2022", measure="mape", low=0, high=0.06, holds=_cites("Korthikanti")),
+    Aim(name="single node A100", measure="mape", low=0, high=0.12, holds=lambda case: case.row.table == BUNDLED[1]),
+    Aim(name="own H200", measure="mape", low=0, high=0.05, holds=lambda case: case.row.source == "h200"),
+)
+EACH_CHIP = 0.14  # mean of every accelerator with enough headline rows
+LEFT_OUT = 0.14  # mean where everything of the row's source was left out
+
+
+def figures(validation: Validation) -> list[Sheet]:
+    """One line per aim: set, rows, measure, target, reached, met."""
+    lines = [_line(aim, [case for case in validation.cases if aim.holds(case)]) for aim in AIMS]
+    chips: dict[str, list[Case]] = {}
+    for case in validation.cases:
+        if in_headline(case):
+            chips.setdefault(case.chip, []).append(case)
+    for chip in sorted(chips, key=lambda chip: (-len(chips[chip]), chip)):
+        if len(chips[chip]) >= ENOUGH:
+            aim = Aim(name=chip, measure="mape", low=0, high=EACH_CHIP, holds=in_headline)
+            lines.append(_line(aim, chips[chip]))
+    return lines
+
+
+def _line(aim: Aim, cases: Sequence[Case]) -> Sheet:
+    value = getattr(errors_of(cases), aim.measure)
+    return line(aim.name, len(cases), aim.measure, (aim.low, aim.high), value)
+
+
+def line(name: str, rows: int, measure: Measure, target: tuple[float, float], value: float | None) -> Sheet:
+    """A figure beside its target.
+
+    >>> line("mine", 3, "mape", (0, 0.07), 0.052)["met"]
+    True
+    """
+    met = value is not None and target[0] <= value <= target[1]
+    reached = None if value is None else round(value, 4)
+    return {"set": name, "rows": rows, "measure": measure, "target": list(target), "reached": reached, "met": met}
+
+
+def parameter_sheet(calibration: Calibration, pairs: Sequence[tuple[str, str]]) -> list[Sheet]:
+    """Every fitted parameter: common value, and the range over the chips and engines that took part."""
+    lines = []
+    for name, item in PARAMETERS.items():
+        values = [calibration.value(name, chip, engine) for chip, engine in dict.fromkeys(pairs)]
+        lines.append(
+            {
+                "name": name,
+                "unit": item.unit,
+                "group": item.group,
+                "per": ", ".join(item.per),
+                "value": _short(item.value(calibration.offsets.get(name, 0.0))),
+                "range": [_short(min(values)), _short(max(values))] if item.per and values else [],
+                "plausible": [item.low, item.high],
+                "meaning": item.meaning,
+            }
+        )
+    return lines
+
+
+def _short(value: float) -> float:
+    """Three figures: more would claim what the rows do not know."""
+    return float(f"{value:.3g}")
+
+
+def accuracy_of(validation: Validation, parameters: Parameters) -> Sheet:
+    """The part of `docs/accuracy.json` that follows from the shipped files."""
+    cases = validation.cases
+    fitted = [case for case in cases if takes_part(case.row)]
+    return {
+        "source": parameters.full.source,
+        "rows": len(cases) + len(validation.skipped),
+        "predicted": len(cases),
+        "fitted": len(fitted),
+        "sets": figures(validation),
+        "groups": {
+            grouping: {
+                name: {"n": item.n, "mape": round(item.mape or 0.0, 4)}
+                for name, item in Validation(kind="training", cases=tuple(fitted), skipped=()).by(grouping).items()
+            }
+            for grouping in ("accelerator", "source", "framework", "arch")
+        },
+        "parameters": parameter_sheet(parameters.full, [(case.chip, case.engine) for case in fitted]),
+    }
+
+
+def differences(old: object, new: object, path: str = "") -> list[str]:
+    """Where two sheets differ, by path; numbers may differ in the last figure that is written.
+
+    >>> differences({"a": [1.0, 2]}, {"a": [1.00001, 3]})
+    ['a[1]: 2 is now 3']
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = dict.fromkeys([*old, *new])
+        return [line for key in keys for line in differences(old.get(key), new.get(key), f"{path}.{key}".lstrip("."))]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        return [line for index, (a, b) in pairs for line in differences(a, b, f"{path}[{index}]")]
+    if isinstance(old, (int, float)) and isinstance(new, (int, float)) and abs(old - new) <= max(2e-4, 5e-3 * abs(old)):
+        return []
+    return [] if old == new else [f"{path}: {old} is now {new}"]

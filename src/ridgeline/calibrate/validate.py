@@ -1,0 +1,220 @@
+"""Turn measured rows into a Validation: what was predicted for each, how far off that was, and which were skipped.
+
+validate()                             the bundled rows, each with parameters whose fit never saw its group
+validate("mine.csv")                   a table of your own, with the shipped parameters
+validate(where=["x_chip=h100-sxm"])    some of the rows
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.calibrate.cells import Skipped
+from ridgeline.calibrate.folds import Folds, bundled, is_bundled, shipped_folds
+from ridgeline.calibrate.rows import Kind, Row, read_rows
+from ridgeline.calibrate.rows import where as pick
+from ridgeline.calibrate.table import Table, table_of
+from ridgeline.cost.parameters import Calibration
+from ridgeline.cost.parameters import shipped as shipped_calibration
+from ridgeline.cost.rates import rates_of
+from ridgeline.sim.interval import SHIPPED as SHIPPED_RESIDUALS
+from ridgeline.sim.interval import Residual, interval, read_residuals
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One row beside its prediction, in seconds.
+
+    low, high        where nine of ten measurements are expected
+    cross_validated  a bundled row, predicted with parameters whose fit never saw its group
+    parts            what the prediction consists of
+    """
+
+    row: Row
+    chip: str
+    engine: str
+    measured_s: float
+    predicted_s: float
+    low_s: float
+    high_s: float
+    cross_validated: bool
+    parts: Mapping[str, float]
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def residual(self) -> float:
+        """predicted / measured - 1."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def covered(self) -> bool:
+        """Whether the measurement lies in the interval."""
+        return self.low_s <= self.measured_s <= self.high_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """How far off some cases are together, as fractions; None where there is no case."""
+
+    n: int
+    mape: float | None = None
+    median_ape: float | None = None
+    p90_ape: float | None = None
+    bias: float | None = None
+    coverage90: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Every case of a table, and the rows nothing could be predicted for."""
+
+    kind: Kind
+    cases: tuple[Case, ...]
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def errors(self) -> Errors:
+        """All cases together."""
+        return errors_of(self.cases)
+
+    def by(self, grouping: str) -> dict[str, Errors]:
+        """Errors by `accelerator`, `source`, `framework` or `arch`, most cases first."""
+        groups: dict[str, list[Case]] = {}
+        for case in self.cases:
+            groups.setdefault(GROUPINGS[grouping](case), []).append(case)
+        return {name: errors_of(groups[name]) for name in sorted(groups, key=lambda name: (-len(groups[name]), name))}
+
+
+GROUPINGS: Mapping[str, Callable[[Case], str]] = MappingProxyType(
+    {
+        "accelerator": lambda case: case.chip,
+        "source": lambda case: case.row.source,
+        "framework": lambda case: case.engine,
+        "arch": lambda case: case.row["arch"] or "unstated",
+    }
+)
+
+
+def errors_of(cases: Sequence[Case]) -> Errors:
+    """Mean, median and 90 % quantile of |residual|, mean residual, and the share of measurements in the interval."""
+    if not cases:
+        return Errors(n=0)
+    residuals = np.array([case.residual for case in cases])
+    off = np.abs(residuals)
+    return Errors(
+        n=len(cases),
+        mape=float(off.mean()),
+        median_ape=float(np.median(off)),
+        p90_ape=float(np.quantile(off, 0.9)),
+        bias=float(residuals.mean()),
+        coverage90=sum(case.covered for case in cases) / len(cases),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """All that a prediction is made with: the full fit, the folds, and residuals beside the group each belongs to."""
+
+    full: Calibration
+    folds: Folds = Folds()
+    residuals: tuple[tuple[str, Residual], ...] = ()
+
+
+@cache
+def shipped() -> Parameters:
+    """What comes with Ridgeline."""
+    rows = json.loads(SHIPPED_RESIDUALS.read_text(encoding="utf-8"))["rows"]
+    known = bundled()
+    groups = [known[row["id"]].group if row["id"] in known else row["id"] for row in rows]
+    return Parameters(
+        full=shipped_calibration(),
+        folds=shipped_folds(),
+        residuals=tuple(zip(groups, read_residuals(rows), strict=True)),
+    )
+
+
+def validate(path: Path | str | None = None, where: Iterable[str] = ()) -> Validation:
+    """Predict the rows of a table, or the bundled ones, and hold each prediction against its measurement.
+
+    >>> checked = validate(where=["source=h200"])
+    >>> len(checked.cases), all(case.cross_validated for case in checked.cases)
+    (7, True)
+    """
+    return validation_of(table_of(pick(read_rows(path), where)), shipped())
+
+
+def validation_of(table: Table, parameters: Parameters) -> Validation:
+    """The cases of a table: bundled rows without their own group, all others with the full fit."""
+    own = [is_bundled(row) for row in table.rows]
+    held = [parameters.folds.without(row.group) if mine else None for row, mine in zip(table.rows, own, strict=True)]
+    predicted, parts = _predicted(table, [calibration or parameters.full for calibration in held])
+    spread = _Spread(parameters.residuals)
+    cases: list[Case] = []
+    skipped = list(table.skipped)
+    for index, (row, chip, engine) in enumerate(zip(table.rows, table.chips, table.engines, strict=True)):
+        seconds = float(predicted[index])
+        if not math.isfinite(seconds) or seconds <= 0:
+            precision = table.scenarios[index].plan.precision.compute.id
+            reason = f"precision: {chip} has no published rate for {precision}, or a size is beyond reason"
+            skipped.append(Skipped(id=row.id, reason=reason))
+            continue
+        low, high = spread.around(chip, engine, row.group if own[index] else None)
+        cases.append(
+            Case(
+                row=row,
+                chip=chip,
+                engine=engine,
+                measured_s=float(table.measured_s[index]),
+                predicted_s=seconds,
+                low_s=seconds * low,
+                high_s=seconds * high,
+                cross_validated=own[index],
+                parts=MappingProxyType({name: float(column[index]) for name, column in parts.items()}),
+                assumptions=table.scenarios[index].assumptions,
+            )
+        )
+    return Validation(kind="training", cases=tuple(cases), skipped=tuple(skipped))
+
+
+def _predicted(table: Table, used: Sequence[Calibration]) -> tuple[Array, dict[str, Array]]:
+    """Seconds by row and their parts, each row under its own calibration."""
+    distinct = {id(item): item for item in used}
+    predicted = np.zeros(len(used))
+    parts: dict[str, Array] = {}
+    for key, calibration in distinct.items():
+        mine = np.array([id(item) == key for item in used])
+        with np.errstate(all="ignore"):
+            steps = table.steps(rates_of(calibration, table.chips, table.engines))
+        predicted[mine] = steps.step_s[mine]
+        for name, column in steps.parts.items():
+            parts.setdefault(name, np.zeros(len(used)))[mine] = column[mine]
+    return predicted, parts
+
+
+class _Spread:
+    """Intervals around one second, remembered by what they depend on."""
+
+    def __init__(self, residuals: Sequence[tuple[str, Residual]]) -> None:
+        self._all = residuals
+        self._groups = {group for group, _ in residuals}
+        self._known: dict[tuple[str, str, str | None], tuple[float, float]] = {}
+
+    def around(self, chip: str, engine: str, group: str | None) -> tuple[float, float]:
+        """Low and high for a prediction of 1 s, from residuals of other groups than this one."""
+        key = (chip, engine, group if group in self._groups else None)
+        if key not in self._known:
+            others = [item for owner, item in self._all if owner != key[2]]
+            found = interval(1.0, chip, engine, others)
+            self._known[key] = (found.low, found.high)
+        return self._known[key]

@@ -1,0 +1,109 @@
+"""Turn `ridgeline validate` and `ridgeline fit` into calls of the library.
+
+0  done        1  `fit --check` found a table that is out of date        2  the input cannot be used
+"""
+
+from __future__ import annotations
+
+import json as codec
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables for people.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Give the command line the verbs of this module."""
+    app.command()(validate)
+    app.command()(fit)
+
+
+def validate(
+    table: Annotated[
+        Path | None, typer.Argument(metavar="[FILE.csv]", help="Measured runs; the bundled ones when left out.")
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="COLUMN=VALUE[,VALUE]", help="Only rows that hold this; may be repeated."),
+    ] = None,
+    json: Json = False,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with charts too.")] = None,
+) -> None:
+    """Hold predictions against measured runs: how far off, on what, and why."""
+    from ridgeline.calibrate.validate import validate as library
+    from ridgeline.report.validate import draw_validation, validation_sheet
+
+    found = library(table, where or ())
+    if html is not None:
+        from ridgeline.core.files import write_text
+        from ridgeline.report.validate_html import page
+
+        write_text(html, page(found, table.name if table else "the bundled rows"))
+    if json:
+        typer.echo(codec.dumps(validation_sheet(found), indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    from rich.console import Console
+
+    draw_validation(found, Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160))
+
+
+def fit(
+    json: Json = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A few rounds, no ablation; print, write nothing.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Fit nothing: fail if the tables in the documentation are out of date.")
+    ] = False,
+) -> None:
+    """Derive the shipped parameters again from the bundled runs, cross-validated, and write every table of them."""
+    # one thread a process: small factorisations are ten times slower when threads wait for each other
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    from ridgeline.report import accuracy
+
+    if check:
+        stale = accuracy.check()
+        for line in stale[:20]:
+            typer.echo(f"ridgeline: {line}", err=True)
+        if stale:
+            typer.echo("ridgeline: run `ridgeline fit` and commit what it writes", err=True)
+            raise typer.Exit(1)
+        typer.echo("accuracy tables are as the shipped parameters give them")
+        return
+    root = None if quick else accuracy.checkout()
+    sheet = _refit(quick, root)
+    if json:
+        typer.echo(codec.dumps(sheet, indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        typer.echo(accuracy.sets_table(sheet))
+
+
+def _refit(quick: bool, root: Path | None) -> dict[str, object]:
+    """Fit with a progress bar on standard error; write where there is a checkout to write to."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.report.accuracy import write_tables
+
+    try:
+        from ridgeline.calibrate.refit import refit, write_parameters
+    except ModuleNotFoundError as missing:
+        lack = Problem(path="fit", given=f"no module {missing.name}", expected="scipy", todo="`pip install scipy`")
+        raise InputError(lack) from None
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        shown = bar.add_task("fitting", total=None)
+
+        def tell(what: str, done: int, total: int) -> None:
+            bar.update(shown, description=f"fitting {what}", completed=done, total=total)
+
+        found = refit(quick=quick, progress=tell)
+    if root is not None:
+        write_parameters(found)
+        for path in write_tables(found.accuracy, root):
+            typer.echo(f"wrote {path.relative_to(root)}", err=True)
+    return found.accuracy

@@ -1,0 +1,1 @@
+"""Op x chip -> seconds: a few named physical rates, and how ops are priced with them."""

@@ -1,0 +1,148 @@
+"""The fitted numbers: what each is physically, its unit, its plausible range, and how a calibration sets it.
+
+A parameter has one value for everything, moved for a family of chips, a chip, or an engine where runs say so. It is
+held as an offset x from its default on a scale that cannot leave the plausible range:
+
+    value = low * (high / low) ** sigmoid(x0 + x)          x0 puts the default at x = 0
+
+so a chip or an engine nobody measured gets the common value, and no fit can leave physics.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import exp, log
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from ridgeline.hardware.load import CHIPS
+from ridgeline.plan.engine import ENGINES
+
+Owner = Literal["family", "chip", "kin", "engine"]
+# how far, in units of x, the members of each may differ: chips by family first, engines by the software they share
+APART: Mapping[Owner, float] = MappingProxyType({"family": 1.4, "chip": 0.7, "kin": 1.1, "engine": 0.7})
+SHIPPED = Path(__file__).parent / "calibration.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One fitted number.
+
+    per     what it may differ by: chip (and its family), engine (and its kin), or nothing
+    spread  how far the common value may move, in units of x
+    group   what an ablation switches off together
+    """
+
+    name: str
+    unit: str
+    low: float
+    default: float
+    high: float
+    meaning: str
+    group: str
+    per: tuple[Owner, ...] = ()
+    spread: float = 1.0
+
+    def value(self, offset: float) -> float:
+        """The number at an offset.
+
+        >>> round(PARAMETERS["memory"].value(0.0), 3)
+        0.82
+        """
+        at = log(self.default / self.low) / log(self.high / self.low)
+        return self.low * exp(log(self.high / self.low) / (1 + exp(-(log(at / (1 - at)) + offset))))
+
+
+def _p(name: str, unit: str, rng: tuple[float, float, float], group: str, per: str, meaning: str) -> Parameter:
+    low, default, high = rng
+    wanted = [part for word in per.split() for part in (("family", "chip") if word == "chip" else ("kin", "engine"))]
+    owners = tuple(owner for owner in APART if owner in wanted)
+    return Parameter(
+        name=name, unit=unit, low=low, default=default, high=high, group=group, per=owners, meaning=meaning
+    )
+
+
+_LIST = (
+    _p(
+        "matmul_wide", "of peak", (0.5, 0.72, 0.95), "compute", "chip", "sustained share of the peak, 16 bits and wider"
+    ),
+    _p("matmul_8", "of peak", (0.35, 0.62, 0.9), "compute", "chip engine", "the same for 8-bit formats"),
+    _p("matmul_4", "of peak", (0.25, 0.48, 0.8), "compute", "chip", "the same for 4-bit formats"),
+    _p(
+        "attention",
+        "of peak",
+        (0.15, 0.5, 0.85),
+        "compute",
+        "chip engine",
+        "flash attention forward, of the 16-bit peak",
+    ),
+    _p("experts", "of product", (0.4, 0.85, 1.0), "compute", "engine", "grouped expert products against a single one"),
+    _p("scan", "of peak", (0.03, 0.2, 0.6), "compute", "", "chunked linear scans, of the 16-bit peak"),
+    _p("attention_back", "of forward", (0.4, 0.85, 1.3), "compute", "", "flash attention backward against forward"),
+    _p("memory", "of peak", (0.6, 0.82, 0.95), "memory", "chip", "sustained share of main memory's rate"),
+    _p("traffic", "x", (0.7, 1.2, 3.0), "memory", "engine", "memory traffic of the software against the ops' own"),
+    _p("near", "of link", (0.35, 0.75, 1.1), "network", "chip", "share of the innermost links a large collective gets"),
+    _p("far", "of link", (0.3, 0.7, 1.0), "network", "chip", "the same beyond the innermost domain"),
+    _p("near_step", "s", (2e-6, 8e-6, 30e-6), "network", "", "time of one step of a small collective inside a domain"),
+    _p("far_step", "s", (5e-6, 18e-6, 60e-6), "network", "", "the same between domains"),
+    _p("kernel", "s", (1e-6, 2.5e-6, 6e-6), "host", "", "chip idles around each kernel"),
+    _p("host", "s", (4e-6, 40e-6, 100e-6), "host", "engine", "host issues one kernel of an eager program"),
+    _p("wait", "s", (20e-6, 80e-6, 600e-6), "host", "", "host learns how many tokens each expert got"),
+    _p("hidden_tp", "share", (0.1, 0.6, 0.95), "overlap", "", "tensor-parallel communication hidden where overlapped"),
+    _p("hidden_dp", "share", (0.1, 0.8, 0.99), "overlap", "", "gradient exchange that can hide behind compute"),
+    _p("hidden_shard", "share", (0.2, 0.8, 0.99), "overlap", "engine", "gathering of sharded weights that can hide"),
+    _p("hidden_moe", "share", (0.1, 0.6, 0.95), "overlap", "", "expert dispatch hidden where overlapped"),
+    _p("bubble", "x", (0.7, 1.0, 1.15), "pipeline", "", "pipeline bubble against the schedule's own"),
+    _p(
+        "jitter",
+        "per doubling",
+        (0.0005, 0.004, 0.02),
+        "scale",
+        "",
+        "step lost to the slowest node, per doubling of nodes",
+    ),
+    _p("fixed", "s", (0.0001, 0.003, 0.03), "scale", "engine", "a step costs this whatever it does"),
+)
+PARAMETERS: Mapping[str, Parameter] = MappingProxyType({item.name: item for item in _LIST})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Offsets by `name` and by `name/chip` or `name/engine`; what is absent is zero."""
+
+    offsets: Mapping[str, float]
+    source: str = "defaults"
+
+    def value(self, name: str, chip: str, engine: str) -> float:
+        """The parameter's value for one chip under one engine."""
+        item, own = PARAMETERS[name], owners(chip, engine)
+        moved = sum(self.offsets.get(f"{name}/{own[owner]}", 0.0) for owner in item.per if own[owner])
+        return item.value(self.offsets.get(name, 0.0) + moved)
+
+    def knows(self, chip: str, engine: str) -> tuple[bool, bool]:
+        """Whether runs on this chip, and of this engine, took part in the fit."""
+        keys = {key.partition("/")[2] for key in self.offsets}
+        return chip in keys, engine in keys
+
+
+@cache
+def owners(chip: str, engine: str) -> Mapping[Owner, str]:
+    """What a scenario's parameters may differ by: its chip, the chip's family, its engine, the engine's family.
+
+    >>> dict(owners("h200-sxm", "nemo"))
+    {'family': 'hopper*', 'chip': 'h200-sxm', 'kin': 'megatron-core*', 'engine': 'nemo'}
+    """
+    family = CHIPS[chip].family if chip in CHIPS else ""
+    kin = ENGINES[engine].family if engine in ENGINES else ""
+    return {"family": family and f"{family}*", "chip": chip, "kin": kin and f"{kin}*", "engine": engine}
+
+
+@cache
+def shipped() -> Calibration:
+    """The calibration that comes with Ridgeline, fitted by `ridgeline fit` on the bundled rows."""
+    table = json.loads(SHIPPED.read_text(encoding="utf-8"))
+    return Calibration(offsets=MappingProxyType(table["offsets"]), source=table["source"])

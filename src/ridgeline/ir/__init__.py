@@ -1,0 +1,1 @@
+"""What one rank executes, as data: ops and the program they make."""

@@ -1,0 +1,98 @@
+"""The closed union of ops a rank executes. Sizes are numbers, or arrays over candidate plans of one structure.
+
+    MatMul       a matrix product, or a group of equal ones in one kernel
+    Attend       the score part of attention between its projections
+    Stream       work bound by memory traffic: norms, activations, casts, optimizer, copies
+    Collective   communication among the ranks of one axis
+
+Nothing here knows a chip: `cost` prices ops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Num: TypeAlias = int | float | NDArray[np.float64]
+
+CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
+Axis = Literal["tp", "cp", "dp", "ep", "edp", "pp", "shard", "replica", "host"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatMul:
+    """`groups` products of (m x k) by (k x n); flops = 2 m n k groups.
+
+    peak        key of the chip's peak it runs at
+    in_bytes    bytes of one input element
+    out_bytes   bytes of one output element, twice that when it is read back to be added to
+    """
+
+    label: str
+    m: Num
+    n: Num
+    k: Num
+    groups: Num = 1
+    peak: str = "bf16"
+    in_bytes: float = 2.0
+    out_bytes: float = 2.0
+
+    @property
+    def flops(self) -> Num:
+        """Two per multiply-add."""
+        return 2 * self.m * self.n * self.k * self.groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attend:
+    """Attention scores, softmax and weighted values of one block, forward or backward.
+
+    flops        executed flops (causal work counted as far as it is executed)
+    stream_bytes bytes it moves: operands once for a flash kernel, the score matrices too when it is unfused
+    head_dim     width of a head, which sets how well matrix units are used
+    scan         a linear scan in chunks instead of scores
+    """
+
+    label: str
+    flops: Num
+    stream_bytes: Num
+    head_dim: int
+    backward: bool = False
+    flash: bool = True
+    scan: bool = False
+    kernels: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """Memory-bound work: bytes moved, kernels it takes, and how often the host must see a result before going on."""
+
+    label: str
+    stream_bytes: Num
+    kernels: float = 1.0
+    waits: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """Communication of one rank's group.
+
+    payload_bytes  the full tensor: what all ranks hold together after an all-gather, before a reduce-scatter;
+                   for an all-to-all, what one rank holds
+    ranks, stride  size of the group and the distance between neighbours in rank numbers
+    spread         for an all-to-all of token copies that sends a token once per domain: copies per token
+    """
+
+    label: str
+    kind: CollectiveKind
+    axis: Axis
+    payload_bytes: Num
+    ranks: Num
+    stride: Num = 1
+    spread: float = 0.0
+
+
+Op: TypeAlias = MatMul | Attend | Stream | Collective

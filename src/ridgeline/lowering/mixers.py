@@ -1,0 +1,281 @@
+"""Turn a sequence mixer into the ops of its forward and backward on one rank."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from ridgeline.ir.ops import Attend, Collective, MatMul, Num, Op
+from ridgeline.lowering.parts import Passes
+from ridgeline.lowering.shape import (
+    Shape,
+    adapters,
+    input_gradient,
+    matmul,
+    stream,
+    tensor_collective,
+    weight_gradient,
+)
+from ridgeline.models.facts import mean_visible
+from ridgeline.models.params import mixer_params
+from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mixer
+
+SCORE_PASSES = (6.0, 9.0)  # reads and writes of a score matrix, forward and backward, with a fused masked softmax
+LOOSE_SCORE_PASSES = (11.0, 14.0)  # the same, scale, mask, softmax and dropout each on their own
+FLASH_TILE = 128  # queries and keys a flash kernel handles at once
+SCAN_CHUNK = 128  # tokens a state-space kernel handles at once
+
+
+def lower_mixer(shape: Shape, mixer: Mixer) -> Passes:
+    """Projections, the part between them, and the tensor-parallel communication around both."""
+    match mixer:
+        case Attention():
+            return _attention(shape, mixer)
+        case LatentAttention():
+            return _latent(shape, mixer)
+        case Mamba2():
+            return _mamba2(shape, mixer)
+        case GatedDeltaNet():
+            return _delta(shape, mixer)
+        case _:
+            assert_never(mixer)
+
+
+def _attention(shape: Shape, mixer: Attention) -> Passes:
+    tp, tokens, hidden = shape.degrees.tp, shape.tokens, shape.model.hidden
+    wide = mixer.heads * mixer.head_dim
+    kv = mixer.kv_heads * (mixer.head_dim + mixer.value_dim)
+    qkv = matmul(shape, "qkv", tokens, (wide * (1 + mixer.gate) + kv) / tp, hidden)
+    out = matmul(shape, "attention out", tokens, hidden, mixer.heads * mixer.value_dim / tp)
+    scores = _scores(shape, mixer.heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked))
+    rotary = _rotary(shape, tokens * (wide + mixer.kv_heads * mixer.head_dim) / tp, mixer)
+    exchange = _context_exchange(shape, kv, mixer.heads * (mixer.head_dim + mixer.value_dim))
+    kept = tokens * (2 * wide + kv) / tp * shape.precision.activations.bytes_per_element
+    return _assembled(shape, mixer, [qkv], [out], rotary, scores, exchange, kept)
+
+
+def _latent(shape: Shape, mixer: LatentAttention) -> Passes:
+    tp, tokens, hidden = shape.degrees.tp, shape.tokens, shape.model.hidden
+    qk = mixer.nope_dim + mixer.rope_dim
+    inner: list[MatMul] = []
+    down = mixer.kv_rank + mixer.rope_dim + mixer.q_rank
+    inner.append(matmul(shape, "latent down", tokens, down, hidden))
+    q_in = mixer.q_rank or hidden
+    inner.append(matmul(shape, "query up", tokens, mixer.heads * qk / tp, q_in))
+    inner.append(
+        matmul(shape, "key-value up", tokens, mixer.heads * (mixer.nope_dim + mixer.v_dim) / tp, mixer.kv_rank)
+    )
+    out = matmul(shape, "attention out", tokens, hidden, mixer.heads * mixer.v_dim / tp)
+    scores = _scores(shape, mixer.heads, qk, mixer.v_dim, (0, False))
+    rotary: list[Op] = [
+        stream(shape, "latent norms", tokens * down, 4.0, 2.0),
+        stream(shape, "rotary and concat", tokens * mixer.heads * qk / tp, 2.0, 3.0),
+    ]
+    exchange = _context_exchange(shape, mixer.heads * (qk + mixer.v_dim), mixer.heads * (qk + mixer.v_dim))
+    kept = (
+        tokens * (down + mixer.heads * (2 * qk + 2 * mixer.v_dim) / tp) * shape.precision.activations.bytes_per_element
+    )
+    return _assembled(shape, mixer, inner, [out], rotary, scores, exchange, kept)
+
+
+def _mamba2(shape: Shape, mixer: Mamba2) -> Passes:
+    tp, tokens, hidden = shape.degrees.tp, shape.tokens, shape.model.hidden
+    conv = mixer.inner + 2 * mixer.groups * mixer.state
+    project = matmul(shape, "state in", tokens, (mixer.inner + conv + mixer.heads) / tp, hidden)
+    out = matmul(shape, "state out", tokens, hidden, mixer.inner / tp)
+    flops = (
+        tokens * mixer.inner / tp * (4 * mixer.state + 2 * SCAN_CHUNK)
+        + tokens * 2 * mixer.groups * SCAN_CHUNK * mixer.state / tp
+    )
+    scan = _scan(shape, flops, tokens * (3 * mixer.inner + conv) / tp, mixer.head_dim)
+    around: list[Op] = [
+        stream(shape, "convolution", tokens * conv / tp, 2.0),
+        stream(shape, "gated norm", tokens * mixer.inner / tp, 4.0, 2.0),
+    ]
+    kept = tokens * (2 * conv + 2 * mixer.inner) / tp * shape.precision.activations.bytes_per_element
+    return _assembled(shape, mixer, [project], [out], around, scan, [], kept)
+
+
+def _delta(shape: Shape, mixer: GatedDeltaNet) -> Passes:
+    tp, tokens, hidden = shape.degrees.tp, shape.tokens, shape.model.hidden
+    key, value = mixer.key_heads * mixer.key_dim, mixer.value_heads * mixer.value_dim
+    project = matmul(shape, "delta in", tokens, (2 * key + 2 * value + 2 * mixer.value_heads) / tp, hidden)
+    out = matmul(shape, "delta out", tokens, hidden, value / tp)
+    flops = (
+        tokens
+        * mixer.value_heads
+        / tp
+        * (6 * mixer.key_dim * mixer.value_dim + 2 * SCAN_CHUNK * (mixer.key_dim + mixer.value_dim))
+    )
+    scan = _scan(shape, flops, tokens * (4 * key + 4 * value) / tp, mixer.key_dim)
+    around: list[Op] = [
+        stream(shape, "convolution", tokens * (2 * key + value) / tp, 2.0),
+        stream(shape, "gated norm", tokens * value / tp, 4.0, 2.0),
+    ]
+    kept = tokens * (4 * key + 4 * value) / tp * shape.precision.activations.bytes_per_element
+    return _assembled(shape, mixer, [project], [out], around, scan, [], kept)
+
+
+def _scores(shape: Shape, heads: int, qk: int, value: int, seen: tuple[int, bool]) -> tuple[list[Op], list[Op]]:
+    """Forward and backward of the score part. Flash executes what is visible; unfused all of it, through memory."""
+    tokens, tp = shape.tokens, shape.degrees.tp
+    tile = FLASH_TILE if seen[0] else FLASH_TILE / 2  # whole tiles are worked on at the edges of what is visible
+    visible = mean_visible(shape.seq, seen[0], seen[1]) + tile if shape.flash else float(shape.seq)
+    forward = 2 * tokens * visible * heads / tp * (qk + value)
+    size = shape.precision.activations.bytes_per_element
+    operands = tokens * heads / tp * (2 * qk + 2 * value) * size
+    if shape.flash:
+        backward = forward * 2.5  # five products for two, one of them the recomputed scores
+        return (
+            [Attend(label="attention", flops=forward, stream_bytes=operands, head_dim=qk)],
+            [
+                Attend(
+                    label="attention dX",
+                    flops=backward,
+                    stream_bytes=3 * operands,
+                    head_dim=qk,
+                    backward=True,
+                    kernels=2,
+                )
+            ],
+        )
+    passes = SCORE_PASSES if "masked-softmax" in shape.fuses else LOOSE_SCORE_PASSES
+    scores = tokens * shape.seq * heads / tp * size
+    kernels = 10 if "masked-softmax" in shape.fuses else 14  # transposes and dropout among them
+    return (
+        [
+            Attend(
+                label="attention", flops=forward, stream_bytes=operands + passes[0] * scores,
+                head_dim=qk, flash=False, kernels=kernels,
+            )
+        ],
+        [
+            Attend(
+                label="attention dX", flops=2 * forward, stream_bytes=2 * operands + passes[1] * scores,
+                head_dim=qk, backward=True, flash=False, kernels=kernels + 6,
+            )
+        ],
+    )  # fmt: skip
+
+
+def _scan(shape: Shape, flops: Num, elements: Num, head_dim: int) -> tuple[list[Op], list[Op]]:
+    """A chunked linear scan: matrix work in small tiles, and its operands through memory several times."""
+    size = shape.precision.activations.bytes_per_element
+    return (
+        [Attend(label="scan", flops=flops, stream_bytes=2 * elements * size, head_dim=head_dim, scan=True, kernels=5)],
+        [
+            Attend(
+                label="scan dX",
+                flops=2.5 * flops,
+                stream_bytes=5 * elements * size,
+                head_dim=head_dim,
+                backward=True,
+                scan=True,
+                kernels=8,
+            )
+        ],
+    )
+
+
+def _rotary(shape: Shape, elements: Num, mixer: Attention) -> list[Op]:
+    ops: list[Op] = []
+    if mixer.positions == "rope":
+        fused = "rotary" in shape.fuses or "elementwise" in shape.fuses
+        ops.append(stream(shape, "rotary", elements, 2.0 if fused else 7.0, 1.0 if fused else 6.0))
+    if mixer.qk_norm != "none":
+        ops.append(stream(shape, "query-key norm", elements, 2.0, 2.0))
+    return ops
+
+
+def _context_exchange(shape: Shape, kv: Num, heads: Num) -> list[Op]:
+    """Context parallelism: keys and values travel round the ring, or heads are exchanged for sequence."""
+    cp, size = shape.degrees.cp, shape.precision.activations.bytes_per_element
+    if isinstance(cp, int) and cp == 1:
+        return []
+    tokens, tp = shape.tokens, shape.degrees.tp
+    if shape.ring:
+        payload = tokens * cp * kv / tp * size
+        return [
+            Collective(label="context ring", kind="all-gather", axis="cp", payload_bytes=payload, ranks=cp, stride=tp)
+        ]
+    payload = tokens * (heads + kv) / tp * size
+    return [
+        Collective(label="context exchange", kind="all-to-all", axis="cp", payload_bytes=payload, ranks=cp, stride=tp)
+    ]
+
+
+def _assembled(
+    shape: Shape, mixer: Mixer, into: list[MatMul], out_of: list[MatMul], around: list[Op],
+    core: tuple[list[Op], list[Op]], exchange: list[Op], kept: Num,
+) -> Passes:  # fmt: skip
+    """A mixer from its products, its core and what stands around it, tensor-parallel communication included."""
+    grad = gradient_bytes(shape)
+    split = isinstance(shape.degrees.tp, int) and shape.degrees.tp == 1
+    enter, leave = ([], []) if split else boundary(shape)
+    products = [*into, *out_of]
+    forward = [*enter, *into, *around, *exchange, *core[0], *out_of, *leave]
+    backward = [*leave_gradient(shape, split), *map(input_gradient, out_of), *core[1], *exchange, *around]
+    backward += [*map(input_gradient, reversed(into)), *enter_gradient(shape, split)]
+    low, adapted = adapters(shape, products)
+    trained = low if shape.frozen else products
+    weights = [weight_gradient(op, grad) for op in reversed(trained)]
+    return Passes(
+        forward=(*casts(shape, into), *forward, *low),
+        backward_input=(*casts(shape, out_of), *map(input_gradient, low), *backward),
+        adapters=adapted,
+        backward_weight=tuple(weights),
+        again=tuple(core[0]),
+        kept=kept + _score_bytes(shape, mixer),
+        kept_again=kept,
+        params=mixer_params(mixer, shape.model.hidden) / shape.degrees.tp,
+    )
+
+
+def _score_bytes(shape: Shape, mixer: Mixer) -> Num:
+    """What unfused attention keeps of its score matrices: scores, softmax and a mask."""
+    if shape.flash or not isinstance(mixer, (Attention, LatentAttention)):
+        return 0
+    return shape.tokens * shape.seq * mixer.heads / shape.degrees.tp * 5
+
+
+def gradient_bytes(shape: Shape) -> float:
+    """Bytes of one element of the gradient buffer."""
+    return (shape.precision.gradients or shape.engine.gradients).bytes_per_element
+
+
+def boundary(shape: Shape) -> tuple[list[Op], list[Op]]:
+    """Forward communication at the entry and the exit of a tensor-parallel part."""
+    elements = shape.tokens * shape.model.hidden
+    if shape.sequence_parallel:
+        return (
+            [tensor_collective(shape, "gather tokens", "all-gather", elements)],
+            [tensor_collective(shape, "scatter tokens", "reduce-scatter", elements)],
+        )
+    return [], [tensor_collective(shape, "sum over ranks", "all-reduce", elements)]
+
+
+def leave_gradient(shape: Shape, alone: bool) -> list[Op]:
+    """Backward communication at the exit, which the backward enters first."""
+    if alone or not shape.sequence_parallel:
+        return []
+    return [tensor_collective(shape, "gather gradients", "all-gather", shape.tokens * shape.model.hidden)]
+
+
+def enter_gradient(shape: Shape, alone: bool) -> list[Op]:
+    """Backward communication at the entry; with sequence parallelism the input is gathered once more for dW."""
+    if alone:
+        return []
+    elements = shape.tokens * shape.model.hidden
+    if not shape.sequence_parallel:
+        return [tensor_collective(shape, "sum gradients", "all-reduce", elements)]
+    again = [] if shape.frozen else [tensor_collective(shape, "gather tokens again", "all-gather", elements)]
+    return [*again, tensor_collective(shape, "scatter gradients", "reduce-scatter", elements)]
+
+
+def casts(shape: Shape, products: list[MatMul]) -> list[Op]:
+    """Casting the inputs of narrow products: read wide, write narrow twice (as it is and transposed)."""
+    if not shape.narrow:
+        return []
+    wide, narrow = shape.precision.activations.bytes_per_element, shape.precision.compute.bytes_per_element
+    read = wide * (2 if shape.precision.scaling == "row" else 0 if "norm" in shape.fuses else 1)
+    passes = (2 * narrow + read) / wide
+    return [stream(shape, f"cast for {op.label}", op.m * op.k * op.groups, passes, 1.0) for op in products]

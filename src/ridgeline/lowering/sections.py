@@ -1,0 +1,150 @@
+"""Turn a model's distinct blocks and its two ends into sections: what one rank executes for one microbatch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ridgeline.ir.ops import MatMul, Op, Stream
+from ridgeline.ir.program import Kept, Section
+from ridgeline.lowering.ffn import lower_ffn
+from ridgeline.lowering.mixers import gradient_bytes, lower_mixer
+from ridgeline.lowering.parts import Passes
+from ridgeline.lowering.shape import Shape, input_gradient, plain_matmul, stream, weight_gradient
+from ridgeline.models.spec import Block, Moe
+from ridgeline.plan.engine import RecomputeKind
+
+
+def lower_block(shape: Shape, block: Block, kind: RecomputeKind) -> Section:
+    """One layer with its norms and residuals, under one kind of recompute."""
+    mixer = lower_mixer(shape, block.mixer) if block.mixer else Passes()
+    ffn = lower_ffn(shape, block.ffn) if block.ffn else Passes()
+    norms, norms_back = _norms(shape, block)
+    forward = (*norms, *mixer.forward, *ffn.forward)
+    params = mixer.params + ffn.params + block.norms * shape.model.hidden
+    section = Section(
+        name="block",
+        forward=forward,
+        backward_input=(*ffn.backward_input, *mixer.backward_input, *norms_back),
+        backward_weight=(*ffn.backward_weight, *mixer.backward_weight),
+        params=params,
+        expert_params=ffn.expert_params,
+        trained=mixer.adapters + ffn.adapters
+        if shape.frozen
+        else mixer.params + ffn.params + block.norms * shape.model.hidden,
+        kept=_kept(shape, mixer, ffn, block),
+    )
+    return _recomputed(shape, section, mixer, ffn, kind, isinstance(block.ffn, Moe))
+
+
+def _norms(shape: Shape, block: Block) -> tuple[list[Op], list[Op]]:
+    """Norms and residual additions; where nothing fuses them they read and write more."""
+    elements = shape.split_tokens * shape.model.hidden
+    parts = (block.mixer is not None) + (block.ffn is not None)
+    norm_fused = "norm" in shape.fuses or "elementwise" in shape.fuses
+    add_fused = "bias-dropout-add" in shape.fuses or "elementwise" in shape.fuses
+    norm, norm_back = (2.0, 4.0) if norm_fused else (6.0, 9.0)
+    add = 3.0 if add_fused else 5.0
+    forward: list[Op] = [
+        stream(shape, "norm", elements * block.norms, norm, block.norms * (1.0 if norm_fused else 5.0)),
+        stream(shape, "residual", elements * parts, add, parts * (1.0 if add_fused else 2.0)),
+    ]
+    backward: list[Op] = [
+        stream(shape, "norm dX", elements * block.norms, norm_back, block.norms * (2.0 if norm_fused else 6.0)),
+        stream(shape, "residual dX", elements * parts, add, float(parts)),
+    ]
+    return forward, backward
+
+
+def _kept(shape: Shape, mixer: Passes, ffn: Passes, block: Block) -> Kept:
+    size = shape.precision.activations.bytes_per_element
+    elements = shape.split_tokens * shape.model.hidden
+    parts = (block.mixer is not None) + (block.ffn is not None)
+    return Kept(inputs=elements * size, attention=mixer.kept, mlp=ffn.kept, norms=elements * size * (2 * parts - 1))
+
+
+def _recomputed(
+    shape: Shape, section: Section, mixer: Passes, ffn: Passes, kind: RecomputeKind, experts: bool
+) -> Section:
+    """What runs again before the backward, and what is kept instead."""
+    if kind == "full":
+        return replace(section, recompute=section.forward, kept=Kept(inputs=section.kept.inputs))
+    if kind == "none":
+        return section
+    parts = shape.recompute.parts
+    again: tuple[Op, ...] = ()
+    kept = section.kept
+    if "attention" in parts or "mixer" in parts:
+        whole = "mixer" in parts
+        again += mixer.forward if whole else mixer.again
+        kept = replace(kept, attention=0 if whole else mixer.kept_again)
+    if "latent-up" in parts and "mixer" not in parts:
+        again += tuple(op for op in mixer.forward if isinstance(op, MatMul) and op.label.endswith(" up"))
+    if ("moe" if experts else "mlp") in parts:
+        again += ffn.forward
+        kept = replace(kept, mlp=0)
+    elif "activation" in parts:
+        again += ffn.again
+        kept = replace(kept, mlp=ffn.kept_again)
+    if "alternate" in parts:
+        again += _alternate(section.forward)
+        kept = replace(kept, attention=kept.attention / 2, mlp=kept.mlp / 2, norms=0)
+    if "norm" in parts:
+        again += section.forward[:1]
+        kept = replace(kept, norms=0)
+    return replace(section, recompute=again, kept=kept)
+
+
+def _alternate(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """Everything but communication, attention and every second product: what an op-level policy runs again."""
+    again: list[Op] = []
+    products = 0
+    for op in ops:
+        if isinstance(op, MatMul):
+            products += 1
+            if products % 2 == 0:
+                again.append(op)
+        elif isinstance(op, Stream):
+            again.append(op)
+    return tuple(again)
+
+
+def lower_embedding(shape: Shape) -> Section:
+    """Looking up token rows, and adding up their gradients."""
+    model, tp = shape.model, shape.degrees.tp
+    width = model.embedding.width or model.hidden
+    elements = shape.split_tokens * width
+    rows = (model.vocab + model.embedding.positions) * width
+    forward = (stream(shape, "embedding", elements, 2.0, 2.0),)
+    backward = () if shape.frozen else (stream(shape, "embedding dW", elements, 4.0, 3.0),)
+    return Section(
+        name="embedding",
+        forward=forward,
+        backward_input=(),
+        backward_weight=backward,
+        params=rows / tp,
+        trained=0 if shape.frozen else rows / tp,
+        kept=Kept(inputs=shape.split_tokens * 8),
+    )
+
+
+def lower_head(shape: Shape) -> Section:
+    """Final norm, logits and loss. Logits are worked on in 32 bits by the loss unless it is fused with the product."""
+    model, tp, tokens = shape.model, shape.degrees.tp, shape.tokens
+    padded = -(-model.vocab // shape.engine.vocab_multiple) * shape.engine.vocab_multiple
+    logits = plain_matmul(shape, "logits", tokens, padded / tp, model.hidden)
+    values = tokens * padded / tp
+    fused = {"cross-entropy", "linear-cross-entropy", "elementwise"} & shape.fuses
+    passes = 3.0 if fused else 7.0
+    loss = stream(shape, "loss", values, 2 * passes, 2.0 if fused else 8.0)
+    norm = stream(shape, "final norm", shape.split_tokens * model.hidden, 2.0)
+    grad = gradient_bytes(shape)
+    chunked = "linear-cross-entropy" in shape.fuses
+    return Section(
+        name="head",
+        forward=(norm, logits, loss),
+        backward_input=(stream(shape, "loss dX", values, 3.0), input_gradient(logits)),
+        backward_weight=() if shape.frozen else (weight_gradient(logits, grad),),
+        params=0 if model.embedding.tied else model.vocab * model.hidden / tp,
+        trained=0 if model.embedding.tied or shape.frozen else model.vocab * model.hidden / tp,
+        kept=Kept(inputs=shape.split_tokens * model.hidden * 2, logits=0 if chunked else values * (6 if fused else 10)),
+    )

@@ -1,0 +1,152 @@
+"""Turn the sheet of `docs/accuracy.json` into the tables of the documentation, and check that they still hold.
+
+docs/accuracy.json           every figure
+docs/concepts/accuracy.md    all tables, each between <!-- NAME --> and <!-- /NAME -->
+README.md                    the table of sets, where it has the markers
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.calibrate.accuracy import accuracy_of, differences
+from ridgeline.calibrate.validate import Validation, shipped, validate
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import read_text, write_text
+from ridgeline.report.validate import percent
+
+Sheet = dict[str, Any]
+FIGURES = Path("docs") / "accuracy.json"
+PAGES = (Path("docs") / "concepts" / "accuracy.md", Path("README.md"))
+MEASURES = MappingProxyType({"mape": "mean", "median_ape": "median", "coverage90": "inside the interval"})
+
+
+def checkout() -> Path:
+    """The folder of the source checkout this package runs from; parameters and tables are written nowhere else."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / "pyproject.toml").is_file() or not (root / "docs").is_dir():
+        raise InputError(
+            Problem(
+                path="ridgeline fit",
+                given="an installed package",
+                expected="a source checkout: it writes parameters and documentation",
+                todo="clone the repository and `pip install -e .`; --quick fits without writing",
+            )
+        )
+    return root
+
+
+def write_tables(sheet: Sheet, root: Path) -> list[Path]:
+    """Write the figures and every table of them; pages without markers stay as they are."""
+    written = [root / FIGURES]
+    write_text(root / FIGURES, json.dumps(sheet, indent=1) + "\n")
+    for page in PAGES:
+        path = root / page
+        old = read_text(path) if path.is_file() else ""
+        new = with_tables(old, sheet)
+        if new != old:
+            write_text(path, new)
+            written.append(path)
+    return written
+
+
+def check(root: Path | None = None, found: Validation | None = None) -> list[str]:
+    """What is out of date: figures that the shipped parameters no longer give, and pages that show other figures."""
+    root = checkout() if root is None else root
+    sheet = json.loads(read_text(root / FIGURES))
+    fresh = accuracy_of(validate() if found is None else found, shipped())
+    stale = differences({name: sheet.get(name) for name in fresh}, fresh)
+    for page in PAGES:
+        path = root / page
+        if path.is_file() and with_tables(text := read_text(path), sheet) != text:
+            stale.append(f"{page} shows other figures than {FIGURES}")
+    return stale
+
+
+def with_tables(text: str, sheet: Sheet) -> str:
+    """A page with the tables between its markers taken from the sheet.
+
+    >>> with_tables("a <!-- nothing --> b", {})
+    'a <!-- nothing --> b'
+    """
+    for name, table in TABLES.items():
+        marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        if marked.search(text):
+            made = table(sheet)
+            text = marked.sub(lambda found, made=made: f"{found[1]}{made}\n{found[2]}", text)  # type: ignore[misc]
+    return text
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)
+
+
+def sets_table(sheet: Sheet) -> str:
+    """Set, target, reached."""
+    lines = list(sheet["sets"])
+    if "left_out_sources" in sheet:
+        lines.insert(3, sheet["left_out_sources"]["figure"])
+    rows = []
+    for item in lines:
+        low, high = item["target"]
+        target = f"{low * 100:g}–{high * 100:g} %" if low else f"≤ {high * 100:g} %"
+        name, measure = item["set"], MEASURES[item["measure"]]
+        reached = percent(item["reached"])
+        rows.append((f"{name}, {measure}", str(item["rows"]), target, reached if item["met"] else f"**{reached}**"))
+    return _table(("set", "rows", "target", "reached"), rows)
+
+
+def _sources_table(sheet: Sheet) -> str:
+    held, out = sheet["groups"]["source"], sheet.get("left_out_sources", {}).get("sources", {})
+    rows = [
+        (name, str(item["n"]), percent(item["mape"]), percent(out.get(name, {}).get("mape")))
+        for name, item in held.items()
+    ]
+    return _table(("source", "rows", "group left out", "whole source left out"), rows)
+
+
+def _groups_table(sheet: Sheet) -> str:
+    rows = [
+        (grouping, name, str(item["n"]), percent(item["mape"]))
+        for grouping in ("accelerator", "framework", "arch")
+        for name, item in sheet["groups"][grouping].items()
+    ]
+    return _table(("by", "name", "rows", "mean"), rows)
+
+
+def _ablation_table(sheet: Sheet) -> str:
+    rows = [
+        (item["group"], ", ".join(item["parameters"]), percent(item["mape"]), f"{item['buys'] * 100:+.1f} points")
+        for item in sheet.get("ablation", ())
+    ]
+    return _table(("group", "parameters held at their defaults", "headline mean", "what fitting them buys"), rows)
+
+
+def _parameters_table(sheet: Sheet) -> str:
+    rows = []
+    for item in sheet["parameters"]:
+        spread = " to ".join(_value(value) for value in item["range"]) + f" by {item['per']}" if item["range"] else ""
+        plausible = " to ".join(_value(value) for value in item["plausible"])
+        rows.append((item["name"], item["unit"], _value(item["value"]), spread, plausible, item["meaning"]))
+    return _table(("parameter", "unit", "value", "range", "plausible", "meaning"), rows)
+
+
+def _value(value: float) -> str:
+    return f"{value:.3g}"
+
+
+TABLES: Mapping[str, Callable[[Sheet], str]] = MappingProxyType(
+    {
+        "accuracy": sets_table,
+        "accuracy-sources": _sources_table,
+        "accuracy-groups": _groups_table,
+        "accuracy-ablation": _ablation_table,
+        "accuracy-parameters": _parameters_table,
+    }
+)

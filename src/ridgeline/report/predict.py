@@ -1,0 +1,216 @@
+"""Turn a Prediction into a sheet of facts, and the sheet into a page: how long, why, does it fit, how sure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ridgeline.core.errors import Problem
+from ridgeline.core.units import BINARY, DECIMAL, format_quantity
+from ridgeline.plan.scenario import Scenario
+from ridgeline.report.draw import WEAK, clean
+from ridgeline.report.sheets import Sheet, plain
+from ridgeline.sim.memory import Memory
+from ridgeline.sim.prediction import Impossible, Prediction
+
+COLOURS = {"compute": "blue", "memory": "green", "network": "magenta", "host": "yellow"}
+WIDE = 36  # cells of a bar
+MOST = 6  # assumptions shown before the rest is counted
+
+
+def prediction_sheet(prediction: Prediction) -> Sheet:
+    """Everything a prediction says, in base units; names carry the unit where it is not plain."""
+    used, memory = prediction.utilization, prediction.memory
+    return {
+        "kind": "prediction",
+        "possible": True,
+        "scenario": _title(prediction.scenario),
+        "step_time_s": prediction.step_time_s,
+        "tokens_per_s_per_chip": prediction.tokens_per_s_per_chip,
+        "mfu": used.mfu,
+        "hfu": used.hfu,
+        "model_tflops_per_chip": prediction.model_flops_per_s_per_chip / DECIMAL["T"],
+        "peak_memory_bytes": memory.peak_bytes,
+        "memory": dict(memory.fullest.bytes_by_kind),
+        "breakdown": {part.name: part.seconds for part in prediction.breakdown},
+        "interval": plain(prediction.interval),
+        "assumptions": list(prediction.assumptions),
+        "evidence": prediction.evidence.label,
+        "fits": prediction.fits,
+        "headroom_bytes": memory.headroom_bytes,
+        "capacity_bytes": memory.capacity_bytes,
+        "stages": [_stage(memory, index) for index in range(len(memory.stages))],
+        "bounds": dict(prediction.bounds),
+        "parts": {part.name: {"bound": part.bound, "meaning": part.meaning} for part in prediction.breakdown},
+        "conventions": list(used.conventions),
+        "energy_j": prediction.bill.energy_j,
+        "cost_usd": prediction.bill.cost_usd,
+        "tokens": prediction.scenario.workload.tokens,
+    }
+
+
+def impossible_sheet(impossible: Impossible) -> Sheet:
+    """The reasons why there is no prediction."""
+    return {"kind": "prediction", **refusal(impossible.reasons)}
+
+
+def refusal(reasons: Iterable[Problem]) -> Sheet:
+    """Problems as `--json` prints them."""
+    return {"possible": False, "problems": plain(list(reasons))}
+
+
+def _title(scenario: Scenario) -> Sheet:
+    mesh = scenario.plan.mesh
+    return {
+        "name": scenario.name,
+        "model": scenario.model.id,
+        "system": scenario.system.name,
+        "chips": scenario.system.chips,
+        "seq": scenario.workload.seq,
+        "sequences": scenario.workload.sequences,
+        "microbatches": scenario.microbatches,
+        "mesh": {axis: degree for axis, degree in plain(mesh).items() if degree > 1},
+        "shard": scenario.plan.sharding.shard,
+        "recompute": scenario.plan.recompute.kind,
+        "precision": scenario.plan.precision.compute.id,
+        "engine": scenario.plan.engine,
+    }
+
+
+def _stage(memory: Memory, index: int) -> Sheet:
+    stage = memory.stages[index]
+    return {"stage": stage.rank, "peak_bytes": stage.peak_bytes, "in_flight": stage.in_flight, "moment": stage.moment}
+
+
+def draw_prediction(sheet: Sheet, console: Console) -> None:
+    """Print the page of a prediction."""
+    console.print(page(sheet))
+
+
+def page(sheet: Sheet) -> RenderableType:
+    """What, how long, where the time goes, what limits it, does it fit, how sure."""
+    return Group(
+        *_headline(sheet), Text(""), _time(sheet), _bounds(sheet), Text(""), *_memory(sheet), Text(""), *_trust(sheet)
+    )
+
+
+def _headline(sheet: Sheet) -> list[RenderableType]:
+    about = sheet["scenario"]
+    mesh = " ".join(f"{axis}={degree}" for axis, degree in about["mesh"].items()) or "one rank"
+    what = f"{about['model']} on {about['system']}, {about['sequences']} x {about['seq']} tokens a step"
+    how = ", ".join(
+        (mesh, f"{about['microbatches']} microbatch(es)", about["shard"], f"recompute {about['recompute']}",
+         about["precision"], about["engine"])
+    )  # fmt: skip
+    span = sheet["interval"]
+    step = Text.assemble(
+        ("step ", "dim"), (format_quantity(sheet["step_time_s"], "s"), "bold"),
+        (f"   {format_quantity(span['low'], 's', 3)} to {format_quantity(span['high'], 's', 3)}"
+         f" with {span['coverage']:.0%} probability", "dim"),
+    )  # fmt: skip
+    speed = Text.assemble(
+        ("speed ", "dim"), (f"{sheet['tokens_per_s_per_chip']:,.0f}", "bold"), " tokens/s/chip   ",
+        (f"{sheet['model_tflops_per_chip']:.0f}", "bold"), " TFLOP/s/chip   ",
+        ("MFU ", "dim"), (f"{sheet['mfu']:.1%}", "bold"), ("   HFU ", "dim"), f"{sheet['hfu']:.1%}",
+    )  # fmt: skip
+    return [
+        Text.assemble(clean(what), style="bold"),
+        Text.assemble(clean(how), style="dim"),
+        step,
+        speed,
+        *_bill(sheet),
+    ]
+
+
+def _bill(sheet: Sheet) -> list[RenderableType]:
+    million = DECIMAL["M"] / sheet["tokens"]
+    parts = []
+    if sheet["energy_j"] is not None:
+        parts.append(f"{format_quantity(sheet['energy_j'], 'J', 3)} a step at rated power")
+    if sheet["cost_usd"] is not None:
+        parts.append(f"{sheet['cost_usd']:.3g} USD a step, {sheet['cost_usd'] * million:.3g} USD per million tokens")
+    return [Text.assemble(("bill ", "dim"), ", ".join(parts))] if parts else []
+
+
+def _bar(share: float, colour: str) -> Text:
+    """A bar of eighths of a cell."""
+    eighths = max(1, round(share * WIDE * 8)) if share > 0 else 0
+    return Text("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip(), style=colour)
+
+
+def _grid() -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for justify in ("left", "right", "right", "left", "left"):
+        table.add_column(justify=justify)
+    return table
+
+
+def _time(sheet: Sheet) -> Table:
+    table, total = _grid(), sheet["step_time_s"]
+    for name, seconds in sheet["breakdown"].items():
+        part = sheet["parts"][name]
+        colour = COLOURS[part["bound"]]
+        table.add_row(
+            name, format_quantity(seconds, "s", 3), f"{seconds / total:.1%}", _bar(seconds / total, colour),
+            Text(part["meaning"], style="dim"),
+        )  # fmt: skip
+    return table
+
+
+def _bounds(sheet: Sheet) -> Text:
+    total = sheet["step_time_s"]
+    parts = [(f"{name} {seconds / total:.0%}  ", COLOURS[name]) for name, seconds in sheet["bounds"].items()]
+    return Text.assemble(("limited by ", "dim"), *parts)
+
+
+def _memory(sheet: Sheet) -> list[RenderableType]:
+    peak, capacity, headroom = sheet["peak_memory_bytes"], sheet["capacity_bytes"], sheet["headroom_bytes"]
+    verdict = (
+        (f"fits, {gib(headroom)} to spare", "bold green")
+        if sheet["fits"]
+        else (f"does not fit: {gib(-headroom)} too much", "bold red")
+    )
+    fullest = max(sheet["stages"], key=lambda stage: stage["peak_bytes"])
+    where = f" on stage {fullest['stage']} of {len(sheet['stages'])}" if len(sheet["stages"]) > 1 else ""
+    head = Text.assemble(
+        ("memory ", "dim"), (gib(peak), "bold"), f" of {gib(capacity)}{where}, at its {fullest['moment']}: ", verdict
+    )
+    table = _grid()
+    for kind, size in sheet["memory"].items():
+        if size > 0:
+            table.add_row(kind, gib(size), f"{size / capacity:.1%}", _bar(min(1.0, size / capacity), "cyan"), "")
+    return [head, table]
+
+
+def gib(size: float) -> str:
+    """Bytes in GiB, as drivers and profilers show memory."""
+    return f"{size / BINARY['Gi']:.1f} GiB"
+
+
+def _trust(sheet: Sheet) -> list[RenderableType]:
+    evidence = sheet["evidence"]
+    head = Text.assemble(
+        ("evidence ", "dim"),
+        (evidence, WEAK.get(evidence, "")),
+        ("   interval from ", "dim"),
+        sheet["interval"]["basis"],
+    )
+    notes = sheet["assumptions"]
+    rows: list[RenderableType] = [Text.assemble("  - ", clean(note)) for note in notes[:MOST]]
+    if len(notes) > MOST:
+        rows.append(Text(f"  … {len(notes) - MOST} more with --json", style="dim"))
+    lines = [head, Text("counted: " + "; ".join(sheet["conventions"]), style="dim")]
+    return [*lines, *([Text("assumed", style="dim"), *rows] if rows else [])]
+
+
+def draw_reasons(sheet: Sheet) -> str:
+    """The reasons of a refusal, one a line, as errors are told."""
+    return "\n".join(_reason(problem) for problem in sheet["problems"])
+
+
+def _reason(problem: Mapping[str, Any]) -> str:
+    return str(Problem(**{key: value for key, value in problem.items() if value is not None}))

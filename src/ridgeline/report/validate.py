@@ -1,0 +1,155 @@
+"""Turn a Validation into the sheet that `ridgeline validate --json` prints, and that into terminal tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ridgeline.calibrate.accuracy import in_headline
+from ridgeline.calibrate.reasons import likely, runs_known
+from ridgeline.calibrate.validate import GROUPINGS, Case, Validation, errors_of, shipped
+from ridgeline.report.draw import DASH, clean
+
+Sheet = dict[str, Any]
+WORST = 10  # rows that are listed with a guess at the reason
+SKIPS = 5  # reasons for skipping that are listed
+
+
+def validation_sheet(found: Validation) -> Sheet:
+    """Everything a program wants to know: fractions and seconds."""
+    errors = found.errors
+    return {
+        "kind": found.kind,
+        "rows": len(found.cases) + len(found.skipped),
+        "predicted": len(found.cases),
+        "skipped": [{"id": item.id, "reason": item.reason} for item in found.skipped],
+        "mape": errors.mape,
+        "median_ape": errors.median_ape,
+        "p90_ape": errors.p90_ape,
+        "bias": errors.bias,
+        "coverage90": errors.coverage90,
+        "groups": {
+            grouping: {name: {"n": item.n, "mape": item.mape} for name, item in found.by(grouping).items()}
+            for grouping in GROUPINGS
+        },
+        "cases": [_case(case) for case in found.cases],
+    }
+
+
+def _case(case: Case) -> Sheet:
+    return {
+        "id": case.row.id,
+        "measured": case.measured_s,
+        "predicted": case.predicted_s,
+        "residual": case.residual,
+        "low": case.low_s,
+        "high": case.high_s,
+        "cross_validated": case.cross_validated,
+    }
+
+
+def worst(found: Validation, most: int = WORST) -> list[tuple[Case, str]]:
+    """The cases that are furthest off, each with a guess why."""
+    known = runs_known(shipped())
+    cases = sorted(found.cases, key=lambda case: (-abs(case.residual), case.row.id))[:most]
+    return [(case, likely(case, known)) for case in cases]
+
+
+def draw_validation(found: Validation, console: Console) -> None:
+    """Print the summary, errors by accelerator and source, and the worst rows."""
+    errors = found.errors
+    held = sum(case.cross_validated for case in found.cases)
+    console.print(Text(f"{errors.n} rows predicted, {len(found.skipped)} skipped", style="bold"))
+    if errors.n:
+        how = "without their own group in the fit" if held == errors.n else "with the shipped parameters"
+        mixed = f"{held} without their own group in the fit, {errors.n - held} with the shipped parameters"
+        console.print(Text(f"predicted {how if held in (0, errors.n) else mixed}", style="dim"))
+        console.print(_summary(found))
+        for grouping in ("accelerator", "source"):
+            console.print()
+            console.print(_groups(found, grouping))
+        console.print()
+        console.print(_worst(found))
+    if found.skipped:
+        console.print()
+        console.print(_skipped(found))
+
+
+def percent(value: float | None) -> str:
+    """A fraction as people read it.
+
+    >>> percent(0.0457), percent(None)
+    ('4.6 %', '–')
+    """
+    return DASH if value is None else f"{value * 100:.1f} %"
+
+
+def _summary(found: Validation) -> Table:
+    """All rows, and beside them the headline ones where they are some of many."""
+    best = [case for case in found.cases if in_headline(case)]
+    shown = {"all": found.errors} | ({"headline": errors_of(best)} if 0 < len(best) < len(found.cases) else {})
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for name in shown:
+        table.add_column(name, justify="right")
+    for label, figures in (
+        ("rows", [str(item.n) for item in shown.values()]),
+        ("mean |residual|", [percent(item.mape) for item in shown.values()]),
+        ("median", [percent(item.median_ape) for item in shown.values()]),
+        ("nine of ten within", [percent(item.p90_ape) for item in shown.values()]),
+        ("bias", [_signed(item.bias) for item in shown.values()]),
+        ("measured inside the 90 % interval", [percent(item.coverage90) for item in shown.values()]),
+    ):
+        table.add_row(Text(label, style="dim"), *figures)
+    return table
+
+
+def _signed(value: float | None) -> str:
+    return DASH if value is None else f"{value * 100:+.1f} %"
+
+
+def _groups(found: Validation, grouping: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(grouping)
+    for column in ("rows", "mean", "median", "bias", "covered"):
+        table.add_column(column, justify="right")
+    for name, item in found.by(grouping).items():
+        cells = [percent(item.mape), percent(item.median_ape), _signed(item.bias), percent(item.coverage90)]
+        table.add_row(clean(name), str(item.n), *cells)
+    return table
+
+
+def _worst(found: Validation) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="bold")
+    table.add_column("furthest off")
+    table.add_column("measured", justify="right")
+    table.add_column("predicted", justify="right")
+    table.add_column("residual", justify="right")
+    table.add_column("model on chips")
+    table.add_column("look first at")
+    for case, reason in worst(found):
+        what = f"{case.row['model_name'][:28]} on {case.row['gpus'][:8]} x {case.chip}"
+        cells = (f"{case.measured_s:.4g} s", f"{case.predicted_s:.4g} s", _signed(case.residual))
+        table.add_row(clean(case.row.id[:40]), *cells, clean(what), clean(reason))
+    return table
+
+
+def _skipped(found: Validation) -> Table:
+    """Why rows were skipped, most frequent first."""
+    reasons: dict[str, list[str]] = {}
+    for item in found.skipped:
+        reasons.setdefault(item.reason, []).append(item.id)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("skipped", justify="right")
+    table.add_column("because")
+    table.add_column("such as")
+    ordered = sorted(reasons, key=lambda reason: -len(reasons[reason]))
+    for reason in ordered[:SKIPS]:
+        table.add_row(str(len(reasons[reason])), clean(reason[:120]), clean(", ".join(reasons[reason][:2])[:60]))
+    if ordered[SKIPS:]:
+        rest = sum(len(reasons[reason]) for reason in ordered[SKIPS:])
+        table.add_row(str(rest), f"{len(ordered) - SKIPS} other reasons; --json lists them all")
+    return table

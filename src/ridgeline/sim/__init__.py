@@ -1,0 +1,1 @@
+"""Turn a priced program into time: when each step of a pipeline starts, ends and waits."""

@@ -1,0 +1,102 @@
+"""What a prediction is: the seconds of a step and where they go, what they rest on, and how sure they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ridgeline.core.errors import Problem
+from ridgeline.core.evidence import Evidence
+from ridgeline.plan.scenario import Scenario
+from ridgeline.sim.interval import Interval
+from ridgeline.sim.memory import Memory
+
+Bound = Literal["compute", "memory", "network", "host"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One share of the step: its seconds on the rank that paces the step, and what limits it."""
+
+    name: str
+    seconds: float
+    bound: Bound
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilization:
+    """Flops of a step over what the chips could do in its time.
+
+        MFU = model flops / (step * chips * peak)        HFU = executed flops / (step * chips * peak)
+
+    model_flops      of the whole step over all chips, without recompute
+    executed_flops   of the same, with everything that runs: recompute, scores a flash backward makes again, padding
+    peak_flops_per_s dense, of the format named in `peak`
+    """
+
+    model_flops: float
+    executed_flops: float
+    peak: str
+    peak_flops_per_s: float
+    mfu: float
+    hfu: float
+    conventions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """Energy and money of one step, None where the catalog has no number for it."""
+
+    energy_j: float | None = None
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """One step of a scenario. The parts of `breakdown` sum to `step_time_s`."""
+
+    scenario: Scenario
+    step_time_s: float
+    breakdown: tuple[Part, ...]
+    utilization: Utilization
+    memory: Memory
+    interval: Interval
+    bill: Bill
+    evidence: Evidence
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest chip's peak is within its memory."""
+        return self.memory.headroom_bytes >= 0
+
+    @property
+    def tokens_per_s_per_chip(self) -> float:
+        """Tokens of the global batch over step time and chips."""
+        return self.scenario.workload.tokens / (self.step_time_s * self.scenario.system.chips)
+
+    @property
+    def model_flops_per_s_per_chip(self) -> float:
+        """Model flops, without recompute, of one chip in one second."""
+        return self.utilization.model_flops / (self.step_time_s * self.scenario.system.chips)
+
+    @property
+    def bounds(self) -> Mapping[Bound, float]:
+        """Seconds of the step by what limits them, the largest first."""
+        seconds: dict[Bound, float] = {}
+        for part in self.breakdown:
+            seconds[part.bound] = seconds.get(part.bound, 0.0) + part.seconds
+        return dict(sorted(seconds.items(), key=lambda entry: -entry[1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impossible:
+    """A scenario that cannot run, with every reason."""
+
+    scenario: Scenario
+    reasons: tuple[Problem, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.reasons))

@@ -1,0 +1,68 @@
+"""Turn a Timeline into a trace file that chrome://tracing and Perfetto open.
+
+    process     one per process of the timeline, in its order; threads are its streams
+    X           a span: start and duration in microseconds, fractions kept
+    C           a counter, one event per change
+    M           names and order of processes and threads
+
+Only the first moment of a step matters to a viewer, so times are written as they stand in the timeline.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ridgeline.core.files import write_text
+from ridgeline.core.units import DECIMAL
+from ridgeline.trace.timeline import Timeline
+
+Event: TypeAlias = dict[str, Any]
+
+
+def write_chrome(timeline: Timeline, path: Path) -> None:
+    """Write the trace, whole or not at all. Names are strangers' text: JSON escapes them, nothing interprets them."""
+    lines = ",\n".join(json.dumps(event, allow_nan=False, separators=(",", ":")) for event in chrome_events(timeline))
+    write_text(path, '{"displayTimeUnit":"ms","traceEvents":[\n' + lines + "\n]}\n")
+
+
+def chrome_events(timeline: Timeline) -> Iterator[Event]:
+    """The events of the trace: metadata first, then spans in timeline order, then counters.
+
+    >>> from ridgeline.trace import Span
+    >>> span = Span(process="stage 0", stream="compute", name="F0", kind="forward", start_s=1e-6, duration_s=2.5e-9)
+    >>> list(chrome_events(Timeline.of([span])))[-1]
+    {'ph': 'X', 'pid': 0, 'tid': 0, 'name': 'F0', 'cat': 'forward', 'ts': 1.0, 'dur': 0.0025}
+    """
+    processes = list(dict.fromkeys([*timeline.processes, *(counter.process for counter in timeline.counters)]))
+    yield from _metadata(timeline, processes)
+    columns = (timeline.process, timeline.stream, timeline.name, timeline.kind, timeline.start_s, timeline.duration_s)
+    for process, stream, name, kind, start, duration in zip(*(column.tolist() for column in columns), strict=True):
+        yield {
+            "ph": "X",
+            "pid": process,
+            "tid": stream,
+            "name": timeline.names[name],
+            "cat": timeline.kinds[kind],
+            "ts": _microseconds(start),
+            "dur": _microseconds(duration),
+        }
+    for counter in timeline.counters:
+        process = processes.index(counter.process)
+        for time, value in zip(counter.times_s.tolist(), counter.values.tolist(), strict=True):
+            yield {"ph": "C", "pid": process, "name": counter.name, "ts": _microseconds(time), "args": {"value": value}}
+
+
+def _metadata(timeline: Timeline, processes: list[str]) -> Iterator[Event]:
+    used = sorted(set(zip(timeline.process.tolist(), timeline.stream.tolist(), strict=True)))
+    for process, text in enumerate(processes):
+        yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": text}}
+        yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": process}}
+    for process, stream in used:
+        thread = {"ph": "M", "pid": process, "tid": stream}
+        yield thread | {"name": "thread_name", "args": {"name": timeline.streams[stream]}}
+        yield thread | {"name": "thread_sort_index", "args": {"sort_index": stream}}
+
+
+def _microseconds(seconds: float) -> float:
+    return seconds * DECIMAL["M"]
