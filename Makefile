@@ -6,11 +6,12 @@ PY     := $(VENV)/bin/python
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: plan test lint types unit docs wheel test-slow test-gpu bench clean
+.PHONY: plan test lint types unit docs wheel test-slow test-gpu bench fit clean
 
 plan: $(VENV)/.plan
 	$(VENV)/bin/ridgeline show llama3-70b
 	$(VENV)/bin/ridgeline show 64xh100-sxm
+	$(VENV)/bin/ridgeline predict examples/llama3-70b-64xh100.toml
 
 test: $(VENV)/.test lint types unit docs wheel
 	@echo "make test: all green"
@@ -55,6 +56,10 @@ test-gpu: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(PY) benchmarks/describe.py
+	$(PY) benchmarks/predict.py
+
+fit: $(VENV)/.test  # derive the shipped parameters and accuracy tables again: five minutes
+	$(VENV)/bin/ridgeline fit
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -30,12 +30,13 @@ class Machines:
     near: Array
     far: Array
     domain: Array
+    host: Array  # bytes/s to host memory; infinite where nobody states it
 
 
 def machines_of(systems: Sequence[System]) -> Machines:
     """The columns of several systems; a number that is missing is named."""
     rows = [_one(system) for system in systems]
-    columns = [np.array([row[index] for row in rows], dtype=np.float64) for index in range(1, 6)]
+    columns = [np.array([row[index] for row in rows], dtype=np.float64) for index in range(1, 7)]
     return Machines(
         peak=np.array([row[0] for row in rows], dtype=np.float64),
         memory=columns[0],
@@ -43,10 +44,11 @@ def machines_of(systems: Sequence[System]) -> Machines:
         near=columns[2],
         far=columns[3],
         domain=columns[4],
+        host=columns[5],
     )
 
 
-def _one(system: System) -> tuple[list[float], float, float, float, float, float]:
+def _one(system: System) -> tuple[list[float], float, float, float, float, float, float]:
     chip = system.chip
     inner = system.tiers[0] if system.tiers else None
     outer = system.tiers[1] if len(system.tiers) > 1 else None
@@ -61,6 +63,7 @@ def _one(system: System) -> tuple[list[float], float, float, float, float, float
         near,
         outer.need_bandwidth().value if outer else near,
         float(inner.chips) if inner else 1.0,
+        chip.host.bandwidth.value if chip.host.bandwidth else float("inf"),
     )
 
 

@@ -75,11 +75,11 @@ def _dense(shape: Shape, hidden: int, gated: bool, activation: str, tokens: Num)
 
 
 def _experts(shape: Shape, moe: Moe) -> Passes:
-    """Routed experts over ep ranks, balanced: each rank ends up with as many token copies as it sent."""
+    """Routed experts over ep ranks; balanced, a rank ends up with as many token copies as it sent."""
     degrees, width = shape.degrees, shape.model.hidden
     size = shape.precision.activations.bytes_per_element
     tokens = shape.tokens / degrees.tp  # before experts the tokens of a tensor group are split over its ranks
-    copies = tokens * moe.topk
+    copies = tokens * moe.topk * shape.imbalance
     inner = moe.latent or width
     local = moe.experts / degrees.ep
     rows = copies * degrees.etp / local

@@ -119,7 +119,7 @@ def _scores(shape: Shape, heads: int, qk: int, value: int, seen: tuple[int, bool
     """Forward and backward of the score part. Flash executes what is visible; unfused all of it, through memory."""
     tokens, tp = shape.tokens, shape.degrees.tp
     tile = FLASH_TILE if seen[0] else FLASH_TILE / 2  # whole tiles are worked on at the edges of what is visible
-    visible = mean_visible(shape.seq, seen[0], seen[1]) + tile if shape.flash else float(shape.seq)
+    visible = mean_visible(shape.seq, seen[0], seen[1], shape.causal) + tile if shape.flash else float(shape.seq)
     forward = 2 * tokens * visible * heads / tp * (qk + value)
     size = shape.precision.activations.bytes_per_element
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ridgeline.ir.program import Program, Section
-from ridgeline.lowering.sections import lower_block, lower_embedding, lower_head
+from ridgeline.lowering.sections import lower_block, lower_embedding, lower_head, lower_vision
 from ridgeline.lowering.shape import Shape, shape_of
 from ridgeline.plan.engine import RecomputeKind
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
 
 
 def lower(scenario: Scenario) -> Program:
@@ -33,7 +34,13 @@ def sections_of(shape: Shape) -> tuple[Section, ...]:
             made.append(replace(lower_block(shape, block, "none"), name=f"block {index}, kept"))
     if model.mtp is not None:
         made.append(replace(lower_block(shape, model.mtp.block, plan.kind), name="prediction block"))
+    if _sees(shape):
+        made.append(lower_vision(shape))
     return tuple(made)
+
+
+def _sees(shape: Shape) -> bool:
+    return shape.model.vision is not None and shape.images > 0
 
 
 def stages_of(scenario: Scenario, sections: int) -> tuple[tuple[int, ...], ...]:
@@ -41,6 +48,7 @@ def stages_of(scenario: Scenario, sections: int) -> tuple[tuple[int, ...], ...]:
     model, limit = scenario.model, scenario.plan.recompute.layers
     stages: list[tuple[int, ...]] = []
     layer, each = 0, 1 if limit is None else 2
+    sees = model.vision is not None and isinstance(scenario.workload, Train) and scenario.workload.images > 0
     held_by_stage = scenario.placement
     for stage, held in enumerate(held_by_stage):
         counts = [0] * sections
@@ -53,6 +61,8 @@ def stages_of(scenario: Scenario, sections: int) -> tuple[tuple[int, ...], ...]:
             depth = model.mtp.depth if model.mtp else 0
             counts[1] = 1 + depth
             if depth:
-                counts[-1] += depth
+                counts[-2 if sees else -1] += depth
+        if stage == 0 and sees and model.vision is not None:
+            counts[-1] = model.vision.layers
         stages.append(tuple(counts))
     return tuple(stages)

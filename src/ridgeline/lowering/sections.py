@@ -148,3 +148,23 @@ def lower_head(shape: Shape) -> Section:
         trained=0 if model.embedding.tied or shape.frozen else model.vocab * model.hidden / tp,
         kept=Kept(inputs=shape.split_tokens * model.hidden * 2, logits=0 if chunked else values * (6 if fused else 10)),
     )
+
+
+def lower_vision(shape: Shape) -> Section:
+    """One layer of the image encoder over the images of a microbatch; it stands on the first stage.
+
+    Patches see each other both ways. The projector and the patch embedding are counted with the encoder's parameters
+    but not as work.
+    """
+    vision = shape.model.vision
+    if vision is None:
+        raise ValueError("the model has no image encoder")
+    patches = (vision.image // vision.patch) ** 2
+    inner = replace(
+        shape,
+        model=replace(shape.model, hidden=vision.hidden),
+        seq=patches,
+        causal=False,
+        degrees=replace(shape.degrees, microbatch=shape.degrees.microbatch * shape.images, cp=1),
+    )
+    return replace(lower_block(inner, vision.block, shape.recompute.kind), name="vision")

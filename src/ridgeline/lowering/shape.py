@@ -37,6 +37,9 @@ class Shape:
     precision: Precision
     ring: bool = True
     once_per_domain: bool = False
+    imbalance: float = 1.0
+    images: float = 0.0
+    causal: bool = True
     lora: Lora | None = None
     fuses: frozenset[str] = field(default_factory=frozenset)
 
@@ -82,6 +85,8 @@ def shape_of(scenario: Scenario) -> Shape:
         recompute=plan.recompute,
         precision=plan.precision,
         ring=plan.switches.cp_kind == "ring",
+        imbalance=plan.switches.moe_imbalance,
+        images=work.images if isinstance(work, Train) else 0.0,
         once_per_domain=plan.switches.moe_dispatch in ("deepep", "hybridep"),
         lora=lora,
         fuses=_fusions(engine, plan.switches.compiled),

@@ -101,6 +101,7 @@ class Switches:
     attention: Literal["flash", "unfused"] | None = None
     graph: Literal["none", "partial", "full"] | None = None
     moe_dispatch: Literal["all-to-all", "deepep", "hybridep"] | None = None
+    moe_imbalance: Annotated[float, AtLeast(1), Doc("tokens of the busiest expert rank over the mean")] = 1.0
     compiled: bool | None = None
     launch_blocking: bool = False
     overlap: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from ridgeline.core.dtype import DType, dtype
 from ridgeline.core.errors import Problem
-from ridgeline.core.table import Count, Doc, Via
+from ridgeline.core.table import AtLeast, Count, Doc, Via
 
 # states an optimizer keeps per parameter, apart from the master copy
 STATES = {"adamw": 2, "adam": 2, "lion": 1, "muon": 1, "momentum": 1, "sgd": 0, "adafactor": 0}
@@ -65,6 +65,7 @@ class Train:
     lora: Lora | None = None
     optimizer: Annotated[Optimizer, Via(_named)] = Optimizer()
     packed: bool = True
+    images: Annotated[float, AtLeast(0), Doc("images of one sequence, for a model that sees")] = 0.0
 
     @property
     def sequences(self) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.rates import PEAKS
 from ridgeline.ir.ops import Attend, Collective, MatMul, Op, Stream
-from ridgeline.ir.program import Program
+from ridgeline.ir.program import Program, Section
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -40,7 +40,7 @@ class Batch:
     slot_row: Index
     section_row: Index
     params: Array  # dense, expert, trained dense, trained expert: by section
-    kept: Array  # by section
+    kept: Array  # bytes by section that could travel to the host between forward and backward
     stage_row: Index  # virtual stages, all rows
     held_stage: Index  # sparse counts: stage, section, how often
     held_section: Index
@@ -50,62 +50,77 @@ class Batch:
 
 def batch_of(programs: Sequence[Program]) -> Batch:
     """The columns of several programs."""
-    ops: dict[type, tuple[list[tuple[float, ...]], list[int]]] = {
-        kind: ([], []) for kind in (MatMul, Attend, Stream, Collective)
-    }
-    peaks: list[int] = []
-    section_row: list[int] = []
-    params: list[tuple[float, ...]] = []
-    kept: list[float] = []
-    stage_row: list[int] = []
-    held: list[tuple[int, int, float]] = []
+    gathered = _Gathered()
     for row, program in enumerate(programs):
+        gathered.add(row, program)
+    return gathered.batch(len(programs))
+
+
+class _Gathered:
+    """Columns while they grow, one program after the other."""
+
+    def __init__(self) -> None:
+        self.ops: dict[type, tuple[list[tuple[float, ...]], list[int]]] = {
+            kind: ([], []) for kind in (MatMul, Attend, Stream, Collective)
+        }
+        self.peaks: list[int] = []
+        self.section_row: list[int] = []
+        self.params: list[tuple[float, ...]] = []
+        self.kept: list[float] = []
+        self.stage_row: list[int] = []
+        self.held: list[tuple[int, int, float]] = []
+
+    def add(self, row: int, program: Program) -> None:
+        """A program's sections, those that stand somewhere, and its stages."""
         used = [index for index, counts in enumerate(zip(*program.stages, strict=True)) if any(counts)]
-        place = {index: len(section_row) + order for order, index in enumerate(used)}
-        for section in (program.sections[index] for index in used):
-            slot = len(section_row) * PHASES
-            section_row.append(row)
-            trained = float(section.trained)
-            params.append(
-                (
-                    float(section.params),
-                    float(section.expert_params),
-                    trained,
-                    float(section.expert_params) * (trained >= float(section.params)),
-                )
-            )
-            kept.append(float(section.kept.total))
-            passes = (section.forward, section.backward_input, section.backward_weight, section.recompute)
-            for phase, listed in enumerate(passes):
-                for op in listed:
-                    values, slots = ops[type(op)]
-                    values.append(_values(op))
-                    slots.append(slot + phase)
-                    if isinstance(op, MatMul):
-                        peaks.append(PEAKS.index(op.peak))
+        place = {index: len(self.section_row) + order for order, index in enumerate(used)}
+        for index in used:
+            self._section(row, program.sections[index])
         for counts in program.stages:
-            held.extend((len(stage_row), place[index], float(count)) for index, count in enumerate(counts) if count)
-            stage_row.append(row)
-    return Batch(
-        matmuls=_columns(ops[MatMul][0], 6),
-        matmul_peak=np.array(peaks, dtype=np.int64),
-        matmul_slot=np.array(ops[MatMul][1], dtype=np.int64),
-        attends=_columns(ops[Attend][0], 7),
-        attend_slot=np.array(ops[Attend][1], dtype=np.int64),
-        streams=_columns(ops[Stream][0], 3),
-        stream_slot=np.array(ops[Stream][1], dtype=np.int64),
-        collectives=_columns(ops[Collective][0], 6),
-        collective_slot=np.array(ops[Collective][1], dtype=np.int64),
-        slot_row=np.repeat(np.array(section_row, dtype=np.int64), PHASES),
-        section_row=np.array(section_row, dtype=np.int64),
-        params=_columns(params, 4),
-        kept=np.array(kept),
-        stage_row=np.array(stage_row, dtype=np.int64),
-        held_stage=np.array([entry[0] for entry in held], dtype=np.int64),
-        held_section=np.array([entry[1] for entry in held], dtype=np.int64),
-        held_count=np.array([entry[2] for entry in held]),
-        rows=len(programs),
-    )
+            stage = len(self.stage_row)
+            self.held += [(stage, place[index], float(count)) for index, count in enumerate(counts) if count]
+            self.stage_row.append(row)
+
+    def _section(self, row: int, section: Section) -> None:
+        slot = len(self.section_row) * PHASES
+        self.section_row.append(row)
+        dense, expert, trained = float(section.params), float(section.expert_params), float(section.trained)
+        self.params.append((dense, expert, trained, expert if trained >= dense else 0.0))
+        self.kept.append(float(section.kept.total - section.kept.logits))
+        passes = (section.forward, section.backward_input, section.backward_weight, section.recompute)
+        for phase, listed in enumerate(passes):
+            for op in listed:
+                values, slots = self.ops[type(op)]
+                values.append(_values(op))
+                slots.append(slot + phase)
+                if isinstance(op, MatMul):
+                    self.peaks.append(PEAKS.index(op.peak))
+
+    def batch(self, rows: int) -> Batch:
+        """The grown columns as arrays."""
+        slots = {kind: np.array(places, dtype=np.int64) for kind, (_, places) in self.ops.items()}
+        section_row = np.array(self.section_row, dtype=np.int64)
+        stages, sections, counts = zip(*self.held, strict=True) if self.held else ((), (), ())
+        return Batch(
+            matmuls=_columns(self.ops[MatMul][0], 6),
+            matmul_peak=np.array(self.peaks, dtype=np.int64),
+            matmul_slot=slots[MatMul],
+            attends=_columns(self.ops[Attend][0], 7),
+            attend_slot=slots[Attend],
+            streams=_columns(self.ops[Stream][0], 3),
+            stream_slot=slots[Stream],
+            collectives=_columns(self.ops[Collective][0], 6),
+            collective_slot=slots[Collective],
+            slot_row=np.repeat(section_row, PHASES),
+            section_row=section_row,
+            params=_columns(self.params, 4),
+            kept=np.array(self.kept),
+            stage_row=np.array(self.stage_row, dtype=np.int64),
+            held_stage=np.array(stages, dtype=np.int64),
+            held_section=np.array(sections, dtype=np.int64),
+            held_count=np.array(counts),
+            rows=rows,
+        )
 
 
 def _columns(values: Sequence[tuple[float, ...]], width: int) -> Array:

@@ -96,6 +96,7 @@ def _table(scenario: Scenario) -> ScheduleTable:
 def work_of(scenario: Scenario, priced: Priced) -> Work:
     """Seconds by virtual stage, scaled so that the pacing rank's classes are those of the predicted step."""
     parts = {name: float(seconds[0]) for name, seconds in priced.steps.parts.items()}
+    parts["shard"] += parts["host"]  # one track for what travels beside compute
     names = (*CLASSES, "shard")
     batch = priced.batch
     sections = price_slots(batch, priced.rows)[0].reshape(-1, PHASES, len(CLASSES))

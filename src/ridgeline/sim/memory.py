@@ -22,7 +22,6 @@ from ridgeline.models.spec import Moe
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import Train
-from ridgeline.sim.adapters import adapter_params
 from ridgeline.sim.kept import kept_bytes, loss_bytes
 
 KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace", "buffers", "overhead")
@@ -137,11 +136,12 @@ def state_of(scenario: Scenario, program: Program, held: Sequence[int]) -> State
     once. A tied output on another stage than the embedding holds its own copy.
     """
     plan, work = scenario.plan, scenario.workload
-    totals = [0.0, 0.0]
+    totals, adapted = [0.0, 0.0], 0.0
     for stage in held:
         for section, often in zip(program.sections, program.stages[stage], strict=True):
             totals[0] += often * float(section.params)
             totals[1] += often * float(section.expert_params)
+            adapted += often * float(section.trained)
     totals[0] += _at_the_end(scenario, held)
     shard = ("none", "zero1", "zero2", "zero3").index(plan.sharding.shard)
     degrees = (plan.shard_degree, min(plan.mesh.edp, plan.shard_degree))
@@ -152,7 +152,7 @@ def state_of(scenario: Scenario, program: Program, held: Sequence[int]) -> State
     trained: Sequence[float] = totals
     frozen = isinstance(work, Train) and work.task == "lora"
     if frozen:
-        trained = (sum(adapter_params(scenario, stage) for stage in held), 0.0)
+        trained = (adapted, 0.0)
     gradients = (plan.precision.gradients or scenario.engine.gradients).bytes_per_element
     wide, narrow = (kind.bytes_per_element for kind in (plan.precision.weights, plan.precision.compute))
     weight = wide if narrow >= wide else narrow if frozen else max(wide, 2 * narrow)

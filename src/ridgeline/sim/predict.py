@@ -46,6 +46,7 @@ MEANING: MappingProxyType[str, tuple[Bound, str]] = MappingProxyType(
         "pp": ("network", "exposed sends between pipeline stages"),
         "dp": ("network", "exposed gradient reduction and weight gathering"),
         "shard": ("network", "exposed gathering and scattering of sharded weights"),
+        "host": ("network", "exposed copies to and from host memory"),
         "bubble": ("compute", "pipeline ranks waiting for each other"),
         "optimizer": ("memory", "updating weights and states"),
         "waiting": ("host", "the slowest node, and what a step costs whatever it does"),

@@ -12,6 +12,7 @@ from ridgeline.hardware.topology import Torus
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import STATES, Train
 
+BUBBLES = {"zero-bubble-h1": 1, "zbv": 2, "dualpipe-v": 3}
 SHARDS = ("none", "zero1", "zero2", "zero3")
 Array = NDArray[np.float64]
 
@@ -23,6 +24,7 @@ class Runs:
     microbatches: Array
     pp: Array
     chunks: Array
+    schedule: Array  # how its bubble is counted: 0 like 1f1b, 1 zero-bubble-h1, 2 zbv, 3 dualpipe-v
     tp: Array
     replicas: Array  # dp x cp: ranks that hold the same dense weights
     edp: Array
@@ -43,6 +45,7 @@ class Runs:
     xla: Array
     blocking: Array  # every launch is waited for
     offload: Array  # share of kept activations that travels to the host
+    offload_optimizer: Array  # share of optimizer states that lives there
     nodes: Array
 
 
@@ -72,6 +75,7 @@ def _one(scenario: Scenario) -> dict[str, float]:
         "microbatches": scenario.microbatches,
         "pp": mesh.pp,
         "chunks": plan.schedule.chunks,
+        "schedule": BUBBLES.get(plan.schedule.name, 0),
         "tp": mesh.tp,
         "replicas": mesh.dp * mesh.cp,
         "edp": mesh.edp,
@@ -92,6 +96,7 @@ def _one(scenario: Scenario) -> dict[str, float]:
         "xla": float(engine.launch.mode == "xla"),
         "blocking": float(plan.switches.launch_blocking),
         "offload": plan.offload.activations,
+        "offload_optimizer": plan.offload.optimizer,
         "nodes": 1 if torus else max(1, scenario.system.chips // (inner.chips if inner else 1)),
     }
 

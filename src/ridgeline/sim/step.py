@@ -18,6 +18,7 @@ from ridgeline.sim.batch import AXES, PHASES, Batch
 from ridgeline.sim.run import Runs
 
 Array = NDArray[np.float64]
+HIDDEN_COPY = np.array(0.95)  # share of copies to the host that can hide behind compute
 SMOOTH = 10.0  # how sharply the slower of host and chip wins
 CLASSES = ("matmul", "attention", "memory", "kernel", *AXES)
 
@@ -139,10 +140,12 @@ def step_seconds(batch: Batch, runs: Runs, rows: Rows, padded: Array | None = No
     busy = table.sum(2)
     issue = (kernels * rows.host[batch.slot_row]).reshape(-1, PHASES).sum(1)
     sharded = _gather_exposed(batch, runs, rows, busy)
+    away = batch.kept * runs.offload[srow] / rows.machines.host[srow]
+    copies = exposed(2 * away, busy.sum(1), HIDDEN_COPY)  # out and back, beside whatever runs meanwhile
     forward = table[:, 0]
     backward = table[:, 1] + table[:, 2] + table[:, 3]
-    ends = [busy[:, 0:1], busy[:, 1:].sum(1, keepdims=True)]
-    parts = np.concatenate([forward + backward, sharded[:, None], issue[:, None], *ends], axis=1)
+    ends = [busy[:, 0:1], busy[:, 1:2] + busy[:, 3:4], busy[:, 2:3]]  # forward, input gradient, weight gradient
+    parts = np.concatenate([forward + backward, sharded[:, None], copies[:, None], issue[:, None], *ends], axis=1)
     firsts = np.searchsorted(batch.held_stage, np.arange(len(batch.stage_row)))
     stages = np.add.reduceat(parts[batch.held_section] * batch.held_count[:, None], firsts)
     params = np.add.reduceat(batch.params.T[batch.held_section] * batch.held_count[:, None], firsts)
@@ -153,6 +156,8 @@ def _gather_exposed(batch: Batch, runs: Runs, rows: Rows, busy: Array) -> Array:
     """Seconds by section that gathering and scattering sharded weights takes beyond what compute hides."""
     row = batch.section_row
     three = runs.shard[row] == 3
+    if not three.any():
+        return np.zeros(len(row))
     dense, expert = batch.params[:2]
     near = (rows.near[row], rows.machines.domain[row], rows.rates["near_step"][row])
     far = (rows.far[row], rows.rates["far_step"][row])
@@ -174,18 +179,20 @@ def _assembled(batch: Batch, runs: Runs, rows: Rows, stages: Array, params: Arra
     """Row totals from virtual stages: the busiest rank paces, the others fill and drain."""
     starts = np.searchsorted(batch.stage_row, np.arange(batch.rows))
     order = np.arange(len(batch.stage_row)) - starts[batch.stage_row]
-    rank = (order % runs.pp[batch.stage_row]).astype(np.int64)
+    stages_of = runs.pp[batch.stage_row]
+    vee = np.minimum(order, 2 * stages_of - 1 - order)  # down and back up; otherwise round and round
+    rank = np.where(runs.schedule[batch.stage_row] >= 2, vee, order % stages_of).astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(runs.pp).astype(np.int64)[:-1]])
     key = offsets[batch.stage_row] + rank
     total_ranks = int(runs.pp.sum())
     ranks = _summed(stages, key, total_ranks)
     rank_row = np.repeat(np.arange(batch.rows), runs.pp.astype(np.int64))
     # the host issues kernels: where that takes longer than running them, the chip waits
-    running, issue = ranks[:, : len(CLASSES) + 1].sum(1), ranks[:, len(CLASSES) + 1]
+    running, issue = ranks[:, : len(CLASSES) + 2].sum(1), ranks[:, len(CLASSES) + 2]
     together = (running**SMOOTH + issue**SMOOTH) ** (1 / SMOOTH)
     ranks[:, 3] += np.where(runs.blocking[rank_row] > 0, issue, together - running)
     held = _summed(params, key, total_ranks)
-    total = ranks[:, : len(CLASSES) + 1].sum(1)
+    total = ranks[:, : len(CLASSES) + 2].sum(1)
     slowest = np.maximum.reduceat(total, offsets)
     first = np.flatnonzero(total >= slowest[rank_row] * (1 - 1e-12))
     pick = np.full(batch.rows, -1)
@@ -195,18 +202,40 @@ def _assembled(batch: Batch, runs: Runs, rows: Rows, stages: Array, params: Arra
     send = group_seconds(rows, runs.boundary_bytes, runs.pp, batch_stride(runs), 3)
     sends = np.where(runs.pp > 1, 2 * send, 0.0)
     exposed_send = many * runs.chunks * sends * np.where(runs.overlap_pp > 0, 0.1, 1.0)
-    bubble = (runs.pp - 1) * (mean / runs.chunks + sends) * rows.rates["bubble"]
+    bubble = _bubble(runs, mean, ranks[pick, -3:], sends) * rows.rates["bubble"]
     dense, expert = held[pick].T[2:]
     exchange = _exchange(runs, rows, dense, expert, ranks[pick])
     degree = np.where(runs.shard > 0, runs.shard_degree, 1.0)
     expert_degree = np.where(runs.shard > 0, np.minimum(runs.edp, runs.shard_degree), 1.0)
-    optimizer = (dense / degree + expert / expert_degree) * runs.optimizer_bytes / rows.memory
+    states = (dense / degree + expert / expert_degree) * runs.optimizer_bytes
+    optimizer = states * (1 - runs.offload_optimizer) / rows.memory
+    optimizer += 2 * states * runs.offload_optimizer / rows.machines.host
     parts = {name: many * ranks[pick, index] for index, name in enumerate(CLASSES)}
-    parts |= {"shard": many * ranks[pick, len(CLASSES)], "pp": exposed_send, "dp": exchange}
+    parts |= {"shard": many * ranks[pick, len(CLASSES)], "host": many * ranks[pick, len(CLASSES) + 1]}
+    parts |= {"pp": exposed_send, "dp": exchange}
     parts |= {"bubble": bubble, "optimizer": optimizer}
     step = sum(parts.values(), start=np.zeros(batch.rows))
     parts["waiting"] = step * rows.rates["jitter"] * np.log2(runs.nodes) + rows.rates["fixed"]
     return Steps(step_s=step + parts["waiting"], parts=parts)
+
+
+def _bubble(runs: Runs, mean: Array, phases: Array, sends: Array) -> Array:
+    """Seconds a rank waits for others to fill and drain the pipeline.
+
+        gpipe, 1f1b, interleaved    (p-1) (F + I + W) / v
+        zero-bubble-h1              (p-1) (F + I - min(F, I, W))
+        zbv                         (p-1) (f + max(0, i - w))              f, i, w = half of F, I, W: one of two chunks
+        dualpipe-v                  (p-1) (f + 2 i - w)
+
+    p = stages, v = chunks, F, I, W = forward, input and weight gradient of a rank for one microbatch. A send each way
+    per stage is added. Uneven stages enter by their mean.
+    """
+    forward, inputs, weights = phases.T
+    split = forward + inputs - np.minimum(np.minimum(forward, inputs), weights)
+    vee = (forward + np.maximum(0.0, inputs - weights)) / 2
+    dual = np.maximum(0.0, forward + 2 * inputs - weights) / 2
+    each = np.choose(runs.schedule.astype(np.int64), [mean / runs.chunks, split, vee, dual])
+    return (runs.pp - 1) * (each + sends)
 
 
 def _summed(values: Array, key: NDArray[np.int64], size: int) -> Array:
@@ -232,12 +261,13 @@ def _exchange(runs: Runs, rows: Rows, dense: Array, expert: Array, busiest: Arra
         spent = group_seconds(rows, dense * size, runs.replicas, runs.tp, kind)
         return spent + group_seconds(rows, expert * size, runs.edp, runs.expert_stride, kind)
 
-    plain = over(0, grads)
-    reduce, gather = over(1, grads), over(1, weights)
-    partial = group_seconds(
-        rows, dense * grads / runs.shard_degree, runs.replicas / runs.shard_degree, runs.tp * runs.shard_degree, 0
-    )
-    forward, backward = busiest[:, -2], busiest[:, -1]
+    nothing = np.zeros(len(dense))
+    some = {kind: bool((runs.shard == kind).any()) for kind in range(4)}  # only what some row needs is priced
+    plain = over(0, grads) if some[0] else nothing
+    reduce, gather = (over(1, grads), over(1, weights)) if some[1] or some[2] else (nothing, nothing)
+    outside = (runs.replicas / runs.shard_degree, runs.tp * runs.shard_degree)
+    partial = group_seconds(rows, dense * grads / runs.shard_degree, *outside, 0) if some[3] else nothing
+    forward, backward = busiest[:, -3], busiest[:, -2] + busiest[:, -1]
     hidden = rows.rates["hidden_dp"]
 
     def left(spent: Array, window: Array, overlapped: Array) -> Array:
