@@ -30,6 +30,7 @@ class Section:
     recompute    forward ops that run again before the backward
     params       parameters of it that one rank holds before sharding over data-parallel ranks
     expert_params those of them that belong to experts
+    kept, whole  bytes kept for the backward; the same if nothing were recomputed
     trained      parameters that get gradients: all of `params`, or the adapters where the rest is frozen
     """
 
@@ -42,6 +43,7 @@ class Section:
     expert_params: Num = 0
     trained: Num = 0
     kept: Kept = field(default_factory=Kept)
+    whole: Kept = field(default_factory=Kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ def lower_block(shape: Shape, block: Block, kind: RecomputeKind) -> Section:
     norms, norms_back = _norms(shape, block)
     forward = (*norms, *mixer.forward, *ffn.forward)
     params = mixer.params + ffn.params + block.norms * shape.model.hidden
+    kept = _kept(shape, mixer, ffn, block)
     section = Section(
         name="block",
         forward=forward,
@@ -31,7 +32,8 @@ def lower_block(shape: Shape, block: Block, kind: RecomputeKind) -> Section:
         trained=mixer.adapters + ffn.adapters
         if shape.frozen
         else mixer.params + ffn.params + block.norms * shape.model.hidden,
-        kept=_kept(shape, mixer, ffn, block),
+        kept=kept,
+        whole=kept,
     )
     return _recomputed(shape, section, mixer, ffn, kind, isinstance(block.ffn, Moe))
 

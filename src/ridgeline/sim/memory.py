@@ -14,7 +14,7 @@ communicators take, and what a caching allocator loses to fragmentation; it is n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.core.units import BINARY
 from ridgeline.ir.program import Program, Section
@@ -208,7 +208,7 @@ def _stage(scenario: Scenario, program: Program, needs: _Needs, place: tuple[int
     if plan.schedule.name == "gpipe" and plan.mesh.pp > 1:
         logits *= scenario.microbatches
     early = state.gradients if _gradients_stay(scenario) else 0.0
-    layer = _layer(program, needs.kept, held)
+    layer = _layer(scenario, program, needs.kept, held)
     moments = {
         "loss": (early, activations, logits, 0.0, needs.sends + needs.head),
         "backward": (early, activations, 0.0, layer, needs.sends + needs.layer),
@@ -239,15 +239,15 @@ def _gradients_stay(scenario: Scenario) -> bool:
     return buffered or scenario.microbatches > 1 or scenario.plan.mesh.pp > 1
 
 
-def _layer(program: Program, kept: Sequence[float], held: Sequence[int]) -> float:
+def _layer(scenario: Scenario, program: Program, kept: Sequence[float], held: Sequence[int]) -> float:
     """Bytes one layer's backward needs for itself: what it recomputes, and the gradients inside its widest part."""
     present = {index for stage in held for index, often in enumerate(program.stages[stage]) if often and index > 1}
     most = 0.0
     for index in present:
-        unchanged = min(index + (index % 2 == 0), len(kept) - 1)  # the same block without recompute stands behind it
-        whole = program.sections[unchanged].kept
+        section = program.sections[index]
+        whole = section.whole
         inside = max(float(whole.mlp), float(whole.attention)) + float(whole.inputs)
-        most = max(most, kept[unchanged] - kept[index] + inside)
+        most = max(most, kept_bytes(scenario, replace(section, kept=whole)) - kept[index] + inside)
     return most
 
 

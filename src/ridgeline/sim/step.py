@@ -190,7 +190,9 @@ def _assembled(batch: Batch, runs: Runs, rows: Rows, stages: Array, params: Arra
     # the host issues kernels: where that takes longer than running them, the chip waits
     running, issue = ranks[:, : len(CLASSES) + 2].sum(1), ranks[:, len(CLASSES) + 2]
     together = (running**SMOOTH + issue**SMOOTH) ** (1 / SMOOTH)
-    ranks[:, 3] += np.where(runs.blocking[rank_row] > 0, issue, together - running)
+    stall = np.where(runs.blocking[rank_row] > 0, issue, together - running)
+    ranks[:, 3] += stall
+    ranks[:, -3:] *= (1 + stall / running)[:, None]  # what runs beside compute has the stalls to hide in, too
     held = _summed(params, key, total_ranks)
     total = ranks[:, : len(CLASSES) + 2].sum(1)
     slowest = np.maximum.reduceat(total, offsets)
