@@ -132,12 +132,39 @@ def keys(kind: type) -> tuple[str, ...]:
     return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """A field as the decoder wants it: its annotation taken apart once instead of for every table."""
+
+    name: str
+    hint: Any
+    core: Any
+    marks: tuple[object, ...]
+    expands: tuple[Callable[[Any], Any], ...]
+    optional: bool
+    inner: type | None
+    required: bool
+
+
 @cache
-def _layout(kind: type) -> tuple[tuple[str, Any, type | None, bool], ...]:
-    """Name, annotation, flattened dataclass and whether it is required, of each field."""
-    return tuple(
-        (field.name, hints(kind)[field.name], flat(hints(kind)[field.name]), _required(field)) for field in fields(kind)
-    )
+def _layout(kind: type) -> tuple[_Slot, ...]:
+    """The fields of a dataclass."""
+    return tuple(_slot(field, hints(kind)[field.name]) for field in fields(kind))
+
+
+def _slot(field: Field[Any], hint: Any) -> _Slot:
+    marks: tuple[object, ...] = ()
+    core, optional = hint, False
+    while True:
+        if get_origin(core) is Annotated:
+            core, marks = core.__origin__, (*marks, *core.__metadata__)
+            continue
+        options = [option for option in get_args(core) if option is not type(None)]
+        if get_origin(core) in (Union, types.UnionType) and len(options) == 1:
+            core, optional = options[0], True
+            continue
+        expands = tuple(mark.expand for mark in marks if isinstance(mark, Via))
+        return _Slot(field.name, hint, core, marks, expands, optional, flat(hint), _required(field))
 
 
 def _join(path: str, key: str) -> str:
@@ -176,6 +203,14 @@ class _Decoder:
         if issubclass(origin, Mapping):
             return self.mapping(get_args(hint)[1], value, path, marks)
         raise TypeError(f"{path}: no decoder for {hint!r}")
+
+    def slot(self, slot: _Slot, value: object, path: str) -> Any:
+        """A field's value."""
+        for expand in slot.expands:
+            value = expand(value)
+        if value is None and slot.optional:
+            return None
+        return self.any(slot.core, value, path, slot.marks)
 
     def plain(self, hint: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
         if hint is str:
@@ -309,13 +344,14 @@ class _Decoder:
         """The dataclass from those keys of the table that are its own."""
         found: dict[str, Any] = {}
         broken = False
-        for name, hint, inner, required in _layout(kind):
-            if inner:
-                part = self.fill(inner, value, path)
+        for slot in _layout(kind):
+            name = slot.name
+            if slot.inner:
+                part = self.fill(slot.inner, value, path)
             elif name in value:
-                part = self.any(hint, value[name], _join(path, name), ())
-            elif required:
-                part = self.bad(_join(path, name), NOTHING, describe(hint), f"add {name}")
+                part = self.slot(slot, value[name], f"{path}.{name}" if path else name)
+            elif slot.required:
+                part = self.bad(_join(path, name), NOTHING, describe(slot.hint), f"add {name}")
             else:
                 continue
             broken = broken or part is BAD

@@ -21,8 +21,9 @@ def padded_flops(m: Array, n: Array, k: Array, groups: Array, cores: Array) -> A
     k0 = what starting a tile costs, in depth. Many waves hide the last one. A machine without waves (a systolic array)
     has cores = 1 and pays for padding only.
 
-    >>> one = np.array([4096.0]); padded_flops(one, one, one, np.ones(1), np.array([132.0]))[0] / (2 * 4096**3)
-    1.15...
+    >>> side = np.array([4096.0])
+    >>> round(float(padded_flops(side, side, side, np.ones(1), np.array([132.0]))[0]) / (2 * 4096**3), 3)
+    1.08
     """
     best = np.full(np.broadcast(m, n, k).shape, np.inf)
     for high, wide, share in TILES:
