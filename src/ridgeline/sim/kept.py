@@ -14,7 +14,8 @@ from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Lora, Train
 
-# torch's attention hands its output on in another layout than it saves: both stay
+# The next three were inferred from the peaks of seven runs on one H200 (truth rows h200-*), which therefore cannot
+# judge them. torch's attention hands its output on in another layout than it saves: both stay
 TWO_LAYOUTS = frozenset({"torch-eager", "torch-compile", "torchtitan", "fms-fsdp"})
 # software that casts the inputs of narrow products again in the backward, and keeps them wide
 KEEPS_WIDE = TWO_LAYOUTS | {"maxtext", "paxml", "levanter"}
