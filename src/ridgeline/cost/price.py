@@ -34,37 +34,3 @@ def padded_flops(m: Array, n: Array, k: Array, groups: Array, cores: Array) -> A
             depth = k / split + HALF_DEPTH * (1 if split == 1 else 1.5)
             best = np.minimum(best, waves * cores * (2 * high * wide / share) * depth)
     return best
-
-
-def collective_seconds(
-    kind: NDArray[np.int64], payload: Array, ranks: Array, stride: Array, near: tuple[Array, Array, Array],
-    far: tuple[Array, Array], spread: Array | float = 0.0,
-) -> Array:  # fmt: skip
-    """Time of a collective over a group that lies in one or several innermost domains.
-
-        inside a domain lie   r = min(R, max(1, D / stride)) ranks of the group
-        all-gather            max(P (R-1)/R / near,  P (R-r)/R / (r far)) + steps
-        all-reduce            twice that;  all-to-all:  max(P (r-1)/R / near,  P (R-r)/R / far) + steps
-
-    P = payload, R = ranks, D = chips of a domain, near and far = bytes/s of one chip. `near` holds rate, domain and
-    seconds per step; `far` rate and seconds per step. Kinds: 0 all-reduce, 1 all-gather or reduce-scatter,
-    2 all-to-all, 3 send.
-    """
-    rate, domain, step = near
-    far_rate, far_step = far
-    inside = np.minimum(ranks, np.maximum(1.0, np.floor(domain / stride)))
-    beyond = ranks - inside
-    ring = np.maximum(
-        np.where(inside > 1, payload * (ranks - 1) / ranks / rate, 0.0), payload * beyond / ranks / (inside * far_rate)
-    )
-    domains = ranks / inside
-    copies = np.maximum(spread, 1.0)
-    once = np.where(np.asarray(spread) > 0, domains * (1 - (1 - 1 / domains) ** copies) / copies, 1.0)
-    cross = np.maximum(payload * (inside - 1) / ranks / rate, payload * beyond / ranks * once / far_rate)
-    send = np.where(beyond > 0, payload / far_rate, payload / rate)
-    moved = np.choose(kind, [2 * ring, ring, cross, send])
-    hops = np.choose(kind, [2.0, 1.0, 1.0, 1.0])
-    wait = hops * (
-        step * np.log2(np.maximum(inside, 1) + 1) + np.where(beyond > 0, far_step * np.log2(ranks / inside + 1), 0)
-    )
-    return np.where(ranks > 1, moved + wait, 0.0)

@@ -13,6 +13,7 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.collectives import KINDS
 from ridgeline.cost.rates import PEAKS
 from ridgeline.ir.ops import Attend, Collective, MatMul, Op, Stream
 from ridgeline.ir.program import Program, Section
@@ -20,7 +21,6 @@ from ridgeline.ir.program import Program, Section
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 PHASES = 4  # forward, backward input, backward weight, recompute
-KINDS = {"all-reduce": 0, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 2, "send": 3}
 AXES = ("tp", "cp", "ep")
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.errors import MissingNumber, Problem
+from ridgeline.cost.collectives import SEND, collective_seconds
 from ridgeline.cost.parameters import Calibration
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
@@ -27,7 +28,7 @@ from ridgeline.sim.memory import Memory, held_by_rank, kept_by_stage, memory_of
 from ridgeline.sim.pipeline import PipelineRun, Slowdown, StageWork, Tail, run_events
 from ridgeline.sim.predict import Priced, default_calibration, not_predictable, price, unbelievable, unpublished
 from ridgeline.sim.prediction import Impossible
-from ridgeline.sim.step import CLASSES, batch_stride, group_seconds, price_slots
+from ridgeline.sim.step import CLASSES, batch_stride, price_slots
 from ridgeline.trace import Counter, Span, Timeline
 
 Array = NDArray[np.float64]
@@ -112,7 +113,7 @@ def work_of(scenario: Scenario, priced: Priced) -> Work:
     spread = raw[:, :, -1:] / pace[-1] * np.where(pace > 0, 0.0, wanted)
     seconds = raw * np.where(pace > 0, wanted / np.where(pace > 0, pace, 1.0), 0.0) + spread
     runs, ranks = priced.runs, scenario.plan.mesh.pp
-    send = group_seconds(priced.rows, runs.boundary_bytes, runs.pp, batch_stride(runs), 3)
+    send = collective_seconds(SEND, runs.boundary_bytes, runs.pp, batch_stride(runs), priced.rows.links)
     return Work(
         seconds=seconds,
         send_s=float(send[0]) if ranks > 1 else 0.0,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.price import collective_seconds, padded_flops
+from ridgeline.cost.collectives import ALL_GATHER, ALL_REDUCE, SEND, Links, collective_seconds
+from ridgeline.cost.price import padded_flops
 from ridgeline.cost.rates import PEAKS, SHARE, WIDE, Machines, Rates
 from ridgeline.sim.batch import AXES, PHASES, Batch
 from ridgeline.sim.run import Runs
@@ -33,8 +34,7 @@ class Rows:
     attention: Array
     attention_back: Array
     memory: Array
-    near: Array
-    far: Array
+    links: Links
     kernel: Array
     host: Array
     wait: Array
@@ -51,11 +51,21 @@ def rows_of(machines: Machines, rates: Rates, runs: Runs) -> Rows:
         attention=attention,
         attention_back=attention * rates["attention_back"],
         memory=machines.memory * rates["memory"],
-        near=machines.near * rates["near"],
-        far=machines.far * rates["far"],
+        links=links_of(machines, rates),
         kernel=rates["kernel"] * (1 - 0.7 * runs.graph),
         host=rates["host"] * (1 - 0.9 * runs.graph) * (1 - 0.9 * runs.xla),
         wait=rates["wait"] * (1 - runs.graph),
+    )
+
+
+def links_of(machines: Machines, rates: Rates) -> Links:
+    """What the links sustain."""
+    return Links(
+        near=machines.near * rates["near"],
+        far=machines.far * rates["far"],
+        domain=machines.domain,
+        near_step=rates["near_step"],
+        far_step=rates["far_step"],
     )
 
 
@@ -95,29 +105,13 @@ def price_slots(batch: Batch, rows: Rows, padded: Array | None = None) -> tuple[
     pauses = np.bincount(batch.stream_slot, waits * rows.wait[row], slots)
     if batch.collectives.size:
         kind, payload, ranks, stride, axis, spread = batch.collectives
-        row = batch.slot_row[batch.collective_slot]
-        near = (rows.near[row], rows.machines.domain[row], rows.rates["near_step"][row])
-        spent = collective_seconds(
-            kind.astype(np.int64), payload, ranks, stride, near, (rows.far[row], rows.rates["far_step"][row]), spread
-        )
+        links = rows.links.at(batch.slot_row[batch.collective_slot])
+        spent = collective_seconds(kind.astype(np.int64), payload, ranks, stride, links, spread)
         for index in range(len(AXES)):
             mine = axis == index
             table[:, 4 + index] = np.bincount(batch.collective_slot[mine], spent[mine], slots)
     table[:, 3] = kernels * rows.kernel[batch.slot_row] + pauses
     return table, kernels
-
-
-def group_seconds(rows: Rows, payload: Array, ranks: Array, stride: Array, kind: int) -> Array:
-    """A collective over a mesh axis, one per row."""
-    kinds = np.full(payload.shape, kind, dtype=np.int64)
-    return collective_seconds(
-        kinds,
-        payload,
-        ranks,
-        stride,
-        (rows.near, rows.machines.domain, rows.rates["near_step"]),
-        (rows.far, rows.rates["far_step"]),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,14 +153,12 @@ def _gather_exposed(batch: Batch, runs: Runs, rows: Rows, busy: Array) -> Array:
     if not three.any():
         return np.zeros(len(row))
     dense, expert = batch.params[:2]
-    near = (rows.near[row], rows.machines.domain[row], rows.rates["near_step"][row])
-    far = (rows.far[row], rows.rates["far_step"][row])
-    one = np.ones(len(row), dtype=np.int64)
+    links = rows.links.at(row)
 
     def spent(size: Array) -> Array:
-        whole = collective_seconds(one, dense * size, runs.shard_degree[row], runs.tp[row], near, far)
+        whole = collective_seconds(ALL_GATHER, dense * size, runs.shard_degree[row], runs.tp[row], links)
         ranks = np.minimum(runs.edp[row], runs.shard_degree[row])
-        return whole + collective_seconds(one, expert * size, ranks, runs.expert_stride[row], near, far)
+        return whole + collective_seconds(ALL_GATHER, expert * size, ranks, runs.expert_stride[row], links)
 
     gather, scatter = spent(runs.weight_bytes[row]), spent(runs.gradient_bytes[row])
     hidden = rows.rates["hidden_shard"][row]
@@ -201,7 +193,7 @@ def _assembled(batch: Batch, runs: Runs, rows: Rows, stages: Array, params: Arra
     pick[rank_row[first[::-1]]] = first[::-1]
     mean = np.add.reduceat(total, offsets) / runs.pp
     many = runs.microbatches
-    send = group_seconds(rows, runs.boundary_bytes, runs.pp, batch_stride(runs), 3)
+    send = collective_seconds(SEND, runs.boundary_bytes, runs.pp, batch_stride(runs), rows.links)
     sends = np.where(runs.pp > 1, 2 * send, 0.0)
     exposed_send = many * runs.chunks * sends * np.where(runs.overlap_pp > 0, 0.1, 1.0)
     bubble = _bubble(runs, mean, ranks[pick, -3:], sends) * rows.rates["bubble"]
@@ -260,15 +252,16 @@ def _exchange(runs: Runs, rows: Rows, dense: Array, expert: Array, busiest: Arra
     grads, weights = runs.gradient_bytes, runs.weight_bytes
 
     def over(kind: int, size: Array) -> Array:
-        spent = group_seconds(rows, dense * size, runs.replicas, runs.tp, kind)
-        return spent + group_seconds(rows, expert * size, runs.edp, runs.expert_stride, kind)
+        spent = collective_seconds(kind, dense * size, runs.replicas, runs.tp, rows.links)
+        return spent + collective_seconds(kind, expert * size, runs.edp, runs.expert_stride, rows.links)
 
     nothing = np.zeros(len(dense))
     some = {kind: bool((runs.shard == kind).any()) for kind in range(4)}  # only what some row needs is priced
-    plain = over(0, grads) if some[0] else nothing
-    reduce, gather = (over(1, grads), over(1, weights)) if some[1] or some[2] else (nothing, nothing)
+    plain = over(ALL_REDUCE, grads) if some[0] else nothing
+    reduce, gather = (over(ALL_GATHER, grads), over(ALL_GATHER, weights)) if some[1] or some[2] else (nothing, nothing)
     outside = (runs.replicas / runs.shard_degree, runs.tp * runs.shard_degree)
-    partial = group_seconds(rows, dense * grads / runs.shard_degree, *outside, 0) if some[3] else nothing
+    sharded = dense * grads / runs.shard_degree
+    partial = collective_seconds(ALL_REDUCE, sharded, *outside, rows.links) if some[3] else nothing
     forward, backward = busiest[:, -3], busiest[:, -2] + busiest[:, -1]
     hidden = rows.rates["hidden_dp"]
 
