@@ -34,7 +34,9 @@ class Links:
     far_step: Array
 
     def at(self, rows: NDArray[np.int64]) -> Links:
-        """The links of these rows, in this order."""
+        """The links of these rows, in this order; one entry is the same for all rows."""
+        if len(self.near) == 1:
+            return self
         return Links(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
 
