@@ -33,7 +33,7 @@ class Table:
     scenarios: tuple[Scenario, ...]
     measured_s: Array
     batch: Batch
-    lines: Lines
+    lines: tuple[Lines, ...]
     runs: Runs
     machines: Machines
     padded: Array

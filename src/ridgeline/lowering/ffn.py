@@ -130,10 +130,9 @@ def _router_params(shape: Shape, moe: Moe) -> Num:
 
 
 def _dispatch(shape: Shape, payload: Num, topk: int) -> list[Op]:
-    ep = shape.degrees.ep
-    if isinstance(ep, int) and ep == 1:
+    ranks = shape.degrees.ep * shape.degrees.etp
+    if isinstance(ranks, int) and ranks == 1:
         return []
-    ranks = ep * shape.degrees.etp
     spread = float(topk) if shape.once_per_domain else 0.0
     return [
         Collective(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ridgeline.ir.program import Program, Section
@@ -9,14 +10,13 @@ from ridgeline.lowering.sections import lower_block, lower_embedding, lower_head
 from ridgeline.lowering.shape import Shape, shape_of
 from ridgeline.plan.engine import RecomputeKind
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Train
 
 
 def lower(scenario: Scenario) -> Program:
     """The program of one scenario. Cost grows with distinct blocks and virtual stages, never with layers or ranks."""
     shape = shape_of(scenario)
     sections = sections_of(shape)
-    return Program(sections=sections, stages=stages_of(scenario, len(sections)))
+    return Program(sections=sections, stages=stages_of(shape, scenario.placement, len(sections)))
 
 
 def sections_of(shape: Shape) -> tuple[Section, ...]:
@@ -43,21 +43,19 @@ def _sees(shape: Shape) -> bool:
     return shape.model.vision is not None and shape.images > 0
 
 
-def stages_of(scenario: Scenario, sections: int) -> tuple[tuple[int, ...], ...]:
-    """How often each section stands in each virtual stage."""
-    model, limit = scenario.model, scenario.plan.recompute.layers
+def stages_of(shape: Shape, placement: Sequence[int], sections: int) -> tuple[tuple[int, ...], ...]:
+    """How often each section stands in each virtual stage, for layers placed so many to a stage."""
+    model, limit = shape.model, shape.recompute.layers
     stages: list[tuple[int, ...]] = []
-    layer, each = 0, 1 if limit is None else 2
-    sees = model.vision is not None and isinstance(scenario.workload, Train) and scenario.workload.images > 0
-    held_by_stage = scenario.placement
-    for stage, held in enumerate(held_by_stage):
+    layer, each, sees = 0, 1 if limit is None else 2, _sees(shape)
+    for stage, held in enumerate(placement):
         counts = [0] * sections
         counts[0] = int(stage == 0)
         for place in range(held):
             again = limit is None or place < limit
             counts[2 + each * model.order[layer] + (0 if again else 1)] += 1
             layer += 1
-        if stage == len(held_by_stage) - 1:
+        if stage == len(placement) - 1:
             depth = model.mtp.depth if model.mtp else 0
             counts[1] = 1 + depth
             if depth:

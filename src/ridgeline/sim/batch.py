@@ -39,7 +39,7 @@ class Batch:
     stream_slot: Index
     collectives: Array  # kind, payload, ranks, stride, axis, spread
     collective_slot: Index
-    section_cell: Index
+    cell: Index  # of every section
     params: Array  # dense, expert, trained dense, trained expert: by section
     away: Array  # bytes by section that could travel to the host between forward and backward
     cells: int
@@ -47,7 +47,7 @@ class Batch:
     @property
     def slot_cell(self) -> Index:
         """The cell of every slot."""
-        return np.repeat(self.section_cell, PHASES)
+        return np.repeat(self.cell, PHASES)
 
 
 def batch_of(programs: Sequence[Program]) -> Batch:
@@ -62,7 +62,7 @@ def spread(sections: Sequence[Section], cells: int) -> Batch:
     return _gathered(sections, cells, np.tile(np.arange(cells), len(sections)), cells)
 
 
-def _gathered(sections: Sequence[Section], many: int, section_cell: Index, cells: int) -> Batch:
+def _gathered(sections: Sequence[Section], many: int, cell: Index, cells: int) -> Batch:
     """The columns of sections that stand `many` times each."""
     ops: dict[type, tuple[list[tuple[Num, ...]], list[int]]] = {
         kind: ([], []) for kind in (MatMul, Attend, Stream, Collective)
@@ -88,7 +88,7 @@ def _gathered(sections: Sequence[Section], many: int, section_cell: Index, cells
         stream_slot=slots_of[Stream],
         collectives=_table(ops[Collective][0], 6, many),
         collective_slot=slots_of[Collective],
-        section_cell=section_cell,
+        cell=cell,
         params=_params(_table([(item.params, item.expert_params, item.trained) for item in sections], 3, many)),
         away=_table([(item.kept.total - item.kept.logits,) for item in sections], 1, many)[0],
         cells=cells,

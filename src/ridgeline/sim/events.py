@@ -100,10 +100,10 @@ def work_of(scenario: Scenario, priced: Priced) -> Work:
     parts = {name: float(seconds[0]) for name, seconds in priced.steps.parts.items()}
     parts["shard"] += parts["host"]  # one track for what travels beside compute
     names = (*CLASSES, "shard")
-    sections = price_slots(priced.batch, priced.rows)[0]
+    sections = price_slots(priced.batch, priced.rows).seconds
     counts = np.array(priced.program.stages, dtype=np.float64)
     phases = np.stack([sections[:, 0], sections[:, 1] + sections[:, 3], sections[:, 2]], axis=1)
-    raw = np.einsum("vs,spc->vpc", counts, phases)
+    raw = np.einsum("vs,cps->vpc", counts, phases)
     raw = np.concatenate([raw, raw.sum(2, keepdims=True)], axis=2)  # shard follows the work it stands beside
     placement = held_by_rank(scenario.plan.mesh.pp, scenario.plan.schedule.chunks, scenario.plan.schedule.name)
     by_rank = np.array([raw[list(held)].sum((0, 1)) for held in placement])

@@ -8,8 +8,7 @@ pattern is as long as it has distinct ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,87 +70,58 @@ def _mean(counts: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """Patterns of many rows as columns. Entries are sparse (section, count), grouped by line.
+    """The lines of rows that have equally many ranks.
 
-    firsts      where each line's entries begin
-    held        line of what a rank holds, `inner` of its mean inner stage; both by rank, grouped by row
-    row         row of each rank
-    rank, ends  number of a rank, and whether it holds the first and the last virtual stage
-    first, middle, last   lines of the ends and the mean between them, by row
+    rows      which rows these are
+    counts    lines x sections where all rows share a pattern, otherwise lines x sections x rows
+    sections  where the sections of each row stand: sections x rows
+    ranks     how many ranks a row has: the first so many lines are theirs, the next theirs without the ends
     """
 
-    section: Index
-    count: Array
-    firsts: Index
-    held: Index
-    inner: Index
-    row: Index
-    rank: Index
-    ends: NDArray[np.bool_]
-    first: Index
-    middle: Index
-    last: Index
+    rows: Index
+    counts: Array
+    sections: Index
+    ranks: int
 
-    @property
-    def begins(self) -> Index:
-        """Where each row's ranks begin."""
-        return np.searchsorted(self.row, np.arange(len(self.first)))
+    def summed(self, values: Array) -> Array:
+        """Columns by section added up to columns by line and row."""
+        own = values[:, self.sections]
+        total: Array = self.counts @ own if self.counts.ndim == 2 else np.einsum("lsn,csn->cln", self.counts, own)
+        return total
 
 
-def lines_of(items: Sequence[tuple[Pattern, Index]], stride: int = 1) -> Lines:
-    """The lines of several patterns, each for rows whose first section stands at the places given.
-
-    The next section of a row stands `stride` further.
-    """
-    parts = [_repeated(pattern, places, stride) for pattern, places in items]
-    if len(parts) == 1:
-        return parts[0]
-    rows = np.cumsum([0, *(len(part.first) for part in parts)])
-    lines = np.cumsum([0, *(len(part.firsts) for part in parts)])
-    entries = np.cumsum([0, *(len(part.section) for part in parts)])
-    by_line, by_row = ("held", "inner", "first", "middle", "last"), ("row",)
-    shifts = {"firsts": entries} | dict.fromkeys(by_line, lines) | dict.fromkeys(by_row, rows)
-
-    def joined(name: str) -> NDArray[Any]:
-        columns = [getattr(part, name) for part in parts]
-        if name in shifts:
-            columns = [column + shift for column, shift in zip(columns, shifts[name], strict=False)]
-        return np.concatenate(columns)
-
-    return Lines(**{field.name: joined(field.name) for field in fields(Lines)})
+def lines_of(pattern: Pattern, places: Index, stride: int) -> Lines:
+    """The lines of one pattern for rows whose first sections stand at these places, the next ones `stride` further."""
+    sections = np.arange(pattern.counts.shape[1])[:, None] * stride + places
+    return Lines(rows=np.arange(len(places)), counts=pattern.counts, sections=sections, ranks=len(pattern.rank))
 
 
-def _repeated(pattern: Pattern, places: Index, stride: int) -> Lines:
-    """One pattern's lines, once for each row."""
-    counts, rows, kinds = pattern.counts, len(places), len(pattern.rank)
-    present = counts > 0
-    present[~present.any(1), 0] = True  # a line must have an entry, if only of zero
-    line, section = np.nonzero(present)
-    sizes = np.tile(np.bincount(line, minlength=len(counts)), rows)
-    start = np.arange(rows) * len(counts)
-    held = (start[:, None] + np.arange(kinds)).ravel()
-    ends = start + 2 * kinds
-    return Lines(
-        section=(places[:, None] + section * stride).ravel(),
-        count=np.tile(counts[line, section], rows),
-        firsts=np.cumsum(sizes) - sizes,
-        held=held,
-        inner=held + kinds,
-        row=np.repeat(np.arange(rows), kinds),
-        rank=np.tile(pattern.rank, rows),
-        ends=np.tile(pattern.ends, (rows, 1)),
-        first=ends,
-        middle=ends + 1,
-        last=ends + 2,
-    )
-
-
-def scenario_lines(scenarios: Sequence[Scenario], programs: Sequence[Program]) -> Lines:
+def scenario_lines(scenarios: Sequence[Scenario], programs: Sequence[Program]) -> tuple[Lines, ...]:
     """The lines of several scenarios, every rank on its own, as `batch_of` lays out their sections."""
-    offset, items = 0, []
-    for scenario, program in zip(scenarios, programs, strict=True):
-        plan = scenario.plan
-        held = held_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
-        items.append((pattern_of(program.stages, held), np.array([offset])))
+    sizes: dict[int, list[tuple[int, int, Pattern]]] = {}
+    offset = 0
+    for row, (scenario, program) in enumerate(zip(scenarios, programs, strict=True)):
+        pattern = scenario_pattern(scenario, program)
+        sizes.setdefault(len(pattern.rank), []).append((row, offset, pattern))
         offset += len(program.sections)
-    return lines_of(items)
+    return tuple(_padded(items, ranks) for ranks, items in sizes.items())
+
+
+def scenario_pattern(scenario: Scenario, program: Program) -> Pattern:
+    """The pattern of one scenario, every rank on its own."""
+    plan = scenario.plan
+    return pattern_of(program.stages, held_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name))
+
+
+def _padded(items: Sequence[tuple[int, int, Pattern]], ranks: int) -> Lines:
+    """Rows with equally many ranks side by side; those with fewer sections hold the first one zero times more."""
+    most = max(pattern.counts.shape[1] for _, _, pattern in items)
+    counts = np.zeros((2 * ranks + 3, most, len(items)))
+    sections = np.empty((most, len(items)), dtype=np.int64)
+    for place, (_, offset, pattern) in enumerate(items):
+        size = pattern.counts.shape[1]
+        counts[:, :size, place] = pattern.counts
+        sections[:, place] = offset
+        sections[:size, place] += np.arange(size)
+    rows = np.array([row for row, _, _ in items])
+    return Lines(rows=rows, counts=counts[:, :, 0] if len(items) == 1 else counts, sections=sections, ranks=ranks)

@@ -10,7 +10,7 @@ Weights and optimizer states are there all the time, and gradients too where the
 runs several microbatches; otherwise they appear only as the activations go. On top come `overhead`: what the driver and
 communicators take, and what a caching allocator loses to fragmentation; it is no part of `allocated`.
 
-Columns are rows x ranks, so that one scenario and a hundred thousand plans run through the same lines.
+Columns are ranks x rows, so that one scenario and a hundred thousand plans run through the same lines.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.sim.batch import Batch, batch_of
 from ridgeline.sim.kept import kept_of, loss_bytes
-from ridgeline.sim.lines import Lines, scenario_lines
+from ridgeline.sim.lines import Lines, Pattern, lines_of, scenario_pattern
 from ridgeline.sim.run import NAMES, Runs, runs_of
+from ridgeline.sim.step import Sections
 
 Array = NDArray[np.float64]
 KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace", "buffers", "overhead")
@@ -98,8 +99,8 @@ def memory_of(scenario: Scenario, program: Program) -> Memory:
     """Peak memory of every pipeline rank of a training step."""
     shape, runs = shape_of(scenario), runs_of([scenario])
     needs = needs_of(shape, program.sections, 1)
-    lines = scenario_lines([scenario], [program])
-    held = held_of(shape, needs, batch_of([program]), lines)
+    pattern = scenario_pattern(scenario, program)
+    held = held_of(needs, batch_of([program]), lines_of(pattern, np.zeros(1, dtype=np.int64), 1), pattern)
     widths = widths_of(shape, scenario)
     peaks = peaks_of(held, runs, widths)
     return Memory(stages=_stages(held, peaks), capacity_bytes=capacity_of(scenario))
@@ -144,6 +145,9 @@ class Needs:
     sends     by cell: activations gathered for tensor parallelism and copies for experts; `crossing` those between
               stages, one send and one receive both ways
     head, widest   by cell: parameters of the larger end, and of the largest layer
+    tied      by cell: parameters of a tied output matrix, of which the last rank holds a copy of its own where the
+              embedding is elsewhere
+    norm      parameters of the last norm, which no section holds
     """
 
     kept: Array
@@ -153,6 +157,8 @@ class Needs:
     crossing: Array
     head: Array
     widest: Array
+    tied: Array
+    norm: float
 
 
 def needs_of(shape: Shape, sections: Sequence[Section], cells: int) -> Needs:
@@ -175,6 +181,8 @@ def needs_of(shape: Shape, sections: Sequence[Section], cells: int) -> Needs:
         crossing=_column(4 * boundary / (degrees.tp if shape.sequence_parallel else 1), cells),
         head=params[:2].max(0),
         widest=params[2:].max(0),
+        tied=_column(_tied(shape), cells),
+        norm=float(shape.model.norm.params(shape.model.hidden)) if shape.model.norm else 0.0,
     )
 
 
@@ -191,7 +199,7 @@ def _layer(shape: Shape, section: Section, kept: Num) -> Num:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What ranks hold, rows x ranks, before sharding and schedules have their say; `Needs` by row beside it.
+    """What ranks hold, ranks x rows, before sharding and schedules have their say; `Needs` by row beside it.
 
     kept   activations of one microbatch on all its virtual stages, by part
     """
@@ -211,44 +219,39 @@ class Held:
 
     def at(self, rows: NDArray[np.int64]) -> Held:
         """These rows, in this order."""
-        taken = {item.name: getattr(self, item.name)[rows] for item in fields(self) if item.name != "kept"}
-        return Held(kept=self.kept[:, rows], **taken)
+        taken = {item.name: getattr(self, item.name)[..., rows] for item in fields(self) if item.name not in _OF_RANKS}
+        return Held(rank=self.rank, last=self.last, **taken)
 
 
-def held_of(shape: Shape, needs: Needs, batch: Batch, lines: Lines) -> Held:
-    """What the ranks of every row hold; all rows have equally many ranks."""
-    rows = len(lines.first)
-    values = np.concatenate([batch.params[:3], needs.kept])
-    summed = np.add.reduceat(values[:, lines.section] * lines.count, lines.firsts, axis=1)[:, lines.held]
-    dense, expert, trained, *kept = summed.reshape(len(values), rows, -1)
-    present = np.where(lines.count > 0, needs.layer[lines.section], 0.0)
-    layer = np.maximum.reduceat(present, lines.firsts)[lines.held].reshape(rows, -1)
-    first, last = lines.ends.T.reshape(2, rows, -1)
-    cell = batch.section_cell[lines.section[lines.firsts[lines.first]]]
-    by_row = {name: getattr(needs, name)[cell][:, None] for name in ("loss", "sends", "crossing", "head", "widest")}
+_OF_RANKS = ("rank", "last")
+
+
+def held_of(needs: Needs, sections: Batch | Sections, lines: Lines, pattern: Pattern) -> Held:
+    """What the ranks of every row of a pattern hold."""
+    ranks = replace(lines, counts=lines.counts[: lines.ranks])
+    dense, expert, trained, *kept = ranks.summed(np.concatenate([sections.params[:3], needs.kept]))
+    own = needs.layer[lines.sections]
+    layer = np.zeros(dense.shape)
+    for rank, section in zip(*np.nonzero(ranks.counts), strict=True):
+        np.maximum(layer[rank], own[section], out=layer[rank])
+    first, last = pattern.ends.T[:, :, None]
+    cell = sections.cell[lines.sections[0]]
     return Held(
-        rank=lines.rank.reshape(rows, -1).astype(np.float64),
+        rank=pattern.rank[:, None].astype(np.float64),
         last=last,
-        dense=dense + last * (_final_norm(shape) + ~first * _tied(shape, cell)[:, None]),
+        dense=dense + last * (needs.norm + ~first * needs.tied[cell]),
         expert=expert,
         trained=trained,
         kept=np.array(kept),
         layer=layer,
-        **by_row,
+        **{name: getattr(needs, name)[cell] for name in ("loss", "sends", "crossing", "head", "widest")},
     )
 
 
-def _final_norm(shape: Shape) -> float:
-    """Parameters of the last norm, which no section holds."""
-    return float(shape.model.norm.params(shape.model.hidden)) if shape.model.norm else 0.0
-
-
-def _tied(shape: Shape, cell: NDArray[np.int64]) -> Array:
-    """Parameters of a tied output matrix: the last rank holds a copy of its own where the embedding is elsewhere."""
-    model = shape.model
-    size = model.vocab * (model.embedding.width or model.hidden) if model.embedding.tied else 0
-    each = np.atleast_1d(np.asarray(size / shape.degrees.tp, dtype=np.float64))
-    return each if len(each) == 1 else each[cell]
+def _tied(shape: Shape) -> Num:
+    embedding = shape.model.embedding
+    size = shape.model.vocab * (embedding.width or shape.model.hidden) if embedding.tied else 0
+    return size / shape.degrees.tp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,14 +260,16 @@ class Widths:
 
     weights     at rest: a narrow recipe that trains its weights holds them narrow twice, as they are and transposed, or
                 wide once, whichever is more; frozen ones are narrow once
-    gathered    of a layer that runs with sharded weights, and the gradient that belongs to it
+    gathered    of a layer that runs with sharded weights; `reduced` the gradient that belongs to it
+
+    Numbers, or columns by row.
     """
 
-    weights: float
-    gradients: float
-    optimizer: float
-    gathered: float
-    reduced: float
+    weights: Num
+    gradients: Num
+    optimizer: Num
+    gathered: Num
+    reduced: Num
     frozen: bool
     buffered: bool
     compiled: bool
@@ -292,41 +297,71 @@ def widths_of(shape: Shape, scenario: Scenario) -> Widths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """Bytes by kind, row and rank at each rank's worst moment, which moment, and the state beside it."""
+    """Bytes by kind, rank and row at each rank's worst moment, which moment, and the state beside it."""
 
     by_kind: Array
     moment: NDArray[np.int64]
     state: Array
     flying: Array
 
-    @property
-    def total(self) -> Array:
-        """The fullest rank of every row."""
-        return np.asarray(self.by_kind.sum(0).max(1))
+
+def peak_bytes(held: Held, runs: Runs, widths: Widths) -> Array:
+    """The peak of the fullest rank of every row."""
+    moments = _moments(held, runs, widths)
+    most = np.zeros(1)
+    for gradients, *moving in moments.parts:
+        passing = sum(moving, start=np.zeros(1))
+        most = np.maximum(most, gradients + passing + _overhead(widths, passing))
+    return np.asarray((moments.weights + moments.optimizer + most).max(0))
 
 
 def peaks_of(held: Held, runs: Runs, widths: Widths) -> Peaks:
-    """The worst moment of every rank.
+    """The worst moment of every rank, by kind."""
+    moments = _moments(held, runs, widths)
+    parts = np.array([np.broadcast_arrays(*moment) for moment in moments.parts])
+    moment = parts.sum(1).argmax(0)
+    chosen = np.take_along_axis(parts, moment[None, None], axis=0)[0]
+    overhead = _overhead(widths, chosen[1:].sum(0))
+    by_kind = np.stack([moments.weights, chosen[0], moments.optimizer, *chosen[1:], overhead])
+    state = np.stack([moments.weights, moments.gradients, moments.optimizer])
+    return Peaks(by_kind=by_kind, moment=moment, state=state, flying=moments.flying)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moments:
+    """What is there all the time, and for each moment gradients, activations, logits, workspace and buffers."""
+
+    weights: Array
+    gradients: Array
+    optimizer: Array
+    flying: Array
+    parts: tuple[tuple[Array, ...], ...]
+
+
+def _moments(held: Held, runs: Runs, widths: Widths) -> _Moments:
+    """Bytes of every rank at each moment.
 
         none  w + g + o        zero1  w + g + o/d        zero2  w + (g + o)/d        zero3  (w + g + o)/d
 
     w, g, o = weights, gradients, optimizer states; d = shard degree. Experts are sharded over their own replicas, at
     most edp.
     """
-    by = {name: getattr(runs, name)[:, None] for name in _COLUMNS}
+    by = {name: getattr(runs, name) for name in _COLUMNS}
     shard, degree = by["shard"], by["shard_degree"]
     few = np.minimum(by["edp"], degree)
 
-    def over(level: int, dense: Array, expert: Array | float) -> Array:
+    def over(level: int, dense: Array, expert: Array) -> Array:
         sharded = shard >= level
+        if not sharded.any():
+            return dense + expert
         return dense / np.where(sharded, degree, 1.0) + expert / np.where(sharded, few, 1.0)
 
-    trained = (held.trained, 0.0) if widths.frozen else (held.dense, held.expert)
+    trained = (held.trained, np.zeros(1)) if widths.frozen else (held.dense, held.expert)
     weights = over(3, held.dense, held.expert) * widths.weights
     gradients = over(2, *trained) * widths.gradients
     optimizer = over(1, *trained) * widths.optimizer * (1 - by["offload_optimizer"])
     flying = in_flight(by["schedule"], by["pp"], by["microbatches"], by["chunks"], held.rank)
-    activations = held.kept.sum(0) * (1 - by["offload"]) / by["chunks"] * flying
+    activations = held.kept.sum(0) * ((1 - by["offload"]) / by["chunks"] * flying)
     gpipe = (by["schedule"] == NAMES.index("gpipe")) & (by["pp"] > 1)
     logits = held.loss * held.last * np.where(gpipe, by["microbatches"], 1.0)
     stay = widths.buffered | (by["microbatches"] > 1) | (by["pp"] > 1)
@@ -335,19 +370,18 @@ def peaks_of(held: Held, runs: Runs, widths: Widths) -> Peaks:
     whole = np.where(gathers & (shard == 3), widths.gathered, 0.0)
     whole = whole + np.where(gathers & (shard >= 2), widths.reduced, 0.0)
     sends = held.sends + np.where(by["pp"] > 1, held.crossing, 0.0)
-    none = np.zeros_like(activations)
-    moments = np.array(
-        [
-            [early, activations, logits + none, none, sends + held.head * whole + none],
-            [early, activations, none, held.layer + none, sends + held.widest * whole + none],
-            [gradients, none, none, none, none],
-        ]
+    none = np.zeros(1)
+    return _Moments(
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        flying=flying,
+        parts=(
+            (early, activations, logits, none, sends + held.head * whole),
+            (early, activations, none, held.layer, sends + held.widest * whole),
+            (gradients, none, none, none, none),
+        ),
     )
-    moment = moments.sum(1).argmax(0)
-    chosen = np.take_along_axis(moments, moment[None, None], axis=0)[0]
-    overhead = _overhead(widths, chosen[1:].sum(0))
-    by_kind = np.stack([weights, chosen[0], optimizer, *chosen[1:], overhead])
-    return Peaks(by_kind=by_kind, moment=moment, state=np.stack([weights, gradients, optimizer]), flying=flying)
 
 
 _COLUMNS = (
@@ -365,18 +399,18 @@ def _overhead(widths: Widths, moving: Array) -> Array:
 def _stages(held: Held, peaks: Peaks) -> tuple[Stage, ...]:
     """The first row, rank by rank."""
     made = []
-    for rank in range(held.rank.shape[1]):
-        found = dict(zip(KINDS, map(float, peaks.by_kind[:, 0, rank]), strict=True))
-        kept = held.kept[:, 0, rank]
+    for rank in range(len(held.rank)):
+        found = dict(zip(KINDS, map(float, peaks.by_kind[:, rank, 0]), strict=True))
+        kept = held.kept[:, rank, 0]
         shares = kept / (kept.sum() or 1.0) * found["activations"]
         made.append(
             Stage(
                 rank=rank,
                 bytes_by_kind=found,
                 activations=dict(zip(PARTS, map(float, shares), strict=True)),
-                in_flight=int(peaks.flying[0, rank]),
-                moment=MOMENTS[int(peaks.moment[0, rank])],
-                state=dict(zip(KINDS, map(float, peaks.state[:, 0, rank]), strict=False)),
+                in_flight=int(peaks.flying[rank, 0]),
+                moment=MOMENTS[int(peaks.moment[rank, 0])],
+                state=dict(zip(KINDS, map(float, peaks.state[:, rank, 0]), strict=False)),
             )
         )
     return tuple(made)

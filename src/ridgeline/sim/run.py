@@ -8,7 +8,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.rates import at
 from ridgeline.hardware.topology import Torus
+from ridgeline.ir.ops import Num
+from ridgeline.lowering.shape import Degrees
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import STATES, Train
@@ -49,6 +52,10 @@ class Runs:
     offload_optimizer: Array  # share of optimizer states that lives there
     nodes: Array
 
+    def at(self, rows: NDArray[np.int64]) -> Runs:
+        """These rows, in this order; a column of one entry stays as it is."""
+        return Runs(**{field.name: at(getattr(self, field.name), rows) for field in fields(self)})
+
 
 def runs_of(scenarios: Sequence[Scenario]) -> Runs:
     """The columns of several scenarios."""
@@ -56,7 +63,7 @@ def runs_of(scenarios: Sequence[Scenario]) -> Runs:
     return Runs(**{field.name: np.array([row[field.name] for row in made], dtype=np.float64) for field in fields(Runs)})
 
 
-def _one(scenario: Scenario) -> dict[str, float]:
+def _one(scenario: Scenario) -> dict[str, Num]:
     plan, mesh, work, engine = scenario.plan, scenario.plan.mesh, scenario.workload, scenario.engine
     gradients = (plan.precision.gradients or engine.gradients).bytes_per_element
     weights = plan.precision.weights.bytes_per_element
@@ -67,26 +74,19 @@ def _one(scenario: Scenario) -> dict[str, float]:
         states = 2 * STATES[optimizer.name] * optimizer.states.bytes_per_element
         clipping = 2 * gradients  # the norm reads every gradient, and clearing writes it
         traffic = states + 2 * master + gradients + weights * (1 if optimizer.master else 2) + clipping
-    local = plan.microbatch * work.seq / mesh.cp / mesh.tp  # each tensor rank sends its share, gathered on arrival
     overlap = {key: float(plan.switches.overlap.get(key, key in engine.overlaps)) for key in _OVERLAPS}
     graph = plan.switches.graph or ("full" if engine.launch.mode == "graph" else "none")
     inner = scenario.system.tiers[0] if scenario.system.tiers else None
     torus = inner is not None and isinstance(inner.topology, Torus)
-    return {
-        "microbatches": scenario.microbatches,
-        "pp": mesh.pp,
+    degrees = Degrees(tp=mesh.tp, cp=mesh.cp, ep=mesh.ep, etp=mesh.etp, microbatch=plan.microbatch)
+    return sized(scenario, degrees, mesh.pp, mesh.dp) | {
         "chunks": plan.schedule.chunks,
         "schedule": NAMES.index(plan.schedule.name),
-        "tp": mesh.tp,
-        "replicas": mesh.dp * mesh.cp,
-        "edp": mesh.edp,
-        "expert_stride": mesh.ep * mesh.etp,
         "shard": SHARDS.index(plan.sharding.shard),
         "shard_degree": plan.shard_degree,
         "weight_bytes": weights,
         "gradient_bytes": gradients,
         "optimizer_bytes": traffic,
-        "boundary_bytes": local * scenario.model.hidden * plan.precision.activations.bytes_per_element,
         "overlap_tp": overlap["tp"],
         "overlap_grad": overlap["grad-reduce"],
         "overlap_gather": overlap["param-gather"],
@@ -99,6 +99,23 @@ def _one(scenario: Scenario) -> dict[str, float]:
         "offload": plan.offload.activations,
         "offload_optimizer": plan.offload.optimizer,
         "nodes": 1 if torus else max(1, scenario.system.chips // (inner.chips if inner else 1)),
+    }
+
+
+def sized(scenario: Scenario, degrees: Degrees, pp: Num, dp: Num) -> dict[str, Num]:
+    """The columns that follow from degrees: numbers, or arrays over plans."""
+    work, d = scenario.workload, degrees
+    stored = scenario.plan.precision.activations.bytes_per_element
+    local = d.microbatch * work.seq / d.cp / d.tp  # each tensor rank sends its share, gathered on arrival
+    many = work.sequences // (dp * d.microbatch) if isinstance(work, Train) else 1
+    return {
+        "microbatches": np.maximum(many, 1),
+        "pp": pp,
+        "tp": d.tp,
+        "replicas": dp * d.cp,
+        "edp": d.tp * d.cp * dp // (d.ep * d.etp),
+        "expert_stride": d.ep * d.etp,
+        "boundary_bytes": local * scenario.model.hidden * stored,
     }
 
 

@@ -13,7 +13,8 @@ prediction have as many cells as rows and plans; a search has few cells, more ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,17 +86,33 @@ def padded_of(batch: Batch, machines: Machines) -> Array:
     return padded_flops(m, n, k, groups, at(machines.cores, batch.slot_cell[batch.matmul_slot]))
 
 
-def price_slots(batch: Batch, rows: Rows, padded: Array | None = None) -> tuple[Array, Array]:
-    """Seconds by section, phase and class, and kernels by section and phase."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sections:
+    """Priced sections.
+
+    seconds   by class, phase and section, nothing hidden yet
+    issue_s   the host takes to issue its kernels
+    cell, params, away   as in `Batch`
+    """
+
+    cell: Index
+    params: Array
+    away: Array
+    seconds: Array
+    issue_s: Array
+
+
+def price_slots(batch: Batch, rows: Rows, padded: Array | None = None) -> Sections:
+    """Every op priced, summed up by section, phase and class."""
     cell = batch.slot_cell
     slots = len(cell)
-    table = np.zeros((slots, len(CLASSES)))
-    table[:, 0] = np.bincount(batch.matmul_slot, _matmuls(batch, rows, cell, padded), slots)
-    table[:, 1] = np.bincount(batch.attend_slot, _attends(batch, rows, cell), slots)
+    table = np.zeros((len(CLASSES), slots))
+    table[0] = np.bincount(batch.matmul_slot, _matmuls(batch, rows, cell, padded), slots)
+    table[1] = np.bincount(batch.attend_slot, _attends(batch, rows, cell), slots)
     size, count, waits = batch.streams
     own = cell[batch.stream_slot]
     moved = size * at(rows.rates["traffic"] / rows.memory, own)
-    table[:, 2] = np.bincount(batch.stream_slot, moved, slots)
+    table[2] = np.bincount(batch.stream_slot, moved, slots)
     pauses = np.bincount(batch.stream_slot, waits * at(rows.wait, own), slots)
     kernels = np.bincount(batch.matmul_slot, minlength=slots).astype(np.float64)
     kernels += np.bincount(batch.stream_slot, count, slots)
@@ -106,9 +123,15 @@ def price_slots(batch: Batch, rows: Rows, padded: Array | None = None) -> tuple[
         spent = collective_seconds(kind.astype(np.int64), payload, ranks, stride, links, spread)
         for index in range(len(AXES)):
             mine = axis == index
-            table[:, 4 + index] = np.bincount(batch.collective_slot[mine], spent[mine], slots)
-    table[:, 3] = kernels * at(rows.kernel, cell) + pauses
-    return table.reshape(-1, PHASES, len(CLASSES)), kernels.reshape(-1, PHASES)
+            table[4 + index] = np.bincount(batch.collective_slot[mine], spent[mine], slots)
+    table[3] = kernels * at(rows.kernel, cell) + pauses
+    return Sections(
+        cell=batch.cell,
+        params=batch.params,
+        away=batch.away,
+        seconds=np.ascontiguousarray(table.reshape(len(CLASSES), -1, PHASES).swapaxes(1, 2)),
+        issue_s=(kernels * at(rows.host, cell)).reshape(-1, PHASES).sum(1),
+    )
 
 
 def _matmuls(batch: Batch, rows: Rows, cell: Index, padded: Array | None) -> Array:
@@ -144,54 +167,52 @@ class Steps:
     parts: dict[str, Array]
 
 
-# columns of what a section, a virtual stage or a rank does for one microbatch
+# columns of what a section, a virtual stage or a rank does for one microbatch: all it does, what the host takes to
+# issue that, forward, input gradient with what is recomputed, weight gradient, trained parameters; then by class
 TIMES = (*CLASSES, "shard", "host")
-ISSUE = len(TIMES)
-PHASE = slice(ISSUE + 1, ISSUE + 4)  # forward, input gradient with what is recomputed, weight gradient; all of TIMES
-PARAMS = slice(ISSUE + 4, ISSUE + 8)
+BUSY, ISSUE, FORWARD, INPUTS, WEIGHTS, DENSE, EXPERT = range(7)
+BY_CLASS = 7
 
 
-def step_seconds(batch: Batch, lines: Lines, runs: Runs, rows: Rows, padded: Array | None = None) -> Steps:
+def step_seconds(batch: Batch, lines: Sequence[Lines], runs: Runs, rows: Rows, padded: Array | None = None) -> Steps:
     """The time of one step of every row, where cells, rows and plans are the same."""
-    parts = beside(batch, *price_slots(batch, rows, padded), runs, rows)
-    return step_of(paced(lines, parts, runs, rows), runs, rows)
+    return step_of(paced(lines, beside(price_slots(batch, rows, padded), runs, rows), runs, rows), runs, rows)
 
 
-def beside(batch: Batch, table: Array, kernels: Array, runs: Runs, rows: Rows) -> Array:
+def beside(sections: Sections, runs: Runs, rows: Rows, *, by_class: bool = True) -> Array:
     """Columns by section: compute, and what of communication and copies compute does not hide."""
-    cell = batch.section_cell
-    table = table.copy()
-    tp, cp, ep = 4, 5, 6
+    cell = sections.cell
+    tp, cp, ep = (4 + index for index in range(len(AXES)))
     contention = at(rows.rates["contention"], cell)
+    table = sections.seconds.copy()
     for axis, switch, share in ((tp, runs.overlap_tp, "hidden_tp"), (ep, runs.overlap_moe, "hidden_moe")):
-        hidden = at(switch, cell) * at(rows.rates[share], cell) * (1 - contention)
-        table[:, :, axis] *= (1 - hidden)[:, None]
-    ring = table[:, :, cp]
-    table[:, :, cp] = exposed(ring, table[:, :, 1], RING, contention[:, None])
-    busy = table.sum(2)
-    gather = _gathered(batch, runs, rows, busy)
-    away = batch.away * at(runs.offload / rows.machines.host, cell)
-    copies = exposed(2 * away, busy.sum(1), HIDDEN_COPY, np.zeros(1))  # out and back; copy engines take no cores
-    issue = (kernels * at(rows.host, cell)[:, None]).sum(1)
-    parts = np.empty((len(cell), PARAMS.stop))
-    parts[:, : len(CLASSES)] = table.sum(1)
-    parts[:, len(CLASSES)] = gather.sum(0)
-    parts[:, len(CLASSES) + 1] = copies
-    parts[:, ISSUE] = issue
-    parts[:, PHASE] = np.stack([busy[:, 0], busy[:, 1] + busy[:, 3], busy[:, 2]], axis=1)
-    parts[:, PHASE.start] += gather[0] + copies / 2
-    parts[:, PHASE.start + 1] += gather[1] + copies / 2
-    parts[:, PARAMS] = batch.params.T
+        table[axis] *= 1 - at(switch, cell) * at(rows.rates[share], cell) * (1 - contention)
+    table[cp] = exposed(table[cp], table[1], RING, contention)
+    busy = table.sum(0)
+    gather = _gathered(sections, runs, rows, busy)
+    away = sections.away * at(runs.offload / rows.machines.host, cell)
+    copies = exposed(2 * away, busy.sum(0), HIDDEN_COPY, np.zeros(1))  # out and back; copy engines take no cores
+    parts = np.empty((BY_CLASS + (len(TIMES) if by_class else 0), len(cell)))
+    parts[ISSUE] = sections.issue_s
+    parts[FORWARD] = busy[0] + gather[0] + copies / 2
+    parts[INPUTS] = busy[1] + busy[3] + gather[1] + copies / 2
+    parts[WEIGHTS] = busy[2]
+    parts[BUSY] = parts[FORWARD] + parts[INPUTS] + parts[WEIGHTS]
+    parts[DENSE : EXPERT + 1] = sections.params[2:]
+    if by_class:
+        parts[BY_CLASS:-2] = table.sum(1)
+        parts[-2] = gather.sum(0)
+        parts[-1] = copies
     return parts
 
 
-def _gathered(batch: Batch, runs: Runs, rows: Rows, busy: Array) -> Array:
+def _gathered(sections: Sections, runs: Runs, rows: Rows, busy: Array) -> Array:
     """Seconds by section, forward and backward, that gathering and scattering sharded weights takes beyond compute."""
-    cell = batch.section_cell
+    cell = sections.cell
     three = at(runs.shard, cell) == 3
     if not three.any():
-        return np.zeros((2, len(cell)))
-    dense, expert = batch.params[:2]
+        return np.zeros((2, 1))
+    dense, expert = sections.params[:2]
     links = rows.links.at(cell)
     degree = at(runs.shard_degree, cell)
 
@@ -202,8 +223,8 @@ def _gathered(batch: Batch, runs: Runs, rows: Rows, busy: Array) -> Array:
 
     gather, scatter = spent(at(runs.weight_bytes, cell)), spent(at(runs.gradient_bytes, cell))
     hidden, contention = at(rows.rates["hidden_shard"], cell), at(rows.rates["contention"], cell)
-    forward = exposed(gather, busy[:, 0], hidden, contention)
-    backward = exposed(gather + scatter, busy[:, 1:].sum(1), hidden, contention)
+    forward = exposed(gather, busy[0], hidden, contention)
+    backward = exposed(gather + scatter, busy[1:].sum(0), hidden, contention)
     return np.where(three, np.stack([forward, backward]), 0.0)
 
 
@@ -212,7 +233,7 @@ class Pace:
     """A pipeline without its ends, by row.
 
     columns     those of the rank that has most to do, for one microbatch, waiting for the host included
-    bubble_s    what the schedule adds to that rank's work, `sends_s` what sends between stages add
+    bubble_s    what the schedule adds to that rank's work; `sends_s` what sends between stages add, where told apart
     trained     dense and expert parameters of the rank that trains most
     """
 
@@ -223,99 +244,106 @@ class Pace:
 
     def at(self, index: Index) -> Pace:
         """These rows, in this order."""
-        return Pace(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+        return Pace(**{field.name: getattr(self, field.name)[..., index] for field in fields(self)})
 
 
-def paced(lines: Lines, parts: Array, runs: Runs, rows: Rows) -> Pace:
+def paced(lines: Sequence[Lines], parts: Array, runs: Runs, rows: Rows) -> Pace:
     """The busiest rank of every row, and what the schedule makes it wait."""
-    summed = np.add.reduceat(parts[lines.section] * lines.count[:, None], lines.firsts)
-    _stall(summed, lines, runs)
-    held, begins = summed[lines.held], lines.begins
-    pick = _most(held[:, : len(TIMES)].sum(1), lines.row, begins)
-    trains = _most(held[:, PARAMS.start + 2 :].sum(1), lines.row, begins)
-    columns = held[pick]
-    many = runs.microbatches * np.ones(len(begins))
-    busy = many * columns[:, : len(TIMES)].sum(1)
-    bubble, sends = np.zeros(len(begins)), np.zeros(len(begins))
-    piped = np.flatnonzero((runs.pp > 1) & np.ones(len(begins), dtype=bool))
-    if piped.size:
-        work = _path_work(summed, lines, begins)
-        still, moving = _schedules(work, runs, rows, piped)
-        bubble[piped] = np.maximum(still - busy[piped], 0.0)
-        sends[piped] = np.maximum(moving - still, 0.0)
-    return Pace(columns=columns, bubble_s=bubble, sends_s=sends, trained=held[trains, PARAMS.start + 2 :])
+    if len(lines) == 1:
+        return _paced(lines[0], parts, runs, rows.links)
+    many = sum(len(group.rows) for group in lines)
+    made = Pace(
+        columns=np.empty((len(parts), many)),
+        bubble_s=np.empty(many),
+        sends_s=np.empty(many),
+        trained=np.empty((2, many)),
+    )
+    for group in lines:
+        own = _paced(group, parts, runs.at(group.rows), rows.links.at(group.rows))
+        for field in fields(Pace):
+            getattr(made, field.name)[..., group.rows] = getattr(own, field.name)
+    return made
 
 
-def _stall(summed: Array, lines: Lines, runs: Runs) -> None:
-    """Add what the chip waits for the host: where issuing kernels takes longer than running them."""
-    row = np.empty(len(summed), dtype=np.int64)
-    row[lines.held] = row[lines.inner] = lines.row
-    row[lines.first] = row[lines.middle] = row[lines.last] = np.arange(len(lines.first))
-    running, issue = summed[:, : len(TIMES)].sum(1), summed[:, ISSUE]
+def _paced(lines: Lines, parts: Array, runs: Runs, links: Links) -> Pace:
+    """The same for rows with equally many ranks."""
+    summed, ranks = lines.summed(parts), lines.ranks
+    _stall(summed, runs)
+    held, many = summed[:, :ranks], np.arange(len(lines.rows))
+    columns = held[:, _most(held[BUSY]), many]
+    bubble, sends = np.zeros(len(many)), np.zeros(len(many))
+    if ranks > 1 or runs.pp.max() > 1:
+        inner = summed[:, ranks : 2 * ranks]
+        ends = (summed[:, -3], summed[:, -2], summed[:, -1], inner[:, _most(inner[BUSY]), many])
+        first, middle, last, slowest = (
+            PhaseSeconds(forward_s=end[FORWARD], backward_input_s=end[INPUTS], backward_weight_s=end[WEIGHTS])
+            for end in ends
+        )
+        send = collective_seconds(SEND, runs.boundary_bytes, runs.pp, runs.tp * runs.replicas, links)
+        work = PathWork(first=first, inner=middle, last=last, slowest=slowest, send_s=send)
+        still, moving = _schedules(work, runs, len(many), apart=len(parts) > BY_CLASS)
+        bubble = np.maximum(still - runs.microbatches * columns[BUSY], 0.0)
+        sends = np.maximum(moving - still, 0.0)
+    trained = held[DENSE : EXPERT + 1]
+    trained = trained[:, _most(trained[0] + trained[1]), many]
+    return Pace(columns=columns, bubble_s=bubble, sends_s=sends, trained=trained)
+
+
+def _stall(summed: Array, runs: Runs) -> None:
+    """Add what the chip waits for the host: where issuing kernels takes longer than running them.
+
+    together = (running^10 + issue^10)^(1/10)           the longer of the two, a little more where they are equal
+    """
+    running, issue = summed[BUSY], summed[ISSUE]
     most = np.maximum(np.maximum(running, issue), 1e-30)
-    together = most * ((running / most) ** SMOOTH + (issue / most) ** SMOOTH) ** (1 / SMOOTH)
-    stall = np.where(at(runs.blocking, row) > 0, issue, together - running)
-    summed[:, CLASSES.index("kernel")] += stall
+    share = np.minimum(running, issue) / most
+    share *= share
+    share *= (share * share) ** 2
+    stall = most * np.exp(np.log1p(share) / SMOOTH) - running
+    if runs.blocking.any():
+        stall = np.where(runs.blocking > 0, issue, stall)
     # what runs beside compute has the stalls to hide in, too
-    summed[:, PHASE] *= (1 + stall / np.maximum(running, 1e-30))[:, None]
+    summed[FORWARD : WEIGHTS + 1] *= 1 + stall / np.maximum(running, 1e-30)
+    summed[BUSY] += stall
+    if len(summed) > BY_CLASS:
+        summed[BY_CLASS + CLASSES.index("kernel")] += stall
 
 
-def _most(values: Array, row: Index, begins: Index) -> Index:
-    """Which entry of each row is the largest; the first of equals."""
-    largest = np.maximum.reduceat(values, begins)
-    found = np.flatnonzero(values >= largest[row] * (1 - 1e-12))
-    pick = np.zeros(len(begins), dtype=np.int64)
-    pick[row[found[::-1]]] = found[::-1]
-    return pick
+def _most(values: Array) -> Index:
+    """Which rank of every row has the largest value; the first of equals."""
+    return np.asarray((values >= values.max(0) * (1 - 1e-12)).argmax(0))
 
 
-def _path_work(summed: Array, lines: Lines, begins: Index) -> Array:
-    """Forward, input and weight gradient seconds of the first, mean inner, last and slowest inner stage, by row."""
-    inner = summed[lines.inner][:, PHASE]
-    slowest = inner[_most(inner.sum(1), lines.row, begins)]
-    ends = (lines.first, lines.middle, lines.last)
-    return np.stack([*(summed[line][:, PHASE] for line in ends), slowest], axis=1)
-
-
-def _schedules(work: Array, runs: Runs, rows: Rows, piped: Index) -> tuple[Array, Array]:
-    """Seconds of the schedules of rows with a pipeline, with sends that take no time and with sends as they are."""
-    send = collective_seconds(SEND, runs.boundary_bytes, runs.pp, runs.tp * runs.replicas, rows.links)
-    send = at(send, piped)
-    still, moving = np.empty(len(piped)), np.empty(len(piped))
-    kinds = at(runs.schedule, piped).astype(np.int64)
-    for kind in np.unique(kinds):
-        own = np.flatnonzero(kinds == kind)
-        place = piped[own]
-        sizes = {"stages": at(runs.pp, place), "chunks": at(runs.chunks, place)}
-        sizes["microbatches"] = at(runs.microbatches, place)
-        phases = [_phases(work[place, end]) for end in range(4)]
-        for into, seconds in ((still, np.zeros(len(own))), (moving, send[own])):
-            ends = PathWork(first=phases[0], inner=phases[1], last=phases[2], slowest=phases[3], send_s=seconds)
-            blocks = at(runs.overlap_pp, place) == 0
-            into[own] = closed_form(NAMES[kind], **sizes, work=ends, send_blocks=blocks)
-    return still, moving
-
-
-def _phases(seconds: Array) -> PhaseSeconds:
-    forward, inputs, weights = seconds.T
-    return PhaseSeconds(forward_s=forward, backward_input_s=inputs, backward_weight_s=weights)
+def _schedules(work: PathWork, runs: Runs, many: int, *, apart: bool) -> tuple[Array, Array]:
+    """Seconds of the schedules, with sends as they are and, apart, with sends that take no time."""
+    kinds = runs.schedule.astype(np.int64)
+    found = []
+    for path in (replace(work, send_s=0.0), work) if apart else (work,):
+        seconds = np.empty(many)
+        for kind in np.unique(kinds):
+            own = slice(None) if len(kinds) == 1 else np.flatnonzero(kinds == kind)
+            seconds[own] = closed_form(
+                NAMES[kind], stages=runs.pp, chunks=runs.chunks, microbatches=runs.microbatches, work=path,
+                send_blocks=runs.overlap_pp == 0,
+            )[own]  # fmt: skip
+        found.append(seconds)
+    return found[0], found[-1]
 
 
 def step_of(pace: Pace, runs: Runs, rows: Rows) -> Steps:
     """The step of every plan from its row's pace: exchange, optimizer and waiting come on top."""
-    many = runs.microbatches
-    parts = {name: many * pace.columns[:, index] for index, name in enumerate(TIMES)}
-    parts["bubble"] = pace.bubble_s
-    parts["pp"] = pace.sends_s
-    dense, expert = pace.trained.T
-    parts["dp"] = _exchange(runs, rows, dense, expert, pace.columns[:, PHASE])
+    many, columns = runs.microbatches, pace.columns
+    parts = {"bubble": pace.bubble_s, "pp": pace.sends_s}
+    dense, expert = pace.trained
+    parts["dp"] = _exchange(runs, rows, dense, expert, columns)
     degree = np.where(runs.shard > 0, runs.shard_degree, 1.0)
     expert_degree = np.where(runs.shard > 0, np.minimum(runs.edp, runs.shard_degree), 1.0)
     states = (dense / degree + expert / expert_degree) * runs.optimizer_bytes
     away = states * runs.offload_optimizer
     parts["optimizer"] = (states - away) / rows.memory + 2 * away / rows.machines.host
-    step = sum(parts.values(), start=np.zeros(len(dense)))
-    parts["waiting"] = step * rows.rates["jitter"] * np.log2(runs.nodes) + rows.rates["fixed"]
+    step = sum(parts.values(), start=many * columns[BUSY])
+    parts |= {name: many * column for name, column in zip(TIMES, columns[BY_CLASS:], strict=False)}
+    parts["waiting"] = step * (rows.rates["jitter"] * np.log2(runs.nodes)) + rows.rates["fixed"]
     return Steps(step_s=step + parts["waiting"], parts=parts)
 
 
@@ -330,12 +358,14 @@ def exposed(spent: Array, window: Array, hidden: Array | float, contention: Arra
     return spent - able + np.maximum(able - window, 0.0) + contention * np.minimum(able, window)
 
 
-def _exchange(runs: Runs, rows: Rows, dense: Array, expert: Array, phases: Array) -> Array:
+def _exchange(runs: Runs, rows: Rows, dense: Array, expert: Array, columns: Array) -> Array:
     """Gradient reduction and weight gathering of the data-parallel ranks beyond what compute hides."""
-    grads, weights = runs.gradient_bytes, runs.weight_bytes
+    grads, weights, experts = runs.gradient_bytes, runs.weight_bytes, bool(expert.any())
 
     def over(kind: int, size: Array) -> Array:
         spent = collective_seconds(kind, dense * size, runs.replicas, runs.tp, rows.links)
+        if not experts:
+            return spent
         return spent + collective_seconds(kind, expert * size, runs.edp, runs.expert_stride, rows.links)
 
     nothing = np.zeros(len(dense))
@@ -345,13 +375,15 @@ def _exchange(runs: Runs, rows: Rows, dense: Array, expert: Array, phases: Array
     outside = (runs.replicas / runs.shard_degree, runs.tp * runs.shard_degree)
     sharded = dense * grads / runs.shard_degree
     partial = collective_seconds(ALL_REDUCE, sharded, *outside, rows.links) if some[3] else nothing
-    forward, backward = phases[:, 0], phases[:, 1] + phases[:, 2]
+    forward, backward = columns[FORWARD], columns[INPUTS] + columns[WEIGHTS]
     hidden, contention = rows.rates["hidden_dp"], rows.rates["contention"]
 
     def left(spent: Array, window: Array, overlapped: Array) -> Array:
         return np.where(overlapped > 0, exposed(spent, window, hidden, contention), spent)
 
-    none = left(plain, backward, runs.overlap_grad)
-    one = left(reduce, backward, runs.overlap_grad) + left(gather, forward, runs.overlap_gather)
-    three = left(partial, backward, runs.overlap_grad)
+    none = left(plain, backward, runs.overlap_grad) if some[0] else nothing
+    one = nothing
+    if some[1] or some[2]:
+        one = left(reduce, backward, runs.overlap_grad) + left(gather, forward, runs.overlap_gather)
+    three = left(partial, backward, runs.overlap_grad) if some[3] else nothing
     return np.select([runs.shard == 0, runs.shard < 3], [none, one], three)

@@ -1,0 +1,1 @@
+"""Many predictions at once: every way to split a workload, priced, ranked and explained."""
