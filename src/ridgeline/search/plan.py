@@ -150,7 +150,7 @@ def _front(step: Array, peak: Array) -> NDArray[np.int64]:
     order = np.lexsort((peak, step))
     least = np.minimum.accumulate(peak[order])
     first = np.concatenate([[True], peak[order][1:] < least[:-1]])
-    return order[first]
+    return np.asarray(order[first])
 
 
 def _entry(chunk: Chunk, place: int) -> Entry:
