@@ -43,7 +43,7 @@ class Operation:
     recovery   requeue: a stopped job waits for machines and starts anew; spares: processes stay and warm spares step in
     blocking   share of saving during which training stands still: 1 for a synchronous checkpoint
     restart    from the begin of a restart to training again, loading included
-    interval   between checkpoints; absent: the best
+    interval   of work between checkpoints, at least a step and the writing beside it; absent: the best
     """
 
     chip_mtbf: Annotated[QuotedSeconds | None, Doc("chip-seconds between interruptions of a job")] = None
@@ -99,11 +99,10 @@ def goodput(scenario: Scenario, step_time_s: float, operation: Operation | None 
         given = operation.chip_mtbf
         family = ChipMtbf(figure=given, low_s=given.value, high_s=given.value)
     what = interruptions_of(scenario.system, operation, scenario.system.chips, size, step_time_s)
-    interval = operation.interval.value if operation.interval else float(best_interval(what))
+    interval = _interval(what, operation)
     parts = shares(what, interval)
-    low, high = (
-        _useful_at(what, seconds / scenario.system.chips, operation) for seconds in (family.low_s, family.high_s)
-    )
+    ends = [replace(what, mtbf_s=seconds / scenario.system.chips) for seconds in (family.low_s, family.high_s)]
+    low, high = (float(useful_share(end, _interval(end, operation))) for end in ends)
     return Goodput(
         useful=float(parts.useful),
         low=low,
@@ -188,9 +187,11 @@ def interruptions_of(
     )
 
 
-def _useful_at(what: Interruptions, mtbf_s: float, operation: Operation) -> float:
-    other = replace(what, mtbf_s=mtbf_s)
-    return float(useful_share(other, operation.interval.value if operation.interval else best_interval(other)))
+def _interval(what: Interruptions, operation: Operation) -> float:
+    """Work between checkpoints: the best, or what was asked for as far as steps and writing allow."""
+    if operation.interval is None:
+        return float(best_interval(what))
+    return max(operation.interval.value, float(what.write_s), float(what.shortest_s))
 
 
 def _recovery(operation: Operation) -> Recovery:

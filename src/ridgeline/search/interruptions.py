@@ -104,7 +104,7 @@ def best_interval(what: Interruptions) -> Num:
 def useful_share(what: Interruptions, interval_s: Num) -> Num:
     """Share of wall time that is work kept, when checkpoints come every `interval_s` seconds of work.
 
-        tau / wall = L tau e^(-L (r+w)) / ((1 + L d) (e^(L (tau+b)) - 1))
+        tau / wall = L tau e^(-L (r+w)) / ((1 + L d) (e^(L (tau+b)) - 1))        for tau >= w
 
     >>> round(float(useful_share(Interruptions(mtbf_s=3600.0, block_s=60.0, restart_s=600.0), 618.0)), 3)
     0.701

@@ -175,6 +175,12 @@ def test_what_is_given_is_not_assumed() -> None:
     assert float(found.interruptions.block_s) == pytest.approx(70_553_706_496 * 14 / 1e12 / 2)
 
 
+def test_an_interval_too_short_is_stretched() -> None:
+    how = decode(Operation, {"interval": "1 s", "storage": "10 GB/s"})
+    found = goodput(scenario(), 20.0, how)
+    assert found.interval_s == float(found.interruptions.write_s) > 90
+
+
 def test_spares_shorten_restarts() -> None:
     run = scenario(system="16384xh100-sxm", global_batch=2048)
     assert goodput(run, 20.0, Operation(recovery="spares")).useful > goodput(run, 20.0).useful + 0.05
