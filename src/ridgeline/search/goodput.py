@@ -1,0 +1,226 @@
+"""Turn a scenario and its step time into goodput: the share of wall time that trains, and so the days a run takes.
+
+    days = tokens / (tokens/s * useful share)
+
+The share follows from failures (`reliability`), checkpoint and restart times by an exact formula (`interruptions`), at
+the best interval between checkpoints. Not counted: slow nodes and silent corruption (a step predicted for a healthy
+machine is taken for every step), planned stops, loss spikes that send a run back by choice, queueing before the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+
+from ridgeline.core.errors import Problem
+from ridgeline.core.evidence import Evidence, Quoted, weakest
+from ridgeline.core.table import Doc, QuotedBytesPerS, QuotedCount, QuotedSeconds
+from ridgeline.core.units import format_quantity
+from ridgeline.hardware.system import System
+from ridgeline.ir.ops import Num
+from ridgeline.lowering.program import lower
+from ridgeline.models.params import count
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+from ridgeline.search.interruptions import (
+    Interruptions,
+    Shares,
+    best_interval,
+    failures_per_s,
+    shares,
+    useful_share,
+)
+from ridgeline.search.reliability import DAY, ChipMtbf, Recovery, chip_mtbf, published
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """How a run is kept going; what is absent is taken from published runs.
+
+    recovery   requeue: a stopped job waits for machines and starts anew; spares: processes stay and warm spares step in
+    blocking   share of saving during which training stands still: 1 for a synchronous checkpoint
+    restart    from the begin of a restart to training again, loading included
+    interval   of work between checkpoints, at least a step and the writing beside it; absent: the best
+    """
+
+    chip_mtbf: Annotated[QuotedSeconds | None, Doc("chip-seconds between interruptions of a job")] = None
+    recovery: Annotated[Literal["requeue", "spares"], Doc("how a stopped job gets machines")] = "requeue"
+    detect: Annotated[QuotedSeconds | None, Doc("from a failure to the begin of a restart")] = None
+    restart: Annotated[QuotedSeconds | None, Doc("from there to training again")] = None
+    storage: Annotated[QuotedBytesPerS | None, Doc("bytes/s all nodes together write to storage")] = None
+    blocking: Annotated[QuotedCount | None, Doc("share of saving that stops training")] = None
+    interval: Annotated[QuotedSeconds | None, Doc("work between checkpoints")] = None
+
+    def problems(self) -> Iterable[Problem]:
+        if self.blocking is not None and self.blocking.value > 1:
+            yield Problem(path="blocking", given=f"{self.blocking.value:g}", expected="a share between 0 and 1")
+        for key in ("chip_mtbf", "storage", "interval"):
+            number: Quoted | None = getattr(self, key)
+            if number is not None and number.value <= 0:
+                yield Problem(path=key, given=f"{number.value:g}", expected="a number above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """What becomes of a run's wall time.
+
+    low, high         the useful share at the shortest and longest time between failures that published runs show
+    interval_s        work between checkpoints
+    failures_per_day  expected, in a day of wall time
+    """
+
+    useful: float
+    low: float
+    high: float
+    shares: Shares
+    interval_s: float
+    failures_per_day: float
+    chip_mtbf: ChipMtbf
+    checkpoint_bytes: float
+    interruptions: Interruptions
+    evidence: Evidence
+    assumptions: tuple[str, ...] = ()
+
+
+def goodput(scenario: Scenario, step_time_s: float, operation: Operation | None = None) -> Goodput:
+    """What becomes of the wall time of a long run of this scenario.
+
+    >>> from ridgeline.plan.scenario_file import read_scenario
+    >>> found = goodput(read_scenario("examples/llama3-70b-64xh100.toml"), step_time_s=77.0)
+    >>> found.useful > 0.99, round(found.failures_per_day, 3)
+    (True, 0.027)
+    """
+    operation = operation or Operation()
+    size, family = checkpoint_bytes(scenario), chip_mtbf(scenario.system.chip.family)
+    if operation.chip_mtbf is not None:
+        given = operation.chip_mtbf
+        family = ChipMtbf(figure=given, low_s=given.value, high_s=given.value)
+    what = interruptions_of(scenario.system, operation, scenario.system.chips, size, step_time_s)
+    interval = _interval(what, operation)
+    parts = shares(what, interval)
+    ends = [replace(what, mtbf_s=seconds / scenario.system.chips) for seconds in (family.low_s, family.high_s)]
+    low, high = (float(useful_share(end, _interval(end, operation))) for end in ends)
+    return Goodput(
+        useful=float(parts.useful),
+        low=low,
+        high=high,
+        shares=parts,
+        interval_s=interval,
+        failures_per_day=float(failures_per_s(what)) * DAY,
+        chip_mtbf=family,
+        checkpoint_bytes=size,
+        interruptions=what,
+        evidence=weakest(number.evidence for number in _rests_on(family, operation)),
+        assumptions=tuple(_assumed(scenario, family, operation, what)),
+    )
+
+
+def days_to_train(tokens: Num, tokens_per_s: Num, useful: Num = 1.0) -> Num:
+    """Days of wall time for so many tokens at a speed between failures; infinite when nothing useful gets done.
+
+        days = tokens / (tokens/s * useful) / 86400
+
+    >>> round(float(days_to_train(2e12, 845 * 1024, 0.97)), 1)
+    27.6
+    """
+    speed = np.asarray(tokens_per_s, dtype=np.float64) * useful
+    found = np.where(speed > 0, np.asarray(tokens, dtype=np.float64) / np.where(speed > 0, speed, 1.0) / DAY, np.inf)
+    return float(found) if found.ndim == 0 else found
+
+
+def checkpoint_bytes(scenario: Scenario) -> float:
+    """Bytes of one checkpoint: weights as stored and optimizer states, one copy whatever the sharding.
+
+        parameters * (weight + states + master)        bf16 with Adam in fp32: 2 + 8 + 4 = 14 bytes
+
+    Adapters are saved without the frozen weights. Data positions and random states are not counted.
+
+    >>> from ridgeline.plan.scenario_file import read_scenario
+    >>> round(checkpoint_bytes(read_scenario("examples/llama3-70b-64xh100.toml")) / 1e9)
+    988
+    """
+    work, plan = scenario.workload, scenario.plan
+    each = plan.precision.weights.bytes_per_element
+    if not isinstance(work, Train):
+        return count(scenario.model).total * each
+    each += work.optimizer.bytes_per_param
+    if work.task != "lora":
+        return count(scenario.model).total_with_mtp * each
+    program = lower(scenario)
+    adapters = sum(
+        often * float(section.trained)
+        for stage in program.stages
+        for section, often in zip(program.sections, stage, strict=True)
+    )
+    return adapters * plan.mesh.tp * each
+
+
+def interruptions_of(
+    system: System, operation: Operation, chips: Num, checkpoint_bytes: Num, step_time_s: Num
+) -> Interruptions:
+    """What stops a run on so many of a system's chips; numbers, or arrays over plans and sizes.
+
+    job mtbf = chip mtbf / chips        save = bytes / min(nodes * rate of a node, rate of the storage)
+    block = blocking * save             restart = schedule(chips) + load per save * save
+    """
+    known, recovery = published(), _recovery(operation)
+    each = operation.chip_mtbf or chip_mtbf(system.chip.family).figure
+    nodes = np.ceil(np.asarray(chips, dtype=np.float64) / system.node)
+    if operation.storage is not None:
+        save = np.asarray(checkpoint_bytes) / operation.storage.value
+    else:
+        rate = np.minimum(nodes * known.checkpoint.node.value, known.checkpoint.system.value)
+        save = np.asarray(checkpoint_bytes) / rate
+    blocking = (operation.blocking or known.checkpoint.blocking).value
+    loading = save * known.checkpoint.load_per_save.value
+    restart = operation.restart.value if operation.restart else recovery.schedule_s(chips) + loading
+    return Interruptions(
+        mtbf_s=each.value / np.asarray(chips, dtype=np.float64),
+        block_s=save * blocking,
+        write_s=save * (1 - blocking),
+        detect_s=(operation.detect or recovery.detect).value,
+        restart_s=restart,
+        shortest_s=step_time_s,
+    )
+
+
+def _interval(what: Interruptions, operation: Operation) -> float:
+    """Work between checkpoints: the best, or what was asked for as far as steps and writing allow."""
+    if operation.interval is None:
+        return float(best_interval(what))
+    return max(operation.interval.value, float(what.write_s), float(what.shortest_s))
+
+
+def _recovery(operation: Operation) -> Recovery:
+    return published().recovery[operation.recovery]
+
+
+def _rests_on(family: ChipMtbf, operation: Operation) -> Iterable[Quoted]:
+    known, recovery = published().checkpoint, _recovery(operation)
+    yield family.figure
+    yield operation.blocking or known.blocking
+    yield operation.detect or recovery.detect
+    yield from (operation.storage,) if operation.storage else (known.node, known.system)
+    yield from (operation.restart,) if operation.restart else (recovery.schedule, recovery.per_doubling)
+
+
+def _assumed(scenario: Scenario, family: ChipMtbf, operation: Operation, what: Interruptions) -> Iterable[str]:
+    """What had to be assumed, a line each; what the caller gave is not."""
+    days = [f"{seconds / DAY:.0f}" for seconds in (family.figure.value, family.low_s, family.high_s)]
+    if operation.chip_mtbf is None:
+        yield f"failures: one in {days[0]} chip-days, {days[1]} to {days[2]} published; {family.figure.note}"
+    saving = what.block_s + what.write_s
+    if operation.storage is None:
+        yield f"checkpoint: written by all nodes in {format_quantity(float(saving), 's', 3)}"
+    if operation.blocking is None:
+        yield f"checkpoint: {published().checkpoint.blocking.value:.1%} of it stops training, the rest runs beside it"
+    if operation.restart is None:
+        seconds = float(what.restart_s)
+        yield f"restart: {operation.recovery}, {format_quantity(seconds, 's', 3)} loading included"
+    if operation.detect is None:
+        yield f"restart: a failure is noticed after {format_quantity(float(what.detect_s), 's', 3)}"
+    if isinstance(scenario.workload, Train):
+        yield "goodput: slow nodes, planned stops and returns to an older checkpoint by choice not counted"
