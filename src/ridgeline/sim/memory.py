@@ -112,16 +112,16 @@ def capacity_of(scenario: Scenario) -> float:
     return (hbm.usable or hbm.capacity or scenario.system.chip.need("hbm.capacity")).value
 
 
-def in_flight(schedule: Array, stages: Array, microbatches: Array, chunks: Array, rank: Array) -> Array:
+def in_flight(schedule: str, stages: Num, microbatches: Num, chunks: Num, rank: Num) -> Num:
     """Chunk activations a rank holds at its worst moment, each 1/chunks of its stage.
 
         gpipe  m v      1f1b  p - r      zero-bubble-h1  p      interleaved  2 (p - r - 1) + (v - 1) p + 1
         zbv    2 p      dualpipe-v  2 p + 1                     none above m v;  without a pipeline 1
 
-    p = stages, r = rank, v = chunks, m = microbatches; a schedule is its place in NAMES.
+    p = stages, r = rank, v = chunks, m = microbatches; numbers, or arrays over plans.
 
-    >>> print(in_flight(np.array(NAMES.index("1f1b")), np.array(4.0), np.array(8.0), np.array(1.0), np.arange(4)))
-    [4. 3. 2. 1.]
+    >>> [int(in_flight("1f1b", 4, 8, 1, rank)) for rank in range(4)]
+    [4, 3, 2, 1]
     """
     held = {
         "gpipe": microbatches * chunks,
@@ -130,9 +130,18 @@ def in_flight(schedule: Array, stages: Array, microbatches: Array, chunks: Array
         "zero-bubble-h1": stages,
         "zbv": 2 * stages,
         "dualpipe-v": 2 * stages + 1,
-    }
-    chosen = np.select([schedule == place for place in range(len(NAMES))], [held[name] for name in NAMES])
-    return np.where(stages > 1, np.minimum(chosen, microbatches * chunks), 1.0)
+    }[schedule]
+    flying: Num = np.where(np.asarray(stages) > 1, np.minimum(held, microbatches * chunks), 1.0)
+    return flying
+
+
+def _flying(runs: Runs, rank: Array) -> Array:
+    """`in_flight` of rows that each have a schedule of their own."""
+    sizes = (runs.pp, runs.microbatches, runs.chunks, rank)
+    found = np.zeros(1)
+    for kind in np.unique(runs.schedule):
+        found = np.where(runs.schedule == kind, in_flight(NAMES[int(kind)], *sizes), found)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,7 +369,7 @@ def _moments(held: Held, runs: Runs, widths: Widths) -> _Moments:
     weights = over(3, held.dense, held.expert) * widths.weights
     gradients = over(2, *trained) * widths.gradients
     optimizer = over(1, *trained) * widths.optimizer * (1 - by["offload_optimizer"])
-    flying = in_flight(by["schedule"], by["pp"], by["microbatches"], by["chunks"], held.rank)
+    flying = _flying(runs, held.rank)
     activations = held.kept.sum(0) * ((1 - by["offload"]) / by["chunks"] * flying)
     gpipe = (by["schedule"] == NAMES.index("gpipe")) & (by["pp"] > 1)
     logits = held.loss * held.last * np.where(gpipe, by["microbatches"], 1.0)

@@ -16,7 +16,6 @@ from ridgeline.plan.scenario_file import scenario
 from ridgeline.plan.schedules import build, peak_in_flight
 from ridgeline.sim.lines import held_by_rank
 from ridgeline.sim.memory import KINDS, PARTS, Memory, in_flight, memory_of
-from ridgeline.sim.run import NAMES
 
 HIDDEN, WIDE, HEADS, KV, DIM, LAYERS, VOCAB = 4096, 14336, 32, 8, 128, 32, 128256  # llama3-8b
 MATRICES = HIDDEN * (HEADS + 2 * KV) * DIM + HEADS * DIM * HIDDEN + 3 * HIDDEN * WIDE  # of one layer
@@ -42,8 +41,7 @@ def state(built: Scenario, stage: int = 0) -> Mapping[str, float]:
 
 
 def flying(name: str, stages: int, many: int, chunks: int) -> list[int]:
-    sizes = (np.array(float(size)) for size in (NAMES.index(name), stages, many, chunks))
-    return [int(held) for held in in_flight(*sizes, np.arange(stages))]
+    return [int(held) for held in np.asarray(in_flight(name, stages, many, chunks, np.arange(float(stages))))]
 
 
 def test_parameters_are_all_there() -> None:
