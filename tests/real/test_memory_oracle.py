@@ -31,7 +31,7 @@ from ridgeline.core.units import BINARY  # noqa: E402
 from ridgeline.lowering.program import lower  # noqa: E402
 from ridgeline.plan.scenario import Scenario  # noqa: E402
 from ridgeline.plan.scenario_file import scenario  # noqa: E402
-from ridgeline.sim.memory import memory_of, state_of  # noqa: E402
+from ridgeline.sim.memory import memory_of  # noqa: E402
 
 SIZES = {
     "grouped": {"layers": 4, "hidden": 512, "heads": 8, "kv_heads": 2, "wide": 1536, "vocab": 4000},
@@ -175,10 +175,11 @@ def test_one_chip(name: str, recompute: str, bf16: None) -> None:
     peak, after = tracked(size, recompute=recompute == "full")
     made = described(size, recompute=recompute)
     program = lower(made)
-    state, memory = state_of(made, program, (0,)), memory_of(made, program)
-    assert state.weights == peak["PARAM"]
-    assert state.gradients == after["GRAD"]
-    assert counters(peak["OPT"], state.optimizer)
+    memory = memory_of(made, program)
+    state = memory.stages[0].state
+    assert state["weights"] == peak["PARAM"]
+    assert state["gradients"] == after["GRAD"]
+    assert counters(peak["OPT"], state["optimizer"])
     held = memory.fullest.bytes_by_kind
     moving = held["activations"] + held["logits"] + held["workspace"] + held["gradients"]
     measured = peak["ACT"] + peak["TEMP"] + peak["GRAD"]
@@ -190,10 +191,11 @@ def test_sharded_over_four(bf16: None, four_ranks: None) -> None:
     peak, after = tracked(size, shard=True)
     made = described(size, dp=4, shard="zero3")
     program = lower(made)
-    state, memory = state_of(made, program, (0,)), memory_of(made, program)
-    assert state.weights == peak["SHARDED_PARAM"]
-    assert state.gradients == after["SHARDED_GRAD"]
-    assert counters(peak["OPT"], state.optimizer)
+    memory = memory_of(made, program)
+    state = memory.stages[0].state
+    assert state["weights"] == peak["SHARDED_PARAM"]
+    assert state["gradients"] == after["SHARDED_GRAD"]
+    assert counters(peak["OPT"], state["optimizer"])
     assert memory.allocated_bytes == pytest.approx(peak["Total"], rel=0.08)
 
 

@@ -18,6 +18,7 @@ from ridgeline.cost.rates import Machines, Rates, machines_of, rates_of
 from ridgeline.lowering.program import lower
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.batch import Batch, batch_of
+from ridgeline.sim.lines import Lines, scenario_lines
 from ridgeline.sim.run import Runs, runs_of
 from ridgeline.sim.step import Steps, padded_of, rows_of, step_seconds
 
@@ -32,6 +33,7 @@ class Table:
     scenarios: tuple[Scenario, ...]
     measured_s: Array
     batch: Batch
+    lines: Lines
     runs: Runs
     machines: Machines
     padded: Array
@@ -49,7 +51,7 @@ class Table:
 
     def steps(self, rates: Rates) -> Steps:
         """Step times of all rows under these parameters."""
-        return step_seconds(self.batch, self.runs, rows_of(self.machines, rates, self.runs), self.padded)
+        return step_seconds(self.batch, self.lines, self.runs, rows_of(self.machines, rates, self.runs), self.padded)
 
     def predict(self, calibration: Calibration) -> Array:
         """Seconds of a step by row."""
@@ -67,13 +69,15 @@ def table_of(rows: Iterable[Row]) -> Table:
         else:
             kept.append((row, *made))
     scenarios = tuple(entry[1] for entry in kept)
-    batch = batch_of([lower(scenario) for scenario in scenarios])
+    programs = [lower(scenario) for scenario in scenarios]
+    batch = batch_of(programs)
     machines = machines_of([scenario.system for scenario in scenarios])
     return Table(
         rows=tuple(entry[0] for entry in kept),
         scenarios=scenarios,
         measured_s=np.array([entry[2] for entry in kept]),
         batch=batch,
+        lines=scenario_lines(scenarios, programs),
         runs=runs_of(scenarios),
         machines=machines,
         padded=padded_of(batch, machines),

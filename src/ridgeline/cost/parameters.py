@@ -102,7 +102,7 @@ _LIST = (
     _p("hidden_dp", "share", (0.1, 0.8, 0.99), "overlap", "", "gradient exchange that can hide behind compute"),
     _p("hidden_shard", "share", (0.2, 0.8, 0.99), "overlap", "engine", "gathering of sharded weights that can hide"),
     _p("hidden_moe", "share", (0.1, 0.6, 0.95), "overlap", "", "expert dispatch hidden where overlapped"),
-    _p("bubble", "x", (0.7, 1.0, 1.15), "pipeline", "", "pipeline bubble against the schedule's own"),
+    _p("contention", "share", (0.02, 0.1, 0.35), "overlap", "", "compute lost while a collective runs beside it"),
     _p(
         "jitter",
         "per doubling",

@@ -58,8 +58,8 @@ def span_of(ranks: Array, stride: Array, wiring: Wiring) -> Span:
         above = below * np.maximum(size, 1.0)
         extent = np.clip(np.minimum(end, above) / np.maximum(stride, below), 1.0, np.maximum(size, 1.0))
         ways = 1.0 + closed * (extent >= size)
-        rate += (extent > 1) * each * ways
-        hops += (extent - 1) / ways
+        rate = rate + (extent > 1) * each * ways
+        hops = hops + (extent - 1) / ways
         tight = np.maximum(tight, np.where(extent > 1, extent / (4 * ways * np.where(each > 0, each, 1.0)), 0.0))
         below = above
     one = link[0]

@@ -30,7 +30,9 @@ class Columns:
     __slots__ = ()
 
     def at(self, rows: NDArray[np.int64]) -> Self:
-        """The columns of these rows, in this order."""
+        """The columns of these rows, in this order; one entry is the same for all rows."""
+        if len(getattr(self, fields(self)[0].name)) == 1:  # type: ignore[arg-type]
+            return self
         return type(self)(**{field.name: _rows(getattr(self, field.name), rows) for field in fields(self)})  # type: ignore[arg-type]
 
 

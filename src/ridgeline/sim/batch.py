@@ -1,7 +1,9 @@
-"""Turn programs into columns: every op of every section of every scenario, ready to be priced at once.
+"""Turn programs into columns: every op of every section, ready to be priced at once.
 
-A slot is one phase of one section of one scenario; ops know their slot, slots know their row (the scenario). Stages are
-rows of a sparse table that says how often each section stands in them.
+    op        belongs to a slot: one phase of one section
+    section   belongs to a cell: a scenario, or one choice of degrees of a structure whose sizes are arrays
+
+What ranks and virtual stages run are sums of sections: ``lines``.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.collectives import KINDS
 from ridgeline.cost.rates import PEAKS
-from ridgeline.ir.ops import Attend, Collective, MatMul, Op, Stream
+from ridgeline.ir.ops import Attend, Collective, MatMul, Num, Op, Stream
 from ridgeline.ir.program import Program, Section
 
 Array = NDArray[np.float64]
@@ -37,105 +39,93 @@ class Batch:
     stream_slot: Index
     collectives: Array  # kind, payload, ranks, stride, axis, spread
     collective_slot: Index
-    slot_row: Index
-    section_row: Index
+    section_cell: Index
     params: Array  # dense, expert, trained dense, trained expert: by section
-    kept: Array  # bytes by section that could travel to the host between forward and backward
-    stage_row: Index  # virtual stages, all rows
-    held_stage: Index  # sparse counts: stage, section, how often
-    held_section: Index
-    held_count: Array
-    rows: int
+    away: Array  # bytes by section that could travel to the host between forward and backward
+    cells: int
+
+    @property
+    def slot_cell(self) -> Index:
+        """The cell of every slot."""
+        return np.repeat(self.section_cell, PHASES)
 
 
 def batch_of(programs: Sequence[Program]) -> Batch:
-    """The columns of several programs."""
-    gathered = _Gathered()
-    for row, program in enumerate(programs):
-        gathered.add(row, program)
-    return gathered.batch(len(programs))
+    """The columns of several programs, a cell each; their sections one after the other."""
+    sections = [section for program in programs for section in program.sections]
+    cells = np.repeat(np.arange(len(programs)), [len(program.sections) for program in programs])
+    return _gathered(sections, 1, cells, len(programs))
 
 
-class _Gathered:
-    """Columns while they grow, one program after the other."""
+def spread(sections: Sequence[Section], cells: int) -> Batch:
+    """Columns of sections whose sizes are numbers or arrays over cells; section s of cell c stands at s cells + c."""
+    return _gathered(sections, cells, np.tile(np.arange(cells), len(sections)), cells)
 
-    def __init__(self) -> None:
-        self.ops: dict[type, tuple[list[tuple[float, ...]], list[int]]] = {
-            kind: ([], []) for kind in (MatMul, Attend, Stream, Collective)
-        }
-        self.peaks: list[int] = []
-        self.section_row: list[int] = []
-        self.params: list[tuple[float, ...]] = []
-        self.kept: list[float] = []
-        self.stage_row: list[int] = []
-        self.held: list[tuple[int, int, float]] = []
 
-    def add(self, row: int, program: Program) -> None:
-        """A program's sections, those that stand somewhere, and its stages."""
-        used = [index for index, counts in enumerate(zip(*program.stages, strict=True)) if any(counts)]
-        place = {index: len(self.section_row) + order for order, index in enumerate(used)}
-        for index in used:
-            self._section(row, program.sections[index])
-        for counts in program.stages:
-            stage = len(self.stage_row)
-            self.held += [(stage, place[index], float(count)) for index, count in enumerate(counts) if count]
-            self.stage_row.append(row)
-
-    def _section(self, row: int, section: Section) -> None:
-        slot = len(self.section_row) * PHASES
-        self.section_row.append(row)
-        dense, expert, trained = float(section.params), float(section.expert_params), float(section.trained)
-        self.params.append((dense, expert, trained, expert if trained >= dense else 0.0))
-        self.kept.append(float(section.kept.total - section.kept.logits))
+def _gathered(sections: Sequence[Section], many: int, section_cell: Index, cells: int) -> Batch:
+    """The columns of sections that stand `many` times each."""
+    ops: dict[type, tuple[list[tuple[Num, ...]], list[int]]] = {
+        kind: ([], []) for kind in (MatMul, Attend, Stream, Collective)
+    }
+    peaks: list[int] = []
+    for place, section in enumerate(sections):
         passes = (section.forward, section.backward_input, section.backward_weight, section.recompute)
         for phase, listed in enumerate(passes):
             for op in listed:
-                values, slots = self.ops[type(op)]
+                values, slots = ops[type(op)]
                 values.append(_values(op))
-                slots.append(slot + phase)
+                slots.append(place * many * PHASES + phase)
                 if isinstance(op, MatMul):
-                    self.peaks.append(PEAKS.index(op.peak))
-
-    def batch(self, rows: int) -> Batch:
-        """The grown columns as arrays."""
-        slots = {kind: np.array(places, dtype=np.int64) for kind, (_, places) in self.ops.items()}
-        section_row = np.array(self.section_row, dtype=np.int64)
-        stages, sections, counts = zip(*self.held, strict=True) if self.held else ((), (), ())
-        return Batch(
-            matmuls=_columns(self.ops[MatMul][0], 6),
-            matmul_peak=np.array(self.peaks, dtype=np.int64),
-            matmul_slot=slots[MatMul],
-            attends=_columns(self.ops[Attend][0], 7),
-            attend_slot=slots[Attend],
-            streams=_columns(self.ops[Stream][0], 3),
-            stream_slot=slots[Stream],
-            collectives=_columns(self.ops[Collective][0], 6),
-            collective_slot=slots[Collective],
-            slot_row=np.repeat(section_row, PHASES),
-            section_row=section_row,
-            params=_columns(self.params, 4),
-            kept=np.array(self.kept),
-            stage_row=np.array(self.stage_row, dtype=np.int64),
-            held_stage=np.array(stages, dtype=np.int64),
-            held_section=np.array(sections, dtype=np.int64),
-            held_count=np.array(counts),
-            rows=rows,
-        )
+                    peaks.append(PEAKS.index(op.peak))
+    slots_of = {kind: _slots(slots, many) for kind, (_, slots) in ops.items()}
+    return Batch(
+        matmuls=_table(ops[MatMul][0], 6, many),
+        matmul_peak=np.repeat(np.array(peaks, dtype=np.int64), many),
+        matmul_slot=slots_of[MatMul],
+        attends=_table(ops[Attend][0], 7, many),
+        attend_slot=slots_of[Attend],
+        streams=_table(ops[Stream][0], 3, many),
+        stream_slot=slots_of[Stream],
+        collectives=_table(ops[Collective][0], 6, many),
+        collective_slot=slots_of[Collective],
+        section_cell=section_cell,
+        params=_params(_table([(item.params, item.expert_params, item.trained) for item in sections], 3, many)),
+        away=_table([(item.kept.total - item.kept.logits,) for item in sections], 1, many)[0],
+        cells=cells,
+    )
 
 
-def _columns(values: Sequence[tuple[float, ...]], width: int) -> Array:
-    return np.array(values, dtype=np.float64).reshape(-1, width).T.copy()
+def _slots(firsts: Sequence[int], many: int) -> Index:
+    """Slots of ops that stand `many` times, a section apart."""
+    return (np.array(firsts, dtype=np.int64)[:, None] + np.arange(many) * PHASES).ravel()
 
 
-def _values(op: Op) -> tuple[float, ...]:
+def _params(held: Array) -> Array:
+    """Dense, expert, trained dense and trained expert parameters: experts are trained where everything is."""
+    dense, expert, trained = held
+    return np.stack([dense, expert, trained, np.where(trained >= dense, expert, 0.0)])
+
+
+def _table(values: Sequence[tuple[Num, ...]], width: int, many: int) -> Array:
+    """One row per field; the entries of each op stand side by side."""
+    if many == 1:
+        return np.array(values, dtype=np.float64).reshape(-1, width).T.copy()
+    table = np.empty((width, len(values), many))
+    for place, fields in enumerate(values):
+        for row, value in enumerate(fields):
+            table[row, place] = value
+    return table.reshape(width, -1)
+
+
+def _values(op: Op) -> tuple[Num, ...]:
     match op:
         case MatMul():
-            return (op.m, op.n, op.k, op.groups, op.in_bytes, op.out_bytes)  # type: ignore[return-value]
+            return (op.m, op.n, op.k, op.groups, op.in_bytes, op.out_bytes)
         case Attend():
-            return (op.flops, op.stream_bytes, op.head_dim, op.backward, op.flash, op.kernels, op.scan)  # type: ignore[return-value]
+            return (op.flops, op.stream_bytes, op.head_dim, op.backward, op.flash, op.kernels, op.scan)
         case Stream():
-            return (op.stream_bytes, op.kernels, op.waits)  # type: ignore[return-value]
+            return (op.stream_bytes, op.kernels, op.waits)
         case Collective():
-            return (KINDS[op.kind], op.payload_bytes, op.ranks, op.stride, AXES.index(op.axis), op.spread)  # type: ignore[return-value]
+            return (KINDS[op.kind], op.payload_bytes, op.ranks, op.stride, AXES.index(op.axis), op.spread)
         case _:
             assert_never(op)

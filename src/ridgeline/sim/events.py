@@ -23,12 +23,13 @@ from ridgeline.cost.parameters import Calibration
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import Action, Phase, ScheduleTable, Step, actions_of, build
-from ridgeline.sim.batch import AXES, PHASES
-from ridgeline.sim.memory import Memory, held_by_rank, kept_by_stage, memory_of
+from ridgeline.sim.batch import AXES
+from ridgeline.sim.lines import held_by_rank
+from ridgeline.sim.memory import Memory, kept_by_stage, memory_of
 from ridgeline.sim.pipeline import PipelineRun, Slowdown, StageWork, Tail, run_events
 from ridgeline.sim.predict import Priced, default_calibration, not_predictable, price, unbelievable, unpublished
 from ridgeline.sim.prediction import Impossible
-from ridgeline.sim.step import CLASSES, batch_stride, price_slots
+from ridgeline.sim.step import CLASSES, price_slots
 from ridgeline.trace import Counter, Span, Timeline
 
 Array = NDArray[np.float64]
@@ -99,21 +100,19 @@ def work_of(scenario: Scenario, priced: Priced) -> Work:
     parts = {name: float(seconds[0]) for name, seconds in priced.steps.parts.items()}
     parts["shard"] += parts["host"]  # one track for what travels beside compute
     names = (*CLASSES, "shard")
-    batch = priced.batch
-    sections = price_slots(batch, priced.rows)[0].reshape(-1, PHASES, len(CLASSES))
-    counts = np.zeros((len(batch.stage_row), len(sections)))
-    np.add.at(counts, (batch.held_stage, batch.held_section), batch.held_count)
+    sections = price_slots(priced.batch, priced.rows)[0]
+    counts = np.array(priced.program.stages, dtype=np.float64)
     phases = np.stack([sections[:, 0], sections[:, 1] + sections[:, 3], sections[:, 2]], axis=1)
     raw = np.einsum("vs,spc->vpc", counts, phases)
     raw = np.concatenate([raw, raw.sum(2, keepdims=True)], axis=2)  # shard follows the work it stands beside
-    placement = held_by_rank(scenario)
+    placement = held_by_rank(scenario.plan.mesh.pp, scenario.plan.schedule.chunks, scenario.plan.schedule.name)
     by_rank = np.array([raw[list(held)].sum((0, 1)) for held in placement])
     pace = by_rank[int(by_rank[:, :-1].sum(1).argmax())]
     wanted = np.array([parts.get(name, 0.0) for name in names]) / scenario.microbatches
     spread = raw[:, :, -1:] / pace[-1] * np.where(pace > 0, 0.0, wanted)
     seconds = raw * np.where(pace > 0, wanted / np.where(pace > 0, pace, 1.0), 0.0) + spread
     runs, ranks = priced.runs, scenario.plan.mesh.pp
-    send = collective_seconds(SEND, runs.boundary_bytes, runs.pp, batch_stride(runs), priced.rows.links)
+    send = collective_seconds(SEND, runs.boundary_bytes, runs.pp, runs.tp * runs.replicas, priced.rows.links)
     return Work(
         seconds=seconds,
         send_s=float(send[0]) if ranks > 1 else 0.0,

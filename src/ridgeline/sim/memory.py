@@ -1,4 +1,4 @@
-"""Turn a program into the bytes the fullest chip holds at its worst moment, by what they are.
+"""Turn sections and their places into the bytes the fullest chip holds at its worst moment, by what they are.
 
 A rank's peak is the largest of three moments:
 
@@ -9,22 +9,34 @@ A rank's peak is the largest of three moments:
 Weights and optimizer states are there all the time, and gradients too where the engine accumulates into a buffer or
 runs several microbatches; otherwise they appear only as the activations go. On top come `overhead`: what the driver and
 communicators take, and what a caching allocator loses to fragmentation; it is no part of `allocated`.
+
+Columns are rows x ranks, so that one scenario and a hundred thousand plans run through the same lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.core.units import BINARY
+from ridgeline.ir.ops import Num
 from ridgeline.ir.program import Program, Section
+from ridgeline.lowering.shape import Shape, shape_of
 from ridgeline.models.spec import Moe
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import Train
-from ridgeline.sim.kept import kept_bytes, loss_bytes
+from ridgeline.sim.batch import Batch, batch_of
+from ridgeline.sim.kept import kept_of, loss_bytes
+from ridgeline.sim.lines import Lines, scenario_lines
+from ridgeline.sim.run import NAMES, Runs, runs_of
 
+Array = NDArray[np.float64]
 KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace", "buffers", "overhead")
+MOMENTS = ("loss", "backward", "optimizer")
+PARTS = ("inputs", "attention", "mlp", "norms")  # of activations
 FRAGMENTATION = 0.02  # of what comes and goes during a step, lost between blocks of a caching allocator
 CONTEXT = 0.6 * BINARY["Gi"]  # bytes of a driver context and its loaded kernels
 COMMUNICATOR = 0.25 * BINARY["Gi"]  # bytes of channels and scratch of the communicators of one rank
@@ -33,12 +45,20 @@ COMPILED = 0.3 * BINARY["Gi"]  # bytes a whole-program compiler's runtime keeps;
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One pipeline rank at its peak: bytes by kind, the chunk activations in flight, and the moment it happens."""
+    """One pipeline rank at its peak.
+
+    bytes_by_kind   what it holds then, and `moment` when that is
+    activations     the activations among it by the part of a layer that keeps them
+    in_flight       chunk activations it holds
+    state           weights, gradients and optimizer states by bytes, whether at that moment or not
+    """
 
     rank: int
     bytes_by_kind: Mapping[str, float]
+    activations: Mapping[str, float]
     in_flight: int
     moment: str
+    state: Mapping[str, float]
 
     @property
     def peak_bytes(self) -> float:
@@ -74,47 +94,34 @@ class Memory:
         return self.capacity_bytes - self.peak_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """Bytes one rank holds between steps, gradients apart, and what they are of."""
-
-    weights: float
-    gradients: float
-    optimizer: float
-
-
 def memory_of(scenario: Scenario, program: Program) -> Memory:
     """Peak memory of every pipeline rank of a training step."""
-    needs = _needs_of(scenario, program)
-    placement = held_by_rank(scenario)
-    stages = tuple(_stage(scenario, program, needs, (rank, held)) for rank, held in enumerate(placement))
+    shape, runs = shape_of(scenario), runs_of([scenario])
+    needs = needs_of(shape, program.sections, 1)
+    lines = scenario_lines([scenario], [program])
+    held = held_of(shape, needs, batch_of([program]), lines)
+    widths = widths_of(shape, scenario)
+    peaks = peaks_of(held, runs, widths)
+    return Memory(stages=_stages(held, peaks), capacity_bytes=capacity_of(scenario))
+
+
+def capacity_of(scenario: Scenario) -> float:
+    """Bytes of a chip's memory that a program may take."""
     hbm = scenario.system.chip.hbm
-    capacity = (hbm.usable or hbm.capacity or scenario.system.chip.need("hbm.capacity")).value
-    return Memory(stages=stages, capacity_bytes=capacity)
+    return (hbm.usable or hbm.capacity or scenario.system.chip.need("hbm.capacity")).value
 
 
-def held_by_rank(scenario: Scenario) -> tuple[tuple[int, ...], ...]:
-    """Virtual stages of each pipeline rank, as the schedule places them: in loops, or down and back up."""
-    pp, chunks = scenario.plan.mesh.pp, scenario.plan.schedule.chunks
-    kind = SCHEDULES.get(scenario.plan.schedule.name)
-    if kind is not None and kind.v_shaped and pp > 1:
-        return tuple((rank, 2 * pp - 1 - rank) for rank in range(pp))
-    return tuple(tuple(chunk * pp + rank for chunk in range(chunks)) for rank in range(pp))
-
-
-def in_flight(schedule: str, stages: int, microbatches: int, chunks: int, rank: int) -> int:
+def in_flight(schedule: Array, stages: Array, microbatches: Array, chunks: Array, rank: Array) -> Array:
     """Chunk activations a rank holds at its worst moment, each 1/chunks of its stage.
 
         gpipe  m v      1f1b  p - r      zero-bubble-h1  p      interleaved  2 (p - r - 1) + (v - 1) p + 1
         zbv    2 p      dualpipe-v  2 p + 1                     none above m v;  without a pipeline 1
 
-    p = stages, r = rank, v = chunks, m = microbatches.
+    p = stages, r = rank, v = chunks, m = microbatches; a schedule is its place in NAMES.
 
-    >>> [in_flight("1f1b", 4, 8, 1, rank) for rank in range(4)]
-    [4, 3, 2, 1]
+    >>> print(in_flight(np.array(NAMES.index("1f1b")), np.array(4.0), np.array(8.0), np.array(1.0), np.arange(4)))
+    [4. 3. 2. 1.]
     """
-    if stages == 1:
-        return 1
     held = {
         "gpipe": microbatches * chunks,
         "1f1b": stages - rank,
@@ -122,166 +129,262 @@ def in_flight(schedule: str, stages: int, microbatches: int, chunks: int, rank: 
         "zero-bubble-h1": stages,
         "zbv": 2 * stages,
         "dualpipe-v": 2 * stages + 1,
-    }[schedule]
-    return min(held, microbatches * chunks)
-
-
-def state_of(scenario: Scenario, program: Program, held: Sequence[int]) -> State:
-    """Weights, gradients and optimizer states of a rank, sharded as the plan says.
-
-        none  w + g + o        zero1  w + g + o/d        zero2  w + (g + o)/d        zero3  (w + g + o)/d
-
-    d = shard degree; experts are sharded over their own replicas, at most edp. A narrow recipe that trains its weights
-    holds them narrow twice, as they are and transposed, or wide once: the larger is counted. Frozen ones are narrow
-    once. A tied output on another stage than the embedding holds its own copy.
-    """
-    plan, work = scenario.plan, scenario.workload
-    totals, adapted = [0.0, 0.0], 0.0
-    for stage in held:
-        for section, often in zip(program.sections, program.stages[stage], strict=True):
-            totals[0] += often * float(section.params)
-            totals[1] += often * float(section.expert_params)
-            adapted += often * float(section.trained)
-    totals[0] += _at_the_end(scenario, held)
-    shard = ("none", "zero1", "zero2", "zero3").index(plan.sharding.shard)
-    degrees = (plan.shard_degree, min(plan.mesh.edp, plan.shard_degree))
-
-    def over(level: int, counts: Sequence[float]) -> float:
-        return sum(count / (degree if shard >= level else 1) for count, degree in zip(counts, degrees, strict=True))
-
-    trained: Sequence[float] = totals
-    frozen = isinstance(work, Train) and work.task == "lora"
-    if frozen:
-        trained = (adapted, 0.0)
-    gradients = (plan.precision.gradients or scenario.engine.gradients).bytes_per_element
-    wide, narrow = (kind.bytes_per_element for kind in (plan.precision.weights, plan.precision.compute))
-    weight = wide if narrow >= wide else narrow if frozen else max(wide, 2 * narrow)
-    optimizer = work.optimizer.bytes_per_param if isinstance(work, Train) else 0.0
-    return State(
-        weights=over(3, totals) * weight,
-        gradients=over(2, trained) * gradients,
-        optimizer=over(1, trained) * optimizer * (1 - plan.offload.optimizer),
-    )
-
-
-def _at_the_end(scenario: Scenario, held: Sequence[int]) -> float:
-    """Parameters of the last virtual stage that no section holds: the final norm, and a tied output matrix where the
-    embedding stands on another rank."""
-    model, last = scenario.model, scenario.plan.virtual_stages - 1
-    if last not in held:
-        return 0.0
-    norm = model.norm.params(model.hidden) if model.norm else 0
-    tied = model.embedding.tied and 0 not in held
-    return norm + tied * model.vocab * (model.embedding.width or model.hidden) / scenario.plan.mesh.tp
+    }
+    chosen = np.select([schedule == place for place in range(len(NAMES))], [held[name] for name in NAMES])
+    return np.where(stages > 1, np.minimum(chosen, microbatches * chunks), 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Needs:
-    """What is the same for all ranks: bytes kept by section and virtual stage, and what a moment takes for a while."""
+class Needs:
+    """Bytes by section and by cell, as `Batch` orders them.
 
-    kept: tuple[float, ...]
-    by_stage: tuple[float, ...]
-    loss: float
-    head: float
-    layer: float
-    sends: float
+    kept      by part and section, between forward and backward of one microbatch
+    layer     by section: what its backward takes for itself while it runs; nothing for the two ends
+    loss      by cell: the loss at work
+    sends     by cell: activations gathered for tensor parallelism and copies for experts; `crossing` those between
+              stages, one send and one receive both ways
+    head, widest   by cell: parameters of the larger end, and of the largest layer
+    """
+
+    kept: Array
+    layer: Array
+    loss: Array
+    sends: Array
+    crossing: Array
+    head: Array
+    widest: Array
 
 
-def _needs_of(scenario: Scenario, program: Program) -> _Needs:
-    kept = tuple(kept_bytes(scenario, section) for section in program.sections)
-    return _Needs(
-        kept=kept,
-        by_stage=_by_stage(scenario, program, kept),
-        loss=loss_bytes(scenario, program),
-        head=_gathered(scenario, program.sections[:2]),
-        layer=_gathered(scenario, program.sections[2:]),
-        sends=_sends(scenario),
+def needs_of(shape: Shape, sections: Sequence[Section], cells: int) -> Needs:
+    """What sections need whose sizes are numbers or arrays over cells."""
+    kept = [kept_of(shape, section) for section in sections]
+    parts = [[_column(getattr(item, part), cells) for item in kept] for part in PARTS]
+    layers = [_layer(shape, section, item.total) for section, item in zip(sections, kept, strict=True)]
+    layers[:2] = [0.0, 0.0]
+    boundary = shape.tokens * shape.model.hidden * shape.precision.activations.bytes_per_element
+    degrees = shape.degrees
+    topk = max((block.ffn.topk for block in shape.model.blocks if isinstance(block.ffn, Moe)), default=0)
+    copies = np.where(np.asarray(degrees.ep) > 1, 2 * boundary / degrees.tp * topk, 0.0)
+    gathered = np.where(np.asarray(degrees.tp) > 1, boundary, 0.0) if shape.sequence_parallel else 0.0
+    params = np.stack([_column(item.params + item.expert_params, cells) for item in sections])
+    return Needs(
+        kept=np.array(parts).reshape(len(PARTS), -1),
+        layer=np.concatenate([_column(layer, cells) for layer in layers]),
+        loss=_column(loss_bytes(shape, sections[1]), cells),
+        sends=_column(gathered + copies, cells),
+        crossing=_column(4 * boundary / (degrees.tp if shape.sequence_parallel else 1), cells),
+        head=params[:2].max(0),
+        widest=params[2:].max(0),
     )
 
 
-def _stage(scenario: Scenario, program: Program, needs: _Needs, place: tuple[int, Sequence[int]]) -> Stage:
-    plan, (rank, held) = scenario.plan, place
-    state = state_of(scenario, program, held)
-    flying = in_flight(plan.schedule.name, plan.mesh.pp, scenario.microbatches, plan.schedule.chunks, rank)
-    activations = sum(needs.by_stage[stage] for stage in held) / len(held) * flying
-    logits = needs.loss if plan.virtual_stages - 1 in held else 0.0
-    if plan.schedule.name == "gpipe" and plan.mesh.pp > 1:
-        logits *= scenario.microbatches
-    early = state.gradients if _gradients_stay(scenario) else 0.0
-    layer = _layer(scenario, program, needs.kept, held)
-    moments = {
-        "loss": (early, activations, logits, 0.0, needs.sends + needs.head),
-        "backward": (early, activations, 0.0, layer, needs.sends + needs.layer),
-        "optimizer": (state.gradients, 0.0, 0.0, 0.0, 0.0),
-    }
-    moment = max(moments, key=lambda name: sum(moments[name]))
-    found = {"weights": state.weights, "optimizer": state.optimizer}
-    found |= zip(("gradients", "activations", "logits", "workspace", "buffers"), moments[moment], strict=True)
-    found["overhead"] = _overhead(scenario, sum(moments[moment][1:]))
-    return Stage(rank=rank, bytes_by_kind={kind: found[kind] for kind in KINDS}, in_flight=flying, moment=moment)
+def _column(value: Num, cells: int) -> Array:
+    return np.full(cells, 1.0) * value
+
+
+def _layer(shape: Shape, section: Section, kept: Num) -> Num:
+    """Bytes one layer's backward needs for itself: what it recomputes, and the gradients inside its widest part."""
+    whole = section.whole
+    inside = np.maximum(whole.mlp, whole.attention) + whole.inputs
+    return kept_of(shape, replace(section, kept=whole)).total - kept + inside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What ranks hold, rows x ranks, before sharding and schedules have their say; `Needs` by row beside it.
+
+    kept   activations of one microbatch on all its virtual stages, by part
+    """
+
+    rank: Array
+    last: NDArray[np.bool_]
+    dense: Array
+    expert: Array
+    trained: Array
+    kept: Array
+    layer: Array
+    loss: Array
+    sends: Array
+    crossing: Array
+    head: Array
+    widest: Array
+
+    def at(self, rows: NDArray[np.int64]) -> Held:
+        """These rows, in this order."""
+        taken = {item.name: getattr(self, item.name)[rows] for item in fields(self) if item.name != "kept"}
+        return Held(kept=self.kept[:, rows], **taken)
+
+
+def held_of(shape: Shape, needs: Needs, batch: Batch, lines: Lines) -> Held:
+    """What the ranks of every row hold; all rows have equally many ranks."""
+    rows = len(lines.first)
+    values = np.concatenate([batch.params[:3], needs.kept])
+    summed = np.add.reduceat(values[:, lines.section] * lines.count, lines.firsts, axis=1)[:, lines.held]
+    dense, expert, trained, *kept = summed.reshape(len(values), rows, -1)
+    present = np.where(lines.count > 0, needs.layer[lines.section], 0.0)
+    layer = np.maximum.reduceat(present, lines.firsts)[lines.held].reshape(rows, -1)
+    first, last = lines.ends.T.reshape(2, rows, -1)
+    cell = batch.section_cell[lines.section[lines.firsts[lines.first]]]
+    by_row = {name: getattr(needs, name)[cell][:, None] for name in ("loss", "sends", "crossing", "head", "widest")}
+    return Held(
+        rank=lines.rank.reshape(rows, -1).astype(np.float64),
+        last=last,
+        dense=dense + last * (_final_norm(shape) + ~first * _tied(shape, cell)[:, None]),
+        expert=expert,
+        trained=trained,
+        kept=np.array(kept),
+        layer=layer,
+        **by_row,
+    )
+
+
+def _final_norm(shape: Shape) -> float:
+    """Parameters of the last norm, which no section holds."""
+    return float(shape.model.norm.params(shape.model.hidden)) if shape.model.norm else 0.0
+
+
+def _tied(shape: Shape, cell: NDArray[np.int64]) -> Array:
+    """Parameters of a tied output matrix: the last rank holds a copy of its own where the embedding is elsewhere."""
+    model = shape.model
+    size = model.vocab * (model.embedding.width or model.hidden) if model.embedding.tied else 0
+    each = np.atleast_1d(np.asarray(size / shape.degrees.tp, dtype=np.float64))
+    return each if len(each) == 1 else each[cell]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Widths:
+    """Bytes a parameter takes, and habits of the software that decide when.
+
+    weights     at rest: a narrow recipe that trains its weights holds them narrow twice, as they are and transposed, or
+                wide once, whichever is more; frozen ones are narrow once
+    gathered    of a layer that runs with sharded weights, and the gradient that belongs to it
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    gathered: float
+    reduced: float
+    frozen: bool
+    buffered: bool
+    compiled: bool
+    alone: bool
+
+
+def widths_of(shape: Shape, scenario: Scenario) -> Widths:
+    """The widths of a scenario: the same for every plan of one structure."""
+    precision, engine, work = shape.precision, shape.engine, scenario.workload
+    gradients = (precision.gradients or engine.gradients).bytes_per_element
+    wide, narrow = (kind.bytes_per_element for kind in (precision.weights, precision.compute))
+    compiled = engine.launch.mode == "xla"
+    return Widths(
+        weights=wide if narrow >= wide else narrow if shape.frozen else max(wide, 2 * narrow),
+        gradients=gradients,
+        optimizer=work.optimizer.bytes_per_param if isinstance(work, Train) else 0.0,
+        gathered=wide * (1 if compiled else 2),  # this layer's and the next one's; a compiler gathers one at a time
+        reduced=wide if compiled else gradients,
+        frozen=shape.frozen,
+        buffered="weight-gradient-accumulation" in engine.fuses,
+        compiled=compiled,
+        alone=scenario.system.chips == 1,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """Bytes by kind, row and rank at each rank's worst moment, which moment, and the state beside it."""
+
+    by_kind: Array
+    moment: NDArray[np.int64]
+    state: Array
+    flying: Array
+
+    @property
+    def total(self) -> Array:
+        """The fullest rank of every row."""
+        return np.asarray(self.by_kind.sum(0).max(1))
+
+
+def peaks_of(held: Held, runs: Runs, widths: Widths) -> Peaks:
+    """The worst moment of every rank.
+
+        none  w + g + o        zero1  w + g + o/d        zero2  w + (g + o)/d        zero3  (w + g + o)/d
+
+    w, g, o = weights, gradients, optimizer states; d = shard degree. Experts are sharded over their own replicas, at
+    most edp.
+    """
+    by = {name: getattr(runs, name)[:, None] for name in _COLUMNS}
+    shard, degree = by["shard"], by["shard_degree"]
+    few = np.minimum(by["edp"], degree)
+
+    def over(level: int, dense: Array, expert: Array | float) -> Array:
+        sharded = shard >= level
+        return dense / np.where(sharded, degree, 1.0) + expert / np.where(sharded, few, 1.0)
+
+    trained = (held.trained, 0.0) if widths.frozen else (held.dense, held.expert)
+    weights = over(3, held.dense, held.expert) * widths.weights
+    gradients = over(2, *trained) * widths.gradients
+    optimizer = over(1, *trained) * widths.optimizer * (1 - by["offload_optimizer"])
+    flying = in_flight(by["schedule"], by["pp"], by["microbatches"], by["chunks"], held.rank)
+    activations = held.kept.sum(0) * (1 - by["offload"]) / by["chunks"] * flying
+    gpipe = (by["schedule"] == NAMES.index("gpipe")) & (by["pp"] > 1)
+    logits = held.loss * held.last * np.where(gpipe, by["microbatches"], 1.0)
+    stay = widths.buffered | (by["microbatches"] > 1) | (by["pp"] > 1)
+    early = np.where(stay, gradients, 0.0)
+    gathers = degree > 1
+    whole = np.where(gathers & (shard == 3), widths.gathered, 0.0)
+    whole = whole + np.where(gathers & (shard >= 2), widths.reduced, 0.0)
+    sends = held.sends + np.where(by["pp"] > 1, held.crossing, 0.0)
+    none = np.zeros_like(activations)
+    moments = np.array(
+        [
+            [early, activations, logits + none, none, sends + held.head * whole + none],
+            [early, activations, none, held.layer + none, sends + held.widest * whole + none],
+            [gradients, none, none, none, none],
+        ]
+    )
+    moment = moments.sum(1).argmax(0)
+    chosen = np.take_along_axis(moments, moment[None, None], axis=0)[0]
+    overhead = _overhead(widths, chosen[1:].sum(0))
+    by_kind = np.stack([weights, chosen[0], optimizer, *chosen[1:], overhead])
+    return Peaks(by_kind=by_kind, moment=moment, state=np.stack([weights, gradients, optimizer]), flying=flying)
+
+
+_COLUMNS = (
+    "shard", "shard_degree", "edp", "schedule", "pp", "microbatches", "chunks", "offload", "offload_optimizer",
+)  # fmt: skip
+
+
+def _overhead(widths: Widths, moving: Array) -> Array:
+    """What is taken beside tensors: driver, communicators, and gaps between `moving` bytes that come and go."""
+    if widths.compiled:
+        return np.full_like(moving, COMPILED)
+    return CONTEXT + (0.0 if widths.alone else COMMUNICATOR) + FRAGMENTATION * moving
+
+
+def _stages(held: Held, peaks: Peaks) -> tuple[Stage, ...]:
+    """The first row, rank by rank."""
+    made = []
+    for rank in range(held.rank.shape[1]):
+        found = dict(zip(KINDS, map(float, peaks.by_kind[:, 0, rank]), strict=True))
+        kept = held.kept[:, 0, rank]
+        shares = kept / (kept.sum() or 1.0) * found["activations"]
+        made.append(
+            Stage(
+                rank=rank,
+                bytes_by_kind=found,
+                activations=dict(zip(PARTS, map(float, shares), strict=True)),
+                in_flight=int(peaks.flying[0, rank]),
+                moment=MOMENTS[int(peaks.moment[0, rank])],
+                state=dict(zip(KINDS, map(float, peaks.state[:, 0, rank]), strict=False)),
+            )
+        )
+    return tuple(made)
 
 
 def kept_by_stage(scenario: Scenario, program: Program) -> tuple[float, ...]:
     """Bytes each virtual stage keeps on the chip between forward and backward of one microbatch, logits apart."""
-    return _by_stage(scenario, program, tuple(kept_bytes(scenario, section) for section in program.sections))
-
-
-def _by_stage(scenario: Scenario, program: Program, kept: Sequence[float]) -> tuple[float, ...]:
+    shape = shape_of(scenario)
+    kept = np.array([float(kept_of(shape, section).total) for section in program.sections])
     stays = 1 - scenario.plan.offload.activations
-    return tuple(
-        stays * sum(size * often for size, often in zip(kept, stage, strict=True) if often) for stage in program.stages
-    )
-
-
-def _gradients_stay(scenario: Scenario) -> bool:
-    """Whether gradients exist from one backward to the next, so that they meet activations of all layers."""
-    buffered = "weight-gradient-accumulation" in scenario.engine.fuses
-    return buffered or scenario.microbatches > 1 or scenario.plan.mesh.pp > 1
-
-
-def _layer(scenario: Scenario, program: Program, kept: Sequence[float], held: Sequence[int]) -> float:
-    """Bytes one layer's backward needs for itself: what it recomputes, and the gradients inside its widest part."""
-    present = {index for stage in held for index, often in enumerate(program.stages[stage]) if often and index > 1}
-    most = 0.0
-    for index in present:
-        section = program.sections[index]
-        whole = section.whole
-        inside = max(float(whole.mlp), float(whole.attention)) + float(whole.inputs)
-        most = max(most, kept_bytes(scenario, replace(section, kept=whole)) - kept[index] + inside)
-    return most
-
-
-def _gathered(scenario: Scenario, sections: Sequence[Section]) -> float:
-    """Bytes of whole weights and gradients that exist while the largest of these sections runs, under sharding.
-
-        zero3   this layer's weights and the next one's, and this one's gradients     zero2   the gradients
-
-    A whole-program compiler gathers one layer at a time and reduces gradients in the weights' format.
-    """
-    plan, compiled = scenario.plan, scenario.engine.launch.mode == "xla"
-    if plan.shard_degree == 1 or plan.sharding.shard not in ("zero2", "zero3"):
-        return 0.0
-    weight = plan.precision.weights.bytes_per_element
-    gradient = (plan.precision.gradients or scenario.engine.gradients).bytes_per_element
-    copies = 0.0 if plan.sharding.shard == "zero2" else weight * (1 if compiled else 2)
-    most = max(float(section.params + section.expert_params) for section in sections)
-    return most * (copies + (weight if compiled else gradient))
-
-
-def _sends(scenario: Scenario) -> float:
-    """Bytes held for activations on their way: gathered tokens, sends between stages, token copies for experts."""
-    plan, mesh = scenario.plan, scenario.plan.mesh
-    tokens = plan.microbatch * scenario.workload.seq / mesh.cp
-    boundary = tokens * scenario.model.hidden * plan.precision.activations.bytes_per_element
-    total = boundary if mesh.tp > 1 and plan.sequence_parallel else 0.0
-    if mesh.pp > 1:
-        total += 4 * boundary / (mesh.tp if plan.sequence_parallel else 1)  # one send and one receive, both ways
-    topk = max((block.ffn.topk for block in scenario.model.blocks if isinstance(block.ffn, Moe)), default=0)
-    return total + (2 * boundary / mesh.tp * topk if mesh.ep > 1 else 0.0)
-
-
-def _overhead(scenario: Scenario, moving: float) -> float:
-    """What is taken beside tensors: driver, communicators, and gaps between `moving` bytes that come and go."""
-    if scenario.engine.launch.mode == "xla":
-        return COMPILED
-    return CONTEXT + (COMMUNICATOR if scenario.system.chips > 1 else 0.0) + FRAGMENTATION * moving
+    return tuple(float(size) for size in np.array(program.stages, dtype=np.float64) @ kept * stays)

@@ -26,6 +26,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.sim.batch import PHASES, Batch, batch_of
 from ridgeline.sim.interval import shipped_interval
+from ridgeline.sim.lines import scenario_lines
 from ridgeline.sim.memory import memory_of
 from ridgeline.sim.prediction import Bill, Bound, Impossible, Part, Prediction, Utilization
 from ridgeline.sim.run import Runs, runs_of
@@ -102,10 +103,10 @@ class Priced:
 def price(scenario: Scenario, calibration: Calibration) -> Priced:
     """Lower a possible scenario and price it as a batch of one."""
     program = lower(scenario)
-    batch, runs = batch_of([program]), runs_of([scenario])
+    batch, lines, runs = batch_of([program]), scenario_lines([scenario], [program]), runs_of([scenario])
     rates = rates_of(calibration, [scenario.system.chip.id], [scenario.plan.engine])
     rows = rows_of(machines_of([scenario.system]), rates, runs)
-    return Priced(program=program, batch=batch, runs=runs, rows=rows, steps=step_seconds(batch, runs, rows))
+    return Priced(program=program, batch=batch, runs=runs, rows=rows, steps=step_seconds(batch, lines, runs, rows))
 
 
 def not_predictable(scenario: Scenario) -> Iterator[Problem]:
@@ -145,7 +146,7 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
         scenario=scenario,
         step_time_s=step_s,
         breakdown=_breakdown(priced),
-        utilization=utilization(scenario, priced.batch, step_s, causal),
+        utilization=utilization(scenario, priced, step_s, causal),
         memory=memory_of(scenario, program),
         interval=shipped_interval(step_s, chip, engine),
         bill=_bill(scenario, step_s),
@@ -191,15 +192,15 @@ def _attention_bound(batch: Batch, rows: Rows) -> Bound:
     return "memory" if float(size.sum() / rows.memory[0]) > float(flops.sum() / rows.attention[0]) else "compute"
 
 
-def executed_flops(batch: Batch, ranks: int, microbatches: int) -> float:
+def executed_flops(priced: Priced, ranks: int, microbatches: int) -> float:
     """Flops that all chips execute in a step: every matrix product and attention, recomputed ones included."""
-    often = np.bincount(batch.held_section, batch.held_count, len(batch.section_row))
+    batch, often = priced.batch, np.array(priced.program.stages).sum(0)
     m, n, k, groups = batch.matmuls[:4]
     products = float((2 * m * n * k * groups * often[batch.matmul_slot // PHASES]).sum())
     return (products + float((batch.attends[0] * often[batch.attend_slot // PHASES]).sum())) * ranks * microbatches
 
 
-def utilization(scenario: Scenario, batch: Batch, step_s: float, causal: bool) -> Utilization:
+def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool) -> Utilization:
     """MFU and HFU of a step, with the conventions they are counted by."""
     plan, system, work = scenario.plan, scenario.system, scenario.workload
     mesh = plan.mesh
@@ -209,7 +210,7 @@ def utilization(scenario: Scenario, batch: Batch, step_s: float, causal: bool) -
         each *= 2 / 3
         notes.append("frozen weights need no weight gradients: two passes counted, not three")
     model_flops = each * work.tokens
-    executed = executed_flops(batch, mesh.tp * mesh.cp * mesh.dp, scenario.microbatches)
+    executed = executed_flops(priced, mesh.tp * mesh.cp * mesh.dp, scenario.microbatches)
     peak = system.chip.peak_flops_per_s(plan.precision.compute)
     able = step_s * system.chips * peak.value
     notes += [

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from ridgeline.hardware.topology import Torus
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import STATES, Train
 
-BUBBLES = {"zero-bubble-h1": 1, "zbv": 2, "dualpipe-v": 3}
+NAMES = tuple(SCHEDULES)  # a schedule is its place in this list
 SHARDS = ("none", "zero1", "zero2", "zero3")
 Array = NDArray[np.float64]
 
@@ -24,7 +25,7 @@ class Runs:
     microbatches: Array
     pp: Array
     chunks: Array
-    schedule: Array  # how its bubble is counted: 0 like 1f1b, 1 zero-bubble-h1, 2 zbv, 3 dualpipe-v
+    schedule: Array  # place in NAMES
     tp: Array
     replicas: Array  # dp x cp: ranks that hold the same dense weights
     edp: Array
@@ -75,7 +76,7 @@ def _one(scenario: Scenario) -> dict[str, float]:
         "microbatches": scenario.microbatches,
         "pp": mesh.pp,
         "chunks": plan.schedule.chunks,
-        "schedule": BUBBLES.get(plan.schedule.name, 0),
+        "schedule": NAMES.index(plan.schedule.name),
         "tp": mesh.tp,
         "replicas": mesh.dp * mesh.cp,
         "edp": mesh.edp,

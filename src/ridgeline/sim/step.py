@@ -1,13 +1,19 @@
 """Turn priced sections into the time of a step: compute, exposed communication, bubble, optimizer, host.
 
-    step = microbatches * busiest rank + bubble + exposed gradient exchange + optimizer + waiting for the slowest node
+    step = the pipeline's schedule + exposed gradient exchange + optimizer + waiting for the slowest node
 
-Everything is a column over scenarios, so that one scenario and a thousand run through the same lines.
+    price_slots     ops -> seconds by phase and class                     per cell
+    beside          what runs beside compute, as far as it shows          per cell
+    paced           the busiest rank, and the schedule around it          per row: a cell placed on a pipeline
+    step_of         exchange, optimizer and waiting                       per plan
+
+Everything is a column, so that one scenario and a hundred thousand plans run through the same lines. A fit and a single
+prediction have as many cells as rows and plans; a search has few cells, more rows and many plans.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +21,16 @@ from numpy.typing import NDArray
 from ridgeline.cost.collectives import ALL_GATHER, ALL_REDUCE, SEND, collective_seconds
 from ridgeline.cost.links import Links, links_of
 from ridgeline.cost.price import padded_flops
-from ridgeline.cost.rates import PEAKS, SHARE, WIDE, Machines, Rates
+from ridgeline.cost.rates import PEAKS, SHARE, WIDE, Machines, Rates, at
 from ridgeline.sim.batch import AXES, PHASES, Batch
-from ridgeline.sim.run import Runs
+from ridgeline.sim.lines import Lines
+from ridgeline.sim.pipeline_formula import PathWork, PhaseSeconds, closed_form
+from ridgeline.sim.run import NAMES, Runs
 
 Array = NDArray[np.float64]
-HIDDEN_COPY = np.array(0.95)  # share of copies to the host that can hide behind compute
+Index = NDArray[np.int64]
+HIDDEN_COPY = 0.95  # share of copies to the host that can hide behind compute
+RING = 0.85  # share of a ring of keys and values that can hide behind attention
 SMOOTH = 10.0  # how sharply the slower of host and chip wins
 CLASSES = ("matmul", "attention", "memory", "kernel", *AXES)
 
@@ -62,46 +72,58 @@ def rows_of(machines: Machines, rates: Rates, runs: Runs) -> Rows:
 def padded_of(batch: Batch, machines: Machines) -> Array:
     """Padded flops of every product: they depend on sizes and cores alone, so that a fit works them out once."""
     m, n, k, groups, _, _ = batch.matmuls
-    return padded_flops(m, n, k, groups, machines.cores[batch.slot_row[batch.matmul_slot]])
+    return padded_flops(m, n, k, groups, at(machines.cores, batch.slot_cell[batch.matmul_slot]))
 
 
 def price_slots(batch: Batch, rows: Rows, padded: Array | None = None) -> tuple[Array, Array]:
-    """Seconds by slot and class, and kernels by slot."""
-    slots = len(batch.slot_row)
+    """Seconds by section, phase and class, and kernels by section and phase."""
+    cell = batch.slot_cell
+    slots = len(cell)
     table = np.zeros((slots, len(CLASSES)))
-    kernels = np.zeros(slots)
-    m, n, k, groups, size_in, size_out = batch.matmuls
-    row = batch.slot_row[batch.matmul_slot]
-    rate = rows.peak[row, batch.matmul_peak] * np.where(groups > 1, rows.rates["experts"][row], 1.0)
-    compute = (padded if padded is not None else padded_of(batch, rows.machines)) / rate
-    moved = ((m * k + k * n) * size_in + m * n * size_out) * groups / rows.memory[row]
-    table[:, 0] = np.bincount(batch.matmul_slot, np.maximum(compute, moved), slots)
-    kernels += np.bincount(batch.matmul_slot, minlength=slots)
-    flops, size, dim, back, flash, count, scan = batch.attends
-    row = batch.slot_row[batch.attend_slot]
-    width = np.minimum(1.0, (dim / 128.0) ** 0.1)
-    rate = np.where(back > 0, rows.attention_back[row], rows.attention[row]) * width
-    rate = np.where(scan > 0, rows.machines.peak[row, WIDE] * rows.rates["scan"][row], rate)
-    through = size * np.where(flash > 0, 1.0, rows.rates["traffic"][row]) / rows.memory[row]
-    dense = flops / np.where(flash > 0, rate, rows.peak[row, WIDE] * 0.5)
-    table[:, 1] = np.bincount(
-        batch.attend_slot, np.where(flash > 0, np.maximum(dense, through), dense + through), slots
-    )
-    kernels += np.bincount(batch.attend_slot, count, slots)
+    table[:, 0] = np.bincount(batch.matmul_slot, _matmuls(batch, rows, cell, padded), slots)
+    table[:, 1] = np.bincount(batch.attend_slot, _attends(batch, rows, cell), slots)
     size, count, waits = batch.streams
-    row = batch.slot_row[batch.stream_slot]
-    table[:, 2] = np.bincount(batch.stream_slot, size * rows.rates["traffic"][row] / rows.memory[row], slots)
+    own = cell[batch.stream_slot]
+    moved = size * at(rows.rates["traffic"] / rows.memory, own)
+    table[:, 2] = np.bincount(batch.stream_slot, moved, slots)
+    pauses = np.bincount(batch.stream_slot, waits * at(rows.wait, own), slots)
+    kernels = np.bincount(batch.matmul_slot, minlength=slots).astype(np.float64)
     kernels += np.bincount(batch.stream_slot, count, slots)
-    pauses = np.bincount(batch.stream_slot, waits * rows.wait[row], slots)
+    kernels += np.bincount(batch.attend_slot, batch.attends[5], slots)
     if batch.collectives.size:
         kind, payload, ranks, stride, axis, spread = batch.collectives
-        links = rows.links.at(batch.slot_row[batch.collective_slot])
+        links = rows.links.at(cell[batch.collective_slot])
         spent = collective_seconds(kind.astype(np.int64), payload, ranks, stride, links, spread)
         for index in range(len(AXES)):
             mine = axis == index
             table[:, 4 + index] = np.bincount(batch.collective_slot[mine], spent[mine], slots)
-    table[:, 3] = kernels * rows.kernel[batch.slot_row] + pauses
-    return table, kernels
+    table[:, 3] = kernels * at(rows.kernel, cell) + pauses
+    return table.reshape(-1, PHASES, len(CLASSES)), kernels.reshape(-1, PHASES)
+
+
+def _matmuls(batch: Batch, rows: Rows, cell: Index, padded: Array | None) -> Array:
+    m, n, k, groups, size_in, size_out = batch.matmuls
+    own = cell[batch.matmul_slot]
+    peak = rows.peak[0, batch.matmul_peak] if len(rows.peak) == 1 else rows.peak[own, batch.matmul_peak]
+    rate = peak * np.where(groups > 1, at(rows.rates["experts"], own), 1.0)
+    compute = (padded if padded is not None else padded_of(batch, rows.machines)) / rate
+    moved = ((m * k + k * n) * size_in + m * n * size_out) * groups / at(rows.memory, own)
+    slower: Array = np.maximum(compute, moved)
+    return slower
+
+
+def _attends(batch: Batch, rows: Rows, cell: Index) -> Array:
+    """A flash kernel hides its traffic behind its products; unfused attention does one after the other."""
+    flops, size, dim, back, flash, _, scan = batch.attends
+    own = cell[batch.attend_slot]
+    width = np.minimum(1.0, (dim / 128.0) ** 0.1)
+    rate = np.where(back > 0, at(rows.attention_back, own), at(rows.attention, own)) * width
+    wide = at(rows.machines.peak[:, WIDE], own)
+    rate = np.where(scan > 0, wide * at(rows.rates["scan"], own), rate)
+    through = size * np.where(flash > 0, 1.0, at(rows.rates["traffic"], own)) / at(rows.memory, own)
+    dense = flops / np.where(flash > 0, rate, at(rows.peak[:, WIDE], own) * 0.5)
+    seconds: Array = np.where(flash > 0, np.maximum(dense, through), dense + through)
+    return seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,132 +134,193 @@ class Steps:
     parts: dict[str, Array]
 
 
-def step_seconds(batch: Batch, runs: Runs, rows: Rows, padded: Array | None = None) -> Steps:
-    """The time of one step of every row."""
-    table, kernels = price_slots(batch, rows, padded)
-    table = table.reshape(-1, PHASES, len(CLASSES)).copy()
-    srow = batch.section_row
+# columns of what a section, a virtual stage or a rank does for one microbatch
+TIMES = (*CLASSES, "shard", "host")
+ISSUE = len(TIMES)
+PHASE = slice(ISSUE + 1, ISSUE + 4)  # forward, input gradient with what is recomputed, weight gradient; all of TIMES
+PARAMS = slice(ISSUE + 4, ISSUE + 8)
+
+
+def step_seconds(batch: Batch, lines: Lines, runs: Runs, rows: Rows, padded: Array | None = None) -> Steps:
+    """The time of one step of every row, where cells, rows and plans are the same."""
+    parts = beside(batch, *price_slots(batch, rows, padded), runs, rows)
+    return step_of(paced(lines, parts, runs, rows), runs, rows)
+
+
+def beside(batch: Batch, table: Array, kernels: Array, runs: Runs, rows: Rows) -> Array:
+    """Columns by section: compute, and what of communication and copies compute does not hide."""
+    cell = batch.section_cell
+    table = table.copy()
     tp, cp, ep = 4, 5, 6
-    table[:, :, tp] *= (1 - runs.overlap_tp * rows.rates["hidden_tp"])[srow][:, None]
-    table[:, :, ep] *= (1 - runs.overlap_moe * rows.rates["hidden_moe"])[srow][:, None]
-    table[:, :, cp] = np.maximum(0.15 * table[:, :, cp], table[:, :, cp] - table[:, :, 1])
+    contention = at(rows.rates["contention"], cell)
+    for axis, switch, share in ((tp, runs.overlap_tp, "hidden_tp"), (ep, runs.overlap_moe, "hidden_moe")):
+        hidden = at(switch, cell) * at(rows.rates[share], cell) * (1 - contention)
+        table[:, :, axis] *= (1 - hidden)[:, None]
+    ring = table[:, :, cp]
+    table[:, :, cp] = exposed(ring, table[:, :, 1], RING, contention[:, None])
     busy = table.sum(2)
-    issue = (kernels * rows.host[batch.slot_row]).reshape(-1, PHASES).sum(1)
-    sharded = _gather_exposed(batch, runs, rows, busy)
-    away = batch.kept * runs.offload[srow] / rows.machines.host[srow]
-    copies = exposed(2 * away, busy.sum(1), HIDDEN_COPY)  # out and back, beside whatever runs meanwhile
-    forward = table[:, 0]
-    backward = table[:, 1] + table[:, 2] + table[:, 3]
-    ends = [busy[:, 0:1], busy[:, 1:2] + busy[:, 3:4], busy[:, 2:3]]  # forward, input gradient, weight gradient
-    parts = np.concatenate([forward + backward, sharded[:, None], copies[:, None], issue[:, None], *ends], axis=1)
-    firsts = np.searchsorted(batch.held_stage, np.arange(len(batch.stage_row)))
-    stages = np.add.reduceat(parts[batch.held_section] * batch.held_count[:, None], firsts)
-    params = np.add.reduceat(batch.params.T[batch.held_section] * batch.held_count[:, None], firsts)
-    return _assembled(batch, runs, rows, stages, params)
+    gather = _gathered(batch, runs, rows, busy)
+    away = batch.away * at(runs.offload / rows.machines.host, cell)
+    copies = exposed(2 * away, busy.sum(1), HIDDEN_COPY, np.zeros(1))  # out and back; copy engines take no cores
+    issue = (kernels * at(rows.host, cell)[:, None]).sum(1)
+    parts = np.empty((len(cell), PARAMS.stop))
+    parts[:, : len(CLASSES)] = table.sum(1)
+    parts[:, len(CLASSES)] = gather.sum(0)
+    parts[:, len(CLASSES) + 1] = copies
+    parts[:, ISSUE] = issue
+    parts[:, PHASE] = np.stack([busy[:, 0], busy[:, 1] + busy[:, 3], busy[:, 2]], axis=1)
+    parts[:, PHASE.start] += gather[0] + copies / 2
+    parts[:, PHASE.start + 1] += gather[1] + copies / 2
+    parts[:, PARAMS] = batch.params.T
+    return parts
 
 
-def _gather_exposed(batch: Batch, runs: Runs, rows: Rows, busy: Array) -> Array:
-    """Seconds by section that gathering and scattering sharded weights takes beyond what compute hides."""
-    row = batch.section_row
-    three = runs.shard[row] == 3
+def _gathered(batch: Batch, runs: Runs, rows: Rows, busy: Array) -> Array:
+    """Seconds by section, forward and backward, that gathering and scattering sharded weights takes beyond compute."""
+    cell = batch.section_cell
+    three = at(runs.shard, cell) == 3
     if not three.any():
-        return np.zeros(len(row))
+        return np.zeros((2, len(cell)))
     dense, expert = batch.params[:2]
-    links = rows.links.at(row)
+    links = rows.links.at(cell)
+    degree = at(runs.shard_degree, cell)
 
     def spent(size: Array) -> Array:
-        whole = collective_seconds(ALL_GATHER, dense * size, runs.shard_degree[row], runs.tp[row], links)
-        ranks = np.minimum(runs.edp[row], runs.shard_degree[row])
-        return whole + collective_seconds(ALL_GATHER, expert * size, ranks, runs.expert_stride[row], links)
+        whole = collective_seconds(ALL_GATHER, dense * size, degree, at(runs.tp, cell), links)
+        ranks = np.minimum(at(runs.edp, cell), degree)
+        return whole + collective_seconds(ALL_GATHER, expert * size, ranks, at(runs.expert_stride, cell), links)
 
-    gather, scatter = spent(runs.weight_bytes[row]), spent(runs.gradient_bytes[row])
-    hidden = rows.rates["hidden_shard"][row]
-    forward = exposed(gather, busy[:, 0], hidden)
-    backward = exposed(gather + scatter, busy[:, 1:].sum(1), hidden)
-    return np.where(three, forward + backward, 0.0)
+    gather, scatter = spent(at(runs.weight_bytes, cell)), spent(at(runs.gradient_bytes, cell))
+    hidden, contention = at(rows.rates["hidden_shard"], cell), at(rows.rates["contention"], cell)
+    forward = exposed(gather, busy[:, 0], hidden, contention)
+    backward = exposed(gather + scatter, busy[:, 1:].sum(1), hidden, contention)
+    return np.where(three, np.stack([forward, backward]), 0.0)
 
 
-def _assembled(batch: Batch, runs: Runs, rows: Rows, stages: Array, params: Array) -> Steps:
-    """Row totals from virtual stages: the busiest rank paces, the others fill and drain."""
-    starts = np.searchsorted(batch.stage_row, np.arange(batch.rows))
-    order = np.arange(len(batch.stage_row)) - starts[batch.stage_row]
-    stages_of = runs.pp[batch.stage_row]
-    vee = np.minimum(order, 2 * stages_of - 1 - order)  # down and back up; otherwise round and round
-    rank = np.where(runs.schedule[batch.stage_row] >= 2, vee, order % stages_of).astype(np.int64)
-    offsets = np.concatenate([[0], np.cumsum(runs.pp).astype(np.int64)[:-1]])
-    key = offsets[batch.stage_row] + rank
-    total_ranks = int(runs.pp.sum())
-    ranks = _summed(stages, key, total_ranks)
-    rank_row = np.repeat(np.arange(batch.rows), runs.pp.astype(np.int64))
-    # the host issues kernels: where that takes longer than running them, the chip waits
-    running, issue = ranks[:, : len(CLASSES) + 2].sum(1), ranks[:, len(CLASSES) + 2]
-    together = (running**SMOOTH + issue**SMOOTH) ** (1 / SMOOTH)
-    stall = np.where(runs.blocking[rank_row] > 0, issue, together - running)
-    ranks[:, 3] += stall
-    ranks[:, -3:] *= (1 + stall / running)[:, None]  # what runs beside compute has the stalls to hide in, too
-    held = _summed(params, key, total_ranks)
-    total = ranks[:, : len(CLASSES) + 2].sum(1)
-    slowest = np.maximum.reduceat(total, offsets)
-    first = np.flatnonzero(total >= slowest[rank_row] * (1 - 1e-12))
-    pick = np.full(batch.rows, -1)
-    pick[rank_row[first[::-1]]] = first[::-1]
-    mean = np.add.reduceat(total, offsets) / runs.pp
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """A pipeline without its ends, by row.
+
+    columns     those of the rank that has most to do, for one microbatch, waiting for the host included
+    bubble_s    what the schedule adds to that rank's work, `sends_s` what sends between stages add
+    trained     dense and expert parameters of the rank that trains most
+    """
+
+    columns: Array
+    bubble_s: Array
+    sends_s: Array
+    trained: Array
+
+    def at(self, index: Index) -> Pace:
+        """These rows, in this order."""
+        return Pace(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
+
+def paced(lines: Lines, parts: Array, runs: Runs, rows: Rows) -> Pace:
+    """The busiest rank of every row, and what the schedule makes it wait."""
+    summed = np.add.reduceat(parts[lines.section] * lines.count[:, None], lines.firsts)
+    _stall(summed, lines, runs)
+    held, begins = summed[lines.held], lines.begins
+    pick = _most(held[:, : len(TIMES)].sum(1), lines.row, begins)
+    trains = _most(held[:, PARAMS.start + 2 :].sum(1), lines.row, begins)
+    columns = held[pick]
+    many = runs.microbatches * np.ones(len(begins))
+    busy = many * columns[:, : len(TIMES)].sum(1)
+    bubble, sends = np.zeros(len(begins)), np.zeros(len(begins))
+    piped = np.flatnonzero((runs.pp > 1) & np.ones(len(begins), dtype=bool))
+    if piped.size:
+        work = _path_work(summed, lines, begins)
+        still, moving = _schedules(work, runs, rows, piped)
+        bubble[piped] = np.maximum(still - busy[piped], 0.0)
+        sends[piped] = np.maximum(moving - still, 0.0)
+    return Pace(columns=columns, bubble_s=bubble, sends_s=sends, trained=held[trains, PARAMS.start + 2 :])
+
+
+def _stall(summed: Array, lines: Lines, runs: Runs) -> None:
+    """Add what the chip waits for the host: where issuing kernels takes longer than running them."""
+    row = np.empty(len(summed), dtype=np.int64)
+    row[lines.held] = row[lines.inner] = lines.row
+    row[lines.first] = row[lines.middle] = row[lines.last] = np.arange(len(lines.first))
+    running, issue = summed[:, : len(TIMES)].sum(1), summed[:, ISSUE]
+    most = np.maximum(np.maximum(running, issue), 1e-30)
+    together = most * ((running / most) ** SMOOTH + (issue / most) ** SMOOTH) ** (1 / SMOOTH)
+    stall = np.where(at(runs.blocking, row) > 0, issue, together - running)
+    summed[:, CLASSES.index("kernel")] += stall
+    # what runs beside compute has the stalls to hide in, too
+    summed[:, PHASE] *= (1 + stall / np.maximum(running, 1e-30))[:, None]
+
+
+def _most(values: Array, row: Index, begins: Index) -> Index:
+    """Which entry of each row is the largest; the first of equals."""
+    largest = np.maximum.reduceat(values, begins)
+    found = np.flatnonzero(values >= largest[row] * (1 - 1e-12))
+    pick = np.zeros(len(begins), dtype=np.int64)
+    pick[row[found[::-1]]] = found[::-1]
+    return pick
+
+
+def _path_work(summed: Array, lines: Lines, begins: Index) -> Array:
+    """Forward, input and weight gradient seconds of the first, mean inner, last and slowest inner stage, by row."""
+    inner = summed[lines.inner][:, PHASE]
+    slowest = inner[_most(inner.sum(1), lines.row, begins)]
+    ends = (lines.first, lines.middle, lines.last)
+    return np.stack([*(summed[line][:, PHASE] for line in ends), slowest], axis=1)
+
+
+def _schedules(work: Array, runs: Runs, rows: Rows, piped: Index) -> tuple[Array, Array]:
+    """Seconds of the schedules of rows with a pipeline, with sends that take no time and with sends as they are."""
+    send = collective_seconds(SEND, runs.boundary_bytes, runs.pp, runs.tp * runs.replicas, rows.links)
+    send = at(send, piped)
+    still, moving = np.empty(len(piped)), np.empty(len(piped))
+    kinds = at(runs.schedule, piped).astype(np.int64)
+    for kind in np.unique(kinds):
+        own = np.flatnonzero(kinds == kind)
+        place = piped[own]
+        sizes = {"stages": at(runs.pp, place), "chunks": at(runs.chunks, place)}
+        sizes["microbatches"] = at(runs.microbatches, place)
+        phases = [_phases(work[place, end]) for end in range(4)]
+        for into, seconds in ((still, np.zeros(len(own))), (moving, send[own])):
+            ends = PathWork(first=phases[0], inner=phases[1], last=phases[2], slowest=phases[3], send_s=seconds)
+            blocks = at(runs.overlap_pp, place) == 0
+            into[own] = closed_form(NAMES[kind], **sizes, work=ends, send_blocks=blocks)
+    return still, moving
+
+
+def _phases(seconds: Array) -> PhaseSeconds:
+    forward, inputs, weights = seconds.T
+    return PhaseSeconds(forward_s=forward, backward_input_s=inputs, backward_weight_s=weights)
+
+
+def step_of(pace: Pace, runs: Runs, rows: Rows) -> Steps:
+    """The step of every plan from its row's pace: exchange, optimizer and waiting come on top."""
     many = runs.microbatches
-    send = collective_seconds(SEND, runs.boundary_bytes, runs.pp, batch_stride(runs), rows.links)
-    sends = np.where(runs.pp > 1, 2 * send, 0.0)
-    exposed_send = many * runs.chunks * sends * np.where(runs.overlap_pp > 0, 0.1, 1.0)
-    bubble = _bubble(runs, mean, ranks[pick, -3:], sends) * rows.rates["bubble"]
-    dense, expert = held[pick].T[2:]
-    exchange = _exchange(runs, rows, dense, expert, ranks[pick])
+    parts = {name: many * pace.columns[:, index] for index, name in enumerate(TIMES)}
+    parts["bubble"] = pace.bubble_s
+    parts["pp"] = pace.sends_s
+    dense, expert = pace.trained.T
+    parts["dp"] = _exchange(runs, rows, dense, expert, pace.columns[:, PHASE])
     degree = np.where(runs.shard > 0, runs.shard_degree, 1.0)
     expert_degree = np.where(runs.shard > 0, np.minimum(runs.edp, runs.shard_degree), 1.0)
     states = (dense / degree + expert / expert_degree) * runs.optimizer_bytes
-    optimizer = states * (1 - runs.offload_optimizer) / rows.memory
-    optimizer += 2 * states * runs.offload_optimizer / rows.machines.host
-    parts = {name: many * ranks[pick, index] for index, name in enumerate(CLASSES)}
-    parts |= {"shard": many * ranks[pick, len(CLASSES)], "host": many * ranks[pick, len(CLASSES) + 1]}
-    parts |= {"pp": exposed_send, "dp": exchange}
-    parts |= {"bubble": bubble, "optimizer": optimizer}
-    step = sum(parts.values(), start=np.zeros(batch.rows))
+    away = states * runs.offload_optimizer
+    parts["optimizer"] = (states - away) / rows.memory + 2 * away / rows.machines.host
+    step = sum(parts.values(), start=np.zeros(len(dense)))
     parts["waiting"] = step * rows.rates["jitter"] * np.log2(runs.nodes) + rows.rates["fixed"]
     return Steps(step_s=step + parts["waiting"], parts=parts)
 
 
-def _bubble(runs: Runs, mean: Array, phases: Array, sends: Array) -> Array:
-    """Seconds a rank waits for others to fill and drain the pipeline.
+def exposed(spent: Array, window: Array, hidden: Array | float, contention: Array) -> Array:
+    """What is left of communication beside compute.
 
-        gpipe, 1f1b, interleaved    (p-1) (F + I + W) / v
-        zero-bubble-h1              (p-1) (F + I - min(F, I, W))
-        zbv                         (p-1) (f + max(0, i - w))              f, i, w = half of F, I, W: one of two chunks
-        dualpipe-v                  (p-1) (f + 2 i - w)
+        (1 - h) t  +  max(h t - w, 0)  +  c min(h t, w)
 
-    p = stages, v = chunks, F, I, W = forward, input and weight gradient of a rank for one microbatch. A send each way
-    per stage is added. Uneven stages enter by their mean.
+    t = spent, h = share that can hide, w = compute it can hide behind, c = what compute loses while both run.
     """
-    forward, inputs, weights = phases.T
-    split = forward + inputs - np.minimum(np.minimum(forward, inputs), weights)
-    vee = (forward + np.maximum(0.0, inputs - weights)) / 2
-    dual = np.maximum(0.0, forward + 2 * inputs - weights) / 2
-    each = np.choose(runs.schedule.astype(np.int64), [mean / runs.chunks, split, vee, dual])
-    return (runs.pp - 1) * (each + sends)
+    able = hidden * spent
+    return spent - able + np.maximum(able - window, 0.0) + contention * np.minimum(able, window)
 
 
-def _summed(values: Array, key: NDArray[np.int64], size: int) -> Array:
-    """Rows of `values` added up by key."""
-    return np.stack([np.bincount(key, column, size) for column in values.T], axis=1)
-
-
-def exposed(spent: Array, window: Array, hidden: Array) -> Array:
-    """What is left of communication beside compute: a share is never hidden, the rest as far as the window is short."""
-    return (1 - hidden) * spent + np.maximum(hidden * spent - window, 0.0)
-
-
-def batch_stride(runs: Runs) -> Array:
-    """Distance in rank numbers between pipeline neighbours."""
-    return runs.tp * runs.replicas
-
-
-def _exchange(runs: Runs, rows: Rows, dense: Array, expert: Array, busiest: Array) -> Array:
+def _exchange(runs: Runs, rows: Rows, dense: Array, expert: Array, phases: Array) -> Array:
     """Gradient reduction and weight gathering of the data-parallel ranks beyond what compute hides."""
     grads, weights = runs.gradient_bytes, runs.weight_bytes
 
@@ -252,11 +335,11 @@ def _exchange(runs: Runs, rows: Rows, dense: Array, expert: Array, busiest: Arra
     outside = (runs.replicas / runs.shard_degree, runs.tp * runs.shard_degree)
     sharded = dense * grads / runs.shard_degree
     partial = collective_seconds(ALL_REDUCE, sharded, *outside, rows.links) if some[3] else nothing
-    forward, backward = busiest[:, -3], busiest[:, -2] + busiest[:, -1]
-    hidden = rows.rates["hidden_dp"]
+    forward, backward = phases[:, 0], phases[:, 1] + phases[:, 2]
+    hidden, contention = rows.rates["hidden_dp"], rows.rates["contention"]
 
     def left(spent: Array, window: Array, overlapped: Array) -> Array:
-        return np.where(overlapped > 0, exposed(spent, window, hidden), spent)
+        return np.where(overlapped > 0, exposed(spent, window, hidden, contention), spent)
 
     none = left(plain, backward, runs.overlap_grad)
     one = left(reduce, backward, runs.overlap_grad) + left(gather, forward, runs.overlap_gather)

@@ -270,6 +270,19 @@ def test_a_batch_is_its_singles() -> None:
     assert np.isfinite(together).all()
 
 
+def test_one_row_of_links_serves_all() -> None:
+    """Columns of one entry are the same for every collective."""
+    for name in MACHINES:
+        on = links(name)
+        payload, ranks = np.array([1e3, 1e6, 1e9]), np.array([8.0])
+        kind = np.array([ALL_REDUCE, ALL_GATHER, ALL_TO_ALL])
+        mixed = collective_seconds(kind, payload, np.full(3, 8.0), np.ones(3), on.at(np.zeros(3, dtype=np.int64)))
+        for index, each in enumerate(kind):
+            together = collective_seconds(int(each), payload, ranks, np.array([1.0]), on)
+            assert together[index] == pytest.approx(mixed[index])
+            assert together[index] == pytest.approx(one(int(each), payload[index], 8, on))
+
+
 def test_explanation_adds_up() -> None:
     for item in explain_collective(ALL_REDUCE, GB, 64, 1, links("64xh100-sxm")):
         assert item.seconds == pytest.approx(max(item.near_s, item.far_s) + item.wait_s)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ridgeline.lowering.program import lower
@@ -13,7 +14,9 @@ from ridgeline.models.params import count
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.plan.schedules import build, peak_in_flight
-from ridgeline.sim.memory import KINDS, Memory, held_by_rank, in_flight, memory_of, state_of
+from ridgeline.sim.lines import held_by_rank
+from ridgeline.sim.memory import KINDS, PARTS, Memory, in_flight, memory_of
+from ridgeline.sim.run import NAMES
 
 HIDDEN, WIDE, HEADS, KV, DIM, LAYERS, VOCAB = 4096, 14336, 32, 8, 128, 32, 128256  # llama3-8b
 MATRICES = HIDDEN * (HEADS + 2 * KV) * DIM + HEADS * DIM * HIDDEN + 3 * HIDDEN * WIDE  # of one layer
@@ -34,12 +37,20 @@ def held(built: Scenario, kind: str, stage: int = 0) -> float:
     return memory(built).stages[stage].bytes_by_kind[kind]
 
 
+def state(built: Scenario, stage: int = 0) -> Mapping[str, float]:
+    return memory(built).stages[stage].state
+
+
+def flying(name: str, stages: int, many: int, chunks: int) -> list[int]:
+    sizes = (np.array(float(size)) for size in (NAMES.index(name), stages, many, chunks))
+    return [int(held) for held in in_flight(*sizes, np.arange(stages))]
+
+
 def test_parameters_are_all_there() -> None:
     built = made("1xh100-sxm")
-    state = state_of(built, lower(built), (0,))
     total = LAYERS * LAYER + ENDS
     assert total == count(built.model).total
-    assert (state.weights, state.gradients, state.optimizer) == (2 * total, 4 * total, 12 * total)
+    assert state(built) == {"weights": 2 * total, "gradients": 4 * total, "optimizer": 12 * total}
 
 
 def test_kinds_sum_to_the_peak() -> None:
@@ -53,8 +64,7 @@ def test_zero_divides_what_it_says() -> None:
     total = LAYERS * LAYER + ENDS
     for shard, parts in {"none": (1, 1, 1), "zero1": (1, 1, 8), "zero2": (1, 8, 8), "zero3": (8, 8, 8)}.items():
         built = made(shard=shard)
-        state = state_of(built, lower(built), (0,))
-        found = (state.weights, state.gradients, state.optimizer)
+        found = tuple(state(built).values())
         assert found == pytest.approx((2 * total / parts[0], 4 * total / parts[1], 12 * total / parts[2])), shard
 
 
@@ -103,6 +113,10 @@ def test_activations_by_hand() -> None:
     ends = 8 * tokens + 2 * tokens * HIDDEN  # token numbers, and the head's input
     built = made("1xh100-sxm", batch=1, microbatch=1)
     assert held(built, "activations") == pytest.approx(LAYERS * layer + ends)
+    parts = memory(built).fullest.activations
+    sizes = (HIDDEN, (2 * HEADS + 2 * KV) * DIM, 3 * WIDE, 3 * HIDDEN)
+    expected = [2 * tokens * LAYERS * size + ends * (place == 0) for place, size in enumerate(sizes)]
+    assert [parts[part] for part in PARTS] == pytest.approx(expected)
 
 
 def test_full_recompute_keeps_a_layers_input_only() -> None:
@@ -125,7 +139,7 @@ def test_in_flight_is_what_the_tables_hold(name: str, stages: int) -> None:
     chunks = {"interleaved": 3, "zbv": 2, "dualpipe-v": 2}.get(name, 1)
     for many in (2 * stages, 3 * stages, 8 * stages):
         table = build(name, stages=stages, microbatches=many, chunks=chunks)
-        assert tuple(in_flight(name, stages, many, chunks, rank) for rank in range(stages)) == peak_in_flight(table)
+        assert tuple(flying(name, stages, many, chunks)) == peak_in_flight(table)
 
 
 def test_in_flight_of_few_microbatches_is_never_below_the_table() -> None:
@@ -133,7 +147,7 @@ def test_in_flight_of_few_microbatches_is_never_below_the_table() -> None:
         for many in range(1, 2 * stages):
             for name, chunks in (("gpipe", 1), ("1f1b", 1), ("zero-bubble-h1", 1), ("zbv", 2)):
                 table = build(name, stages=stages, microbatches=many, chunks=chunks)
-                law = [in_flight(name, stages, many, chunks, rank) for rank in range(stages)]
+                law = flying(name, stages, many, chunks)
                 assert all(mine >= real for mine, real in zip(law, peak_in_flight(table), strict=True))
 
 
@@ -150,9 +164,8 @@ def test_first_stage_of_1f1b_holds_as_many_as_there_are_stages() -> None:
 
 
 def test_virtual_stages_of_a_v() -> None:
-    built = made(pp=4, schedule="zbv")
-    assert held_by_rank(built) == ((0, 7), (1, 6), (2, 5), (3, 4))
-    assert held_by_rank(made(pp=2, schedule={"name": "interleaved", "chunks": 2})) == ((0, 2), (1, 3))
+    assert held_by_rank(4, 2, "zbv") == ((0, 7), (1, 6), (2, 5), (3, 4))
+    assert held_by_rank(2, 2, "interleaved") == ((0, 2), (1, 3))
 
 
 def test_tied_output_on_another_stage_is_a_second_copy() -> None:
@@ -160,7 +173,7 @@ def test_tied_output_on_another_stage_is_a_second_copy() -> None:
     tied = scenario({"model": "llama3.2-1b", **table})
     spec = tied.model
     assert spec.embedding.tied
-    first, last = (state_of(tied, lower(tied), (rank,)).weights for rank in (0, 1))
+    first, last = (state(tied, rank)["weights"] for rank in (0, 1))
     assert first == last - 2 * spec.hidden  # equal layers, the same matrix at both ends, and the final norm
 
 
@@ -168,10 +181,9 @@ def test_adapters_by_hand() -> None:
     """Rank 16 on query-key-value and output: 16 (in + out) each, in every layer; gradients in 32 bits."""
     built = made("1xh100-sxm", batch=1, work={"task": "lora"})
     each = 16 * (HIDDEN + (HEADS + 2 * KV) * DIM) + 16 * (HIDDEN + HEADS * DIM)
-    state = state_of(built, lower(built), (0,))
-    assert state.gradients == 4 * LAYERS * each
-    assert state.optimizer == 12 * LAYERS * each
-    assert state.weights == 2 * (LAYERS * LAYER + ENDS)
+    assert state(built)["gradients"] == 4 * LAYERS * each
+    assert state(built)["optimizer"] == 12 * LAYERS * each
+    assert state(built)["weights"] == 2 * (LAYERS * LAYER + ENDS)
 
 
 def test_narrow_frozen_weights_take_their_own_width() -> None:
