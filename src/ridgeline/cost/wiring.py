@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from math import prod
 from typing import Self
 
 import numpy as np
@@ -75,29 +76,25 @@ def wiring_of(systems: Sequence[System]) -> Wiring:
     """The wiring of several systems; what none of them has is None."""
     rows = [_wired(system) for system in systems]
 
-    def column(name: str, blank: float | None = None) -> Array | None:
-        values = np.array([row[name] for row in rows], dtype=np.float64).T
-        return None if blank is not None and bool(np.all(values == blank)) else np.ascontiguousarray(values)
+    def needed(name: str) -> Array:
+        return np.ascontiguousarray(np.array([row[name] for row in rows], dtype=np.float64).T)
 
-    torus = column("axes", 0.0) is not None
-    tall = column("reach", np.inf) is not None
-    start, far_step, exits = column("start"), column("far_step"), column("exits")
-    assert start is not None
-    assert far_step is not None
-    assert exits is not None
+    def column(name: str, blank: float, of: str = "") -> Array | None:
+        return needed(name) if any(row[of or name] != blank for row in rows) else None
+
     return Wiring(
-        start=start,
-        far_step=far_step,
-        exits=exits,
+        start=needed("start"),
+        far_step=needed("far_step"),
+        exits=needed("exits"),
         two_level=column("two_level", 0.0),
         in_switch=column("in_switch", 0.0),
         in_fabric=column("in_fabric", 0.0),
         peers=column("peers", 1.0),
-        axes=column("axes") if torus else None,
-        wraps=column("wraps") if torus else None,
-        axis=column("axis") if torus else None,
-        reach=column("reach") if tall else None,
-        top=column("top") if tall else None,
+        axes=column("axes", 0.0, of="dims"),
+        wraps=column("wraps", 0.0, of="dims"),
+        axis=column("axis", 0.0, of="dims"),
+        reach=column("reach", np.inf),
+        top=column("top", np.inf, of="reach"),
     )
 
 
@@ -118,6 +115,7 @@ def _wired(system: System) -> dict[str, object]:
         "in_switch": float(isinstance(shape, Switched) and shape.reduces),
         "in_fabric": float(outer is not None and isinstance(outer.topology, FatTree) and outer.topology.reduces),
         "peers": float(inner.chips - 1) if inner and isinstance(shape, FullMesh) else 1.0,
+        "dims": axes[0],
         "axes": axes,
         "wraps": wraps,
         "axis": axis,
@@ -142,6 +140,7 @@ def _axes(tier: Tier | None) -> tuple[list[float], list[float], list[float]]:
     link = 1 / (2 * len(shape))
     if tier.link is not None and not ring:
         link = tier.link.value / tier.need_bandwidth().value
-    blank = AXES - len(shape)
-    sizes = [float(size) for size in reversed(shape)]
-    return [*sizes, *[1.0] * blank], [*map(float, reversed(closed)), *[0.0] * blank], [link] * AXES
+    sizes, wraps = [float(size) for size in reversed(shape)], [float(wrap) for wrap in reversed(closed)]
+    sizes = [*sizes[: AXES - 1], prod(sizes[AXES - 1 :])]  # what lies beyond the last axis is taken as part of it
+    blank = AXES - len(sizes)
+    return [*sizes, *[1.0] * blank], [*wraps[:AXES], *[0.0] * (AXES - len(wraps))], [link] * AXES

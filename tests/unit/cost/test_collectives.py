@@ -208,6 +208,11 @@ class TestTorus:
         found = one(ALL_TO_ALL, GB, 512, links("tpu-v5p:8x8x8"))
         assert found == pytest.approx(took(8 / 800, START, 3.5 * NEAR_STEP))
 
+    def test_a_fourth_axis_is_part_of_the_third(self) -> None:
+        rule = {"kind": "torus", "dims": 4, "max": [4, 4, 4, 4], "wrap": "always"}
+        four = {"base": "tpu-v5p:4x4x4x4", "tier": {"ici": {"topology": rule, "link": "75 GB/s"}}}
+        assert one(ALL_GATHER, 8 * GB, 4, links(four)) == pytest.approx(took(6 / 150, START, 1.5 * NEAR_STEP))
+
     def test_send_has_one_link(self) -> None:
         assert one(SEND, GB, 8, links("tpu-v5p:8x8x8")) == pytest.approx(took(1 / 100, START, NEAR_STEP))
 
