@@ -28,11 +28,9 @@ from ridgeline.lowering.shape import Shape, shape_of
 from ridgeline.models.spec import Moe
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
-from ridgeline.sim.batch import Batch, batch_of
 from ridgeline.sim.kept import kept_of, loss_bytes
 from ridgeline.sim.lines import Lines, Pattern, lines_of, scenario_pattern
 from ridgeline.sim.run import NAMES, Runs, runs_of
-from ridgeline.sim.step import Sections
 
 Array = NDArray[np.float64]
 KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace", "buffers", "overhead")
@@ -100,7 +98,8 @@ def memory_of(scenario: Scenario, program: Program) -> Memory:
     shape, runs = shape_of(scenario), runs_of([scenario])
     needs = needs_of(shape, program.sections, 1)
     pattern = scenario_pattern(scenario, program)
-    held = held_of(needs, batch_of([program]), lines_of(pattern, np.zeros(1, dtype=np.int64), 1), pattern)
+    one = np.zeros(1, dtype=np.int64)
+    held = held_of(needs, one, lines_of(pattern, one, 1), pattern)
     widths = widths_of(shape, scenario)
     peaks = peaks_of(held, runs, widths)
     return Memory(stages=_stages(held, peaks), capacity_bytes=capacity_of(scenario))
@@ -148,7 +147,8 @@ def _flying(runs: Runs, rank: Array) -> Array:
 class Needs:
     """Bytes by section and by cell, as `Batch` orders them.
 
-    kept      by part and section, between forward and backward of one microbatch
+    columns   by section: dense, expert and trained parameters, then bytes kept between forward and backward of one
+              microbatch, by part or all together
     layer     by section: what its backward takes for itself while it runs; nothing for the two ends
     loss      by cell: the loss at work
     sends     by cell: activations gathered for tensor parallelism and copies for experts; `crossing` those between
@@ -159,7 +159,7 @@ class Needs:
     norm      parameters of the last norm, which no section holds
     """
 
-    kept: Array
+    columns: Array
     layer: Array
     loss: Array
     sends: Array
@@ -173,7 +173,11 @@ class Needs:
 def needs_of(shape: Shape, sections: Sequence[Section], cells: int) -> Needs:
     """What sections need whose sizes are numbers or arrays over cells."""
     kept = [kept_of(shape, section) for section in sections]
-    parts = [[_column(getattr(item, part), cells) for item in kept] for part in PARTS]
+    columns = [
+        [_column(count, cells) for count in (item.params, item.expert_params, item.trained)] for item in sections
+    ]
+    for place, item in enumerate(kept):
+        columns[place] += [_column(getattr(item, part), cells) for part in PARTS]
     layers = [_layer(shape, section, item.total) for section, item in zip(sections, kept, strict=True)]
     layers[:2] = [0.0, 0.0]
     boundary = shape.tokens * shape.model.hidden * shape.precision.activations.bytes_per_element
@@ -181,9 +185,10 @@ def needs_of(shape: Shape, sections: Sequence[Section], cells: int) -> Needs:
     topk = max((block.ffn.topk for block in shape.model.blocks if isinstance(block.ffn, Moe)), default=0)
     copies = np.where(np.asarray(degrees.ep) > 1, 2 * boundary / degrees.tp * topk, 0.0)
     gathered = np.where(np.asarray(degrees.tp) > 1, boundary, 0.0) if shape.sequence_parallel else 0.0
-    params = np.stack([_column(item.params + item.expert_params, cells) for item in sections])
+    table = np.array(columns).swapaxes(0, 1)
+    params = table[0] + table[1]
     return Needs(
-        kept=np.array(parts).reshape(len(PARTS), -1),
+        columns=table.reshape(len(table), -1),
         layer=np.concatenate([_column(layer, cells) for layer in layers]),
         loss=_column(loss_bytes(shape, sections[1]), cells),
         sends=_column(gathered + copies, cells),
@@ -235,16 +240,15 @@ class Held:
 _OF_RANKS = ("rank", "last")
 
 
-def held_of(needs: Needs, sections: Batch | Sections, lines: Lines, pattern: Pattern) -> Held:
-    """What the ranks of every row of a pattern hold."""
+def held_of(needs: Needs, cell: NDArray[np.int64], lines: Lines, pattern: Pattern) -> Held:
+    """What the ranks of every row of a pattern hold; `cell` is the cell of each row."""
     ranks = replace(lines, counts=lines.counts[: lines.ranks])
-    dense, expert, trained, *kept = ranks.summed(np.concatenate([sections.params[:3], needs.kept]))
+    dense, expert, trained, *kept = ranks.summed(needs.columns)
     own = needs.layer[lines.sections]
     layer = np.zeros(dense.shape)
     for rank, section in zip(*np.nonzero(ranks.counts), strict=True):
         np.maximum(layer[rank], own[section], out=layer[rank])
     first, last = pattern.ends.T[:, :, None]
-    cell = sections.cell[lines.sections[0]]
     return Held(
         rank=pattern.rank[:, None].astype(np.float64),
         last=last,
