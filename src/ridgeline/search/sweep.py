@@ -26,7 +26,7 @@ from ridgeline.plan.schedules import requirement
 from ridgeline.search.cells import Cells
 from ridgeline.search.space import Space
 from ridgeline.sim.lines import Pattern, held_by_rank, lines_of, pattern_of
-from ridgeline.sim.memory import Needs, held_of, peak_bytes
+from ridgeline.sim.memory import Needs, held_of, host_share, peak_bytes
 from ridgeline.sim.run import NAMES, SHARDS, Runs, sized
 from ridgeline.sim.step import beside, paced, step_of
 
@@ -227,7 +227,7 @@ def _plans(rows: _Rows, space: Space, schedule: Schedule, pattern: Pattern, own:
             shard=shard,
             degree=degree,
             step_s=priced[key],
-            peak_bytes=peak_bytes(held, sharded, width),
+            peak_bytes=peak_bytes(held, sharded, width, host_share(cells.scenarios[0])),
         )
         fits = np.isfinite(degree)
         yield made if fits.all() else made.taken(np.flatnonzero(fits))

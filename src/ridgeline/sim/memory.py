@@ -67,10 +67,21 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Peaks of all pipeline ranks, and the capacity of a chip."""
+    """Peaks of all pipeline ranks, and the capacity of a chip.
+
+    host_bytes            what the chips of one host offload to it, at most
+    host_capacity_bytes   memory of a host; infinite where the catalog does not say
+    """
 
     stages: tuple[Stage, ...]
     capacity_bytes: float
+    host_bytes: float = 0.0
+    host_capacity_bytes: float = float("inf")
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest chip's peak is within its memory, and what is offloaded within the host's."""
+        return self.headroom_bytes >= 0 and self.host_bytes <= self.host_capacity_bytes
 
     @property
     def fullest(self) -> Stage:
@@ -102,13 +113,25 @@ def memory_of(scenario: Scenario, program: Program) -> Memory:
     held = held_of(needs, one, lines_of(pattern, one, 1), pattern)
     widths = widths_of(shape, scenario)
     peaks = peaks_of(held, runs, widths)
-    return Memory(stages=_stages(held, peaks), capacity_bytes=capacity_of(scenario))
+    node = scenario.system.node
+    return Memory(
+        stages=_stages(held, peaks),
+        capacity_bytes=capacity_of(scenario),
+        host_bytes=float(peaks.away.max()) * node,
+        host_capacity_bytes=host_share(scenario) * node,
+    )
 
 
 def capacity_of(scenario: Scenario) -> float:
     """Bytes of a chip's memory that a program may take."""
     hbm = scenario.system.chip.hbm
     return (hbm.usable or hbm.capacity or scenario.system.chip.need("hbm.capacity")).value
+
+
+def host_share(scenario: Scenario) -> float:
+    """Bytes of host memory for each chip; infinite where the catalog does not say."""
+    memory = scenario.system.host_memory
+    return memory.value / scenario.system.node if memory else float("inf")
 
 
 def in_flight(schedule: str, stages: Num, microbatches: Num, chunks: Num, rank: Num) -> Num:
@@ -310,22 +333,24 @@ def widths_of(shape: Shape, scenario: Scenario) -> Widths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """Bytes by kind, rank and row at each rank's worst moment, which moment, and the state beside it."""
+    """Bytes by kind, rank and row at each rank's worst moment, which moment, the state, and what is offloaded."""
 
     by_kind: Array
     moment: NDArray[np.int64]
     state: Array
     flying: Array
+    away: Array
 
 
-def peak_bytes(held: Held, runs: Runs, widths: Widths) -> Array:
-    """The peak of the fullest rank of every row."""
+def peak_bytes(held: Held, runs: Runs, widths: Widths, host: float = float("inf")) -> Array:
+    """The peak of the fullest rank of every row; infinite where more is offloaded than a chip's share of its host."""
     moments = _moments(held, runs, widths)
     most = np.zeros(1)
     for gradients, *moving in moments.parts:
         passing = sum(moving, start=np.zeros(1))
         most = np.maximum(most, gradients + passing + _overhead(widths, passing))
-    return np.asarray((moments.weights + moments.optimizer + most).max(0))
+    peak = (moments.weights + moments.optimizer + most).max(0)
+    return np.where((moments.away > host).any(0), np.inf, peak)
 
 
 def peaks_of(held: Held, runs: Runs, widths: Widths) -> Peaks:
@@ -337,17 +362,18 @@ def peaks_of(held: Held, runs: Runs, widths: Widths) -> Peaks:
     overhead = _overhead(widths, chosen[1:].sum(0))
     by_kind = np.stack([moments.weights, chosen[0], moments.optimizer, *chosen[1:], overhead])
     state = np.stack([moments.weights, moments.gradients, moments.optimizer])
-    return Peaks(by_kind=by_kind, moment=moment, state=state, flying=moments.flying)
+    return Peaks(by_kind=by_kind, moment=moment, state=state, flying=moments.flying, away=moments.away)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moments:
-    """What is there all the time, and for each moment gradients, activations, logits, workspace and buffers."""
+    """What is there all the time, what is offloaded, and by moment gradients, activations, logits, workspace, buffers."""
 
     weights: Array
     gradients: Array
     optimizer: Array
     flying: Array
+    away: Array
     parts: tuple[tuple[Array, ...], ...]
 
 
@@ -372,9 +398,11 @@ def _moments(held: Held, runs: Runs, widths: Widths) -> _Moments:
     trained = (held.trained, np.zeros(1)) if widths.frozen else (held.dense, held.expert)
     weights = over(3, held.dense, held.expert) * widths.weights
     gradients = over(2, *trained) * widths.gradients
-    optimizer = over(1, *trained) * widths.optimizer * (1 - by["offload_optimizer"])
+    states = over(1, *trained) * widths.optimizer
+    optimizer = states * (1 - by["offload_optimizer"])
     flying = _flying(runs, held.rank)
-    activations = held.kept.sum(0) * ((1 - by["offload"]) / by["chunks"] * flying)
+    kept = held.kept.sum(0) * (flying / by["chunks"])
+    activations = kept * (1 - by["offload"])
     gpipe = (by["schedule"] == NAMES.index("gpipe")) & (by["pp"] > 1)
     logits = held.loss * held.last * np.where(gpipe, by["microbatches"], 1.0)
     stay = widths.buffered | (by["microbatches"] > 1) | (by["pp"] > 1)
@@ -389,6 +417,7 @@ def _moments(held: Held, runs: Runs, widths: Widths) -> _Moments:
         gradients=gradients,
         optimizer=optimizer,
         flying=flying,
+        away=states * by["offload_optimizer"] + kept * by["offload"],
         parts=(
             (early, activations, logits, none, sends + held.head * whole),
             (early, activations, none, held.layer, sends + held.widest * whole),
