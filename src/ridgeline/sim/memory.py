@@ -367,7 +367,7 @@ def peaks_of(held: Held, runs: Runs, widths: Widths) -> Peaks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moments:
-    """What is there all the time, what is offloaded, and by moment gradients, activations, logits, workspace, buffers."""
+    """What is there all the time, what is offloaded, and what each moment adds: gradients, activations and the rest."""
 
     weights: Array
     gradients: Array
