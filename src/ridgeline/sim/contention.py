@@ -29,7 +29,6 @@ from ridgeline.sim.patterns import NOTHING, Mix, slowdown
 from ridgeline.sim.pipeline import (
     Interval,
     PipelineRun,
-    Planned,
     Send,
     Slowdown,
     StageWork,
@@ -232,7 +231,9 @@ class _Engine:
     def _slice(self, rank: int, place: int, slice_: int) -> None:
         """One part of a step: those that finish gradients are cut, and hand over a bucket with each part."""
         step = self.table.rows[rank][place]
-        stages = [self.table.placement[rank][action.chunk] for action in actions_of(step) if self._finishes(rank, action)]
+        stages = [
+            self.table.placement[rank][action.chunk] for action in actions_of(step) if self._finishes(rank, action)
+        ]
         parts = max((self.given.buckets[stage] for stage in stages), default=1)
         for stage in stages:
             reduce = self.given.exchange[stage].reduce
@@ -262,41 +263,40 @@ class _Engine:
                 return
         self.ends[rank].append(self.now)
         self.position[rank] += 1
-        self._send(rank, list(self.rows[rank][place].makes))
+        makes = list(self.rows[rank][place].makes)
+        for slot, *_ in makes:
+            self.made[slot] = self.now
+        self._send(rank, makes)
 
     def _send(self, rank: int, makes: list[tuple[int, int, float, Action]]) -> None:
         """Send what a step has made, one by one where sends block, and go on."""
         while makes:
             slot, receiver, seconds, action = makes.pop(0)
-            self.made[slot] = self.now
             if receiver == rank:
                 self.arrived[slot] = self.now
                 continue
             comm = Comm(stream="pp", seconds=seconds, loads=self.given.send.loads)
-            if not self.given.send_blocks:
-                self._queue(rank, receiver, comm, self._arrival(slot, receiver, action))
-                continue
-            arrival = self._arrival(slot, receiver, action)
-
-            def done(flow: _Flow) -> None:
-                arrival(flow)
-                self._send(rank, makes)
-
-            flow = _Flow(rank, seconds, done)
-            flow.loads = comm.loads
-            self._begin(flow)
-            return
+            blocks = self.given.send_blocks
+            self._queue(rank, receiver, comm, self._arrival(slot, receiver, action, makes if blocks else None))
+            if blocks:
+                return
         self.busy[rank], self.free_s[rank] = False, self.now
         if self.position[rank] == len(self.rows[rank]):
             self._tail(rank)
         else:
             self._next(rank)
 
-    def _arrival(self, slot: int, receiver: int, action: Action) -> Callable[[_Flow], None]:
+    def _arrival(
+        self, slot: int, receiver: int, action: Action, then: list[tuple[int, int, float, Action]] | None
+    ) -> Callable[[_Flow], None]:
+        """What happens when a message has arrived; `then` is what a sender that waited for it sends next."""
+
         def arrive(flow: _Flow) -> None:
             self.arrived[slot] = self.now
             self.sends.append(Send(flow.rank, receiver, action, flow.begun_s, self.now))
             self._next(receiver)
+            if then is not None:
+                self._send(flow.rank, then)
 
         return arrive
 
@@ -328,7 +328,9 @@ class _Engine:
         stages, began = self.table.placement[rank], self.now
         reduce, gather = (
             [_rest(comm) for comm in comms]
-            for comms in zip(*((self.given.exchange[s].reduce, self.given.exchange[s].gather) for s in stages), strict=True)
+            for comms in zip(
+                *((self.given.exchange[s].reduce, self.given.exchange[s].gather) for s in stages), strict=True
+            )
         )
 
         def reduced(_: _Flow) -> None:
@@ -379,5 +381,3 @@ def _ends(table: ScheduleTable) -> tuple[dict[tuple[int, int], Action], dict[tup
                 elif action.phase is not Phase.BACKWARD_INPUT:
                     last[rank, action.chunk] = action
     return first, last
-
-

@@ -17,9 +17,10 @@ from ridgeline.cost.parameters import Calibration
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import Phase, ScheduleTable, build
+from ridgeline.sim.batch import PHASES
 from ridgeline.sim.contention import BUCKETS, SharedWork, StepRun, run_shared
 from ridgeline.sim.memory import memory_of
-from ridgeline.sim.passes import AGAIN, FORWARD, INPUT, PHASES, WEIGHT, Exchange, Pass, Workload, stalled, workload_of
+from ridgeline.sim.passes import AGAIN, FORWARD, INPUT, WEIGHT, Exchange, Pass, Workload, stalled, workload_of
 from ridgeline.sim.patterns import Mix, Patterns
 from ridgeline.sim.pipeline import Slowdown, StageWork
 from ridgeline.sim.predict import Priced, default_calibration, not_predictable, price, unbelievable, unpublished
@@ -131,7 +132,9 @@ def shared_work(given: Workload) -> SharedWork:
     exchange: list[Exchange] = [given.exchange[0]] * len(mixes)
     for rank, held in enumerate(given.placement):
         running = sum(mixes[stage][phase].alone_s for stage in held for phase in (Phase.FORWARD, Phase.BACKWARD))
-        issue = sum(count * own for stage in held for count, own in zip(given.stages[stage], given.issue_s, strict=True))
+        issue = sum(
+            count * own for stage in held for count, own in zip(given.stages[stage], given.issue_s, strict=True)
+        )
         stall = stalled(running, issue, given.launches_wait)
         whole = sum(given.trained[stage] for stage in held) or 1.0
         for stage in held:
@@ -158,7 +161,9 @@ def shared_work(given: Workload) -> SharedWork:
 
 def _mixes(patterns: Patterns, counts: tuple[int, ...]) -> dict[Phase, Mix]:
     return {
-        phase: patterns.mix({place * PHASES + slot: count for place, count in enumerate(counts) if count for slot in slots})
+        phase: patterns.mix(
+            {place * PHASES + slot: count for place, count in enumerate(counts) if count for slot in slots}
+        )
         for phase, slots in SLOTS.items()
     }
 

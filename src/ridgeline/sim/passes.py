@@ -1,7 +1,7 @@
 """Turn a priced scenario into what every section puts on which stream in each of its passes.
 
-    section   embedding, head, a distinct block                pass   forward, backward input, backward weight, recompute
-    compute   seconds by class                                 comm   seconds alone, the share that may hide, the tiers
+    section   embedding, head, a distinct block       pass   forward, backward input, backward weight, recompute
+    compute   seconds by class                        comm   seconds alone, the share that may hide, the tiers
 
 A comm's hidden share runs beside compute, the rest is waited for. What hides where:
 
@@ -117,7 +117,7 @@ def workload_of(scenario: Scenario, priced: Priced) -> Workload:
     placement = held_by_rank(scenario)
     held = np.array(stages, dtype=np.float64) @ np.array([_trained(section) for section in sections])
     by_rank = [held[list(own)].sum(0) for own in placement]
-    send = _comm("pp", runs, rows.links, [(SEND, float(runs.boundary_bytes[0]), runs.pp, batch_stride(runs))])
+    send = _comm("pp", rows.links, [(SEND, float(runs.boundary_bytes[0]), runs.pp, batch_stride(runs))])
     return Workload(
         names=tuple(section.name for section in sections),
         passes=tuple(made),
@@ -145,7 +145,9 @@ def stalled(running_s: float, issue_s: float, launches_wait: bool) -> float:
     longest = max(running_s, issue_s)
     if longest <= 0:
         return 0.0
-    return float(longest * ((running_s / longest) ** SMOOTH + (issue_s / longest) ** SMOOTH) ** (1 / SMOOTH)) - running_s
+    return (
+        float(longest * ((running_s / longest) ** SMOOTH + (issue_s / longest) ** SMOOTH) ** (1 / SMOOTH)) - running_s
+    )
 
 
 def _trained(section: Section) -> tuple[float, float]:
@@ -197,7 +199,7 @@ def _sharded(runs: Runs, rows: Rows, section: Section, busy: Sequence[float]) ->
     def over(*sizes: Array) -> Comm:
         parts = [(ALL_GATHER, float(dense * size[0]), runs.shard_degree, runs.tp) for size in sizes]
         parts += [(ALL_GATHER, float(expert * size[0]), ranks, runs.expert_stride) for size in sizes]
-        return replace(_comm("shard", runs, rows.links, parts), hidden=float(rows.rates["hidden_shard"][0]))
+        return replace(_comm("shard", rows.links, parts), hidden=float(rows.rates["hidden_shard"][0]))
 
     forward, backward = over(runs.weight_bytes), over(runs.weight_bytes, runs.gradient_bytes)
     whole = sum(busy[1:]) or 1.0
@@ -218,12 +220,12 @@ def _exchange(runs: Runs, rows: Rows, dense: float, expert: float) -> Exchange:
 
     def over(kind: int, size: float) -> Comm:
         parts = [(kind, dense * size, runs.replicas, runs.tp), (kind, expert * size, runs.edp, runs.expert_stride)]
-        return _comm("dp", runs, rows.links, parts)
+        return _comm("dp", rows.links, parts)
 
     gather = Comm(stream="dp", seconds=0.0)
     if shard == 3:
         outside = (runs.replicas / runs.shard_degree, runs.tp * runs.shard_degree)
-        reduce = _comm("dp", runs, rows.links, [(ALL_REDUCE, dense * gradients / float(runs.shard_degree[0]), *outside)])
+        reduce = _comm("dp", rows.links, [(ALL_REDUCE, dense * gradients / float(runs.shard_degree[0]), *outside)])
     elif shard == 0:
         reduce = over(ALL_REDUCE, gradients)
     else:
@@ -243,7 +245,7 @@ def _optimizer(runs: Runs, rows: Rows, dense: float, expert: float) -> float:
     return states * ((1 - away) / float(rows.memory[0]) + 2 * away / float(rows.machines.host[0]))
 
 
-def _comm(stream: str, runs: Runs, links: Links, parts: Sequence[tuple[int, float, Array, Array]]) -> Comm:
+def _comm(stream: str, links: Links, parts: Sequence[tuple[int, float, Array, Array]]) -> Comm:
     """Collectives of one stream one after the other: kind, payload, ranks, stride."""
     whole = np.zeros(3)
     for kind, payload, ranks, stride in parts:
@@ -252,7 +254,12 @@ def _comm(stream: str, runs: Runs, links: Links, parts: Sequence[tuple[int, floa
 
 
 def _spent(
-    kind: NDArray[np.int64] | int, payload: Array, ranks: Array, stride: Array, links: Links, spread: Array | float = 0.0
+    kind: NDArray[np.int64] | int,
+    payload: Array,
+    ranks: Array,
+    stride: Array,
+    links: Links,
+    spread: Array | float = 0.0,
 ) -> tuple[Array, Array, Array]:
     """Seconds of collectives, and those in which each tier is at work: the other tier infinitely fast, no steps."""
     never = np.full_like(links.near, np.inf)

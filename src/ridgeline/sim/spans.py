@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from ridgeline.ir.program import Program
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import Action, Phase, Step, actions_of
+from ridgeline.sim.batch import PHASES
 from ridgeline.sim.contention import StepRun
 from ridgeline.sim.memory import Memory, kept_by_stage, state_of
-from ridgeline.sim.passes import PHASES, Workload
+from ridgeline.sim.passes import Workload
 from ridgeline.sim.patterns import Patterns, Segment
 from ridgeline.sim.pipeline import Interval, PipelineRun
 from ridgeline.trace import Counter, Timeline
@@ -66,7 +67,9 @@ def draw(given: Drawn) -> Timeline:
         name = f"{send.action} to stage {send.receiver}"
         columns.add(f"stage {send.sender}", "pp", (name, "send"), Interval(send.start_s, send.end_s))
     for message in given.run.traffic:
-        columns.add(f"stage {message.rank}", "dp", (message.name, "overlapped"), Interval(message.start_s, message.end_s))
+        columns.add(
+            f"stage {message.rank}", "dp", (message.name, "overlapped"), Interval(message.start_s, message.end_s)
+        )
     return columns.timeline([_held(given, rank) for rank in range(run.table.stages)])
 
 
@@ -91,7 +94,9 @@ class _Columns:
         """A shape of length one, stretched into each of the intervals."""
         if not shape:
             return
-        begin, length = (np.array(values) for values in zip(*((i.start_s, i.duration_s) for i in intervals), strict=True))
+        begin, length = (
+            np.array(values) for values in zip(*((i.start_s, i.duration_s) for i in intervals), strict=True)
+        )
         start, end = (np.array([getattr(item, edge) for item in shape]) for edge in ("start_s", "end_s"))
         starts = (begin[:, None] + np.outer(length, start)).ravel()
         self.times.append(np.stack([starts, np.outer(length, end - start).ravel()]))
@@ -146,7 +151,9 @@ def _shapes(given: Drawn, together: bool) -> dict[tuple[int, StepKey], tuple[Seg
             segments: list[Segment] = []
             for phase, chunk in key:
                 held = layers[table.placement[rank][chunk]]
-                segments += _chain(patterns, held if phase is Phase.FORWARD else held[::-1], given.slots[phase], segments)
+                segments += _chain(
+                    patterns, held if phase is Phase.FORWARD else held[::-1], given.slots[phase], segments
+                )
             found[rank, key] = _unit(_joined(segments) if together else segments)
     return found
 
@@ -263,23 +270,22 @@ def _activations(given: Drawn, rank: int) -> Iterator[tuple[float, float]]:
 
 
 def _passing(given: Drawn, rank: int) -> Iterator[tuple[float, float]]:
-    """What comes and goes: logits from a forward of the last stage to its backward, workspace during backwards."""
+    """What comes and goes: logits from a forward of the last stage to its backward, the rest during backwards."""
     run, stage = given.run.pipeline, given.memory.stages[rank]
     kinds, table = stage.bytes_by_kind, run.table
     last = table.stages * table.chunks - 1
+    loss = stage.moment == "loss" and last in table.placement[rank]
     many = table.microbatches if table.name == "gpipe" and table.stages > 1 else 1
     for step, interval in zip(table.rows[rank], run.steps[rank], strict=True):
         for action in actions_of(step):
-            at_end = table.placement[rank][action.chunk] == last
+            at_end = loss and table.placement[rank][action.chunk] == last
             backward = action.phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT)
-            if stage.moment == "loss" and at_end:
-                size = (kinds["logits"]) / many
-                if action.phase is Phase.FORWARD:
-                    yield interval.start_s, size
-                elif backward:
-                    yield interval.end_s, -size
-            if (backward and stage.moment == "backward") or (stage.moment == "loss" and at_end and backward):
+            if at_end and action.phase is not Phase.BACKWARD_WEIGHT:
+                yield (
+                    (interval.end_s, -kinds["logits"] / many)
+                    if backward
+                    else (interval.start_s, kinds["logits"] / many)
+                )
+            if backward and (at_end or not loss) and stage.moment != "optimizer":
                 yield interval.start_s, kinds["workspace"] + kinds["buffers"]
                 yield interval.end_s, -kinds["workspace"] - kinds["buffers"]
-
-
