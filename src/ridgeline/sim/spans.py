@@ -73,6 +73,11 @@ def draw(given: Drawn) -> Timeline:
     return columns.timeline([_held(given, rank) for rank in range(run.table.stages)])
 
 
+def drawn_together(line: Timeline) -> bool:
+    """Whether the layers of a step were drawn as one."""
+    return any(name.startswith(TOGETHER) for name in line.names)
+
+
 class _Columns:
     """Spans as columns while they are collected."""
 
