@@ -28,9 +28,10 @@ UNFOLD = "document.querySelectorAll('.pf-track__collapse-button').forEach(button
 def trace(folder: Path, batch: int = 8) -> Path:
     target = folder / "trace.json"
     arguments = ["ridgeline", "timeline", str(EXAMPLE), "-o", str(target), "--set", f"workload.global_batch={batch}"]
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", arguments)
-        main()
+        with pytest.raises(SystemExit) as ended:
+            main()
     assert not ended.value.code
     return target
 

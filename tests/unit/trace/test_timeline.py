@@ -116,7 +116,7 @@ def test_neighbours_do_not_overlap_once_they_are_whole_nanoseconds() -> None:
     rng = np.random.default_rng(0)
     edges = np.cumsum(rng.uniform(1e-9, 1e-3, 2000))
     line = Timeline.of([span(float(a), float(b - a)) for a, b in pairwise(edges)])
-    rows = [(int(round(e["ts"] * 1000)), int(round(e["dur"] * 1000))) for e in chrome_events(line) if e["ph"] == "X"]
+    rows = [(round(e["ts"] * 1000), round(e["dur"] * 1000)) for e in chrome_events(line) if e["ph"] == "X"]
     assert all(start + length == after for (start, length), (after, _) in pairwise(rows))
 
 
