@@ -122,7 +122,7 @@ def test_the_timeline_shows_every_step_send_and_tail() -> None:
     result = run("zbv", 2, 4, SENDING, tail=Tail(reduce_s=[1.0, 1.0], optimizer_s=[0.5, 0.5]))
     line = timeline(result)
     assert line.processes == ("stage 0", "stage 1")
-    assert line.streams == ("compute", "send-forward", "send-backward", "reduce", "optimizer")
+    assert line.streams == ("compute", "send-forward", "send-backward", "reduce", "optimizer", "gather")
     assert line.span_s == result.makespan_s
     for rank in range(2):
         assert line.busy_s(f"stage {rank}", "compute") == pytest.approx(result.compute_s(rank))
