@@ -52,12 +52,15 @@ class Imported:
 
     unread       options that did not reach the table, with the reason
     assumptions  what had to be assumed because the files do not say it
+    per_rank     sequences each data-parallel rank handles in a step, where the files say that instead of a global
+                 batch: the batch is known once the system is
     """
 
     target: str
     settings: Mapping[str, Any]
     unread: tuple[Unread, ...] = ()
     assumptions: tuple[str, ...] = ()
+    per_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,8 @@ from ridgeline.core.files import read_text
 from ridgeline.export.launch import system_in
 from ridgeline.export.registry import TARGETS, detect
 from ridgeline.export.target import Export, Imported
+from ridgeline.hardware.load import system as load_system
+from ridgeline.hardware.system import System
 from ridgeline.plan.scenario import Scenario
 
 SUFFIXES = (".sh", ".sbatch", ".toml", ".json", ".yaml", ".yml", ".py")
@@ -46,7 +48,20 @@ def import_run(
     name = system or system_in(files)
     if name is None or "system" in found.settings:
         return found
-    return replace(found, settings={**found.settings, "system": name})
+    return _with_batch(replace(found, settings={**found.settings, "system": name}), load_system(name))
+
+
+def _with_batch(found: Imported, system: System) -> Imported:
+    """The global batch of files that only say what one data-parallel rank handles, now that the chips are known."""
+    workload, plan = found.settings.get("workload", {}), found.settings.get("plan", {})
+    if found.per_rank is None or "global_batch" in workload:
+        return found
+    inner = [plan.get(axis, 1) for axis in ("tp", "pp", "cp")]
+    ranks = plan.get("dp") or max(1, system.chips // (inner[0] * inner[1] * inner[2]))
+    batch = ranks * found.per_rank
+    note = f"global_batch = {batch}: {found.per_rank} sequences on each of {ranks} data-parallel ranks"
+    settings = {**found.settings, "workload": {**workload, "global_batch": batch}}
+    return replace(found, settings=settings, assumptions=(*found.assumptions, note))
 
 
 def read_files(path: Path) -> dict[str, str]:
