@@ -138,13 +138,18 @@ def _switches(scenario: Scenario) -> dict[str, Any]:
 
 
 def _overlappable(scenario: Scenario) -> Iterator[tuple[str, bool]]:
-    """Each communication, and whether there is any of it to overlap."""
+    """Each communication, and whether there is any of it to overlap.
+
+    Sends of plain 1f1b and a context exchange by all-to-all count only where the plan itself says something of them:
+    an engine that overlaps what it can does not thereby promise these.
+    """
     plan, mesh = scenario.plan, scenario.plan.mesh
+    said = plan.switches.overlap
     yield "grad-reduce", mesh.dp * mesh.cp > 1
     yield "param-gather", plan.sharding.shard != "none" and plan.shard_degree > 1
     yield "tp", mesh.tp > 1
-    yield "pp", mesh.pp > 1
-    yield "cp", mesh.cp > 1
+    yield "pp", mesh.pp > 1 and (plan.schedule.name != "1f1b" or "pp" in said)
+    yield "cp", mesh.cp > 1 and (plan.switches.cp_kind == "ring" or "cp" in said)
     yield "moe", mesh.ep > 1
     yield "offload", plan.offload.activations > 0 or plan.offload.optimizer > 0
 
