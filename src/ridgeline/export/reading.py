@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,6 +12,7 @@ from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, Table, parse_table
 from ridgeline.core.table import BIGGEST, given
 from ridgeline.export.target import Files, Unread
+from ridgeline.models.names import MODELS
 
 STRANGE = "not an option this reader knows"
 
@@ -139,6 +141,15 @@ class Reader:
 
 def _why(name: str, apart: Mapping[str, str]) -> str:
     return next((why for pattern, why in apart.items() if fnmatchcase(name, pattern)), STRANGE)
+
+
+def model_in(files: Files) -> str | None:
+    """The catalog model that a file written by Ridgeline names at its top."""
+    for text in files.values():
+        found = re.search(r"^\W{0,4}model: ([\w.:-]{1,128})\s*$", text, re.MULTILINE)
+        if found and "Written by Ridgeline" in text and found.group(1) in MODELS:
+            return found.group(1)
+    return None
 
 
 def pick(settings: Mapping[str, Any]) -> dict[str, Any]:
