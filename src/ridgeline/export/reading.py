@@ -11,6 +11,7 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, Table, parse_table
 from ridgeline.core.table import BIGGEST, given
+from ridgeline.export.shell import read_script
 from ridgeline.export.target import Files, Unread
 from ridgeline.models.names import MODELS
 
@@ -144,50 +145,21 @@ def _why(name: str, apart: Mapping[str, str]) -> str:
 
 
 def assigned(files: Files) -> dict[str, Any]:
-    """The `key=value` arguments of the commands in shell scripts, later ones on top. Nothing is executed: a value that
-    a variable, `$NAME` or `${NAME:-default}`, fills in is looked up among plain assignments of the same script.
+    """The `key=value` arguments of the commands in shell scripts, later ones on top; nothing is executed.
 
-    >>> assigned({"run.sh": "N=8\\npython3 -m train a.b=$N c=\'x\' d=true"})
+    >>> assigned({"run.sh": "N=8\\npython3 -m train a.b=$N +c=\'x\' d=true"})
     {'a.b': 8, 'c': 'x', 'd': True}
     """
     found: dict[str, Any] = {}
     for name, text in files.items():
         if not name.endswith((".sh", ".sbatch")):
             continue
-        variables: dict[str, str] = {}
-        for line in re.sub(r"\\\r?\n", " ", text).splitlines():
-            single = re.fullmatch(r"\s*(?:export\s+)?(\w+)=(\S*|'[^']*'|\"[^\"]*\")\s*(?:#.*)?", line)
-            if single:
-                variables[single.group(1)] = _filled(single.group(2).strip("'\""), variables)
-                continue
-            for word in re.findall(r"(?:^|\s)\+{0,2}([A-Za-z_][\w.]*=(?:'[^']*'|\"[^\"]*\"|\S*))", line):
-                key, _, value = word.partition("=")
-                found[key] = _scalar(_filled(value.strip("'\""), variables))
+        for command in read_script(text).commands:
+            for word in command[1:]:
+                pair = re.fullmatch(r"\+{0,2}([A-Za-z_][\w.@]*)=(.*)", word, re.DOTALL)
+                if pair:
+                    found[pair.group(1)] = _scalar(pair.group(2))
     return found
-
-
-def _filled(value: str, variables: Mapping[str, str]) -> str:
-    """The value with variables replaced and `$((a * b + c))` of plain numbers computed."""
-    value = re.sub(
-        r"\$\{(\w+)(?::-([^{}]*))?\}|\$(\w+)",
-        lambda m: variables.get(m.group(1) or m.group(3), _filled(m.group(2) or "", variables)) or m.group(0),
-        value[:1000],
-    )
-    return re.sub(r"\$\(\(+([\w\s*+]{1,80})\)+\)", lambda m: _computed(m.group(1), variables) or m.group(0), value)
-
-
-def _computed(text: str, variables: Mapping[str, str]) -> str:
-    """A sum of products of whole numbers and variables; empty where it is anything else."""
-    total = 0
-    for term in text.split("+"):
-        product = 1
-        for word in term.split("*"):
-            number = variables.get(word.strip(), word.strip())
-            if not re.fullmatch(r"\d{1,12}", number):
-                return ""
-            product *= int(number)
-        total += product
-    return str(total)
 
 
 def _scalar(text: str) -> Any:
