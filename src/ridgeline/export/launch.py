@@ -27,6 +27,7 @@ class Command:
 
     words        the program and its arguments, one word each; `tail` is shell text put after them unquoted, for an
                  array that a script defines (`"${ARGS[@]}"`)
+    before       shell text put in front of the command: arrays it uses
     environment  variables to set first
     per_chip     one process for each chip, started by torchrun; otherwise one process for each node
     """
@@ -35,6 +36,7 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     per_chip: bool = True
     tail: str = ""
+    before: str = ""
 
 
 def nodes_of(system: System) -> tuple[int, int]:
@@ -96,7 +98,9 @@ def on_node(scenario: Scenario, command: Command, title: str) -> str:
     words = [*starter, *(shlex.quote(word) for word in command.words), *([command.tail] if command.tail else [])]
     body = " \\\n    ".join(words)
     head = comment(header(scenario, title))
-    return f"#!/bin/bash\n{head}set -euo pipefail\n\n" + "\n".join(lines) + f'\n\ncd "$(dirname "$0")"\n{body} "$@"\n'
+    before = f"{command.before.rstrip()}\n\n" if command.before else ""
+    start = "#!/bin/bash\n" + head + "set -euo pipefail\n\n" + "\n".join(lines)
+    return f'{start}\n\n{before}cd "$(dirname "$0")"\n{body} "$@"\n'
 
 
 def slurm(scenario: Scenario, title: str) -> str:

@@ -5,6 +5,7 @@ A writer is a small function that yields, for a scenario,
     Say("tensor-model-parallel-size", 8, "plan.tp")      this option carries these decisions
     Fixed("plan.attention", "flash", "always flash")     the target does so by itself; another value is lost
     Lose("model.vision*", "text models only")            the target cannot express these decisions
+    Like("model.mtp.block", "model.blocks.0")            what is below the first fares as what is below the second
 
 Paths may hold `*`, which also spans dots. Where several speak of one decision, `Lose` wins over `Say` and `Say` over
 `Fixed`. A decision nobody speaks of is lost, with `UNSPOKEN` as the reason; a test asserts that this never happens.
@@ -55,7 +56,15 @@ class Lose:
     why: str
 
 
-Piece = Say | Fixed | Lose
+@dataclass(frozen=True, slots=True)
+class Like:
+    """Decisions below `path` that go wherever those below `other` went: copies of a layer."""
+
+    path: str
+    other: str
+
+
+Piece = Say | Fixed | Lose | Like
 
 # what holds for every software that trains
 EVERYWHERE: tuple[Piece, ...] = (
@@ -80,16 +89,37 @@ def gather(decisions: Mapping[str, Any], pieces: Iterable[Piece]) -> Ledger:
     said: dict[str, str] = {}
     losing: dict[str, str] = {}
     fixed: dict[str, Fixed] = {}
+    copies: list[Like] = []
     for piece in (*EVERYWHERE, *pieces):
-        if isinstance(piece, Say):
-            if piece.option and options.setdefault(piece.option, piece.value) != piece.value:
-                raise ValueError(f"{piece.option} said twice: {options[piece.option]!r} and {piece.value!r}")
-            for pattern in piece.paths:
-                said |= {path: piece.option for path in matching(decisions, pattern) if path not in said}
-        elif isinstance(piece, Lose):
-            losing |= dict.fromkeys(matching(decisions, piece.path), piece.why)
-        else:
-            fixed |= dict.fromkeys(matching(decisions, piece.path), piece)
+        match piece:
+            case Say():
+                if options.setdefault(piece.option, piece.value) != piece.value:
+                    raise ValueError(f"{piece.option} said twice: {options[piece.option]!r} and {piece.value!r}")
+                for pattern in piece.paths:
+                    said |= {path: piece.option for path in matching(decisions, pattern) if path not in said}
+            case Lose():
+                losing |= dict.fromkeys(matching(decisions, piece.path), piece.why)
+            case Fixed():
+                fixed |= dict.fromkeys(matching(decisions, piece.path), piece)
+            case Like():
+                copies.append(piece)
+    for like in copies:
+        for path in matching(decisions, f"{like.path}.*"):
+            other = like.other + path.removeprefix(like.path)
+            said |= {path: said[other]} if other in said else {}
+            losing |= {path: losing[other]} if other in losing else {}
+            fixed |= {path: fixed[other]} if other in fixed else {}
+    return _account(decisions, options, said, losing, fixed)
+
+
+def _account(
+    decisions: Mapping[str, Any],
+    options: Mapping[str, Any],
+    said: Mapping[str, str],
+    losing: Mapping[str, str],
+    fixed: Mapping[str, Fixed],
+) -> Ledger:
+    """Each decision in one place: lost, expressed, implied, or lost for want of anyone who speaks of it."""
     expressed: dict[str, str] = {}
     implied: dict[str, str] = {}
     lost: list[Lost] = []

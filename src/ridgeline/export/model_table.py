@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, replace
+from functools import cache
 from typing import Any
 
 from ridgeline.core.errors import InputError
@@ -41,7 +42,7 @@ def dimensions(spec: ModelSpec) -> dict[str, Any]:
             table["mtp_block"] = "ahead"
     if len(blocks) == 1:
         return table | _parts(spec.blocks[0])
-    table["pattern"] = list(_runs(spec.order))
+    table["pattern"] = list(runs(spec.order))
     table["block"] = {name: _parts(block) for name, block in blocks.items()}
     return table
 
@@ -66,11 +67,16 @@ def known_as(table: Mapping[str, Any], unsure: Iterable[str] = ()) -> str | Mapp
     return {"base": best, "context": spec.context}
 
 
-def _could_be(id: str, spec: ModelSpec, unsure: tuple[str, ...]) -> bool:
+@cache
+def _sizes(id: str) -> Mapping[str, int]:
     """A glance at the entry's file, so that few entries are built."""
     raw = MODELS.table(id)
-    sizes = {"hidden": spec.hidden, "layers": spec.layers, "vocab": spec.vocab}
-    return "base" in raw or all(key in unsure or raw.get(key) == size for key, size in sizes.items())
+    return {key: raw[key] for key in ("hidden", "layers", "vocab") if key in raw}
+
+
+def _could_be(id: str, spec: ModelSpec, unsure: tuple[str, ...]) -> bool:
+    given = {"hidden": spec.hidden, "layers": spec.layers, "vocab": spec.vocab}
+    return all(key in unsure or given[key] == size for key, size in _sizes(id).items())
 
 
 def _equal(entry: ModelSpec, spec: ModelSpec, unsure: tuple[str, ...]) -> bool:
@@ -110,10 +116,10 @@ def _plain(part: Any) -> dict[str, Any]:
     return found
 
 
-def _runs(order: tuple[int, ...]) -> Iterable[str]:
+def runs(order: tuple[int, ...]) -> Iterable[str]:
     """Block names with how often each stands in a row.
 
-    >>> list(_runs((0, 0, 0, 1)))
+    >>> list(runs((0, 0, 0, 1)))
     ['b0*3', 'b1']
     """
     start = 0

@@ -1,0 +1,120 @@
+"""What an export says it expressed comes back from an import, for every target and any possible scenario."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ridgeline.export.decisions import decisions_of
+from ridgeline.export.ledger import UNSPOKEN
+from ridgeline.export.registry import TARGETS
+from ridgeline.export.verbs import export, import_run
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario_file import assemble, scenario
+
+
+@st.composite
+def attention(draw: st.DrawFn) -> dict[str, Any]:
+    heads = draw(st.sampled_from((8, 16, 32)))
+    if draw(st.integers(0, 3)) == 0:
+        ranks = {"q_rank": draw(st.sampled_from((0, 64))), "kv_rank": 32, "nope_dim": 16, "rope_dim": 8, "v_dim": 16}
+        return {"kind": "mla", "heads": heads, **ranks}
+    found: dict[str, Any] = {"heads": heads, "kv_heads": draw(st.sampled_from((8, heads)))}
+    found["head_dim"] = draw(st.sampled_from((32, 64, 128)))
+    found["qkv_bias"] = draw(st.booleans())
+    found["qk_norm"] = draw(st.sampled_from(("none", "head", "full")))
+    found["window"] = draw(st.sampled_from((0, 0, 128)))
+    found["positions"] = draw(st.sampled_from(("rope", "rope", "none")))
+    return found
+
+
+@st.composite
+def models(draw: st.DrawFn) -> dict[str, Any]:
+    table: dict[str, Any] = {"hidden": 512, "layers": draw(st.integers(4, 18)), "vocab": draw(st.integers(100, 9999))}
+    table |= {"context": draw(st.sampled_from((0, 2048, 8192))), "tied": draw(st.booleans())}
+    table["norm"] = draw(st.sampled_from(("rms", "layer")))
+    table["attention"] = draw(attention())
+    gated = draw(st.booleans())
+    act = {"gated": gated, "activation": "silu" if gated else draw(st.sampled_from(("gelu", "relu2", "relu")))}
+    table["mlp"] = {"hidden": 2048, **act}
+    if draw(st.booleans()):
+        shared = draw(st.sampled_from((0, 256, 512)))
+        table["moe"] = {"experts": 16, "topk": 4, "hidden": 256, "shared_hidden": shared, **act}
+        table["moe"] |= draw(st.sampled_from(({}, {"groups": 4, "group_topk": 2})))
+        table["first_dense"] = draw(st.integers(0, 2))
+        table["mtp"] = draw(st.integers(0, 2))
+    elif draw(st.booleans()):
+        table["pattern"] = ["local*2", "full"]
+        window = {} if table["attention"].get("kind") == "mla" else {"window": 64}
+        table["block"] = {"local": {"attention": window}, "full": {"attention": {"window": 0} if window else {}}}
+    return table
+
+
+@st.composite
+def plans(draw: st.DrawFn, sparse: bool) -> dict[str, Any]:
+    one_of = st.sampled_from
+    plan: dict[str, Any] = {"tp": draw(one_of((1, 2, 4))), "cp": draw(one_of((1, 1, 2))), "pp": draw(one_of((1, 2, 4)))}
+    plan["microbatch"] = draw(one_of((1, 2)))
+    if sparse:
+        plan |= {"ep": draw(one_of((1, 2, 4))), "etp": draw(one_of((1, plan["tp"])))}
+        plan["moe_dispatch"] = draw(one_of(("all-to-all", "deepep", "hybridep")))
+    if plan["pp"] > 1:
+        plan["schedule"] = draw(one_of(("1f1b", {"name": "interleaved", "chunks": 2}, "zbv", "gpipe", "dualpipe-v")))
+    plan["shard"] = draw(one_of(("none", "zero1", "zero2", "zero3")))
+    parts = draw(
+        st.lists(one_of(("attention", "norm", "mlp", "moe", "activation", "latent-up")), max_size=2, unique=True)
+    )
+    kinds = ("none", "full", {"kind": "full", "layers": 1}, {"kind": "selective", "parts": parts or ["attention"]})
+    plan["recompute"] = draw(one_of(kinds))
+    plan["offload"] = draw(one_of(({}, {}, {"optimizer": 1.0}, {"optimizer": 0.5}, {"activations": 0.5})))
+    names = ("bf16", "fp16", "fp32", "fp8", {"name": "fp8", "scaling": "block"}, {"name": "fp8", "weights": "fp8-e4m3"})
+    precision = draw(one_of(names))
+    plan["precision"] = precision if isinstance(precision, dict) else {"name": precision}
+    plan["precision"] |= draw(one_of(({}, {"gradients": "fp32"}, {"gradients": "bf16"})))
+    plan["cp_kind"] = draw(one_of(("ring", "all-to-all")))
+    plan["graph"] = draw(one_of(("none", "partial", "full")))
+    plan["sequence_parallel"] = draw(st.booleans())
+    plan["overlap"] = draw(st.dictionaries(one_of(("grad-reduce", "param-gather", "tp", "pp", "moe")), st.booleans()))
+    plan["engine"] = draw(one_of(("megatron-core", "megatron-bridge", "mindspeed", "torchtitan", "deepspeed")))
+    return plan
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    model = draw(models())
+    plan = draw(plans("moe" in model))
+    chips = plan["tp"] * plan["cp"] * plan["pp"] * draw(st.sampled_from((1, 2, 4)))
+    optimizer = {
+        "name": draw(st.sampled_from(("adamw", "sgd", "momentum", "muon"))),
+        "states": draw(st.sampled_from(("fp32", "bf16"))),
+    }
+    work = {"seq": 1024, "global_batch": 64, "optimizer": optimizer}
+    table = {"model": model, "system": f"{chips}xh100-sxm", "workload": work, "plan": plan}
+    built, problems = assemble(table)
+    if problems or built is None:  # fall back to what always works, so that few draws are thrown away
+        return scenario({**table, "plan": {}, "system": "4xh100-sxm"})
+    return built
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(made=scenarios())
+def test_what_is_expressed_comes_back(target: str, made: Scenario) -> None:
+    written = export(made, to=target)
+    before = decisions_of(made)
+    told = {*written.expressed, *written.implied, *(part.path for part in written.lost)}
+    assert told == set(before)
+    assert not [part.path for part in written.lost if part.why == UNSPOKEN]
+    found = import_run(written.files, target=target)
+    again, problems = assemble(found.settings)
+    assert again is not None, problems
+    after = decisions_of(again)
+    changed = {
+        path: (before[path], after.get(path), written.expressed[path])
+        for path in written.expressed
+        if after.get(path) != before[path]
+    }
+    assert not changed
