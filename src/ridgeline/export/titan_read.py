@@ -147,11 +147,9 @@ def _mesh(reader: Reader) -> dict[str, Any]:
         plan["cp_kind"] = "ring"
         if method == "allgather":
             reader.assumptions.append("cp_kind = ring: keys are gathered at once, which is priced as a ring")
-    if plan["ep"] > 1:
-        backends = {"standard": "all-to-all", "deepep": "deepep"}
-        word = reader.word("parallelism.expert_parallel_comm_backend", among=backends, default="all-to-all")
-        plan["moe_dispatch"] = word
-    reader.take("parallelism.expert_parallel_comm_backend")
+    backends = {"standard": "all-to-all", "deepep": "deepep"}
+    word = reader.word("parallelism.expert_parallel_comm_backend", among=backends, default=None)
+    plan |= pick({"moe_dispatch": word})
     return plan | _shards(reader, plan["cp"], plan["pp"]) | _pipeline(reader, plan)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ridgeline.core.dtype import dtype
 from ridgeline.export.decisions import decisions_of, has_experts
 from ridgeline.export.launch import ON_NODE, SLURM, Command, comment, header, nodes_of, scripts
 from ridgeline.export.ledger import Fixed, Lose, Piece, Say, gather
@@ -168,7 +169,9 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
     stored = "fp16" if precision.weights.id == "fp16" else "bf16"
     own = work.optimizer.master is None
     yield Say(f"{FSDP}.dtype", {"fp16": "float16", "bf16": "bfloat16"}[stored], "plan.precision.weights")
-    yield Say(f"{FSDP}.model_dtype", stored if own else "fp32", "workload.optimizer.master")
+    kept = own or work.optimizer.master == dtype("fp32")
+    carried = ("workload.optimizer.master",) if kept else ()
+    yield Say(f"{FSDP}.model_dtype", stored if own else "fp32", *carried)
     for path in ("compute", "weights", "activations"):
         if getattr(precision, path).id == stored:
             yield Say(f"{FSDP}.dtype", {"fp16": "float16", "bf16": "bfloat16"}[stored], f"plan.precision.{path}")

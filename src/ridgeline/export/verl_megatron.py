@@ -79,7 +79,9 @@ def _shards(scenario: Scenario) -> Iterator[Piece]:
 
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
     recompute = scenario.plan.recompute
-    kind = None if recompute.kind == "none" else recompute.kind
+    kind = None if recompute.kind == "none" or recompute.layers == 0 else recompute.kind
+    if recompute.layers == 0:
+        yield Lose("plan.recompute.*", "no layer is recomputed: written as none, which is the same")
     yield Say(f"{LAYER}.recompute_granularity", kind, "plan.recompute.kind")
     if kind == "selective":
         known = [MODULES[part] for part in sorted(recompute.parts) if part in MODULES]
