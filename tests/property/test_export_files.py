@@ -36,7 +36,9 @@ def plans(draw: st.DrawFn) -> dict[str, Any]:
     plan: dict[str, Any] = {axis: draw(degree) for axis in ("tp", "pp", "cp", "ep")}
     plan |= {"etp": draw(st.sampled_from((1, 1, 2))), "microbatch": draw(st.sampled_from((1, 2, 4)))}
     if plan["pp"] > 1:
-        plan["schedule"] = draw(st.sampled_from(("1f1b", "gpipe", "interleaved", "zbv", "dualpipe-v", "zero-bubble-h1")))
+        plan["schedule"] = draw(
+            st.sampled_from(("1f1b", "gpipe", "interleaved", "zbv", "dualpipe-v", "zero-bubble-h1"))
+        )
     plan["shard"] = draw(st.sampled_from(("none", "zero1", "zero2", "zero3")))
     if plan["shard"] != "none" and draw(st.booleans()):
         plan["shard_degree"] = draw(st.sampled_from((2, 4, 8)))
@@ -98,7 +100,9 @@ def test_nothing_is_dropped_and_the_rest_reads_back(target: str, made: Scenario)
     after = decisions_of(built)
     wrong = {path: (value, after.get(path)) for path, value in before.items() if path in export.expressed}
     assert not {path: pair for path, pair in wrong.items() if pair[0] != pair[1]}
-    habits = {path: (before[path], after[path]) for path in export.implied if path in after and path != "plan.precision.kv"}
+    habits = {
+        path: (before[path], after[path]) for path in export.implied if path in after and path != "plan.precision.kv"
+    }
     assert not {path: pair for path, pair in habits.items() if pair[0] != pair[1]}
 
 

@@ -120,9 +120,7 @@ def plain_block(model: ModelSpec) -> tuple[Attention, Mlp | Moe] | None:
         return None
     plain_mixer = Attention(heads=mixer.heads, kv_heads=mixer.kv_heads, head_dim=mixer.head_dim)
     plain_ffn: Mlp | Moe = (
-        Mlp(hidden=ffn.hidden)
-        if isinstance(ffn, Mlp)
-        else Moe(experts=ffn.experts, topk=ffn.topk, hidden=ffn.hidden)
+        Mlp(hidden=ffn.hidden) if isinstance(ffn, Mlp) else Moe(experts=ffn.experts, topk=ffn.topk, hidden=ffn.hidden)
     )
     outer = (embedding.positions, embedding.width, embedding.norm, embedding.head_bias) == (0, 0, None, False)
     same = mixer == plain_mixer and ffn == plain_ffn and outer

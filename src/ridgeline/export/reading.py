@@ -15,6 +15,7 @@ from ridgeline.export.shell import read_script
 from ridgeline.export.target import Files, Unread
 from ridgeline.models.names import MODELS
 
+OPEN = ("auto", "null", "none", "")  # words that leave a number to the software
 STRANGE = "not an option this reader knows"
 
 
@@ -79,13 +80,14 @@ class Reader:
         return default
 
     def count(self, *names: str, default: int | None = None) -> int | None:
-        """A whole number of at least 1; a word such as "auto" counts as not given."""
+        """A whole number of at least 1; "auto", null and a variable left open count as not given."""
         value = self.take(*names)
-        if value is None or isinstance(value, str) and not value.lstrip("-").isdigit():
-            if isinstance(value, str):
-                self.assumptions.append(f"{names[0]} = {value[:40]}: left to the software")
+        if isinstance(value, str) and (value.lower() in OPEN or "$" in value):
+            self.assumptions.append(f"{names[0]} = {value[:40]}: left to the software")
             return default
-        number = int(value) if isinstance(value, str) else value
+        if value is None:
+            return default
+        number = int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,15}", value) else value
         if isinstance(number, bool) or not isinstance(number, (int, float)) or number != int(number):
             return self.bad(names[0], value, "a whole number", default)
         if not 1 <= number <= BIGGEST:

@@ -118,7 +118,9 @@ def _model(reader: Reader) -> str | None:
     id = FLAVORS.get((family, plain))
     folder = str(reader.take("model.hf_assets_path", "model.tokenizer_path", default=""))[:300]
     if id is None:
-        reader.notes.append(Unread(option="model.flavor", value=f"{family} {flavor}"[:60], why="no catalog entry is it"))
+        reader.notes.append(
+            Unread(option="model.flavor", value=f"{family} {flavor}"[:60], why="no catalog entry is it")
+        )
         return None
     for name in reversed(folder.strip("/").split("/")):
         closer = find_name(name) if name and len(name) < 100 else None
@@ -231,7 +233,9 @@ def _formats(reader: Reader) -> tuple[dict[str, Any], dict[str, Any]]:
     reader.take("training.mixed_precision_reduce")
     precision: dict[str, Any] = {"name": stored, "gradients": "fp32"}
     converters = reader.take("model.converters", default=[])
-    words = converters.replace(" ", "").split(",") if isinstance(converters, str) else [str(part) for part in converters]
+    words = (
+        converters.replace(" ", "").split(",") if isinstance(converters, str) else [str(part) for part in converters]
+    )
     for family, compute in (("float8", "fp8-e4m3"), ("mx", "mxfp8")):
         if any(word.split(".")[-1] == family for word in words):
             recipes = {recipe: means for (kind, recipe), means in CONVERTERS.items() if kind == family}

@@ -1,13 +1,12 @@
 """Turn a Scenario into torchtitan's job file (TOML), and such a file back into settings.
 
-Version 0.2.2 is the last whose configuration is a file; from 0.3 on it is Python code, where the options of
-[training], [parallelism] and [compile] keep these names as command-line flags.
+Version 0.2.2 is the last whose configuration is a file. From 0.3 on it is Python code; most options of [training],
+[parallelism] and [compile] live on there as command-line flags of the same names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from ridgeline.export.decisions import decisions_of, has_experts
 from ridgeline.export.launch import Command, comment, header, scripts

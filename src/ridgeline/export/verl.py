@@ -130,8 +130,9 @@ def _lora(work: Train, megatron: bool) -> Iterator[Piece]:
 
 
 def _fsdp(scenario: Scenario) -> Iterator[Piece]:
-    for part in (_shards, _memory, _formats, _habits):
+    for part in (_shards, _memory, _formats):
         yield from part(scenario)
+    yield from _habits()
 
 
 def _shards(scenario: Scenario) -> Iterator[Piece]:
@@ -187,7 +188,7 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
     yield Fixed("workload.optimizer.name", "adamw", "AdamW, Adam and SGD are written")
 
 
-def _habits(scenario: Scenario) -> Iterator[Piece]:
+def _habits() -> Iterator[Piece]:
     yield Fixed("plan.engine", "torch-eager", "FSDP around a model of transformers")
     yield Fixed("plan.attention", "flash", "flash attention, which removed padding needs")
     yield Fixed("plan.compiled", False, "only the loss is compiled")

@@ -171,7 +171,10 @@ def _fsdp(reader: Reader) -> dict[str, Any]:
     full = reader.switch(f"{MODEL}.enable_gradient_checkpointing", default=True)
     moved = reader.switch(f"{MODEL}.enable_activation_offload", default=False)
     states = reader.switch(f"{FSDP}.offload_policy", default=False)
-    plan |= {"recompute": "full" if full else "none", "offload": {"activations": float(moved), "optimizer": float(states)}}
+    plan |= {
+        "recompute": "full" if full else "none",
+        "offload": {"activations": float(moved), "optimizer": float(states)},
+    }
     stored = reader.word(f"{FSDP}.dtype", among={"bfloat16": "bf16", "float16": "fp16"}, default="bf16")
     short = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
     kept = reader.word(f"{FSDP}.model_dtype", among=short, default="fp32")
