@@ -47,11 +47,11 @@ def dimensions(spec: ModelSpec) -> dict[str, Any]:
     return table
 
 
-def known_as(table: Mapping[str, Any], unsure: Iterable[str] = ()) -> str | Mapping[str, Any]:
+def known_as(table: Mapping[str, Any], unsure: Iterable[str] = (), prefer: str = "") -> str | Mapping[str, Any]:
     """The catalog id of the model a table of dimensions describes, or the table itself when no entry equals it.
 
     Keys named as `unsure` were not stated by the source: an entry may differ in them, and then fills them in. Of
-    several entries the one with the shortest id is taken.
+    several entries the preferred one is taken, or the one with the shortest id.
     """
     try:
         spec = load_model(table)
@@ -61,7 +61,7 @@ def known_as(table: Mapping[str, Any], unsure: Iterable[str] = ()) -> str | Mapp
     fits = [id for id in MODELS if _could_be(id, spec, unsure) and _equal(MODELS[id], spec, unsure)]
     if not fits:
         return table
-    best = min(fits, key=lambda id: (MODELS[id].context != spec.context, len(id), id))
+    best = min(fits, key=lambda id: (id != prefer, MODELS[id].context != spec.context, len(id), id))
     if "context" in unsure or MODELS[best].context == spec.context:
         return best
     return {"base": best, "context": spec.context}

@@ -73,7 +73,9 @@ def _block(script: Script, stream: list[Token], taken: bool) -> None:
     branches: list[tuple[bool, bool]] = []  # (this branch, any earlier one) of every open `if`
     at = 0
     while at < len(stream):
-        end = _statement_end(stream, at)
+        head = stream[at]
+        asked = isinstance(head, Word) and head.bare in ("if", "elif")
+        end = _statement_end(stream, at, "\n;" if asked else "\n;|&")
         words = stream[at:end]
         at = end + 1
         while words and isinstance(words[0], Word) and words[0].bare in ("then", "do", "{", "else", "elif", "fi", "if"):
@@ -103,13 +105,13 @@ def _block(script: Script, stream: list[Token], taken: bool) -> None:
             _statement(script, words)
 
 
-def _statement_end(stream: list[Token], at: int) -> int:
-    """Where a statement ends: at a newline, `;`, `|` or `&` outside parentheses."""
+def _statement_end(stream: list[Token], at: int, stops: str) -> int:
+    """Where a statement ends: at one of the operators, outside parentheses."""
     depth = 0
     while at < len(stream):
         token = stream[at]
         depth += (token == "(") - (token == ")")
-        if isinstance(token, str) and depth <= 0 and token in "\n;|&":
+        if isinstance(token, str) and depth <= 0 and token in stops:
             return at
         at += 1
     return at
@@ -259,6 +261,22 @@ def _evaluate(node: ast.expr) -> int:
 
 
 def _condition(script: Script, words: list[Token]) -> bool:
+    """Whether tests joined by `||` and `&&` hold, taken from left to right as the shell does."""
+    held = None
+    start = 0
+    joint = "|"
+    for at in range(len(words) + 1):
+        if at < len(words) and words[at] not in ("|", "&"):
+            continue
+        if at > start:
+            if held is None or (joint == "|" and not held) or (joint == "&" and held):
+                held = _test(script, words[start:at])
+            joint = str(words[at]) if at < len(words) else joint
+        start = at + 1
+    return bool(held)
+
+
+def _test(script: Script, words: list[Token]) -> bool:
     """Whether `[ ... ]` or `[[ ... ]]` holds; one that cannot be told does not, and is noted."""
     plain = [word for word in words if isinstance(word, Word)]
     filled = ["".join(expand(script, word, split=False)) for word in plain]

@@ -65,9 +65,15 @@ def _with_batch(found: Imported, system: System) -> Imported:
 
 
 def read_files(path: Path) -> dict[str, str]:
-    """The configuration files of a folder (not of folders below it), or the one file, by name."""
+    """The configuration files of a folder (not of folders below it), or the one file, by name.
+
+    `recipes.py::name` picks one of several functions in a Python file; the name stays with the file's.
+    """
+    stem, mark, chosen = str(path).partition("::")
+    if mark:
+        path = Path(stem)
     if not path.is_dir():
-        return {path.name: read_text(path, BIGGEST_TEXT)}
+        return {f"{path.name}{mark}{chosen}": read_text(path, BIGGEST_TEXT)}
     named = sorted(part for part in path.iterdir() if part.suffix in SUFFIXES and part.is_file())
     if not named or len(named) > MOST_FILES:
         given = f"{len(named)} configuration files" if named else "no configuration file"

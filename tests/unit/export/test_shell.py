@@ -39,6 +39,9 @@ def test_conditions_are_followed_and_unknown_ones_are_noted() -> None:
     assert commands(text) == [["run", "1"]]
     assert commands(text.replace("T=fp8", "T=bf16")) == [["run", "2"]]
     assert commands(text.replace("T=fp8", "T=other")) == [["run", "3"]]
+    either = "X=0\nif [ $A = 1 ] || [[ $B == 2 ]] && [ -n $C ]; then X=1; fi\nrun $X"
+    for values, taken in (("A=1 B=0 C=1", "1"), ("A=0 B=2 C=1", "1"), ("A=0 B=0 C=1", "0"), ("A=1 B=2 C=", "0")):
+        assert commands("\n".join(values.split()) + "\n" + either.replace("-n $C", '-n "$C"')) == [["run", taken]]
     unknown = read_script("X=1\nif grep -q a b; then X=2; fi\nrun $X")
     assert unknown.commands == [["run", "1"]]
     assert unknown.notes

@@ -14,13 +14,14 @@ from ridgeline.export.decisions import has_experts
 from ridgeline.export.megatron.read_model import read_model
 from ridgeline.export.megatron.read_plan import Seen, read_plan, read_workload
 from ridgeline.export.options import Options, options
-from ridgeline.export.reading import Reader
+from ridgeline.export.reading import Reader, model_in
 from ridgeline.export.shell import read_script
 from ridgeline.export.target import Files, Imported, Unread
 from ridgeline.models.load import model as load_model
 
 SCRIPTS = (".sh", ".sbatch", ".slurm")
 NOT_PRICED = "decides nothing that a scenario holds"
+BLOCKING = ("CUDA_LAUNCH_BLOCKING", "ASCEND_LAUNCH_BLOCKING")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -32,6 +33,7 @@ class Given:
     source: str
     world: int | None = None
     notes: tuple[str, ...] = ()
+    hint: str = ""  # the model that a file written by Ridgeline names
 
 
 def read(files: Files) -> Imported:
@@ -41,11 +43,12 @@ def read(files: Files) -> Imported:
 
 def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str] | None = None) -> Imported:
     """Options in Megatron's words as settings; `names` gives back what another dialect calls them."""
-    reader = Reader(Table(data=dict(found.options), source=found.source))
-    if "model" in found.options and "num-layers" not in found.options:
-        model: str | Mapping[str, Any] = str(reader.take("model"))
+    said = {name: value for name, value in found.options.items() if name != "model"}
+    reader = Reader(Table(data=said, source=found.source))
+    if "model" in found.options:  # named rather than spelled
+        model: str | Mapping[str, Any] = found.options["model"]
     else:
-        model = read_model(reader)
+        model = read_model(reader, found.hint)
     spec = load_model(model if isinstance(model, str) or "vocab" in model or "base" in model else {**model, "vocab": 1})
     workload = read_workload(reader)
     seen = Seen(engine=engine, layers=spec.layers, experts=has_experts(spec), world=found.world)
@@ -72,6 +75,10 @@ def _renamed(part: Unread, known: Options, names: Mapping[str, str]) -> Unread:
 
 def collect(files: Files) -> Given:
     """The options of the first script that starts a run; without one, of the first table that holds any."""
+    return replace(_collect(files), hint=model_in(files) or "")
+
+
+def _collect(files: Files) -> Given:
     for name, text in files.items():
         if name.endswith(SCRIPTS):
             found = from_script(name, text)
@@ -95,7 +102,7 @@ def from_script(name: str, text: str) -> Given | None:
             continue
         start = next((index for index, word in enumerate(command) if word.endswith(".py")), -1)
         found = parsed(command[start + 1 :])
-        found |= {key: value for key, value in script.environment.items() if key == "CUDA_LAUNCH_BLOCKING"}
+        found |= {key: value for key, value in script.environment.items() if key in BLOCKING}
         launch = parsed(command[: max(start, 0)])
         return Given(options=found, source=name, world=_world(launch), notes=tuple(dict.fromkeys(script.notes)))
     return None
@@ -123,6 +130,17 @@ def _value(word: str) -> Any:
     if NUMBER.fullmatch(word) is None or len(word) > 40:
         return word
     return int(word) if word.lstrip("+-").isdigit() else float(word)
+
+
+def world_of(files: Files) -> int | None:
+    """Ranks that the first script with torchrun's numbers starts."""
+    for name, text in files.items():
+        if name.endswith(SCRIPTS):
+            for command in read_script(text).commands:
+                found = _world(parsed(command))
+                if found is not None:
+                    return found
+    return None
 
 
 def _world(launch: Mapping[str, Any]) -> int | None:

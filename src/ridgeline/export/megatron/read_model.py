@@ -13,7 +13,7 @@ from ridgeline.export.reading import Reader
 POSITIONS = {"rope": "rope", "learned_absolute": "learned", "none": "none", "alibi": "alibi"}
 
 
-def read_model(reader: Reader) -> str | Mapping[str, Any]:
+def read_model(reader: Reader, hint: str = "") -> str | Mapping[str, Any]:
     """The model; what the options leave open is filled in from a catalog entry that agrees in everything else."""
     layers, hidden = _need(reader, "num-layers"), _need(reader, "hidden-size")
     vocab = reader.count("vocab-size", "padded-vocab-size")
@@ -32,11 +32,11 @@ def read_model(reader: Reader) -> str | Mapping[str, Any]:
     table |= _blocks(parts)
     ahead = reader.count("mtp-num-layers")
     table |= {"mtp": ahead} if ahead else {}
-    return _named(reader, table, vocab)
+    return _named(reader, table, vocab, hint)
 
 
-def _named(reader: Reader, table: dict[str, Any], vocab: int | None) -> str | Mapping[str, Any]:
-    found = known_as(table, unsure=() if vocab else ("vocab",))
+def _named(reader: Reader, table: dict[str, Any], vocab: int | None, hint: str) -> str | Mapping[str, Any]:
+    found = known_as(table, unsure=() if vocab else ("vocab",), prefer=hint)
     if vocab is not None:
         return found
     if not isinstance(found, str):

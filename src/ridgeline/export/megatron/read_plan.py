@@ -230,5 +230,7 @@ def _overlap(reader: Reader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]
     if offload:
         found["offload"] = beside if "optimizer" in offload else True
     habits = ENGINES[seen.engine].overlaps
+    if plan["cp"] > 1 and "cp" not in habits:  # only MindSpeed has to be asked
+        found["cp"] = reader.switch("use-cp-send-recv-overlap", default=False)
     differs = {key: value for key, value in found.items() if value != (key in habits)}
     return {"overlap": differs} if differs else {}

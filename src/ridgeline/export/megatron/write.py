@@ -57,7 +57,7 @@ def admitted(found: Iterable[Piece], known: Options) -> Iterator[Piece]:
 
 def ledger(scenario: Scenario) -> Ledger:
     """The account of every decision in Megatron's words."""
-    engine = Fixed("plan.engine", "megatron-core", "this is the software that runs it; its habits were not predicted")
+    engine = Fixed("plan.engine", "megatron-core", "the software that runs it, whatever the prediction assumed")
     return gather(decisions_of(scenario), [engine, *admitted(pieces(scenario), options(ID))])
 
 

@@ -121,13 +121,14 @@ def _windows(scenario: Scenario) -> Iterator[Piece]:
     spans = _by_layer(scenario, "window")
     sizes = {span for span in spans if span}
     if len(sizes) > 1:
-        yield Lose(f"{MIXER}.window", "one window size for all layers that have one")
+        for path in (f"{MIXER}.window", "model.order"):
+            yield Lose(path, "one window size for all layers that have one")
     elif sizes:
         # tokens to the left, as the project's own recipes write it: the token itself comes on top
         yield Say("--window-size", f"{sizes.pop()},0", f"{MIXER}.window")
         if not all(spans):
             pattern = pattern_of(tuple(bool(span) for span in spans))
-            yield Say("--window-attn-skip-freq", pattern, f"{MIXER}.window")
+            yield Say("--window-attn-skip-freq", pattern, f"{MIXER}.window", "model.order")
     yield Fixed(f"{MIXER}.window", 0, "attention sees all tokens unless told otherwise")
 
 
@@ -136,11 +137,13 @@ def _positions(scenario: Scenario) -> Iterator[Piece]:
     kinds = _by_layer(scenario, "positions")
     if set(kinds) == {"rope", "none"}:
         yield Say("--position-embedding-type", "rope", f"{MIXER}.positions")
-        yield Say("--no-rope-freq", pattern_of(tuple(kind == "none" for kind in kinds)), f"{MIXER}.positions")
+        pattern = pattern_of(tuple(kind == "none" for kind in kinds))
+        yield Say("--no-rope-freq", pattern, f"{MIXER}.positions", "model.order")
     elif len(set(kinds)) == 1:
         yield Say("--position-embedding-type", POSITIONS[kinds[0]], f"{MIXER}.positions")
     else:
-        yield Lose(f"{MIXER}.positions", ONE)
+        for path in (f"{MIXER}.positions", "model.order"):
+            yield Lose(path, ONE)
 
 
 def _latent(found: list[LatentAttention]) -> Iterator[Piece]:
