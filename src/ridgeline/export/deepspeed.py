@@ -270,10 +270,9 @@ def _read_zero(reader: Reader) -> dict[str, Any]:
     shards = {str(stage): shard for shard, stage in STAGES.items()}
     shard = reader.word("zero_optimization.stage", among=shards, default="none")
     plan: dict[str, Any] = {"shard": shard}
-    if shard != "none":
-        default = shard == "zero3"
-        overlap = reader.switch("zero_optimization.overlap_comm", default=default)
-        plan["overlap"] = {"grad-reduce": overlap} | ({"param-gather": overlap} if default else {})
+    whole = shard == "zero3"
+    overlap = reader.switch("zero_optimization.overlap_comm", default=whole) and shard != "none"
+    plan["overlap"] = {"grad-reduce": overlap, "param-gather": overlap and whole}
     device = {"none": 0.0, "cpu": 1.0, "nvme": 1.0}
     share = reader.word("zero_optimization.offload_optimizer.device", among=device, default=0.0)
     if share:

@@ -176,8 +176,8 @@ def _mesh(reader: Reader) -> tuple[tuple[int | None, dict[str, Any]], int | None
     plan["shard"] = "zero1" if over_data and fsdp == 1 else "none" if fsdp == 1 and cp * ep == 1 else "zero3"
     if fsdp is not None and data is not None:
         plan["dp"] = fsdp * data * ep
-        if plan["shard"] == "zero3":
-            plan["shard_degree"] = fsdp * cp * ep
+        if plan["shard"] != "none":
+            plan["shard_degree"] = fsdp * cp * ep if plan["shard"] == "zero3" else plan["dp"]
     elif data != 1:
         reader.assumptions.append("one slice: dcn_data_parallelism is left to the number of slices")
     return _batch(reader, plan)
