@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json as codec
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
 ]
+MOST = 8  # decisions named for one reason
 Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
 
 
@@ -51,8 +53,18 @@ def export(
     typer.echo(
         f"{found.target} {found.version}: {len(found.expressed)} decisions written, {len(found.implied)} implied"
     )
+    for line in _lost(found):
+        typer.echo(line, err=True)
+
+
+def _lost(found: Export) -> Iterator[str]:
+    """A line for each reason, with the decisions it costs."""
+    reasons: dict[str, list[str]] = {}
     for part in found.lost:
-        typer.echo(f"lost {part.path} = {_plain(part.value)}: {part.why}", err=True)
+        reasons.setdefault(part.why, []).append(f"{part.path} = {_plain(part.value)}")
+    for why, parts in reasons.items():
+        rest = f", and {len(parts) - MOST} more (--json lists them)" if len(parts) > MOST else ""
+        yield _one_line(f"lost {', '.join(parts[:MOST])}{rest}: {why}")
 
 
 def import_run(
@@ -63,6 +75,9 @@ def import_run(
     system: Annotated[
         str | None, typer.Option("--on", metavar="SYSTEM", help="The machine, e.g. 64xh100-sxm; files rarely say it.")
     ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="The model, where the files leave it to a script.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Scenario file to write; printed if left out.")
     ] = None,
@@ -70,28 +85,46 @@ def import_run(
     json: Json = False,
 ) -> None:
     """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read."""
-    from ridgeline.core.errors import InputError, Problem
     from ridgeline.core.files import write_text
     from ridgeline.export.toml_text import toml_text
     from ridgeline.export.verbs import import_run as library
 
-    found = library(source, target=target, system=system)
-    if "system" not in found.settings:
-        given, expected = "no machine in the files", "the machine that runs it"
-        raise InputError(Problem(path="--on", given=given, expected=expected, todo="add --on 64xh100-sxm, for example"))
+    found = library(source, target=target, system=system, model=model)
+    _refuse_incomplete(found)
+    text = _notes(found) + toml_text(found.settings)
     if output is not None:
         _refuse_existing([output], force)
-        write_text(output, _notes(found) + toml_text(found.settings))
+        write_text(output, text)
     if json:
         _print(_import_sheet(found))
         return
-    typer.echo(
-        f"wrote {output}" if output is not None else _notes(found) + toml_text(found.settings), nl=output is not None
-    )
+    typer.echo(f"wrote {output}" if output is not None else text, nl=output is not None)
     for note in found.assumptions:
-        typer.echo(f"assumed {note}", err=True)
+        typer.echo(f"assumed {_one_line(note)}", err=True)
+    for why, names in _by_reason(found).items():
+        typer.echo(f"unread ({why}): {', '.join(names)}", err=True)
+
+
+def _refuse_incomplete(found: Imported) -> None:
+    """A scenario needs a model and a machine; files often name neither."""
+    from ridgeline.core.errors import InputError, Problem
+
+    missing = {
+        "model": ("--model", "the model that the script builds", "add --model llama3-8b, for example"),
+        "system": ("--on", "the machine that runs it", "add --on 64xh100-sxm, for example"),
+    }
+    lacks = [parts for key, parts in missing.items() if key not in found.settings]
+    if lacks:
+        given = f"nothing in the {found.target} files"
+        raise InputError([Problem(path=path, given=given, expected=want, todo=todo) for path, want, todo in lacks])
+
+
+def _by_reason(found: Imported) -> dict[str, list[str]]:
+    """What was not read, gathered by why."""
+    reasons: dict[str, list[str]] = {}
     for part in found.unread:
-        typer.echo(f"unread {part.option} {part.value}: {part.why}", err=True)
+        reasons.setdefault(_one_line(part.why), []).append(_one_line(f"{part.option} {part.value}".strip()))
+    return reasons
 
 
 def _write(folder: Path, found: Export, force: bool) -> None:
@@ -126,12 +159,12 @@ def _notes(found: Imported) -> str:
     """The scenario file's head: where it came from, what was assumed and what did not reach it."""
     lines = [f"Read by Ridgeline from a {found.target} configuration."]
     lines += [f"assumed: {note}" for note in found.assumptions]
-    lines += [f"unread: {part.option} {part.value}: {part.why}" for part in found.unread]
+    lines += [f"unread ({why}): {', '.join(names)}" for why, names in _by_reason(found).items()]
     return "".join(f"# {_one_line(line)}\n" for line in lines)
 
 
 def _one_line(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)[:300]
+    return "".join(char if char.isprintable() else " " for char in text)[:2000]
 
 
 def _export_sheet(found: Export) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from ridgeline.version import __version__
 TORCHRUN = "torchrun"
 ON_NODE = "launch.sh"
 SLURM = "launch.sbatch"
+# how Slurm is asked for chips that are not GPUs, by vendor
+ASKS = {"Huawei": "--gres=npu:{}", "Google": "--gres=tpu:{}", "Intel": "--gres=hpu:{}", "AWS": "--gres=neuron:{}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,8 @@ def slurm(scenario: Scenario, title: str) -> str:
     return (
         f"#!/bin/bash\n{comment(header(scenario, title))}"
         f"#SBATCH --job-name={name}\n#SBATCH --nodes={nodes}\n#SBATCH --ntasks-per-node=1\n"
-        f"#SBATCH --gpus-per-node={each}\n#SBATCH --exclusive\nset -euo pipefail\n\n"
+        f"#SBATCH {ASKS.get(scenario.system.chip.vendor, '--gpus-per-node={}').format(each)}\n"
+        "#SBATCH --exclusive\nset -euo pipefail\n\n"
         'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
         "export MASTER_ADDR MASTER_PORT=${MASTER_PORT:-29500} NNODES=$SLURM_NNODES\n"
         f'srun bash -c \'NODE_RANK=$SLURM_NODEID exec bash {ON_NODE} "$@"\' {ON_NODE} "$@"\n'

@@ -20,7 +20,10 @@ MOST_WORDS = 20_000
 LONGEST = 1_000_000  # characters of one variable
 DEEPEST = 20  # expansions inside expansions
 _ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_VARIABLE = re.compile(r"\$(?:(\w+|[@*#?])|\{([^{}]*)\})|\$\(\((.*?)\)\)|(\$\(.*?\)|`[^`]*`)", re.DOTALL)
+# lengths are bounded so that text made of nothing but openings is still read in linear time
+_VARIABLE = re.compile(
+    r"\$(?:(\w+|[@*#?])|\{([^{}]{0,2000})\})|\$\(\((.{0,500}?)\)\)|(\$\(.{0,2000}?\)|`[^`]{0,2000}`)", re.DOTALL
+)
 _BRACED = re.compile(r"(\w+)(?:\[[@*]\])?(?:(:?[-=+])(.*))?", re.DOTALL)
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -184,6 +187,8 @@ def _bounded(values: list[str]) -> list[str]:
 def expand(script: Script, word: Word, split: bool = True, depth: int = 0) -> list[str]:
     """The words a word becomes: variables filled in, unquoted ones split at blanks."""
     if depth > DEEPEST:
+        return []
+    if word.text in ("$@", "$*", "${@}"):  # the script's own arguments: none are known
         return []
     whole = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", word.text)
     if whole and split:  # an array, each element a word, split again when unquoted

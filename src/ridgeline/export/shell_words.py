@@ -110,6 +110,9 @@ def _closing(text: str, start: int, quote: str) -> int:
     while at < len(text):
         if text[at] == quote:
             return at
+        if quote == '"' and text.startswith(("$(", "${"), at):  # quotes inside a substitution are its own
+            at = _expansion(text, at)
+            continue
         at += 2 if text[at] == "\\" and quote == '"' else 1
     line = text.count("\n", 0, start) + 1
     raise InputError(Problem(path="", given=f"a {quote} that never closes", expected="a script", where=f"line {line}"))

@@ -37,14 +37,21 @@ def export(scenario: Scenario, *, to: str) -> Export:
 
 
 def import_run(
-    source: Path | str | Mapping[str, str], *, target: str | None = None, system: str | None = None
+    source: Path | str | Mapping[str, str],
+    *,
+    target: str | None = None,
+    system: str | None = None,
+    model: str | None = None,
 ) -> Imported:
     """What a run's configuration says: a file, a folder of files, or texts by name. Text is parsed, never executed.
 
-    `system` names the machine, which most configurations do not; a folder that Ridgeline wrote does.
+    `system` names the machine, which most configurations do not; a folder that Ridgeline wrote does. `model` names the
+    model where the configuration leaves it to a script.
     """
     files = dict(source) if isinstance(source, Mapping) else read_files(Path(source))
     found = (TARGETS[target] if target else detect(files)).read(files)
+    if model is not None:
+        found = replace(found, settings={**found.settings, "model": model})
     name = system or system_in(files)
     if name is None or "system" in found.settings:
         return found

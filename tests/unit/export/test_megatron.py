@@ -115,7 +115,7 @@ def test_layouts() -> None:
     assert layout_of((7, 8, 8, 7)) == "Et*7|t*8|t*8|t*7L"
     assert placement_of("Et|(tt|)*22L") == (1, *[2] * 22, 0)
     assert placement_of("Et*2|(tt|)*22t|(tt|)*7mL") == (2, *[2] * 22, 1, *[2] * 7, 0)
-    for placement in ((1, 2, 3), (0, 5, 5, 0), (4,)):
+    for placement in ((1, 2, 3), (0, 5, 5, 0), (4,), (2, 3) * 120):
         assert placement_of(layout_of(placement, mtp=2)) == placement
     for wrong in ("Ex|L", "E(t|L", "(t*9999)*9999", "t" * 30000):
         with pytest.raises(InputError):
@@ -126,7 +126,8 @@ def test_patterns() -> None:
     assert flags_of("[1,1,1,0]*2", 8) == (True, True, True, False) * 2
     assert flags_of("([0]+[1]*3)", 4) == (False, True, True, True)
     assert flags_of("([1]*2+[0]*1)*2", 6) == (True, True, False) * 2
-    for flags in ((True,), (False, True, True), (True, False) * 5):
+    assert flags_of("[0]+([1]+[0]*2)*2", 7) == (False, True, False, False, True, False, False)
+    for flags in ((True,), (False, True, True), (True, False) * 150):
         assert flags_of(pattern_of(flags), len(flags)) == flags
     for wrong in ("[2]*4", "__import__('os')", "[1]*3", "[1]*9999*9999"):
         with pytest.raises(InputError):

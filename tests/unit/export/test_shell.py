@@ -54,6 +54,33 @@ def test_nothing_runs(tmp_path: Path) -> None:
     assert any("touch" in note for note in found.notes)
 
 
+def test_what_published_scripts_do_beside_arguments() -> None:
+    text = """
+DIR="$( cd "$( dirname "${BASH_SOURCE[0]}" )" && pwd )"
+mkdir -p "$(dirname "$OUT")"
+if [ ! -f "$DIR/pretrain.py" ]; then
+    echo "not found"
+    exit 1
+fi
+usage () {
+    echo "$0 [--help]"
+}
+OPTS="${OPTS:-"--a 1"} --b"
+run $OPTS 2>&1 | tee "log-$(date).txt"
+"""
+    assert ["run", "--a", "1", "--b"] in [command[:4] for command in commands(text)]
+
+
+def test_many_openings_take_no_time() -> None:
+    import time
+
+    start = time.process_time()
+    for opening in ("$((", "${", "$(", "`", "(", '"$('):
+        with contextlib.suppress(InputError):
+            read_script("A=1\nrun " + opening * 50_000)
+    assert time.process_time() - start < 20
+
+
 def test_exports_are_the_environment() -> None:
     found = read_script("export A=1\nexport B\nB=2\nC=3")
     assert found.environment == {"A": "1", "B": "2"}

@@ -10,7 +10,8 @@ import re
 
 from ridgeline.core.errors import InputError, Problem
 
-MOST = 20_000  # characters a layout may stand for
+LONGEST = 4_000  # characters of a layout or a pattern
+MOST = 20_000  # characters it may stand for
 
 
 def layout_of(placement: tuple[int, ...], mtp: int = 0) -> str:
@@ -31,15 +32,14 @@ def placement_of(layout: str) -> tuple[int, ...]:
     >>> placement_of("Et*2|(tt|)*3t|mL")
     (2, 2, 2, 2, 1, 0)
     """
-    text = re.sub(r"[\s,]", "", layout)
-    for _ in range(64):
-        found = re.search(r"\(([^()]*)\)(?:\*(\d{1,4}))?", text) or re.search(r"([^()*|])\*(\d{1,4})", text)
+    text = re.sub(r"[\s,]", "", layout[: LONGEST + 1])
+    text = re.sub(r"([EtmL])\*(\d{1,4})", lambda found: found.group(1) * int(found.group(2)), text)
+    while len(layout) <= LONGEST and len(text) <= MOST:
+        found = re.search(r"\(([^()]*)\)(?:\*(\d{1,4}))?", text)
         if found is None:
             break
         text = text[: found.start()] + found.group(1) * int(found.group(2) or 1) + text[found.end() :]
-        if len(text) > MOST:
-            break
-    if re.search(r"[^EtmL|]", text) or len(text) > MOST:
+    if re.search(r"[^EtmL|]", text) or len(text) > MOST or len(layout) > LONGEST:
         expected = "a pipeline layout such as 'Et*2|(tt|)*3L'"
         raise InputError(Problem(path="--pipeline-model-parallel-layout", given=repr(layout[:60]), expected=expected))
     return tuple(stage.count("t") for stage in text.split("|"))
@@ -69,21 +69,18 @@ def flags_of(pattern: str, layers: int) -> tuple[bool, ...]:
     text = re.sub(r"[\s'\"]", "", pattern)
     if re.fullmatch(r"[1-9]\d{0,3}", text):
         return tuple(layer % int(text) == 0 for layer in range(layers))
-    for _ in range(256):
+    before = ""
+    while text != before and len(pattern) <= LONGEST and len(text) <= MOST:
+        before = text
+        text = re.sub(r"\[([\d,]*)\]\*(\d{1,4})", _repeated, text)
+        text = text.replace("]+[", ",")
         text = re.sub(r"\(\[([\d,]*)\]\)", r"[\1]", text)
-        found = re.search(r"\[([\d,]*)\]\*(\d{1,4})", text)
-        joined = re.search(r"\[([\d,]*)\]\+\[([\d,]*)\](?!\*)", text)
-        if found is not None:
-            many = ",".join([found.group(1)] * int(found.group(2)))
-            text = text[: found.start()] + f"[{many}]" + text[found.end() :]
-        elif joined is not None:
-            text = text[: joined.start()] + f"[{joined.group(1)},{joined.group(2)}]" + text[joined.end() :]
-        else:
-            break
-        if len(text) > MOST:
-            break
     found = re.fullmatch(r"\[([01](?:,[01])*)\]", text)
     if found is None or len(found.group(1).split(",")) != layers:
         expected = f"a number, or a list of {layers} ones and zeros"
         raise InputError(Problem(path="frequency", given=repr(pattern[:60]), expected=expected))
     return tuple(flag == "1" for flag in found.group(1).split(","))
+
+
+def _repeated(found: re.Match[str]) -> str:
+    return "[" + ",".join([found.group(1)] * min(int(found.group(2)), MOST)) + "]"
