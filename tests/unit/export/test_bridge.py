@@ -132,6 +132,21 @@ def test_a_published_recipe_that_builds_a_container() -> None:
     assert any("if dir is None" in note for note in found.assumptions)
 
 
+def test_what_the_common_recipe_sets_is_known() -> None:
+    text = """
+import megatron.bridge
+def mine():
+    cfg = _pretrain_common()
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B").to_megatron_provider()
+    cfg.ddp.use_megatron_fsdp = True
+    return cfg
+"""
+    built = ridgeline.scenario(import_run({"mine.py": text}, system="8xh100-sxm").settings)
+    assert (built.workload.seq, built.workload.sequences, built.plan.microbatch) == (4096, 32, 2)
+    assert built.plan.sharding.shard == "zero3"
+    assert built.plan.precision.compute.id == "bf16"
+
+
 def test_nothing_of_a_recipe_runs(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     text = f"import megatron.bridge\nopen({str(marker)!r}, 'w')\n" + LLAMA

@@ -157,6 +157,21 @@ def test_every_catalog_model_is_accounted_for_and_documented() -> None:
                 assert known.problem(f"--{name}", part) is None, (id, name, part)
 
 
+def test_the_table_of_arguments_alone_says_the_same() -> None:
+    scenario = made({"tp": 2, "pp": 2, "shard": "zero1", "recompute": {"kind": "selective", "parts": ["mlp", "norm"]}})
+    files = export(scenario, to="megatron").files
+    from_table = import_run({"args.yaml": files["args.yaml"]}).settings
+    assert from_table == import_run(files).settings
+
+
+def test_the_width_that_megatron_makes_up() -> None:
+    text = "python x.py --num-layers 2 --hidden-size 4096 --num-attention-heads 32 --seq-length 64 --vocab-size 9 "
+    plain = import_run({"x.sh": text + "--bf16"}, target="megatron", system="1xh100-sxm").settings["model"]
+    gated = import_run({"x.sh": text + "--swiglu --bf16"}, target="megatron", system="1xh100-sxm").settings["model"]
+    assert plain["mlp"]["hidden"] == 16384
+    assert gated["mlp"]["hidden"] == 10880  # int(4 x 4096 x 2 / 3 / 64) x 64
+
+
 def test_an_option_that_is_not_documented_is_caught() -> None:
     known = options("megatron")
     assert known.problem("--tensor-parallel", 8) is not None

@@ -100,6 +100,7 @@ OPPOSITE: Mapping[str, str] = MappingProxyType(
         "disable-bias-linear": "model.add_bias_linear",
         "no-gradient-accumulation-fusion": "model.gradient_accumulation_fusion",
         "no-overlap-p2p-communication": "comm_overlap.overlap_p2p_comm",
+        "no-check-for-nan-in-loss-and-grad": "ddp.check_for_nan_in_grad",
     }
 )
 # switches that the common recipe turns on: each has to be said either way
@@ -133,3 +134,17 @@ RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 ACTIVATIONS: Mapping[str, str] = MappingProxyType({"squared-relu": "squared_relu", "quick-geglu": "quick_gelu"})
+# what recipes/common.py @0eca073e sets before a recipe changes it
+COMMON: Mapping[str, Any] = MappingProxyType(
+    {
+        "train.global_batch_size": 32,
+        "train.micro_batch_size": 2,
+        "dataset.seq_length": 4096,
+        "ddp.use_distributed_optimizer": True,
+        "ddp.overlap_grad_reduce": True,
+        "ddp.overlap_param_gather": True,
+        "ddp.grad_reduce_in_fp32": True,
+        "ddp.data_parallel_sharding_strategy": "optim_grads_params",
+        "mixed_precision": "bf16_mixed",
+    }
+)

@@ -42,7 +42,7 @@ def translated(found: Config) -> dict[str, Any]:
     options = _precision(fields)
     options |= _model(fields)
     _lift(fields)
-    for field, option in ((field, option) for option, field in OPPOSITE.items()):
+    for option, field in OPPOSITE.items():
         if fields.pop(field, None) is False:
             options[option] = True
     tied = {"untie-embeddings-and-output-weights"} if found.fields.get("model") else set()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.export.bridge.fields import COMMON
 
 DEEPEST = 50
 LONGEST = 20_000
@@ -180,8 +181,22 @@ def _call(node: ast.Call, scope: dict[str, Any], depth: int) -> Any:
         return _value(node.args[0], scope, depth + 1)
     if last.endswith("_mixed"):
         return Thing(made=last)
+    if last == "_pretrain_common":
+        return _common()
     parts = {word.arg: _value(word.value, scope, depth + 1) for word in node.keywords if word.arg}
     return Thing(made="MixedPrecisionConfig" if last == "MixedPrecisionConfig" else "", parts=parts)
+
+
+def _common() -> Thing:
+    """The configuration that published recipes start from."""
+    found = Thing()
+    for name, value in COMMON.items():
+        *above, last = name.split(".")
+        owner = found
+        for part in above:
+            owner = owner.parts.setdefault(part, Thing())
+        owner.parts[last] = value
+    return found
 
 
 def _dotted(node: ast.expr) -> str:

@@ -62,7 +62,8 @@ def _layers(reader: Reader, layers: int, hidden: int) -> Iterator[dict[str, Any]
     biased = not reader.switch("disable-bias-linear", default=False)
     mixer = _mixer(reader, hidden, biased)
     act = _activation(reader)
-    ffn = reader.count("ffn-hidden-size") or 4 * hidden
+    gated = reader.options.get("swiglu") is True  # two thirds of four times the width, in steps of 64
+    ffn = reader.count("ffn-hidden-size") or (8 * hidden // 3 // 64 * 64 if gated else 4 * hidden)
     dense = {"hidden": ffn, **act, **({"bias": True} if biased else {})}
     experts = _experts(reader, ffn, act, biased)
     sparse = flags_of(str(reader.take("moe-layer-freq", default="1")), layers) if experts else (False,) * layers

@@ -195,6 +195,8 @@ def _switches(reader: Reader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any
         graph = "partial"
     scope = reader.take("cuda-graph-scope")
     graph = "full" if graph == "partial" and scope == "full_iteration" else graph
+    if graph == "full":
+        reader.take("no-check-for-nan-in-loss-and-grad")
     reader.take("te-rng-tracker")
     found |= {"graph": graph} if graph != "none" else {}
     if seen.experts:

@@ -205,7 +205,8 @@ def _experts(scenario: Scenario, found: list[Moe]) -> Iterator[Piece]:
     pattern = tuple(isinstance(scenario.model.layer(index).ffn, Moe) for index in range(scenario.model.layers))
     freq = "1" if all(pattern) else pattern_of(pattern)
     yield Say("--moe-layer-freq", freq, "model.order", f"{FFN}.kind")
-    yield Say("--moe-grouped-gemm", True, f"{FFN}.kind")
+    if scenario.plan.precision.activations.id == "bf16":  # the only format its kernels take
+        yield Say("--moe-grouped-gemm", True)
     for name in ("shared_gate", "router_bias"):
         yield Fixed(f"{FFN}.{name}", False, "no option for it")
 

@@ -231,6 +231,8 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
         yield Say("--cuda-graph-impl", how[0], "plan.graph")
         yield Say("--cuda-graph-scope", how[1], "plan.graph")
         yield Say("--te-rng-tracker", True)
+        if graph == "full":  # a whole captured step cannot stop to look for NaNs
+            yield Say("--no-check-for-nan-in-loss-and-grad", True)
     yield Fixed("plan.graph", "none", OFF)
     yield Fixed("plan.compiled", False, "kernels are fused by hand, chains are not compiled")
     if plan.switches.launch_blocking:
