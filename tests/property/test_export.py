@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ridgeline.core.errors import InputError
+from ridgeline.export.bridge.fields import FIELDS
 from ridgeline.export.decisions import decisions_of
 from ridgeline.export.ledger import UNSPOKEN
 from ridgeline.export.registry import TARGETS
@@ -144,3 +148,78 @@ def by_block(made: Scenario, again: Scenario, path: str) -> Any:
     _, _, number, rest = path.split(".", 3)
     layer = made.model.order.index(int(number))
     return decisions_of(again).get(f"model.blocks.{again.model.order[layer]}.{rest}")
+
+
+STRANGE = (
+    "abc",
+    "-1",
+    "0",
+    "1e999",
+    "nan",
+    "",
+    "9" * 30,
+    "[1]*3",
+    "Et|tL",
+    "(((",
+    "true",
+    "1.5",
+    "a b",
+    "é\x00",
+    "None",
+)
+BASIC = {
+    "num-layers": "8", "hidden-size": "64", "num-attention-heads": "4", "seq-length": "128", "micro-batch-size": "1",
+    "global-batch-size": "8", "vocab-size": "100", "num-experts": "4", "pipeline-model-parallel-size": "2",
+    "tensor-model-parallel-size": "2", "context-parallel-size": "2", "recompute-granularity": "full",
+    "recompute-method": "block", "recompute-num-layers": "1", "cpu-offloading-num-layers": "2", "window-size": "4,0",
+    "moe-layer-freq": "2", "optimizer-offload-fraction": "0.5", "noop-layers": "7", "num-layer-list": "4,3",
+    "num-layers-per-virtual-pipeline-stage": "2", "first-k-dense-replace": "1", "n-shared-experts": "1",
+    "pipeline-model-parallel-layout": "Et*4|t*4L", "mtp-num-layers": "1", "no-rope-freq": "4", "kv-channels": "16",
+    "window-attn-skip-freq": "2", "expert-tensor-parallel-size": "1", "moe-intermediate-size": "32",
+    "num-virtual-stages-per-pipeline-rank": "2", "decoder-first-pipeline-num-layers": "3", "fp8-recipe": "mxfp8",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["megatron", "mindspeed"])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_strange_values_are_refused_not_crashed_on(target: str, data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from(sorted(BASIC)), max_size=3, unique=True))
+    said = BASIC | {name: data.draw(st.sampled_from(STRANGE)) for name in names}
+    flags = ["--bf16", "--optimizer-cpu-offload", "--multi-latent-attention", "--use-distributed-optimizer", "--swiglu"]
+    chosen = data.draw(st.lists(st.sampled_from(flags), unique=True))
+    words = [f"--{name} {shlex.quote(value)}" for name, value in said.items()]
+    text = f"python pretrain_gpt.py {' '.join([*words, *chosen])}"
+    with contextlib.suppress(InputError):
+        assemble(import_run({"run.sh": text}, target=target, system="16xh100-sxm").settings)
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_strange_recipes_are_refused_not_crashed_on(data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from(sorted(FIELDS.values())), max_size=6, unique=True))
+    values = (
+        "None",
+        "-1",
+        "0",
+        "'abc'",
+        "[1, 2]",
+        "[[]]",
+        "torch.x",
+        "f(1)",
+        "1.5",
+        "10**99",
+        "[[1]*3]*3",
+        "{}",
+        "'Et|tL'",
+    )
+    lines = [f"    cfg.{name} = {data.draw(st.sampled_from(values))}" for name in names]
+    start = data.draw(st.sampled_from(("_pretrain_common()", "ConfigContainer()", "3")))
+    model = 'AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B")'
+    text = (
+        f"import megatron.bridge\ndef recipe():\n    cfg = {start}\n    cfg.model = {model}\n"
+        + "\n".join(lines)
+        + "\n    return cfg\n"
+    )
+    with contextlib.suppress(InputError):
+        assemble(import_run({"recipe.py": text}, system="16xh100-sxm").settings)

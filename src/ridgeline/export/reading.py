@@ -88,7 +88,8 @@ class Reader:
         if value is None:
             return default
         number = int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,15}", value) else value
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or number != int(number):
+        whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
+        if isinstance(number, bool) or not whole:
             return self.bad(names[0], value, "a whole number", default)
         if not 1 <= number <= BIGGEST:
             return self.bad(names[0], value, "a whole number of at least 1", default)

@@ -60,7 +60,8 @@ def _value(option: str, value: Any) -> Any:
     if option == "attention-backend":
         return str(value).removeprefix("AttnBackend.")
     if option == "pipeline-model-parallel-layout" and isinstance(value, (list, tuple)):
-        return "|".join("".join(SIDES.get(str(part), "?") for part in stage) for stage in value)
+        stages = [stage if isinstance(stage, (list, tuple)) else [stage] for stage in value]
+        return "|".join("".join(SIDES.get(str(part), "?") for part in stage) for stage in stages)
     if option in ("moe-layer-freq", "window-attn-skip-freq", "no-rope-freq"):
         return str(list(value) if isinstance(value, (list, tuple)) else value)
     if isinstance(value, (list, tuple)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -129,7 +130,7 @@ def parsed(words: Iterable[str]) -> dict[str, Any]:
 def _value(word: str) -> Any:
     if NUMBER.fullmatch(word) is None or len(word) > 40:
         return word
-    return int(word) if word.lstrip("+-").isdigit() else float(word)
+    return int(word) if word.lstrip("+-").isdigit() else float(word) if math.isfinite(float(word)) else word
 
 
 def world_of(files: Files) -> int | None:

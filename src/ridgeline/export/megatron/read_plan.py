@@ -133,10 +133,10 @@ def _memory(reader: Reader, layers: int) -> dict[str, Any]:
     kind = reader.word("recompute-granularity", among=kinds, default=None)
     if reader.switch("recompute-activations", default=False):
         kind = "selective"
-    method, count = reader.take("recompute-method"), reader.take("recompute-num-layers")
+    method, count = reader.take("recompute-method"), _size(reader, "recompute-num-layers")
     modules = reader.take("recompute-modules")
     if kind == "full":
-        some = {"layers": int(count)} if method == "block" and count is not None else {}
+        some = {"layers": count} if method == "block" and count is not None else {}
         found["recompute"] = {"kind": "full", **some} if some else "full"
         if method == "uniform" and count not in (None, 1):
             reader.assumptions.append(f"recompute: every layer's input is kept, not one of {count}")
@@ -147,12 +147,20 @@ def _memory(reader: Reader, layers: int) -> dict[str, Any]:
             reader.taken.discard("recompute-modules")
         found["recompute"] = {"kind": "selective", "parts": parts} if parts != ["attention"] else "selective"
     offload = {}
-    swapped = reader.take("cpu-offloading-num-layers")
+    swapped = _size(reader, "cpu-offloading-num-layers")
     if swapped:
-        offload["activations"] = min(1.0, int(swapped) / layers)
+        offload["activations"] = min(1.0, swapped / layers)
     if reader.switch("optimizer-cpu-offload", default=False):
         offload["optimizer"] = reader.share("optimizer-offload-fraction", default=1.0)
     return found | ({"offload": offload} if offload else {})
+
+
+def _size(reader: Reader, name: str) -> int | None:
+    """A whole number, 0 included."""
+    value = reader.take(name)
+    if value is None or (type(value) is int and 0 <= value < 2**31):
+        return value
+    return reader.bad(name, value, "a whole number", None)
 
 
 def _precision(reader: Reader) -> Any:

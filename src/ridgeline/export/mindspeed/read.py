@@ -90,8 +90,10 @@ def _experts(said: dict[str, Any]) -> None:
     if type(shared) is int and shared:
         size = _number(said, "moe-ffn-hidden-size", _number(said, "ffn-hidden-size", 0))
         said["moe-shared-expert-intermediate-size"] = shared * size
-    layers, dense = said["num-layers"], said.pop("first-k-dense-replace", None)
-    if dense is not None:
+    layers = said["num-layers"]
+    if "first-k-dense-replace" in said:
+        dense = _number(said, "first-k-dense-replace", 0)
+        del said["first-k-dense-replace"]
         every = max(1, _number(said, "moe-layer-freq", 1))
         flags = tuple(layer >= dense and layer % every == 0 for layer in range(layers))
         said["moe-layer-freq"] = pattern_of(flags)

@@ -80,6 +80,11 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
         yield Fixed("plan.schedule.chunks", 1, "without virtual stages")
         yield Fixed("plan.placement", placement, "an even split is the default")
         return
+    empty = empty_layers(scenario)
+    if len(set(placement)) > 1 and not empty and name in ("interleaved", "dualpipe-v"):
+        for path in (*paths, "plan.placement", "plan.overlap.pp", "plan.overlap.moe"):
+            yield Lose(path, "empty layers, which fill short stages, cannot stand among the dense ones at the start")
+        return
     if name == "dualpipe-v" and has_experts(scenario.model):
         yield Say("--schedules-method", "dualpipev", *paths)
         yield Say("--moe-fb-overlap", True, *paths)
@@ -91,11 +96,8 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
         for path in (*paths, "plan.placement"):
             yield Lose(path, "schedules are 1f1b, interleaved 1f1b, and dualpipev for models with experts")
         return
-    empty = empty_layers(scenario)
     if empty:
         yield Say("--noop-layers", ",".join(map(str, empty)), "plan.placement")
-    elif len(set(placement)) > 1:
-        yield Lose("plan.placement", "empty layers cannot stand among the dense ones at the start")
     yield Fixed("plan.placement", placement, "an even split is the default")
 
 
