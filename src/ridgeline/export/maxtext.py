@@ -20,6 +20,7 @@ from ridgeline.export.target import Export, Target
 from ridgeline.hardware.system import System
 from ridgeline.models.load import MODELS
 from ridgeline.models.spec import Attention, Mlp, ModelSpec, Moe, Norm
+from ridgeline.plan.engine import ENGINES, OVERLAPS
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
@@ -299,10 +300,8 @@ def _switches(scenario: Scenario) -> Iterator[Piece]:
     yield Fixed("plan.graph", "none", "one compiled program for a step")
     yield Fixed("plan.compiled", True, "XLA compiles the whole step")
     yield Fixed("plan.launch_blocking", False, "one compiled program for a step")
-    for name in ("grad-reduce", "param-gather", "offload"):
-        yield Fixed(f"plan.overlap.{name}", True, XLA)
-    for name in ("tp", "pp", "cp", "moe"):
-        yield Fixed(f"plan.overlap.{name}", False, XLA)
+    for name in OVERLAPS:
+        yield Fixed(f"plan.overlap.{name}", name in ENGINES["maxtext"].overlaps, XLA)
 
 
 TARGET = Target(
