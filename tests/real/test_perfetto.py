@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import signal
+import subprocess
 import sys
+import threading
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -78,6 +83,25 @@ def test_only_this_machine_is_served_and_only_the_page_and_the_trace(tmp_path: P
         assert served.fetched.is_set()
     with pytest.raises(OSError, match=r"refused|closed|reset"):
         ask(served, "/")
+
+
+@needs_page
+@pytest.mark.parametrize("once", [True, False])
+def test_the_command_ends_when_the_page_has_the_trace_or_at_ctrl_c(tmp_path: Path, once: bool) -> None:
+    words = ["timeline", str(EXAMPLE), "-o", str(tmp_path / "t.json"), "--set", "workload.global_batch=8", "--open"]
+    command = [sys.executable, "-m", "ridgeline.cli.main", *words, *["--once"] * once]
+    bare = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=bare) as run:
+        assert run.stderr is not None
+        url = run.stderr.readline().split()[0]
+        served = Served(url=url, fetched=threading.Event())
+        assert ask(served, "/localtrace")[0] == 200
+        assert ask(served, "/file_info")[0] == 200
+        if not once:
+            time.sleep(perfetto.QUIET_S + 1)
+            assert run.poll() is None, "it serves on"
+            run.send_signal(signal.SIGINT)
+        assert run.wait(timeout=30) == 0
 
 
 @needs_page

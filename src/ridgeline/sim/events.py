@@ -28,7 +28,7 @@ from ridgeline.sim.prediction import Impossible
 from ridgeline.sim.spans import Drawn, draw
 from ridgeline.trace import Timeline
 
-LARGEST = 400_000  # actions of a table that is still worth simulating
+LARGEST = 200_000  # actions of a table that is still worth simulating
 SLOTS = {
     Phase.FORWARD: (FORWARD,),
     Phase.BACKWARD: (AGAIN, INPUT, WEIGHT),

@@ -7,7 +7,8 @@
     counter    bytes held
 
 The pattern of each kind of step is drawn once and placed wherever that step runs, stretched to the time it took there.
-Where that would make more than `MOST` spans, the layers of a step are drawn as one.
+Where that would make more than `MOST` spans, the layers of a step are drawn as one, and where that is still too many,
+all its classes.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ def draw(given: Drawn) -> Timeline:
     shapes = _shapes(given, together=False)
     if _many(given, shapes) > MOST:
         shapes = _shapes(given, together=True)
+    if _many(given, shapes) > MOST:
+        shapes = dict.fromkeys(shapes, (Segment("compute", f"{TOGETHER} and classes", "compute", 0.0, 1.0),))
     run = given.run.pipeline
     for rank in range(run.table.stages):
         process = f"stage {rank}"

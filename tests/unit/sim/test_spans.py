@@ -107,6 +107,15 @@ def test_too_many_spans_draw_layers_as_one(monkeypatch: pytest.MonkeyPatch) -> N
             assert together.busy_s(process, stream) == pytest.approx(whole.busy_s(process, stream), rel=1e-6), stream
 
 
+def test_far_too_many_draw_classes_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = drawn()
+    monkeypatch.setattr(spans, "MOST", 1)
+    least = drawn()
+    assert drawn_together(least)
+    assert len(on(least, "compute")) == len(on(least, "steps")) + 2  # the optimizer and waiting
+    assert least.span_s == pytest.approx(whole.span_s)
+
+
 def test_a_straggler_is_drawn_longer() -> None:
     even, late = drawn(), drawn(slow=Slowdown(ranks={1: 2.0}))
     assert on(late, "steps", "stage 1")[0].duration_s == pytest.approx(2 * on(even, "steps", "stage 1")[0].duration_s)
