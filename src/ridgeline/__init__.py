@@ -13,6 +13,8 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     predict                                    Scenario -> Prediction, or Impossible with its reasons
     timeline                                   Scenario -> Timeline of one predicted step
     validate                                   measured runs -> Validation: each beside its prediction
+    read_timeline                              trace files -> Timeline, whatever wrote them
+    analyze                                    traces -> Analysis: where the time went, under a stated policy
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from ridgeline.sim.events import timeline
     from ridgeline.sim.predict import predict
     from ridgeline.sim.prediction import Impossible, Prediction
+    from ridgeline.trace.analyze import analyze
+    from ridgeline.trace.read import read_timeline
 
 _HOMES = {
     "CHIPS": "ridgeline.hardware.load",
@@ -61,6 +65,8 @@ _HOMES = {
     "Impossible": "ridgeline.sim.prediction",
     "Prediction": "ridgeline.sim.prediction",
     "validate": "ridgeline.calibrate.validate",
+    "analyze": "ridgeline.trace.analyze",
+    "read_timeline": "ridgeline.trace.read",
 }
 
 __all__ = [
@@ -74,12 +80,14 @@ __all__ = [
     "Prediction",
     "Scenario",
     "__version__",
+    "analyze",
     "check",
     "chip",
     "engine",
     "model",
     "predict",
     "read_scenario",
+    "read_timeline",
     "scenario",
     "schedule",
     "schema",

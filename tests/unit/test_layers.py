@@ -23,7 +23,11 @@ FLOORS = (
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}}
-ONLY_WHERE_ARRAYS_ARE = {"numpy": {"ir", "trace", "lowering", "cost", "sim", "calibrate"}, "scipy": {"calibrate"}}
+ONLY_WHERE_ARRAYS_ARE = {
+    "numpy": {"ir", "trace", "lowering", "cost", "sim", "calibrate"},
+    "scipy": {"calibrate"},
+    "msgspec": {"trace"},
+}
 NOWHERE = {"torch", "transformers"}  # nothing so far runs a model
 
 

@@ -1,8 +1,8 @@
 """Turn spans into columns: a step of a large run is a few hundred thousand intervals, a few dozen bytes each.
 
 A span is one interval on one stream of one process; what repeats (process, stream, name, kind, class) is a small
-integer into a table of texts. Rows are in one fixed order, so that equal content is equal bytes. Predicted and measured work
-have the same columns: what a prediction does not know (launches, shapes) is absent, not another type.
+integer into a table of texts. Rows are in one fixed order, so that equal content is equal bytes. Predicted and measured
+work have the same columns: what a prediction does not know (launches, shapes) is absent, not another type.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,8 +25,8 @@ HOST, RUNTIME, PYTHON, ANNOTATION = "host", "runtime", "python", "annotation"
 MARKER, SYNC, OVERHEAD = "marker", "sync", "overhead"
 NOT_WORK = (HOST, RUNTIME, PYTHON, ANNOTATION, MARKER, SYNC, OVERHEAD)
 """Kinds that do not occupy a chip: a host op, a call of the runtime, a Python function, an annotation of the host or
-(marker) of a device stream, a wait, the profiler's own cost. Every other kind is work of a chip: kernel, memcpy, memset, and the
-kinds of a prediction (forward, send, optimizer)."""
+(marker) of a device stream, a wait, the profiler's own cost. Every other kind is work of a chip: kernel, memcpy,
+memset, and the kinds of a prediction (forward, send, optimizer)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,85 @@
+"""Turn trace files or folders of them into one Timeline, each file read by the first reader that knows its content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.trace import kineto
+from ridgeline.trace.build import Part, join
+from ridgeline.trace.classes import Rules, classify
+from ridgeline.trace.source import Progress, Source, refuse
+from ridgeline.trace.timeline import Timeline
+
+SUFFIXES = (".json", ".json.gz", ".gz", ".pt.trace.json")
+MOST_FILES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """One format: how it is recognised by a file's first bytes, and how the file becomes a part of a timeline."""
+
+    name: str
+    recognises: Callable[[bytes], bool]
+    read: Callable[[Source], Part]
+
+
+READERS: tuple[Reader, ...] = (Reader(name=kineto.FORMAT, recognises=kineto.recognises, read=kineto.read),)
+"""All formats, in the order they are tried."""
+
+
+def read_timeline(*paths: Path | str, rules: Rules | None = None, progress: Progress | None = None) -> Timeline:
+    """The timeline of one file, of several, or of all traces in a folder; every span classified.
+
+    ``progress`` is called with the bytes read so far and the bytes of all files.
+    """
+    files = list(_files([Path(path) for path in paths]))
+    total = sum(_size(path) for path in files)
+    done = 0
+
+    def tell(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(done, total)
+
+    return classify(join([_read(Source(path, tell)) for path in files]), rules)
+
+
+def _read(source: Source) -> Part:
+    head = source.head()
+    for reader in READERS:
+        if reader.recognises(head):
+            return reader.read(source)
+    known = ", ".join(reader.name for reader in READERS)
+    if not head:
+        raise refuse(source.path, "an empty file", f"a trace ({known})", "check that the profiler finished writing it")
+    raise refuse(
+        source.path, f"a file that begins with {head[:16]!r}", f"a trace ({known})", "export it in that format"
+    )
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    if not paths:
+        raise InputError(Problem(path="", given="no file", expected="at least one trace file or folder"))
+    for path in paths:
+        if not path.exists():
+            raise refuse(path, "no such file", "a trace file or a folder of them", "check the path")
+        if not path.is_dir():
+            yield path
+            continue
+        inside = sorted(entry for entry in path.iterdir() if entry.is_file() and entry.name.endswith(SUFFIXES))
+        if not inside:
+            raise refuse(path, "a folder without traces", f"files named *{', *'.join(SUFFIXES[:2])}", "name the files")
+        if len(inside) > MOST_FILES:
+            raise refuse(path, f"{len(inside)} files", f"at most {MOST_FILES}", "name the files of some ranks")
+        yield from inside
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
