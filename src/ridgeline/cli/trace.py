@@ -28,16 +28,20 @@ def analyze(
     policy: Annotated[
         str, typer.Option(help="all: every kernel and copy; linked: only those whose launch is in the trace.")
     ] = "all",
+    chip: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Chip of the roofline; found by the trace's device name if left out."),
+    ] = None,
     classes: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="TOML with further classes of kernels, tried before the own ones."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a page for people.")] = False,
 ) -> None:
-    """Read traces and say where the time went: busy, idle, compute, exposed communication, copies, and in what."""
+    """Read traces: where the time went, why chips idled, how near ops are to the roofline, and what to change first."""
     from ridgeline.report.analyze import analysis_sheet, draw_analysis
 
-    sheet = analysis_sheet(_analysed(traces, policy, classes))
+    sheet = analysis_sheet(_analysed(traces, policy, chip, classes))
     if json:
         typer.echo(codec.dumps(sheet, indent=2, ensure_ascii=False, allow_nan=False))
         return
@@ -46,7 +50,7 @@ def analyze(
     draw_analysis(sheet, Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160))
 
 
-def _analysed(traces: list[Path], policy: str, classes: Path | None) -> Analysis:
+def _analysed(traces: list[Path], policy: str, chip: str | None, classes: Path | None) -> Analysis:
     """Analyse with a progress bar on standard error while files are read."""
     from rich.console import Console
     from rich.progress import Progress
@@ -59,4 +63,4 @@ def _analysed(traces: list[Path], policy: str, classes: Path | None) -> Analysis
         def tell(done: int, total: int) -> None:
             bar.update(shown, completed=done, total=total)
 
-        return library(*traces, policy=policy, classes=classes, progress=tell)
+        return library(*traces, policy=policy, chip=chip, classes=classes, progress=tell)

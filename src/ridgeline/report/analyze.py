@@ -8,15 +8,20 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.core.units import format_quantity
+from ridgeline.core.units import DECIMAL, format_quantity
 from ridgeline.report.draw import clean
 from ridgeline.report.sheets import Sheet
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.breakdown import Breakdown, NameTime, Row, Times
+from ridgeline.trace.findings import Finding
+from ridgeline.trace.idle import IdleCause
+from ridgeline.trace.launch import Launches
+from ridgeline.trace.roofline import OpRate
 
 NANO = 1000  # nanoseconds in the microsecond, the unit of every trace and so of this sheet
 OPS = 20  # names a sheet lists
-SHOWN = 10  # rows a page shows of a list
+RATES = 200  # ops with rates a sheet lists
+SHOWN = 8  # rows a page shows of a list
 WIDE = 30  # cells of a bar
 COLOURS = {"compute": "blue", "communication": "magenta", "copy": "green", "waiting": "yellow", "idle": "red"}
 
@@ -29,6 +34,7 @@ def analysis_sheet(found: Analysis) -> Sheet:
         "sources": list(about.sources),
         "format": about.format,
         "chip_name": about.chips[0] if about.chips else None,
+        "chip": found.chip.id if found.chip else None,
         "ranks": sorted({row.rank for row in parts.chips}),
         **_times(parts.total),
         "policy": parts.policy.name,
@@ -36,6 +42,10 @@ def analysis_sheet(found: Analysis) -> Sheet:
         "counted_spans": parts.policy.counted,
         "classes": _classes(found, parts),
         "top_ops": [_name(one) for one in parts.names[:OPS]],
+        "idle_causes": [_cause(one, parts) for one in found.idle],
+        "findings": [_finding(one) for one in found.findings],
+        "op_rates": [_rate(one) for one in found.rates[:RATES]],
+        "launches": [_launches(one) for one in found.launches],
         "unknown_ops": [_name(one) for one in parts.unknown[:OPS]],
         "chips": [_row(row) for row in parts.chips],
         "steps": [_row(row) for row in parts.steps],
@@ -96,6 +106,75 @@ def _name(one: NameTime) -> Sheet:
     }
 
 
+def _cause(one: IdleCause, parts: Breakdown) -> Sheet:
+    span = sum(row.times.span_ns for row in parts.chips) or 1
+    return {
+        "cause": one.cause,
+        "meaning": one.meaning,
+        "idle_us": _us(one.idle_ns) / len(parts.chips),
+        "share_of_span": one.idle_ns / span,
+        "gaps": one.gaps,
+        "longest_us": _us(one.longest_ns),
+        "span_ids": list(one.rows),
+    }
+
+
+def _finding(one: Finding) -> Sheet:
+    return {
+        "what": one.what,
+        "evidence": [
+            {
+                "span_id": span.row,
+                "name": span.name,
+                "start_us": _us(span.start_ns),
+                "duration_us": _us(span.duration_ns),
+            }
+            for span in one.evidence
+        ],
+        "share_of_step": one.share_of_step,
+        "predicted_gain": one.predicted_gain,
+        "action": one.action,
+    }
+
+
+def _rate(one: OpRate) -> Sheet:
+    return {
+        "op": one.op,
+        "operands": one.operands,
+        "dtype": one.dtype,
+        "class": one.class_,
+        "calls": one.calls,
+        "total_us": _us(one.total_ns),
+        "tflops_per_s": one.flops_per_s / DECIMAL["T"],
+        "gbytes_per_s": one.bytes_per_s / DECIMAL["G"],
+        "flops": one.flops,
+        "bytes": one.size_bytes,
+        "bound": one.bound,
+        "efficiency": one.efficiency,
+        "span_ids": list(one.rows),
+    }
+
+
+def _launches(one: Launches) -> Sheet:
+    return {
+        "rank": one.rank,
+        "process": one.process,
+        "spans": one.spans,
+        "calls": one.calls,
+        "unlinked": one.unlinked,
+        "call_us": _us(one.call_ns),
+        "calls_total_us": _us(one.calls_total_ns),
+        "delay_us": _us(one.delay_ns),
+        "delay_p99_us": _us(one.delay_p99_ns),
+        "queue_depth": one.queue_depth,
+        "empty_queue_share": one.empty_queue,
+        "graph_replays": one.graph_replays,
+        "graph_spans": one.graph_spans,
+        "short_spans": one.short_spans,
+        "short_us": _us(one.short_ns),
+    }
+
+
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
@@ -105,10 +184,13 @@ def draw_analysis(sheet: Sheet, console: Console) -> None:
 
 
 def page(sheet: Sheet) -> RenderableType:
-    """What was read, where the time went, in which classes and names, and what to doubt."""
-    return Group(
-        *_headline(sheet), Text(""), _split(sheet), Text(""), _by_class(sheet), Text(""), _ops(sheet), *_doubts(sheet)
-    )
+    """What was read, where the time went, in which classes and ops, why the chip idled, and what to do."""
+    blocks = (
+        [*_headline(sheet)], [_split(sheet)], [_by_class(sheet)], _idle(sheet), _rates(sheet), [_ops(sheet)],
+        _found(sheet), _doubts(sheet),
+    )  # fmt: skip
+    lines = [line for block in blocks if block for line in (*block, Text(""))]
+    return Group(*lines[:-1])
 
 
 def _headline(sheet: Sheet) -> list[RenderableType]:
@@ -174,8 +256,55 @@ def _ops(sheet: Sheet) -> Table:
     return table
 
 
+def _idle(sheet: Sheet) -> list[RenderableType]:
+    table = _grid("left", "right", "right", "left", "right", "left")
+    for one in sheet["idle_causes"]:
+        share = one["share_of_span"]
+        table.add_row(
+            one["cause"], time(one["idle_us"]), f"{share:.1%}", _bar(share, COLOURS["idle"]), f"{one['gaps']:,}",
+            Text(one["meaning"], style="dim"),
+        )  # fmt: skip
+    lines: list[RenderableType] = [Text("idle because of", style="dim"), table] if sheet["idle_causes"] else []
+    return [*lines, *(_launch_line(one) for one in sheet["launches"][:4])]
+
+
+def _launch_line(one: Sheet) -> Text:
+    graphs = f", {one['graph_spans']:,} from {one['graph_replays']:,} graph replays" if one["graph_replays"] else ""
+    return Text.assemble(
+        ("launches ", "dim"),
+        f"{one['spans']:,} spans by {one['calls']:,} calls of {time(one['call_us'])}{graphs}; started "
+        f"{time(one['delay_us'])} later, {one['queue_depth']:.1f} queued on average, "
+        f"{one['empty_queue_share']:.0%} on an empty queue",
+    )
+
+
+def _rates(sheet: Sheet) -> list[RenderableType]:
+    table = _grid("left", "left", "left", "right", "right", "right", "right", "left")
+    for one in sheet["op_rates"][:SHOWN]:
+        share = "" if one["efficiency"] is None else f"{one['efficiency']:.0%}"
+        flops = f"{one['tflops_per_s']:,.0f} TFLOP/s" if one["flops"] else ""
+        table.add_row(
+            clean(one["op"]), clean(one["operands"][:44]), one["dtype"], time(one["total_us"]), flops,
+            f"{one['gbytes_per_s']:,.0f} GB/s", share, f"of the {one['bound']} roof" if share else "",
+        )  # fmt: skip
+    against = f"rates of ops with recorded shapes, against {sheet['chip'] or 'no chip: name one with --chip'}"
+    return [Text(against, style="dim"), table] if sheet["op_rates"] else []
+
+
+def _found(sheet: Sheet) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    for place, one in enumerate(sheet["findings"][:SHOWN], 1):
+        head = f"{place}. {one['predicted_gain']:.1%} "
+        lines.append(Text.assemble((head, "bold"), clean(one["what"]), f"; {one['share_of_step']:.1%} of the span"))
+        spans = ", ".join(f"#{span['span_id']} {span['name'][:36]}" for span in one["evidence"][:2])
+        lines.append(Text.assemble("      ", clean(one["action"]), (f"   see {clean(spans)}", "dim")))
+    if not lines:
+        return [Text("findings: nothing that costs more than 1% of the span", style="dim")]
+    return [Text("findings, by what they could gain at most", style="dim"), *lines]
+
+
 def _doubts(sheet: Sheet) -> list[RenderableType]:
     lines = [Text.assemble("  - ", clean(line)) for line in sheet["warnings"][:SHOWN]]
     dropped = ", ".join(f"{count:,} {what}" for what, count in sheet["dropped"].items())
-    rest: list[RenderableType] = [Text(""), Text(f"not kept: {dropped}", style="dim")] if dropped else []
+    rest: list[RenderableType] = [Text(f"not kept: {dropped}", style="dim")] if dropped else []
     return [*rest, *([Text("doubtful", style="yellow"), *lines] if lines else [])]

@@ -144,7 +144,10 @@ def policy_of(line: Timeline, name: str) -> Policy:
     elif name == LINKED:
         text = f"kernels, memcpy and memset whose launch is in the trace: {counted:,} of {of:,}"
     else:
-        text = f"every kernel, memcpy and memset of the trace: {of:,}, linked to a launch or not"
+        stray = int((every & (line.launch < 0)).sum()) if _launches(line) else 0
+        text = f"every kernel, memcpy and memset of the trace: {of:,}" + (
+            f", of which {stray:,} were launched outside the trace" if stray else ""
+        )
     return Policy(name=name, counted=counted, of=of, statement=f"{text}; all steps and what lies between them")
 
 

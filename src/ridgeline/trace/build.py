@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter as Tally
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.units import DECIMAL
-from ridgeline.trace.detail import About, Detail, Sparse
+from ridgeline.trace.detail import About, Collective, Detail, Shape, Sparse
 from ridgeline.trace.steps import mark_steps
 from ridgeline.trace.timeline import RUNTIME, Codes, Counter, Tables, Timeline
 
@@ -174,28 +174,30 @@ def _linked(part: Part, offset: int) -> Longs:
 
 
 def _details(parts: Sequence[Part]) -> Detail:
-    """The side tables of all parts as one, rows and codes shifted."""
+    """The side tables of all parts as one: rows shifted, equal shapes and collectives shared."""
     if len(parts) == 1:
         return parts[0].detail
-    row = np.cumsum([0, *(len(part.start_ns) for part in parts)])[:-1].tolist()
-    shape = np.cumsum([0, *(len(part.detail.shapes) for part in parts)])[:-1].tolist()
-    group = np.cumsum([0, *(len(part.detail.collectives) for part in parts)])[:-1].tolist()
+    offsets = np.cumsum([0, *(len(part.start_ns) for part in parts)])[:-1].tolist()
     details = [part.detail for part in parts]
+    shapes: dict[Shape, int] = {}
+    groups: dict[Collective, int] = {}
+    shape_codes = [[shapes.setdefault(one, len(shapes)) for one in detail.shapes] for detail in details]
+    group_codes = [[groups.setdefault(one, len(groups)) for one in detail.collectives] for detail in details]
     return Detail(
-        size_bytes=_side([one.size_bytes for one in details], row, [0] * len(parts)),
-        shape=_side([one.shape for one in details], row, shape),
-        shapes=tuple(entry for one in details for entry in one.shapes),
-        collective=_side([one.collective for one in details], row, group),
-        collectives=tuple(entry for one in details for entry in one.collectives),
+        size_bytes=_side([(one.size_bytes, row, None) for one, row in zip(details, offsets, strict=True)]),
+        shape=_side([(one.shape, *more) for one, *more in zip(details, offsets, shape_codes, strict=True)]),
+        shapes=tuple(shapes),
+        collective=_side([(one.collective, *more) for one, *more in zip(details, offsets, group_codes, strict=True)]),
+        collectives=tuple(groups),
     )
 
 
-def _side(tables: Sequence[Sparse], rows: Sequence[int], values: Sequence[int]) -> Sparse:
-    shifted = list(zip(tables, rows, values, strict=True))
-    return Sparse(
-        rows=_stacked([table.rows.astype(np.int64) + row for table, row, _ in shifted], np.int32),
-        values=_stacked([table.values + value for table, _, value in shifted], np.int64),
-    )
+def _side(tables: Iterable[tuple[Sparse, int, Sequence[int] | None]]) -> Sparse:
+    rows, values = [], []
+    for table, offset, codes in tables:
+        rows.append(table.rows.astype(np.int64) + offset)
+        values.append(table.values if codes is None or not len(table) else np.array(codes, np.int64)[table.values])
+    return Sparse(rows=_stacked(rows, np.int32), values=_stacked(values, np.int64))
 
 
 def _counter(changes: Changes, origin: int) -> Counter:

@@ -55,7 +55,8 @@ def _read(source: Source) -> Part:
             return reader.read(source)
     known = ", ".join(reader.name for reader in READERS)
     if not head:
-        raise refuse(source.path, "an empty file", f"a trace ({known})", "check that the profiler finished writing it")
+        given = f"a file of which nothing can be read: {source.damage}" if source.damage else "an empty file"
+        raise refuse(source.path, given, f"a trace ({known})", "check that the profiler finished writing it")
     raise refuse(
         source.path, f"a file that begins with {head[:16]!r}", f"a trace ({known})", "export it in that format"
     )

@@ -15,6 +15,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.units import BINARY
 
 CHUNK = int(4 * BINARY["Mi"])  # bytes handed on at a time
+PIECE = int(256 * BINARY["Ki"])  # compressed bytes inflated at a time: what damage can cost is less
 MOST_RATIO = 200  # inflated bytes per compressed byte
 SMALL = int(64 * BINARY["Mi"])  # inflated bytes below which the ratio does not matter
 GZIP = b"\x1f\x8b"
@@ -35,9 +36,11 @@ class Source:
         return self.path.name
 
     def head(self, size: int = 65536) -> bytes:
-        """The first bytes, inflated: enough to recognise a format by."""
-        for chunk in Source(self.path).chunks(size):
+        """The first bytes, inflated: enough to recognise a format by. ``damage`` says why there are none."""
+        first = Source(self.path)
+        for chunk in first.chunks(size):
             return chunk[:size]
+        self.damage = first.damage
         return b""
 
     def chunks(self, size: int = CHUNK) -> Iterator[bytes]:
@@ -62,26 +65,29 @@ class Source:
         taken = given = 0
         ended = False
         for chunk in chunks:
-            taken += len(chunk)
-            rest = chunk
-            while rest:
-                if ended:  # files may be several gzip members put end to end; zeros behind the last are padding
-                    rest = rest.lstrip(b"\0")
-                    if not rest.startswith(GZIP):
-                        self.damage = self._trailing(rest)
-                        break
-                    inflate, ended = zlib.decompressobj(wbits=31), False
-                try:
-                    out = inflate.decompress(rest, size)
-                except zlib.error as wrong:
-                    self.damage = f"the gzip data is damaged ({_plain(wrong)})"
-                    return
-                given += len(out)
-                self._check_ratio(given, taken)
-                if out:
-                    yield out
-                ended = inflate.eof
-                rest = inflate.unused_data if ended else inflate.unconsumed_tail
+            for piece in _pieces(chunk, PIECE):
+                taken += len(piece)
+                rest = piece
+                while rest:
+                    if ended:  # files may be several gzip members put end to end; zeros behind the last are padding
+                        rest = rest.lstrip(b"\0")
+                        if not rest.startswith(GZIP):
+                            self.damage = self._trailing(rest)
+                            break
+                        inflate, ended = zlib.decompressobj(wbits=31), False
+                    before = inflate.copy()
+                    try:
+                        out = inflate.decompress(rest, size)
+                    except zlib.error as wrong:
+                        self.damage = f"the gzip data is damaged ({_plain(wrong)})"
+                        yield _salvaged(before, rest)
+                        return
+                    given += len(out)
+                    self._check_ratio(given, taken)
+                    if out:
+                        yield out
+                    ended = inflate.eof
+                    rest = inflate.unused_data if ended else inflate.unconsumed_tail
         if not ended and not self.damage:
             self.damage = "the gzip data ends early"
 
@@ -101,6 +107,22 @@ class Source:
 def refuse(path: Path, given: str, expected: str, todo: str) -> InputError:
     """The error of a file that cannot be used."""
     return InputError(Problem(path="", given=given, expected=expected, todo=todo, where=str(path)))
+
+
+def _pieces(chunk: bytes, size: int) -> Iterator[bytes]:
+    for at in range(0, len(chunk), size):
+        yield chunk[at : at + size]
+
+
+def _salvaged(inflate: zlib._Decompress, rest: bytes) -> bytes:
+    """What comes out of a piece before the damage in it."""
+    kept = []
+    for piece in _pieces(rest, 64):
+        try:
+            kept.append(inflate.decompress(piece, CHUNK))
+        except zlib.error:
+            break
+    return b"".join(kept)
 
 
 def _plain(wrong: zlib.error) -> str:
