@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -96,9 +97,9 @@ def test_odd_values(changes: list[tuple[int, str, Any]]) -> None:
     for place, key, value in changes:
         event = events[place % len(events)]
         if key in ARGS and isinstance(event.get("args"), dict):
-            event["args"][key] = value
+            event["args"][key] = deepcopy(value)
         else:
-            event[key] = value
+            event[key] = deepcopy(value)
     survives(json.dumps(trace).encode())
 
 

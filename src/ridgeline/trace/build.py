@@ -28,7 +28,7 @@ class Part:
     """What one file gave.
 
     ``correlation`` joins work to the runtime call that launched it: equal numbers belong together, 0 and less to none.
-    ``rank`` is None when the file does not say. With ``ranked`` each of its processes is a rank, else the file is one.
+    A file is one rank, ``rank``, None when it does not say; or its tables give the rank of each of its processes.
     """
 
     start_ns: Longs
@@ -40,7 +40,6 @@ class Part:
     correlation: Longs
     tables: Tables
     rank: int | None = None
-    ranked: bool = False
     detail: Detail = field(default_factory=Detail)
     counters: tuple[Changes, ...] = ()
     about: About = field(default_factory=About)
@@ -106,8 +105,8 @@ def ranks_of(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
 
 
 def _named(part: Part, rank: int, count: int) -> Part:
-    """The part with the rank in front of its process names, where there can be several ranks."""
-    if part.ranked and count == 1:
+    """The part with the rank in front of its process names, unless it has ranks of its own and is alone."""
+    if part.tables.ranks and count == 1:
         return part
     names = {process: f"rank {rank} {process}" for process in part.tables.processes}
     return replace(
@@ -125,7 +124,7 @@ def _joined(parts: Sequence[Part], ranks: Sequence[int]) -> tuple[Tables, dict[s
     owner: dict[str, int] = {}
     for part, rank in zip(parts, ranks, strict=True):
         for place, process in enumerate(part.tables.processes):
-            owner.setdefault(process, place if part.ranked else rank)
+            owner.setdefault(process, part.tables.ranks[place] if part.tables.ranks and len(parts) == 1 else rank)
         for column, table in joint.items():
             texts: tuple[str, ...] = getattr(part.tables, plural[column])
             moved = np.array([table.setdefault(text, len(table)) for text in texts], np.int32)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Annotated
@@ -142,7 +143,7 @@ class _Matcher:
             return ""
         text = name[:LONGEST].lower()
         for entry, words, patterns in self._classes:
-            if entry.kinds and kind not in entry.kinds:
+            if entry.kinds and not any(fnmatchcase(kind, pattern) for pattern in entry.kinds):
                 continue
             if entry.streams and stream not in entry.streams:
                 continue

@@ -132,7 +132,6 @@ class _Finish:
             correlation=gathered.column("correlation")[kept],
             tables=tables,
             rank=None if self.own else self._rank(),
-            ranked=self.own,
             detail=detail,
             counters=tuple(self._counters(base)),
             about=self._about(kind, kind_table),
@@ -207,9 +206,21 @@ class _Finish:
             process[place] = processes.setdefault(name[:200], len(processes))
             stream[place] = streams.setdefault(thread[:200], len(streams))
         tables = Tables(
-            processes=tuple(processes), streams=tuple(streams), names=tuple(self.gathered.names), kinds=kind_table
+            processes=tuple(processes),
+            streams=tuple(streams),
+            names=tuple(self.gathered.names),
+            kinds=kind_table,
+            ranks=self._own_ranks(len(processes)),
         )
         return process[track], stream[track], tables
+
+    def _own_ranks(self, count: int) -> tuple[int, ...]:
+        """Ranks of the processes of a trace that Ridgeline wrote; none for any other."""
+        if not self.own:
+            return ()
+        told = self.facts[OWN].get("ranks")
+        good = isinstance(told, list) and all(type(rank) is int and 0 <= rank < 2**30 for rank in told)
+        return tuple(told) if good and len(told) == count else tuple(range(count))
 
     def _doubt_unit(self, duration: NDArray[np.int64], kind: NDArray[np.int32], table: tuple[str, ...]) -> None:
         """Say so when times can hardly be microseconds."""

@@ -277,7 +277,10 @@ def test_a_prediction_is_analysed_too() -> None:
         Span(process="stage 0", stream="compute", name="F0", kind="forward", start_s=0.0, duration_s=2.0),
         Span(process="stage 0", stream="tp", name="F0", kind="forward", start_s=2.0, duration_s=1.0),
         Span(process="stage 1", stream="compute", name="F0", kind="forward", start_s=4.0, duration_s=2.0),
+        Span(process="stage 1", stream="pp", name="F1B0", kind="forward-backward", start_s=6.0, duration_s=3.0),
+        Span(process="stage 1", stream="compute", name="waiting", kind="waiting", start_s=9.0, duration_s=1.0),
     ]
     found = {row.process: row.times for row in analyze(Timeline.of(spans)).breakdown.chips}
     assert found["stage 0"].exposed_communication_ns == 1_000_000_000
     assert found["stage 1"].compute_ns == 2_000_000_000
+    assert found["stage 1"].communication_ns == 3_000_000_000

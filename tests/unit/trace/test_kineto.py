@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 from traces import HOST, ODD, Known, Recipe, known, make, straggling, write
 
+import ridgeline
 from ridgeline.core.errors import InputError
-from ridgeline.trace import Timeline
+from ridgeline.trace import Timeline, write_chrome
 from ridgeline.trace.breakdown import ALL, LINKED, Times, breakdown
+from ridgeline.trace.classes import classify
 from ridgeline.trace.json_stream import Batch, JsonStream, Member, mend
 from ridgeline.trace.read import read_timeline
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "llama3-70b-64xh100.toml"
 RECIPE = Recipe(matmul_us=100.123, element_us=20.5, gap_us=15.25)
 
 
@@ -308,6 +311,33 @@ def test_a_span_costs_a_few_dozen_bytes(tmp_path: Path) -> None:
     line = read(make(RECIPE), tmp_path)
     columns = [getattr(line, name) for name in line.__dataclass_fields__]
     assert sum(column.nbytes for column in columns if isinstance(column, np.ndarray)) == 42 * len(line)
+
+
+class TestOwnFiles:
+    def test_a_prediction_comes_back(self, tmp_path: Path) -> None:
+        scenario = ridgeline.read_scenario(EXAMPLE, ("workload.global_batch=32",))
+        drawn = ridgeline.timeline(scenario)
+        assert isinstance(drawn, Timeline)
+        write_chrome(drawn, tmp_path / "own.json")
+        back = read_timeline(tmp_path / "own.json")
+        assert back.about.format == "Ridgeline"
+        assert (back.processes, back.tables.ranks) == (drawn.processes, drawn.tables.ranks)
+        assert np.abs(back.start_s - drawn.start_s).max() <= 1e-9
+        one, other = breakdown(classify(drawn)).chips, breakdown(back).chips
+        for before, after in zip(one, other, strict=True):
+            assert after.times.span_ns == pytest.approx(before.times.span_ns, abs=2)
+            assert after.times.exposed_communication_ns == pytest.approx(
+                before.times.exposed_communication_ns, rel=1e-6
+            )
+        assert {counter.name for counter in back.counters} == {"memory"}
+
+    def test_a_measured_timeline_comes_back_with_its_launches(self, tmp_path: Path) -> None:
+        line = read(make(replace(RECIPE, world=4, rank=2)), tmp_path)
+        write_chrome(line, tmp_path / "own.json")
+        back = read_timeline(tmp_path / "own.json")
+        for column in ("start_s", "duration_s", "launch", "step", "rank"):
+            assert np.array_equal(getattr(back, column), getattr(line, column)), column
+        assert [span.name for span in back] == [span.name for span in line]
 
 
 def test_host_processes_are_not_chips(tmp_path: Path) -> None:
