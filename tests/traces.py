@@ -208,10 +208,8 @@ def write(trace: object, path: Path) -> Path:
     return path
 
 
-EXAMPLES = {
-    "slow-host": Recipe(cause="host", gap_us=45.0, layers=24, steps=3, world=8),
-    "good": Recipe(gap_us=1.0, layers=24, steps=3, hidden_us=75.0, world=8),
-}
+EAGER = Recipe(cause="host", gap_us=45.0, layers=24, steps=3, world=8, k=2048)
+EXAMPLES = {"eager": EAGER, "graphs": replace(EAGER, graph=True, gap_us=1.5)}
 """The traces of the documentation, by file name."""
 
 

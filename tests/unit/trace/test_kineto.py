@@ -177,6 +177,15 @@ class TestDialects:
         for row, recipe in zip(sorted(found.chips, key=lambda row: row.rank), straggling(4, 30.0, RECIPE), strict=True):
             assert close(answers(row.times), known(recipe))
 
+    def test_a_folder_may_hold_other_files(self, tmp_path: Path) -> None:
+        write(make(RECIPE), tmp_path / "a.json")
+        write({"model": "llama"}, tmp_path / "config.json")
+        line = read_timeline(tmp_path)
+        assert close(answers(breakdown(line).total), known(RECIPE))
+        assert "config.json" in line.about.warnings[0]
+        with pytest.raises(InputError, match="event list"):
+            read_timeline(tmp_path / "a.json", tmp_path / "config.json")
+
     def test_two_files_of_one_rank_are_told_apart(self, tmp_path: Path) -> None:
         one, two = (write(make(replace(RECIPE, world=2)), tmp_path / name) for name in ("a.json", "b.json"))
         line = read_timeline(one, two)
