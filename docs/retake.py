@@ -1,4 +1,4 @@
-"""Take the screens of the README and of some pages again: run each command of a `console` block and put its real output below it.
+"""Take the screens of the README and of some pages again: run the commands of each `console` block, show what they print.
 
     python docs/retake.py            rewrite the pages
     python docs/retake.py --check    fail when a screen no longer shows what the command prints

@@ -17,6 +17,7 @@ from ridgeline.trace.times import MISSING, NANOS, nanoseconds, unit_of
 
 Track = tuple[int | str, int | str]
 MOST_SPANS = 100_000_000
+LARGEST = 2**62  # of ids and sizes: what is beyond is no number of theirs
 _CONCRETE = ("conv", "attention", "flash", "sdpa")  # ops whose scalar operands change what they compute
 _FLOWS = frozenset("stf")
 
@@ -99,8 +100,9 @@ class Gathered:
             args = event.args
             if args is None:
                 continue
-            if args.correlation is not None:
-                correlation[place] = _whole(args.correlation)
+            link = args.correlation
+            if link is not None:
+                correlation[place] = link if type(link) is int and 0 < link < LARGEST else _whole(link)
             elif args.correlation_id is not None:
                 correlation[place] = _whole(args.correlation_id)
             if args.bytes is not None:
@@ -203,7 +205,7 @@ def _whole(value: Any) -> int:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
         return 0
-    return number if 0 <= number < 2**62 else 0
+    return number if 0 <= number < LARGEST else 0
 
 
 def _facts(args: Args) -> tuple[str, ...]:
