@@ -1,4 +1,4 @@
-"""Take the screens of the README and of some pages again: run the commands of each `console` block, show what they print.
+"""Take the screens of the README and of some pages again: run the commands of `console` blocks, show what they print.
 
     python docs/retake.py            rewrite the pages
     python docs/retake.py --check    fail when a screen no longer shows what the command prints
