@@ -12,10 +12,8 @@ from ridgeline.core.errors import InputError
 from ridgeline.cost.parameters import Calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.plan.schedules import ScheduleTable
 from ridgeline.sim.events import Simulated, simulate, timeline
 from ridgeline.sim.memory import memory_of
-from ridgeline.sim.passes import Comm
 from ridgeline.sim.pipeline import Slowdown, run_events
 from ridgeline.sim.pipeline_formula import closed_form, summarize
 from ridgeline.sim.predict import predict
@@ -84,49 +82,30 @@ def test_without_a_pipeline_events_are_the_prediction() -> None:
         assert simulated(made, contention=False).step_s == pytest.approx(predicted(made), rel=close), made.plan
 
 
-def test_with_a_pipeline_the_prediction_is_close_in_the_middle() -> None:
-    found = [simulated(made, contention=False).step_s / predicted(made) - 1 for made in scenarios(2, (2, 4, 8), 60)]
-    residuals = sorted(map(abs, found))
-    assert residuals[len(residuals) // 2] < 0.015
-    assert residuals[int(len(residuals) * 0.9)] < 0.10
+def even(made: Scenario) -> bool:
+    """Whether inner stages hold equal layers of one kind, every rank gets a microbatch, and nothing is offloaded."""
+    inner = made.placement[1:-1]
+    alike = len(set(inner)) <= 1 and len(made.model.blocks) == 1
+    return alike and made.microbatches >= made.plan.mesh.pp and not made.plan.offload.activations
 
 
-def test_with_a_pipeline_events_agree_with_the_closed_form_of_a_step() -> None:
-    """What is left: stages that differ, which the closed form takes by their mean, and exchanges longer than a step."""
-    found = [_against_formula(simulated(made, contention=False)) for made in scenarios(2, (2, 4, 8), 60)]
+def test_with_a_pipeline_events_agree_with_the_prediction() -> None:
+    """Within 2 %, 3 % for the schedules that go down and back up, where the exchange of two chunks overlaps."""
+    limits = {"zbv": 0.03, "dualpipe-v": 0.03}
+    found = [made for made in scenarios(2, (2, 4, 8), 90) if even(made)]
+    assert len(found) > 25
+    for made in found:
+        close = limits.get(made.plan.schedule.name, 0.02)
+        assert simulated(made, contention=False).step_s == pytest.approx(predicted(made), rel=close), made.plan
+
+
+def test_with_any_pipeline_events_are_near_the_prediction() -> None:
+    """Stages that differ count by mean and slowest; with fewer microbatches than stages there is no steady state."""
+    found = [simulated(made, contention=False).step_s / predicted(made) - 1 for made in scenarios(2, (2, 4, 8), 90)]
     residuals = sorted(map(abs, found))
-    assert sum(residuals) / len(residuals) < 0.005
+    assert sum(residuals) / len(residuals) < 0.008
     assert residuals[int(len(residuals) * 0.9)] < 0.02
-    assert residuals[-1] < 0.06
-
-
-def _against_formula(found: Simulated) -> float:
-    """Residual of events against the pipeline's closed form and the tail of the rank that has most of it."""
-    given, run = found.shared, found.run.pipeline.table
-    sizes = {"stages": run.stages, "chunks": run.chunks, "microbatches": run.microbatches}
-    summary = summarize(given.work, run.placement)
-    schedule = float(closed_form(run.name, **sizes, work=summary, send_blocks=given.send_blocks))
-    tails = []
-    for rank, own in enumerate(run.placement):
-        forward, inputs, weights = (
-            sum(getattr(given.work[stage], part) for stage in own)
-            for part in ("forward_s", "backward_input_s", "backward_weight_s")
-        )
-        split = run.name in ("zero-bubble-h1", "zbv", "dualpipe-v")
-        exchange = found.workload.exchange[rank]
-        tail = _exposed(exchange.reduce, weights if split else inputs + weights, run)
-        tails.append(tail + _exposed(exchange.gather, forward, run) + given.optimizer_s[rank])
-    return found.step_s / (schedule + max(tails) + found.workload.waiting_s) - 1
-
-
-def _exposed(comm: Comm, window: float, run: ScheduleTable) -> float:
-    """What is left of an exchange, chunk by chunk: the last chunk's part meets its own w / v of the window, all parts
-    together what a rank does from the first chunk's last turn on: w, or where chunks take turns of p microbatches
-    (p (v - 1) + 1) w / v."""
-    v, turns = run.chunks, run.stages if run.name == "interleaved" else 1
-    hidden = comm.seconds * comm.hidden
-    late = max(hidden / v - window / v, hidden - (turns * (v - 1) + 1) * window / v)
-    return comm.seconds * (1 - comm.hidden) + max(0.0, late)
+    assert residuals[-1] < 0.10
 
 
 def test_the_closed_form_times_the_stages_of_scenarios() -> None:

@@ -27,12 +27,13 @@ class Pattern:
 
     counts   a line each: for every rank all it holds, for every rank the mean of its inner virtual stages, then the
              first, the mean inner and the last virtual stage
-    rank     number of the first rank of each kind, which holds the most activations
+    rank     number of the first rank of each kind, which holds the most activations; `until` of the last one
     ends     whether a kind holds the first and the last virtual stage
     """
 
     counts: Array
     rank: Index
+    until: Index
     ends: NDArray[np.bool_]
 
 
@@ -55,13 +56,15 @@ def pattern_of(stages: Sequence[Sequence[int]], held: Sequence[Sequence[int]], *
     whole = np.array([counts[list(own)].sum(0) for own in held])
     inner = np.array([_mean(counts[[stage for stage in own if 0 < stage < last]]) for own in held])
     ends = np.array([(0 in own, last in own) for own in held])
-    rank = np.arange(len(held))
+    rank = until = np.arange(len(held))
     if distinct:
         key = np.concatenate([whole, inner, ends], axis=1)
-        rank = np.sort(np.unique(key, axis=0, return_index=True)[1])
+        _, first, which = np.unique(key, axis=0, return_index=True, return_inverse=True)
+        rank = np.sort(first)
+        until = np.array([np.flatnonzero(which == which[own])[-1] for own in rank])
     middle = _mean(counts[1:last]) if last > 1 else counts[0]
     lines = np.concatenate([whole[rank], inner[rank], [counts[0], middle, counts[last]]])
-    return Pattern(counts=lines, rank=rank, ends=ends[rank])
+    return Pattern(counts=lines, rank=rank, until=until, ends=ends[rank])
 
 
 def _mean(counts: Array) -> Array:
@@ -75,13 +78,18 @@ class Lines:
     rows      which rows these are
     counts    lines x sections where all rows share a pattern, otherwise lines x sections x rows
     sections  where the sections of each row stand: sections x rows
-    ranks     how many ranks a row has: the first so many lines are theirs, the next theirs without the ends
+    number    of the ranks in the pipeline: the first so many lines are theirs, the next theirs without the ends
     """
 
     rows: Index
     counts: Array
     sections: Index
-    ranks: int
+    number: Index
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of a row that are told apart."""
+        return len(self.number)
 
     def summed(self, values: Array) -> Array:
         """Columns by section added up to columns by line and row."""
@@ -93,7 +101,7 @@ class Lines:
 def lines_of(pattern: Pattern, places: Index, stride: int) -> Lines:
     """The lines of one pattern for rows whose first sections stand at these places, the next ones `stride` further."""
     sections = np.arange(pattern.counts.shape[1])[:, None] * stride + places
-    return Lines(rows=np.arange(len(places)), counts=pattern.counts, sections=sections, ranks=len(pattern.rank))
+    return Lines(rows=np.arange(len(places)), counts=pattern.counts, sections=sections, number=pattern.until)
 
 
 def scenario_lines(scenarios: Sequence[Scenario], programs: Sequence[Program]) -> tuple[Lines, ...]:
@@ -124,4 +132,6 @@ def _padded(items: Sequence[tuple[int, int, Pattern]], ranks: int) -> Lines:
         sections[:, place] = offset
         sections[:size, place] += np.arange(size)
     rows = np.array([row for row, _, _ in items])
-    return Lines(rows=rows, counts=counts[:, :, 0] if len(items) == 1 else counts, sections=sections, ranks=ranks)
+    return Lines(
+        rows=rows, counts=counts[:, :, 0] if len(items) == 1 else counts, sections=sections, number=np.arange(ranks)
+    )

@@ -33,6 +33,8 @@ Index = NDArray[np.int64]
 HIDDEN_COPY = 0.95  # share of copies to the host that can hide behind compute
 RING = 0.85  # share of a ring of keys and values that can hide behind attention
 SMOOTH = 10.0  # how sharply the slower of host and chip wins
+_SPLIT = [NAMES.index(name) for name in ("zero-bubble-h1", "zbv", "dualpipe-v")]  # weight gradients come when they can
+_LOOPED = NAMES.index("interleaved")
 CLASSES = ("matmul", "attention", "memory", "kernel", *AXES)
 
 
@@ -175,18 +177,23 @@ def beside(sections: Sections, runs: Runs, rows: Rows, *, by_class: bool = True)
     tp, cp, ep = (4 + index for index in range(len(AXES)))
     contention = at(rows.rates["contention"], cell)
     table = sections.seconds.copy()
-    for axis, switch, share in ((tp, runs.overlap_tp, "hidden_tp"), (ep, runs.overlap_moe, "hidden_moe")):
-        table[axis] *= 1 - at(switch, cell) * at(rows.rates[share], cell) * (1 - contention)
     table[cp] = exposed(table[cp], table[1], RING, contention)
+    window = table[: len(CLASSES) - len(AXES)].sum(0) + table[cp]
+    for axis, switch, share in ((ep, runs.overlap_moe, "hidden_moe"), (tp, runs.overlap_tp, "hidden_tp")):
+        table[axis] = exposed(table[axis], window, at(switch, cell) * at(rows.rates[share], cell), contention)
+        window = window + table[axis]
     busy = table.sum(0)
     gather = _gathered(sections, runs, rows, busy)
     away = sections.away * at(runs.offload / rows.machines.host, cell)
     copies = exposed(2 * away, busy.sum(0), HIDDEN_COPY, np.zeros(1))  # out and back; copy engines take no cores
     parts = np.empty((BY_CLASS + (len(TIMES) if by_class else 0), len(cell)))
     parts[ISSUE] = sections.issue_s
-    parts[FORWARD] = busy[0] + gather[0] + copies / 2
-    parts[INPUTS] = busy[1] + busy[3] + gather[1] + copies / 2
-    parts[WEIGHTS] = busy[2]
+    # copies are spread over all passes, what is gathered for the backward over its own, by their length
+    backward = np.maximum(busy[1:].sum(0), 1e-30)
+    each, again = copies / (busy[0] + backward), gather[1] / backward
+    parts[FORWARD] = busy[0] * (1 + each) + gather[0]
+    parts[INPUTS] = (busy[1] + busy[3]) * (1 + each + again)
+    parts[WEIGHTS] = busy[2] * (1 + each + again)
     parts[BUSY] = parts[FORWARD] + parts[INPUTS] + parts[WEIGHTS]
     parts[DENSE : EXPERT + 1] = sections.params[2:]
     if by_class:
@@ -272,11 +279,29 @@ def _paced(lines: Lines, parts: Array, runs: Runs, links: Links) -> Pace:
         send = collective_seconds(SEND, runs.boundary_bytes, runs.pp, runs.tp * runs.replicas, links)
         work = PathWork(first=first, inner=middle, last=last, slowest=slowest, send_s=send)
         still, moving = _schedules(work, runs, len(many), apart=len(parts) > BY_CLASS)
+        around, passed = _around(lines.number[:, None], (summed[:, -3], summed[:, -2]), runs)
+        alone = (around + runs.microbatches * held[BUSY]).max(0)
+        still = np.maximum(still, alone)
+        moving = np.maximum(moving, np.maximum(still, (passed * send + around + runs.microbatches * held[BUSY]).max(0)))
         bubble = np.maximum(still - runs.microbatches * columns[BUSY], 0.0)
         sends = np.maximum(moving - still, 0.0)
     trained = held[DENSE : EXPERT + 1]
     trained = trained[:, _most(trained[0] + trained[1]), many]
     return Pace(columns=columns, bubble_s=bubble, sends_s=sends, trained=trained)
+
+
+def _around(number: Index, ends: tuple[Array, Array], runs: Runs) -> tuple[Array, Array]:
+    """Seconds before a rank's first and after its last step, as far as others must run then; and sends on that way.
+
+    A microbatch comes down through the ranks before; where a rank's last step is a backward its gradient goes back up.
+    Paths through equal stages know this; of stages that differ they know the mean, so every rank is asked by itself.
+    `ends` are the columns of the first and of the mean inner stage.
+    """
+    first, inner = ends
+    way = first[FORWARD : WEIGHTS + 1, None] + np.maximum(number - 1.0, 0.0) * inner[FORWARD : WEIGHTS + 1, None]
+    split = np.isin(runs.schedule, _SPLIT)
+    back = np.where(split, 0.0, way[1] + way[2])
+    return np.where(number > 0, way[0] + back, 0.0), np.where(split, 1.0, 2.0) * number.astype(np.float64)
 
 
 def _stall(summed: Array, runs: Runs) -> None:
@@ -358,13 +383,21 @@ def exposed(spent: Array, window: Array, hidden: Array | float, contention: Arra
 def _exchange(runs: Runs, rows: Rows, dense: Array, expert: Array, columns: Array) -> Array:
     """Gradient reduction and weight gathering of the data-parallel ranks beyond what compute hides."""
     reduce, gather = (sum(parts, start=np.zeros(1)) for parts in exchanged(runs, rows.links, dense, expert))
-    forward, backward = columns[FORWARD], columns[INPUTS] + columns[WEIGHTS]
-    hidden, contention = rows.rates["hidden_dp"], rows.rates["contention"]
+    # a chunk's exchange begins when its last gradient is made: the last one's hides behind its own gradients, that of
+    # the others behind the chunks that follow, which interleaved runs for p microbatches each
+    chunk, after = 1 / runs.chunks, 1 - 1 / runs.chunks
+    often = np.where(runs.schedule == _LOOPED, runs.pp, 1.0)
+    split = np.isin(runs.schedule, _SPLIT)
+    backward = columns[INPUTS] + columns[WEIGHTS]
+    own = np.where(split, columns[WEIGHTS], backward)
 
-    def left(spent: Array, window: Array, overlapped: Array) -> Array:
-        return np.where(overlapped > 0, exposed(spent, window, hidden, contention), spent)
+    def left(spent: Array, own: Array, others: Array, overlapped: Array) -> Array:
+        able = rows.rates["hidden_dp"] * spent
+        late = np.maximum((able - own) * chunk, able - own * chunk - others * after * often)
+        return np.where(overlapped > 0, spent - able + np.maximum(rows.rates["contention"] * able, late), spent)
 
-    return left(reduce, backward, runs.overlap_grad) + left(gather, forward, runs.overlap_gather)
+    forward = columns[FORWARD]
+    return left(reduce, own, backward, runs.overlap_grad) + left(gather, forward, forward, runs.overlap_gather)
 
 
 def exchanged(runs: Runs, links: Links, dense: Array, expert: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
