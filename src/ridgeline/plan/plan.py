@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
 from ridgeline.core.errors import Problem, not_among
-from ridgeline.core.table import AtLeast, Count, Doc, Flat, Via
+from ridgeline.core.table import AtLeast, Count, Doc, Flat, Size, Via
 from ridgeline.plan.engine import OVERLAPS, RecomputeKind, Shard
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.schedules import SCHEDULES
@@ -44,7 +44,8 @@ class Recompute:
     kind    none, selective (the parts named), or full (a layer keeps only its input)
     parts   for selective: attention is the score part between projections, latent-up the projections out of a latent,
             alternate everything but attention and every second product
-    layers  how many layers of each virtual stage it applies to; absent: all
+    layers  how many layers of each virtual stage it applies to, from the stage's first: one number for all stages, or
+            one for each in model order; absent: all
     blocks  a kind by distinct block index of the model, where it differs
     """
 
@@ -52,8 +53,22 @@ class Recompute:
     parts: tuple[Literal["attention", "norm", "activation", "mlp", "moe", "mixer", "latent-up", "alternate"], ...] = (
         "attention",
     )
-    layers: Annotated[int | None, AtLeast(0)] = None
+    layers: Annotated[
+        Size | tuple[Size, ...] | None,
+        Doc("layers of each virtual stage it applies to: a number, or one for each stage"),
+    ] = None
+    rest: Annotated[RecomputeKind, Doc("what the layers beyond `layers` do")] = "none"
     blocks: Mapping[str, RecomputeKind] = field(default_factory=lambda: MappingProxyType({}))
+
+    def layers_of(self, stage: int, held: int) -> int:
+        """How many of the layers a virtual stage holds are computed again.
+
+        >>> Recompute(layers=(4, 0)).layers_of(0, 3), Recompute(layers=2).layers_of(1, 3), Recompute().layers_of(1, 3)
+        (3, 2, 3)
+        """
+        if self.layers is None:
+            return held
+        return min(held, self.layers if isinstance(self.layers, int) else self.layers[stage])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -315,6 +315,14 @@ def peak_bytes(held: Held, runs: Runs, widths: Widths) -> Array:
     return np.asarray((moments.weights + moments.optimizer + most).max(0))
 
 
+def moment_bytes(held: Held, runs: Runs, widths: Widths) -> Array:
+    """Bytes at each moment, moments x ranks x rows; linear in what `held` says of parameters, activations and layers."""
+    moments = _moments(held, runs, widths)
+    passing = [sum(moving, start=np.zeros(1)) for _, *moving in moments.parts]
+    there = [gradients + moved + _overhead(widths, moved) for (gradients, *_), moved in zip(moments.parts, passing)]
+    return np.asarray(moments.weights + moments.optimizer + np.array(np.broadcast_arrays(*there)))
+
+
 def peaks_of(held: Held, runs: Runs, widths: Widths) -> Peaks:
     """The worst moment of every rank, by kind."""
     moments = _moments(held, runs, widths)
