@@ -46,6 +46,7 @@ class Recompute:
             alternate everything but attention and every second product
     layers  how many layers of each virtual stage it applies to, from the stage's first: one number for all stages, or
             one for each in model order; absent: all
+    rest    what the layers beyond those do: none, or selective with the same parts where kind is full
     blocks  a kind by distinct block index of the model, where it differs
     """
 
@@ -69,6 +70,20 @@ class Recompute:
         if self.layers is None:
             return held
         return min(held, self.layers if isinstance(self.layers, int) else self.layers[stage])
+
+    def __str__(self) -> str:
+        """
+        >>> str(Recompute(kind="full", layers=(2, 0), rest="selective")), str(Recompute(kind="full", layers=3))
+        ('full (2 0 layers by stage, selective in the rest)', 'full (3 layers of each stage)')
+        """
+        if self.layers is None:
+            return self.kind
+        count = (
+            f"{self.layers} layers of each stage"
+            if isinstance(self.layers, int)
+            else f"{' '.join(map(str, self.layers))} layers by stage"
+        )
+        return f"{self.kind} ({count}{f', {self.rest} in the rest' if self.rest != 'none' else ''})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from ridgeline.search.layouts import Array, Index, Layouts, Table, joined
 from ridgeline.sim.step import BUSY
 
-PACES = 12  # tried at once for every policy
-ROUNDS = 2  # of paces, each between two of the round before
-ALL_PAIRS = 16  # virtual stages up to which every move of a layer is tried
+PACES = 24  # tried at once for every policy
+ALL_PAIRS = 12  # virtual stages up to which every move of a layer is tried
+ENOUGH = 6  # paces of a policy that place all layers and are looked at
 TWO_AT_ONCE = 6  # virtual stages up to which two layers move at once
 TRIED = 64  # moves of a round that get their recompute worked out
 MOVES = 40  # rounds of polishing at most
@@ -66,19 +66,11 @@ def filled(table: Table, policies: Index, budget_bytes: float) -> Layouts:
     low = ((layers.rest[0].sum(1) + ends.sum(1)) / table.ranks)[policies] * 0.95
     high = ((np.maximum(layers.again, layers.rest)[0].sum(1) + ends.sum(1)) / table.ranks)[policies] * 1.6
     high = np.maximum(high, ends.max(1)[policies] * 1.05)
-    found: list[Layouts] = []
-    for _ in range(ROUNDS):
-        pace = low[:, None] * (high / low)[:, None] ** (np.arange(1, PACES + 1) / PACES)
-        layouts, complete = _filled(table, layers, np.repeat(policies, PACES), pace.ravel(), budget_bytes)
-        found.append(layouts.at(np.flatnonzero(complete)))
-        done = complete.reshape(len(policies), PACES)
-        some = np.flatnonzero(done.any(1))
-        if not len(some):
-            break
-        first = done[some].argmax(1)
-        low = np.where(first > 0, pace[some, np.maximum(first - 1, 0)], low[some])
-        high, policies = pace[some, first], policies[some]
-    return joined(found)
+    pace = low[:, None] * (high / low)[:, None] ** (np.arange(1, PACES + 1) / PACES)
+    layouts, complete = _filled(table, layers, np.repeat(policies, PACES), pace.ravel(), budget_bytes)
+    done = complete.reshape(len(policies), PACES)
+    first = np.maximum.accumulate(done, axis=1).cumsum(1)  # 1 at the smallest pace that is enough, 2 at the next
+    return layouts.at(np.flatnonzero(complete & (first.ravel() <= ENOUGH)))
 
 
 def _filled(
@@ -182,9 +174,7 @@ def polished(
     return one
 
 
-def _around(
-    table: Table, one: Layouts, step_s: float, moved: Layouts, policies: Index, budget_bytes: float
-) -> Layouts:
+def _around(table: Table, one: Layouts, step_s: float, moved: Layouts, policies: Index, budget_bytes: float) -> Layouts:
     """Neighbours worth trying: the most promising moves and other policies, with the recompute they need."""
     if len(moved):
         guess = table.step_s(moved)

@@ -24,7 +24,7 @@ from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.batch import batch_of
 from ridgeline.sim.lines import Lines, Pattern, held_by_rank, pattern_of
-from ridgeline.sim.memory import Held, Needs, moment_bytes, needs_of, widths_of
+from ridgeline.sim.memory import Held, Needs, Widths, moment_bytes, needs_of, widths_of
 from ridgeline.sim.run import Runs, runs_of
 from ridgeline.sim.step import Rows, Sections, beside, paced, price_slots, rows_of, step_of
 
@@ -49,7 +49,9 @@ def recomputes_of(plan: Plan) -> tuple[Recompute, ...]:
     able, own = ENGINES[plan.engine].supports, plan.recompute
     kinds: list[Recompute] = [replace(own, layers=0), Recompute(layers=0)]
     pairs: list[tuple[RecomputeKind, RecomputeKind]] = [("selective", "none"), ("full", "none"), ("full", "selective")]
-    parts = [own.parts, ("attention", "activation")] if own.parts == ("attention",) else [own.parts]
+    parts = [own.parts]
+    if own.parts == ("attention",):
+        parts.append(("attention", "activation"))
     for kind, rest in pairs:
         if kind in able.recompute and rest in ("none", *able.recompute):
             every = parts if "selective" in (kind, rest) else parts[:1]
@@ -87,7 +89,9 @@ class Layouts:
 
 def joined(layouts: Sequence[Layouts]) -> Layouts:
     """All rows of several."""
-    return Layouts(**{item.name: np.concatenate([getattr(one, item.name) for one in layouts]) for item in fields(Layouts)})
+    return Layouts(
+        **{item.name: np.concatenate([getattr(one, item.name) for one in layouts]) for item in fields(Layouts)}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +100,7 @@ class Table:
 
     parts, bytes   what `sim.step` and `sim.memory` add up: policy after policy, `kinds` sections each
     work       bytes the backward of a section takes for itself
-    slopes     moments x (columns of `bytes`, work, always) x ranks x policies: memory is the largest of these linear forms
+    slopes     moments x (columns of `bytes`, work, always) x ranks x policies: a peak is the largest of linear forms
     before     how many layers of each distinct block stand before a layer of the model
     fixed      sections that stand in a virtual stage whatever layers it holds
     adds       lines x virtual stages: how `sim.lines` adds stages up
@@ -162,7 +166,8 @@ class Table:
     def busy_s(self, layouts: Layouts) -> Array:
         """Seconds of a microbatch by rank and layout, waiting for the host left out."""
         lines = self.lines(layouts, ranks_only=True)
-        return lines.summed(self.parts[:1])[0]
+        busy: Array = lines.summed(self.parts[:1])[0]
+        return busy
 
     def peaks(self, layouts: Layouts) -> Array:
         """Peak bytes by rank and layout."""
@@ -176,7 +181,7 @@ class Table:
     def peak(self, sums: Array, policy: Index, rank: int | slice = slice(None)) -> Array:
         """Peak bytes of ranks that hold so much: `sums` are the columns of `bytes` and then work, by rank and row."""
         slopes = self.slopes[:, :, rank][..., policy]
-        most = slopes[0, -1] + np.einsum("c...,c...->...", slopes[0, :-1], sums)
+        most: Array = slopes[0, -1] + np.einsum("c...,c...->...", slopes[0, :-1], sums)
         for other in slopes[1:]:
             np.maximum(most, other[-1] + np.einsum("c...,c...->...", other[:-1], sums), out=most)
         return most
@@ -198,7 +203,7 @@ class Table:
             return Layouts(held=held, again=again, policy=policy)
 
         def fits(level: Index) -> NDArray[np.bool_]:
-            return np.asarray(self.peaks(of(level)).T <= budget_bytes)
+            return np.asarray(budget_bytes >= self.peaks(of(level)).T)
 
         low = np.zeros_like(most)
         done = fits(low)
@@ -306,7 +311,7 @@ def _before(order: Sequence[int], blocks: int) -> Index:
 
 def _adds(stages: Sequence[Sequence[int]], many: int) -> Array:
     """How `pattern_of` makes lines of stages, as a matrix: what it makes of stages that hold one thing each."""
-    return pattern_of(np.eye(many).tolist(), stages).counts
+    return pattern_of(np.eye(many, dtype=np.int64).tolist(), stages).counts
 
 
 def _repeated(priced: Sections, times: int, kinds: int) -> Sections:

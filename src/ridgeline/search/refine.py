@@ -1,4 +1,4 @@
-"""Turn a complete plan into a better one of the same mesh: stage boundaries, recompute by stage, offload, under a budget.
+"""Turn a complete plan into a better one on the same mesh: stage boundaries, recompute by stage, offload, in a budget.
 
     recompute    where the layers are, the least recompute with which every rank fits
     boundaries   layers moved to ranks that have time and memory for them, and recompute with them
@@ -21,14 +21,15 @@ from ridgeline.cost.parameters import Calibration
 from ridgeline.plan.placement import balanced
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.filling import TWO_AT_ONCE, best, every, filled, polished
+from ridgeline.search.filling import ALL_PAIRS, TWO_AT_ONCE, best, every, filled, polished
 from ridgeline.search.layouts import Array, Index, Layouts, Table, joined, table_of
 from ridgeline.sim.events import timeline
 from ridgeline.sim.memory import capacity_of
 from ridgeline.sim.predict import default_calibration, predict
 from ridgeline.sim.prediction import Impossible, Prediction
 
-STARTS = 3  # layouts that are polished
+STARTS = 2  # layouts that are polished; of few stages FEW times as many
+FEW = 6
 REFINED = 3  # plans of a shortlist that are refined
 PROMISING = 1.05  # a layout slower than this times the best is not polished
 ROUNDING = 1e-12  # relative difference that means nothing
@@ -169,7 +170,10 @@ class _Search:
 
 def _recomputed(search: _Search, now: Layouts) -> Found:
     """Other recompute where the layers are."""
-    return search.down(joined([now, search.least(now.held, search.own)]), search.own, 1, move=False)
+    both = joined([now, search.least(now.held, search.own)])
+    if len(search.table.fixed) > ALL_PAIRS:
+        return best(search.table, both, search.budget_bytes)
+    return search.down(both, search.own, 1, move=False)
 
 
 def _placed(search: _Search, now: Layouts) -> Found:
@@ -182,7 +186,7 @@ def _placed(search: _Search, now: Layouts) -> Found:
     made = filled(table, search.own, search.budget_bytes)
     both = np.unique(np.concatenate([made.policy[:, None], made.held], axis=1), axis=0)
     needed = table.least(both[:, 1:], both[:, 0], search.budget_bytes)
-    starts = 4 * STARTS if stages <= TWO_AT_ONCE else STARTS
+    starts = FEW * STARTS if stages <= TWO_AT_ONCE else STARTS
     return search.down(joined([now, search.least(some, search.own), needed]), search.own, starts)
 
 

@@ -316,10 +316,12 @@ def peak_bytes(held: Held, runs: Runs, widths: Widths) -> Array:
 
 
 def moment_bytes(held: Held, runs: Runs, widths: Widths) -> Array:
-    """Bytes at each moment, moments x ranks x rows; linear in what `held` says of parameters, activations and layers."""
+    """Bytes at each moment, moments x ranks x rows; linear in parameters, activations and workspace of `held`."""
     moments = _moments(held, runs, widths)
-    passing = [sum(moving, start=np.zeros(1)) for _, *moving in moments.parts]
-    there = [gradients + moved + _overhead(widths, moved) for (gradients, *_), moved in zip(moments.parts, passing)]
+    there = []
+    for gradients, *moving in moments.parts:
+        passing = sum(moving, start=np.zeros(1))
+        there.append(gradients + passing + _overhead(widths, passing))
     return np.asarray(moments.weights + moments.optimizer + np.array(np.broadcast_arrays(*there)))
 
 
