@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 from ridgeline.search.layouts import Array, Index, Layouts, Table, joined
 from ridgeline.sim.step import BUSY
 
-PACES = 24  # tried at once for every policy
+PACES = 16  # tried at once for every policy
 ALL_PAIRS = 12  # virtual stages up to which every move of a layer is tried
+NEAR = 9  # layers around the mean of a stage of which every number is tried
+SPREAD = 12  # numbers of recomputed layers tried of a stage
 ENOUGH = 6  # paces of a policy that place all layers and are looked at
 TWO_AT_ONCE = 6  # virtual stages up to which two layers move at once
 TRIED = 64  # moves of a round that get their recompute worked out
@@ -112,13 +114,27 @@ def _filled(
 def _choices(most: int) -> tuple[Index, Array]:
     """Layers held and recomputed, most layers and least recompute first; and which of the next layers run how.
 
+    Of long stages not every number is tried: all around half the most, and some between.
+
     >>> pairs, choices = _choices(1)
     >>> pairs.tolist(), choices.T.tolist()
     ([[1, 0], [1, 1], [0, 0]], [[0.0, 1.0], [1.0, 0.0], [0.0, 0.0]])
+    >>> len(_choices(126)[0])
+    339
     """
-    pairs = np.array([(held, again) for held in range(most, -1, -1) for again in range(held + 1)])
+    near = range(max(0, most // 2 - NEAR), min(most, most // 2 + NEAR) + 1)
+    numbers = sorted({*near, *_spread(most, NEAR)}, reverse=True)
+    pairs = np.array([(held, again) for held in numbers for again in _spread(held, SPREAD)])
     place, (held, again) = np.arange(most)[:, None], pairs.T
     return pairs, np.concatenate([place < again, (place >= again) & (place < held)]).astype(np.float64)
+
+
+def _spread(most: int, steps: int) -> list[int]:
+    """
+    >>> _spread(3, 12), _spread(40, 4)
+    ([0, 1, 2, 3], [0, 10, 20, 30, 40])
+    """
+    return sorted({round(most * step / min(steps, most)) for step in range(min(steps, most) + 1)}) if most else [0]
 
 
 def every(layers: int, stages: int) -> Index:

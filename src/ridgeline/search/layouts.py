@@ -26,13 +26,14 @@ from ridgeline.sim.batch import batch_of
 from ridgeline.sim.lines import Lines, Pattern, held_by_rank, pattern_of
 from ridgeline.sim.memory import Held, Needs, Widths, moment_bytes, needs_of, widths_of
 from ridgeline.sim.run import Runs, runs_of
-from ridgeline.sim.step import Rows, Sections, beside, paced, price_slots, rows_of, step_of
+from ridgeline.sim.step import BY_CLASS, CLASSES, Rows, Sections, beside, paced, price_slots, rows_of, step_of
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 SHARES = tuple(eighth / 8 for eighth in range(9))  # of activations, that may be offloaded
 
 
+COLUMNS = BY_CLASS + CLASSES.index("kernel") + 1  # of parts: as many as it takes to tell sends and stalls apart
 PROBE = float(BINARY["Ti"])  # bytes and parameters with which memory is asked for its slopes
 
 
@@ -251,7 +252,7 @@ def table_of(scenario: Scenario, calibration: Calibration) -> Table:
     return Table(
         scenario=scenario,
         policies=policies,
-        parts=beside(sections, by_policy, rows),
+        parts=beside(sections, by_policy, rows)[:COLUMNS],
         bytes=np.concatenate([sections.params[:3], np.concatenate([need.kept.sum(0) for need in needs])[None]]),
         work=np.concatenate([need.layer for need in needs]),
         slopes=_slopes(needs, pattern, by_policy, widths_of(shape, scenario)),

@@ -31,6 +31,7 @@ from ridgeline.sim.prediction import Impossible, Prediction
 STARTS = 2  # layouts that are polished; of few stages FEW times as many
 FEW = 6
 REFINED = 3  # plans of a shortlist that are refined
+FINALISTS = 6  # layouts of a step that events choose among
 PROMISING = 1.05  # a layout slower than this times the best is not polished
 ROUNDING = 1e-12  # relative difference that means nothing
 
@@ -158,21 +159,21 @@ class _Search:
         return self.table.least(each, np.tile(policies, many), self.budget_bytes)
 
     def down(self, layouts: Layouts, policies: Index, most: int, *, move: bool = True) -> Found:
-        """The best of some layouts, each moved downhill, fastest first, with their steps."""
-        firsts, steps = best(self.table, layouts, self.budget_bytes, most)
-        near = np.flatnonzero(steps <= steps[:1] * PROMISING)
+        """Some layouts, the best `most` of them moved downhill, fastest first, with their steps."""
+        firsts, steps = best(self.table, layouts, self.budget_bytes, max(most, FINALISTS))
+        near = np.flatnonzero(steps[:most] <= steps[:1] * PROMISING)
         ends = [
             polished(self.table, firsts.at(np.array([row])), float(steps[row]), policies, self.budget_bytes, move=move)
             for row in near
         ]
-        return best(self.table, joined([*ends, firsts]), self.budget_bytes, most)
+        return best(self.table, joined([*ends, firsts]), self.budget_bytes, max(most, FINALISTS))
 
 
 def _recomputed(search: _Search, now: Layouts) -> Found:
     """Other recompute where the layers are."""
     both = joined([now, search.least(now.held, search.own)])
     if len(search.table.fixed) > ALL_PAIRS:
-        return best(search.table, both, search.budget_bytes)
+        return best(search.table, both, search.budget_bytes, FINALISTS)
     return search.down(both, search.own, 1, move=False)
 
 
