@@ -59,6 +59,7 @@ bench: $(VENV)/.test
 	$(PY) benchmarks/describe.py
 	$(PY) benchmarks/predict.py
 	$(PY) benchmarks/trace.py
+	$(PY) benchmarks/refine.py
 
 fit: $(VENV)/.test  # derive the shipped parameters and accuracy tables again: five minutes
 	$(VENV)/bin/ridgeline fit

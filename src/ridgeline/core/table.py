@@ -294,6 +294,9 @@ class _Decoder:
                 return self.choice(tag, tuple(tagged), _join(path, "kind"))
             return self.record(cast(type, found), value, path)
         scalars = [option for option in options if not is_dataclass(option)]
+        suited = [option for option in scalars if _suits(option, value)]
+        if len(suited) == 1:
+            return self.any(suited[0], value, path, marks)
         for option in scalars:
             attempt = _Decoder([])
             decoded = attempt.any(option, value, path, marks)
@@ -369,6 +372,15 @@ def _tags(kind: type) -> tuple[str, ...]:
     """The `kind` values that select this dataclass in a union."""
     hint = hints(kind).get("kind")
     return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def _suits(hint: Any, value: object) -> bool:
+    """Whether a value is of the right sort for an option of a union, right or wrong in detail."""
+    if get_origin(hint) is Annotated:
+        return _suits(hint.__origin__, value)
+    if isinstance(value, (list, tuple)):
+        return get_origin(hint) is tuple
+    return hint in (int, float) and isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _words(hint: Any) -> str:

@@ -22,8 +22,7 @@ def lower(scenario: Scenario) -> Program:
 def sections_of(shape: Shape) -> tuple[Section, ...]:
     """Embedding, head, distinct blocks, prediction blocks.
 
-    Where recompute stops after some layers each block
-    stands twice: as recompute says, and as it runs without.
+    Where recompute stops after some layers each block stands twice: as recompute says, and as the rest runs.
     """
     model, plan = shape.model, shape.recompute
     made = [lower_embedding(shape), lower_head(shape)]
@@ -31,7 +30,7 @@ def sections_of(shape: Shape) -> tuple[Section, ...]:
         kind: RecomputeKind = plan.blocks.get(str(index), plan.kind)
         made.append(replace(lower_block(shape, block, kind), name=f"block {index}"))
         if plan.layers is not None:
-            made.append(replace(lower_block(shape, block, "none"), name=f"block {index}, kept"))
+            made.append(replace(lower_block(shape, block, plan.rest), name=f"block {index}, rest"))
     if model.mtp is not None:
         made.append(replace(lower_block(shape, model.mtp.block, plan.kind), name="prediction block"))
     if _sees(shape):
@@ -45,15 +44,15 @@ def _sees(shape: Shape) -> bool:
 
 def stages_of(shape: Shape, placement: Sequence[int], sections: int) -> tuple[tuple[int, ...], ...]:
     """How often each section stands in each virtual stage, for layers placed so many to a stage."""
-    model, limit = shape.model, shape.recompute.layers
+    model, plan = shape.model, shape.recompute
     stages: list[tuple[int, ...]] = []
-    layer, each, sees = 0, 1 if limit is None else 2, _sees(shape)
+    layer, each, sees = 0, 1 if plan.layers is None else 2, _sees(shape)
     for stage, held in enumerate(placement):
         counts = [0] * sections
         counts[0] = int(stage == 0)
+        again = plan.layers_of(stage, held)
         for place in range(held):
-            again = limit is None or place < limit
-            counts[2 + each * model.order[layer] + (0 if again else 1)] += 1
+            counts[2 + each * model.order[layer] + (place >= again)] += 1
             layer += 1
         if stage == len(placement) - 1:
             depth = model.mtp.depth if model.mtp else 0

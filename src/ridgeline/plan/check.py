@@ -204,9 +204,28 @@ def blocks(scenario: Scenario) -> Iterator[Problem]:
             yield Problem(path=f"plan.recompute.blocks.{name}", given=repr(name), expected=expected)
 
 
+def recomputed(scenario: Scenario) -> Iterator[Problem]:
+    """Recompute by stage has a number for every virtual stage, none above the layers it holds."""
+    plan = scenario.plan
+    layers = plan.recompute.layers
+    if layers is None or isinstance(layers, int):
+        return
+    if len(layers) != plan.virtual_stages:
+        expected = f"a number for each of {plan.virtual_stages} virtual stages (pp x chunks), or one for all"
+        yield Problem(path="plan.recompute.layers", given=f"{len(layers)} numbers", expected=expected)
+        return
+    if len(plan.placement) not in (0, plan.virtual_stages) or plan.virtual_stages > scenario.model.layers + 2:
+        return  # already told by `pipeline`
+    for stage, (again, held) in enumerate(zip(layers, scenario.placement, strict=True)):
+        if again > held:
+            expected = f"at most the {held} layers of this stage"
+            yield Problem(path=f"plan.recompute.layers[{stage}]", given=str(again), expected=expected)
+
+
 Rule = Callable[[Scenario], Iterable[Problem]]
 RULES: tuple[Rule, ...] = (
     ranks, tensor, experts, context, batch, pipeline, sharding, precision, engine, blocks,
+    recomputed,
 )  # fmt: skip
 
 

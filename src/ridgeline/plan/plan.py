@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
 from ridgeline.core.errors import Problem, not_among
-from ridgeline.core.table import AtLeast, Count, Doc, Flat, Via
+from ridgeline.core.table import AtLeast, Count, Doc, Flat, Size, Via
 from ridgeline.plan.engine import OVERLAPS, RecomputeKind, Shard
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.schedules import SCHEDULES
@@ -44,7 +44,9 @@ class Recompute:
     kind    none, selective (the parts named), or full (a layer keeps only its input)
     parts   for selective: attention is the score part between projections, latent-up the projections out of a latent,
             alternate everything but attention and every second product
-    layers  how many layers of each virtual stage it applies to; absent: all
+    layers  how many layers of each virtual stage it applies to, from the stage's first: one number for all stages, or
+            one for each in model order; absent: all
+    rest    what the layers beyond those do: none, or selective with the same parts where kind is full
     blocks  a kind by distinct block index of the model, where it differs
     """
 
@@ -52,8 +54,36 @@ class Recompute:
     parts: tuple[Literal["attention", "norm", "activation", "mlp", "moe", "mixer", "latent-up", "alternate"], ...] = (
         "attention",
     )
-    layers: Annotated[int | None, AtLeast(0)] = None
+    layers: Annotated[
+        Size | tuple[Size, ...] | None,
+        Doc("layers of each virtual stage it applies to: a number, or one for each stage"),
+    ] = None
+    rest: Annotated[RecomputeKind, Doc("what the layers beyond `layers` do")] = "none"
     blocks: Mapping[str, RecomputeKind] = field(default_factory=lambda: MappingProxyType({}))
+
+    def layers_of(self, stage: int, held: int) -> int:
+        """How many of the layers a virtual stage holds are computed again.
+
+        >>> Recompute(layers=(4, 0)).layers_of(0, 3), Recompute(layers=2).layers_of(1, 3), Recompute().layers_of(1, 3)
+        (3, 2, 3)
+        """
+        if self.layers is None:
+            return held
+        return min(held, self.layers if isinstance(self.layers, int) else self.layers[stage])
+
+    def __str__(self) -> str:
+        """
+        >>> str(Recompute(kind="full", layers=(2, 0), rest="selective")), str(Recompute(kind="full", layers=3))
+        ('full (2 0 layers by stage, selective in the rest)', 'full (3 layers of each stage)')
+        """
+        if self.layers is None:
+            return self.kind
+        count = (
+            f"{self.layers} layers of each stage"
+            if isinstance(self.layers, int)
+            else f"{' '.join(map(str, self.layers))} layers by stage"
+        )
+        return f"{self.kind} ({count}{f', {self.rest} in the rest' if self.rest != 'none' else ''})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -313,7 +313,7 @@ def scenario(sheet: Sheet) -> RenderableType:
         ),
         ("layers by stage", " ".join(map(str, sheet["placement"])) if plan["mesh"]["pp"] > 1 else ""),
         ("sharding", plan["sharding"]["shard"]),
-        ("recompute", plan["recompute"]["kind"]),
+        ("recompute", sheet["recompute"]),
         ("precision", plan["precision"]["compute"]),
         ("engine", plan["engine"]),
     )

@@ -79,7 +79,7 @@ def _title(scenario: Scenario) -> Sheet:
         "microbatches": scenario.microbatches,
         "mesh": {axis: degree for axis, degree in plain(mesh).items() if degree > 1},
         "shard": scenario.plan.sharding.shard,
-        "recompute": scenario.plan.recompute.kind,
+        "recompute": str(scenario.plan.recompute),
         "precision": scenario.plan.precision.compute.id,
         "engine": scenario.plan.engine,
     }

@@ -290,5 +290,6 @@ def scenario_sheet(scenario: Scenario) -> Sheet:
         "plan": plain(plan),
         "microbatches": scenario.microbatches,
         "placement": list(scenario.placement),
+        "recompute": str(plan.recompute),
         "assumptions": list(scenario.assumptions),
     }

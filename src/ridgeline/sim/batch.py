@@ -109,7 +109,8 @@ def _params(held: Array) -> Array:
 def _table(values: Sequence[tuple[Num, ...]], width: int, many: int) -> Array:
     """One row per field; the entries of each op stand side by side."""
     if many == 1:
-        return np.array(values, dtype=np.float64).reshape(-1, width).T.copy()
+        flat = [[float(value) for value in fields] for fields in values]
+        return np.array(flat, dtype=np.float64).reshape(-1, width).T.copy()
     table = np.empty((width, len(values), many))
     for place, fields in enumerate(values):
         for row, value in enumerate(fields):

@@ -353,6 +353,16 @@ def peak_bytes(held: Held, runs: Runs, widths: Widths, host: float = float("inf"
     return np.where((moments.away > host).any(0), np.inf, peak)
 
 
+def moment_bytes(held: Held, runs: Runs, widths: Widths) -> Array:
+    """Bytes at each moment, moments x ranks x rows; linear in parameters, activations and workspace of `held`."""
+    moments = _moments(held, runs, widths)
+    there = []
+    for gradients, *moving in moments.parts:
+        passing = sum(moving, start=np.zeros(1))
+        there.append(gradients + passing + _overhead(widths, passing))
+    return np.asarray(moments.weights + moments.optimizer + np.array(np.broadcast_arrays(*there)))
+
+
 def peaks_of(held: Held, runs: Runs, widths: Widths) -> Peaks:
     """The worst moment of every rank, by kind."""
     moments = _moments(held, runs, widths)

@@ -212,7 +212,7 @@ def _layers(given: Drawn) -> list[list[tuple[str, int]]]:
         order = [name for name in ("embedding", "vision") for _ in range(left.pop(name, 0))]
         for _ in range(held):
             block = f"block {model.order[layer]}"
-            name = block if left.get(block) else f"{block}, kept"
+            name = block if left.get(block) else f"{block}, rest"
             left[name] -= 1
             order.append(name)
             layer += 1

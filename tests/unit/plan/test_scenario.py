@@ -142,6 +142,10 @@ def test_a_string_below_another_key_is_not_swallowed() -> None:
         (BASE, ["plan.precision=nvfp4"], "plan.precision"),  # Hopper has no 4-bit peak
         (BASE, ["plan.engine=megatorn"], "plan.engine"),
         (BASE, ["plan.recompute.blocks.7=full"], "plan.recompute.blocks.7"),
+        (BASE, ["plan.recompute.layers=[4, 4, 4]"], "plan.recompute.layers"),  # two stages
+        (BASE, ["plan.recompute.layers=[4, 17]"], "plan.recompute.layers[1]"),  # a stage holds 16
+        (BASE, ["plan.recompute.layers=[4, -1]"], "plan.recompute.layers[1]"),
+        (BASE, ["plan.recompute.layers=-1"], "plan.recompute.layers"),
         (BASE, ["workload.tokens_per_batch=8192"], "workload.global_batch"),  # both given
     ],
 )  # fmt: skip
@@ -162,6 +166,8 @@ def test_every_rule_has_a_case(table: dict[str, Any], settings: list[str], path:
         (MOE, ["plan.ep=4", "plan.etp=2"]),
         (BASE, ["plan.precision=nvfp4", "chip.peak.fp4=4 PFLOP/s"]),
         (BASE, ["plan.schedule=dualpipe-v"]),
+        (BASE, ["plan.recompute.layers=[4, 0]"]),
+        (BASE, ["plan.recompute.layers=99"]),  # one number for all stages may be more than one holds
     ],
 )
 def test_what_is_not_required_is_accepted(table: dict[str, Any], settings: list[str]) -> None:
@@ -275,7 +281,16 @@ def test_schema_accepts_what_is_read_and_refuses_what_is_not() -> None:
     with EXAMPLE.open("rb") as stream:
         jsonschema.validate(tomllib.load(stream), made)
     jsonschema.validate(BASE, made)
-    for wrong in ({**BASE, "plann": {}}, {**BASE, "plan": {"tpp": 2}}, {**BASE, "plan": {"tp": 0}}, {"model": "x"}):
+    for layers in (3, [3, 0]):
+        jsonschema.validate({**BASE, "plan": {"recompute": {"kind": "full", "layers": layers}}}, made)
+    negative = {**BASE, "plan": {"recompute": {"kind": "full", "layers": [3, -1]}}}
+    for wrong in (
+        negative,
+        {**BASE, "plann": {}},
+        {**BASE, "plan": {"tpp": 2}},
+        {**BASE, "plan": {"tp": 0}},
+        {"model": "x"},
+    ):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, made)
 

@@ -88,8 +88,18 @@ def test_selective_recompute_runs_attention_again() -> None:
 def test_recompute_of_some_layers_only() -> None:
     made = lower(scenario(BASE, ["plan.recompute.kind=full", "plan.recompute.layers=3"]))
     names = [section.name for section in made.sections]
-    assert names == ["embedding", "head", "block 0", "block 0, kept"]
+    assert names == ["embedding", "head", "block 0", "block 0, rest"]
     assert made.stages == ((1, 0, 3, 13), (0, 1, 3, 13))
+
+
+def test_recompute_by_stage_and_of_the_rest() -> None:
+    made = lower(
+        scenario(BASE, ["plan.recompute.kind=full", "plan.recompute.layers=[5, 0]", "plan.recompute.rest=selective"])
+    )
+    assert made.stages == ((1, 0, 5, 11), (0, 1, 0, 16))
+    again, rest = made.sections[2:4]
+    assert again.recompute == again.forward
+    assert [op.label for op in rest.recompute] == ["attention"]
 
 
 def test_context_ring_and_exchange() -> None:
