@@ -162,22 +162,26 @@ def _compared(sheet: Sheet) -> Iterable[RenderableType]:
     fitting = [row for row in rows if "step_time_s" in row]
     first = min(fitting, key=lambda row: row["chips"]) if fitting else None
     names = ["system", "step", "tokens/s", "efficiency", "MFU", "memory", "USD/M tokens", "days", "USD", "plan"]
-    shown = [name for name in names if name not in ("days", "USD") or any("run" in row for row in rows)]
+    sized = len({row["chips"] for row in rows}) > 1
+    absent = {"efficiency"} if not sized else set()
+    absent |= set() if any("run" in row for row in rows) else {"days", "USD"}
+    shown = [name for name in names if name not in absent]
     several = len({row["engine"] for row in rows}) > 1
     table = _table(*shown, *(["engine"] if several else []), right=shown[1:-1])
     for row in rows:
-        cells = _row(row, first)
+        cells = _row(row)
         style = "bold green" if row["chosen"] else ""
         table.add_row(*(cells[name] for name in shown), *([row["engine"]] if several else []), style=style)
     yield table
-    yield Text("efficiency: tokens/s/chip over those of the smallest that fits", style="dim")
+    if sized:
+        yield Text("efficiency: tokens/s/chip over those of the same chip's smallest system that fits", style="dim")
     if first and len({row["chips"] for row in fitting}) > 2:
         yield from _curve(fitting, first)
     yield from (Text.assemble("  - ", clean(note), style="dim") for note in sheet["skipped"])
 
 
-def _row(row: Sheet, first: Sheet | None) -> dict[str, str]:
-    if "step_time_s" not in row or first is None:
+def _row(row: Sheet) -> dict[str, str]:
+    if "step_time_s" not in row:
         reason = "nothing fits" if row["considered"] else "nothing can be laid out"
         return {"system": row["system"], "plan": reason} | dict.fromkeys(
             ("step", "tokens/s", "efficiency", "MFU", "memory", "USD/M tokens", "days", "USD"), DASH
@@ -188,7 +192,7 @@ def _row(row: Sheet, first: Sheet | None) -> dict[str, str]:
         "system": row["system"],
         "step": format_quantity(row["step_time_s"], "s"),
         "tokens/s": format_count(row["tokens_per_s"]),
-        "efficiency": f"{row['tokens_per_s_per_chip'] / first['tokens_per_s_per_chip']:.0%}",
+        "efficiency": f"{row['efficiency']:.0%}",
         "MFU": f"{row['mfu']:.1%}",
         "memory": f"{gib(row['peak_memory_bytes'])} of {gib(row['capacity_bytes'])}",
         "USD/M tokens": DASH if row["cost_usd"] is None else f"{row['cost_usd'] * million:.3g}",

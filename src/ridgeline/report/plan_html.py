@@ -14,11 +14,12 @@ from ridgeline.report.sheets import Sheet
 from ridgeline.report.validate_html import STYLE as HOUSE
 
 WIDE, TALL, EDGE = 720, 380, 64  # of a chart, in pixels
+FEW = 8  # different values that are all written at an axis
 SPAN = 4.0  # largest over smallest value from which an axis is logarithmic
 STYLE = (
     HOUSE
     + """
-.plan { font: 600 1.05rem/1.5 ui-monospace, monospace; }
+.plan { font: 600 1.05rem/1.5 ui-monospace, monospace; color: var(--ink); }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)); gap: .6rem 1.4rem; }
 .facts b { display: block; font-size: 1.25rem; } .facts span { color: var(--faint); font-size: .85rem; }
 .bar { display: flex; height: 1.1rem; border-radius: .2rem; overflow: hidden; margin: .4rem 0; }
@@ -28,7 +29,7 @@ STYLE = (
 circle[data-told] { cursor: pointer; outline: none; }
 circle[data-told]:hover, circle[data-told]:focus { stroke: var(--ink); stroke-width: 2; }
 .told { min-height: 3em; font-family: ui-monospace, monospace; font-size: .85rem; color: var(--ink); }
-td { vertical-align: top; }
+td { vertical-align: top; } td:not(.text) { white-space: nowrap; }
 """
 )
 SCRIPT = """
@@ -156,7 +157,12 @@ def _scale(values: Sequence[float], start: float, end: float) -> Callable[[float
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
-    """Five values over the range, evenly spaced as the axis is."""
+    """The values themselves where they are few, else five evenly spaced."""
+    return sorted(set(values)) if len(set(values)) <= FEW else _even(values)
+
+
+def _even(values: Sequence[float]) -> list[float]:
+    """Five values over the range."""
     low, high = min(values), max(values)
     if high <= low:
         return [low]
@@ -176,7 +182,7 @@ def _axes(xs: Sequence[float], ys: Sequence[float], x: tuple[str, Callable[[floa
         marks.append(
             f'<text class="faint" x="{at:.1f}" y="{TALL - EDGE + 16}" text-anchor="middle">{x[1](value)}</text>'
         )
-    for value in _ticks(ys):
+    for value in _even(ys):
         at = up(value)
         marks.append(f'<path class="rule" d="M{EDGE} {at:.1f}H{WIDE - EDGE / 2}"/>')
         marks.append(f'<text class="faint" x="{EDGE - 6}" y="{at + 4:.1f}" text-anchor="end">{y[1](value)}</text>')
@@ -233,9 +239,9 @@ def _scaling(sheet: Sheet) -> str:
         return "M" + "L".join(f"{across(x):.1f} {up(y):.1f}" for x, y in zip(xs, values, strict=True))
 
     def told(row: Sheet) -> str:
-        share = row["tokens_per_s_per_chip"] / first["tokens_per_s_per_chip"]
         days = f", {row['days']:.1f} days" if "days" in row else ""
-        return f"{row['system']}: {row['tokens_per_s']:,.0f} tokens/s, efficiency {share:.0%}{days}; {row['words']}"
+        speed = f"{row['tokens_per_s']:,.0f} tokens/s, efficiency {row['efficiency']:.0%}"
+        return f"{row['system']}: {speed}{days}; {row['words']}"
 
     dots = [
         _dot(across(row["chips"]), up(row["tokens_per_s"]), told(row), "best" if row["chosen"] else "dot")
@@ -253,15 +259,16 @@ def _compared(sheet: Sheet) -> str:
     rows = []
     for row in sheet["compared"]:
         if "step_time_s" not in row:
-            rows.append((row["system"], row["engine"], "nothing fits", "", "", "", ""))
+            rows.append((row["system"], row["engine"], "nothing fits", "", "", "", "", ""))
             continue
         run = row.get("run", {})
         cost = "–" if row["cost_usd"] is None else f"{row['cost_usd']:.3g} USD"
         rows.append(
             (row["system"], row["engine"], row["words"], format_quantity(row["step_time_s"], "s"),
-             f"{row['tokens_per_s_per_chip']:,.0f}", cost, f"{run['days']:.1f}" if run else "–")
+             f"{row['tokens_per_s_per_chip']:,.0f}", f"{row['efficiency']:.0%}", cost,
+             f"{run['days']:.1f}" if run else "–")
         )  # fmt: skip
-    head = ("system", "engine", "plan", "step", "tokens/s/chip", "a step", "days")
+    head = ("system", "engine", "plan", "step", "tokens/s/chip", "efficiency", "a step", "days")
     return f"<h2>Compared</h2>{_table(head, rows, (0, 1, 2))}"
 
 

@@ -70,7 +70,7 @@ def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[st
         "tried": [_change(change) for change in reasons.tried],
         "frontier_axes": list(axes),
         "frontier": [_point(one) for one in frontier(points(o.search for o in answer.outcomes), *axes)],
-        "compared": [_outcome(one, chosen) for one in answer.outcomes],
+        "compared": compared(answer, chosen),
         "skipped": list(answer.skipped),
         "assumptions": list(_assumed(answer, winner, chosen.run)),
     }
@@ -82,8 +82,8 @@ def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[st
 
 
 def usual_axes(answer: Answer) -> tuple[str, str]:
-    """Time against memory on one system; between several time against money, or chips where none is known."""
-    if len(answer.outcomes) == 1:
+    """Time against memory; between sizes time against money, or chips where no price is known."""
+    if len({one.scenario.system.chips for one in answer.outcomes}) == 1:
         return "time", "memory"
     priced = [one.scenario.system.chip.price for one in answer.outcomes]
     return "time", "cost" if all(priced) else "chips"
@@ -99,7 +99,7 @@ def refusal_sheet(answer: Answer | None, problems: Iterable[Problem]) -> Sheet:
             "feasible": answer.feasible,
             "seconds": answer.seconds,
             "cpu_seconds": answer.cpu_seconds,
-            "compared": [_outcome(one, None) for one in answer.outcomes],
+            "compared": compared(answer, None),
             "skipped": list(answer.skipped),
         }
     return sheet
@@ -204,11 +204,23 @@ def _point(point: Point) -> Sheet:
     }
 
 
+def compared(answer: Answer, chosen: Outcome | None) -> list[Sheet]:
+    """Every system and size; efficiency is tokens/s/chip over that of the same chip's smallest system that fits."""
+    rows = [_outcome(one, chosen) for one in answer.outcomes]
+    for row in rows:
+        same = [other for other in rows if other["chip"] == row["chip"] and "step_time_s" in other]
+        if "step_time_s" in row:
+            smallest = min(same, key=lambda other: other["chips"])
+            row["efficiency"] = row["tokens_per_s_per_chip"] / smallest["tokens_per_s_per_chip"]
+    return rows
+
+
 def _outcome(one: Outcome, chosen: Outcome | None) -> Sheet:
     system, found = one.scenario.system, one.search.swept
     sheet: Sheet = {
         "system": system.name,
         "chips": system.chips,
+        "chip": system.chip.id,
         "engine": one.scenario.plan.engine,
         "considered": found.considered,
         "feasible": found.feasible,

@@ -19,6 +19,7 @@ from ridgeline.search.plan import Search, predicted
 from ridgeline.sim.predict import predict
 from ridgeline.sim.prediction import Prediction
 
+SAME = 1e-9  # relative difference of times that are equal but for the order of additions
 # the order in which alternatives are told when they lose equally much
 AXES = (
     "tp", "pp", "cp", "ep", "etp", "microbatch", "schedule", "chunks", "shard", "recompute", "offload", "precision",
@@ -60,7 +61,7 @@ class Explanation:
 
 
 def explain(search: Search, winner: Prediction) -> Explanation:
-    """The reasons for a plan of a search.
+    """The reasons for a plan of a search; alternatives are told for the fastest, which a small plan need not be.
 
     >>> from ridgeline.plan.scenario_file import assemble
     >>> from ridgeline.search.plan import find_plan
@@ -70,7 +71,8 @@ def explain(search: Search, winner: Prediction) -> Explanation:
     >>> all(abs(sum(loss.parts.values()) - loss.seconds) < 1e-9 for loss in why.losses)
     True
     """
-    losses = sorted(_losses(search, winner), key=lambda loss: loss.seconds)
+    fastest = winner.step_time_s <= search.swept.best[0].step_s * (1 + SAME)
+    losses = sorted(_losses(search, winner), key=lambda loss: loss.seconds) if fastest else []
     others = [plan for plan in search.plans if plan.scenario.plan != winner.scenario.plan]
     high = winner.interval.high
     factor = winner.interval.low / winner.step_time_s
