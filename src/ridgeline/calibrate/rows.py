@@ -2,6 +2,7 @@
 
 read_rows()                      everything that ships with Ridgeline
 read_rows(path)                  a table of your own in the same schema
+read_table(path)                 the same for every kind of table, beside its kind
 where(rows, ["x_chip=h100-sxm"]) the rows whose column holds one of the values
 headline(rows)                   the rows every published figure of Ridgeline is about
 """
@@ -21,6 +22,7 @@ from ridgeline.core.files import read_text
 
 TRUTH = Path(__file__).parent / "truth"
 BUNDLED = ("training.csv", "training_a100_single_node.csv")
+COLLECTIVES = "collectives.csv"
 BIGGEST_TABLE = 64 * 1024 * 1024  # bytes
 MOST_ROWS = 200_000
 LONGEST_CELL = 100_000  # characters
@@ -83,16 +85,22 @@ def read_rows(path: Path | str | None = None) -> tuple[Row, ...]:
     """The rows of a training table, or of the tables that ship with Ridgeline; `InputError` for any other file."""
     if path is None:
         return tuple(row for name in BUNDLED for row in read_rows(TRUTH / name))
+    return read_table(path, ("training",))[1]
+
+
+def read_table(path: Path | str, kinds: tuple[Kind, ...] = tuple(NEEDED)) -> tuple[Kind, tuple[Row, ...]]:
+    """The rows of a table and its kind, told by its columns; `InputError` for a table of no such kind."""
     path = Path(path)
     columns, lines = _read_csv(path)
     kind = kind_of(columns)
-    if kind != "training":
-        missing = [column for column in NEEDED["training"] if column not in columns]
+    if kind is None or kind not in kinds:
+        missing = [column for column in NEEDED[kinds[0]] if column not in columns]
         given = f"a table of {kind}" if kind else f"a table without {', '.join(missing)}"
+        told = " or ".join("training runs" if known == "training" else known for known in kinds)
         todo = "see docs/concepts/truth.md for the columns"
-        raise _refuse(path, given, "a table of training runs", todo)
+        raise _refuse(path, given, f"a table of {told}", todo)
     place = columns.index("id")
-    return tuple(
+    return kind, tuple(
         Row(id=cells[place] or f"line-{line}", table=path.name, cells=dict(zip(columns, cells, strict=True)))
         for line, cells in lines
     )

@@ -2,6 +2,7 @@
 
 validate()                             the bundled rows, each with parameters whose fit never saw its group
 validate("mine.csv")                   a table of your own, with the shipped parameters
+validate("collectives")                 the bundled measurements of collectives
 validate(where=["x_chip=h100-sxm"])    some of the rows
 """
 
@@ -19,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.calibrate.cells import Skipped
+from ridgeline.calibrate.collectives import Measured, around, measured_of, predicted_s, size_class
 from ridgeline.calibrate.folds import Folds, bundled, is_bundled, shipped_folds
-from ridgeline.calibrate.rows import Kind, Row, read_rows
+from ridgeline.calibrate.rows import COLLECTIVES, TRUTH, Kind, Row, read_rows, read_table
 from ridgeline.calibrate.rows import where as pick
 from ridgeline.calibrate.table import Table, table_of
 from ridgeline.cost.parameters import Calibration
@@ -30,6 +32,7 @@ from ridgeline.sim.interval import SHIPPED as SHIPPED_RESIDUALS
 from ridgeline.sim.interval import Residual, interval, read_residuals
 
 Array = NDArray[np.float64]
+PREDICTED: tuple[Kind, ...] = ("training", "collectives")  # kinds of tables that predictions exist for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +91,16 @@ class Validation:
         """All cases together."""
         return errors_of(self.cases)
 
+    @property
+    def groupings(self) -> Mapping[str, Callable[[Case], str]]:
+        """What cases of this kind of table are told apart by."""
+        return BY_KIND.get(self.kind, GROUPINGS)
+
     def by(self, grouping: str) -> dict[str, Errors]:
-        """Errors by `accelerator`, `source`, `framework` or `arch`, most cases first."""
+        """Errors by one of the table's groupings (`accelerator`, `source`, ...), most cases first."""
         groups: dict[str, list[Case]] = {}
         for case in self.cases:
-            groups.setdefault(GROUPINGS[grouping](case), []).append(case)
+            groups.setdefault(self.groupings[grouping](case), []).append(case)
         return {name: errors_of(groups[name]) for name in sorted(groups, key=lambda name: (-len(groups[name]), name))}
 
 
@@ -102,6 +110,19 @@ GROUPINGS: Mapping[str, Callable[[Case], str]] = MappingProxyType(
         "source": lambda case: case.row.source,
         "framework": lambda case: case.engine,
         "arch": lambda case: case.row["arch"] or "unstated",
+    }
+)
+BY_KIND: Mapping[Kind, Mapping[str, Callable[[Case], str]]] = MappingProxyType(
+    {
+        "training": GROUPINGS,
+        "collectives": MappingProxyType(
+            {
+                "accelerator": lambda case: case.chip,
+                "source": lambda case: case.row.source,
+                "collective": lambda case: case.row["collective"],
+                "size": lambda case: size_class(float(case.row["size_bytes"].replace(",", ""))),
+            }
+        ),
     }
 )
 
@@ -151,7 +172,40 @@ def validate(path: Path | str | None = None, where: Iterable[str] = ()) -> Valid
     >>> len(checked.cases), all(case.cross_validated for case in checked.cases)
     (7, True)
     """
-    return validation_of(table_of(pick(read_rows(path), where)), shipped())
+    if path is None:
+        return validation_of(table_of(pick(read_rows(), where)), shipped())
+    bundled_table = str(path) == "collectives" and not Path(path).exists()
+    kind, rows = read_table(TRUTH / COLLECTIVES if bundled_table else path, PREDICTED)
+    if kind == "collectives":
+        return collectives_of(pick(rows, where))
+    return validation_of(table_of(pick(rows, where)), shipped())
+
+
+def collectives_of(rows: Sequence[Row]) -> Validation:
+    """The cases of a table of collectives. Their formulas' constants come from the bundled table, none from a fit."""
+    read = [measured_of(row) for row in rows]
+    skipped = tuple(item for item in read if isinstance(item, Skipped))
+    measured = [item for item in read if isinstance(item, Measured)]
+    return Validation(
+        kind="collectives",
+        cases=tuple(
+            Case(
+                row=item.row,
+                chip=item.system.chip.id,
+                engine="",
+                measured_s=item.seconds,
+                predicted_s=float(seconds),
+                low_s=float(seconds) * low,
+                high_s=float(seconds) * high,
+                cross_validated=False,
+                parts=MappingProxyType({item.kind: float(seconds)}),
+                assumptions=item.notes,
+            )
+            for item, seconds in zip(measured, predicted_s(measured), strict=True)
+            for low, high in (around(item),)
+        ),
+        skipped=skipped,
+    )
 
 
 def validation_of(table: Table, parameters: Parameters) -> Validation:

@@ -1,11 +1,32 @@
-"""Turn a collective's sizes and the links under it into seconds, for one collective or for arrays of them."""
+"""Turn a collective's sizes and the links under it into seconds: the fastest algorithm the machine offers.
+
+    seconds = once + W + L + 2 sqrt(W L) + meet * log2(R)
+
+W = time of the bytes on the slowest link, L = what every slice of the payload costs, once = latency that is paid once,
+R = ranks, which do not arrive together. A payload is cut into slices that follow each other; with the best number of
+them, sqrt(W / L), the total is the above. A small payload so gets a short wait and little of the link's rate, a large
+one nearly all of it: the protocols of a library (LL, LL128, Simple) are points of that curve.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ridgeline.cost.algorithms import (
+    FOR_ALL_GATHER,
+    FOR_ALL_REDUCE,
+    FOR_ALL_TO_ALL,
+    FOR_SEND,
+    Algorithm,
+    Group,
+    group_of,
+)
+from ridgeline.cost.links import Links
 
 Array = NDArray[np.float64]
 ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, SEND = range(4)  # a reduce-scatter costs what an all-gather costs
@@ -16,28 +37,9 @@ KINDS = {
     "all-to-all": ALL_TO_ALL,
     "send": SEND,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
-    """What connects the chips, one entry per row.
-
-    near, far              bytes/s one chip sustains inside the innermost domain, and beyond it
-    domain                 chips of the innermost domain
-    near_step, far_step    seconds of one step of a small collective
-    """
-
-    near: Array
-    far: Array
-    domain: Array
-    near_step: Array
-    far_step: Array
-
-    def at(self, rows: NDArray[np.int64]) -> Links:
-        """The links of these rows, in this order; one entry is the same for all rows."""
-        if len(self.near) == 1:
-            return self
-        return Links(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+ALGORITHMS: Mapping[int, tuple[Algorithm, ...]] = MappingProxyType(
+    {ALL_REDUCE: FOR_ALL_REDUCE, ALL_GATHER: FOR_ALL_GATHER, ALL_TO_ALL: FOR_ALL_TO_ALL, SEND: FOR_SEND}
+)
 
 
 def collective_seconds(
@@ -50,27 +52,66 @@ def collective_seconds(
 ) -> Array:
     """Time of a collective over a group that lies in one or several innermost domains.
 
-        inside a domain lie   r = min(R, max(1, D / stride)) ranks of the group
-        all-gather            max(P (R-1)/R / near,  P (R-r)/R / (r far)) + steps
-        all-reduce            twice that;  all-to-all:  max(P (r-1)/R / near,  P (R-r)/R / far) + steps
-
-    P = payload, R = ranks, D = chips of a domain, near and far = bytes/s of one chip.
+    payload   bytes of the whole tensor (all-to-all, send: what one rank sends)
+    stride    distance in rank numbers between members; neighbours share a domain
+    spread    all-to-all of tokens to that many experts each: a domain is sent one copy
     """
-    inside = np.minimum(ranks, np.maximum(1.0, np.floor(links.domain / stride)))
-    beyond = ranks - inside
-    ring = np.maximum(
-        np.where(inside > 1, payload * (ranks - 1) / ranks / links.near, 0.0),
-        payload * beyond / ranks / (inside * links.far),
-    )
-    domains = ranks / inside
-    copies = np.maximum(spread, 1.0)
-    once = np.where(np.asarray(spread) > 0, domains * (1 - (1 - 1 / domains) ** copies) / copies, 1.0)
-    cross = np.maximum(payload * (inside - 1) / ranks / links.near, payload * beyond / ranks * once / links.far)
-    send = np.where(beyond > 0, payload / links.far, payload / links.near)
-    moved = np.choose(kind, [2 * ring, ring, cross, send])
-    hops = np.choose(kind, [2.0, 1.0, 1.0, 1.0])
-    wait = hops * (
-        links.near_step * np.log2(np.maximum(inside, 1) + 1)
-        + np.where(beyond > 0, links.far_step * np.log2(ranks / inside + 1), 0)
-    )
-    return np.where(ranks > 1, moved + wait, 0.0)
+    if isinstance(kind, int):
+        return _fastest(kind, payload, ranks, stride, links, spread)
+    found = np.zeros(len(kind))
+    for each in ALGORITHMS:
+        mine = np.flatnonzero(kind == each)
+        if mine.size:
+            sent = spread[mine] if isinstance(spread, np.ndarray) else spread
+            found[mine] = _fastest(each, payload[mine], ranks[mine], stride[mine], links.at(mine), sent)
+    return found
+
+
+def _fastest(
+    kind: int, payload: Array, ranks: Array, stride: Array, links: Links, spread: Array | float
+) -> Array:  # fmt: skip
+    group = group_of(payload, ranks, stride, links, spread)
+    best: Array | None = None
+    for algorithm in ALGORITHMS[kind]:
+        offered = algorithm.offered(group)
+        if offered is False:
+            continue
+        seconds = algorithm.terms(group).seconds
+        if offered is not True:
+            seconds = np.where(offered, seconds, np.inf)
+        best = seconds if best is None else np.minimum(best, seconds)
+    assert best is not None
+    doublings = np.log2(ranks) if kind != SEND else 1.0
+    return np.where(ranks > 1, best + links.meet * doublings, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One algorithm of one collective, in seconds: in all, bytes inside domains and between them, and waiting."""
+
+    algorithm: str
+    seconds: float
+    near_s: float
+    far_s: float
+    wait_s: float
+
+
+def explain_collective(
+    kind: int, payload: float, ranks: float, stride: float, links: Links, spread: float = 0.0
+) -> tuple[Option, ...]:
+    """What each algorithm on offer takes over the first row of links, fastest first, which is the one priced."""
+    size, many, apart, copies = (np.array([float(value)]) for value in (payload, ranks, stride, spread))
+    group = group_of(size, many, apart, links.at(np.array([0])), copies)
+    return tuple(sorted(_options(kind, group), key=lambda option: option.seconds)) if ranks > 1 else ()
+
+
+def _options(kind: int, group: Group) -> Iterator[Option]:
+    meet = float(group.links.meet[0]) * (1.0 if kind == SEND else float(np.log2(group.ranks[0])))
+    for algorithm in ALGORITHMS[kind]:
+        if not np.all(algorithm.offered(group)):
+            continue
+        terms = algorithm.terms(group)
+        near, far = (float(np.ravel(part)[0]) for part in (terms.near, terms.far))
+        seconds = float(terms.seconds[0]) + meet
+        wire = near + far if terms.serial else max(near, far)
+        yield Option(algorithm=algorithm.name, seconds=seconds, near_s=near, far_s=far, wait_s=seconds - wire)

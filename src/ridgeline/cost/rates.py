@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ridgeline.core.dtype import DTYPES
 from ridgeline.cost.parameters import PARAMETERS, Calibration
+from ridgeline.cost.wiring import Wiring, leaving, wiring_of
 from ridgeline.hardware.system import System
 from ridgeline.hardware.topology import Torus
 
@@ -36,6 +37,7 @@ class Machines:
     far: Array
     domain: Array
     host: Array  # bytes/s to host memory; infinite where nobody states it
+    wiring: Wiring
 
 
 def machines_of(systems: Sequence[System]) -> Machines:
@@ -50,6 +52,7 @@ def machines_of(systems: Sequence[System]) -> Machines:
         far=columns[3],
         domain=columns[4],
         host=columns[5],
+        wiring=wiring_of(systems),
     )
 
 
@@ -66,7 +69,7 @@ def _one(system: System) -> tuple[list[float], float, float, float, float, float
         chip.need("hbm.bandwidth").value,
         1.0 if torus or chip.cores is None else chip.cores.value,
         near,
-        outer.need_bandwidth().value if outer else near,
+        leaving(outer) if outer else near,
         float(inner.chips) if inner else 1.0,
         chip.host.bandwidth.value if chip.host.bandwidth else float("inf"),
     )

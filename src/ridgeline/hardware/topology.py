@@ -21,7 +21,10 @@ from ridgeline.core.table import AtLeast, Count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switched:
+    """`reduces`: the switches add up what passes through them, as NVLS does."""
+
     kind: Literal["switched"] = "switched"
+    reduces: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +52,12 @@ class Torus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FatTree:
+    """`reduces`: the switches add up what passes through them, as SHARP does."""
+
     kind: Literal["fat-tree"] = "fat-tree"
     rails: Count = 1
     oversubscription: Annotated[float, AtLeast(1)] = 1.0
+    reduces: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -43,6 +44,9 @@ def prediction_sheet(prediction: Prediction) -> Sheet:
         "fits": prediction.fits,
         "headroom_bytes": memory.headroom_bytes,
         "capacity_bytes": memory.capacity_bytes,
+        "activations": dict(memory.fullest.activations),
+        "host_bytes": memory.host_bytes,
+        "host_capacity_bytes": memory.host_capacity_bytes if isfinite(memory.host_capacity_bytes) else None,
         "stages": [_stage(memory, index) for index in range(len(memory.stages))],
         "bounds": dict(prediction.bounds),
         "parts": {part.name: {"bound": part.bound, "meaning": part.meaning} for part in prediction.breakdown},
@@ -169,11 +173,12 @@ def _bounds(sheet: Sheet) -> Text:
 
 def _memory(sheet: Sheet) -> list[RenderableType]:
     peak, capacity, headroom = sheet["peak_memory_bytes"], sheet["capacity_bytes"], sheet["headroom_bytes"]
-    verdict = (
-        (f"fits, {gib(headroom)} to spare", "bold green")
-        if sheet["fits"]
-        else (f"does not fit: {gib(-headroom)} too much", "bold red")
-    )
+    verdict = (f"fits, {gib(headroom)} to spare", "bold green")
+    if headroom < 0:
+        verdict = (f"does not fit: {gib(-headroom)} too much", "bold red")
+    elif not sheet["fits"]:
+        over = sheet["host_bytes"] - sheet["host_capacity_bytes"]
+        verdict = (f"the host does not hold what is offloaded: {gib(over)} too much", "bold red")
     fullest = max(sheet["stages"], key=lambda stage: stage["peak_bytes"])
     where = f" on stage {fullest['stage']} of {len(sheet['stages'])}" if len(sheet["stages"]) > 1 else ""
     head = Text.assemble(
@@ -183,6 +188,12 @@ def _memory(sheet: Sheet) -> list[RenderableType]:
     for kind, size in sheet["memory"].items():
         if size > 0:
             table.add_row(kind, gib(size), f"{size / capacity:.1%}", _bar(min(1.0, size / capacity), "cyan"), "")
+    if sheet["host_bytes"] > 0:
+        whole = sheet["host_capacity_bytes"]
+        share = f"{sheet['host_bytes'] / whole:.1%}" if whole else ""
+        table.add_row(
+            "host", gib(sheet["host_bytes"]), share, "", Text("offloaded by the chips of one host", style="dim")
+        )
     return [head, table]
 
 

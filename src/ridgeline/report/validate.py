@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from rich.console import Console
@@ -10,7 +11,8 @@ from rich.text import Text
 
 from ridgeline.calibrate.accuracy import in_headline
 from ridgeline.calibrate.reasons import likely, runs_known
-from ridgeline.calibrate.validate import GROUPINGS, Case, Validation, errors_of, shipped
+from ridgeline.calibrate.validate import Case, Validation, errors_of, shipped
+from ridgeline.core.units import format_quantity
 from ridgeline.report.draw import DASH, clean
 
 Sheet = dict[str, Any]
@@ -33,7 +35,7 @@ def validation_sheet(found: Validation) -> Sheet:
         "coverage90": errors.coverage90,
         "groups": {
             grouping: {name: {"n": item.n, "mape": item.mape} for name, item in found.by(grouping).items()}
-            for grouping in GROUPINGS
+            for grouping in found.groupings
         },
         "cases": [_case(case) for case in found.cases],
     }
@@ -53,9 +55,9 @@ def _case(case: Case) -> Sheet:
 
 def worst(found: Validation, most: int = WORST) -> list[tuple[Case, str]]:
     """The cases that are furthest off, each with a guess why."""
-    known = runs_known(shipped())
+    known = runs_known(shipped()) if found.kind == "training" else Counter()
     cases = sorted(found.cases, key=lambda case: (-abs(case.residual), case.row.id))[:most]
-    return [(case, likely(case, known)) for case in cases]
+    return [(case, likely(case, known) if found.kind == "training" else case.row["notes"][:80]) for case in cases]
 
 
 def draw_validation(found: Validation, console: Console) -> None:
@@ -64,11 +66,12 @@ def draw_validation(found: Validation, console: Console) -> None:
     held = sum(case.cross_validated for case in found.cases)
     console.print(Text(f"{errors.n} rows predicted, {len(found.skipped)} skipped", style="bold"))
     if errors.n:
-        how = "without their own group in the fit" if held == errors.n else "with the shipped parameters"
+        plain = "with the shipped parameters" if found.kind == "training" else "with the chips to themselves"
+        how = "without their own group in the fit" if held == errors.n else plain
         mixed = f"{held} without their own group in the fit, {errors.n - held} with the shipped parameters"
         console.print(Text(f"predicted {how if held in (0, errors.n) else mixed}", style="dim"))
         console.print(_summary(found))
-        for grouping in ("accelerator", "source"):
+        for grouping in ("accelerator", "source") if found.kind == "training" else found.groupings:
             console.print()
             console.print(_groups(found, grouping))
         console.print()
@@ -128,10 +131,14 @@ def _worst(found: Validation) -> Table:
     table.add_column("measured", justify="right")
     table.add_column("predicted", justify="right")
     table.add_column("residual", justify="right")
-    table.add_column("model on chips")
-    table.add_column("look first at")
+    training = found.kind == "training"
+    table.add_column("model on chips" if training else "collective on chips")
+    table.add_column("look first at" if training else "notes")
     for case, reason in worst(found):
         what = f"{case.row['model_name'][:28]} on {case.row['gpus'][:8]} x {case.chip}"
+        if not training:
+            size = format_quantity(float(case.row["size_bytes"].replace(",", "")), "B")
+            what = f"{case.row['collective'][:20]}, {size}, {case.row['ranks'][:8]} x {case.chip}"
         cells = (f"{case.measured_s:.4g} s", f"{case.predicted_s:.4g} s", _signed(case.residual))
         table.add_row(clean(case.row.id[:40]), *cells, clean(what), clean(reason))
     return table

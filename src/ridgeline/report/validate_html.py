@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from ridgeline.calibrate.validate import GROUPINGS, Case, Validation
+from ridgeline.calibrate.validate import Case, Validation
 from ridgeline.report.validate import percent, worst
 
 SIDE, EDGE = 560, 56  # of the scatter, in pixels
@@ -39,19 +39,20 @@ def page(found: Validation, of: str) -> str:
         f"{percent(errors.median_ape)}, nine of ten within {percent(errors.p90_ape)}, inside the 90 % interval "
         f"{percent(errors.coverage90)}. Residual = predicted / measured − 1."
     )
+    what = "step" if found.kind == "training" else "collective"
     legend = (
         '<span class="swatch" style="background: var(--in)"></span> measured inside the 90 % interval &nbsp; '
         '<span class="swatch" style="background: var(--out)"></span> outside'
     )
     strips = "".join(
-        f"<h2>Residuals by {grouping}</h2><figure>{_strips(found, grouping)}</figure>" for grouping in GROUPINGS
+        f"<h2>Residuals by {grouping}</h2><figure>{_strips(found, grouping)}</figure>" for grouping in found.groupings
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Ridgeline: {_text(of)}</title><style>{STYLE}</style></head><body>"
         f"<h1>Predicted against measured: {_text(of)}</h1><p>{facts}</p><p>{legend}</p>"
-        f"<figure>{_scatter(found.cases)}<figcaption>Seconds of a step, both axes logarithmic; the dashed lines are "
+        f"<figure>{_scatter(found.cases)}<figcaption>Seconds of a {what}, both axes logarithmic; the dashed lines are "
         f"±25 %. Point at a dot for its row.</figcaption></figure>{strips}{_worst(found)}{_skipped(found)}"
         f"{_all(found.cases)}</body></html>\n"
     )
@@ -119,7 +120,7 @@ def _strips(found: Validation, grouping: str) -> str:
     groups = found.by(grouping)
     members: dict[str, list[Case]] = {name: [] for name in groups}
     for case in found.cases:
-        members[GROUPINGS[grouping](case)].append(case)
+        members[found.groupings[grouping](case)].append(case)
     width, bottom = WIDE - NAMES - 70, TALL * len(groups) + 6
 
     def place(residual: float) -> float:

@@ -1,1 +1,1 @@
-"""Many predictions at once: every way to split a workload, priced, ranked explained; what failures leave of it."""
+"""Many predictions at once: all ways to split a workload, priced, ranked, explained; and what failures leave of it."""

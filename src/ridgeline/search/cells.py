@@ -73,7 +73,7 @@ class Cells:
         """The needs of these cells."""
         at, own = self.places(cells), self.needs
         by_cell = {name: getattr(own, name)[cells] for name in _BY_CELL}
-        return Needs(kept=own.kept[:, at], layer=own.layer[at], norm=own.norm, **by_cell)
+        return Needs(columns=own.columns[:, at], layer=own.layer[at], norm=own.norm, **by_cell)
 
     def width(self, cells: Index) -> Widths:
         """Bytes a parameter takes, as columns by row."""
@@ -175,6 +175,11 @@ def _structure(scenario: Scenario, degrees: Array, calibration: Calibration) -> 
     )
 
 
+def _together(columns: Array) -> Array:
+    """Columns of needs with the bytes kept by all parts in one."""
+    return np.concatenate([columns[:3], columns[3:].sum(0, keepdims=True)])
+
+
 def _joined(parts: Sequence[_Structure], kinds: int) -> Cells:
     """Structures side by side, their sections in one table."""
     structure = np.repeat(np.arange(len(parts)), [len(part.degrees) for part in parts])
@@ -212,7 +217,7 @@ def _joined(parts: Sequence[_Structure], kinds: int) -> Cells:
         ),
         widths=tuple(widths_of(part.shape, part.scenario) for part in parts),
         needs=Needs(
-            kept=beside([need.kept for need in needs], 1),
+            columns=beside([_together(need.columns) for need in needs], 1),
             layer=beside([need.layer for need in needs]),
             norm=needs[0].norm,
             **{name: np.concatenate([getattr(need, name) for need in needs]) for name in _BY_CELL},

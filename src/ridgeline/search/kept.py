@@ -39,18 +39,6 @@ def entry(chunk: Chunk, place: int) -> Entry:
     return Entry(plan=chunk.plan(place), step_s=float(chunk.step_s[place]), peak_bytes=float(chunk.peak_bytes[place]))
 
 
-def only(chunk: Chunk, places: Places) -> Chunk:
-    """Some plans of a chunk, as a chunk that does not hold on to the rest."""
-    return replace(
-        chunk,
-        cell=chunk.cell[places],
-        dp=chunk.dp[places],
-        degree=chunk.degree[places],
-        step_s=chunk.step_s[places],
-        peak_bytes=chunk.peak_bytes[places],
-    )
-
-
 def front(step: Array, peak: Array) -> Places:
     """Places of plans that no other beats in both.
 
@@ -79,7 +67,7 @@ class Kept:
 
     def add(self, chunk: Chunk, places: Places) -> None:
         """Some plans of a chunk."""
-        own = only(chunk, places)
+        own = chunk.taken(places)
         self._from += [(own, place) for place in range(len(places))]
         self._step = np.concatenate([self._step, own.step_s])
         self._peak = np.concatenate([self._peak, own.peak_bytes])
@@ -144,7 +132,7 @@ class Families:
         for axis in SHARED:
             key = (axis, getattr(chunk, axis))
             if step < self._shared.get(key, (np.inf,))[0]:
-                self._shared[key] = (step, only(chunk, np.array([place])))
+                self._shared[key] = (step, chunk.taken(np.array([place])))
         table = self._cells.get(id(chunk.cells))
         if table is None:
             table = self._cells[id(chunk.cells)] = _ByCell(chunk.cells)
@@ -198,7 +186,7 @@ class _ByCell:
         self._step[at] = chunk.step_s[better]
         self._rest[:, at] = chunk.peak_bytes[better], chunk.dp[better], chunk.degree[better]
         self._head[at] = len(self._heads)
-        self._heads.append(only(chunk, np.zeros(0, dtype=np.int64)))
+        self._heads.append(chunk.taken(np.zeros(0, dtype=np.int64)))
 
     def entries(self) -> Iterator[tuple[str, Entry]]:
         """The best cell at each choice along each axis."""

@@ -20,7 +20,7 @@ from ridgeline.plan.check import engine as known_engine
 from ridgeline.plan.check import precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.cells import priced_cells
-from ridgeline.search.kept import Entry, Families, Kept, Roomier, entry, front, only
+from ridgeline.search.kept import Entry, Families, Kept, Roomier, entry, front
 from ridgeline.search.space import NO_PINS, Pins, Space, space_of
 from ridgeline.search.sweep import Chunk, chunks_of
 from ridgeline.sim.memory import capacity_of
@@ -72,6 +72,8 @@ def swept(chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, prog
     complete = True
     try:
         for chunk in chunks:
+            if not len(chunk.step_s):
+                continue
             fits = np.flatnonzero(chunk.peak_bytes <= capacity)
             considered += len(chunk.step_s)
             feasible += len(fits)
@@ -187,9 +189,7 @@ def _wanted(chunks: Iterable[Chunk], scenario: Scenario, pins: Pins) -> Iterator
         if "dp" not in pins:
             yield chunk
             continue
-        own = np.flatnonzero(np.isin(chunk.dp, pins["dp"]))
-        if len(own):
-            yield only(chunk, own)
+        yield chunk.taken(np.flatnonzero(np.isin(chunk.dp, pins["dp"])))
 
 
 def _own_step(scenario: Scenario, calibration: Calibration) -> float:

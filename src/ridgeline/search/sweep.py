@@ -26,9 +26,9 @@ from ridgeline.plan.schedules import requirement
 from ridgeline.search.cells import Cells
 from ridgeline.search.space import Space
 from ridgeline.sim.lines import Pattern, held_by_rank, lines_of, pattern_of
-from ridgeline.sim.memory import Held, Needs, held_of, peak_bytes
+from ridgeline.sim.memory import Needs, held_of, host_share, peak_bytes
 from ridgeline.sim.run import NAMES, SHARDS, Runs, sized
-from ridgeline.sim.step import Pace, Sections, beside, paced, step_of
+from ridgeline.sim.step import beside, paced, step_of
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -49,6 +49,11 @@ class Chunk:
     degree: Array
     step_s: Array
     peak_bytes: Array
+
+    def taken(self, places: Index) -> Chunk:
+        """Some of the plans."""
+        names = ("cell", "dp", "degree", "step_s", "peak_bytes")
+        return replace(self, **{name: getattr(self, name)[places] for name in names})
 
     def plan(self, index: int) -> Plan:
         """One of the plans."""
@@ -82,7 +87,6 @@ class _Rows:
     three: bool
     degree: Array
     runs: Runs
-    sections: Sections
     parts: Array
     needs: Needs
 
@@ -145,7 +149,6 @@ def _row(cells: Cells, offload: Offload, pp: int, dealt: tuple[Index, Array], de
         offload=np.array([offload.activations]),
         offload_optimizer=np.array([offload.optimizer]),
     )
-    sections = cells.taken(cell)
     return _Rows(
         cells=cells,
         cell=cell,
@@ -155,8 +158,7 @@ def _row(cells: Cells, offload: Offload, pp: int, dealt: tuple[Index, Array], de
         three=three,
         degree=np.ones(len(cell)) if degree is None else degree,
         runs=runs,
-        sections=sections,
-        parts=beside(sections, runs, cells.rows, by_class=False),
+        parts=beside(cells.taken(cell), runs, cells.rows, by_class=False),
         needs=cells.needed(cell),
     )
 
@@ -206,46 +208,49 @@ def _plans(rows: _Rows, space: Space, schedule: Schedule, pattern: Pattern, own:
         schedule=np.array([float(NAMES.index(schedule.name))]),
     )
     pace = paced([lines], rows.parts, runs, cells.rows)
-    held = held_of(rows.needs, rows.sections, lines, pattern)
-    for shard, degree in _shardings(rows, space, own):
+    held = held_of(rows.needs, own, lines, pattern)
+    width = cells.width(rows.cell[own])
+    priced: dict[tuple[bool, int], Array] = {}
+    for shard, size in _shardings(rows, space):
+        degree = _degree(rows, own, shard, size)
         sharded = replace(runs, shard=np.array([float(SHARDS.index(shard))]), shard_degree=degree)
-        yield from _priced(rows, schedule, own, (shard, degree), (pace, held, sharded))
+        key = (shard == "none", size)  # sharded gradients take no longer than sharded states alone
+        if key not in priced:
+            priced[key] = step_of(pace, sharded, cells.rows).step_s
+        made = Chunk(
+            cells=cells,
+            cell=rows.cell[own],
+            pp=rows.pp,
+            dp=rows.dp[own],
+            schedule=schedule,
+            offload=rows.offload,
+            shard=shard,
+            degree=degree,
+            step_s=priced[key],
+            peak_bytes=peak_bytes(held, sharded, width, host_share(cells.scenarios[0])),
+        )
+        fits = np.isfinite(degree)
+        yield made if fits.all() else made.taken(np.flatnonzero(fits))
 
 
-def _shardings(rows: _Rows, space: Space, own: Index) -> Iterator[tuple[Shard, Array]]:
+def _shardings(rows: _Rows, space: Space) -> Iterator[tuple[Shard, int]]:
+    """What is sharded over how many ranks, 0 being all of them."""
     if rows.three:
-        yield "zero3", rows.degree[own]
+        yield "zero3", 0
         return
-    replicas = rows.dp[own] * np.asarray(rows.cells.degrees.cp)[rows.cell[own]]
     for shard in space.shard:
         if shard == "none":
-            yield shard, np.ones(len(own))
+            yield shard, 0
         elif shard != "zero3":
-            for size in space.shard_degree:
-                yield shard, replicas if size == 0 else np.where(replicas % size == 0, float(size), np.nan)
+            yield from ((shard, size) for size in space.shard_degree)
 
 
-def _priced(
-    rows: _Rows, schedule: Schedule, own: Index, sharding: tuple[Shard, Array], priced: tuple[Pace, Held, Runs]
-) -> Iterator[Chunk]:
-    (shard, degree), (pace, held, runs) = sharding, priced
-    some = np.flatnonzero(np.isfinite(degree))
-    if len(some) < len(own):
-        if not len(some):
-            return
-        own, degree, pace, held, runs = own[some], degree[some], pace.at(some), held.at(some), runs.at(some)
-    yield Chunk(
-        cells=rows.cells,
-        cell=rows.cell[own],
-        pp=rows.pp,
-        dp=rows.dp[own],
-        schedule=schedule,
-        offload=rows.offload,
-        shard=shard,
-        degree=degree,
-        step_s=step_of(pace, runs, rows.cells.rows).step_s,
-        peak_bytes=peak_bytes(held, runs, rows.cells.width(rows.cell[own])),
-    )
+def _degree(rows: _Rows, own: Index, shard: Shard, size: int) -> Array:
+    """Ranks a shard is split over; not a number where that does not divide them, or is all of them."""
+    if rows.three or shard == "none":
+        return rows.degree[own]
+    replicas = rows.dp[own] * np.asarray(rows.cells.degrees.cp)[rows.cell[own]]
+    return replicas if size == 0 else np.where((replicas % size == 0) & (size < replicas), float(size), np.nan)
 
 
 def chunks_of(cells: Sequence[Cells], space: Space) -> Iterator[Chunk]:

@@ -28,11 +28,9 @@ from ridgeline.lowering.shape import Shape, shape_of
 from ridgeline.models.spec import Moe
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
-from ridgeline.sim.batch import Batch, batch_of
 from ridgeline.sim.kept import kept_of, loss_bytes
 from ridgeline.sim.lines import Lines, Pattern, lines_of, scenario_pattern
 from ridgeline.sim.run import NAMES, Runs, runs_of
-from ridgeline.sim.step import Sections
 
 Array = NDArray[np.float64]
 KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace", "buffers", "overhead")
@@ -69,10 +67,21 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Peaks of all pipeline ranks, and the capacity of a chip."""
+    """Peaks of all pipeline ranks, and the capacity of a chip.
+
+    host_bytes            what the chips of one host offload to it, at most
+    host_capacity_bytes   memory of a host; infinite where the catalog does not say
+    """
 
     stages: tuple[Stage, ...]
     capacity_bytes: float
+    host_bytes: float = 0.0
+    host_capacity_bytes: float = float("inf")
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest chip's peak is within its memory, and what is offloaded within the host's."""
+        return self.headroom_bytes >= 0 and self.host_bytes <= self.host_capacity_bytes
 
     @property
     def fullest(self) -> Stage:
@@ -100,10 +109,17 @@ def memory_of(scenario: Scenario, program: Program) -> Memory:
     shape, runs = shape_of(scenario), runs_of([scenario])
     needs = needs_of(shape, program.sections, 1)
     pattern = scenario_pattern(scenario, program)
-    held = held_of(needs, batch_of([program]), lines_of(pattern, np.zeros(1, dtype=np.int64), 1), pattern)
+    one = np.zeros(1, dtype=np.int64)
+    held = held_of(needs, one, lines_of(pattern, one, 1), pattern)
     widths = widths_of(shape, scenario)
     peaks = peaks_of(held, runs, widths)
-    return Memory(stages=_stages(held, peaks), capacity_bytes=capacity_of(scenario))
+    node = scenario.system.node
+    return Memory(
+        stages=_stages(held, peaks),
+        capacity_bytes=capacity_of(scenario),
+        host_bytes=float(peaks.away.max()) * node,
+        host_capacity_bytes=host_share(scenario) * node,
+    )
 
 
 def capacity_of(scenario: Scenario) -> float:
@@ -112,16 +128,22 @@ def capacity_of(scenario: Scenario) -> float:
     return (hbm.usable or hbm.capacity or scenario.system.chip.need("hbm.capacity")).value
 
 
-def in_flight(schedule: Array, stages: Array, microbatches: Array, chunks: Array, rank: Array) -> Array:
+def host_share(scenario: Scenario) -> float:
+    """Bytes of host memory for each chip; infinite where the catalog does not say."""
+    memory = scenario.system.host_memory
+    return memory.value / scenario.system.node if memory else float("inf")
+
+
+def in_flight(schedule: str, stages: Num, microbatches: Num, chunks: Num, rank: Num) -> Num:
     """Chunk activations a rank holds at its worst moment, each 1/chunks of its stage.
 
         gpipe  m v      1f1b  p - r      zero-bubble-h1  p      interleaved  2 (p - r - 1) + (v - 1) p + 1
         zbv    2 p      dualpipe-v  2 p + 1                     none above m v;  without a pipeline 1
 
-    p = stages, r = rank, v = chunks, m = microbatches; a schedule is its place in NAMES.
+    p = stages, r = rank, v = chunks, m = microbatches; numbers, or arrays over plans.
 
-    >>> print(in_flight(np.array(NAMES.index("1f1b")), np.array(4.0), np.array(8.0), np.array(1.0), np.arange(4)))
-    [4. 3. 2. 1.]
+    >>> [int(in_flight("1f1b", 4, 8, 1, rank)) for rank in range(4)]
+    [4, 3, 2, 1]
     """
     held = {
         "gpipe": microbatches * chunks,
@@ -130,16 +152,26 @@ def in_flight(schedule: Array, stages: Array, microbatches: Array, chunks: Array
         "zero-bubble-h1": stages,
         "zbv": 2 * stages,
         "dualpipe-v": 2 * stages + 1,
-    }
-    chosen = np.select([schedule == place for place in range(len(NAMES))], [held[name] for name in NAMES])
-    return np.where(stages > 1, np.minimum(chosen, microbatches * chunks), 1.0)
+    }[schedule]
+    flying: Num = np.where(np.asarray(stages) > 1, np.minimum(held, microbatches * chunks), 1.0) + 0 * rank
+    return flying
+
+
+def _flying(runs: Runs, rank: Array) -> Array:
+    """`in_flight` of rows that each have a schedule of their own."""
+    sizes = (runs.pp, runs.microbatches, runs.chunks, rank)
+    found = np.zeros(1)
+    for kind in np.unique(runs.schedule):
+        found = np.where(runs.schedule == kind, in_flight(NAMES[int(kind)], *sizes), found)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """Bytes by section and by cell, as `Batch` orders them.
 
-    kept      by part and section, between forward and backward of one microbatch
+    columns   by section: dense, expert and trained parameters, then bytes kept between forward and backward of one
+              microbatch, by part or all together
     layer     by section: what its backward takes for itself while it runs; nothing for the two ends
     loss      by cell: the loss at work
     sends     by cell: activations gathered for tensor parallelism and copies for experts; `crossing` those between
@@ -150,7 +182,7 @@ class Needs:
     norm      parameters of the last norm, which no section holds
     """
 
-    kept: Array
+    columns: Array
     layer: Array
     loss: Array
     sends: Array
@@ -164,7 +196,11 @@ class Needs:
 def needs_of(shape: Shape, sections: Sequence[Section], cells: int) -> Needs:
     """What sections need whose sizes are numbers or arrays over cells."""
     kept = [kept_of(shape, section) for section in sections]
-    parts = [[_column(getattr(item, part), cells) for item in kept] for part in PARTS]
+    columns = [
+        [_column(count, cells) for count in (item.params, item.expert_params, item.trained)] for item in sections
+    ]
+    for place, item in enumerate(kept):
+        columns[place] += [_column(getattr(item, part), cells) for part in PARTS]
     layers = [_layer(shape, section, item.total) for section, item in zip(sections, kept, strict=True)]
     layers[:2] = [0.0, 0.0]
     boundary = shape.tokens * shape.model.hidden * shape.precision.activations.bytes_per_element
@@ -172,9 +208,10 @@ def needs_of(shape: Shape, sections: Sequence[Section], cells: int) -> Needs:
     topk = max((block.ffn.topk for block in shape.model.blocks if isinstance(block.ffn, Moe)), default=0)
     copies = np.where(np.asarray(degrees.ep) > 1, 2 * boundary / degrees.tp * topk, 0.0)
     gathered = np.where(np.asarray(degrees.tp) > 1, boundary, 0.0) if shape.sequence_parallel else 0.0
-    params = np.stack([_column(item.params + item.expert_params, cells) for item in sections])
+    table = np.array(columns).swapaxes(0, 1)
+    params = table[0] + table[1]
     return Needs(
-        kept=np.array(parts).reshape(len(PARTS), -1),
+        columns=table.reshape(len(table), -1),
         layer=np.concatenate([_column(layer, cells) for layer in layers]),
         loss=_column(loss_bytes(shape, sections[1]), cells),
         sends=_column(gathered + copies, cells),
@@ -226,16 +263,15 @@ class Held:
 _OF_RANKS = ("rank", "last")
 
 
-def held_of(needs: Needs, sections: Batch | Sections, lines: Lines, pattern: Pattern) -> Held:
-    """What the ranks of every row of a pattern hold."""
+def held_of(needs: Needs, cell: NDArray[np.int64], lines: Lines, pattern: Pattern) -> Held:
+    """What the ranks of every row of a pattern hold; `cell` is the cell of each row."""
     ranks = replace(lines, counts=lines.counts[: lines.ranks])
-    dense, expert, trained, *kept = ranks.summed(np.concatenate([sections.params[:3], needs.kept]))
+    dense, expert, trained, *kept = ranks.summed(needs.columns)
     own = needs.layer[lines.sections]
     layer = np.zeros(dense.shape)
     for rank, section in zip(*np.nonzero(ranks.counts), strict=True):
         np.maximum(layer[rank], own[section], out=layer[rank])
     first, last = pattern.ends.T[:, :, None]
-    cell = sections.cell[lines.sections[0]]
     return Held(
         rank=pattern.rank[:, None].astype(np.float64),
         last=last,
@@ -297,22 +333,24 @@ def widths_of(shape: Shape, scenario: Scenario) -> Widths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """Bytes by kind, rank and row at each rank's worst moment, which moment, and the state beside it."""
+    """Bytes by kind, rank and row at each rank's worst moment, which moment, the state, and what is offloaded."""
 
     by_kind: Array
     moment: NDArray[np.int64]
     state: Array
     flying: Array
+    away: Array
 
 
-def peak_bytes(held: Held, runs: Runs, widths: Widths) -> Array:
-    """The peak of the fullest rank of every row."""
+def peak_bytes(held: Held, runs: Runs, widths: Widths, host: float = float("inf")) -> Array:
+    """The peak of the fullest rank of every row; infinite where more is offloaded than a chip's share of its host."""
     moments = _moments(held, runs, widths)
     most = np.zeros(1)
     for gradients, *moving in moments.parts:
         passing = sum(moving, start=np.zeros(1))
         most = np.maximum(most, gradients + passing + _overhead(widths, passing))
-    return np.asarray((moments.weights + moments.optimizer + most).max(0))
+    peak = (moments.weights + moments.optimizer + most).max(0)
+    return np.where((moments.away > host).any(0), np.inf, peak)
 
 
 def peaks_of(held: Held, runs: Runs, widths: Widths) -> Peaks:
@@ -324,17 +362,18 @@ def peaks_of(held: Held, runs: Runs, widths: Widths) -> Peaks:
     overhead = _overhead(widths, chosen[1:].sum(0))
     by_kind = np.stack([moments.weights, chosen[0], moments.optimizer, *chosen[1:], overhead])
     state = np.stack([moments.weights, moments.gradients, moments.optimizer])
-    return Peaks(by_kind=by_kind, moment=moment, state=state, flying=moments.flying)
+    return Peaks(by_kind=by_kind, moment=moment, state=state, flying=moments.flying, away=moments.away)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moments:
-    """What is there all the time, and for each moment gradients, activations, logits, workspace and buffers."""
+    """What is there all the time, what is offloaded, and what each moment adds: gradients, activations and the rest."""
 
     weights: Array
     gradients: Array
     optimizer: Array
     flying: Array
+    away: Array
     parts: tuple[tuple[Array, ...], ...]
 
 
@@ -359,9 +398,11 @@ def _moments(held: Held, runs: Runs, widths: Widths) -> _Moments:
     trained = (held.trained, np.zeros(1)) if widths.frozen else (held.dense, held.expert)
     weights = over(3, held.dense, held.expert) * widths.weights
     gradients = over(2, *trained) * widths.gradients
-    optimizer = over(1, *trained) * widths.optimizer * (1 - by["offload_optimizer"])
-    flying = in_flight(by["schedule"], by["pp"], by["microbatches"], by["chunks"], held.rank)
-    activations = held.kept.sum(0) * ((1 - by["offload"]) / by["chunks"] * flying)
+    states = over(1, *trained) * widths.optimizer
+    optimizer = states * (1 - by["offload_optimizer"])
+    flying = _flying(runs, held.rank)
+    kept = held.kept.sum(0) * (flying / by["chunks"])
+    activations = kept * (1 - by["offload"])
     gpipe = (by["schedule"] == NAMES.index("gpipe")) & (by["pp"] > 1)
     logits = held.loss * held.last * np.where(gpipe, by["microbatches"], 1.0)
     stay = widths.buffered | (by["microbatches"] > 1) | (by["pp"] > 1)
@@ -376,6 +417,7 @@ def _moments(held: Held, runs: Runs, widths: Widths) -> _Moments:
         gradients=gradients,
         optimizer=optimizer,
         flying=flying,
+        away=states * by["offload_optimizer"] + kept * by["offload"],
         parts=(
             (early, activations, logits, none, sends + held.head * whole),
             (early, activations, none, held.layer, sends + held.widest * whole),

@@ -251,26 +251,27 @@ def _gpipe(sizes: _Sizes, blocks: NDArray[np.bool_], t: _Times) -> Floats:
 def _longest_path(name: str, sizes: _Sizes, blocks: NDArray[np.bool_], t: _Times) -> Floats:
     """The largest of the paths that exist at each size: counts are linear in the symbols, seconds in the counts."""
     paths = _paths(name)
-    symbols = np.stack([_SYMBOLS[symbol](sizes) for symbol in paths.symbols], axis=1).astype(np.float64)
     sends = (np.where(blocks, 0.0, t.send), np.where(blocks, t.send, 0.0))
-    pairs = (t.Fa, t.Fi, t.Fz, t.Ia + t.Wa, t.Ii + t.Wi, t.Iz + t.Wz)
-    prices = np.stack([*t[:9], *sends, *(-t.gain * pair for pair in pairs)][: paths.columns], axis=1)
-    rows = len(paths.needs)
-    weights = (prices @ paths.counts).reshape(-1, rows, len(paths.symbols))
-    seconds = np.matmul(weights, symbols[:, :, None])[:, :, 0]
-    if t.extra_forward.any() or t.extra_input.any() or t.extra_weight.any():
-        passed = (symbols @ paths.inner_counts).reshape(-1, rows, 3)
-        lingered = np.maximum(passed - (sizes.p * sizes.v - 2)[:, None, None], 0.0)
-        seconds = (
-            seconds
-            + np.matmul(lingered, np.stack([t.extra_forward, t.extra_input, t.extra_weight], axis=1)[:, :, None])[
-                :, :, 0
-            ]
-        )
-    size = np.stack([np.ones_like(sizes.p), sizes.p, sizes.m], axis=1)
-    broken = (size @ paths.conditions < 0).astype(np.float64)
-    longest: Floats = np.where(broken @ paths.needs.T > 0, 0.0, seconds).max(axis=1)
-    return longest
+    prices = [*t[:9], *sends]
+    if paths.columns > len(prices):
+        prices += [-t.gain * pair for pair in (t.Fa, t.Fi, t.Fz, t.Ia + t.Wa, t.Ii + t.Wi, t.Iz + t.Wz)]
+    priced = np.stack(prices)
+    extra = np.stack([t.extra_forward, t.extra_input, t.extra_weight])
+    uneven = bool(extra.any())
+    seconds = np.zeros((len(paths.needs), priced.shape[1]))
+    passed = np.zeros((len(paths.needs), 3, priced.shape[1])) if uneven else np.zeros(0)
+    for place, symbol in enumerate(paths.symbols):
+        size = _SYMBOLS[symbol](sizes).astype(np.float64)
+        seconds += (paths.counts[place] @ priced) * size
+        if uneven:
+            passed += paths.counts[place][:, 1:9:3, None] * size
+    if uneven:  # each inner stage is passed once by its mean; what lingers, lingers at the slowest
+        seconds += (np.maximum(passed - (sizes.p * sizes.v - 2), 0.0) * extra).sum(1)
+    for place, rule in enumerate(paths.conditions):
+        broken = rule[0] + rule[1] * sizes.p + rule[2] * sizes.m < 0
+        if broken.any():
+            seconds[np.ix_(paths.needs[:, place], broken)] = 0.0
+    return np.asarray(seconds.max(axis=0))
 
 
 _SYMBOLS: Mapping[str, Callable[[_Sizes], NDArray[np.int64]]] = MappingProxyType(
@@ -296,13 +297,11 @@ class _Paths:
     symbols: tuple[str, ...]
     columns: int
     counts: Floats
-    """column x (path, symbol)"""
-    inner_counts: Floats
-    """symbol x (path, phase): how often a path passes an inner stage"""
-    conditions: Floats
-    """(1, p, m) x condition; held where not negative"""
-    needs: Floats
-    """path x condition: 1 where the path needs it"""
+    """symbol x path x column"""
+    conditions: tuple[tuple[int, int, int], ...]
+    """factors of 1, p and m; held where the sum is not negative"""
+    needs: NDArray[np.bool_]
+    """path x condition: whether the path needs it"""
 
 
 @cache
@@ -311,15 +310,14 @@ def _paths(name: str) -> _Paths:
     expressions = [[_linear(word) for word in counts.split()] for _, counts in rows]
     demands = [[rule for word in words.split() if word != "-" for rule in _rules(word)] for words, _ in rows]
     symbols = tuple(s for s in _SYMBOLS if any(s in word for row in expressions for word in row))
-    table = np.array([[[word.get(s, 0) for s in symbols] for word in row] for row in expressions], dtype=np.float64)
-    distinct = list(dict.fromkeys(rule for own in demands for rule in own)) or [(0, 0, 0)]
+    table = np.array([[[word.get(s, 0) for word in row] for row in expressions] for s in symbols], dtype=np.float64)
+    distinct = tuple(dict.fromkeys(rule for own in demands for rule in own))
     return _Paths(
         symbols=symbols,
-        columns=table.shape[1],
-        counts=np.ascontiguousarray(table.transpose(1, 0, 2).reshape(table.shape[1], -1)),
-        inner_counts=np.ascontiguousarray(table[:, (1, 4, 7), :].transpose(2, 0, 1).reshape(len(symbols), -1)),
-        conditions=np.array(distinct, dtype=np.float64).T,
-        needs=np.array([[rule in own for rule in distinct] for own in demands], dtype=np.float64),
+        columns=table.shape[2],
+        counts=table,
+        conditions=distinct,
+        needs=np.array([[rule in own for rule in distinct] for own in demands], dtype=np.bool_).reshape(len(rows), -1),
     )
 
 

@@ -69,8 +69,8 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest chip's peak is within its memory."""
-        return self.memory.headroom_bytes >= 0
+        """Whether the fullest chip's peak is within its memory, and what is offloaded within the host's."""
+        return self.memory.fits
 
     @property
     def tokens_per_s_per_chip(self) -> float:

@@ -19,7 +19,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.collectives import ALL_GATHER, ALL_REDUCE, SEND, Links, collective_seconds
+from ridgeline.cost.collectives import ALL_GATHER, ALL_REDUCE, SEND, collective_seconds
+from ridgeline.cost.links import Links, links_of
 from ridgeline.cost.price import padded_flops
 from ridgeline.cost.rates import PEAKS, SHARE, WIDE, Machines, Rates, at
 from ridgeline.sim.batch import AXES, PHASES, Batch
@@ -66,17 +67,6 @@ def rows_of(machines: Machines, rates: Rates, runs: Runs) -> Rows:
         kernel=rates["kernel"] * (1 - 0.7 * runs.graph),
         host=rates["host"] * (1 - 0.9 * runs.graph) * (1 - 0.9 * runs.xla),
         wait=rates["wait"] * (1 - runs.graph),
-    )
-
-
-def links_of(machines: Machines, rates: Rates) -> Links:
-    """What the links sustain."""
-    return Links(
-        near=machines.near * rates["near"],
-        far=machines.far * rates["far"],
-        domain=machines.domain,
-        near_step=rates["near_step"],
-        far_step=rates["far_step"],
     )
 
 

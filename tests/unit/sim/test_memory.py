@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.lowering.program import lower
 from ridgeline.models.params import count
 from ridgeline.plan.scenario import Scenario
@@ -16,7 +17,6 @@ from ridgeline.plan.scenario_file import scenario
 from ridgeline.plan.schedules import build, peak_in_flight
 from ridgeline.sim.lines import held_by_rank
 from ridgeline.sim.memory import KINDS, PARTS, Memory, in_flight, memory_of
-from ridgeline.sim.run import NAMES
 
 HIDDEN, WIDE, HEADS, KV, DIM, LAYERS, VOCAB = 4096, 14336, 32, 8, 128, 32, 128256  # llama3-8b
 MATRICES = HIDDEN * (HEADS + 2 * KV) * DIM + HEADS * DIM * HIDDEN + 3 * HIDDEN * WIDE  # of one layer
@@ -42,8 +42,7 @@ def state(built: Scenario, stage: int = 0) -> Mapping[str, float]:
 
 
 def flying(name: str, stages: int, many: int, chunks: int) -> list[int]:
-    sizes = (np.array(float(size)) for size in (NAMES.index(name), stages, many, chunks))
-    return [int(held) for held in in_flight(*sizes, np.arange(stages))]
+    return [int(held) for held in np.asarray(in_flight(name, stages, many, chunks, np.arange(float(stages))))]
 
 
 def test_parameters_are_all_there() -> None:
@@ -211,3 +210,15 @@ def test_gradients_appear_late_where_nothing_accumulates() -> None:
     assert memory(once).fullest.moment == "loss"
     assert held(once, "gradients") == 0
     assert held(twice, "gradients") == 2 * (LAYERS * LAYER + ENDS)
+
+
+def test_offload_needs_room_on_the_host() -> None:
+    """Optimizer states of 8 chips: 8 x 12 bytes a parameter; a host of 512 GiB does not hold them, one of 2 TB does."""
+    built = made(offload=["optimizer"])
+    total = LAYERS * LAYER + ENDS
+    assert memory(built).host_bytes == 8 * 12 * total
+    assert memory(built).host_capacity_bytes == 2e12
+    room = Quoted(value=512 * 2**30, evidence=Evidence.ASSUMED, source="here")
+    small = replace(built, system=replace(built.system, host_memory=room))
+    assert memory(small).fits is False
+    assert memory(small).headroom_bytes == memory(built).headroom_bytes

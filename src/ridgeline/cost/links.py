@@ -1,0 +1,53 @@
+"""Turn machines and a calibration into the Links that collectives run over, as columns over rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ridgeline.cost.rates import Machines, Rates
+from ridgeline.cost.wiring import Array, Columns, Wiring
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links(Columns):
+    """What connects the chips, one entry per row.
+
+    near, far    bytes/s one chip sustains over all its links inside the innermost domain, and beyond it
+    domain       chips of the innermost domain
+    meet         seconds lost at each doubling of ranks because they do not arrive together
+    """
+
+    near: Array
+    far: Array
+    domain: Array
+    meet: Array
+    wiring: Wiring
+
+
+def links_of(machines: Machines, rates: Rates) -> Links:
+    """What the links sustain."""
+    return Links(
+        near=machines.near * rates["near"],
+        far=machines.far * rates["far"],
+        domain=machines.domain,
+        meet=rates["meet"],
+        wiring=machines.wiring,
+    )
+
+
+# shares of the data sheet's rate that large collectives reach where nothing else runs: inside a domain A100 0.76,
+# Hopper 0.82, Blackwell 0.78; between domains 0.96 and 1.0 of 400 Gbit/s a chip
+BARE_NEAR, BARE_FAR = 0.79, 0.95
+
+
+def bare_links(machines: Machines) -> Links:
+    """What the links sustain in a benchmark: nothing else runs, and ranks arrive together."""
+    return Links(
+        near=machines.near * BARE_NEAR,
+        far=machines.far * BARE_FAR,
+        domain=machines.domain,
+        meet=np.zeros_like(machines.near),
+        wiring=machines.wiring,
+    )
