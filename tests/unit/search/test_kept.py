@@ -126,3 +126,12 @@ def test_an_interrupt_keeps_what_is_found(base: Scenario) -> None:
     assert not found.swept.complete
     assert found.plans
     assert found.swept.considered < find_plan(base).swept.considered
+
+
+@pytest.mark.xfail(
+    raises=ValueError, reason="sim.batch._table takes one cell of arrays for a batch of one", strict=False
+)
+def test_one_plan_alone_can_be_searched(base: Scenario) -> None:
+    pins = {"tp": (1,), "cp": (1,), "pp": (1,), "microbatch": (1,), "shard": ("zero3",)}
+    swept = find_plan(base, pins).swept
+    assert swept.considered == len(space_of(base, pins).recompute)

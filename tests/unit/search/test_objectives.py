@@ -27,7 +27,7 @@ from ridgeline.search.objectives import (
 )  # fmt: skip
 from ridgeline.search.plan import Search, find_plan
 
-SMALL = {"tp": (1, 2), "pp": (1,), "cp": (1,), "microbatch": (1,)}
+SMALL = {"tp": (1, 2), "pp": (1,), "cp": (1,), "microbatch": (1, 2)}
 
 
 def searched(system: str, **more: object) -> Search:
