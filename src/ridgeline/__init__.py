@@ -12,6 +12,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     schema                                     the JSON schema of scenario files
     predict                                    Scenario -> Prediction, or Impossible with its reasons
     timeline                                   Scenario -> Timeline of one predicted step
+    find_plan                                  Scenario -> Search: the best plans of all, as `ridgeline plan` finds them
     validate                                   measured runs -> Validation: each beside its prediction
 """
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from ridgeline.plan.schedules import SCHEDULES
     from ridgeline.plan.schedules import build as schedule
     from ridgeline.report.show import show
+    from ridgeline.search.plan import find_plan
     from ridgeline.sim.events import timeline
     from ridgeline.sim.predict import predict
     from ridgeline.sim.prediction import Impossible, Prediction
@@ -58,6 +60,7 @@ _HOMES = {
     "show": "ridgeline.report.show",
     "timeline": "ridgeline.sim.events",
     "predict": "ridgeline.sim.predict",
+    "find_plan": "ridgeline.search.plan",
     "Impossible": "ridgeline.sim.prediction",
     "Prediction": "ridgeline.sim.prediction",
     "validate": "ridgeline.calibrate.validate",
@@ -77,6 +80,7 @@ __all__ = [
     "check",
     "chip",
     "engine",
+    "find_plan",
     "model",
     "predict",
     "read_scenario",

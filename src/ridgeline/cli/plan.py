@@ -64,6 +64,9 @@ def plan(
         ask = _ask(model, on, given, _wish(engine, settings or (), space), goal)
         found = _searched(ask)
         _tell(found, axes, output, html, json=json)
+    except KeyboardInterrupt:
+        typer.echo("ridgeline: stopped before there was anything to tell", err=True)
+        raise typer.Exit(STOPPED) from None
     except InputError as wrong:
         if not json or not wrong.problems:
             raise
@@ -149,11 +152,7 @@ def _searched(ask: Ask) -> Answer:
     from ridgeline.search.compare import answer
 
     with _watched() as watch:
-        try:
-            return answer(ask, watch)
-        except KeyboardInterrupt:
-            typer.echo("ridgeline: stopped before any plan was priced", err=True)
-            raise typer.Exit(STOPPED) from None
+        return answer(ask, watch)
 
 
 @contextmanager
