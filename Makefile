@@ -45,6 +45,7 @@ docs: $(VENV)/.test
 	$(PY) -m pytest --doctest-modules src/ridgeline
 	$(PY) -m pytest --doctest-glob="*.md" docs README.md
 	$(PY) docs/retake.py --check
+	$(PY) docs/targets.py --check
 
 wheel: $(VENV)/.test
 	$(PY) tests/wheel.py

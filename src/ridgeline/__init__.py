@@ -14,6 +14,8 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     timeline                                   Scenario -> Timeline of one predicted step
     find_plan                                  Scenario -> Search: the best plans of all, as `ridgeline plan` finds them
     validate                                   measured runs -> Validation: each beside its prediction
+    export                                     Scenario -> Export: a target's files, and what it cannot express
+    import_run                                 a run's configuration -> Imported: settings that `scenario` takes
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from ridgeline.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ridgeline.calibrate.validate import validate
+    from ridgeline.export.verbs import export, import_run
     from ridgeline.hardware.load import CHIPS, SYSTEMS, chip, system
     from ridgeline.models.load import MODELS, model
     from ridgeline.plan.check import check
@@ -64,6 +67,7 @@ _HOMES = {
     "Impossible": "ridgeline.sim.prediction",
     "Prediction": "ridgeline.sim.prediction",
     "validate": "ridgeline.calibrate.validate",
+    "import_run": "ridgeline.export.verbs",
 }
 
 __all__ = [
@@ -80,7 +84,9 @@ __all__ = [
     "check",
     "chip",
     "engine",
+    "export",
     "find_plan",
+    "import_run",
     "model",
     "predict",
     "read_scenario",
@@ -96,6 +102,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
+    if name == "export":
+        return import_module("ridgeline.export")
     if home is None:
         raise AttributeError(f"module 'ridgeline' has no attribute {name!r}")
     if home.endswith(".build"):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli import calibrate, plan, predict
+from ridgeline.cli import calibrate, export, plan, predict
 from ridgeline.version import __version__
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def schema(
 predict.register(app)
 plan.register(app)
 calibrate.register(app)
+export.register(app)
 
 
 def _print_json(value: Any) -> None:

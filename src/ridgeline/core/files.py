@@ -44,11 +44,13 @@ class Table:
 
 def read_table(path: Path) -> Table:
     """Read a file by its suffix; anything wrong with it as a file is an `InputError` that says what to do."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise _refuse(
-            path, f"a {path.suffix or 'nameless'} file", f"one of {', '.join(SUFFIXES)}", "rename or convert it"
-        )
-    text = read_text(path)
+    _known_suffix(path)
+    return parse_table(path, read_text(path))
+
+
+def parse_table(path: Path, text: str) -> Table:
+    """The table in a text that was already read; `path` says its format and names it in messages."""
+    _known_suffix(path)
     if path.suffix.lower() == ".toml":
         data, lines = _toml(path, text)
     elif path.suffix.lower() == ".json":
@@ -59,6 +61,13 @@ def read_table(path: Path) -> Table:
         raise _refuse(path, f"a {type(data).__name__}", "a table of keys", "see docs/how-to/write-a-scenario.md")
     _check_depth(path, data, DEEPEST)
     return Table(data=data, source=path.name, lines=lines)
+
+
+def _known_suffix(path: Path) -> None:
+    if path.suffix.lower() not in SUFFIXES:
+        raise _refuse(
+            path, f"a {path.suffix or 'nameless'} file", f"one of {', '.join(SUFFIXES)}", "rename or convert it"
+        )
 
 
 def read_text(path: Path, limit: int = BIGGEST_FILE) -> str:

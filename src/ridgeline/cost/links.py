@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,11 @@ class Links(Columns):
     domain: Array
     meet: Array
     wiring: Wiring
+
+    def without_latency(self) -> Links:
+        """The same with nothing to wait for but bytes, and hops inside a domain."""
+        still = np.zeros_like(self.near)
+        return replace(self, meet=still, wiring=replace(self.wiring, start=still, far_step=still))
 
 
 def links_of(machines: Machines, rates: Rates) -> Links:

@@ -91,6 +91,7 @@ class Engine:
     gradients: Annotated[DType, Doc("dtype gradients are accumulated and reduced in")] = dtype("fp32")
     fuses: tuple[str, ...] = ()
     overlaps: tuple[str, ...] = ()
+    sends_beside: Annotated[tuple[str, ...], Doc("schedules under which pipeline sends overlap; none named: all")] = ()
     vocab_multiple: Annotated[Count, Doc("the vocabulary is padded to a multiple of this times tp")] = 1
     notes: str = ""
 
@@ -99,11 +100,22 @@ class Engine:
             ("fuses", self.fuses, FUSIONS),
             ("overlaps", self.overlaps, OVERLAPS),
             ("supports.schedules", self.supports.schedules, SCHEDULES),
+            ("sends_beside", self.sends_beside, SCHEDULES),
             ("supports.precision", self.supports.precision, (*DTYPES, *ALIASES)),
         ):
             for word in words:
                 if word not in vocabulary:
                     yield not_among(key, word, vocabulary)
+
+
+def overlaps(engine: Engine, word: str, schedule: str) -> bool:
+    """Whether an engine overlaps something by habit, under a schedule.
+
+    >>> overlaps(ENGINES["megatron-core"], "pp", "1f1b"), overlaps(ENGINES["megatron-core"], "pp", "interleaved")
+    (False, True)
+    """
+    able = word in engine.overlaps
+    return able and (word != "pp" or not engine.sends_beside or schedule in engine.sends_beside)
 
 
 def read_engine(id: str, table: dict[str, Any]) -> Engine:

@@ -9,9 +9,10 @@ from html import escape
 from ridgeline.calibrate.validate import Case, Validation
 from ridgeline.report.validate import percent, worst
 
-SIDE, EDGE = 560, 56  # of the scatter, in pixels
+SIDE, EDGE = 540, 56  # of the scatter, in pixels
 WIDE, TALL, NAMES = 760, 22, 190  # of a strip of residuals
 BOUND = 0.5  # residuals beyond are drawn at the rim
+BIN = 0.05  # of the histogram
 STYLE = """
 :root { --paper: #fcfcfa; --ink: #1d2733; --faint: #8a94a0; --rule: #dfe3e8; --in: #2f6fb2; --out: #d1661f; }
 @media (prefers-color-scheme: dark) {
@@ -21,25 +22,33 @@ body { background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sa
   max-width: 60rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
 p, figcaption { color: var(--faint); } figure { margin: 0; overflow-x: auto; }
+.side { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-end; } svg { max-width: 100%; height: auto; }
+.facts { display: flex; flex-wrap: wrap; gap: .4rem 2.2rem; margin: 1rem 0; }
+.facts b { display: block; font-size: 1.35rem; font-weight: 600; color: var(--ink); }
+.facts span { color: var(--faint); }
 svg text { fill: var(--ink); font-size: 11px; } svg .faint { fill: var(--faint); }
 .rule { stroke: var(--rule); } .line { stroke: var(--faint); stroke-dasharray: 4 3; fill: none; }
+.zero { stroke: var(--faint); } .bar { fill: var(--in); fill-opacity: .7; }
 .in { fill: var(--in); fill-opacity: .55; } .out { fill: var(--out); fill-opacity: .75; }
 .swatch { display: inline-block; width: .7em; height: .7em; border-radius: 50%; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100%; }
 th, td { text-align: right; padding: .15rem .6rem; border-bottom: 1px solid var(--rule); }
-th:first-child, td:first-child, .text { text-align: left; }
+th:first-child, td:first-child, .text { text-align: left; } td:not(.text), td:first-child { white-space: nowrap; }
+.wide { overflow-x: auto; } summary { cursor: pointer; color: var(--faint); }
+@media print { details { display: none; } }
 """
 
 
 def page(found: Validation, of: str) -> str:
     """The whole page; every piece of text from a table is escaped."""
     errors = found.errors
-    facts = (
-        f"{errors.n} rows predicted, {len(found.skipped)} skipped. Mean |residual| {percent(errors.mape)}, median "
-        f"{percent(errors.median_ape)}, nine of ten within {percent(errors.p90_ape)}, inside the 90 % interval "
-        f"{percent(errors.coverage90)}. Residual = predicted / measured − 1."
-    )
+    told = (
+        (f"{errors.n:,}", "rows predicted"), (f"{len(found.skipped):,}", "skipped"),
+        (percent(errors.mape), "mean |residual|"), (percent(errors.median_ape), "median"),
+        (percent(errors.p90_ape), "nine of ten within"), (percent(errors.coverage90), "inside the 90 % interval"),
+    )  # fmt: skip
     what = "step" if found.kind == "training" else "collective"
+    facts = "".join(f"<div><b>{_text(value)}</b><span>{_text(name)}</span></div>" for value, name in told)
     legend = (
         '<span class="swatch" style="background: var(--in)"></span> measured inside the 90 % interval &nbsp; '
         '<span class="swatch" style="background: var(--out)"></span> outside'
@@ -50,10 +59,13 @@ def page(found: Validation, of: str) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>Ridgeline: {_text(of)}</title><style>{STYLE}</style></head><body>"
-        f"<h1>Predicted against measured: {_text(of)}</h1><p>{facts}</p><p>{legend}</p>"
-        f"<figure>{_scatter(found.cases)}<figcaption>Seconds of a {what}, both axes logarithmic; the dashed lines are "
-        f"±25 %. Point at a dot for its row.</figcaption></figure>{strips}{_worst(found)}{_skipped(found)}"
+        f'<h1>Predicted against measured: {_text(of)}</h1><div class="facts">{facts}</div>'
+        f"<p>Residual = predicted / measured − 1. Dots: {legend}</p>"
+        f'<figure><div class="side">{_scatter(found.cases)}{_histogram(found.cases)}</div><figcaption>Left: seconds of '
+        f"a {what}, both axes logarithmic; dashed lines at ±25 %. Right: rows by residual. Point at a dot for its row."
+        f"</figcaption></figure>{strips}{_worst(found)}{_skipped(found)}"
         f"{_all(found.cases)}</body></html>\n"
     )
 
@@ -70,7 +82,16 @@ def _dot(case: Case, x: float, y: float, radius: float) -> str:
 
 
 def _signed(case: Case) -> str:
-    return f"{case.residual * 100:+.1f} %"
+    return _plus(case.residual, 1)
+
+
+def _plus(residual: float, digits: int) -> str:
+    """A residual with its sign; none for nothing.
+
+    >>> _plus(-0.25, 0), _plus(0.0, 0), _plus(1.424, 1)
+    ('−25 %', '0 %', '+142.4 %')
+    """
+    return f"{residual * 100:+.{digits}f} %".replace("-", "−") if residual else "0 %"
 
 
 def _scatter(cases: Sequence[Case]) -> str:
@@ -106,6 +127,35 @@ def _scatter(cases: Sequence[Case]) -> str:
     return _svg(SIDE, SIDE, [*marks, *dots, names])
 
 
+def _histogram(cases: Sequence[Case]) -> str:
+    """Rows by residual, those beyond the bound in the outermost bars."""
+    if not cases:
+        return ""
+    half = round(BOUND / BIN)
+    counts = [0] * (2 * half)
+    for case in cases:
+        counts[max(0, min(2 * half - 1, math.floor(case.residual / BIN) + half))] += 1
+    wide, tall, left, bottom = 370, 280, 40, 48
+    step, scale = (wide - left - 26) / len(counts), (tall - bottom - 12) / max(counts)
+    marks = []
+    for place, count in enumerate(counts):
+        height = count * scale
+        low, high = (_plus((place + edge - half) * BIN, 0) for edge in (0, 1))
+        span = {0: f"below {high}", len(counts) - 1: f"above {low}"}.get(place, f"{low} to {high}")
+        x, y = left + place * step, tall - bottom - height
+        shape = f'<rect class="bar" x="{x + 0.5:.1f}" y="{y:.1f}" width="{step - 1:.1f}" height="{height:.1f}">'
+        marks.append(f"{shape}<title>{_text(f'{count} rows, {span}')}</title></rect>")
+    for tick in (-BOUND, -BOUND / 2, 0.0, BOUND / 2, BOUND):
+        x = left + (tick / BIN + half) * step
+        marks.append(f'<path class="{"rule" if tick else "zero"}" d="M{x:.1f} 12V{tall - bottom + 4}"/>')
+        marks.append(
+            f'<text class="faint" x="{x:.1f}" y="{tall - bottom + 18}" text-anchor="middle">{_plus(tick, 0)}</text>'
+        )
+    marks.append(f'<text x="{left + half * step:.1f}" y="{tall - 10}" text-anchor="middle">residual</text>')
+    marks.append(f'<text class="faint" x="{left - 6}" y="18" text-anchor="end">{max(counts)}</text>')
+    return _svg(wide, tall, marks)
+
+
 def _seconds(power: int) -> str:
     """A power of ten of a second as people say it.
 
@@ -128,17 +178,17 @@ def _strips(found: Validation, grouping: str) -> str:
 
     marks = []
     for tick in (-0.5, -0.25, 0.0, 0.25, 0.5):
-        label = {-0.5: "≤ −50 %", 0.5: "≥ +50 %"}.get(tick, f"{tick * 100:+.0f} %")
-        marks.append(f'<path class="rule" d="M{place(tick):.1f} 0V{bottom}"/>')
+        label = {-0.5: "≤ −50 %", 0.5: "≥ +50 %"}.get(tick, _plus(tick, 0))
+        marks.append(f'<path class="{"rule" if tick else "zero"}" d="M{place(tick):.1f} 0V{bottom}"/>')
         marks.append(f'<text class="faint" x="{place(tick):.1f}" y="{bottom + 14}" text-anchor="middle">{label}</text>')
     for index, (name, errors) in enumerate(groups.items()):
         middle = TALL * index + TALL / 2 + 3
         marks.append(f'<text x="{NAMES - 12}" y="{middle + 4}" text-anchor="end">{_text(name[:26])}</text>')
-        told = f"{percent(errors.mape)} of {errors.n}"
+        told = f"{percent(errors.mape)}, {errors.n} row{'s' * (errors.n > 1)}"
         marks.append(f'<text class="faint" x="{NAMES + width + 10}" y="{middle + 4}">{told}</text>')
         for number, case in enumerate(members[name]):
             marks.append(_dot(case, place(case.residual), middle + (number * 7 % 11 - 5) * 0.9, 2.4))
-    return _svg(WIDE + 20, bottom + 22, marks)
+    return _svg(WIDE + 50, bottom + 22, marks)
 
 
 def _svg(width: float, height: float, marks: Iterable[str]) -> str:
@@ -155,7 +205,7 @@ def _rows(head: Sequence[str], rows: Iterable[Sequence[object]], text: Sequence[
         )
         return f"<tr>{''.join(made)}</tr>"
 
-    return f"<table>{line(head, 'th')}{''.join(line(row, 'td') for row in rows)}</table>"
+    return f'<div class="wide"><table>{line(head, "th")}{"".join(line(row, "td") for row in rows)}</table></div>'
 
 
 def _cells(case: Case) -> tuple[str, ...]:
@@ -163,7 +213,7 @@ def _cells(case: Case) -> tuple[str, ...]:
 
 
 def _worst(found: Validation) -> str:
-    head = ("furthest off", "measured", "predicted", "residual", "look first at")
+    head = ("row", "measured", "predicted", "residual", "look first at")
     rows = [(*_cells(case), reason) for case, reason in worst(found)]
     return f"<h2>Furthest off</h2>{_rows(head, rows, (0, 4))}" if rows else ""
 

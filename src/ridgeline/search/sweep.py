@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.lowering.program import stages_of
-from ridgeline.plan.engine import Shard
+from ridgeline.plan.engine import Shard, overlaps
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.placement import balanced
 from ridgeline.plan.plan import Offload, Plan, Schedule, Sharding
@@ -206,6 +206,7 @@ def _plans(rows: _Rows, space: Space, schedule: Schedule, pattern: Pattern, own:
         rows.runs.at(own),
         chunks=np.array([float(schedule.chunks)]),
         schedule=np.array([float(NAMES.index(schedule.name))]),
+        overlap_pp=_sends_beside(cells, schedule)[cells.structure[rows.cell[own]]],
     )
     pace = paced([lines], rows.parts, runs, cells.rows)
     held = held_of(rows.needs, own, lines, pattern)
@@ -231,6 +232,12 @@ def _plans(rows: _Rows, space: Space, schedule: Schedule, pattern: Pattern, own:
         )
         fits = np.isfinite(degree)
         yield made if fits.all() else made.taken(np.flatnonzero(fits))
+
+
+def _sends_beside(cells: Cells, schedule: Schedule) -> Array:
+    """Whether sends overlap compute under a schedule, by structure: as the plan says, or as the engine does."""
+    habit = overlaps(cells.scenarios[0].engine, "pp", schedule.name)
+    return np.array([float(scenario.plan.switches.overlap.get("pp", habit)) for scenario in cells.scenarios])
 
 
 def _shardings(rows: _Rows, space: Space) -> Iterator[tuple[Shard, int]]:

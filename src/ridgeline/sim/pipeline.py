@@ -55,13 +55,16 @@ class Slowdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """Seconds per rank after its last step: what of the gradient reduction is not hidden, then the optimizer.
+    """Seconds per rank after its last step: what of its gradient reduction is not hidden, its optimizer, and what of
+    gathering the new weights is not hidden.
 
+    Each rank has its own, since ranks hold different parameters: the one that ends last with its tail paces the step.
     Empty means none. A rank does not wait for the others before its optimizer.
     """
 
     reduce_s: Sequence[float] = ()
     optimizer_s: Sequence[float] = ()
+    gather_s: Sequence[float] = ()
 
 
 class Interval(NamedTuple):
@@ -97,11 +100,17 @@ class PipelineRun:
     """Per rank, time idle before a step whose input was already made and still under way."""
     reduce: tuple[Interval, ...]
     optimizer: tuple[Interval, ...]
+    gather: tuple[Interval, ...]
 
     @property
     def makespan_s(self) -> float:
-        """Until the last rank has finished its optimizer."""
-        return max(interval.end_s for interval in self.optimizer)
+        """Until the last rank has finished its tail."""
+        return max(interval.end_s for interval in self.gather)
+
+    @property
+    def pacing_rank(self) -> int:
+        """The rank that ends last, its tail included; the first of equals."""
+        return max(range(len(self.gather)), key=lambda rank: self.gather[rank].end_s)
 
     @property
     def schedule_s(self) -> float:
@@ -118,7 +127,7 @@ class PipelineRun:
 
     def busy_s(self, rank: int) -> float:
         """Steps, blocking sends and tail."""
-        tail = self.reduce[rank].duration_s + self.optimizer[rank].duration_s
+        tail = self.reduce[rank].duration_s + self.optimizer[rank].duration_s + self.gather[rank].duration_s
         return self.compute_s(rank) + self.blocked_s(rank) + tail
 
     def exposed_send_s(self, rank: int) -> float:
@@ -137,7 +146,8 @@ def timeline(run: PipelineRun) -> Timeline:
         process = f"stage {rank}"
         for step, (start, end) in zip(row, run.steps[rank], strict=True):
             spans.append(_span(process, "compute", str(step), (start, end), _kind(step)))
-        for stream, tail in (("reduce", run.reduce[rank]), ("optimizer", run.optimizer[rank])):
+        tails = (("reduce", run.reduce[rank]), ("optimizer", run.optimizer[rank]), ("gather", run.gather[rank]))
+        for stream, tail in tails:
             if tail.duration_s > 0:
                 spans.append(_span(process, stream, stream, tail, stream))
     for send in run.sends:
@@ -147,7 +157,7 @@ def timeline(run: PipelineRun) -> Timeline:
     return Timeline.of(spans, streams=STREAMS)
 
 
-STREAMS = ("compute", "send-forward", "send-backward", "reduce", "optimizer")
+STREAMS = ("compute", "send-forward", "send-backward", "reduce", "optimizer", "gather")
 
 
 def _span(process: str, stream: str, name: str, interval: tuple[float, float], kind: str) -> Span:
@@ -181,11 +191,11 @@ def run_events(
     16.5
     """
     slow, tail = slow or Slowdown(), tail or Tail()
-    _check(table, work, slow, tail)
-    rows = [_compile_row(table, rank, work, overlapped_gain, slow) for rank in range(table.stages)]
+    check_fit(table, work, slow, tail)
+    rows = [compile_row(table, rank, work, overlapped_gain, slow) for rank in range(table.stages)]
     progress = _Progress(table.stages)
     _execute(table, rows, send_blocks, progress)
-    reduce, optimizer = _tails(progress.clocks, tail)
+    reduce, optimizer, gather = _tails(progress.clocks, tail)
     return PipelineRun(
         table=table,
         steps=tuple(tuple(map(Interval, *pair)) for pair in zip(progress.starts, progress.ends, strict=True)),
@@ -194,6 +204,7 @@ def run_events(
         waited_s=tuple(progress.waited),
         reduce=reduce,
         optimizer=optimizer,
+        gather=gather,
     )
 
 
@@ -208,7 +219,7 @@ class _Progress:
         self.sends: list[Send] = []
 
 
-class _Planned(NamedTuple):
+class Planned(NamedTuple):
     """A step with all that does not depend on time worked out.
 
     Slots number the values that travel: the input of the forward of microbatch i at stage s, and the same for the
@@ -222,9 +233,10 @@ class _Planned(NamedTuple):
     """(slot, receiving rank, seconds of the send, action); the sender itself as receiver means no send."""
 
 
-def _compile_row(
+def compile_row(
     table: ScheduleTable, rank: int, work: Sequence[StageWork], gain: float, slow: Slowdown
-) -> list[_Planned]:
+) -> list[Planned]:
+    """The row of a rank with everything worked out that does not depend on when it happens."""
     placement, m = table.placement[rank], table.microbatches
     rank_of = [owner for owner, _ in table.locations()]
     stages, factor = len(rank_of), slow.ranks.get(rank, 1.0)
@@ -238,23 +250,23 @@ def _compile_row(
     up = [hop(stage, stage - 1) if stage > 0 else None for stage in placement]
     seconds = [_phase_seconds(work[stage], factor) for stage in placement]
 
-    def plan(action: Action) -> _Planned:
+    def plan(action: Action) -> Planned:
         stage, chunk, i = placement[action.chunk], action.chunk, action.microbatch
         duration = seconds[chunk][action.phase]
         if action.phase is Phase.BACKWARD_WEIGHT:
-            return _Planned(duration, -1, -1, ())
+            return Planned(duration, -1, -1, ())
         forward = action.phase is Phase.FORWARD
         neighbour = down[chunk] if forward else up[chunk]
         first = stage == 0 if forward else stage == stages - 1
         slot = (stage if forward else stages + stage) * m + i
         makes = () if neighbour is None else ((slot + m if forward else slot - m, *neighbour, action),)
-        return _Planned(duration, -1 if first else slot, -1, makes)
+        return Planned(duration, -1 if first else slot, -1, makes)
 
-    def plan_step(step: Step) -> _Planned:
+    def plan_step(step: Step) -> Planned:
         if isinstance(step, Action):
             return plan(step)
         one, two = plan(step.forward), plan(step.backward)
-        return _Planned((one.duration_s + two.duration_s) * (1 - gain), one.needs, two.needs, one.makes + two.makes)
+        return Planned((one.duration_s + two.duration_s) * (1 - gain), one.needs, two.needs, one.makes + two.makes)
 
     return [plan_step(step) for step in table.rows[rank]]
 
@@ -268,7 +280,7 @@ def _phase_seconds(work: StageWork, factor: float) -> dict[Phase, float]:
     }
 
 
-def _execute(table: ScheduleTable, rows: Sequence[Sequence[_Planned]], send_blocks: bool, progress: _Progress) -> None:
+def _execute(table: ScheduleTable, rows: Sequence[Sequence[Planned]], send_blocks: bool, progress: _Progress) -> None:
     """Let each rank run until an input is missing, round and round; what a link carries depends on its sender alone."""
     missing = -1.0
     values = 2 * table.stages * table.chunks * table.microbatches
@@ -308,20 +320,22 @@ def _execute(table: ScheduleTable, rows: Sequence[Sequence[_Planned]], send_bloc
         unfinished = [rank for rank in unfinished if len(progress.starts[rank]) < len(rows[rank])]
 
 
-def _tails(clocks: Sequence[float], tail: Tail) -> tuple[tuple[Interval, ...], tuple[Interval, ...]]:
-    nothing = [0.0] * len(clocks)
-    reduce = tuple(Interval(end, end + s) for end, s in zip(clocks, tail.reduce_s or nothing, strict=True))
-    optimizer = tuple(
-        Interval(before.end_s, before.end_s + s) for before, s in zip(reduce, tail.optimizer_s or nothing, strict=True)
-    )
-    return reduce, optimizer
+def _tails(clocks: Sequence[float], tail: Tail) -> tuple[tuple[Interval, ...], ...]:
+    """Reduction, optimizer and gathering of every rank, one behind the other."""
+    found, ends = [], tuple(clocks)
+    for seconds in (tail.reduce_s, tail.optimizer_s, tail.gather_s):
+        found.append(tuple(Interval(end, end + s) for end, s in zip(ends, seconds or [0.0] * len(ends), strict=True)))
+        ends = tuple(interval.end_s for interval in found[-1])
+    return tuple(found)
 
 
-def _check(table: ScheduleTable, work: Sequence[StageWork], slow: Slowdown, tail: Tail) -> None:
+def check_fit(table: ScheduleTable, work: Sequence[StageWork], slow: Slowdown, tail: Tail) -> None:
+    """Refuse work, slowdowns or tails of another size than the table."""
     wanted = table.stages * table.chunks
     if len(work) != wanted:
         raise ValueError(f"got work for {len(work)} virtual stages, expected {wanted} = stages x chunks of the table")
-    for what, given in (("reduce_s", tail.reduce_s), ("optimizer_s", tail.optimizer_s)):
+    tails = (("reduce_s", tail.reduce_s), ("optimizer_s", tail.optimizer_s), ("gather_s", tail.gather_s))
+    for what, given in tails:
         if given and len(given) != table.stages:
             raise ValueError(f"got {what} for {len(given)} ranks, expected {table.stages}, or none at all")
     for what, factors in (("ranks", slow.ranks), ("links", slow.links)):

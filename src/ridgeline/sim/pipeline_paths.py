@@ -15,6 +15,7 @@ on the same link and so counts two overlapped sends; where sends block, the acti
 The lines come from runs: the longest path of ``run_events`` was traced back for random stage times at many sizes, its
 counts fitted by integers, kept if no run at any size tried was shorter, and chosen until the worst run was covered.
 That is evidence, not proof: p up to 16 and m up to 20 p were tried, with times far outside the usual.
+``tests/mine_paths.py`` mines them anew and checks both claims.
 """
 
 from collections.abc import Mapping
@@ -73,7 +74,7 @@ m<=p | 1 2p-2 m 1 2p-2 m 1 1 m-1 4p-4 m+4p-5
 m<=p-1 m>=2 | 1 2p-2 m 1 -m+2p-1 m 1 m m-1 -2m+4p-2 4p-3
 p>=3 m=p | 2p-2q-1 2q p p 0 p p 0 p 2q 3p-1
 m<=p m>=3 | 2m-2h-1 -2m+2p+2h 2 2 2m+2p-8 2 2 2m-3 1 -2m+4p+2h-4 2m+4p-7
-p>=3 m<=p m>=2 | 2m-2h-1 -2m+2p+2h m m -2m+2p m m 1 m-1 -4m+4p+2h 4p-2h-2
+p>=3 m<=p-1 m>=2 | 2m-2h-1 -2m+2p+2h m m -2m+2p m m 1 m-1 -4m+4p+2h 4p-2h-2
 m<=2p-2 m>=p+1 | 2m-2h-1 -m+p+2h m-p+1 m-p+1 -2m+6p-4 m-p+1 m-p+1 2p-1 m-p -4m+6p+2h-2 6p-4
 m<=2p-2 m>=p+1 | 2m-2h-1 -2m+2p+2h m m 0 m m 0 m -2m+2p+2h m+2p-1
 m<=2p-2 m>=p+1 | 2q+1 3m-p-2q-3 1 1 m+3p-3 1 1 2p-1 0 2m+2p-2q-6 5m-7
@@ -89,7 +90,7 @@ m<=2p-2 m>=p+1 | 1 2p-2 m m-p p m m-p 2m-2p+1 m-1 3p-3 m+3p-3
 m<=2p-2 m>=p+1 | 1 2p-2 m m 0 m m 0 m 2p-2 m+2p-2
 m<=2p-2 m>=p+3 | 2m-2h-1 2h 1 0 2m+2p-5 1 0 2p+3 0 -2m+4p+2h-3 4m+2p-6
 m<=2p-2 m>=p+1 | 1 m+p-2 m-p+1 m-p+1 -2m+6p-4 m-p+1 m-p+1 2p-1 m-p -2m+6p-4 6p-5
-m<=2p-2 m>=p+1 | 1 2m-2 1 0 m+3p-3 1 0 3m-2p+1 0 m+3p-6 m+5p-5
+p>=4 m<=2p-2 m>=p+1 | 1 2m-2 1 0 m+3p-3 1 0 3m-2p+1 0 m+3p-6 m+5p-5
 m<=2p-2 m>=5 m>=p+1 | 2m-2h-1 2h 1 0 m+3p-4 1 0 3m-2p+2 0 -3m+5p+2h-2 3m+3p-5
 m<=2p-2 m>=p+1 | 2m-2h-1 2h 1 m-p+1 4p-4 1 m-p+1 2p-1 0 -2m+4p+2h-2 6p-4
 m<=2p-2 m>=p+3 | 1 m+p-1 m-p 0 4p-2 m-p 0 2p+2 m-p-1 4p-5 2m+4p-4
@@ -138,7 +139,7 @@ m>=2p+1 | m-2p+1 6p-4 m-2p+1 m-p+1 3p-2 m-2p+1 m-p+1 3p-2 m-2p+1 7p-7 2m+4p-8
     L-1 2m-p-2L-1 L L 2m-p-2L-1 L-1
 m=2p | 1 5p-5 2 2 6p-6 2 2 3p-2 1 11p-15 11p-13
     0 3p-3 1 1 3p-3 0
-p>=3 | m-2p+3 6p-7 m-2p+1 m-2p+1 4p-2 m-2p+1 m-2p+1 4p-2 m-2p+1 7p-9 2m+6p-7
+p>=4 | m-2p+3 6p-7 m-2p+1 m-2p+1 4p-2 m-2p+1 m-2p+1 4p-2 m-2p+1 7p-9 2m+6p-7
     m-2p 3p-3 m-2p+1 m-2p+1 3p-3 m-2p
 m=2p | 2 4p-4 p+1 2 4p-4 p+1 2 2p-2 p+1 8p-8 9p-9
     1 2p-2 1 1 2p-2 1
@@ -184,7 +185,7 @@ p>=3 | m 0 m m-p p m m-p p m 1 2m+p
     m-2p+1 0 m-p m-p 0 m-2p+1
 m>=2p+1 | M+1 2m+p-2M-5 M+2 M+1 2m+p-2M-4 M+2 M+1 2m-2M-2 M+1 4m+2p-4M-10 4m+2p-2L-2M-7
     M 2m-p-2M-3 M+1 M+1 2m-p-2M-3 M
-p>=3 m>=2p+1 | L 2m-p+2L-4M-1 L+1 L+1 2m+2p-2L-4 L+1 L+1 2m-p-2L L 4m+p+2L-6M-7 4m+p-L-3M-4
+p>=3 m>=2p+2 | L 2m-p+2L-4M-1 L+1 L+1 2m+2p-2L-4 L+1 L+1 2m-p-2L L 4m+p+2L-6M-9 4m+p-L-3M-4
     L-1 2m-3p+2L-4M+1 L L 2m-3p+2L-4M+1 L-1
 p>=3 m<=3p | m-2p+1 5p-5 m-2p+2 m-2p+2 6p-6 m-2p+2 m-2p+2 3p-2 m-2p+1 4m-2p-8 8p-7
     m-2p 3p-3 m-2p+1 m-2p+1 3p-3 m-2p
@@ -200,7 +201,7 @@ m>=2p+1 | m-1 3p-3 m-2p+2 m-2p+2 6p-6 m-2p+2 m-2p+2 3p-2 m-2p+1 6p-6 2m+4p-9
     L 2m-2p-2L L L 2m-2p-2L L
 - | m-2p+1 4p-2 m-2p+1 m-p+1 3p-2 m-2p+1 m-p+1 3p-2 m-2p+1 4p-4 2m+p-4
     m-2p p-1 m-2p+1 m-2p+1 p-1 m-2p
-m>=2p+1 | L 2m+p-2L-3 L+2 L+1 2m+2p-2L-6 L+2 L+1 2m-p-2L-1 L+1 4m+3p-4L-13 4m+3p-2L-2M-9
+p>=3 m>=2p+1 | L 2m+p-2L-3 L+2 L+1 2m+2p-2L-6 L+2 L+1 2m-p-2L-1 L+1 4m+3p-4L-15 4m+3p-2L-2M-9
     L-1 2m-p-2L-1 L L 2m-p-2L-1 L-1
 p>=3 m>=3p | 2p-1 2m-p-3 2 2 2m+2p-6 2 2 2m-p-2 1 5p-7 4m+3p-15
     0 2m-p-3 1 1 2m-p-3 0

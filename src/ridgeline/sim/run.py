@@ -12,6 +12,7 @@ from ridgeline.cost.rates import at
 from ridgeline.hardware.topology import Torus
 from ridgeline.ir.ops import Num
 from ridgeline.lowering.shape import Degrees
+from ridgeline.plan.engine import overlaps
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import STATES, Train
@@ -74,7 +75,8 @@ def _one(scenario: Scenario) -> dict[str, Num]:
         states = 2 * STATES[optimizer.name] * optimizer.states.bytes_per_element
         clipping = 2 * gradients  # the norm reads every gradient, and clearing writes it
         traffic = states + 2 * master + gradients + weights * (1 if optimizer.master else 2) + clipping
-    overlap = {key: float(plan.switches.overlap.get(key, key in engine.overlaps)) for key in _OVERLAPS}
+    habit = {key: overlaps(engine, key, plan.schedule.name) for key in _OVERLAPS}
+    overlap = {key: float(plan.switches.overlap.get(key, habit[key])) for key in _OVERLAPS}
     graph = plan.switches.graph or ("full" if engine.launch.mode == "graph" else "none")
     inner = scenario.system.tiers[0] if scenario.system.tiers else None
     torus = inner is not None and isinstance(inner.topology, Torus)

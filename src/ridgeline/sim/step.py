@@ -13,7 +13,7 @@ prediction have as many cells as rows and plans; a search has few cells, more ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -326,54 +326,74 @@ def step_of(pace: Pace, runs: Runs, rows: Rows) -> Steps:
     parts = {"bubble": pace.bubble_s, "pp": pace.sends_s}
     dense, expert = pace.trained
     parts["dp"] = _exchange(runs, rows, dense, expert, columns)
-    degree = np.where(runs.shard > 0, runs.shard_degree, 1.0)
-    expert_degree = np.where(runs.shard > 0, np.minimum(runs.edp, runs.shard_degree), 1.0)
-    states = (dense / degree + expert / expert_degree) * runs.optimizer_bytes
-    away = states * runs.offload_optimizer
-    parts["optimizer"] = (states - away) / rows.memory + 2 * away / rows.machines.host
+    parts["optimizer"] = optimizer_seconds(runs, rows, dense, expert)
     step = sum(parts.values(), start=many * columns[BUSY])
     parts |= {name: many * column for name, column in zip(TIMES, columns[BY_CLASS:], strict=False)}
     parts["waiting"] = step * (rows.rates["jitter"] * np.log2(runs.nodes)) + rows.rates["fixed"]
     return Steps(step_s=step + parts["waiting"], parts=parts)
 
 
+def optimizer_seconds(runs: Runs, rows: Rows, dense: Array, expert: Array) -> Array:
+    """States read and written by the ranks that hold them; those on the host travel there and back."""
+    degree = np.where(runs.shard > 0, runs.shard_degree, 1.0)
+    expert_degree = np.where(runs.shard > 0, np.minimum(runs.edp, runs.shard_degree), 1.0)
+    states = (dense / degree + expert / expert_degree) * runs.optimizer_bytes
+    away = states * runs.offload_optimizer
+    return (states - away) / rows.memory + 2 * away / rows.machines.host
+
+
 def exposed(spent: Array, window: Array, hidden: Array | float, contention: Array) -> Array:
     """What is left of communication beside compute.
 
-        (1 - h) t  +  max(h t - w, 0)  +  c min(h t, w)
+        (1 - h) t  +  max(c h t, h t - w)
 
-    t = spent, h = share that can hide, w = compute it can hide behind, c = what compute loses while both run.
+    t = spent, h = share that can hide, w = compute it can hide behind, c = what compute loses while both run. Compute
+    that is slowed by 1 - c gets h t (1 - c) done meanwhile: the rest of it is late by c h t, unless the communication
+    is later still.
     """
     able = hidden * spent
-    return spent - able + np.maximum(able - window, 0.0) + contention * np.minimum(able, window)
+    return spent - able + np.maximum(contention * able, able - window)
 
 
 def _exchange(runs: Runs, rows: Rows, dense: Array, expert: Array, columns: Array) -> Array:
     """Gradient reduction and weight gathering of the data-parallel ranks beyond what compute hides."""
-    grads, weights, experts = runs.gradient_bytes, runs.weight_bytes, bool(expert.any())
-
-    def over(kind: int, size: Array) -> Array:
-        spent = collective_seconds(kind, dense * size, runs.replicas, runs.tp, rows.links)
-        if not experts:
-            return spent
-        return spent + collective_seconds(kind, expert * size, runs.edp, runs.expert_stride, rows.links)
-
-    nothing = np.zeros(len(dense))
-    some = {kind: bool((runs.shard == kind).any()) for kind in range(4)}  # only what some row needs is priced
-    plain = over(ALL_REDUCE, grads) if some[0] else nothing
-    reduce, gather = (over(ALL_GATHER, grads), over(ALL_GATHER, weights)) if some[1] or some[2] else (nothing, nothing)
-    outside = (runs.replicas / runs.shard_degree, runs.tp * runs.shard_degree)
-    sharded = dense * grads / runs.shard_degree
-    partial = collective_seconds(ALL_REDUCE, sharded, *outside, rows.links) if some[3] else nothing
+    reduce, gather = (sum(parts, start=np.zeros(1)) for parts in exchanged(runs, rows.links, dense, expert))
     forward, backward = columns[FORWARD], columns[INPUTS] + columns[WEIGHTS]
     hidden, contention = rows.rates["hidden_dp"], rows.rates["contention"]
 
     def left(spent: Array, window: Array, overlapped: Array) -> Array:
         return np.where(overlapped > 0, exposed(spent, window, hidden, contention), spent)
 
-    none = left(plain, backward, runs.overlap_grad) if some[0] else nothing
-    one = nothing
-    if some[1] or some[2]:
-        one = left(reduce, backward, runs.overlap_grad) + left(gather, forward, runs.overlap_gather)
-    three = left(partial, backward, runs.overlap_grad) if some[3] else nothing
-    return np.select([runs.shard == 0, runs.shard < 3], [none, one], three)
+    return left(reduce, backward, runs.overlap_grad) + left(gather, forward, runs.overlap_gather)
+
+
+def exchanged(runs: Runs, links: Links, dense: Array, expert: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """Seconds of the collectives that reduce gradients, and of those that gather weights, nothing hidden.
+
+    none            all-reduce of gradients
+    zero1, zero2    reduce-scatter of gradients, all-gather of weights
+    zero3           all-reduce of sharded gradients among the replicas of a shard; the rest happens layer by layer
+    """
+    found: list[list[Array]] = [[], []]
+
+    def add(place: int, mine: NDArray[np.bool_], seconds: Array) -> None:
+        found[place].append(seconds if mine.all() else np.where(mine, seconds, 0.0))
+
+    def over(kind: int, size: Array) -> Iterator[Array]:
+        yield collective_seconds(kind, dense * size, runs.replicas, runs.tp, links)
+        if expert.any():
+            yield collective_seconds(kind, expert * size, runs.edp, runs.expert_stride, links)
+
+    plain, sharded, three = runs.shard == 0, (runs.shard == 1) | (runs.shard == 2), runs.shard == 3
+    if plain.any():
+        for seconds in over(ALL_REDUCE, runs.gradient_bytes):
+            add(0, plain, seconds)
+    if sharded.any():
+        for place, size in enumerate((runs.gradient_bytes, runs.weight_bytes)):
+            for seconds in over(ALL_GATHER, size):
+                add(place, sharded, seconds)
+    if three.any():
+        outside = (runs.replicas / runs.shard_degree, runs.tp * runs.shard_degree)
+        size = dense * runs.gradient_bytes / runs.shard_degree
+        add(0, three, collective_seconds(ALL_REDUCE, size, *outside, links))
+    return tuple(found[0]), tuple(found[1])

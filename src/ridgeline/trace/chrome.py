@@ -1,11 +1,13 @@
 """Turn a Timeline into a trace file that chrome://tracing and Perfetto open.
 
     process     one per process of the timeline, in its order; threads are its streams
-    X           a span: start and duration in microseconds, fractions kept
+    X           a span: start and duration in microseconds, to the nanosecond
     C           a counter, one event per change
     M           names and order of processes and threads
 
-Only the first moment of a step matters to a viewer, so times are written as they stand in the timeline.
+Viewers count whole nanoseconds and drop spans of one thread that overlap by one. So starts and ends are rounded to
+nanoseconds each, and a span that begins where another ends still does. Process 0 and thread 0 mean the idle task to
+them, and a thread numbered like its process its first: so processes count from 1 and threads from a thousand a process.
 """
 
 import json
@@ -30,9 +32,9 @@ def chrome_events(timeline: Timeline) -> Iterator[Event]:
     """The events of the trace: metadata first, then spans in timeline order, then counters.
 
     >>> from ridgeline.trace import Span
-    >>> span = Span(process="stage 0", stream="compute", name="F0", kind="forward", start_s=1e-6, duration_s=2.5e-9)
+    >>> span = Span(process="stage 0", stream="compute", name="F0", kind="forward", start_s=1e-6, duration_s=2.4e-9)
     >>> list(chrome_events(Timeline.of([span])))[-1]
-    {'ph': 'X', 'pid': 0, 'tid': 0, 'name': 'F0', 'cat': 'forward', 'ts': 1.0, 'dur': 0.0025}
+    {'ph': 'X', 'pid': 1, 'tid': 1000, 'name': 'F0', 'cat': 'forward', 'ts': 1.0, 'dur': 0.002}
     """
     processes = list(dict.fromkeys([*timeline.processes, *(counter.process for counter in timeline.counters)]))
     yield from _metadata(timeline, processes)
@@ -40,15 +42,15 @@ def chrome_events(timeline: Timeline) -> Iterator[Event]:
     for process, stream, name, kind, start, duration in zip(*(column.tolist() for column in columns), strict=True):
         yield {
             "ph": "X",
-            "pid": process,
-            "tid": stream,
+            "pid": process + 1,
+            "tid": _thread(process, stream),
             "name": timeline.names[name],
             "cat": timeline.kinds[kind],
             "ts": _microseconds(start),
-            "dur": _microseconds(duration),
+            "dur": round(_microseconds(start + duration) - _microseconds(start), 3),
         }
     for counter in timeline.counters:
-        process = processes.index(counter.process)
+        process = processes.index(counter.process) + 1
         for time, value in zip(counter.times_s.tolist(), counter.values.tolist(), strict=True):
             yield {"ph": "C", "pid": process, "name": counter.name, "ts": _microseconds(time), "args": {"value": value}}
 
@@ -56,13 +58,17 @@ def chrome_events(timeline: Timeline) -> Iterator[Event]:
 def _metadata(timeline: Timeline, processes: list[str]) -> Iterator[Event]:
     used = sorted(set(zip(timeline.process.tolist(), timeline.stream.tolist(), strict=True)))
     for process, text in enumerate(processes):
-        yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": text}}
-        yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": process}}
+        yield {"ph": "M", "pid": process + 1, "name": "process_name", "args": {"name": text}}
+        yield {"ph": "M", "pid": process + 1, "name": "process_sort_index", "args": {"sort_index": process}}
     for process, stream in used:
-        thread = {"ph": "M", "pid": process, "tid": stream}
+        thread = {"ph": "M", "pid": process + 1, "tid": _thread(process, stream)}
         yield thread | {"name": "thread_name", "args": {"name": timeline.streams[stream]}}
         yield thread | {"name": "thread_sort_index", "args": {"sort_index": stream}}
 
 
+def _thread(process: int, stream: int) -> int:
+    return (process + 1) * 1000 + stream
+
+
 def _microseconds(seconds: float) -> float:
-    return seconds * DECIMAL["M"]
+    return round(seconds * DECIMAL["M"], 3)

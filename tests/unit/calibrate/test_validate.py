@@ -216,7 +216,7 @@ class TestPage:
         found = validate(write(tmp_path / "mine.csv", [cells(id=evil, arch=evil), cells(id=evil, gpus="0")]))
         made = page(found, evil)
         assert not re.search(r"https?:|//[a-z]|<script|<link|<img|url\(|\x1b", made)
-        assert made.count("<svg") == 5
+        assert made.count("<svg") == 6
         assert "&lt;script&gt;" in made
 
     def test_every_case_is_a_dot(self) -> None:

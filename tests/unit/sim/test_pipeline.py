@@ -122,7 +122,7 @@ def test_the_timeline_shows_every_step_send_and_tail() -> None:
     result = run("zbv", 2, 4, SENDING, tail=Tail(reduce_s=[1.0, 1.0], optimizer_s=[0.5, 0.5]))
     line = timeline(result)
     assert line.processes == ("stage 0", "stage 1")
-    assert line.streams == ("compute", "send-forward", "send-backward", "reduce", "optimizer")
+    assert line.streams == ("compute", "send-forward", "send-backward", "reduce", "optimizer", "gather")
     assert line.span_s == result.makespan_s
     for rank in range(2):
         assert line.busy_s(f"stage {rank}", "compute") == pytest.approx(result.compute_s(rank))
@@ -152,11 +152,11 @@ def test_a_table_that_cannot_end_says_so() -> None:
         run_events(stuck, [UNIT] * 2, send_blocks=False)
 
 
-def test_a_large_table_runs_in_well_under_a_second() -> None:
+def test_a_large_table_takes_well_under_a_second_of_a_core() -> None:
     table = build("interleaved", stages=16, microbatches=128, chunks=4)
-    begin = time.perf_counter()
+    begin = time.process_time()
     run_events(table, [SENDING] * 64, send_blocks=False)
-    assert time.perf_counter() - begin < 1.0
+    assert time.process_time() - begin < 1.0
 
 
 def test_sizes_without_a_schedule_are_nan() -> None:

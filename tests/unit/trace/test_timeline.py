@@ -1,6 +1,7 @@
 """A Timeline keeps what it was given, in one order, and survives a file with any text in it."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -106,14 +107,22 @@ def test_round_trip_through_a_file(tmp_path: Path) -> None:
     ]
     for one, other in zip(back, spans, strict=True):
         assert (one.process, one.stream, one.name, one.kind) == (other.process, other.stream, other.name, other.kind)
-        assert (one.start_s, one.duration_s) == pytest.approx((other.start_s, other.duration_s), rel=1e-12)
+        assert (one.start_s, one.duration_s) == pytest.approx((other.start_s, other.duration_s), abs=1e-9)
     counts = [(e["name"], e["ts"], e["args"]) for e in events if e["ph"] == "C"]
     assert counts == [(HOSTILE, 0.0, {"value": 5.0}), (HOSTILE, 1000.0, {"value": 0.0})]
 
 
+def test_neighbours_do_not_overlap_once_they_are_whole_nanoseconds() -> None:
+    rng = np.random.default_rng(0)
+    edges = np.cumsum(rng.uniform(1e-9, 1e-3, 2000))
+    line = Timeline.of([span(float(a), float(b - a)) for a, b in pairwise(edges)])
+    rows = [(round(e["ts"] * 1000), round(e["dur"] * 1000)) for e in chrome_events(line) if e["ph"] == "X"]
+    assert all(start + length == after for (start, length), (after, _) in pairwise(rows))
+
+
 def test_a_counter_of_a_process_without_spans_gets_a_process() -> None:
     events = list(chrome_events(Timeline.of([], [counter([0.0], [1.0])])))
-    assert [(e["ph"], e["pid"]) for e in events] == [("M", 0), ("M", 0), ("C", 0)]
+    assert [(e["ph"], e["pid"]) for e in events] == [("M", 1), ("M", 1), ("C", 1)]
 
 
 def test_writing_replaces_whole_files_only(tmp_path: Path) -> None:

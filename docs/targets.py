@@ -1,0 +1,178 @@
+"""Write the reference of targets: for each, which option carries which decision and what it cannot express.
+
+    python docs/targets.py            rewrite docs/concepts/targets.md below its mark
+    python docs/targets.py --check    fail when the page no longer says what the exporters do
+
+The tables are gathered by exporting many plans, each differing from a plain one in one thing, and asking every export
+for its account.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ridgeline
+from ridgeline.core.errors import InputError
+from ridgeline.export.registry import TARGETS
+from ridgeline.plan.scenario import Scenario
+
+PAGE = Path(__file__).parent / "concepts" / "targets.md"
+MARK = "<!-- below this line: python docs/targets.py -->\n"
+ENGINE = {"megatron": "megatron-core", "torchtitan": "torchtitan", "maxtext": "maxtext", "verl": "megatron-core"}
+MODELS = (
+    "llama3-8b",
+    "gpt3-6.7b",
+    "qwen3-30b-a3b",
+    "deepseek-v3",
+    "gpt-oss-20b",
+    "gemma3-12b",
+    "nemotron-h-8b",
+    "llama4-scout",
+)
+BASE: dict[str, Any] = {"tp": 2, "cp": 2, "pp": 2, "shard": "zero1"}
+CHANGES: tuple[dict[str, Any], ...] = (
+    {},
+    {"shard": "none"},
+    {"shard": "zero2"},
+    {"shard": "zero3"},
+    {"shard_degree": 2},
+    {"schedule": {"name": "interleaved", "chunks": 2}},
+    {"schedule": "gpipe"},
+    {"schedule": "zero-bubble-h1"},
+    {"schedule": "zbv"},
+    {"schedule": "dualpipe-v"},
+    {"placement": "uneven"},
+    {"cp_kind": "all-to-all"},
+    {"sequence_parallel": False},
+    {"recompute": "full"},
+    {"recompute": {"kind": "full", "layers": 1}},
+    *(
+        {"recompute": {"kind": "selective", "parts": [part]}}
+        for part in ("attention", "norm", "activation", "mlp", "mixer")
+    ),
+    {"recompute": {"kind": "selective", "parts": ["alternate"]}},
+    {"offload": "optimizer"},
+    {"offload": "activations", "pp": 1},
+    *({"precision": name} for name in ("fp16", "fp32", "fp8", "mxfp8", "nvfp4")),
+    {"precision": {"name": "fp8", "scaling": "row"}},
+    {"precision": {"name": "bf16", "gradients": "bf16"}},
+    {"graph": "partial"},
+    {"graph": "full"},
+    {"attention": "unfused"},
+    {"compiled": True},
+    {"launch_blocking": True},
+    *(
+        {"overlap": {name: state}}
+        for name in ("grad-reduce", "param-gather", "tp", "pp", "cp")
+        for state in (True, False)
+    ),
+)
+WORKLOADS: tuple[dict[str, Any], ...] = (
+    {"optimizer": "muon"},
+    {"optimizer": "sgd"},
+    {"optimizer": {"name": "adamw", "states": "bf16"}},
+    {"task": "finetune"},
+    {"task": "lora", "lora": {"rank": 16}},
+)
+
+
+def samples(engine: str) -> Iterator[Scenario]:
+    """Plans that differ in one thing each, and models of every kind."""
+    for change in CHANGES:
+        yield from made("llama3-8b", {**BASE, **change}, {}, engine)
+    for change in WORKLOADS:
+        yield from made("llama3-8b", BASE, change, engine)
+    for model in MODELS:
+        yield from made(model, {"shard": "zero1"}, {}, engine)
+    for change in (
+        {},
+        {"moe_dispatch": "deepep"},
+        {"moe_dispatch": "hybridep"},
+        {"etp": 2},
+        {"overlap": {"moe": True}},
+    ):
+        yield from made("qwen3-30b-a3b", {"tp": 2, "ep": 4, **change}, {}, engine)
+
+
+def made(model: str, plan: dict[str, Any], work: dict[str, Any], engine: str) -> Iterator[Scenario]:
+    """The scenario, if it is possible."""
+    plan = {"engine": engine, **plan}
+    if plan.get("placement") == "uneven":
+        plan["placement"] = [15, 17]
+    table = {
+        "model": model,
+        "system": "16xb200-sxm",
+        "workload": {"seq": 4096, "global_batch": 64, **work},
+        "plan": plan,
+    }
+    try:
+        yield ridgeline.scenario(table)
+    except InputError:
+        return
+
+
+FOLDED = ("model.mtp.block", "model.vision", "model.embedding.norm", "workload.lora")
+MOST = 8  # decisions named for one reason
+
+
+def general(path: str) -> str:
+    """The decision without the number of a block, and parts of a kind as one."""
+    for fold in FOLDED:
+        if path.startswith(f"{fold}."):
+            return f"{fold}.*"
+    return ".".join("*" if part.isdigit() else part for part in path.split("."))
+
+
+def section(id: str) -> str:
+    """What one target expresses, implies and loses."""
+    target = TARGETS[id]
+    said: dict[str, dict[str, None]] = {}
+    lost: dict[str, dict[str, None]] = {}
+    for scenario in samples(ENGINE.get(id, id)):
+        found = ridgeline.export(scenario, to=id)
+        for path, option in found.expressed.items():
+            said.setdefault(general(path), {})[option] = None
+        for part in found.lost:
+            lost.setdefault(general(part.path), {})[part.why] = None
+    lines = [f"## {id}", "", f"{target.title} {target.version}. Options: {target.source}.", ""]
+    lines += ["| decision | carried by |", "|---|---|"]
+    lines += [
+        f"| `{path}` | {', '.join(f'`{option}`' for option in options)} |" for path, options in sorted(said.items())
+    ]
+    reasons: dict[str, list[str]] = {}
+    for path in sorted(lost):
+        for why in lost[path]:
+            reasons.setdefault(why, []).append(path)
+    lines += ["", "Lost, all of it or some values:", "", "| decision | because |", "|---|---|"]
+    lines += [f"| {_listed(paths)} | {_cell(why)} |" for why, paths in reasons.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _listed(paths: list[str]) -> str:
+    shown = ", ".join(f"`{path}`" for path in paths[:MOST])
+    return f"{shown} and {len(paths) - MOST} more" if len(paths) > MOST else shown
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main() -> int:
+    old = PAGE.read_text(encoding="utf-8")
+    head = old.partition(MARK)[0]
+    new = head + MARK + "\n" + "\n".join(section(id) for id in sorted(TARGETS))
+    if "--check" not in sys.argv:
+        PAGE.write_text(new, encoding="utf-8")
+        return 0
+    if old != new:
+        print("docs/concepts/targets.md is not what the exporters do; run `python docs/targets.py`")
+        return 1
+    print(f"docs/concepts/targets.md: {len(TARGETS)} targets are as the exporters have them")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""Turn `ridgeline export` and `ridgeline import` into calls of the library.
+
+0  done        2  the scenario cannot be exported, the files cannot be read, or a file would be overwritten
+"""
+
+from __future__ import annotations
+
+import json as codec
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ridgeline.export.target import Export, Imported
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
+]
+MOST = 8  # decisions named for one reason
+Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Give the command line the verbs of this module."""
+    app.command()(export)
+    app.command(name="import")(import_run)
+
+
+def export(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file in TOML, JSON or YAML.")],
+    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="Software to write for, e.g. megatron.")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder to write into.")] = None,
+    settings: Settings = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Write a scenario as a target's own configuration and launch scripts; say what the target cannot express."""
+    from ridgeline.export.verbs import export as library
+    from ridgeline.plan.scenario_file import read_scenario
+
+    found = library(read_scenario(scenario, settings or ()), to=to)
+    if output is not None:
+        _write(output, found, force)
+    if json:
+        _print(_export_sheet(found))
+        return
+    for name, text in found.files.items():
+        typer.echo(f"wrote {output / name}" if output is not None else f"==> {name} <==\n{text}")
+    typer.echo(
+        f"{found.target} {found.version}: {len(found.expressed)} decisions written, {len(found.implied)} implied"
+    )
+    for line in _lost(found):
+        typer.echo(line, err=True)
+
+
+def _lost(found: Export) -> Iterator[str]:
+    """A line for each reason, with the decisions it costs."""
+    reasons: dict[str, list[str]] = {}
+    for part in found.lost:
+        reasons.setdefault(part.why, []).append(f"{part.path} = {_plain(part.value)}")
+    for why, parts in reasons.items():
+        rest = f", and {len(parts) - MOST} more (--json lists them)" if len(parts) > MOST else ""
+        yield _one_line(f"lost {', '.join(parts[:MOST])}{rest}: {why}")
+
+
+def import_run(
+    source: Annotated[Path, typer.Argument(metavar="PATH", help="A run's configuration: a file, or a folder of them.")],
+    target: Annotated[
+        str | None, typer.Option("--from", metavar="TARGET", help="Software it is for; recognised when left out.")
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option("--on", metavar="SYSTEM", help="The machine, e.g. 64xh100-sxm; files rarely say it.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="The model, where the files leave it to a script.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Scenario file to write; printed if left out.")
+    ] = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read."""
+    from ridgeline.core.files import write_text
+    from ridgeline.core.toml_text import toml_text
+    from ridgeline.export.verbs import import_run as library
+
+    found = library(source, target=target, system=system, model=model)
+    _refuse_incomplete(found)
+    text = _notes(found) + toml_text(found.settings)
+    if output is not None:
+        _refuse_existing([output], force)
+        write_text(output, text)
+    if json:
+        _print(_import_sheet(found))
+        return
+    typer.echo(f"wrote {output}" if output is not None else text, nl=output is not None)
+    for note in found.assumptions:
+        typer.echo(f"assumed {_one_line(note)}", err=True)
+    for why, names in _by_reason(found).items():
+        typer.echo(f"unread ({why}): {', '.join(names)}", err=True)
+
+
+def _refuse_incomplete(found: Imported) -> None:
+    """A scenario needs a model and a machine; files often name neither."""
+    from ridgeline.core.errors import InputError, Problem
+
+    missing = {
+        "model": ("--model", "the model that the script builds", "add --model llama3-8b, for example"),
+        "system": ("--on", "the machine that runs it", "add --on 64xh100-sxm, for example"),
+    }
+    lacks = [parts for key, parts in missing.items() if key not in found.settings]
+    if lacks:
+        given = f"nothing in the {found.target} files"
+        raise InputError([Problem(path=path, given=given, expected=want, todo=todo) for path, want, todo in lacks])
+
+
+def _by_reason(found: Imported) -> dict[str, list[str]]:
+    """What was not read, gathered by why."""
+    reasons: dict[str, list[str]] = {}
+    for part in found.unread:
+        reasons.setdefault(_one_line(part.why), []).append(_one_line(f"{part.option} {part.value}".strip()))
+    return reasons
+
+
+def _write(folder: Path, found: Export, force: bool) -> None:
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.core.files import write_text
+
+    _refuse_existing([folder / name for name in found.files], force)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as wrong:
+        problem = Problem(
+            path="--output", given=wrong.strerror or "not writable", expected="a folder", where=str(folder)
+        )
+        raise InputError(problem) from None
+    for name, text in found.files.items():
+        write_text(folder / name, text)
+
+
+def _refuse_existing(paths: list[Path], force: bool) -> None:
+    from ridgeline.core.errors import InputError, Problem
+
+    there = [path for path in paths if path.exists()]
+    if there and not force:
+        expected = "files that do not exist yet"
+        todo = "choose another place, or add --force"
+        raise InputError(
+            [Problem(path="--output", given=f"{path}, which exists", expected=expected, todo=todo) for path in there]
+        )
+
+
+def _notes(found: Imported) -> str:
+    """The scenario file's head: where it came from, what was assumed and what did not reach it."""
+    lines = [f"Read by Ridgeline from a {found.target} configuration."]
+    lines += [f"assumed: {note}" for note in found.assumptions]
+    lines += [f"unread ({why}): {', '.join(names)}" for why, names in _by_reason(found).items()]
+    return "".join(f"# {_one_line(line)}\n" for line in lines)
+
+
+def _one_line(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)[:2000]
+
+
+def _export_sheet(found: Export) -> dict[str, Any]:
+    return {
+        "target": found.target,
+        "version": found.version,
+        "files": dict(found.files),
+        "expressed": dict(found.expressed),
+        "implied": dict(found.implied),
+        "lost": [{"path": part.path, "value": _plain(part.value), "why": part.why} for part in found.lost],
+    }
+
+
+def _import_sheet(found: Imported) -> dict[str, Any]:
+    return {
+        "target": found.target,
+        "scenario": _plain(found.settings),
+        "unread": [{"option": part.option, "value": part.value, "why": part.why} for part in found.unread],
+        "assumptions": list(found.assumptions),
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if hasattr(value, "items"):
+        return {str(key): _plain(part) for key, part in value.items()}
+    return value
+
+
+def _print(value: Any) -> None:
+    typer.echo(codec.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))

@@ -1,0 +1,66 @@
+"""Turn the recorded list of a target's documented options into a check of what an export writes.
+
+A file `NAME-VERSION.toml` holds names only, gathered from the project's own source:
+
+    target, version, source          which software, which version, where its options are documented
+    flags = ["a", ...]               options that stand alone
+    values = ["b", ...]              options that take a value
+    [choices]                        option = the values it takes, where they are a closed list
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.core.errors import Problem, not_among
+from ridgeline.core.files import read_table
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The documented options of one version of a target."""
+
+    target: str
+    version: str
+    source: str
+    flags: frozenset[str]
+    values: frozenset[str]
+    choices: Mapping[str, tuple[str, ...]]
+
+    def problem(self, option: str, value: Any) -> Problem | None:
+        """What is wrong with an option that is about to be written; True stands for a flag."""
+        name = option.lstrip("-")
+        if value is True and name in self.flags:
+            return None
+        if name not in self.values:
+            known = sorted(self.flags | self.values)
+            wrong = not_among(option, name, known)
+            return Problem(
+                path=option, given=repr(value), expected=f"an option of {self.target} {self.version}", todo=wrong.todo
+            )
+        allowed = self.choices.get(name)
+        if allowed is not None and str(value) not in allowed:
+            return not_among(option, str(value), allowed)
+        return None
+
+
+@cache
+def options(target: str) -> Options:
+    """The recorded list of a target: the one file named after it."""
+    (path,) = FOLDER.glob(f"{target}-v*.toml")
+    data = read_table(path).data
+    return Options(
+        target=data["target"],
+        version=data["version"],
+        source=data["source"],
+        flags=frozenset(data.get("flags", ())),
+        values=frozenset(data.get("values", ())),
+        choices=MappingProxyType({key: tuple(map(str, words)) for key, words in data.get("choices", {}).items()}),
+    )

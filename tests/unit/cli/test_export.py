@@ -1,0 +1,82 @@
+"""`ridgeline export` and `ridgeline import`: files, what is lost, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ridgeline.cli.main import app
+from ridgeline.core.errors import InputError
+
+EXAMPLE = "examples/llama3-70b-64xh100.toml"
+ROOT = Path(__file__).parents[3]
+
+
+def run(*words: str) -> str:
+    done = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def test_there_and_back_again_and_predicted(tmp_path: Path) -> None:
+    folder, back = tmp_path / "run", tmp_path / "back.toml"
+    assert "launch.sh" in run("export", EXAMPLE, "--to", "megatron", "-o", str(folder))
+    assert sorted(path.name for path in folder.iterdir()) == ["args.yaml", "launch.sbatch", "launch.sh"]
+    run("import", str(folder), "-o", str(back))
+    before = json.loads(run("predict", EXAMPLE, "--json"))
+    after = json.loads(run("predict", str(back), "--json"))
+    assert after["step_time_s"] == before["step_time_s"]
+    assert after["peak_memory_bytes"] == before["peak_memory_bytes"]
+
+
+def test_files_are_not_overwritten_unless_forced(tmp_path: Path) -> None:
+    words = ["export", EXAMPLE, "--to", "megatron", "-o", str(tmp_path)]
+    run(*words)
+    (tmp_path / "launch.sh").write_text("mine")
+    with pytest.raises(InputError, match="--force"):
+        run(*words)
+    assert (tmp_path / "launch.sh").read_text() == "mine"
+    run(*words, "--force")
+    assert "torchrun" in (tmp_path / "launch.sh").read_text()
+
+
+def test_json_names_every_decision() -> None:
+    sheet = json.loads(run("export", EXAMPLE, "--to", "megatron", "--set", "plan.schedule=zbv", "--json"))
+    assert set(sheet) == {"target", "version", "files", "expressed", "implied", "lost"}
+    assert {part["path"] for part in sheet["lost"]} >= {"plan.schedule.name", "plan.placement"}
+
+
+def test_an_unknown_target_is_told_the_known_ones() -> None:
+    with pytest.raises(InputError, match="megatron-bridge"):
+        run("export", EXAMPLE, "--to", "megatorn")
+
+
+def test_an_import_without_a_machine_asks_for_one(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 "
+        "--vocab-size 100 --micro-batch-size 1 --global-batch-size 8 --bf16 --lr 0.1 --not-an-option 3"
+    )
+    with pytest.raises(InputError, match="--on"):
+        run("import", str(script))
+    sheet = json.loads(run("import", str(script), "--on", "8xh100-sxm", "--json"))
+    assert sheet["scenario"]["system"] == "8xh100-sxm"
+    why = {part["option"]: part["why"] for part in sheet["unread"]}
+    assert "decides nothing" in why["lr"]
+    assert "not among" in why["not-an-option"]
+
+
+def test_files_of_nobody_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("hello: world\n")
+    with pytest.raises(InputError, match="no target recognises"):
+        run("import", str(tmp_path / "a.yaml"))
+    with pytest.raises(InputError, match="no such file"):
+        run("import", str(tmp_path / "absent.sh"))
