@@ -130,6 +130,10 @@ def _why(sheet: Sheet) -> Iterable[RenderableType]:
             table.add_row(loss["choice"], signed(loss["loses_s"]), loss["to"])
         yield table
     yield Text.assemble(("limited by ", "dim"), *limits)
+    events = sheet["plans"][0]["simulated_s"]
+    if events is not None:
+        text = f"{format_quantity(events, 's')} ({events / total - 1:+.2%}); {_order(sheet)}"
+        yield Text.assemble(("event by event ", "dim"), text)
     sure = sheet["sure"]
     if sure["runner_up_loses_s"] is not None:
         overlap = "the intervals overlap" if sure["runner_up_overlaps"] else "outside the interval"
@@ -139,6 +143,13 @@ def _why(sheet: Sheet) -> Iterable[RenderableType]:
             f"{sure['overlapping']} of the next {sure['of']}; interval from {sure['basis']}"
         )
         yield Text.assemble(("how sure ", "dim"), text)
+
+
+def _order(sheet: Sheet) -> str:
+    """Whether the plans that were simulated stay in their order."""
+    seconds = [plan["simulated_s"] for plan in sheet["plans"] if plan["simulated_s"] is not None]
+    best = seconds.index(min(seconds)) + 1
+    return f"still the best of the first {len(seconds)}" if best == 1 else f"plan {best} of the list is faster then"
 
 
 def _next(sheet: Sheet) -> Iterable[RenderableType]:

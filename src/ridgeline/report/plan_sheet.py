@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from ridgeline.core.errors import Problem
@@ -13,21 +14,26 @@ from ridgeline.plan.plan_table import plan_table, plan_words
 from ridgeline.report.sheets import Sheet, plain
 from ridgeline.search.changes import Change, changes, worth
 from ridgeline.search.compare import Answer
-from ridgeline.search.explain import Explanation, Loss, Standing, difference, explain, standing
+from ridgeline.search.explain import Explanation, Loss, Standing, difference, explain, simulated, standing
 from ridgeline.search.objectives import Outcome, Point, Run, frontier, points, ranked
 from ridgeline.sim.memory import capacity_of
 from ridgeline.sim.prediction import Prediction
 
+FEW = 5  # plans simulated event by event
 TOLD = 3  # parts of a difference that are named
 SILENT = 0.0005  # of a step: smaller parts of a difference are not worth a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasons:
-    """Why the chosen plan, and what next; empty where the search was stopped."""
+    """Why the chosen plan, and what next; empty where the search was stopped.
+
+    simulated   seconds of the first plans event by event, None where that was not done
+    """
 
     plans: tuple[Prediction, ...]
     why: Explanation
+    simulated: tuple[float | None, ...] = ()
     tried: tuple[Change, ...] = ()
     given: Standing | None = None
 
@@ -38,7 +44,8 @@ def reasons_of(answer: Answer, chosen: Outcome, *, further: bool = True) -> Reas
     winner = plans[0]
     own = standing(chosen.search, chosen.search.scenario, winner) if answer.case.given else None
     tried = changes(chosen.search, winner) if further and answer.complete else ()
-    return Reasons(plans=plans, why=explain(chosen.search, winner), tried=tried, given=own)
+    events = tuple(simulated(plan) for plan in plans[:FEW]) if further and answer.complete else ()
+    return Reasons(plans=plans, why=explain(chosen.search, winner), simulated=events, tried=tried, given=own)
 
 
 def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[str, str]) -> Sheet:
@@ -62,7 +69,10 @@ def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[st
         "cpu_seconds": answer.cpu_seconds,
         "capacity_bytes": capacity_of(scenario),
         "headroom": search.headroom,
-        "plans": [_plan(prediction, winner) for prediction in reasons.plans],
+        "plans": [
+            {**_plan(prediction, winner), "simulated_s": seconds}
+            for prediction, seconds in zip_longest(reasons.plans, reasons.simulated)
+        ],
         "bounds": dict(winner.bounds),
         "why": [_loss(loss) for loss in reasons.why.losses],
         "sure": _sure(reasons.why),

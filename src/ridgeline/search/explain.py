@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from ridgeline.core.encode import encode
 from ridgeline.plan.plan import Plan, Switches
 from ridgeline.plan.plan_table import offload_words, recompute_words, schedule_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.kept import Entry, choice
 from ridgeline.search.plan import Search, predicted
+from ridgeline.sim.events import Simulated, simulate
 from ridgeline.sim.predict import predict
 from ridgeline.sim.prediction import Prediction
 
+MOST_ACTIONS = 40_000  # of a schedule's table, so that the best few are simulated within a second or two
 SAME = 1e-9  # relative difference of times that are equal but for the order of additions
 # the order in which alternatives are told when they lose equally much
 AXES = (
@@ -100,7 +103,7 @@ def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:
             same.append(axis)
     for best, axes in found:
         for prediction in predicted(search.scenario, [best]):
-            what = ", ".join(told(best.plan, axis) for axis in axes)
+            what = ", ".join(told(best.plan, axis, own) for axis in axes)
             yield loss(tuple(axes), what, prediction, winner)
 
 
@@ -150,8 +153,8 @@ def difference(other: Prediction, winner: Prediction) -> Mapping[str, float]:
     return dict(sorted(parts.items(), key=lambda part: -abs(part[1])))
 
 
-def told(plan: Plan, axis: str) -> str:
-    """A plan's choice along an axis, in words."""
+def told(plan: Plan, axis: str, own: Plan) -> str:
+    """A plan's choice along an axis, in words; of switches those that differ from the winner's."""
     match axis:
         case "schedule" | "chunks":
             return schedule_words(plan)
@@ -164,17 +167,36 @@ def told(plan: Plan, axis: str) -> str:
         case "shard":
             return "no sharding" if plan.sharding.shard == "none" else plan.sharding.shard
         case "switches":
-            return _switch_words(plan)
+            return _switch_words(plan, own)
         case "microbatch":
             return f"microbatch {plan.microbatch}"
         case _:
             return f"{axis} {getattr(plan.mesh, axis)}"
 
 
-def _switch_words(plan: Plan) -> str:
-    words = [] if plan.mesh.tp == 1 else ["sequence parallel" if plan.sequence_parallel else "no sequence parallelism"]
-    words += ["heads exchanged over cp" if plan.switches.cp_kind == "all-to-all" else "a ring over cp"]
-    return ", ".join(words if plan.mesh.cp > 1 else words[:1]) or "other switches"
+def _switch_words(plan: Plan, own: Plan) -> str:
+    """The switches in which a plan differs from another."""
+    words = []
+    if plan.sequence_parallel != own.sequence_parallel and plan.mesh.tp > 1:
+        words.append("sequence parallel" if plan.sequence_parallel else "no sequence parallelism")
+    if plan.switches.cp_kind != own.switches.cp_kind and plan.mesh.cp > 1:
+        words.append("heads exchanged over cp" if plan.switches.cp_kind == "all-to-all" else "a ring over cp")
+    theirs, ours = encode(_bare(plan.switches)), encode(_bare(own.switches))
+    words += [f"{key} {theirs.get(key, 'as usual')}" for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+    return ", ".join(words) or "other switches"
+
+
+def simulated(prediction: Prediction) -> float | None:
+    """Seconds of the step when it is executed event by event, links shared; None where that would take too long.
+
+    The sweep prices pipelines by closed forms. Where the two disagree, traffic met on a tier.
+    """
+    scenario = prediction.scenario
+    actions = 2 * scenario.microbatches * scenario.plan.mesh.pp * scenario.plan.schedule.chunks
+    if actions > MOST_ACTIONS:
+        return None
+    made = simulate(scenario)
+    return made.step_s if isinstance(made, Simulated) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

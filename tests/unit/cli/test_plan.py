@@ -68,6 +68,8 @@ def test_json(run: Any) -> None:
     assert times == sorted(times)
     assert all(plan["peak_memory_bytes"] <= 0.97 * sheet["capacity_bytes"] for plan in sheet["plans"])
     assert "days" not in sheet
+    for plan in sheet["plans"]:
+        assert plan["simulated_s"] == pytest.approx(plan["step_time_s"], rel=0.05)
     for loss in sheet["why"]:
         assert sum(loss["parts"].values()) == pytest.approx(loss["loses_s"], abs=1e-9)
     assert 1 <= len(sheet["next"]) <= 3

@@ -8,7 +8,7 @@ import pytest
 
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.search.changes import around, changes, worth
-from ridgeline.search.explain import difference, explain, standing
+from ridgeline.search.explain import difference, explain, standing, told
 from ridgeline.search.plan import Search, find_plan
 from ridgeline.search.refusal import why_not
 from ridgeline.sim.predict import predict
@@ -42,6 +42,16 @@ def test_losses_sum_and_are_the_best_otherwise(found: Search) -> None:
     other = next(loss for loss in why.losses if "tp" in loss.axis)
     again = find_plan(found.scenario, {"tp": tuple(tp for tp in found.space.tp if tp != winner.scenario.plan.mesh.tp)})
     assert other.prediction.step_time_s == pytest.approx(again.plans[0].step_time_s, rel=1e-9)
+
+
+def test_switches_are_told_by_what_differs(found: Search) -> None:
+    plan = found.plans[0].scenario.plan
+    own = replace(plan, mesh=replace(plan.mesh, tp=2, cp=2))
+    other = replace(own, switches=replace(own.switches, cp_kind="all-to-all", graph="full", overlap={"tp": True}))
+    assert told(other, "switches", own) == "heads exchanged over cp, graph full, overlap {'tp': True}"
+    assert told(own, "switches", other) == "a ring over cp, graph as usual, overlap as usual"
+    off = replace(own, switches=replace(own.switches, sequence_parallel=False))
+    assert told(off, "switches", own) == "no sequence parallelism"
 
 
 def test_difference_names_parts_of_either(found: Search) -> None:
