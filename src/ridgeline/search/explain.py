@@ -89,11 +89,15 @@ def explain(search: Search, winner: Prediction) -> Explanation:
 
 
 def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:
-    """The best plan that decides otherwise, for each axis; axes with the same one are told together."""
+    """The best plan that decides otherwise, for each axis; axes with the same one are told together.
+
+    A choice that loses nothing makes no difference: sharding over one rank, a switch that the engine does not heed.
+    """
     own = winner.scenario.plan
     found: list[tuple[Entry, list[str]]] = []
     for axis in AXES:
-        best = next(_others(search, axis, own), None)
+        slower = (entry for entry in _others(search, axis, own) if entry.step_s > winner.step_time_s * (1 + SAME))
+        best = next(slower, None)
         if best is None:
             continue
         same = next((axes for entry, axes in found if entry.plan == best.plan), None)
