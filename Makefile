@@ -59,6 +59,7 @@ test-gpu: $(VENV)/.test
 bench: $(VENV)/.test
 	$(PY) benchmarks/describe.py
 	$(PY) benchmarks/predict.py
+	$(PY) benchmarks/trace.py
 
 fit: $(VENV)/.test  # derive the shipped parameters and accuracy tables again: five minutes
 	$(VENV)/bin/ridgeline fit

@@ -1,6 +1,6 @@
-"""Take the README's screens again: run each command of a `console` block and put its real output below it.
+"""Take the screens of the README and of some pages again: run the commands of `console` blocks, show what they print.
 
-    python docs/retake.py            rewrite README.md
+    python docs/retake.py            rewrite the pages
     python docs/retake.py --check    fail when a screen no longer shows what the command prints
     python docs/retake.py --bench    rewrite the measured figures too; they vary, so --check skips them
 
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
+PAGES = ("README.md", "docs/how-to/what-limits-my-step.md")
 BLOCK = re.compile(r"(?:<!-- screen: (?P<how>[^>]*?) -->\n)?```console\n(?P<body>.*?)```", re.DOTALL)
 
 
@@ -47,16 +47,19 @@ def retaken(match: re.Match[str], bench: bool) -> str:
 
 
 def main() -> int:
-    old = README.read_text(encoding="utf-8")
-    new = BLOCK.sub(lambda match: retaken(match, "--bench" in sys.argv), old)
-    if "--check" not in sys.argv:
-        README.write_text(new, encoding="utf-8")
-        return 0
-    if old != new:
-        print("README.md shows something else than its commands print; run `python docs/retake.py`")
-        return 1
-    print(f"README.md: {len(BLOCK.findall(old))} screens are as the commands print them")
-    return 0
+    stale = 0
+    for name in PAGES:
+        page = ROOT / name
+        old = page.read_text(encoding="utf-8")
+        new = BLOCK.sub(lambda match: retaken(match, "--bench" in sys.argv), old)
+        if "--check" not in sys.argv:
+            page.write_text(new, encoding="utf-8")
+        elif old != new:
+            print(f"{name} shows something else than its commands print; run `python docs/retake.py`")
+            stale = 1
+        else:
+            print(f"{name}: {len(BLOCK.findall(old))} screens are as the commands print them")
+    return stale
 
 
 if __name__ == "__main__":

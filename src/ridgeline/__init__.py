@@ -16,6 +16,8 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     validate                                   measured runs -> Validation: each beside its prediction
     export                                     Scenario -> Export: a target's files, and what it cannot express
     import_run                                 a run's configuration -> Imported: settings that `scenario` takes
+    read_timeline                              trace files -> Timeline, whatever wrote them
+    analyze                                    traces -> Analysis: where the time went, under a stated policy
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from ridgeline.sim.events import timeline
     from ridgeline.sim.predict import predict
     from ridgeline.sim.prediction import Impossible, Prediction
+    from ridgeline.trace.analyze import analyze
+    from ridgeline.trace.read import read_timeline
 
 _HOMES = {
     "CHIPS": "ridgeline.hardware.load",
@@ -68,6 +72,8 @@ _HOMES = {
     "Prediction": "ridgeline.sim.prediction",
     "validate": "ridgeline.calibrate.validate",
     "import_run": "ridgeline.export.verbs",
+    "analyze": "ridgeline.trace.analyze",
+    "read_timeline": "ridgeline.trace.read",
 }
 
 __all__ = [
@@ -81,6 +87,7 @@ __all__ = [
     "Prediction",
     "Scenario",
     "__version__",
+    "analyze",
     "check",
     "chip",
     "engine",
@@ -90,6 +97,7 @@ __all__ = [
     "model",
     "predict",
     "read_scenario",
+    "read_timeline",
     "scenario",
     "schedule",
     "schema",

@@ -26,6 +26,7 @@ ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}}
 ONLY_WHERE_ARRAYS_ARE = {
     "numpy": {"ir", "trace", "lowering", "cost", "sim", "calibrate", "search"},
     "scipy": {"calibrate"},
+    "msgspec": {"trace"},
 }
 NOWHERE = {"torch", "transformers"}  # nothing so far runs a model
 

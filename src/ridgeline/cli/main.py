@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli import calibrate, export, plan, predict
+from ridgeline.cli import calibrate, export, plan, predict, trace
 from ridgeline.version import __version__
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ predict.register(app)
 plan.register(app)
 calibrate.register(app)
 export.register(app)
+trace.register(app)
 
 
 def _print_json(value: Any) -> None:

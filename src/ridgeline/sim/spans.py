@@ -64,7 +64,7 @@ def draw(given: Drawn) -> Timeline:
         for key, steps in _by_kind(run, rank).items():
             columns.place(process, shapes[rank, key], [interval for _, interval in steps])
         for step, interval in zip(run.table.rows[rank], run.steps[rank], strict=True):
-            columns.add(process, "steps", (str(step), _kind(step)), interval)
+            columns.add(process, "steps", (str(step), "annotation"), interval)  # work is on the other streams
         _tails(given, rank, columns)
     for send in run.sends:
         name = f"{send.action} to stage {send.receiver}"

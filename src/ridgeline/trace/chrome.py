@@ -4,10 +4,14 @@
     X           a span: start and duration in microseconds, to the nanosecond
     C           a counter, one event per change
     M           names and order of processes and threads
+    correlation the same number on work and on the call that launched it
 
 Viewers count whole nanoseconds and drop spans of one thread that overlap by one. So starts and ends are rounded to
 nanoseconds each, and a span that begins where another ends still does. Process 0 and thread 0 mean the idle task to
 them, and a thread numbered like its process its first: so processes count from 1 and threads from a thousand a process.
+
+A member named `ridgeline` says who wrote it and which process is which rank, so that reading gives the same timeline
+back.
 """
 
 import json
@@ -15,9 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ridgeline.core.files import write_text
 from ridgeline.core.units import DECIMAL
 from ridgeline.trace.timeline import Timeline
+from ridgeline.version import __version__
 
 Event: TypeAlias = dict[str, Any]
 
@@ -25,7 +32,9 @@ Event: TypeAlias = dict[str, Any]
 def write_chrome(timeline: Timeline, path: Path) -> None:
     """Write the trace, whole or not at all. Names are strangers' text: JSON escapes them, nothing interprets them."""
     lines = ",\n".join(json.dumps(event, allow_nan=False, separators=(",", ":")) for event in chrome_events(timeline))
-    write_text(path, '{"displayTimeUnit":"ms","traceEvents":[\n' + lines + "\n]}\n")
+    own = json.dumps({"version": __version__, "ranks": timeline.tables.ranks})
+    base = f'"baseTimeNanoseconds":{timeline.about.origin_ns}'
+    write_text(path, f'{{"displayTimeUnit":"ms","ridgeline":{own},{base},"traceEvents":[\n' + lines + "\n]}\n")
 
 
 def chrome_events(timeline: Timeline) -> Iterator[Event]:
@@ -38,21 +47,24 @@ def chrome_events(timeline: Timeline) -> Iterator[Event]:
     """
     processes = list(dict.fromkeys([*timeline.processes, *(counter.process for counter in timeline.counters)]))
     yield from _metadata(timeline, processes)
-    columns = (timeline.process, timeline.stream, timeline.name, timeline.kind, timeline.start_s, timeline.duration_s)
-    for process, stream, name, kind, start, duration in zip(*(column.tolist() for column in columns), strict=True):
-        yield {
-            "ph": "X",
-            "pid": process + 1,
-            "tid": _thread(process, stream),
-            "name": timeline.names[name],
-            "cat": timeline.kinds[kind],
-            "ts": _microseconds(start),
-            "dur": round(_microseconds(start + duration) - _microseconds(start), 3),
-        }
+    yield from _spans(timeline)
     for counter in timeline.counters:
         process = processes.index(counter.process) + 1
         for time, value in zip(counter.times_s.tolist(), counter.values.tolist(), strict=True):
             yield {"ph": "C", "pid": process, "name": counter.name, "ts": _microseconds(time), "args": {"value": value}}
+
+
+def _spans(timeline: Timeline) -> Iterator[Event]:
+    line, names, kinds = timeline, timeline.names, timeline.kinds
+    linked = np.where(line.launch >= 0, line.launch + 1, 0)
+    calls = np.unique(line.launch[line.launch >= 0])
+    linked[calls] = calls + 1
+    columns = (line.process, line.stream, line.name, line.kind, line.start_s, line.duration_s, linked)
+    for process, stream, name, kind, start, duration, link in zip(*(one.tolist() for one in columns), strict=True):
+        span = {"ph": "X", "pid": process + 1, "tid": _thread(process, stream), "name": names[name], "cat": kinds[kind]}
+        begin = _microseconds(start)
+        span |= {"ts": begin, "dur": round(_microseconds(start + duration) - begin, 3)}
+        yield span | {"args": {"correlation": link}} if link else span
 
 
 def _metadata(timeline: Timeline, processes: list[str]) -> Iterator[Event]:

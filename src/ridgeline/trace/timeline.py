@@ -1,18 +1,32 @@
 """Turn spans into columns: a step of a large run is a few hundred thousand intervals, a few dozen bytes each.
 
-A span is one interval on one stream of one process; what repeats (process, stream, name, class) is a small integer into
-a table of texts. Rows are in one fixed order, so that equal content is equal bytes.
+A span is one interval on one stream of one process; what repeats (process, stream, name, kind, class) is a small
+integer into a table of texts. Rows are in one fixed order, so that equal content is equal bytes. Predicted and measured
+work have the same columns: what a prediction does not know (launches, shapes) is absent, not another type.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.units import DECIMAL
+from ridgeline.trace.detail import About, Detail
+
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
+Classes = NDArray[np.int16]
+Mask = NDArray[np.bool_]
+
+KERNEL, MEMCPY, MEMSET = "kernel", "memcpy", "memset"
+HOST, RUNTIME, PYTHON, ANNOTATION = "host", "runtime", "python", "annotation"
+MARKER, SYNC, OVERHEAD = "marker", "sync", "overhead"
+NOT_WORK = (HOST, RUNTIME, PYTHON, ANNOTATION, MARKER, SYNC, OVERHEAD)
+"""Kinds that do not occupy a chip: a host op, a call of the runtime, a Python function, an annotation of the host or
+(marker) of a device stream, a wait, the profiler's own cost. Every other kind is work of a chip: kernel, memcpy,
+memset, and the kinds of a prediction (forward, send, optimizer)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +39,7 @@ class Span:
     start_s: float
     duration_s: float
     kind: str = ""
-    """The class the name belongs to, as far as breakdowns care: forward, send, optimizer."""
+    """What sort of interval: kernel, memcpy, host, runtime …; of a prediction: forward, send, optimizer."""
 
     @property
     def end_s(self) -> float:
@@ -55,13 +69,31 @@ class Counter:
         return isinstance(other, Counter) and _same(self, other)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """The texts behind the codes of a timeline; ``ranks[p]`` is the rank process ``p`` belongs to."""
+
+    processes: tuple[str, ...] = ()
+    streams: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ("",)
+    ranks: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:
-    """All intervals of a step or a run, by column.
+    """All intervals of a step or a run, by column; 42 bytes a span.
 
-    process, stream, name, kind hold codes: positions in the table of texts of the plural name. The order of processes
-    and streams is the order they are shown in. Rows are ordered by (start, kind, sequence): of what starts at the same
-    instant the kind that stands earlier in its table comes first, and within a kind the order given is kept.
+        start_s, duration_s            float64, seconds since `about.origin_ns`, exact to the nanosecond over a week
+        process, stream, name, kind    int32 codes: positions in the table of texts of the plural name
+        class_                         int16 code into `classes`; `classes.classify` sets it, 0 before
+        step                           int32, the step's number as the trace counts, -1 outside any
+        launch                         int32, row of the runtime call that launched this work, -1 when not in the trace
+
+    The order of processes and streams is the order they are shown in. Rows are ordered by (start, kind, sequence): of
+    what starts at the same instant the kind that stands earlier in its table comes first, and within a kind the order
+    given is kept. `detail` has what few spans carry (bytes, shapes), `about` where all of it comes from.
     """
 
     start_s: Floats
@@ -70,34 +102,45 @@ class Timeline:
     stream: Codes
     name: Codes
     kind: Codes
-    processes: tuple[str, ...] = ()
-    streams: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ()
+    class_: Classes
+    step: Codes
+    launch: Codes
+    tables: Tables = Tables()
     counters: tuple[Counter, ...] = ()
+    detail: Detail = Detail()
+    about: About = About()
 
     def __post_init__(self) -> None:
-        columns = {"start_s": self.start_s, "duration_s": self.duration_s} | {
-            column: codes for column, codes, _ in self._coded()
+        columns: dict[str, NDArray[Any]] = {
+            "start_s": self.start_s,
+            "duration_s": self.duration_s,
+            "step": self.step,
+            "launch": self.launch,
         }
+        columns.update({column: codes for column, codes, _ in self._coded()})
         lengths = {column: len(values) for column, values in columns.items()}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"columns of a timeline must be equally long, got {lengths}")
         for column, codes, table in self._coded():
             if len(codes) and (int(codes.min()) < 0 or int(codes.max()) >= len(table)):
                 raise ValueError(f"{column} has codes outside its table of {len(table)} texts")
+        if len(self) and (int(self.launch.min()) < -1 or int(self.launch.max()) >= len(self)):
+            raise ValueError(f"launch has rows outside the {len(self)} of the timeline")
+        if len(self.tables.ranks) != len(self.tables.processes):
+            raise ValueError(f"{len(self.tables.ranks)} ranks for {len(self.tables.processes)} processes")
         if not (np.isfinite(self.start_s).all() and np.isfinite(self.duration_s).all()):
             raise ValueError("starts and durations must be finite")
         if len(self) and float(self.duration_s.min()) < 0:
             raise ValueError(f"durations must not be negative, got {float(self.duration_s.min())}")
         _freeze(*columns.values())
 
-    def _coded(self) -> tuple[tuple[str, Codes, tuple[str, ...]], ...]:
+    def _coded(self) -> tuple[tuple[str, NDArray[Any], tuple[str, ...]], ...]:
         return (
             ("process", self.process, self.processes),
             ("stream", self.stream, self.streams),
             ("name", self.name, self.names),
             ("kind", self.kind, self.kinds),
+            ("class_", self.class_, self.classes),
         )
 
     @classmethod
@@ -135,7 +178,10 @@ class Timeline:
         tables: Sequence[tuple[str, ...]],
         counters: Sequence[Counter] = (),
     ) -> Self:
-        """From columns in any order; ``codes`` has one row a span: process, stream, name, kind, into ``tables``."""
+        """From columns in any order; ``codes`` has one row a span: process, stream, name, kind, into ``tables``.
+
+        Every process is a rank of its own, in the order of the table.
+        """
         order = np.lexsort((codes[:, 3], start_s))
         process, stream, name, kind = (np.ascontiguousarray(column, dtype=np.int32) for column in codes[order].T)
         processes, streams, names, kinds = tables
@@ -146,12 +192,39 @@ class Timeline:
             stream=stream,
             name=name,
             kind=kind,
-            processes=processes,
-            streams=streams,
-            names=names,
-            kinds=kinds,
+            class_=np.zeros(len(order), np.int16),
+            step=np.full(len(order), -1, np.int32),
+            launch=np.full(len(order), -1, np.int32),
+            tables=Tables(
+                processes=processes, streams=streams, names=names, kinds=kinds, ranks=tuple(range(len(processes)))
+            ),
             counters=tuple(counters),
         )
+
+    @property
+    def processes(self) -> tuple[str, ...]:
+        return self.tables.processes
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        return self.tables.streams
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.tables.names
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return self.tables.kinds
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.tables.classes
+
+    @property
+    def rank(self) -> Codes:
+        """Rank of every span: that of its process."""
+        return np.array(self.tables.ranks, np.int32)[self.process]
 
     def __len__(self) -> int:
         return len(self.start_s)
@@ -177,13 +250,37 @@ class Timeline:
         return self.start_s + self.duration_s
 
     @property
+    def start_ns(self) -> NDArray[np.int64]:
+        """Start of every span in whole nanoseconds, for arithmetic in which touching ends are equal."""
+        return _nanoseconds(self.start_s)
+
+    @property
+    def end_ns(self) -> NDArray[np.int64]:
+        """End of every span in whole nanoseconds; a span that ends where another starts has the same number."""
+        return _nanoseconds(self.start_s) + _nanoseconds(self.duration_s)
+
+    @property
     def span_s(self) -> float:
         """From the first start to the last end, 0 for an empty timeline."""
         return float(self.end_s.max() - self.start_s.min()) if len(self) else 0.0
 
-    def rows(self, process: str, stream: str | None = None) -> NDArray[np.bool_]:
+    def of_kind(self, *kinds: str) -> Mask:
+        """Which rows have one of these kinds.
+
+        >>> a = Span(process="p", stream="s", name="a", start_s=0, duration_s=2, kind="kernel")
+        >>> Timeline.of([a]).of_kind("kernel", "memcpy").tolist()
+        [True]
+        """
+        return np.array([kind in kinds for kind in self.kinds], np.bool_)[self.kind]
+
+    @property
+    def is_work(self) -> Mask:
+        """Which rows occupy a chip: kernels, copies and everything a prediction draws, not what the host does."""
+        return ~self.of_kind(*NOT_WORK)
+
+    def rows(self, process: str, stream: str | None = None) -> Mask:
         """Which rows belong to a process, or to one of its streams."""
-        found: NDArray[np.bool_] = self.process == _code(self.processes, process)
+        found: Mask = self.process == _code(self.processes, process)
         return found if stream is None else found & (self.stream == _code(self.streams, stream))
 
     def busy_s(self, process: str, stream: str | None = None) -> float:
@@ -201,6 +298,10 @@ class Timeline:
         gaps = np.maximum(start[1:] - end[:-1], 0.0)
         return float(end[-1] - start[0] - gaps.sum())
 
+    def with_classes(self, class_: Classes, classes: tuple[str, ...]) -> Self:
+        """The same timeline with every span put in a class."""
+        return replace(self, class_=class_, tables=replace(self.tables, classes=classes))
+
 
 def _texts(span: Span) -> tuple[str, str, str, str]:
     return span.process, span.stream, span.name, span.kind
@@ -208,6 +309,10 @@ def _texts(span: Span) -> tuple[str, str, str, str]:
 
 def _code(table: tuple[str, ...], text: str) -> int:
     return table.index(text) if text in table else -1
+
+
+def _nanoseconds(seconds: Floats) -> NDArray[np.int64]:
+    return np.rint(seconds * DECIMAL["G"]).astype(np.int64)
 
 
 def _freeze(*columns: NDArray[Any]) -> None:

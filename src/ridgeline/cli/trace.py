@@ -1,0 +1,66 @@
+"""Turn `ridgeline analyze` into a call of the library.
+
+0  done        2  the input cannot be used
+"""
+
+from __future__ import annotations
+
+import json as codec
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ridgeline.trace.analyze import Analysis
+
+
+def register(app: typer.Typer) -> None:
+    """Give the command line the verbs of this module."""
+    app.command()(analyze)
+
+
+def analyze(
+    traces: Annotated[
+        list[Path], typer.Argument(metavar="TRACE...", help="Trace files, or a folder with one file per rank.")
+    ],
+    policy: Annotated[
+        str, typer.Option(help="all: every kernel and copy; linked: only those whose launch is in the trace.")
+    ] = "all",
+    chip: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Chip of the roofline; found by the trace's device name if left out."),
+    ] = None,
+    classes: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="TOML with further classes of kernels, tried before the own ones."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a page for people.")] = False,
+) -> None:
+    """Read traces: where the time went, why chips idled, how near ops are to the roofline, and what to change first."""
+    from ridgeline.report.analyze import analysis_sheet, draw_analysis
+
+    sheet = analysis_sheet(_analysed(traces, policy, chip, classes))
+    if json:
+        typer.echo(codec.dumps(sheet, indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    from rich.console import Console
+
+    draw_analysis(sheet, Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160))
+
+
+def _analysed(traces: list[Path], policy: str, chip: str | None, classes: Path | None) -> Analysis:
+    """Analyse with a progress bar on standard error while files are read."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from ridgeline.trace.analyze import analyze as library
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        shown = bar.add_task("reading", total=None)
+
+        def tell(done: int, total: int) -> None:
+            bar.update(shown, completed=done, total=total)
+
+        return library(*traces, policy=policy, chip=chip, classes=classes, progress=tell)

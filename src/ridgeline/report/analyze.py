@@ -1,0 +1,310 @@
+"""Turn an Analysis into a sheet of facts, and the sheet into a page: where the time went, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ridgeline.core.units import DECIMAL, format_quantity
+from ridgeline.report.draw import clean
+from ridgeline.report.sheets import Sheet
+from ridgeline.trace.analyze import Analysis
+from ridgeline.trace.breakdown import Breakdown, NameTime, Row, Times
+from ridgeline.trace.findings import Finding
+from ridgeline.trace.idle import IdleCause
+from ridgeline.trace.launch import Launches
+from ridgeline.trace.roofline import OpRate
+
+NANO = 1000  # nanoseconds in the microsecond, the unit of every trace and so of this sheet
+OPS = 20  # names a sheet lists
+RATES = 200  # ops with rates a sheet lists
+SHOWN = 8  # rows a page shows of a list
+WIDE = 30  # cells of a bar
+COLOURS = {"compute": "blue", "communication": "magenta", "copy": "green", "waiting": "yellow", "idle": "red"}
+
+
+def analysis_sheet(found: Analysis) -> Sheet:
+    """Everything an analysis says; times in microseconds, as traces count."""
+    parts, about = found.breakdown, found.timeline.about
+    return {
+        "kind": "analysis",
+        "sources": list(about.sources),
+        "format": about.format,
+        "chip_name": about.chips[0] if about.chips else None,
+        "chip": found.chip.id if found.chip else None,
+        "ranks": sorted({row.rank for row in parts.chips}),
+        **_times(parts.total),
+        "policy": parts.policy.name,
+        "policy_statement": parts.policy.statement,
+        "counted_spans": parts.policy.counted,
+        "classes": _classes(found, parts),
+        "top_ops": [_name(one) for one in parts.names[:OPS]],
+        "idle_causes": [_cause(one, parts) for one in found.idle],
+        "findings": [_finding(one) for one in found.findings],
+        "op_rates": [_rate(one) for one in found.rates[:RATES]],
+        "launches": [_launches(one) for one in found.launches],
+        "unknown_ops": [_name(one) for one in parts.unknown[:OPS]],
+        "chips": [_row(row) for row in parts.chips],
+        "steps": [_row(row) for row in parts.steps],
+        "streams": [_row(row) for row in parts.streams],
+        "kept": dict(about.kept),
+        "dropped": dict(about.dropped),
+        "warnings": list(about.warnings),
+    }
+
+
+def _us(nanoseconds: int) -> float:
+    return nanoseconds / NANO
+
+
+def _times(times: Times) -> Sheet:
+    return {
+        "span_us": _us(times.span_ns),
+        "busy_us": _us(times.busy_ns),
+        "idle_us": _us(times.idle_ns),
+        "compute_us": _us(times.compute_ns),
+        "communication_us": _us(times.communication_ns),
+        "copy_us": _us(times.copy_ns),
+        "exposed_communication_us": _us(times.exposed_communication_ns),
+        "overlap_fraction": times.overlap_fraction,
+    }
+
+
+def _row(row: Row) -> Sheet:
+    more = {"stream": row.stream} if row.stream else {}
+    step = {"step": row.step} if row.step is not None else {}
+    return {"rank": row.rank, "process": row.process, **more, **step, "spans": row.times.spans, **_times(row.times)}
+
+
+def _classes(found: Analysis, parts: Breakdown) -> list[Sheet]:
+    return [
+        {
+            "class": one.id,
+            "group": one.group,
+            "what": found.rules.what(one.id) or ("no class matches these names" if one.id == "unknown" else ""),
+            "spans": one.spans,
+            "total_us": _us(one.total_ns),
+            "union_us": _us(one.union_ns),
+            "share_of_busy": one.share,
+        }
+        for one in parts.classes
+    ]
+
+
+def _name(one: NameTime) -> Sheet:
+    return {
+        "name": one.name,
+        "class": one.class_,
+        "spans": one.spans,
+        "total_us": _us(one.total_ns),
+        "longest_us": _us(one.longest_ns),
+        "share_of_busy": one.share,
+        "span_ids": list(one.rows),
+    }
+
+
+def _cause(one: IdleCause, parts: Breakdown) -> Sheet:
+    span = sum(row.times.span_ns for row in parts.chips) or 1
+    return {
+        "cause": one.cause,
+        "meaning": one.meaning,
+        "idle_us": _us(one.idle_ns) / len(parts.chips),
+        "share_of_span": one.idle_ns / span,
+        "gaps": one.gaps,
+        "longest_us": _us(one.longest_ns),
+        "span_ids": list(one.rows),
+    }
+
+
+def _finding(one: Finding) -> Sheet:
+    return {
+        "what": one.what,
+        "evidence": [
+            {
+                "span_id": span.row,
+                "name": span.name,
+                "start_us": _us(span.start_ns),
+                "duration_us": _us(span.duration_ns),
+            }
+            for span in one.evidence
+        ],
+        "share_of_step": one.share_of_step,
+        "predicted_gain": one.predicted_gain,
+        "action": one.action,
+    }
+
+
+def _rate(one: OpRate) -> Sheet:
+    return {
+        "op": one.op,
+        "operands": one.operands,
+        "dtype": one.dtype,
+        "class": one.class_,
+        "calls": one.calls,
+        "total_us": _us(one.total_ns),
+        "tflops_per_s": one.flops_per_s / DECIMAL["T"],
+        "gbytes_per_s": one.bytes_per_s / DECIMAL["G"],
+        "flops": one.flops,
+        "bytes": one.size_bytes,
+        "bound": one.bound,
+        "efficiency": one.efficiency,
+        "span_ids": list(one.rows),
+    }
+
+
+def _launches(one: Launches) -> Sheet:
+    return {
+        "rank": one.rank,
+        "process": one.process,
+        "spans": one.spans,
+        "calls": one.calls,
+        "unlinked": one.unlinked,
+        "call_us": _us(one.call_ns),
+        "calls_total_us": _us(one.calls_total_ns),
+        "delay_us": _us(one.delay_ns),
+        "delay_p99_us": _us(one.delay_p99_ns),
+        "queue_depth": one.queue_depth,
+        "empty_queue_share": one.empty_queue,
+        "graph_replays": one.graph_replays,
+        "graph_spans": one.graph_spans,
+        "short_spans": one.short_spans,
+        "short_us": _us(one.short_ns),
+    }
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def draw_analysis(sheet: Sheet, console: Console) -> None:
+    """Print the page of an analysis."""
+    console.print(page(sheet))
+
+
+def page(sheet: Sheet) -> RenderableType:
+    """What was read, where the time went, in which classes and ops, why the chip idled, and what to do."""
+    blocks = (
+        [*_headline(sheet)], [_split(sheet)], [_by_class(sheet)], _idle(sheet), _rates(sheet), [_ops(sheet)],
+        _found(sheet), _doubts(sheet),
+    )  # fmt: skip
+    lines = [line for block in blocks if block for line in (*block, Text(""))]
+    return Group(*lines[:-1])
+
+
+def _headline(sheet: Sheet) -> list[RenderableType]:
+    ranks = sheet["ranks"]
+    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks, mean"
+    names = ", ".join(sheet["sources"][:3]) or "a timeline"
+    title = Text.assemble(clean(names), f"  {who}", f"  {sheet['chip_name'] or ''}", style="bold")
+    return [title, Text.assemble(("counted ", "dim"), clean(f"{sheet['policy']}: {sheet['policy_statement']}"))]
+
+
+def time(microseconds: float) -> str:
+    """A time of a trace in a readable unit."""
+    return format_quantity(microseconds * 1e-6, "s", 4) if microseconds else "0 s"
+
+
+def _grid(*justify: Any) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for one in justify:
+        table.add_column(justify=one, no_wrap=one == "right")
+    return table
+
+
+def _bar(share: float, colour: str) -> Text:
+    eighths = max(1, round(min(share, 1.0) * WIDE * 8)) if share > 0 else 0
+    return Text("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip(), style=colour)
+
+
+def _split(sheet: Sheet) -> Table:
+    table, span = _grid("left", "right", "right", "left", "left"), sheet["span_us"] or 1.0
+    overlap = sheet["overlap_fraction"]
+    hidden = "" if overlap is None else f"{overlap:.1%} of communication is under compute"
+    rows = (
+        ("span", "span_us", "", "first start to last end"),
+        ("idle", "idle_us", "idle", "nothing runs"),
+        ("compute", "compute_us", "compute", "kernels that are not communication"),
+        ("communication", "communication_us", "communication", hidden),
+        ("  exposed", "exposed_communication_us", "communication", "not under any compute kernel"),
+        ("copy", "copy_us", "copy", "memcpy and memset"),
+    )
+    for name, key, colour, meaning in rows:
+        share = sheet[key] / span
+        bar = _bar(share, COLOURS[colour]) if colour else Text("")
+        table.add_row(name, time(sheet[key]), f"{share:.1%}", bar, Text(meaning, style="dim"))
+    return table
+
+
+def _by_class(sheet: Sheet) -> Table:
+    table = _grid("left", "right", "right", "left", "right", "left")
+    for one in sheet["classes"][:16]:
+        table.add_row(
+            one["class"], time(one["union_us"]), f"{one['share_of_busy']:.1%}",
+            _bar(one["share_of_busy"], COLOURS[one["group"]]), f"{one['spans']:,}", Text(one["what"], style="dim"),
+        )  # fmt: skip
+    return table
+
+
+def _ops(sheet: Sheet) -> Table:
+    table = _grid("right", "right", "right", "left", "left")
+    for one in sheet["top_ops"][:SHOWN]:
+        name = clean(one["name"])
+        name.truncate(96, overflow="ellipsis")
+        table.add_row(time(one["total_us"]), f"{one['share_of_busy']:.1%}", f"{one['spans']:,}", one["class"], name)
+    return table
+
+
+def _idle(sheet: Sheet) -> list[RenderableType]:
+    table = _grid("left", "right", "right", "left", "right", "left")
+    for one in sheet["idle_causes"]:
+        share = one["share_of_span"]
+        table.add_row(
+            one["cause"], time(one["idle_us"]), f"{share:.1%}", _bar(share, COLOURS["idle"]), f"{one['gaps']:,}",
+            Text(one["meaning"], style="dim"),
+        )  # fmt: skip
+    lines: list[RenderableType] = [Text("idle because of", style="dim"), table] if sheet["idle_causes"] else []
+    return [*lines, *(_launch_line(one) for one in sheet["launches"][:4])]
+
+
+def _launch_line(one: Sheet) -> Text:
+    graphs = f", {one['graph_spans']:,} from {one['graph_replays']:,} graph replays" if one["graph_replays"] else ""
+    return Text.assemble(
+        ("launches ", "dim"),
+        f"{one['spans']:,} spans by {one['calls']:,} calls of {time(one['call_us'])}{graphs}; started "
+        f"{time(one['delay_us'])} later, {one['queue_depth']:.1f} queued on average, "
+        f"{one['empty_queue_share']:.0%} on an empty queue",
+    )
+
+
+def _rates(sheet: Sheet) -> list[RenderableType]:
+    table = _grid("left", "left", "left", "right", "right", "right", "right", "left")
+    for one in sheet["op_rates"][:SHOWN]:
+        share = "" if one["efficiency"] is None else f"{one['efficiency']:.0%}"
+        flops = f"{one['tflops_per_s']:,.0f} TFLOP/s" if one["flops"] else ""
+        table.add_row(
+            clean(one["op"]), clean(one["operands"][:44]), one["dtype"], time(one["total_us"]), flops,
+            f"{one['gbytes_per_s']:,.0f} GB/s", share, f"of the {one['bound']} roof" if share else "",
+        )  # fmt: skip
+    against = f"rates of ops with recorded shapes, against {sheet['chip'] or 'no chip: name one with --chip'}"
+    return [Text(against, style="dim"), table] if sheet["op_rates"] else []
+
+
+def _found(sheet: Sheet) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    for place, one in enumerate(sheet["findings"][:SHOWN], 1):
+        head = f"{place}. {one['predicted_gain']:.1%} "
+        lines.append(Text.assemble((head, "bold"), clean(one["what"]), f"; {one['share_of_step']:.1%} of the span"))
+        spans = ", ".join(f"#{span['span_id']} {span['name'][:36]}" for span in one["evidence"][:2])
+        lines.append(Text.assemble("      ", clean(one["action"]), (f"   see {clean(spans)}", "dim")))
+    if not lines:
+        return [Text("findings: nothing that costs more than 1% of the span", style="dim")]
+    return [Text("findings, by what they could gain at most", style="dim"), *lines]
+
+
+def _doubts(sheet: Sheet) -> list[RenderableType]:
+    lines = [Text.assemble("  - ", clean(line)) for line in sheet["warnings"][:SHOWN]]
+    dropped = ", ".join(f"{count:,} {what}" for what, count in sheet["dropped"].items())
+    rest: list[RenderableType] = [Text(f"not kept: {dropped}", style="dim")] if dropped else []
+    return [*rest, *([Text("doubtful", style="yellow"), *lines] if lines else [])]

@@ -1,0 +1,72 @@
+"""Turn trace files, or a Timeline, into an Analysis: where the time went, why, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeline.hardware.chip import Chip
+from ridgeline.trace.breakdown import ALL, Breakdown, breakdown, counted_rows
+from ridgeline.trace.chips import chip_of
+from ridgeline.trace.classes import Rules, classify, read_rules
+from ridgeline.trace.findings import Facts, Finding, findings
+from ridgeline.trace.idle import IdleCause, idle_causes
+from ridgeline.trace.launch import Launches, launches
+from ridgeline.trace.read import read_timeline
+from ridgeline.trace.roofline import OpRate, op_rates
+from ridgeline.trace.source import Progress
+from ridgeline.trace.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Analysis:
+    """What a timeline says about itself."""
+
+    timeline: Timeline
+    rules: Rules
+    breakdown: Breakdown
+    idle: tuple[IdleCause, ...]
+    launches: tuple[Launches, ...]
+    rates: tuple[OpRate, ...]
+    chip: Chip | None
+    findings: tuple[Finding, ...]
+
+
+def analyze(
+    *traces: Path | str | Timeline,
+    policy: str = ALL,
+    chip: str | None = None,
+    classes: Path | None = None,
+    progress: Progress | None = None,
+) -> Analysis:
+    """Analyse traces: files, folders of ranks, or one timeline that is already there.
+
+    ``chip`` names the chip of the roofline where the trace does not say it; ``classes`` is a file of further classes.
+
+    >>> from ridgeline.trace import Span
+    >>> a = Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_s=0, duration_s=2e-6)
+    >>> b = Span(process="chip 0", stream="9", name="ncclAllReduce", kind="kernel", start_s=1e-6, duration_s=3e-6)
+    >>> found = analyze(Timeline.of([a, b])).breakdown.total
+    >>> found.communication_ns, found.exposed_communication_ns
+    (3000, 2000)
+    """
+    rules = read_rules(classes)
+    lines = [trace for trace in traces if isinstance(trace, Timeline)]
+    files = [trace for trace in traces if not isinstance(trace, Timeline)]
+    line = classify(lines[0], rules) if lines else read_timeline(*files, rules=rules, progress=progress)
+    parts = breakdown(line, rules, policy)
+    counted = counted_rows(line, policy)
+    found = chip_of(line.about, chip)
+    idle = idle_causes(line, rules, counted)
+    rates = op_rates(line, counted, found)
+    facts = Facts(line=line, counted=counted, rules=rules, parts=parts, idle=idle, rates=rates, chip=found)
+    return Analysis(
+        timeline=line,
+        rules=rules,
+        breakdown=parts,
+        idle=idle,
+        launches=launches(line, counted),
+        rates=rates,
+        chip=found,
+        findings=findings(facts),
+    )

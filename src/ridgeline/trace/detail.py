@@ -1,0 +1,130 @@
+"""Turn what only some spans carry into sparse side tables: bytes moved, shapes of operands, what a collective moved.
+
+A side table holds the rows it knows, ascending, and one value each; most spans of a trace have none, so a column would
+be mostly empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sparse:
+    """Values of some rows: ``rows`` ascends, ``values[i]`` belongs to ``rows[i]``."""
+
+    rows: Rows = field(default_factory=lambda: np.zeros(0, np.int32))
+    values: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if self.rows.shape != self.values.shape or self.rows.ndim != 1:
+            raise ValueError(f"a side table has {self.rows.shape} rows for {self.values.shape} values")
+        self.rows.flags.writeable = False
+        self.values.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Sparse)
+            and np.array_equal(self.rows, other.rows)
+            and np.array_equal(self.values, other.values)
+        )
+
+    def at(self, rows: NDArray[Any], default: int = -1) -> NDArray[np.int64]:
+        """The values of these rows, ``default`` where the table has none.
+
+        >>> known = Sparse(rows=np.array([2, 5], np.int32), values=np.array([20, 50]))
+        >>> known.at(np.array([5, 3, 2])).tolist()
+        [50, -1, 20]
+        """
+        found = np.full(len(rows), default, np.int64)
+        if len(self.rows) and len(rows):
+            place = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
+            hit = self.rows[place] == rows
+            found[hit] = self.values[place[hit]]
+        return found
+
+    def moved(self, place: NDArray[Any]) -> Sparse:
+        """The same values after rows moved: row ``r`` is now row ``place[r]``, gone when that is negative."""
+        target = place[self.rows]
+        kept = target >= 0
+        order = np.argsort(target[kept], kind="stable")
+        return Sparse(rows=target[kept][order].astype(np.int32), values=self.values[kept][order])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The operands of a host op as the profiler recorded them, by position; scalars have no dims."""
+
+    dims: tuple[Any, ...] = ()
+    """A tuple of ints per operand; a tuple of such tuples for a list of tensors."""
+    types: tuple[str, ...] = ()
+    """Their element types in the profiler's words: ``c10::BFloat16``, ``float``, ``Scalar``."""
+    concrete: tuple[str, ...] = ()
+    """Values of the scalar operands, where they were kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """What a communication kernel moved, as the profiler recorded it; 0 and empty where it did not."""
+
+    name: str = ""
+    dtype: str = ""
+    in_elements: int = 0
+    out_elements: int = 0
+    group_size: int = 0
+    group: str = ""
+    ranks: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detail:
+    """The side tables of a timeline. ``shape`` and ``collective`` hold positions in the tuples beside them."""
+
+    size_bytes: Sparse = field(default_factory=Sparse)
+    shape: Sparse = field(default_factory=Sparse)
+    shapes: tuple[Shape, ...] = ()
+    collective: Sparse = field(default_factory=Sparse)
+    collectives: tuple[Collective, ...] = ()
+
+    def moved(self, place: NDArray[Any]) -> Detail:
+        """The same details after rows were put in another order, see `Sparse.moved`."""
+        return Detail(
+            size_bytes=self.size_bytes.moved(place),
+            shape=self.shape.moved(place),
+            shapes=self.shapes,
+            collective=self.collective.moved(place),
+            collectives=self.collectives,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """Where a timeline comes from, and what its reader kept, dropped and doubted."""
+
+    sources: tuple[str, ...] = ()
+    """Names of the files, in the order of their ranks; empty for a prediction."""
+    format: str = "predicted"
+    chips: tuple[str, ...] = ()
+    """Names of the chips as the trace gives them, one per rank, empty where it does not."""
+    world_size: int = 0
+    """Ranks of the whole run, of which the timeline may hold few; 0 when unknown."""
+    origin_ns: int = 0
+    """Absolute nanosecond of the timeline's second 0, on the clock of the trace."""
+    kept: Mapping[str, int] = field(default_factory=dict)
+    """Spans kept, by kind."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """What was not kept, and why, with counts: flow arrows, unfinished spans, unreadable text."""
+    warnings: tuple[str, ...] = ()
+    """What a reader of the numbers must know: a truncated file, clocks that cannot be compared, odd units."""
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    """Facts of the trace as they stood in it: device properties, distributed information, versions."""

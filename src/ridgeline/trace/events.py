@@ -1,0 +1,138 @@
+"""Turn the text of Chrome trace events into small records: only what is read is built, the rest is skipped.
+
+X           a span
+B, E        begin and end of a span, matched by process and thread
+M           names of processes and threads, labels that say which process is a device
+C           a counter; i  an instant, of which allocations of memory are kept as counters
+s, t, f     flow arrows: not kept, the correlation ids of launches say the same
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from ridgeline.trace.times import needs_decimals
+
+NOTHING = msgspec.Raw()
+SAMPLE = 64  # spans of a batch whose times are looked at to choose the way of reading numbers
+
+
+class Args(msgspec.Struct, gc=False):
+    """The arguments that are read; everything else is skipped without being built."""
+
+    correlation: Any = None
+    correlation_id: Any = None
+    bytes: Any = None
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
+    types: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
+    concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NOTHING)
+    collective: Any = msgspec.field(name="Collective name", default=None)
+    dtype: Any = None
+    in_elements: Any = msgspec.field(name="In msg nelems", default=None)
+    out_elements: Any = msgspec.field(name="Out msg nelems", default=None)
+    group_size: Any = msgspec.field(name="Group size", default=None)
+    group: Any = msgspec.field(name="Process Group Name", default=None)
+    ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    name: Any = None
+    labels: Any = None
+    value: Any = None
+    allocated: Any = msgspec.field(name="Total Allocated", default=None)
+    reserved: Any = msgspec.field(name="Total Reserved", default=None)
+    device: Any = msgspec.field(name="Device Id", default=None)
+    device_type: Any = msgspec.field(name="Device Type", default=None)
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event, as far as it is read. The types say what profilers write; other types take the slow way."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str = ""
+    tid: int | str = ""
+    ts: int | float | str | None = None
+    dur: int | float | str | None = None
+    args: Args | None = None
+
+
+class DecimalEvent(msgspec.Struct, gc=False):
+    """The same with times as decimals: for fractions of microseconds since 1970, which no float holds."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str = ""
+    tid: int | str = ""
+    ts: Decimal | None = None
+    dur: Decimal | None = None
+    args: Args | None = None
+
+
+class _Loose(msgspec.Struct, gc=False):
+    ph: Any = ""
+    cat: Any = ""
+    name: Any = ""
+    pid: Any = ""
+    tid: Any = ""
+    ts: Any = None
+    dur: Any = None
+    args: Any = None
+
+
+_fast = msgspec.json.Decoder(list[Event])
+_exact = msgspec.json.Decoder(list[DecimalEvent])
+_one = msgspec.json.Decoder(_Loose)
+
+
+class Decode:
+    """Decodes batches; once a time is seen that needs decimals, all further batches are read with decimals."""
+
+    def __init__(self) -> None:
+        self._decimals = False
+
+    def __call__(self, raw: bytes) -> list[Any]:
+        if self._decimals:
+            return _exact.decode(raw)
+        events = _fast.decode(raw)
+        if needs_decimals(list(islice((event.ts for event in events if event.ts is not None), SAMPLE))):
+            self._decimals = True
+            return _exact.decode(raw)
+        return events
+
+
+def decode_one(raw: bytes) -> Any:
+    """An event with whatever types it has; texts are made texts, arguments that are no table are left out."""
+    loose = _one.decode(raw)
+    if not isinstance(loose.ph, str):
+        raise ValueError("not an event")
+    return Event(
+        ph=loose.ph,
+        cat=_text(loose.cat),
+        name=_text(loose.name),
+        pid=_text_or_int(loose.pid),
+        tid=_text_or_int(loose.tid),
+        ts=loose.ts if isinstance(loose.ts, (int, float, str)) else None,
+        dur=loose.dur if isinstance(loose.dur, (int, float, str)) else None,
+        args=_loose_args(loose.args),
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)[:200]
+
+
+def _text_or_int(value: Any) -> int | str:
+    return value if isinstance(value, int) and not isinstance(value, bool) else _text(value)
+
+
+def _loose_args(value: Any) -> Args | None:
+    if not isinstance(value, dict):
+        return None
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value), type=Args)
+    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
+        return None

@@ -1,0 +1,116 @@
+"""Turn overlapping intervals into disjoint ones, and those into lengths; all of it on whole nanoseconds, so exact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Longs = NDArray[np.int64]
+
+
+def _empty() -> Longs:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cover:
+    """Disjoint intervals in ascending order; intervals that touch are one."""
+
+    start: Longs = field(default_factory=_empty)
+    end: Longs = field(default_factory=_empty)
+
+    @property
+    def length(self) -> int:
+        """Time covered."""
+        return int((self.end - self.start).sum())
+
+    @property
+    def first(self) -> int:
+        return int(self.start[0]) if len(self.start) else 0
+
+    @property
+    def last(self) -> int:
+        return int(self.end[-1]) if len(self.end) else 0
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def cover(start: Longs, end: Longs) -> Cover:
+    """The union of intervals given in any order.
+
+    >>> both = cover(np.array([5, 0, 1]), np.array([6, 3, 4]))
+    >>> both.start.tolist(), both.end.tolist(), both.length
+    ([0, 5], [4, 6], 5)
+    """
+    if not len(start):
+        return Cover()
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    fresh = np.concatenate([[True], start[1:] > reach[:-1]])
+    first = np.flatnonzero(fresh)
+    last = np.concatenate([first[1:] - 1, [len(start) - 1]])
+    return Cover(start=start[first], end=reach[last])
+
+
+def union(one: Cover, other: Cover) -> Cover:
+    """What either covers."""
+    return cover(np.concatenate([one.start, other.start]), np.concatenate([one.end, other.end]))
+
+
+def overlap_length(one: Cover, other: Cover) -> int:
+    """Time both cover: |a| + |b| - |a or b|.
+
+    >>> overlap_length(cover(np.array([0]), np.array([4])), cover(np.array([3]), np.array([9])))
+    1
+    """
+    return one.length + other.length - union(one, other).length
+
+
+def gaps(busy: Cover) -> Cover:
+    """The time between the intervals of a cover.
+
+    >>> between = gaps(cover(np.array([0, 5]), np.array([2, 6])))
+    >>> between.start.tolist(), between.end.tolist()
+    ([2], [5])
+    """
+    return Cover(start=busy.end[:-1], end=busy.start[1:])
+
+
+def minus(one: Cover, other: Cover) -> Cover:
+    """What the first covers and the second does not.
+
+    >>> rest = minus(cover(np.array([0]), np.array([9])), cover(np.array([2, 5]), np.array([3, 20])))
+    >>> rest.start.tolist(), rest.end.tolist()
+    ([0, 3], [2, 5])
+    """
+    if not len(one) or not len(other):
+        return one
+    both = union(one, other)
+    # where nothing of `other` is open inside the union, only `one` can be
+    start = np.concatenate([both.start, np.minimum(other.end, both.last)])
+    end = np.concatenate([other.start, both.end])
+    start, end = np.sort(start), np.sort(end)
+    kept = end > start
+    return Cover(start=start[kept], end=end[kept])
+
+
+def covered(at: Cover, start: Longs, end: Longs) -> Longs:
+    """How much of each given interval a cover covers.
+
+    >>> covered(cover(np.array([0, 5]), np.array([2, 6])), np.array([1, 3]), np.array([6, 4])).tolist()
+    [2, 0]
+    """
+    if not len(at):
+        return np.zeros(len(start), np.int64)
+    below = np.concatenate([[0], np.cumsum(at.end - at.start)])
+
+    def up_to(times: Longs) -> Longs:
+        place = np.searchsorted(at.start, times, side="right")
+        inside = np.minimum(times - at.start[np.maximum(place - 1, 0)], (at.end - at.start)[np.maximum(place - 1, 0)])
+        found: Longs = below[np.maximum(place - 1, 0)] + np.where(place > 0, inside, 0)
+        return found
+
+    return up_to(end) - up_to(start)

@@ -1,0 +1,129 @@
+"""Turn a file into a stream of byte chunks, inflated on the way when it is compressed.
+
+Input is hostile: a compressed file that grows more than `MOST_RATIO` times is refused (real traces compress 13 to 30
+times, a bomb a thousand), and damage ends the stream with a reason instead of an exception, so that what came before it
+can be kept.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.units import BINARY
+
+CHUNK = int(4 * BINARY["Mi"])  # bytes handed on at a time
+PIECE = int(256 * BINARY["Ki"])  # compressed bytes inflated at a time: what damage can cost is less
+MOST_RATIO = 200  # inflated bytes per compressed byte
+SMALL = int(64 * BINARY["Mi"])  # inflated bytes below which the ratio does not matter
+GZIP = b"\x1f\x8b"
+
+Progress = Callable[[int, int], None]
+"""Called with bytes of files read so far, and bytes of all of them."""
+
+
+class Source:
+    """One file as chunks. ``damage`` says after the last chunk why the stream ended early, empty when it did not."""
+
+    def __init__(self, path: Path, tell: Callable[[int], None] | None = None) -> None:
+        self.path, self.damage = path, ""
+        self._tell = tell
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def head(self, size: int = 65536) -> bytes:
+        """The first bytes, inflated: enough to recognise a format by. ``damage`` says why there are none."""
+        first = Source(self.path)
+        for chunk in first.chunks(size):
+            return chunk[:size]
+        self.damage = first.damage
+        return b""
+
+    def chunks(self, size: int = CHUNK) -> Iterator[bytes]:
+        """The content, at most about ``size`` bytes at a time."""
+        try:
+            with self.path.open("rb") as stream:
+                magic = stream.read(2)
+                stream.seek(0)
+                raw = self._raw(iter(lambda: stream.read(min(size, CHUNK)), b""))
+                yield from self._inflated(raw, size) if magic == GZIP else raw
+        except OSError as wrong:
+            raise refuse(self.path, wrong.strerror or "unreadable", "a readable file", "check the path") from None
+
+    def _raw(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            if self._tell is not None:
+                self._tell(len(chunk))
+            yield chunk
+
+    def _inflated(self, chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
+        inflate = zlib.decompressobj(wbits=31)
+        taken = given = 0
+        ended = False
+        for chunk in chunks:
+            for piece in _pieces(chunk, PIECE):
+                taken += len(piece)
+                rest = piece
+                while rest:
+                    if ended:  # files may be several gzip members put end to end; zeros behind the last are padding
+                        rest = rest.lstrip(b"\0")
+                        if not rest.startswith(GZIP):
+                            self.damage = self._trailing(rest)
+                            break
+                        inflate, ended = zlib.decompressobj(wbits=31), False
+                    before = inflate.copy()
+                    try:
+                        out = inflate.decompress(rest, size)
+                    except zlib.error as wrong:
+                        self.damage = f"the gzip data is damaged ({_plain(wrong)})"
+                        yield _salvaged(before, rest)
+                        return
+                    given += len(out)
+                    self._check_ratio(given, taken)
+                    if out:
+                        yield out
+                    ended = inflate.eof
+                    rest = inflate.unused_data if ended else inflate.unconsumed_tail
+        if not ended and not self.damage:
+            self.damage = "the gzip data ends early"
+
+    def _trailing(self, rest: bytes) -> str:
+        return "something else follows the gzip data" if rest else ""
+
+    def _check_ratio(self, given: int, taken: int) -> None:
+        if given > SMALL and given > MOST_RATIO * taken:
+            raise refuse(
+                self.path,
+                f"{taken} compressed bytes that inflate to more than {given}",
+                f"at most {MOST_RATIO} times as many (traces compress 13 to 30 times)",
+                "if the file is honest, decompress it first",
+            )
+
+
+def refuse(path: Path, given: str, expected: str, todo: str) -> InputError:
+    """The error of a file that cannot be used."""
+    return InputError(Problem(path="", given=given, expected=expected, todo=todo, where=str(path)))
+
+
+def _pieces(chunk: bytes, size: int) -> Iterator[bytes]:
+    for at in range(0, len(chunk), size):
+        yield chunk[at : at + size]
+
+
+def _salvaged(inflate: zlib._Decompress, rest: bytes) -> bytes:
+    """What comes out of a piece before the damage in it."""
+    kept = []
+    for piece in _pieces(rest, 64):
+        try:
+            kept.append(inflate.decompress(piece, CHUNK))
+        except zlib.error:
+            break
+    return b"".join(kept)
+
+
+def _plain(wrong: zlib.error) -> str:
+    return str(wrong).rpartition(": ")[2]
