@@ -12,6 +12,7 @@ plan: $(VENV)/.plan
 	$(VENV)/bin/ridgeline show llama3-70b
 	$(VENV)/bin/ridgeline show 64xh100-sxm
 	$(VENV)/bin/ridgeline predict examples/llama3-70b-64xh100.toml
+	$(VENV)/bin/ridgeline plan llama3-70b --on 64xh100-sxm
 
 test: $(VENV)/.test lint types unit docs wheel
 	@echo "make test: all green"

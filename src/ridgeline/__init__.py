@@ -12,6 +12,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     schema                                     the JSON schema of scenario files
     predict                                    Scenario -> Prediction, or Impossible with its reasons
     timeline                                   Scenario -> Timeline of one predicted step
+    find_plan                                  Scenario -> Search: the best plans of all, as `ridgeline plan` finds them
     validate                                   measured runs -> Validation: each beside its prediction
     export                                     Scenario -> Export: a target's files, and what it cannot express
     import_run                                 a run's configuration -> Imported: settings that `scenario` takes
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ridgeline.plan.schedules import SCHEDULES
     from ridgeline.plan.schedules import build as schedule
     from ridgeline.report.show import show
+    from ridgeline.search.plan import find_plan
     from ridgeline.sim.events import timeline
     from ridgeline.sim.predict import predict
     from ridgeline.sim.prediction import Impossible, Prediction
@@ -65,6 +67,7 @@ _HOMES = {
     "show": "ridgeline.report.show",
     "timeline": "ridgeline.sim.events",
     "predict": "ridgeline.sim.predict",
+    "find_plan": "ridgeline.search.plan",
     "Impossible": "ridgeline.sim.prediction",
     "Prediction": "ridgeline.sim.prediction",
     "validate": "ridgeline.calibrate.validate",
@@ -89,6 +92,7 @@ __all__ = [
     "chip",
     "engine",
     "export",
+    "find_plan",
     "import_run",
     "model",
     "predict",

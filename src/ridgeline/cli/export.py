@@ -86,7 +86,7 @@ def import_run(
 ) -> None:
     """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read."""
     from ridgeline.core.files import write_text
-    from ridgeline.export.toml_text import toml_text
+    from ridgeline.core.toml_text import toml_text
     from ridgeline.export.verbs import import_run as library
 
     found = library(source, target=target, system=system, model=model)

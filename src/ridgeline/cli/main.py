@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli import calibrate, export, predict, trace
+from ridgeline.cli import calibrate, export, plan, predict, trace
 from ridgeline.version import __version__
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ def schema(
 
 
 predict.register(app)
+plan.register(app)
 calibrate.register(app)
 export.register(app)
 trace.register(app)

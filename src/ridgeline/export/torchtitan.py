@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ridgeline.core.toml_text import toml_text
 from ridgeline.export.decisions import decisions_of, has_experts
 from ridgeline.export.launch import Command, comment, header, scripts
 from ridgeline.export.ledger import Fixed, Lose, Piece, Say, gather
 from ridgeline.export.reading import nested
 from ridgeline.export.target import Export, Target
 from ridgeline.export.titan_read import CONVERTERS, FLAVORS, METHODS, SCHEDULES, read, recognises
-from ridgeline.export.toml_text import toml_text
 from ridgeline.models.load import MODELS
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.scenario import Scenario

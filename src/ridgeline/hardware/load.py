@@ -69,9 +69,21 @@ def system(ref: str | Path | Mapping[str, Any], chip_overrides: Mapping[str, Any
     if isinstance(ref, Mapping):
         return _from_table(dict(ref), chip_overrides or {})
     if isinstance(ref, Path) or ref.endswith(SUFFIXES):
-        return _from_table(_system_file(Path(ref)), chip_overrides or {})
+        return _from_table(system_table(Path(ref)), chip_overrides or {})
     template, request = parse_name(ref)
     return build(template, _modified(template.chip, chip_overrides or {}), request)
+
+
+def resized(ref: str, chips: int) -> str | dict[str, Any]:
+    """What names the same system with another number of chips; a torus takes the shape that suits the number.
+
+    >>> resized("64xh100-sxm", 128), resized("h100-sxm", 8), resized("tpu-v5p:8x8x8", 256)
+    ('128xh100-sxm', '8xh100-sxm', '256xtpu-v5p')
+    """
+    if ref.endswith(SUFFIXES):
+        return {"base": ref, "chips": chips}
+    match = _NAME.fullmatch(ref)
+    return f"{chips}x{match.group(2) if match else ref}"
 
 
 def parse_name(name: str) -> tuple[SystemTemplate, Request]:
@@ -95,7 +107,7 @@ def parse_name(name: str) -> tuple[SystemTemplate, Request]:
     return template, Request(name=name, chips=chips or (None if sizes else alone), shape=sizes)
 
 
-def _system_file(path: Path) -> dict[str, Any]:
+def system_table(path: Path) -> dict[str, Any]:
     """A system file as a table; a chip file it names must lie in its own folder and is read in."""
     table = {"name": path.stem, **read_table(path).data}
     inner = table.get("chip")
@@ -111,7 +123,7 @@ def _system_file(path: Path) -> dict[str, Any]:
 def _from_table(table: dict[str, Any], chip_overrides: Mapping[str, Any]) -> System:
     base, domain = table.pop("base", None), table.pop("domain", None)
     if isinstance(base, str) and base.endswith(SUFFIXES):
-        below = merge(_system_file(Path(base)), table) | ({} if domain is None else {"domain": domain})
+        below = merge(system_table(Path(base)), table) | ({} if domain is None else {"domain": domain})
         return _from_table(below, chip_overrides)
     if domain is not None and (isinstance(domain, bool) or not isinstance(domain, int)):
         raise InputError(Problem(path="system.domain", given=repr(domain), expected="a whole number of chips"))

@@ -1,43 +1,35 @@
 """Turn a scenario without a plan into the best plans there are: every way to split the work, priced and ranked.
 
 space -> cells -> sweep       all plans, time and memory              vectorised
-      -> shortlist            the best by the objective, and the frontier of time against memory
-      -> predict              the shortlist in full: breakdown, interval, reasons
+      -> kept                 the fastest, the frontier of time against memory, the best of every family
+      -> predict              the fastest in full: breakdown, interval, reasons
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ridgeline.core.errors import Problem
+from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.cost.parameters import Calibration
-from ridgeline.plan.plan import Plan
+from ridgeline.plan.check import engine as known_engine
+from ridgeline.plan.check import precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.cells import priced_cells
+from ridgeline.search.kept import Entry, Families, Kept, Roomier, entry, front
 from ridgeline.search.space import NO_PINS, Pins, Space, space_of
 from ridgeline.search.sweep import Chunk, chunks_of
 from ridgeline.sim.memory import capacity_of
-from ridgeline.sim.predict import default_calibration, not_predictable, predict
+from ridgeline.sim.predict import default_calibration, not_predictable, predict, unpublished
 from ridgeline.sim.prediction import Prediction
 
-Array = NDArray[np.float64]
-Objective = Literal["time", "memory"]
 SHORTLIST = 64  # plans kept by number while the space is swept
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A plan the sweep priced: its step and the peak of its fullest rank."""
-
-    plan: Plan
-    step_s: float
-    peak_bytes: float
+HEADROOM = 0.03  # share of a chip's memory kept free: peaks are predicted to a few per cent
+ROOMIER = (1.25, 2.0)  # times the memory a chip has: what would be fastest then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +39,8 @@ class Swept:
     considered, feasible   plans priced, and those among them that fit in memory
     best                   the fastest that fit, best first
     frontier               none is both faster and smaller than one of these; fastest first
+    families               by axis, the best plan at each of its choices
+    roomier                the fastest if a chip had so many times the memory
     nearest                the plan that comes closest to fitting, where none fits
     faster                 feasible plans faster than the time asked about
     complete               False where the sweep was stopped
@@ -59,6 +53,8 @@ class Swept:
     nearest: Entry | None
     faster: int
     complete: bool
+    families: Mapping[str, tuple[Entry, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    roomier: Mapping[float, Entry] = field(default_factory=lambda: MappingProxyType({}))
 
 
 Progress = Callable[[int, float], None]  # plans priced so far, step of the best among them
@@ -68,113 +64,75 @@ def _silent(priced: int, best_s: float) -> None:
     """Nobody watches."""
 
 
-def swept(chunks: Iterator[Chunk], capacity: float, *, than_s: float = 0.0, progress: Progress = _silent) -> Swept:
+def swept(chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, progress: Progress = _silent) -> Swept:
     """The best of all chunks. An interrupt ends the sweep with what it has."""
-    kept, front = _Kept(), _Kept()
+    kept, edge, families, roomier = Kept(), Kept(), Families(), Roomier(capacity, ROOMIER)
     considered = feasible = faster = 0
-    nearest: tuple[float, Entry] | None = None
+    nearest: Entry | None = None
     complete = True
     try:
         for chunk in chunks:
+            if not len(chunk.step_s):
+                continue
             fits = np.flatnonzero(chunk.peak_bytes <= capacity)
             considered += len(chunk.step_s)
             feasible += len(fits)
             faster += int((chunk.step_s[fits] < than_s).sum())
+            roomier.add(chunk)
             if len(fits):
-                kept.add(chunk, fits[np.argsort(chunk.step_s[fits], kind="stable")[:SHORTLIST]])
-                front.add(chunk, fits[_front(chunk.step_s[fits], chunk.peak_bytes[fits])])
-                kept.prune(SHORTLIST)
-                front.settle()
+                kept.fastest(chunk, fits, SHORTLIST)
+                edge.add(chunk, fits[front(chunk.step_s[fits], chunk.peak_bytes[fits])])
+                edge.settle()
+                families.add(chunk, fits)
             elif not feasible:
                 place = int(chunk.peak_bytes.argmin())
-                if nearest is None or chunk.peak_bytes[place] < nearest[0]:
-                    nearest = (float(chunk.peak_bytes[place]), _entry(chunk, place))
+                if nearest is None or chunk.peak_bytes[place] < nearest.peak_bytes:
+                    nearest = entry(chunk, place)
             progress(considered, kept.best_s)
     except KeyboardInterrupt:
         complete = False
     return Swept(
         considered=considered,
         feasible=feasible,
-        best=kept.entries(),
-        frontier=front.entries(),
-        nearest=None if feasible or nearest is None else nearest[1],
+        best=kept.entries(SHORTLIST),
+        frontier=edge.entries(),
+        nearest=None if feasible else nearest,
         faster=faster,
         complete=complete,
+        families=families.entries(),
+        roomier=roomier.entries(),
     )
-
-
-class _Kept:
-    """Plans worth keeping while the space is swept, by chunk and place in it."""
-
-    def __init__(self) -> None:
-        self._from: list[tuple[Chunk, int]] = []
-        self._step = np.zeros(0)
-        self._peak = np.zeros(0)
-
-    @property
-    def best_s(self) -> float:
-        """The fastest step so far."""
-        return float(self._step.min()) if len(self._step) else float("inf")
-
-    def add(self, chunk: Chunk, places: NDArray[np.int64]) -> None:
-        """Some plans of a chunk."""
-        self._from += [(chunk, int(place)) for place in places]
-        self._step = np.concatenate([self._step, chunk.step_s[places]])
-        self._peak = np.concatenate([self._peak, chunk.peak_bytes[places]])
-
-    def prune(self, most: int) -> None:
-        """Keep the fastest; of equal ones those found first."""
-        if len(self._step) > 8 * most:
-            self._take(np.argsort(self._step, kind="stable")[:most])
-
-    def settle(self) -> None:
-        """Keep those that no other beats in both time and memory."""
-        self._take(_front(self._step, self._peak))
-
-    def _take(self, places: NDArray[np.int64]) -> None:
-        self._from = [self._from[place] for place in places]
-        self._step, self._peak = self._step[places], self._peak[places]
-
-    def entries(self) -> tuple[Entry, ...]:
-        """What is kept, fastest first."""
-        order = np.lexsort((self._peak, self._step))[:SHORTLIST]
-        return tuple(_entry(*self._from[place]) for place in order)
-
-
-def _front(step: Array, peak: Array) -> NDArray[np.int64]:
-    """Places of plans that no other beats in both.
-
-    >>> _front(np.array([1.0, 2.0, 3.0]), np.array([5.0, 6.0, 4.0]))
-    array([0, 2])
-    """
-    order = np.lexsort((peak, step))
-    least = np.minimum.accumulate(peak[order])
-    first = np.concatenate([[True], peak[order][1:] < least[:-1]])
-    return np.asarray(order[first])
-
-
-def _entry(chunk: Chunk, place: int) -> Entry:
-    return Entry(plan=chunk.plan(place), step_s=float(chunk.step_s[place]), peak_bytes=float(chunk.peak_bytes[place]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """The answer: plans in full, best first, and how it was found."""
+    """The answer: plans in full, best first, and how it was found.
+
+    capacity_bytes   of a chip, less the headroom: what a plan may take
+    """
 
     scenario: Scenario
+    pins: Pins
     space: Space
     swept: Swept
     plans: tuple[Prediction, ...]
+    headroom: float
+    capacity_bytes: float
     seconds: float
     cpu_seconds: float
     problems: tuple[Problem, ...] = ()
 
 
 def find_plan(
-    scenario: Scenario, pins: Pins = NO_PINS, *, most: int = 5, calibration: Calibration | None = None,
-    progress: Progress = _silent,
+    scenario: Scenario, pins: Pins = NO_PINS, *, most: int = 5, headroom: float = HEADROOM,
+    calibration: Calibration | None = None, progress: Progress = _silent,
 ) -> Search:  # fmt: skip
-    """The best plans for a scenario's model, system and workload; what its plan pins is kept by `pins`.
+    """The best plans for a scenario's model, system and workload.
+
+    pins       the choices left along an axis; the others take all that the engine supports
+    headroom   share of a chip's memory that a plan must leave free
+
+    Of the scenario's own plan the engine, the precision and the switches are kept; the rest is searched.
 
     >>> from ridgeline.plan.scenario_file import assemble
     >>> table = {"model": "llama3-8b", "system": "8xh100-sxm", "workload": {"seq": 8192, "global_batch": 64}}
@@ -184,22 +142,70 @@ def find_plan(
     """
     used = calibration or default_calibration()
     wall, cpu = time.perf_counter(), time.process_time()
-    problems = tuple(not_predictable(scenario))
     space = space_of(scenario, pins)
-    chunks = chunks_of(priced_cells(scenario, space, used), space) if not problems else iter(())
-    found = swept(chunks, capacity_of(scenario), progress=progress)
-    plans = _predicted(scenario, found.best[:most], used)
+    problems = tuple(_problems(scenario, space))
+    capacity, found = 0.0, NOTHING
+    try:
+        if not problems:
+            capacity = capacity_of(scenario) * (1 - headroom)
+            chunks = _wanted(chunks_of(priced_cells(scenario, space, used), space), scenario, pins)
+            found = swept(chunks, capacity, than_s=_own_step(scenario, used), progress=progress)
+    except MissingNumber as missing:
+        problems = (unpublished(missing),)
     return Search(
         scenario=scenario,
+        pins=pins,
         space=space,
         swept=found,
-        plans=plans,
+        plans=predicted(scenario, distinct(found.best)[:most], used),
+        headroom=headroom,
+        capacity_bytes=capacity,
         seconds=time.perf_counter() - wall,
         cpu_seconds=time.process_time() - cpu,
         problems=problems,
     )
 
 
-def _predicted(scenario: Scenario, entries: Sequence[Entry], calibration: Calibration) -> tuple[Prediction, ...]:
+NOTHING = Swept(considered=0, feasible=0, best=(), frontier=(), nearest=None, faster=0, complete=True)
+
+
+def _problems(scenario: Scenario, space: Space) -> Iterator[Problem]:
+    """What no plan of the space can mend: an unknown engine, a format the chip does not have."""
+    yield from known_engine(scenario)
+    for choice in space.precision:
+        asked = replace(scenario, plan=replace(scenario.plan, precision=choice))
+        yield from dict.fromkeys((*precision(asked), *not_predictable(asked)))
+
+
+def _wanted(chunks: Iterable[Chunk], scenario: Scenario, pins: Pins) -> Iterator[Chunk]:
+    """The chunks without plans of another dp than is pinned, and without pipelines the engine does not run.
+
+    1f1b is always in the space, because it is also how a plan without stages runs.
+    """
+    known = scenario.engine.supports.schedules
+    for chunk in chunks:
+        if chunk.pp > 1 and chunk.schedule.name not in known and "schedule" not in pins:
+            continue
+        if "dp" not in pins:
+            yield chunk
+            continue
+        yield chunk.taken(np.flatnonzero(np.isin(chunk.dp, pins["dp"])))
+
+
+def _own_step(scenario: Scenario, calibration: Calibration) -> float:
+    """Seconds of the scenario's own plan, so that faster ones can be counted; 0 where it cannot run."""
+    own = predict(scenario, calibration)
+    return own.step_time_s if isinstance(own, Prediction) else 0.0
+
+
+def distinct(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """The entries without those that take the same time and memory as an earlier one: a switch without effect."""
+    return tuple({(entry.step_s, entry.peak_bytes): entry for entry in reversed(tuple(entries))}.values())[::-1]
+
+
+def predicted(
+    scenario: Scenario, entries: Iterable[Entry], calibration: Calibration | None = None
+) -> tuple[Prediction, ...]:
+    """Plans in full."""
     made = (predict(replace(scenario, plan=entry.plan), calibration) for entry in entries)
     return tuple(prediction for prediction in made if isinstance(prediction, Prediction))

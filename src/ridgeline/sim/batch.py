@@ -54,7 +54,7 @@ def batch_of(programs: Sequence[Program]) -> Batch:
     """The columns of several programs, a cell each; their sections one after the other."""
     sections = [section for program in programs for section in program.sections]
     cells = np.repeat(np.arange(len(programs)), [len(program.sections) for program in programs])
-    return _gathered(sections, 1, cells, len(programs))
+    return _gathered(sections, 0, cells, len(programs))
 
 
 def spread(sections: Sequence[Section], cells: int) -> Batch:
@@ -63,7 +63,7 @@ def spread(sections: Sequence[Section], cells: int) -> Batch:
 
 
 def _gathered(sections: Sequence[Section], many: int, cell: Index, cells: int) -> Batch:
-    """The columns of sections that stand `many` times each."""
+    """The columns of sections whose sizes are arrays over `many` cells, or numbers where that is 0."""
     ops: dict[type, tuple[list[tuple[Num, ...]], list[int]]] = {
         kind: ([], []) for kind in (MatMul, Attend, Stream, Collective)
     }
@@ -74,13 +74,13 @@ def _gathered(sections: Sequence[Section], many: int, cell: Index, cells: int) -
             for op in listed:
                 values, slots = ops[type(op)]
                 values.append(_values(op))
-                slots.append(place * many * PHASES + phase)
+                slots.append(place * (many or 1) * PHASES + phase)
                 if isinstance(op, MatMul):
                     peaks.append(PEAKS.index(op.peak))
     slots_of = {kind: _slots(slots, many) for kind, (_, slots) in ops.items()}
     return Batch(
         matmuls=_table(ops[MatMul][0], 6, many),
-        matmul_peak=np.repeat(np.array(peaks, dtype=np.int64), many),
+        matmul_peak=np.repeat(np.array(peaks, dtype=np.int64), many or 1),
         matmul_slot=slots_of[MatMul],
         attends=_table(ops[Attend][0], 7, many),
         attend_slot=slots_of[Attend],
@@ -97,7 +97,7 @@ def _gathered(sections: Sequence[Section], many: int, cell: Index, cells: int) -
 
 def _slots(firsts: Sequence[int], many: int) -> Index:
     """Slots of ops that stand `many` times, a section apart."""
-    return (np.array(firsts, dtype=np.int64)[:, None] + np.arange(many) * PHASES).ravel()
+    return (np.array(firsts, dtype=np.int64)[:, None] + np.arange(many or 1) * PHASES).ravel()
 
 
 def _params(held: Array) -> Array:
@@ -107,10 +107,9 @@ def _params(held: Array) -> Array:
 
 
 def _table(values: Sequence[tuple[Num, ...]], width: int, many: int) -> Array:
-    """One row per field; the entries of each op stand side by side."""
-    if many == 1:
-        flat = [[float(value) for value in fields] for fields in values]
-        return np.array(flat, dtype=np.float64).reshape(-1, width).T.copy()
+    """One row per field; the entries of each op stand side by side. No cells: values are numbers, an entry each."""
+    if many == 0:
+        return np.array(values, dtype=np.float64).reshape(-1, width).T.copy()
     table = np.empty((width, len(values), many))
     for place, fields in enumerate(values):
         for row, value in enumerate(fields):

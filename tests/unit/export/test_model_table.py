@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 import ridgeline
+from ridgeline.core.toml_text import toml_text
 from ridgeline.export.model_table import dimensions, known_as
-from ridgeline.export.toml_text import toml_text
 from ridgeline.models.spec import ModelSpec
 
 

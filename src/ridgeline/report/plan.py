@@ -1,0 +1,254 @@
+"""Turn the sheet of a plan into a page: the winner, the next best, why, what next, how it scales, how sure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ridgeline.core.units import DECIMAL, format_count, format_quantity
+from ridgeline.report.draw import DASH, clean
+from ridgeline.report.plan_sheet import signed
+from ridgeline.report.plot import Axis, Dot, scatter
+from ridgeline.report.predict import COLOURS, gib
+from ridgeline.report.sheets import Sheet
+
+MOST = 12  # assumptions shown before the rest is counted
+Form = tuple[str, str, Callable[[float], str]]  # key of a sheet, name, how a number is written
+FORMS: dict[str, Form] = {
+    "time": ("step_time_s", "step", lambda value: format_quantity(value, "s", 3)),
+    "memory": ("peak_memory_bytes", "memory of the fullest chip", gib),
+    "cost": ("cost_usd", "USD a step", lambda value: f"{value:.3g} USD"),
+    "energy": ("energy_j", "energy a step", lambda value: format_quantity(value, "J", 3)),
+    "chips": ("chips", "chips", lambda value: f"{value:,.0f}"),
+}
+
+
+def draw_plan(sheet: Sheet, console: Console) -> None:
+    """Print the page of a plan."""
+    console.print(page(sheet))
+
+
+def page(sheet: Sheet) -> RenderableType:
+    """Everything at one glance, the most important first; how long the search took stands last."""
+    parts: list[Iterable[RenderableType]] = [
+        _headline(sheet), _top(sheet), _why(sheet), _next(sheet), _compared(sheet), _frontier(sheet), _assumed(sheet),
+        [_found(sheet)],
+    ]  # fmt: skip
+    lines: list[RenderableType] = []
+    for part in parts:
+        own = list(part)
+        lines += [Text(""), *own] if lines and own else own
+    return Group(*lines)
+
+
+def _lines(rows: Iterable[tuple[str, Text | str]]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in rows:
+        table.add_row(Text(name, style="dim"), value if isinstance(value, Text) else clean(value))
+    return table
+
+
+def _table(*columns: str, right: Iterable[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def _headline(sheet: Sheet) -> Iterable[RenderableType]:
+    best = sheet["plans"][0]
+    span, capacity = best["interval"], sheet["capacity_bytes"]
+    what = f"{sheet['model']} on {sheet['system']}, {sheet['global_batch']} x {sheet['seq']} tokens a step"
+    yield Text.assemble(clean(what), style="bold")
+    low, high = format_quantity(span["low"], "s", 3), format_quantity(span["high"], "s", 3)
+    step = Text.assemble(
+        (format_quantity(best["step_time_s"], "s"), "bold"),
+        (f"   {low} to {high} with {span['coverage']:.0%} probability", "dim"),
+    )
+    free = 1 - best["peak_memory_bytes"] / capacity
+    rows: list[tuple[str, Text | str]] = [
+        ("plan", Text(best["words"], style="bold green")),
+        ("", Text(f"under {sheet['engine']}", style="dim")),
+        ("step", step),
+        ("speed", f"{best['tokens_per_s_per_chip']:,.0f} tokens/s/chip   MFU {best['mfu']:.1%}"),
+        ("memory", f"{gib(best['peak_memory_bytes'])} of {gib(capacity)}, {free:.0%} free"),
+    ]
+    bill = _bill(best)
+    rows += [("bill", bill)] if bill else []
+    rows += [("run", _run(sheet))] if "run" in sheet else []
+    rows += [("yours", _given(sheet["given"]))] if "given" in sheet else []
+    rows += [("stopped", Text("before all plans were priced: the best so far", style="bold yellow"))] * (
+        not sheet["complete"]
+    )
+    yield _lines(rows)
+
+
+def _bill(best: Sheet) -> str:
+    words = [] if best["cost_usd"] is None else [f"{best['cost_usd']:.3g} USD a step"]
+    words += [] if best["energy_j"] is None else [f"{format_quantity(best['energy_j'], 'J', 3)} at rated power"]
+    return ", ".join(words)
+
+
+def _run(sheet: Sheet) -> str:
+    run = sheet["run"]
+    words = [f"{format_count(sheet['tokens'])} tokens in {run['days']:.1f} days, {run['useful']:.1%} of them useful"]
+    words += [] if run["cost_usd"] is None else [f"{run['cost_usd']:,.0f} USD"]
+    words += [] if run["energy_j"] is None else [format_quantity(run["energy_j"], "J", 3)]
+    return ", ".join(words)
+
+
+def _given(own: Sheet) -> str:
+    place = f"{own['faster']:,} plans are faster" if own["faster"] else "none is faster"
+    lost = f"{signed(own['loses_s'])} to the best: {own['to']}" if own["loses_s"] else "the best itself"
+    return f"{own['words']}: {format_quantity(own['step_time_s'], 's')}, {place}; {lost}"
+
+
+def _top(sheet: Sheet) -> Iterable[RenderableType]:
+    table = _table("", "step", "loses", "memory", "tokens/s/chip", "MFU", "plan",
+                   right=("", "step", "loses", "memory", "tokens/s/chip", "MFU"))  # fmt: skip
+    best = sheet["plans"][0]
+    for number, plan in enumerate(sheet["plans"], 1):
+        lost = plan["step_time_s"] - best["step_time_s"]
+        table.add_row(
+            str(number), format_quantity(plan["step_time_s"], "s"), signed(lost) if number > 1 else DASH,
+            gib(plan["peak_memory_bytes"]), f"{plan['tokens_per_s_per_chip']:,.0f}", f"{plan['mfu']:.1%}",
+            plan["words"],
+        )  # fmt: skip
+    yield table
+
+
+def _why(sheet: Sheet) -> Iterable[RenderableType]:
+    total = sheet["plans"][0]["step_time_s"]
+    limits = [(f"{name} {seconds / total:.0%}  ", COLOURS[name]) for name, seconds in sheet["bounds"].items()]
+    if sheet["why"]:
+        table = _table("instead", "loses", "to", right=("loses",))
+        for loss in sheet["why"]:
+            table.add_row(loss["choice"], signed(loss["loses_s"]), loss["to"])
+        yield table
+    yield Text.assemble(("limited by ", "dim"), *limits)
+    events = sheet["plans"][0]["simulated_s"]
+    if events is not None:
+        text = f"{format_quantity(events, 's')} ({events / total - 1:+.2%}); {_order(sheet)}"
+        yield Text.assemble(("event by event ", "dim"), text)
+    sure = sheet["sure"]
+    if sure["runner_up_loses_s"] is not None:
+        overlap = "the intervals overlap" if sure["runner_up_overlaps"] else "outside the interval"
+        share = sure["runner_up_loses_s"] / total
+        text = (
+            f"the next plan is {signed(sure['runner_up_loses_s'])} ({share:.2%}) behind: {overlap}, as do those of "
+            f"{sure['overlapping']} of the next {sure['of']}; interval from {sure['basis']}"
+        )
+        yield Text.assemble(("how sure ", "dim"), text)
+
+
+def _order(sheet: Sheet) -> str:
+    """Whether the plans that were simulated stay in their order."""
+    seconds = [plan["simulated_s"] for plan in sheet["plans"] if plan["simulated_s"] is not None]
+    best = seconds.index(min(seconds)) + 1
+    return f"still the best of the first {len(seconds)}" if best == 1 else f"plan {best} of the list is faster then"
+
+
+def _next(sheet: Sheet) -> Iterable[RenderableType]:
+    if not sheet["next"]:
+        return
+    table = _table("next", "gains", "how", "by", right=("gains",))
+    for change in sheet["next"]:
+        table.add_row(
+            change["what"],
+            f"{change['gain']:+.1%}",
+            change["how"] or "another machine",
+            Text(change["words"], style="dim"),
+        )
+    yield table
+
+
+def _compared(sheet: Sheet) -> Iterable[RenderableType]:
+    rows = sheet["compared"]
+    if len(rows) < 2:
+        return
+    fitting = [row for row in rows if "step_time_s" in row]
+    first = min(fitting, key=lambda row: row["chips"]) if fitting else None
+    names = ["system", "step", "tokens/s", "efficiency", "MFU", "memory", "USD/M tokens", "days", "USD", "plan"]
+    sized = len({row["chips"] for row in rows}) > 1
+    absent = {"efficiency"} if not sized else set()
+    absent |= set() if any("run" in row for row in rows) else {"days", "USD"}
+    shown = [name for name in names if name not in absent]
+    several = len({row["engine"] for row in rows}) > 1
+    table = _table(*shown, *(["engine"] if several else []), right=shown[1:-1])
+    for row in rows:
+        cells = _row(row)
+        style = "bold green" if row["chosen"] else ""
+        table.add_row(*(cells[name] for name in shown), *([row["engine"]] if several else []), style=style)
+    yield table
+    if sized:
+        yield Text("efficiency: tokens/s/chip over those of the same chip's smallest system that fits", style="dim")
+    if first and len({row["chips"] for row in fitting}) > 2:
+        yield from _curve(fitting, first)
+    yield from (Text.assemble("  - ", clean(note), style="dim") for note in sheet["skipped"])
+
+
+def _row(row: Sheet) -> dict[str, str]:
+    if "step_time_s" not in row:
+        reason = "nothing fits" if row["considered"] else "nothing can be laid out"
+        return {"system": row["system"], "plan": reason} | dict.fromkeys(
+            ("step", "tokens/s", "efficiency", "MFU", "memory", "USD/M tokens", "days", "USD"), DASH
+        )
+    run = row.get("run", {})
+    million = DECIMAL["M"] / row["tokens"]
+    return {
+        "system": row["system"],
+        "step": format_quantity(row["step_time_s"], "s"),
+        "tokens/s": format_count(row["tokens_per_s"]),
+        "efficiency": f"{row['efficiency']:.0%}",
+        "MFU": f"{row['mfu']:.1%}",
+        "memory": f"{gib(row['peak_memory_bytes'])} of {gib(row['capacity_bytes'])}",
+        "USD/M tokens": DASH if row["cost_usd"] is None else f"{row['cost_usd'] * million:.3g}",
+        "days": f"{run['days']:.1f}" if run else DASH,
+        "USD": DASH if run.get("cost_usd") is None else f"{run['cost_usd']:,.0f}",
+        "plan": row["words"],
+    }
+
+
+def _curve(rows: list[Sheet], first: Sheet) -> Iterable[RenderableType]:
+    """Tokens per second by chips, beside what perfect scaling from the smallest would give."""
+    ideal = [Dot(x=row["chips"], y=first["tokens_per_s_per_chip"] * row["chips"], mark=".") for row in rows]
+    real = [Dot(x=row["chips"], y=row["tokens_per_s"]) for row in rows]
+    across, up = Axis(name="chips", form=lambda value: f"{value:,.0f}"), Axis(name="tokens/s", form=format_count)
+    yield Text("scaling: o predicted, . in proportion to the smallest", style="dim")
+    yield from (Text(line.rstrip(), no_wrap=True) for line in scatter([*ideal, *real], across, up))
+
+
+def _frontier(sheet: Sheet) -> Iterable[RenderableType]:
+    first, second = sheet["frontier_axes"]
+    (key_x, name_x, form_x), (key_y, name_y, form_y) = FORMS[first], FORMS[second]
+    rows = sheet["frontier"]
+    if len(rows) < 2:
+        return
+    dots = [Dot(x=row[key_x], y=row[key_y]) for row in rows]
+    dots += [_chosen_dot(sheet, key_x, key_y)]
+    yield Text(f"frontier: the {len(rows)} plans that no other beats in both, * the one chosen", style="dim")
+    across, up = Axis(name=name_x, form=form_x), Axis(name=name_y, form=form_y)
+    yield from (Text(line.rstrip(), no_wrap=True) for line in scatter(dots, across, up))
+
+
+def _chosen_dot(sheet: Sheet, key_x: str, key_y: str) -> Dot:
+    best: dict[str, Any] = {**sheet["plans"][0], "chips": sheet["chips"]}
+    return Dot(x=best[key_x], y=best[key_y], mark="*")
+
+
+def _assumed(sheet: Sheet) -> Iterable[RenderableType]:
+    notes = sheet["assumptions"]
+    yield Text("assumed", style="dim")
+    yield from (Text.assemble("  - ", clean(note)) for note in notes[:MOST])
+    if len(notes) > MOST:
+        yield Text(f"  … {len(notes) - MOST} more with --json", style="dim")
+
+
+def _found(sheet: Sheet) -> Text:
+    speed = sheet["considered"] / sheet["seconds"] if sheet["seconds"] else 0.0
+    counts = f"{sheet['considered']:,} plans priced, {sheet['feasible']:,} fit"
+    return Text(f"{counts}; {sheet['seconds']:.1f} s, {speed:,.0f} plans/s", style="dim")

@@ -1,0 +1,224 @@
+"""Turn a finished search into reasons: what every alternative loses, to what, what limits the winner, how sure that is.
+
+    lost = step of the alternative - step of the winner = sum over parts of (alternative's part - winner's part)
+
+An alternative is the best plan of the whole space that decides one thing otherwise: another tp, another schedule. All
+of them were kept by the same sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ridgeline.core.encode import encode
+from ridgeline.plan.plan import Plan, Switches
+from ridgeline.plan.plan_table import offload_words, recompute_words, schedule_words
+from ridgeline.plan.scenario import Scenario
+from ridgeline.search.kept import Entry, choice
+from ridgeline.search.plan import Search, predicted
+from ridgeline.sim.events import Simulated, simulate
+from ridgeline.sim.predict import predict
+from ridgeline.sim.prediction import Prediction
+
+MOST_ACTIONS = 40_000  # of a schedule's table, so that the best few are simulated within a second or two
+SAME = 1e-9  # relative difference of times that are equal but for the order of additions
+# the order in which alternatives are told when they lose equally much
+AXES = (
+    "tp", "pp", "cp", "ep", "etp", "microbatch", "schedule", "chunks", "shard", "recompute", "offload", "precision",
+    "switches",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What deciding otherwise costs.
+
+    axis       what is decided otherwise; several where one plan is the best alternative along all of them
+    parts      seconds by part of the step, the largest change first; they sum to `seconds`
+    overlaps   whether the intervals of winner and alternative overlap: the order may be the other way round
+    """
+
+    axis: tuple[str, ...]
+    choice: str
+    prediction: Prediction
+    seconds: float
+    parts: Mapping[str, float]
+    overlaps: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a plan.
+
+    losses        by axis, the best plan that decides it otherwise, the costliest last
+    runner_up     the next best plan
+    doubted       plans of the shortlist, of `shortlist`, whose interval overlaps the winner's
+    """
+
+    winner: Prediction
+    losses: tuple[Loss, ...]
+    runner_up: Loss | None
+    doubted: int
+    shortlist: int
+
+
+def explain(search: Search, winner: Prediction) -> Explanation:
+    """The reasons for a plan of a search; alternatives are told for the fastest, which a small plan need not be.
+
+    >>> from ridgeline.plan.scenario_file import assemble
+    >>> from ridgeline.search.plan import find_plan
+    >>> table = {"model": "llama3-8b", "system": "8xh100-sxm", "workload": {"seq": 8192, "global_batch": 64}}
+    >>> found = find_plan(assemble(table)[0])
+    >>> why = explain(found, found.plans[0])
+    >>> all(abs(sum(loss.parts.values()) - loss.seconds) < 1e-9 for loss in why.losses)
+    True
+    """
+    fastest = winner.step_time_s <= search.swept.best[0].step_s * (1 + SAME)
+    losses = sorted(_losses(search, winner), key=lambda loss: loss.seconds) if fastest else []
+    others = [plan for plan in search.plans if plan.scenario.plan != winner.scenario.plan]
+    high = winner.interval.high
+    factor = winner.interval.low / winner.step_time_s
+    return Explanation(
+        winner=winner,
+        losses=tuple(losses),
+        runner_up=loss(("plan",), "the next best plan", others[0], winner) if others else None,
+        doubted=sum(entry.step_s * factor < high for entry in search.swept.best[1:]),
+        shortlist=max(0, len(search.swept.best) - 1),
+    )
+
+
+def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:
+    """The best plan that decides otherwise, for each axis; axes with the same one are told together.
+
+    A choice that loses nothing makes no difference: sharding over one rank, a switch that the engine does not heed.
+    """
+    own = winner.scenario.plan
+    found: list[tuple[Entry, list[str]]] = []
+    for axis in AXES:
+        slower = (entry for entry in _others(search, axis, own) if entry.step_s > winner.step_time_s * (1 + SAME))
+        best = next(slower, None)
+        if best is None:
+            continue
+        same = next((axes for entry, axes in found if entry.plan == best.plan), None)
+        if same is None:
+            found.append((best, [axis]))
+        else:
+            same.append(axis)
+    for best, axes in found:
+        for prediction in predicted(search.scenario, [best]):
+            what = ", ".join(told(best.plan, axis, own) for axis in axes)
+            yield loss(tuple(axes), what, prediction, winner)
+
+
+def _others(search: Search, axis: str, own: Plan) -> Iterator[Entry]:
+    """The best plans at other choices than the winner's, fastest first, as far as the choice has an effect."""
+    for entry in search.swept.families.get("schedule" if axis == "chunks" else axis, ()):
+        plan = entry.plan
+        if axis in ("schedule", "chunks"):
+            same = plan.schedule.name == own.schedule.name
+            differs = plan.mesh.pp > 1 < own.mesh.pp and same == (axis == "chunks") and plan.schedule != own.schedule
+        elif axis == "switches":
+            differs = _effect(plan) != _effect(own)
+        else:
+            differs = choice(plan, axis) != choice(own, axis)
+        if differs:
+            yield entry
+
+
+def _effect(plan: Plan) -> tuple[bool, str, Switches]:
+    """What the switches of a plan do."""
+    own = plan.switches
+    kind = own.cp_kind if plan.mesh.cp > 1 else ""
+    return plan.sequence_parallel and plan.mesh.tp > 1, kind, _bare(own)
+
+
+def _bare(switches: Switches) -> Switches:
+    return replace(switches, sequence_parallel=None, cp_kind="ring")
+
+
+def loss(axis: tuple[str, ...], what: str, other: Prediction, winner: Prediction) -> Loss:
+    """What a prediction loses against the winner."""
+    return Loss(
+        axis=axis,
+        choice=what,
+        prediction=other,
+        seconds=other.step_time_s - winner.step_time_s,
+        parts=difference(other, winner),
+        overlaps=other.interval.low < winner.interval.high,
+    )
+
+
+def difference(other: Prediction, winner: Prediction) -> Mapping[str, float]:
+    """Seconds by part that one step takes longer than another, the largest change first; they sum to the difference."""
+    ours = {part.name: part.seconds for part in winner.breakdown}
+    theirs = {part.name: part.seconds for part in other.breakdown}
+    parts = {name: theirs.get(name, 0.0) - ours.get(name, 0.0) for name in {**ours, **theirs}}
+    return dict(sorted(parts.items(), key=lambda part: -abs(part[1])))
+
+
+def told(plan: Plan, axis: str, own: Plan) -> str:
+    """A plan's choice along an axis, in words; of switches those that differ from the winner's."""
+    match axis:
+        case "schedule" | "chunks":
+            return schedule_words(plan)
+        case "recompute":
+            return f"recompute {recompute_words(plan)}"
+        case "offload":
+            return f"offload {offload_words(plan)}"
+        case "precision":
+            return plan.precision.compute.id
+        case "shard":
+            return "no sharding" if plan.sharding.shard == "none" else plan.sharding.shard
+        case "switches":
+            return _switch_words(plan, own)
+        case "microbatch":
+            return f"microbatch {plan.microbatch}"
+        case _:
+            return f"{axis} {getattr(plan.mesh, axis)}"
+
+
+def _switch_words(plan: Plan, own: Plan) -> str:
+    """The switches in which a plan differs from another."""
+    words = []
+    if plan.sequence_parallel != own.sequence_parallel and plan.mesh.tp > 1:
+        words.append("sequence parallel" if plan.sequence_parallel else "no sequence parallelism")
+    if plan.switches.cp_kind != own.switches.cp_kind and plan.mesh.cp > 1:
+        words.append("heads exchanged over cp" if plan.switches.cp_kind == "all-to-all" else "a ring over cp")
+    theirs, ours = encode(_bare(plan.switches)), encode(_bare(own.switches))
+    words += [f"{key} {theirs.get(key, 'as usual')}" for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+    return ", ".join(words) or "other switches"
+
+
+def simulated(prediction: Prediction) -> float | None:
+    """Seconds of the step when it is executed event by event, links shared; None where that would take too long.
+
+    The sweep prices pipelines by closed forms. Where the two disagree, traffic met on a tier.
+    """
+    scenario = prediction.scenario
+    actions = 2 * scenario.microbatches * scenario.plan.mesh.pp * scenario.plan.schedule.chunks
+    if actions > MOST_ACTIONS:
+        return None
+    made = simulate(scenario)
+    return made.step_s if isinstance(made, Simulated) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a plan that was given stands among all that were searched.
+
+    faster   feasible plans of the space that take less time
+    loss     what it loses to the best, None where it is the best
+    """
+
+    prediction: Prediction
+    faster: int
+    loss: Loss
+
+
+def standing(search: Search, given: Scenario, winner: Prediction) -> Standing | None:
+    """Where the scenario's own plan stands, None where it cannot run."""
+    own = predict(given)
+    if not isinstance(own, Prediction):
+        return None
+    return Standing(prediction=own, faster=search.swept.faster, loss=loss(("plan",), "the plan given", own, winner))

@@ -1,0 +1,282 @@
+"""Turn plans on one or several systems into an order: by time, money, energy, memory, or the fewest chips in time.
+
+    cost = chips * price * seconds        energy = chips * rated power * seconds        days: see ``goodput``
+
+On one system of one size money and energy are step time times a constant, so the fastest plan is also the cheapest and
+the most frugal. They decide between systems and sizes. Hence also: the plans that no other beats in time and memory on
+their own system contain those that no other beats in any two of time, memory, cost, energy and chips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.units import DECIMAL
+from ridgeline.hardware.system import System
+from ridgeline.plan.plan import Plan
+from ridgeline.plan.scenario import Scenario
+from ridgeline.search.goodput import Goodput, days_to_train, goodput
+from ridgeline.search.plan import Search, predicted
+from ridgeline.search.space import powers_of_two
+from ridgeline.sim.predict import HOUR
+from ridgeline.sim.prediction import Prediction
+
+Objective = Literal["time", "cost", "energy", "memory", "chips"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+MEANING: Mapping[str, str] = MappingProxyType(
+    {
+        "time": "seconds of a step",
+        "cost": "dollars of a step, or of the run where its tokens are given",
+        "energy": "joules of a step at rated power",
+        "memory": "bytes of the fullest chip",
+        "chips": "chips that train the tokens within the days",
+    }
+)
+LETTERS = MappingProxyType({"k": "k", "M": "M", "B": "G", "G": "G", "T": "T", "P": "P"})
+DAY_HOURS = 24
+MOST_SIZES = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What is wanted: the objective, and a run of so many tokens within so many days."""
+
+    objective: Objective = "time"
+    tokens: float | None = None
+    days: float | None = None
+
+    def problems(self) -> Iterable[Problem]:
+        """What is asked together but cannot be answered."""
+        if self.days is not None and self.tokens is None:
+            todo = "add --tokens, for example --tokens 2T"
+            yield Problem(path="--days", given=f"{self.days:g} days", expected="the tokens to train in them", todo=todo)
+        if self.objective == "chips" and self.days is None:
+            todo = "add --tokens 2T --days 30"
+            yield Problem(path="--objective", given="chips", expected="a deadline to meet", todo=todo)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A whole run of a plan: failures counted.
+
+    days, cost_usd, energy_j   None where tokens, price or power are not known
+    """
+
+    goodput: Goodput
+    days: float
+    cost_usd: float | None
+    energy_j: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The best that was found on one system of one size under one engine, and the run it makes."""
+
+    search: Search
+    best: Prediction | None
+    run: Run | None = None
+
+    @property
+    def scenario(self) -> Scenario:
+        """What was searched."""
+        return self.search.scenario
+
+    def value(self, objective: str) -> float | None:
+        """What the objective minimises, None where a number is missing."""
+        if self.best is None:
+            return None
+        if objective == "cost" and self.run is not None:
+            return self.run.cost_usd
+        return amount(self.best, objective)
+
+
+def amount(prediction: Prediction, objective: str) -> float | None:
+    """One of time, memory, cost, energy, chips of a prediction's step."""
+    return {
+        "time": prediction.step_time_s,
+        "memory": prediction.memory.peak_bytes,
+        "cost": prediction.bill.cost_usd,
+        "energy": prediction.bill.energy_j,
+        "chips": float(prediction.scenario.system.chips),
+    }[objective]
+
+
+def outcome(search: Search, goal: Goal) -> Outcome:
+    """The best plan of a search by the objective, and its run."""
+    plans = ranked(search, goal, 1)
+    best = plans[0] if plans else None
+    return Outcome(search=search, best=best, run=run_of(best, goal) if best else None)
+
+
+def ranked(search: Search, goal: Goal, most: int) -> tuple[Prediction, ...]:
+    """The plans of a search in the objective's order: the fastest, or from the small end of the frontier."""
+    if goal.objective == "memory":
+        return predicted(search.scenario, tuple(reversed(search.swept.frontier))[:most])
+    return search.plans[:most]
+
+
+def run_of(prediction: Prediction, goal: Goal) -> Run | None:
+    """The run of a plan over the goal's tokens, or None where none are given.
+
+    days = tokens / (tokens/s * useful share) / 86400        cost = days * 24 * chips * price
+    """
+    if goal.tokens is None:
+        return None
+    system = prediction.scenario.system
+    kept = goodput(prediction.scenario, prediction.step_time_s)
+    speed = prediction.tokens_per_s_per_chip * system.chips
+    days = float(days_to_train(goal.tokens, speed, kept.useful))
+    seconds = days * DAY_HOURS * HOUR
+    price, power = system.chip.price, system.chip.tdp
+    return Run(
+        goodput=kept,
+        days=days,
+        cost_usd=days * DAY_HOURS * system.chips * price.value if price else None,
+        energy_j=seconds * system.chips * power.value if power else None,
+    )
+
+
+def chosen(outcomes: Sequence[Outcome], goal: Goal) -> Outcome | None:
+    """The outcome the goal prefers; None where none qualifies. Of equal ones the faster, then the first."""
+    able = [one for one in outcomes if one.best is not None and one.value(goal.objective) is not None]
+    if goal.days is not None:
+        able = [one for one in able if one.run is not None and one.run.days <= goal.days]
+
+    def order(one: Outcome) -> tuple[float, float]:
+        return (one.value(goal.objective) or 0.0, one.value("time") or 0.0)
+
+    return min(able, key=order) if able else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A plan as a point of a frontier: what it takes of everything."""
+
+    system: str
+    chips: int
+    plan: Plan
+    time: float
+    memory: float
+    cost: float | None
+    energy: float | None
+
+    def amount(self, name: str) -> float | None:
+        """One of the quantities."""
+        value = getattr(self, name)
+        return None if value is None else float(value)
+
+
+def points(searches: Iterable[Search]) -> list[Point]:
+    """All plans on the frontiers of time and memory of some searches; money and power where the catalog has them."""
+    found = []
+    for search in searches:
+        system = search.scenario.system
+        price, power = system.chip.price, system.chip.tdp
+        for entry in search.swept.frontier:
+            work = system.chips * entry.step_s
+            found.append(
+                Point(
+                    system=system.name,
+                    chips=system.chips,
+                    plan=entry.plan,
+                    time=entry.step_s,
+                    memory=entry.peak_bytes,
+                    cost=work * price.value / HOUR if price else None,
+                    energy=work * power.value if power else None,
+                )
+            )
+    return found
+
+
+def frontier(points: Iterable[Point], first: str, second: str) -> tuple[Point, ...]:
+    """Points that no other beats in both quantities, by the first; points that lack one of them are left out.
+
+    >>> def at(time, memory):
+    ...     return Point(system="", chips=1, plan=Plan(), time=time, memory=memory, cost=None, energy=None)
+    >>> [point.time for point in frontier([at(3, 1), at(1, 5), at(2, 6)], "time", "memory")]
+    [1, 3]
+    """
+    known = [(point.amount(first), point.amount(second), point) for point in points]
+    able = [(one, two, point) for one, two, point in known if one is not None and two is not None]
+    kept: list[Point] = []
+    least = float("inf")
+    for _, two, point in sorted(able, key=lambda row: row[:2]):
+        if two < least:
+            kept.append(point)
+            least = two
+    return tuple(kept)
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Two of the quantities, as `--frontier time,cost` writes them."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in OBJECTIVES:
+            raise InputError(not_among("--frontier", name, OBJECTIVES))
+    if len(names) != 2 or names[0] == names[1]:
+        todo = "for example --frontier time,memory"
+        raise InputError(Problem(path="--frontier", given=repr(text), expected="two different quantities", todo=todo))
+    return names[0], names[1]
+
+
+def tokens_of(text: str) -> float:
+    """Tokens as people write them.
+
+    >>> tokens_of("2T"), tokens_of("15.6 T"), tokens_of("300B"), tokens_of("1e12")
+    (2000000000000.0, 15600000000000.0, 300000000000.0, 1000000000000.0)
+    """
+    bare = text.strip().replace("_", "")
+    scale = DECIMAL[LETTERS[bare[-1]]] if bare[-1:] in LETTERS else 1.0
+    try:
+        value = float(bare[:-1] if bare[-1:] in LETTERS else bare) * scale
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < DECIMAL["E"]:
+        raise InputError(Problem(path="--tokens", given=repr(text), expected="a number of tokens such as 2T or 300B"))
+    return value
+
+
+def sizes_of(text: str, domain: int) -> tuple[int, ...]:
+    """Numbers of chips: a list, or a range of powers of two and of full domains, each twice the last.
+
+    >>> sizes_of("64..512", 8), sizes_of("72..300", 72), sizes_of("96, 128", 8)
+    ((64, 128, 256, 512), (72, 128, 144, 256, 288), (96, 128))
+    """
+    wrong = Problem(path="--chips", given=repr(text), expected="a range such as 64..4096 or a list such as 64,96,128")
+    low, dots, high = text.partition("..")
+    parts = [low, high] if dots else text.split(",")
+    if not all(part.strip().isdecimal() and len(part.strip()) < 10 and int(part) > 0 for part in parts):
+        raise InputError(wrong)
+    numbers = [int(part) for part in parts]
+    if not dots:
+        found = sorted(set(numbers))
+    else:
+        powers = powers_of_two(numbers[1])
+        found = sorted({size for size in (*powers, *(domain * power for power in powers)) if _in(size, numbers)})
+    if not 1 <= len(found) <= MOST_SIZES:
+        raise InputError(wrong)
+    return tuple(found)
+
+
+def _in(size: int, ends: Sequence[int]) -> bool:
+    return ends[0] <= size <= ends[1]
+
+
+def quarters(below: int, above: int) -> tuple[int, ...]:
+    """Sizes between one that is too small and one that is large enough.
+
+    >>> quarters(512, 1024)
+    (640, 768, 896)
+    """
+    step = (above - below) // 4
+    return tuple(below + step * part for part in (1, 2, 3)) if step else ()
+
+
+def unpriced(systems: Iterable[System], objective: str) -> tuple[str, ...]:
+    """Chips without the number that the objective needs."""
+    key = {"cost": "price", "energy": "tdp"}.get(objective, "")
+    return tuple(dict.fromkeys(system.chip.id for system in systems if key and getattr(system.chip, key) is None))

@@ -1,0 +1,278 @@
+"""`ridgeline plan`: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeline.cli.main import main
+from ridgeline.plan.scenario_file import scenario
+from ridgeline.search import plan as library
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = str(ROOT / "examples" / "llama3-70b-64xh100.toml")
+SMALL = ("llama3-8b", "--on", "8xh100-sxm", "--seq", "4096", "--global-batch", "64")
+NEAR = ("--set", "plan.tp=1,2", "--set", "plan.pp=1,2", "--set", "plan.cp=1", "--set", "plan.microbatch=1,2")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ridgeline", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        out, err = capsys.readouterr()
+        code = caught.value.code
+        return (code if isinstance(code, int) else 0), out, err
+
+    return call
+
+
+def test_page(run: Any) -> None:
+    code, out, err = run("plan", *SMALL)
+    assert (code, err) == (0, "")
+    for text in (
+        "llama3-8b on 8xh100-sxm, 64 x 4096 tokens a step", "plan ", "MFU", "GiB of", "instead", "loses", "limited by",
+        "how sure", "next", "--set plan.precision=fp8", "frontier", "assumed", "engine = megatron-core: not given",
+        "headroom = 3%", "plans priced", "fit",
+    ):  # fmt: skip
+        assert text in out, text
+    assert "seq = " not in out
+
+
+def test_json(run: Any) -> None:
+    code, out, _ = run("plan", *SMALL, "--json", "--top", "3")
+    sheet = json.loads(out)
+    assert code == 0
+    assert {
+        "considered",
+        "feasible",
+        "seconds",
+        "cpu_seconds",
+        "plans",
+        "frontier",
+        "assumptions",
+        "next",
+        "complete",
+    } <= set(sheet)
+    assert sheet["complete"] is True
+    assert sheet["considered"] > sheet["feasible"] > 0
+    assert len(sheet["plans"]) == 3
+    keys = {"plan", "step_time_s", "tokens_per_s_per_chip", "mfu", "peak_memory_bytes", "interval", "why"}
+    assert all(keys <= set(plan) for plan in sheet["plans"])
+    times = [plan["step_time_s"] for plan in sheet["plans"]]
+    assert times == sorted(times)
+    assert all(plan["peak_memory_bytes"] <= 0.97 * sheet["capacity_bytes"] for plan in sheet["plans"])
+    assert "days" not in sheet
+    for plan in sheet["plans"]:
+        assert plan["simulated_s"] == pytest.approx(plan["step_time_s"], rel=0.05)
+    for loss in sheet["why"]:
+        assert sum(loss["parts"].values()) == pytest.approx(loss["loses_s"], abs=1e-9)
+    assert 1 <= len(sheet["next"]) <= 3
+    points = [(point["step_time_s"], point["peak_memory_bytes"]) for point in sheet["frontier"]]
+    assert points == sorted(points)
+    assert [peak for _, peak in points] == sorted((peak for _, peak in points), reverse=True)
+
+
+def test_a_listed_plan_can_be_pasted(run: Any) -> None:
+    sheet = json.loads(run("plan", *SMALL, *NEAR, "--json")[1])
+    for plan in sheet["plans"]:
+        work = {"seq": 4096, "global_batch": 64}
+        built = scenario({"model": "llama3-8b", "system": "8xh100-sxm", "workload": work, "plan": plan["plan"]})
+        assert library.predict(built).step_time_s == pytest.approx(plan["step_time_s"], rel=1e-12)  # type: ignore[union-attr]
+
+
+def test_what_it_writes_predicts_the_same(run: Any, tmp_path: Path) -> None:
+    target = tmp_path / "found.toml"
+    code, out, _ = run("plan", *SMALL, *NEAR, "--set", "chip.hbm.bandwidth=3 TB/s", "--json", "-o", str(target))
+    assert code == 0
+    sheet, again = json.loads(out), json.loads(run("predict", str(target), "--json")[1])
+    assert again["step_time_s"] == pytest.approx(sheet["plans"][0]["step_time_s"], rel=1e-12)
+    assert again["peak_memory_bytes"] == pytest.approx(sheet["plans"][0]["peak_memory_bytes"])
+    assert not any("not given" in note for note in again["assumptions"])
+    assert any("chip.hbm.bandwidth = 3 TB/s: given" in note for note in again["assumptions"])
+
+
+def test_a_model_file_is_written_into_the_scenario(run: Any, tmp_path: Path) -> None:
+    config = tmp_path / "model" / "config.json"
+    config.parent.mkdir()
+    sizes = {
+        "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 32000, "max_position_embeddings": 2048,
+        "tie_word_embeddings": False, "rope_scaling": None,
+    }  # fmt: skip
+    config.write_text(json.dumps(sizes), encoding="utf-8")
+    target = tmp_path / "else" / "found.toml"
+    target.parent.mkdir()
+    code, out, _ = run("plan", str(config), "--on", "8xa100-80-sxm", "--json", "-o", str(target))
+    assert code == 0
+    sheet = json.loads(out)
+    assert sheet["seq"] == 2048  # the model was made for no more
+    again = json.loads(run("predict", str(target), "--json")[1])
+    assert again["step_time_s"] == pytest.approx(sheet["plans"][0]["step_time_s"], rel=1e-12)
+
+
+def test_a_scenario_file_says_where_its_plan_stands(run: Any) -> None:
+    code, out, _ = run("plan", EXAMPLE, "--json", "--set", "plan.tp=4,8", "--set", "plan.cp=1")
+    sheet = json.loads(out)
+    assert code == 0
+    assert (sheet["system"], sheet["global_batch"]) == ("64xh100-sxm", 512)
+    own = json.loads(run("predict", EXAMPLE, "--json")[1])
+    assert sheet["given"]["step_time_s"] == pytest.approx(own["step_time_s"])
+    assert sheet["given"]["loses_s"] == pytest.approx(own["step_time_s"] - sheet["plans"][0]["step_time_s"])
+    assert not any("not given" in note for note in sheet["assumptions"])
+    assert "yours" in run("plan", EXAMPLE, "--set", "plan.tp=8", "--set", "plan.cp=1")[1]
+
+
+def test_pins_of_a_file(run: Any, tmp_path: Path) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text('[space]\ntp = [2, 4]\npp = 2\ncp = 1\nshard = "zero1"\n', encoding="utf-8")
+    sheet = json.loads(run("plan", *SMALL, "--space", str(space), "--set", "plan.tp=4", "--json", "--top", "64")[1])
+    assert {(plan["plan"]["tp"], plan["plan"]["pp"], plan["plan"]["shard"]) for plan in sheet["plans"]} == {
+        (4, 2, "zero1")
+    }
+    space.write_text("[spaces]\ntp = 2\n", encoding="utf-8")
+    code, _, err = run("plan", *SMALL, "--space", str(space))
+    assert code == 2
+    assert "did you mean 'space'" in err
+
+
+def test_systems_side_by_side(run: Any) -> None:
+    systems = "8xh100-sxm,8xtpu-v5p,8xh200-sxm"
+    code, out, _ = run("plan", "llama3-8b", "--on", systems, "--global-batch", "64", "--json")
+    sheet = json.loads(out)
+    assert code == 0
+    assert [row["system"] for row in sheet["compared"]] == systems.split(",")
+    fastest = min(sheet["compared"], key=lambda row: row["step_time_s"])
+    assert [row["system"] for row in sheet["compared"] if row["chosen"]] == [fastest["system"]] == [sheet["system"]]
+    assert sheet["compared"][1]["engine"] == "maxtext"
+    assert sheet["compared"][1]["cost_usd"] is None
+
+
+def test_sizes_and_days(run: Any) -> None:
+    asked = ("plan", "llama3-8b", "--on", "h100-sxm", "--chips", "8..32", "--tokens", "1T", "--global-batch", "64")
+    code, out, _ = run(*asked, *NEAR, "--json")
+    sheet = json.loads(out)
+    assert code == 0
+    assert [row["chips"] for row in sheet["compared"]] == [8, 16, 32]
+    assert sheet["compared"][0]["efficiency"] == 1
+    for row in sheet["compared"]:
+        days = 1e12 / row["tokens_per_s"] / row["run"]["useful"] / 86400
+        assert row["days"] == pytest.approx(days)
+    assert sheet["days"] == min(row["days"] for row in sheet["compared"])
+    assert sheet["frontier_axes"] == ["time", "cost"]
+    out = run(*asked, *NEAR)[1]
+    assert "scaling:" in out
+    assert "efficiency" in out
+
+
+def test_fewest_chips_for_a_deadline(run: Any) -> None:
+    asked = ("plan", "llama3-8b", "--on", "h100-sxm", "--tokens", "1T", "--global-batch", "64", *NEAR)
+    sheet = json.loads(run(*asked, "--days", "60", "--json")[1])
+    assert sheet["objective"] == "chips"
+    assert sheet["days"] <= 60
+    smaller = [row for row in sheet["compared"] if row["chips"] < sheet["chips"]]
+    assert smaller
+    assert all(row["days"] > 60 for row in smaller if "days" in row)
+    code, _, err = run(*asked, "--days", "0.5", "--chips", "8..16")
+    assert code == 2
+    assert "days at best" in err
+
+
+def test_objectives_that_need_a_price(run: Any) -> None:
+    code, _, err = run("plan", "llama3-8b", "--on", "8xtpu-v5p", "--objective", "cost", "--global-batch", "64")
+    assert code == 2
+    assert "--set chip.price" in err
+    asked = ("plan", "llama3-8b", "--on", "8xtpu-v5p", "--objective", "cost", "--global-batch", "64")
+    assert run(*asked, "--set", "chip.price=4 USD/h")[0] == 0
+    small = json.loads(run("plan", *SMALL, "--objective", "memory", "--json")[1])
+    fast = json.loads(run("plan", *SMALL, "--json")[1])
+    assert small["plans"][0]["peak_memory_bytes"] < fast["plans"][0]["peak_memory_bytes"]
+
+
+def test_nothing_fits(run: Any) -> None:
+    asked = ("plan", "llama3-70b", "--on", "8xa100-40-sxm")
+    code, out, err = run(*asked)
+    assert (code, out) == (2, "")
+    assert "GiB too much" in err
+    assert "what helps" in err
+    code, out, _ = run(*asked, "--json")
+    sheet = json.loads(out)
+    assert (code, sheet["possible"], sheet["feasible"], sheet["plans"]) == (2, False, 0, [])
+    assert sheet["problems"][0]["path"] == "memory"
+
+
+def test_interrupt_prints_the_best_so_far(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = library.chunks_of
+
+    def stopped(*arguments: Any) -> Any:
+        for number, chunk in enumerate(real(*arguments)):
+            if number == 30:
+                raise KeyboardInterrupt
+            yield chunk
+
+    monkeypatch.setattr(library, "chunks_of", stopped)
+    code, out, _ = run("plan", *SMALL)
+    assert code == 130
+    assert "the best so far" in out
+    code, out, _ = run("plan", *SMALL, "--json")
+    assert (code, json.loads(out)["complete"]) == (130, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("lama3-8b", "--on", "8xh100-sxm"), "llama3-8b"),
+        (("llama3-8b",), "--on"),
+        (("llama3-8b", "--on", "8xh1000-sxm"), "h100-sxm"),
+        ((*SMALL, "--set", "plan.tpp=8"), "did you mean 'tp'?"),
+        ((*SMALL, "--set", "plan.tp=3"), "plan.tp: got 3, expected a divisor of the chips (8)"),
+        ((*SMALL, "--set", "plan.tp=x"), "plan.tp: got 'x', expected a whole number"),
+        ((*SMALL, "--set", "foo.bar=1"), "expected one of model"),
+        ((*SMALL, "--set", "workload.kind=decode"), "workload"),
+        ((*SMALL, "--set", "plan.precision=nvfp4"), "a peak h100-sxm has"),
+        ((*SMALL, "--engine", "megatro"), "did you mean 'megatron-core'?"),
+        ((*SMALL, "--objective", "speed"), "--objective"),
+        ((*SMALL, "--objective", "chips"), "--days 30"),
+        ((*SMALL, "--days", "3"), "--tokens"),
+        ((*SMALL, "--days", "-3", "--tokens", "1T"), "--days"),
+        ((*SMALL, "--tokens", "many"), "--tokens"),
+        ((*SMALL, "--headroom", "150%"), "--headroom"),
+        ((*SMALL, "--chips", "9..8"), "--chips"),
+        ((*SMALL, "--frontier", "time,speed"), "--frontier"),
+        (("llama3-8b", "--on", "8xh100-sxm", "--seq", "0"), "workload.seq"),
+        (("llama3-8b", "--on", "8xh100-sxm", "--global-batch", "-1"), "workload.global_batch"),
+        (("/etc/passwd", "--on", "8xh100-sxm"), "expected one of .toml"),
+    ],
+)
+def test_refusals(run: Any, arguments: tuple[str, ...], said: str) -> None:
+    code, out, err = run("plan", *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_refusals_as_json(run: Any) -> None:
+    code, out, err = run("plan", *SMALL, "--set", "plan.tpp=8", "--json")
+    assert (code, err) == (2, "")
+    sheet = json.loads(out)
+    assert (sheet["possible"], sheet["problems"][0]["path"]) == (False, "plan.tpp")
+
+
+def test_html_stands_alone_and_escapes(run: Any, tmp_path: Path) -> None:
+    source = tmp_path / "s.toml"
+    text = (
+        '[workload]\nseq = 4096\nglobal_batch = 64\n[model]\nbase = "llama3-8b"\nname = "<script>alert(1)</script>"\n'
+    )
+    source.write_text(f'system = "8xh100-sxm"\n{text}', encoding="utf-8")
+    target = tmp_path / "plan.html"
+    code, _, err = run("plan", str(source), *NEAR, "--html", str(target))
+    assert (code, err) == (0, "")
+    page = target.read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert page.count("<circle") > 3

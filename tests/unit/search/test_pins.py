@@ -1,0 +1,134 @@
+"""Pins: what is written under plan. or [space] becomes choices along the axes, with a scenario file's own messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.plan.plan import Offload, Schedule
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario_file import assemble, scenario
+from ridgeline.search.pins import joined, pins_of, settings_table, wanted
+from ridgeline.search.space import Pins, space_of
+
+TABLE = {"model": "llama3-70b", "system": "64xh100-sxm", "workload": {"seq": 8192, "global_batch": 512}}
+
+
+@pytest.fixture(scope="module")
+def base() -> Scenario:
+    built, _ = assemble(TABLE)
+    assert built is not None
+    return built
+
+
+def pinned(base: Scenario, *settings: str) -> tuple[Pins, list[Problem]]:
+    problems: list[Problem] = []
+    table, rest = settings_table([f"plan.{setting}" for setting in settings], problems)
+    assert not rest
+    wish = wanted(table, "--set", problems)
+    return ({} if problems else pins_of(wish, base, problems)), problems
+
+
+@pytest.mark.parametrize(
+    ("setting", "axis", "choices"),
+    [
+        ("tp=8", "tp", (8,)),
+        ("tp=[4,8]", "tp", (4, 8)),
+        ("tp=8,4", "tp", (8, 4)),
+        ("tp=2..8", "tp", (2, 4, 8)),
+        ("pp=3..8", "pp", (4, 8)),  # the divisors of 64 chips in that range
+        ("microbatch=2", "microbatch", (2,)),
+        ("shard=zero1,zero2", "shard", ("zero1", "zero2")),
+        ("shard_degree=all", "shard_degree", (0,)),
+        ("shard_degree=8", "shard_degree", (8,)),
+        ("dp=4,8", "dp", (4, 8)),
+        ("schedule=interleaved", "schedule", tuple(Schedule(name="interleaved", chunks=n) for n in range(2, 9))),
+        ("schedule=zbv", "schedule", (Schedule(name="zbv", chunks=2),)),  # not megatron-core's own, but asked for
+        ("schedule={name='interleaved',chunks=4}", "schedule", (Schedule(name="interleaved", chunks=4),)),
+        ("schedule.chunks=1..3", "schedule", (Schedule(), *(Schedule(name="interleaved", chunks=n) for n in (2, 3)))),
+        ("offload=optimizer", "offload", (Offload(optimizer=1.0),)),
+        ("offload=[['optimizer','activations'],'none']", "offload", (Offload(optimizer=1, activations=1), Offload())),
+        ("offload.optimizer=0.5", "offload", (Offload(optimizer=0.5),)),
+    ],
+)
+def test_choices(base: Scenario, setting: str, axis: str, choices: tuple[Any, ...]) -> None:
+    pins, problems = pinned(base, setting)
+    assert not problems
+    assert pins == {axis: choices}
+
+
+def test_formats_and_recompute(base: Scenario) -> None:
+    pins, _ = pinned(base, "precision=bf16,fp8", "recompute=selective")
+    assert [one.compute.peak for one in pins["precision"]] == ["bf16", "fp8"]
+    assert [one.weights.id for one in pins["precision"]] == ["bf16", "bf16"]  # as a scenario file's "fp8" means
+    assert [one.parts for one in pins["recompute"]] == [("attention",), ("attention", "activation")]
+
+
+def test_switches_multiply(base: Scenario) -> None:
+    free = space_of(base).switches
+    assert {(one.sequence_parallel, one.cp_kind) for one in free} == {
+        (order, kind) for order in (None, False) for kind in ("ring", "all-to-all")
+    }
+    pins, _ = pinned(base, "sequence_parallel=true", "overlap.tp=[true,false]", "graph=full")
+    made = {(one.sequence_parallel, one.cp_kind, one.overlap["tp"], one.graph) for one in pins["switches"]}
+    assert made == {(True, kind, on, "full") for kind in ("ring", "all-to-all") for on in (True, False)}
+    assert len(pins["switches"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "path"),
+    [
+        ("tp=x", "plan.tp"),
+        ("tp=-1", "plan.tp"),
+        ("tp=0", "plan.tp"),
+        ("tp=1.5", "plan.tp"),
+        ("shard=zero9", "plan.shard"),
+        ("precision=fp9", "plan.precision.compute"),
+        ("cp_kind=rings", "plan.cp_kind"),
+        ("overlap.tpp=true", "plan.overlap.tpp"),
+        ("moe_imbalance=0.5", "plan.moe_imbalance"),
+        ("offload.optimizer=2", "plan.offload.optimizer"),
+    ],
+)
+def test_messages_are_those_of_a_scenario_file(base: Scenario, setting: str, path: str) -> None:
+    _, problems = pinned(base, setting)
+    assert [problem.path for problem in problems] == [path]
+    with pytest.raises(InputError) as caught:
+        scenario(TABLE, [f"plan.{setting}"])
+    same = [one for one in caught.value.problems if one.path == path]
+    assert (problems[0].given, problems[0].expected, problems[0].todo) == (
+        same[0].given, same[0].expected, same[0].todo,
+    )  # fmt: skip
+    assert problems[0].where == "--set"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("tpp=8", "did you mean 'tp'?"),
+        ("schedule=zvb", "did you mean 'zbv'?"),
+        ("engine=megatro", "did you mean 'megatron-core'?"),
+        ("placement=[1]", "an axis of the search"),
+        ("tp=33..63", "a range with a choice in it"),
+        ("tp=[]", "1 to 64 choices"),
+        ("schedule.chunk=2", "did you mean 'chunks'?"),
+        ("a.b.c=1", "plan.key=value"),
+    ],
+)
+def test_what_is_no_choice_is_told(base: Scenario, setting: str, said: str) -> None:
+    _, problems = pinned(base, setting)
+    assert len(problems) == 1
+    assert said in str(problems[0])
+
+
+def test_settings_win_over_a_file_and_others_pass() -> None:
+    problems: list[Problem] = []
+    table, rest = settings_table(["plan.tp=8", "workload.seq=4096", "plan.schedule.chunks=2"], problems)
+    assert (rest, problems) == (["workload.seq=4096"], [])
+    both = joined(wanted({"tp": 4, "pp": 2, "schedule": {"name": "zbv"}}, "space.toml"), wanted(table))
+    assert both.values == {"tp": (8,), "pp": (2,), "schedule.name": ("zbv",), "schedule.chunks": (2,)}
+    assert both.source["pp"] == "space.toml"
+    whole = joined(wanted({"schedule": {"chunks": 2}}), wanted({"schedule": "1f1b"}))
+    assert whole.values == {"schedule": ("1f1b",)}
