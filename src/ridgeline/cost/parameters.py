@@ -22,9 +22,9 @@ from typing import Literal
 from ridgeline.hardware.load import CHIPS
 from ridgeline.plan.engine import ENGINES
 
-Owner = Literal["family", "chip", "kin", "engine"]
+Owner = Literal["family", "chip", "kernel", "kin", "engine"]
 # how far, in units of x, the members of each may differ: chips by family first, engines by the software they share
-APART: Mapping[Owner, float] = MappingProxyType({"family": 1.4, "chip": 0.7, "kin": 1.1, "engine": 0.7})
+APART: Mapping[Owner, float] = MappingProxyType({"family": 1.4, "chip": 0.7, "kernel": 1.1, "kin": 1.1, "engine": 0.7})
 SHIPPED = Path(__file__).parent / "calibration.json"
 
 
@@ -57,9 +57,14 @@ class Parameter:
         return self.low * exp(log(self.high / self.low) / (1 + exp(-(log(at / (1 - at)) + offset))))
 
 
+EACH: Mapping[str, tuple[Owner, ...]] = MappingProxyType(
+    {"chip": ("family", "chip"), "engine": ("kin", "engine"), "kernel": ("family", "chip", "kernel")}
+)
+
+
 def _p(name: str, unit: str, rng: tuple[float, float, float], group: str, per: str, meaning: str) -> Parameter:
     low, default, high = rng
-    wanted = [part for word in per.split() for part in (("family", "chip") if word == "chip" else ("kin", "engine"))]
+    wanted = [part for word in per.split() for part in EACH[word]]
     owners = tuple(owner for owner in APART if owner in wanted)
     return Parameter(
         name=name, unit=unit, low=low, default=default, high=high, group=group, per=owners, meaning=meaning
@@ -75,10 +80,10 @@ _LIST = (
     _p(
         "attention",
         "of peak",
-        (0.15, 0.5, 0.85),
+        (0.2, 0.68, 0.95),
         "compute",
-        "chip engine",
-        "flash attention forward, of the 16-bit peak",
+        "kernel",
+        "flash attention forward, of matrix and exponential unit together",
     ),
     _p("experts", "of product", (0.4, 0.85, 1.0), "compute", "engine", "grouped expert products against a single one"),
     _p("scan", "of peak", (0.03, 0.2, 0.6), "compute", "", "chunked linear scans, of the 16-bit peak"),
@@ -134,11 +139,18 @@ def owners(chip: str, engine: str) -> Mapping[Owner, str]:
     """What a scenario's parameters may differ by: its chip, the chip's family, its engine, the engine's family.
 
     >>> dict(owners("h200-sxm", "nemo"))
-    {'family': 'hopper*', 'chip': 'h200-sxm', 'kin': 'megatron-core*', 'engine': 'nemo'}
+    {'family': 'hopper*', 'chip': 'h200-sxm', 'kernel': 'cudnn@hopper', 'kin': 'megatron-core*', 'engine': 'nemo'}
     """
     family = CHIPS[chip].family if chip in CHIPS else ""
     kin = ENGINES[engine].family if engine in ENGINES else ""
-    return {"family": family and f"{family}*", "chip": chip, "kin": kin and f"{kin}*", "engine": engine}
+    kernel = ENGINES[engine].kernel if engine in ENGINES else ""
+    return {
+        "family": family and f"{family}*",
+        "chip": chip,
+        "kernel": kernel and family and f"{kernel}@{family}",
+        "kin": kin and f"{kin}*",
+        "engine": engine,
+    }
 
 
 @cache

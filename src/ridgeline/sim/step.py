@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.collectives import ALL_GATHER, ALL_REDUCE, SEND, Links, collective_seconds
-from ridgeline.cost.price import padded_flops
+from ridgeline.cost.price import flash_seconds, padded_flops
 from ridgeline.cost.rates import PEAKS, SHARE, WIDE, Machines, Rates
 from ridgeline.sim.batch import AXES, PHASES, Batch
 from ridgeline.sim.run import Runs
@@ -43,13 +43,12 @@ class Rows:
 def rows_of(machines: Machines, rates: Rates, runs: Runs) -> Rows:
     """What the chips sustain under the engines that run on them."""
     share = np.stack([rates[SHARE.get(key, "matmul_wide")] for key in PEAKS], axis=1)
-    attention = machines.peak[:, WIDE] * rates["attention"]
     return Rows(
         machines=machines,
         rates=rates,
         peak=machines.peak * share,
-        attention=attention,
-        attention_back=attention * rates["attention_back"],
+        attention=rates["attention"],
+        attention_back=rates["attention"] * rates["attention_back"],
         memory=machines.memory * rates["memory"],
         links=links_of(machines, rates),
         kernel=rates["kernel"] * (1 - 0.7 * runs.graph),
@@ -89,11 +88,11 @@ def price_slots(batch: Batch, rows: Rows, padded: Array | None = None) -> tuple[
     kernels += np.bincount(batch.matmul_slot, minlength=slots)
     flops, size, dim, back, flash, count, scan = batch.attends
     row = batch.slot_row[batch.attend_slot]
-    width = np.minimum(1.0, (dim / 128.0) ** 0.1)
-    rate = np.where(back > 0, rows.attention_back[row], rows.attention[row]) * width
-    rate = np.where(scan > 0, rows.machines.peak[row, WIDE] * rows.rates["scan"][row], rate)
+    share = np.where(back > 0, rows.attention_back[row], rows.attention[row])
+    tiled = flash_seconds(flops, dim, back, rows.machines.peak[row, WIDE] * share, rows.machines.exponentials[row] * share)
+    scanned = flops / (rows.machines.peak[row, WIDE] * rows.rates["scan"][row])
     through = size * np.where(flash > 0, 1.0, rows.rates["traffic"][row]) / rows.memory[row]
-    dense = flops / np.where(flash > 0, rate, rows.peak[row, WIDE] * 0.5)
+    dense = np.where(scan > 0, scanned, np.where(flash > 0, tiled, flops / (rows.peak[row, WIDE] * 0.5)))
     table[:, 1] = np.bincount(
         batch.attend_slot, np.where(flash > 0, np.maximum(dense, through), dense + through), slots
     )
