@@ -10,6 +10,7 @@ from ridgeline.lowering.mixers import (
     boundary,
     casts,
     enter_gradient,
+    gradient_casts,
     gradient_bytes,
     leave_gradient,
 )
@@ -64,8 +65,8 @@ def _dense(shape: Shape, hidden: int, gated: bool, activation: str, tokens: Num)
         *enter_gradient(shape, alone),
     ]
     return Passes(
-        forward=(*casts(shape, [up, down]), *enter, up, act, down, *leave, *low),
-        backward_input=(*casts(shape, [down]), *map(input_gradient, low), *backward),
+        forward=(*casts(shape, [up], True), *casts(shape, [down]), *enter, up, act, down, *leave, *low),
+        backward_input=(*gradient_casts(shape, [down, up]), *map(input_gradient, low), *backward),
         adapters=adapted,
         backward_weight=weights,
         again=(act,),
@@ -107,7 +108,7 @@ def _experts(shape: Shape, moe: Moe) -> Passes:
         forward=(router, choose, *latent, permute, *moved, *casts(shape, [up, down]), up, act, down, *biases,
                  *moved, permute, *latent),
         backward_input=(
-            permute, *moved, *casts(shape, [down]), input_gradient(down), act_back, input_gradient(up), *biases,
+            permute, *moved, *gradient_casts(shape, [down, up]), input_gradient(down), act_back, input_gradient(up), *biases,
             *moved, permute,
             input_gradient(router), *(input_gradient(op) for op in latent * 2),
         ),

@@ -219,8 +219,8 @@ def _assembled(
     trained = low if shape.frozen else products
     weights = [weight_gradient(op, grad) for op in reversed(trained)]
     return Passes(
-        forward=(*casts(shape, into), *forward, *low),
-        backward_input=(*casts(shape, out_of), *map(input_gradient, low), *backward),
+        forward=(*casts(shape, into[:1], True), *casts(shape, [*into[1:], *out_of]), *forward, *low),
+        backward_input=(*gradient_casts(shape, products), *map(input_gradient, low), *backward),
         adapters=adapted,
         backward_weight=tuple(weights),
         again=tuple(core[0]),
@@ -271,11 +271,26 @@ def enter_gradient(shape: Shape, alone: bool) -> list[Op]:
     return [*again, tensor_collective(shape, "scatter gradients", "reduce-scatter", elements)]
 
 
-def casts(shape: Shape, products: list[MatMul]) -> list[Op]:
-    """Casting the inputs of narrow products: read wide, write narrow twice (as it is and transposed)."""
+def casts(shape: Shape, products: list[MatMul], normed: bool = False) -> list[Op]:
+    """Casting the inputs of narrow products: read wide, write narrow twice (as it is and transposed).
+
+    A norm that is one kernel writes its output narrow, so that nothing is read again (`normed`).
+    """
     if not shape.narrow:
         return []
-    wide, narrow = shape.precision.activations.bytes_per_element, shape.precision.compute.bytes_per_element
-    read = wide * (2 if shape.precision.scaling == "row" else 0 if "norm" in shape.fuses else 1)
-    passes = (2 * narrow + read) / wide
+    passes = _cast_passes(shape, normed and "norm" in shape.fuses)
     return [stream(shape, f"cast for {op.label}", op.m * op.k * op.groups, passes, 1.0) for op in products]
+
+
+def gradient_casts(shape: Shape, products: list[MatMul]) -> list[Op]:
+    """Casting the gradients that arrive at narrow products, for both of their own products."""
+    if not shape.narrow:
+        return []
+    passes = _cast_passes(shape, False)
+    return [stream(shape, f"cast for {op.label} dX", op.m * op.n * op.groups, passes, 1.0) for op in products]
+
+
+def _cast_passes(shape: Shape, written: bool) -> float:
+    wide, narrow = shape.precision.activations.bytes_per_element, shape.precision.compute.bytes_per_element
+    reads = 0.0 if written else 2.0 if shape.precision.scaling == "row" else 1.0
+    return 2 * narrow / wide + reads
