@@ -25,6 +25,11 @@ from ridgeline.plan.engine import ENGINES
 Owner = Literal["family", "chip", "kernel", "kin", "engine"]
 # how far, in units of x, the members of each may differ: chips by family first, engines by the software they share
 APART: Mapping[Owner, float] = MappingProxyType({"family": 1.4, "chip": 0.7, "kernel": 1.1, "kin": 1.1, "engine": 0.7})
+# a library's attention against the best one of a family of chips, before runs move it: FlashAttention-2 has no Hopper
+# instructions (half of cuDNN on an H200, 0.63 of it on an H100); Triton kernels of 2023 on an A100 reach 0.6 of it
+KERNELS: Mapping[tuple[str, str], float] = MappingProxyType(
+    {("flash-2", "hopper"): 0.55, ("flash-2", "blackwell"): 0.4, ("triton", "ampere"): 0.6, ("triton", "hopper"): 0.35}
+)
 SHIPPED = Path(__file__).parent / "calibration.json"
 
 
@@ -126,12 +131,24 @@ class Calibration:
         """The parameter's value for one chip under one engine."""
         item, own = PARAMETERS[name], owners(chip, engine)
         moved = sum(self.offsets.get(f"{name}/{own[owner]}", 0.0) for owner in item.per if own[owner])
-        return item.value(self.offsets.get(name, 0.0) + moved)
+        return item.value(self.offsets.get(name, 0.0) + moved) * known_share(name, chip, engine)
 
     def knows(self, chip: str, engine: str) -> tuple[bool, bool]:
         """Whether runs on this chip, and of this engine, took part in the fit."""
         keys = {key.partition("/")[2] for key in self.offsets}
         return chip in keys, engine in keys
+
+
+@cache
+def known_share(name: str, chip: str, engine: str) -> float:
+    """What a parameter is multiplied with for reasons that kernels alone have shown; 1 for most.
+
+    >>> known_share("attention", "h100-sxm", "torchtitan"), known_share("attention", "h100-sxm", "nemo")
+    (0.55, 1.0)
+    """
+    if name != "attention" or chip not in CHIPS or engine not in ENGINES:
+        return 1.0
+    return KERNELS.get((ENGINES[engine].kernel, CHIPS[chip].family), 1.0)
 
 
 @cache

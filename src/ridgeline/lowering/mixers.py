@@ -21,7 +21,9 @@ from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mam
 
 SCORE_PASSES = (6.0, 9.0)  # reads and writes of a score matrix, forward and backward, with a fused masked softmax
 LOOSE_SCORE_PASSES = (11.0, 14.0)  # the same, scale, mask, softmax and dropout each on their own
-FLASH_TILE = 128  # queries and keys a flash kernel handles at once
+# keys a flash kernel works on beyond those that are visible, forward and backward: partly masked tiles, and starting and
+# ending a row of tiles; from causal kernels of 512 to 16384 tokens on an H200
+FLASH_EXTRA = (160.0, 320.0)
 SCAN_CHUNK = 128  # tokens a state-space kernel handles at once
 
 
@@ -118,13 +120,14 @@ def _delta(shape: Shape, mixer: GatedDeltaNet) -> Passes:
 def _scores(shape: Shape, heads: int, qk: int, value: int, seen: tuple[int, bool]) -> tuple[list[Op], list[Op]]:
     """Forward and backward of the score part. Flash executes what is visible; unfused all of it, through memory."""
     tokens, tp = shape.tokens, shape.degrees.tp
-    tile = FLASH_TILE if seen[0] else FLASH_TILE / 2  # whole tiles are worked on at the edges of what is visible
-    visible = mean_visible(shape.seq, seen[0], seen[1], shape.causal) + tile if shape.flash else float(shape.seq)
-    forward = 2 * tokens * visible * heads / tp * (qk + value)
+    visible = mean_visible(shape.seq, seen[0], seen[1], shape.causal) if shape.flash else float(shape.seq)
+    each = 2 * tokens * heads / tp * (qk + value)
+    forward = each * visible
     size = shape.precision.activations.bytes_per_element
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
     if shape.flash:
-        backward = forward * 2.5  # five products for two, one of them the recomputed scores
+        forward, backward = (each * (visible + extra) for extra in FLASH_EXTRA)
+        backward *= 2.5  # five products for two, one of them the recomputed scores
         return (
             [Attend(label="attention", flops=forward, stream_bytes=operands, head_dim=qk)],
             [
@@ -219,7 +222,7 @@ def _assembled(
     trained = low if shape.frozen else products
     weights = [weight_gradient(op, grad) for op in reversed(trained)]
     return Passes(
-        forward=(*casts(shape, into[:1], True), *casts(shape, [*into[1:], *out_of]), *forward, *low),
+        forward=(*casts(shape, into[:1], "norm" in shape.fuses), *casts(shape, [*into[1:], *out_of]), *forward, *low),
         backward_input=(*gradient_casts(shape, products), *map(input_gradient, low), *backward),
         adapters=adapted,
         backward_weight=tuple(weights),
@@ -271,22 +274,22 @@ def enter_gradient(shape: Shape, alone: bool) -> list[Op]:
     return [*again, tensor_collective(shape, "scatter gradients", "reduce-scatter", elements)]
 
 
-def casts(shape: Shape, products: list[MatMul], normed: bool = False) -> list[Op]:
+def casts(shape: Shape, products: list[MatMul], written: bool = False) -> list[Op]:
     """Casting the inputs of narrow products: read wide, write narrow twice (as it is and transposed).
 
-    A norm that is one kernel writes its output narrow, so that nothing is read again (`normed`).
+    A norm that is one kernel, or a product's epilogue, writes narrow at once: nothing is read again (`written`).
     """
     if not shape.narrow:
         return []
-    passes = _cast_passes(shape, normed and "norm" in shape.fuses)
+    passes = _cast_passes(shape, written)
     return [stream(shape, f"cast for {op.label}", op.m * op.k * op.groups, passes, 1.0) for op in products]
 
 
-def gradient_casts(shape: Shape, products: list[MatMul]) -> list[Op]:
+def gradient_casts(shape: Shape, products: list[MatMul], written: bool = False) -> list[Op]:
     """Casting the gradients that arrive at narrow products, for both of their own products."""
     if not shape.narrow:
         return []
-    passes = _cast_passes(shape, False)
+    passes = _cast_passes(shape, written)
     return [stream(shape, f"cast for {op.label} dX", op.m * op.n * op.groups, passes, 1.0) for op in products]
 
 

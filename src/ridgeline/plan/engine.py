@@ -88,7 +88,7 @@ class Engine:
     launch: Launch
     supports: Supports
     attention: Literal["flash", "unfused"] = "flash"
-    kernel: Annotated[Literal["cudnn", "flash-2", "xla", "other"], Doc("library its flash attention comes from")] = "other"
+    kernel: Annotated[Literal["cudnn", "flash-2", "triton", "xla", "other"], Doc("library its flash attention comes from")] = "other"
     gradients: Annotated[DType, Doc("dtype gradients are accumulated and reduced in")] = dtype("fp32")
     fuses: tuple[str, ...] = ()
     overlaps: tuple[str, ...] = ()
