@@ -90,6 +90,7 @@ _LIST = (
         "kernel",
         "flash attention forward, of matrix and exponential unit together",
     ),
+    _p("power", "exponent", (0.01, 0.15, 0.6), "compute", "", "how sustained matrix rates fall with flops per joule of rated power"),
     _p("experts", "of product", (0.4, 0.85, 1.0), "compute", "engine", "grouped expert products against a single one"),
     _p("scan", "of peak", (0.03, 0.2, 0.6), "compute", "", "chunked linear scans, of the 16-bit peak"),
     _p("attention_back", "of forward", (0.4, 0.85, 1.3), "compute", "", "flash attention backward against forward"),

@@ -17,6 +17,7 @@ from ridgeline.hardware.topology import Torus
 Array = NDArray[np.float64]
 PEAKS = tuple(dict.fromkeys(item.peak for item in DTYPES.values()))
 WIDE = PEAKS.index("bf16")
+FLOPS_PER_JOULE = 989e12 / 700  # of an H100 SXM, 16 bits, at its rated power
 FLOPS_PER_EXPONENTIAL = 16.0  # 128 multiply-adds beside 16 exponentials a clock and core
 # which parameter says what share of a peak is sustained
 SHARE = {"fp8": "matmul_8", "int8": "matmul_8", "fp4": "matmul_4", "int4": "matmul_4"}
@@ -34,12 +35,13 @@ class Machines:
     domain: Array
     host: Array  # bytes/s to host memory; infinite where nobody states it
     exponentials: Array  # a second, of the unit that works out softmax
+    density: Array  # 16-bit flops for a joule of rated power, over that of an H100 SXM; 1 where no power is published
 
 
 def machines_of(systems: Sequence[System]) -> Machines:
     """The columns of several systems; a number that is missing is named."""
     rows = [_one(system) for system in systems]
-    columns = [np.array([row[index] for row in rows], dtype=np.float64) for index in range(1, 8)]
+    columns = [np.array([row[index] for row in rows], dtype=np.float64) for index in range(1, 9)]
     return Machines(
         peak=np.array([row[0] for row in rows], dtype=np.float64),
         memory=columns[0],
@@ -49,10 +51,11 @@ def machines_of(systems: Sequence[System]) -> Machines:
         domain=columns[4],
         host=columns[5],
         exponentials=columns[6],
+        density=columns[7],
     )
 
 
-def _one(system: System) -> tuple[list[float], float, float, float, float, float, float, float]:
+def _one(system: System) -> tuple[list[float], float, float, float, float, float, float, float, float]:
     chip = system.chip
     inner = system.tiers[0] if system.tiers else None
     outer = system.tiers[1] if len(system.tiers) > 1 else None
@@ -69,7 +72,21 @@ def _one(system: System) -> tuple[list[float], float, float, float, float, float
         float(inner.chips) if inner else 1.0,
         chip.host.bandwidth.value if chip.host.bandwidth else float("inf"),
         exponentials_per_s(chip),
+        density_of(chip),
     )
+
+
+def density_of(chip: Chip) -> float:
+    """16-bit peak over rated power, an H100 SXM being 1: the denser, the further clocks fall when all units work.
+
+    >>> from ridgeline.hardware.load import chip
+    >>> [round(density_of(chip(name)), 2) for name in ("a100-80-sxm", "h100-sxm", "b200-sxm", "tpu-v5p")]
+    [0.55, 1.0, 1.59, 1.0]
+    """
+    wide = chip.peak.get("bf16") or chip.peak.get("fp16")
+    if wide is None or chip.tdp is None:
+        return 1.0
+    return wide.value / chip.tdp.value / FLOPS_PER_JOULE
 
 
 def exponentials_per_s(chip: Chip) -> float:

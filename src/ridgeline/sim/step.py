@@ -43,6 +43,7 @@ class Rows:
 def rows_of(machines: Machines, rates: Rates, runs: Runs) -> Rows:
     """What the chips sustain under the engines that run on them."""
     share = np.stack([rates[SHARE.get(key, "matmul_wide")] for key in PEAKS], axis=1)
+    share *= (machines.density ** -rates["power"])[:, None]  # clocks fall where flops are dense in power
     return Rows(
         machines=machines,
         rates=rates,
