@@ -19,6 +19,7 @@ from ridgeline.lowering.shape import Shape, adapters, input_gradient, matmul, pl
 from ridgeline.models.params import ffn_params, moe_params
 from ridgeline.models.spec import Ffn, Mlp, Moe
 
+BOOKKEEPING = 30.0  # kernels of an eager expert layer that only keep books: maps, counts, splits; each way
 BIAS_KERNELS = 8.0  # of adding expert biases, besides one a local expert
 COMMON = frozenset({"silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "quick_gelu", "swiglu"})
 
@@ -123,6 +124,7 @@ def _experts(shape: Shape, moe: Moe) -> Passes:
     choose = replace(
         stream(shape, "top-k", tokens * moe.experts, 6.0, 6.0 if "router" in shape.fuses else 14.0), waits=1.0
     )
+    idle = [] if joined else [stream(shape, "expert bookkeeping", 0.0, 1.0, BOOKKEEPING)]
     moved = _dispatch(shape, copies * inner * size, moe.topk)
     grad = gradient_bytes(shape)
     latent = [matmul(shape, "latent experts", tokens, inner, width)] if moe.latent else []
@@ -130,10 +132,10 @@ def _experts(shape: Shape, moe: Moe) -> Passes:
         () if shape.frozen else (weight_gradient(down, grad), weight_gradient(up, grad), weight_gradient(router, grad))
     )
     routed = Passes(
-        forward=(router, choose, *latent, permute, *moved, *into, up, act, down, *biases[0],
+        forward=(router, choose, *idle, *latent, permute, *moved, *into, up, act, down, *biases[0],
                  *moved, permute, *latent),
         backward_input=(
-            permute, *moved, *out_of, input_gradient(down), act_back, input_gradient(up), *biases[1],
+            *idle, permute, *moved, *out_of, input_gradient(down), act_back, input_gradient(up), *biases[1],
             *moved, permute,
             input_gradient(router), *(input_gradient(op) for op in latent * 2),
         ),

@@ -41,4 +41,6 @@ class Scenario:
     @property
     def placement(self) -> tuple[int, ...]:
         """Layers of each virtual stage: the plan's own, or the balanced default."""
-        return self.plan.placement or balanced(self.model.layers, self.plan.virtual_stages)
+        return self.plan.placement or balanced(
+            self.model.layers, self.plan.virtual_stages, self.model.mtp.depth if self.model.mtp else 0
+        )
