@@ -24,7 +24,7 @@ from ridgeline.plan.engine import ENGINES
 
 Owner = Literal["family", "chip", "kernel", "kin", "engine"]
 # how far, in units of x, the members of each may differ: chips by family first, engines by the software they share
-APART: Mapping[Owner, float] = MappingProxyType({"family": 1.4, "chip": 0.7, "kernel": 1.1, "kin": 1.1, "engine": 0.7})
+APART: Mapping[Owner, float] = MappingProxyType({"family": 1.4, "chip": 0.35, "kernel": 1.1, "kin": 1.1, "engine": 0.7})
 # a library's attention against the best one of a family of chips, before runs move it: FlashAttention-2 has no Hopper
 # instructions (half of cuDNN on an H200, 0.63 of it on an H100); Triton kernels of 2023 on an A100 reach 0.6 of it
 KERNELS: Mapping[tuple[str, str], float] = MappingProxyType(
@@ -101,7 +101,7 @@ _LIST = (
     _p("near_step", "s", (2e-6, 8e-6, 30e-6), "network", "", "time of one step of a small collective inside a domain"),
     _p("far_step", "s", (5e-6, 18e-6, 60e-6), "network", "", "the same between domains"),
     _p("kernel", "s", (1e-6, 2.5e-6, 6e-6), "host", "", "chip idles around each kernel"),
-    _p("host", "s", (4e-6, 40e-6, 100e-6), "host", "engine", "host issues one kernel of an eager program"),
+    _p("host", "s", (4e-6, 30e-6, 60e-6), "host", "engine", "host issues one kernel of an eager program"),
     _p("wait", "s", (20e-6, 80e-6, 600e-6), "host", "", "host learns how many tokens each expert got"),
     _p("hidden_tp", "share", (0.1, 0.6, 0.95), "overlap", "", "tensor-parallel communication hidden where overlapped"),
     _p("hidden_dp", "share", (0.1, 0.8, 0.99), "overlap", "", "gradient exchange that can hide behind compute"),

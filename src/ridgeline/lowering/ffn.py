@@ -19,7 +19,7 @@ from ridgeline.lowering.shape import Shape, adapters, input_gradient, matmul, pl
 from ridgeline.models.params import ffn_params, moe_params
 from ridgeline.models.spec import Ffn, Mlp, Moe
 
-BOOKKEEPING = 30.0  # kernels of an eager expert layer that only keep books: maps, counts, splits; each way
+BOOKKEEPING = 15.0  # kernels of an eager expert layer that only keep books: maps, counts, splits; each way
 BIAS_KERNELS = 8.0  # of adding expert biases, besides one a local expert
 COMMON = frozenset({"silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "quick_gelu", "swiglu"})
 
