@@ -136,12 +136,23 @@ def _switches(cells: Cells) -> dict[str, Any]:
         "sequence_parallel": cells.flag("sp"),
         "attention": _attention(cells),
         "graph": cells.hint("x_cuda_graph", GRAPHS),
-        "moe_dispatch": cells.hint("x_moe_dispatch", DISPATCHES),
+        "moe_dispatch": _dispatch(cells),
         "overlap": {key: value for key, value in overlap.items() if value is not None} or None,
         "compiled": cells.flag("x_compile"),
         "launch_blocking": cells.flag("x_launch_blocking"),
     }
     return {key: value for key, value in switches.items() if value is not None}
+
+
+def _dispatch(cells: Cells) -> str | None:
+    """The expert dispatcher: its own column, or one that the columns on kernels and overlap name."""
+    stated = cells.hint("x_moe_dispatch", DISPATCHES)
+    if stated is not None or not cells.size("experts"):
+        return stated
+    named = re.search(r"\b(deepep|hybridep)\b", f"{cells.text('attention_impl')} {cells.text('overlap_notes')}".lower())
+    if named:
+        cells.note(f"moe_dispatch = {named[1]}: named beside the kernels")
+    return named[1] if named else None
 
 
 def _attention(cells: Cells) -> str | None:

@@ -22,7 +22,7 @@ from scipy.optimize import least_squares
 
 from ridgeline.calibrate.rows import Row
 from ridgeline.calibrate.table import Table
-from ridgeline.cost.parameters import APART, PARAMETERS, Calibration, owners
+from ridgeline.cost.parameters import APART, PARAMETERS, Calibration, known_share, owners
 from ridgeline.cost.rates import Rates
 
 Array = NDArray[np.float64]
@@ -40,6 +40,7 @@ class Layout:
     spread: Array
     common: dict[str, int]
     own: dict[str, list[NDArray[np.int64]]]  # by parameter: index of each row's own offset, by chip and by engine
+    known: dict[str, Array]  # by parameter: what its value is multiplied with, by row
 
     def rates(self, offsets: Array) -> Rates:
         """Values of all parameters by row."""
@@ -50,7 +51,9 @@ class Layout:
                 x = x + offsets[places]
             at = log(item.default / item.low) / log(item.high / item.low)
             share = 1 / (1 + np.exp(-(log(at / (1 - at)) + x)))
-            values[name] = np.broadcast_to(item.low * np.exp(log(item.high / item.low) * share), self.rows)
+            values[name] = (
+                np.broadcast_to(item.low * np.exp(log(item.high / item.low) * share), self.rows) * self.known[name]
+            )
         return Rates(values=values)
 
     @property
@@ -77,7 +80,11 @@ def layout_of(table: Table, without: frozenset[str] = frozenset()) -> Layout:
             names += [f"{name}/{member}" for member in sorted(set(column))]
             spread += [1e-6 if fixed else APART[owner]] * len(places)
             own.setdefault(name, []).append(np.array([places[member] for member in column], dtype=np.int64))
-    return Layout(names=tuple(names), spread=np.array(spread), common=common, own=own)
+    known = {
+        name: np.array([known_share(name, *pair) for pair in zip(table.chips, table.engines, strict=True)])
+        for name in PARAMETERS
+    }
+    return Layout(names=tuple(names), spread=np.array(spread), common=common, own=own, known=known)
 
 
 def weights(rows: Sequence[Row]) -> Array:

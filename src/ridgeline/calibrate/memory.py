@@ -41,6 +41,7 @@ HABITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 # what a software's recipes do when nothing is said; none for the others
 UNSAID: Mapping[str, str] = MappingProxyType({"maxtext": "full", "paxml": "full", "torchtitan": "selective"})
+UNSTATED = "recompute ="  # how the note on an assumed recompute begins
 UNKNOWN = ("", "blank", "unstated", "unknown", "?")
 _MODULES = re.compile(r"recompute(?:_modules)?[= ]([\w+,]+)")
 _POLICY = re.compile(r"remat(?:_policy)?\W+(custom\b[^;]*(?:; rest recomputed\))?|minimal\w*|qkv_proj_offloaded|full)")
@@ -58,7 +59,7 @@ def memory_table(cells: Cells, engine: str) -> dict[str, Any]:
     if kind is None:
         kind = UNSAID.get(engine, "none") if detail in UNKNOWN else "selective"
         if detail in UNKNOWN:
-            cells.note(f"recompute = {kind}: unknown in the table; what recipes of {engine} usually do")
+            cells.note(f"{UNSTATED} {kind}: unknown in the table; what recipes of {engine} usually do")
     if keeps is not None and kind != "none":
         return _policy(cells, keeps, detail)
     recompute: dict[str, Any] = {"kind": kind}

@@ -11,6 +11,7 @@ from typing import Any
 from ridgeline.calibrate.architecture import model_table
 from ridgeline.calibrate.cells import Cells, Skipped, Unusable
 from ridgeline.calibrate.decisions import engine_of, plan_table, workload_table
+from ridgeline.calibrate.fitting import fitting
 from ridgeline.calibrate.rows import Row
 from ridgeline.core.errors import Problem, RidgelineError, near
 from ridgeline.hardware.load import CHIPS, SYSTEMS, system
@@ -79,7 +80,7 @@ def to_scenario(row: Row) -> Scenario | Skipped:
         return Skipped(id=row.id, reason=str(wrong).splitlines()[0])
     if built is None or problems:
         return Skipped(id=row.id, reason="; ".join(_told(problem) for problem in problems))
-    return replace(built, assumptions=(*cells.notes, *built.assumptions))
+    return fitting(replace(built, assumptions=(*cells.notes, *built.assumptions)))
 
 
 def scenario_table(cells: Cells) -> dict[str, Any]:

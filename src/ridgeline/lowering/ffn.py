@@ -11,6 +11,7 @@ from ridgeline.lowering.mixers import (
     casts,
     enter_gradient,
     gradient_bytes,
+    gradient_casts,
     leave_gradient,
 )
 from ridgeline.lowering.parts import Passes, together
@@ -18,6 +19,8 @@ from ridgeline.lowering.shape import Shape, adapters, input_gradient, matmul, pl
 from ridgeline.models.params import ffn_params, moe_params
 from ridgeline.models.spec import Ffn, Mlp, Moe
 
+BOOKKEEPING = 15.0  # kernels of an eager expert layer that only keep books: maps, counts, splits; each way
+BIAS_KERNELS = 8.0  # of adding expert biases, besides one a local expert
 COMMON = frozenset({"silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "quick_gelu", "swiglu"})
 
 
@@ -45,6 +48,25 @@ def _activation(shape: Shape, elements: Num, gated: bool, name: str) -> tuple[Op
     )
 
 
+def _epilogue(shape: Shape, elements: Num, gated: bool) -> tuple[Op, Op]:
+    """The activation inside the expert products: only its kept input is read again, by the backward."""
+    return (
+        stream(shape, "activation", elements, 0.0, 0.0),
+        stream(shape, "activation dX", elements, 1.0 + gated, 0.0),
+    )
+
+
+def _expert_biases(shape: Shape, copies: Num, widths: tuple[int, int], local: Num) -> tuple[list[Op], list[Op]]:
+    """Biases of experts, added expert by expert where nothing fuses them: slices summed, then put together again."""
+    each = 2.0 if "elementwise" in shape.fuses else 4.0
+    launches: float = 4.0 if "elementwise" in shape.fuses else BIAS_KERNELS
+    elements = copies * sum(widths)
+    return (
+        [stream(shape, "expert biases", elements, each, launches)],
+        [stream(shape, "expert biases dX", elements, each / 2, launches)],
+    )
+
+
 def _dense(shape: Shape, hidden: int, gated: bool, activation: str, tokens: Num) -> Passes:
     tp, width = shape.degrees.tp, shape.model.hidden
     up = matmul(shape, "up", tokens, hidden * (1 + gated) / tp, width)
@@ -64,8 +86,17 @@ def _dense(shape: Shape, hidden: int, gated: bool, activation: str, tokens: Num)
         *enter_gradient(shape, alone),
     ]
     return Passes(
-        forward=(*casts(shape, [up, down]), *enter, up, act, down, *leave, *low),
-        backward_input=(*casts(shape, [down]), *map(input_gradient, low), *backward),
+        forward=(
+            *casts(shape, [up], "norm" in shape.fuses),
+            *casts(shape, [down]),
+            *enter,
+            up,
+            act,
+            down,
+            *leave,
+            *low,
+        ),
+        backward_input=(*gradient_casts(shape, [down, up]), *map(input_gradient, low), *backward),
         adapters=adapted,
         backward_weight=weights,
         again=(act,),
@@ -85,9 +116,18 @@ def _experts(shape: Shape, moe: Moe) -> Passes:
     rows = copies * degrees.etp / local
     up = matmul(shape, "experts up", rows, moe.hidden * (1 + moe.gated) / degrees.etp, inner, local)
     down = matmul(shape, "experts down", rows, inner, moe.hidden / degrees.etp, local)
-    act, act_back = _activation(shape, copies * moe.hidden, moe.gated, moe.activation)
+    joined = "expert-epilogue" in shape.fuses
+    act, act_back = (
+        _epilogue(shape, copies * moe.hidden, moe.gated)
+        if joined
+        else _activation(shape, copies * moe.hidden, moe.gated, moe.activation)
+    )
+    into = [*casts(shape, [up]), *casts(shape, [down], joined)]
+    out_of = [*gradient_casts(shape, [down]), *gradient_casts(shape, [up], joined)]
     biases = (
-        [stream(shape, "expert biases", copies * (moe.hidden * (1 + moe.gated) + inner), 2.0, 4.0)] if moe.bias else []
+        _expert_biases(shape, copies, (moe.hidden * (1 + moe.gated), inner), local)
+        if moe.bias and not joined
+        else ([], [])
     )
     router = plain_matmul(shape, "router", tokens, moe.experts, width)
     fused = "permute" in shape.fuses
@@ -97,6 +137,7 @@ def _experts(shape: Shape, moe: Moe) -> Passes:
     choose = replace(
         stream(shape, "top-k", tokens * moe.experts, 6.0, 6.0 if "router" in shape.fuses else 14.0), waits=1.0
     )
+    idle = [] if joined else [stream(shape, "expert bookkeeping", 0.0, 1.0, BOOKKEEPING)]
     moved = _dispatch(shape, copies * inner * size, moe.topk)
     grad = gradient_bytes(shape)
     latent = [matmul(shape, "latent experts", tokens, inner, width)] if moe.latent else []
@@ -104,10 +145,10 @@ def _experts(shape: Shape, moe: Moe) -> Passes:
         () if shape.frozen else (weight_gradient(down, grad), weight_gradient(up, grad), weight_gradient(router, grad))
     )
     routed = Passes(
-        forward=(router, choose, *latent, permute, *moved, *casts(shape, [up, down]), up, act, down, *biases,
+        forward=(router, choose, *idle, *latent, permute, *moved, *into, up, act, down, *biases[0],
                  *moved, permute, *latent),
         backward_input=(
-            permute, *moved, *casts(shape, [down]), input_gradient(down), act_back, input_gradient(up), *biases,
+            *idle, permute, *moved, *out_of, input_gradient(down), act_back, input_gradient(up), *biases[1],
             *moved, permute,
             input_gradient(router), *(input_gradient(op) for op in latent * 2),
         ),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import assert_never
+
+import numpy as np
 
 from ridgeline.ir.ops import Attend, Collective, MatMul, Num, Op
 from ridgeline.lowering.parts import Passes
@@ -21,7 +24,9 @@ from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mam
 
 SCORE_PASSES = (6.0, 9.0)  # reads and writes of a score matrix, forward and backward, with a fused masked softmax
 LOOSE_SCORE_PASSES = (11.0, 14.0)  # the same, scale, mask, softmax and dropout each on their own
-FLASH_TILE = 128  # queries and keys a flash kernel handles at once
+# keys a flash kernel works on beyond those visible, forward and backward: partly masked tiles, and starting and
+# ending a row of tiles; from causal kernels of 512 to 16384 tokens on an H200
+FLASH_EXTRA = (160.0, 320.0)
 SCAN_CHUNK = 128  # tokens a state-space kernel handles at once
 
 
@@ -43,11 +48,12 @@ def lower_mixer(shape: Shape, mixer: Mixer) -> Passes:
 def _attention(shape: Shape, mixer: Attention) -> Passes:
     tp, tokens, hidden = shape.degrees.tp, shape.tokens, shape.model.hidden
     wide = mixer.heads * mixer.head_dim
-    kv = mixer.kv_heads * (mixer.head_dim + mixer.value_dim)
+    copies = np.maximum(1.0, tp / mixer.kv_heads)  # beyond the key-value heads each tensor rank holds a whole one
+    kv = mixer.kv_heads * copies * (mixer.head_dim + mixer.value_dim)
     qkv = matmul(shape, "qkv", tokens, (wide * (1 + mixer.gate) + kv) / tp, hidden)
     out = matmul(shape, "attention out", tokens, hidden, mixer.heads * mixer.value_dim / tp)
     scores = _scores(shape, mixer.heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked))
-    rotary = _rotary(shape, tokens * (wide + mixer.kv_heads * mixer.head_dim) / tp, mixer)
+    rotary = _rotary(shape, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)
     exchange = _context_exchange(shape, kv, mixer.heads * (mixer.head_dim + mixer.value_dim))
     kept = tokens * (2 * wide + kv) / tp * shape.precision.activations.bytes_per_element
     return _assembled(shape, mixer, [qkv], [out], rotary, scores, exchange, kept)
@@ -92,7 +98,7 @@ def _mamba2(shape: Shape, mixer: Mamba2) -> Passes:
         stream(shape, "gated norm", tokens * mixer.inner / tp, 4.0, 2.0),
     ]
     kept = tokens * (2 * conv + 2 * mixer.inner) / tp * shape.precision.activations.bytes_per_element
-    return _assembled(shape, mixer, [project], [out], around, scan, [], kept)
+    return _assembled(shape, mixer, [project], [out], around, scan, ([], []), kept)
 
 
 def _delta(shape: Shape, mixer: GatedDeltaNet) -> Passes:
@@ -112,19 +118,20 @@ def _delta(shape: Shape, mixer: GatedDeltaNet) -> Passes:
         stream(shape, "gated norm", tokens * value / tp, 4.0, 2.0),
     ]
     kept = tokens * (4 * key + 4 * value) / tp * shape.precision.activations.bytes_per_element
-    return _assembled(shape, mixer, [project], [out], around, scan, [], kept)
+    return _assembled(shape, mixer, [project], [out], around, scan, ([], []), kept)
 
 
 def _scores(shape: Shape, heads: int, qk: int, value: int, seen: tuple[int, bool]) -> tuple[list[Op], list[Op]]:
     """Forward and backward of the score part. Flash executes what is visible; unfused all of it, through memory."""
     tokens, tp = shape.tokens, shape.degrees.tp
-    tile = FLASH_TILE if seen[0] else FLASH_TILE / 2  # whole tiles are worked on at the edges of what is visible
-    visible = mean_visible(shape.seq, seen[0], seen[1], shape.causal) + tile if shape.flash else float(shape.seq)
-    forward = 2 * tokens * visible * heads / tp * (qk + value)
+    visible = mean_visible(shape.seq, seen[0], seen[1], shape.causal) if shape.flash else float(shape.seq)
+    each = 2 * tokens * heads / tp * (qk + value)
+    forward = each * visible
     size = shape.precision.activations.bytes_per_element
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
     if shape.flash:
-        backward = forward * 2.5  # five products for two, one of them the recomputed scores
+        forward, backward = (each * (visible + extra) for extra in FLASH_EXTRA)
+        backward *= 2.5  # five products for two, one of them the recomputed scores
         return (
             [Attend(label="attention", flops=forward, stream_bytes=operands, head_dim=qk)],
             [
@@ -186,41 +193,42 @@ def _rotary(shape: Shape, elements: Num, mixer: Attention) -> list[Op]:
     return ops
 
 
-def _context_exchange(shape: Shape, kv: Num, heads: Num) -> list[Op]:
-    """Context parallelism: keys and values travel round the ring, or heads are exchanged for sequence."""
+def _context_exchange(shape: Shape, kv: Num, heads: Num) -> tuple[list[Op], list[Op]]:
+    """Context parallelism, forward and backward: keys and values travel round the ring, or heads are exchanged for
+    sequence. Backward, keys and values go round again with the gradients they gather."""
     cp, size = shape.degrees.cp, shape.precision.activations.bytes_per_element
     if isinstance(cp, int) and cp == 1:
-        return []
+        return [], []
     tokens, tp = shape.tokens, shape.degrees.tp
     if shape.ring:
-        payload = tokens * cp * kv / tp * size
-        return [
-            Collective(label="context ring", kind="all-gather", axis="cp", payload_bytes=payload, ranks=cp, stride=tp)
-        ]
+        label, payload = "context ring", tokens * cp * kv / tp * size
+        once = Collective(label=label, kind="all-gather", axis="cp", payload_bytes=payload, ranks=cp, stride=tp)
+        return [once], [replace(once, label=f"{label} dX", payload_bytes=2 * payload)]
     payload = tokens * (heads + kv) / tp * size
-    return [
-        Collective(label="context exchange", kind="all-to-all", axis="cp", payload_bytes=payload, ranks=cp, stride=tp)
-    ]
+    swap = Collective(
+        label="context exchange", kind="all-to-all", axis="cp", payload_bytes=payload, ranks=cp, stride=tp
+    )
+    return [swap], [swap]
 
 
 def _assembled(
     shape: Shape, mixer: Mixer, into: list[MatMul], out_of: list[MatMul], around: list[Op],
-    core: tuple[list[Op], list[Op]], exchange: list[Op], kept: Num,
+    core: tuple[list[Op], list[Op]], exchange: tuple[list[Op], list[Op]], kept: Num,
 ) -> Passes:  # fmt: skip
     """A mixer from its products, its core and what stands around it, tensor-parallel communication included."""
     grad = gradient_bytes(shape)
     split = isinstance(shape.degrees.tp, int) and shape.degrees.tp == 1
     enter, leave = ([], []) if split else boundary(shape)
     products = [*into, *out_of]
-    forward = [*enter, *into, *around, *exchange, *core[0], *out_of, *leave]
-    backward = [*leave_gradient(shape, split), *map(input_gradient, out_of), *core[1], *exchange, *around]
+    forward = [*enter, *into, *around, *exchange[0], *core[0], *out_of, *leave]
+    backward = [*leave_gradient(shape, split), *map(input_gradient, out_of), *core[1], *exchange[1], *around]
     backward += [*map(input_gradient, reversed(into)), *enter_gradient(shape, split)]
     low, adapted = adapters(shape, products)
     trained = low if shape.frozen else products
     weights = [weight_gradient(op, grad) for op in reversed(trained)]
     return Passes(
-        forward=(*casts(shape, into), *forward, *low),
-        backward_input=(*casts(shape, out_of), *map(input_gradient, low), *backward),
+        forward=(*casts(shape, into[:1], "norm" in shape.fuses), *casts(shape, [*into[1:], *out_of]), *forward, *low),
+        backward_input=(*gradient_casts(shape, products), *map(input_gradient, low), *backward),
         adapters=adapted,
         backward_weight=tuple(weights),
         again=tuple(core[0]),
@@ -271,11 +279,26 @@ def enter_gradient(shape: Shape, alone: bool) -> list[Op]:
     return [*again, tensor_collective(shape, "scatter gradients", "reduce-scatter", elements)]
 
 
-def casts(shape: Shape, products: list[MatMul]) -> list[Op]:
-    """Casting the inputs of narrow products: read wide, write narrow twice (as it is and transposed)."""
+def casts(shape: Shape, products: list[MatMul], written: bool = False) -> list[Op]:
+    """Casting the inputs of narrow products: read wide, write narrow twice (as it is and transposed).
+
+    A norm that is one kernel, or a product's epilogue, writes narrow at once: nothing is read again (`written`).
+    """
     if not shape.narrow:
         return []
-    wide, narrow = shape.precision.activations.bytes_per_element, shape.precision.compute.bytes_per_element
-    read = wide * (2 if shape.precision.scaling == "row" else 0 if "norm" in shape.fuses else 1)
-    passes = (2 * narrow + read) / wide
+    passes = _cast_passes(shape, written)
     return [stream(shape, f"cast for {op.label}", op.m * op.k * op.groups, passes, 1.0) for op in products]
+
+
+def gradient_casts(shape: Shape, products: list[MatMul], written: bool = False) -> list[Op]:
+    """Casting the gradients that arrive at narrow products, for both of their own products."""
+    if not shape.narrow:
+        return []
+    passes = _cast_passes(shape, written)
+    return [stream(shape, f"cast for {op.label} dX", op.m * op.n * op.groups, passes, 1.0) for op in products]
+
+
+def _cast_passes(shape: Shape, written: bool) -> float:
+    wide, narrow = shape.precision.activations.bytes_per_element, shape.precision.compute.bytes_per_element
+    reads = 0.0 if written else 2.0 if shape.precision.scaling == "row" else 1.0
+    return 2 * narrow / wide + reads

@@ -89,7 +89,7 @@ def shape_of(scenario: Scenario) -> Shape:
         images=work.images if isinstance(work, Train) else 0.0,
         once_per_domain=plan.switches.moe_dispatch in ("deepep", "hybridep"),
         lora=lora,
-        fuses=_fusions(engine, plan.switches.compiled),
+        fuses=_fusions(engine, plan.switches.compiled) | _whole(engine, plan.switches.graph),
     )
 
 
@@ -102,6 +102,12 @@ def _fusions(engine: Engine, compiled: bool | None) -> frozenset[str]:
     if compiled is None:
         return fuses
     return fuses | {"elementwise"} if compiled else fuses - COMPILED if "elementwise" in fuses else fuses
+
+
+def _whole(engine: Engine, graph: str | None) -> frozenset[str]:
+    """A graph of the whole iteration has no host that learns expert sizes: experts run in kernels that need none, with
+    bias, activation and casts inside the grouped products."""
+    return frozenset({"expert-epilogue"}) if graph == "full" and "grouped-gemm" in engine.fuses else frozenset()
 
 
 def matmul(shape: Shape, label: str, m: Num, n: Num, k: Num, groups: Num = 1) -> MatMul:

@@ -88,6 +88,9 @@ class Engine:
     launch: Launch
     supports: Supports
     attention: Literal["flash", "unfused"] = "flash"
+    kernel: Annotated[
+        Literal["cudnn", "flash-2", "triton", "xla", "other"], Doc("library its flash attention comes from")
+    ] = "other"
     gradients: Annotated[DType, Doc("dtype gradients are accumulated and reduced in")] = dtype("fp32")
     fuses: tuple[str, ...] = ()
     overlaps: tuple[str, ...] = ()

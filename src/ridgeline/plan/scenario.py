@@ -41,4 +41,9 @@ class Scenario:
     @property
     def placement(self) -> tuple[int, ...]:
         """Layers of each virtual stage: the plan's own, or the balanced default."""
-        return self.plan.placement or balanced(self.model.layers, self.plan.virtual_stages)
+        return self.plan.placement or default_placement(self.model, self.plan.virtual_stages)
+
+
+def default_placement(model: ModelSpec, stages: int) -> tuple[int, ...]:
+    """Layers of each virtual stage where no plan says."""
+    return balanced(model.layers, stages, model.mtp.depth if model.mtp else 0)

@@ -18,9 +18,8 @@ import numpy as np
 
 from ridgeline.core.units import format_quantity
 from ridgeline.cost.parameters import Calibration
-from ridgeline.plan.placement import balanced
 from ridgeline.plan.plan import Recompute
-from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario import Scenario, default_placement
 from ridgeline.search.filling import ALL_PAIRS, TWO_AT_ONCE, best, every, filled, polished
 from ridgeline.search.layouts import Array, Index, Layouts, Table, joined, table_of
 from ridgeline.sim.events import timeline
@@ -183,7 +182,7 @@ def _placed(search: _Search, now: Layouts) -> Found:
     if len(table.fixed) == 1:
         return now.at(np.zeros(0, dtype=np.int64)), np.zeros(0)
     layers, stages = table.scenario.model.layers, len(table.fixed)
-    some = np.concatenate([[balanced(layers, stages)], every(layers, stages)])
+    some = np.concatenate([[default_placement(table.scenario.model, stages)], every(layers, stages)])
     made = filled(table, search.own, search.budget_bytes)
     both = np.unique(np.concatenate([made.policy[:, None], made.held], axis=1), axis=0)
     needed = table.least(both[:, 1:], both[:, 0], search.budget_bytes)

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from ridgeline.lowering.program import stages_of
 from ridgeline.plan.engine import Shard, overlaps
 from ridgeline.plan.mesh import Mesh
-from ridgeline.plan.placement import balanced
 from ridgeline.plan.plan import Offload, Plan, Schedule, Sharding
-from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario import Scenario, default_placement
 from ridgeline.plan.schedules import requirement
 from ridgeline.search.cells import Cells
 from ridgeline.search.space import Space
@@ -193,7 +192,7 @@ def _able(schedule: Schedule, pp: int, microbatches: Array) -> Index:
 
 
 def _pattern(cells: Cells, scenario: Scenario, schedule: Schedule, pp: int) -> Pattern:
-    placement = balanced(scenario.model.layers, pp * schedule.chunks)
+    placement = default_placement(scenario.model, pp * schedule.chunks)
     stages = stages_of(cells.shape, placement, cells.kinds)
     return pattern_of(stages, held_by_rank(pp, schedule.chunks, schedule.name), distinct=True)
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.collectives import ALL_GATHER, ALL_REDUCE, SEND, collective_seconds
 from ridgeline.cost.links import Links, links_of
-from ridgeline.cost.price import padded_flops
+from ridgeline.cost.price import flash_seconds, padded_flops
 from ridgeline.cost.rates import PEAKS, SHARE, WIDE, Machines, Rates, at
 from ridgeline.sim.batch import AXES, PHASES, Batch
 from ridgeline.sim.lines import Lines
@@ -57,13 +57,13 @@ class Rows:
 def rows_of(machines: Machines, rates: Rates, runs: Runs) -> Rows:
     """What the chips sustain under the engines that run on them."""
     share = np.stack([rates[SHARE.get(key, "matmul_wide")] for key in PEAKS], axis=1)
-    attention = machines.peak[:, WIDE] * rates["attention"]
+    share *= (machines.density ** -rates["power"])[:, None]  # clocks fall where flops are dense in power
     return Rows(
         machines=machines,
         rates=rates,
         peak=machines.peak * share,
-        attention=attention,
-        attention_back=attention * rates["attention_back"],
+        attention=rates["attention"],
+        attention_back=rates["attention"] * rates["attention_back"],
         memory=machines.memory * rates["memory"],
         links=links_of(machines, rates),
         kernel=rates["kernel"] * (1 - 0.7 * runs.graph),
@@ -141,12 +141,12 @@ def _attends(batch: Batch, rows: Rows, cell: Index) -> Array:
     """A flash kernel hides its traffic behind its products; unfused attention does one after the other."""
     flops, size, dim, back, flash, _, scan = batch.attends
     own = cell[batch.attend_slot]
-    width = np.minimum(1.0, (dim / 128.0) ** 0.1)
-    rate = np.where(back > 0, at(rows.attention_back, own), at(rows.attention, own)) * width
     wide = at(rows.machines.peak[:, WIDE], own)
-    rate = np.where(scan > 0, wide * at(rows.rates["scan"], own), rate)
+    share = np.where(back > 0, at(rows.attention_back, own), at(rows.attention, own))
+    tiled = flash_seconds(flops, dim, back, wide * share, at(rows.machines.exponentials, own) * share)
+    scanned = flops / (wide * at(rows.rates["scan"], own))
     through = size * np.where(flash > 0, 1.0, at(rows.rates["traffic"], own)) / at(rows.memory, own)
-    dense = flops / np.where(flash > 0, rate, at(rows.peak[:, WIDE], own) * 0.5)
+    dense = np.where(scan > 0, scanned, np.where(flash > 0, tiled, flops / (at(rows.peak[:, WIDE], own) * 0.5)))
     seconds: Array = np.where(flash > 0, np.maximum(dense, through), dense + through)
     return seconds
 
