@@ -272,8 +272,9 @@ def _paced(lines: Lines, parts: Array, runs: Runs, links: Links) -> Pace:
         send = collective_seconds(SEND, runs.boundary_bytes, runs.pp, runs.tp * runs.replicas, links)
         work = PathWork(first=first, inner=middle, last=last, slowest=slowest, send_s=send)
         still, moving = _schedules(work, runs, len(many), apart=len(parts) > BY_CLASS)
-        bubble = np.maximum(still - runs.microbatches * columns[BUSY], 0.0)
-        sends = np.maximum(moving - still, 0.0)
+        least = runs.microbatches * columns[BUSY]  # no schedule is shorter than what its busiest rank does
+        bubble = np.maximum(still - least, 0.0)
+        sends = np.maximum(moving - np.maximum(still, least), 0.0)
     trained = held[DENSE : EXPERT + 1]
     trained = trained[:, _most(trained[0] + trained[1]), many]
     return Pace(columns=columns, bubble_s=bubble, sends_s=sends, trained=trained)
