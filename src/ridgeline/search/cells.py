@@ -17,13 +17,14 @@ from ridgeline.cost.parameters import Calibration
 from ridgeline.cost.rates import machines_of, rates_of
 from ridgeline.lowering.program import sections_of
 from ridgeline.lowering.shape import Degrees, Shape, shape_of
-from ridgeline.plan.check import context, experts, tensor
+from ridgeline.plan.check import blocks, context, experts, precision, tensor
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.space import Space
 from ridgeline.sim.batch import spread
 from ridgeline.sim.memory import Needs, Widths, needs_of, widths_of
+from ridgeline.sim.predict import not_predictable
 from ridgeline.sim.run import Runs, runs_of
 from ridgeline.sim.step import Rows, Sections, price_slots, rows_of
 
@@ -33,7 +34,7 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """Priced cells of structures with the same sections; section s of cell c stands at s cells + c.
+    """Priced cells of structures with as many sections, placed alike; section s of cell c stands at s cells + c.
 
     structure   which of `scenarios` a cell belongs to; those carry everything but degrees
     degrees     tp, cp, ep, etp and microbatch by cell
@@ -95,17 +96,22 @@ class Cells:
 _BY_CELL = ("loss", "sends", "crossing", "head", "widest", "tied")
 
 
+RULES = (precision, blocks, not_predictable)  # what a structure alone can get wrong
+
+
 def priced_cells(base: Scenario, space: Space, calibration: Calibration) -> list[Cells]:
-    """The cells of a space, one value for all structures that have equally many sections."""
-    groups: dict[int, list[_Structure]] = {}
-    for recompute, precision, switches in space.structures:
-        plan = replace(base.plan, recompute=recompute, precision=precision, switches=switches)
+    """The cells of a space, one value for all structures that stand in stages alike and run at the same rates."""
+    groups: dict[tuple[int, object, str | None], list[_Structure]] = {}
+    for recompute, formats, switches in space.structures:
+        plan = replace(base.plan, recompute=recompute, precision=formats, switches=switches)
         scenario = replace(base, plan=plan)
         degrees = _degrees(scenario, space)
-        if len(degrees):
+        possible = not any(problem for rule in RULES for problem in rule(scenario))
+        if possible and len(degrees):
             made = _structure(scenario, degrees, calibration)
-            groups.setdefault(len(made.sections.cell) // len(degrees), []).append(made)
-    return [_joined(structures, kinds) for kinds, structures in groups.items()]
+            key = (len(made.sections.cell) // len(degrees), recompute.layers, switches.graph)
+            groups.setdefault(key, []).append(made)
+    return [_joined(structures, kinds) for (kinds, *_), structures in groups.items()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

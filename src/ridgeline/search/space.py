@@ -124,13 +124,12 @@ def _schedules(known: Iterable[str]) -> Iterable[Schedule]:
 
 
 def _recomputes(known: Iterable[str], base: Recompute) -> Iterable[Recompute]:
-    """Nothing, the score part of attention, attention and activation, everything."""
+    """Nothing, the score part of attention, attention and activation, the parts the plan names, everything."""
     kinds = set(known)
     yield Recompute()
     if "selective" in kinds:
-        yield Recompute(kind="selective", parts=base.parts)
-        if base.parts == ("attention",):
-            yield Recompute(kind="selective", parts=("attention", "activation"))
+        for parts in dict.fromkeys((Recompute().parts, ("attention", "activation"), base.parts)):
+            yield Recompute(kind="selective", parts=parts)
     if "full" in kinds:
         yield Recompute(kind="full")
 

@@ -96,8 +96,16 @@ def sweep(cells: Cells, space: Space) -> Iterator[Chunk]:
         cell, dp = _dealt(cells, pp)
         for offload in space.offload:
             for rows in _rows(cells, space, offload, pp, (cell, dp)):
-                for schedule in space.schedule:
+                for schedule in _schedules(space, pp):
                     yield from _scheduled(rows, space, schedule)
+
+
+def _schedules(space: Space, pp: int) -> tuple[Schedule, ...]:
+    """All schedules of a pipeline; without one they are all the same, and one with a single chunk stands for them."""
+    if pp > 1:
+        return space.schedule
+    single = [schedule for schedule in space.schedule if schedule.chunks == 1]
+    return tuple(sorted(single, key=lambda schedule: (schedule != Schedule(), schedule.name))[:1])
 
 
 def _dealt(cells: Cells, pp: int) -> tuple[Index, Array]:
@@ -124,8 +132,7 @@ def _rows(cells: Cells, space: Space, offload: Offload, pp: int, dealt: tuple[In
         for size in space.shard_degree:
             replicas = dp * np.asarray(cells.degrees.cp)[cell]
             degree = replicas if size == 0 else np.full(len(cell), float(size))
-            fits = (replicas % degree == 0) & ((size == 0) | (degree < replicas))
-            own = np.flatnonzero(fits)
+            own = np.flatnonzero(_splits(space, size, replicas))
             if len(own):
                 yield _row(cells, offload, pp, (cell[own], dp[own]), degree[own])
 
@@ -172,7 +179,7 @@ def _scheduled(rows: _Rows, space: Space, schedule: Schedule) -> Iterator[Chunk]
     """The rows under one schedule, as far as it takes them."""
     scenario, pp = rows.cells.scenarios[0], rows.pp
     virtual = pp * schedule.chunks
-    if virtual > scenario.model.layers + 2 or (pp == 1 and schedule != Schedule()):
+    if virtual > scenario.model.layers + 2:
         return
     able = _able(schedule, pp, rows.runs.microbatches)
     if not len(able):
@@ -212,7 +219,10 @@ def _plans(rows: _Rows, space: Space, schedule: Schedule, pattern: Pattern, own:
     width = cells.width(rows.cell[own])
     priced: dict[tuple[bool, int], Array] = {}
     for shard, size in _shardings(rows, space):
-        degree = _degree(rows, own, shard, size)
+        degree = _degree(rows, space, own, (shard, size))
+        fits = np.isfinite(degree)
+        if not fits.any():
+            continue
         sharded = replace(runs, shard=np.array([float(SHARDS.index(shard))]), shard_degree=degree)
         key = (shard == "none", size)  # sharded gradients take no longer than sharded states alone
         if key not in priced:
@@ -229,7 +239,6 @@ def _plans(rows: _Rows, space: Space, schedule: Schedule, pattern: Pattern, own:
             step_s=priced[key],
             peak_bytes=peak_bytes(held, sharded, width, host_share(cells.scenarios[0])),
         )
-        fits = np.isfinite(degree)
         yield made if fits.all() else made.taken(np.flatnonzero(fits))
 
 
@@ -251,12 +260,20 @@ def _shardings(rows: _Rows, space: Space) -> Iterator[tuple[Shard, int]]:
             yield from ((shard, size) for size in space.shard_degree)
 
 
-def _degree(rows: _Rows, own: Index, shard: Shard, size: int) -> Array:
-    """Ranks a shard is split over; not a number where that does not divide them, or is all of them."""
+def _degree(rows: _Rows, space: Space, own: Index, sharding: tuple[Shard, int]) -> Array:
+    """Ranks a shard is split over; not a number where that cannot be."""
+    shard, size = sharding
     if rows.three or shard == "none":
         return rows.degree[own]
     replicas = rows.dp[own] * np.asarray(rows.cells.degrees.cp)[rows.cell[own]]
-    return replicas if size == 0 else np.where((replicas % size == 0) & (size < replicas), float(size), np.nan)
+    return replicas if size == 0 else np.where(_splits(space, size, replicas), float(size), np.nan)
+
+
+def _splits(space: Space, size: int, replicas: Array) -> NDArray[np.bool_]:
+    """Whether so many replicas can share a shard, 0 being all of them; all by number only where 0 is no choice."""
+    if size == 0:
+        return np.ones(len(replicas), dtype=np.bool_)
+    return np.asarray((replicas % size == 0) & ((size < replicas) | (0 not in space.shard_degree)))
 
 
 def chunks_of(cells: Sequence[Cells], space: Space) -> Iterator[Chunk]:

@@ -8,8 +8,9 @@ What ranks and virtual stages run are sums of sections: ``lines``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 import numpy as np
@@ -22,6 +23,8 @@ from ridgeline.ir.program import Program, Section
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+Fields = Sequence[tuple[Num, ...]]  # of ops of one type
+Table = Callable[[Fields, int], Array]
 PHASES = 4  # forward, backward input, backward weight, recompute
 AXES = ("tp", "cp", "ep")
 
@@ -54,16 +57,16 @@ def batch_of(programs: Sequence[Program]) -> Batch:
     """The columns of several programs, a cell each; their sections one after the other."""
     sections = [section for program in programs for section in program.sections]
     cells = np.repeat(np.arange(len(programs)), [len(program.sections) for program in programs])
-    return _gathered(sections, 0, cells, len(programs))
+    return _gathered(sections, 1, cells, _numbers)
 
 
 def spread(sections: Sequence[Section], cells: int) -> Batch:
     """Columns of sections whose sizes are numbers or arrays over cells; section s of cell c stands at s cells + c."""
-    return _gathered(sections, cells, np.tile(np.arange(cells), len(sections)), cells)
+    return _gathered(sections, cells, np.tile(np.arange(cells), len(sections)), partial(_columns, many=cells))
 
 
-def _gathered(sections: Sequence[Section], many: int, cell: Index, cells: int) -> Batch:
-    """The columns of sections whose sizes are arrays over `many` cells, or numbers where that is 0."""
+def _gathered(sections: Sequence[Section], many: int, cell: Index, table: Table) -> Batch:
+    """The columns of sections that stand `many` times each."""
     ops: dict[type, tuple[list[tuple[Num, ...]], list[int]]] = {
         kind: ([], []) for kind in (MatMul, Attend, Stream, Collective)
     }
@@ -74,30 +77,30 @@ def _gathered(sections: Sequence[Section], many: int, cell: Index, cells: int) -
             for op in listed:
                 values, slots = ops[type(op)]
                 values.append(_values(op))
-                slots.append(place * (many or 1) * PHASES + phase)
+                slots.append(place * many * PHASES + phase)
                 if isinstance(op, MatMul):
                     peaks.append(PEAKS.index(op.peak))
     slots_of = {kind: _slots(slots, many) for kind, (_, slots) in ops.items()}
     return Batch(
-        matmuls=_table(ops[MatMul][0], 6, many),
-        matmul_peak=np.repeat(np.array(peaks, dtype=np.int64), many or 1),
+        matmuls=table(ops[MatMul][0], 6),
+        matmul_peak=np.repeat(np.array(peaks, dtype=np.int64), many),
         matmul_slot=slots_of[MatMul],
-        attends=_table(ops[Attend][0], 7, many),
+        attends=table(ops[Attend][0], 7),
         attend_slot=slots_of[Attend],
-        streams=_table(ops[Stream][0], 3, many),
+        streams=table(ops[Stream][0], 3),
         stream_slot=slots_of[Stream],
-        collectives=_table(ops[Collective][0], 6, many),
+        collectives=table(ops[Collective][0], 6),
         collective_slot=slots_of[Collective],
         cell=cell,
-        params=_params(_table([(item.params, item.expert_params, item.trained) for item in sections], 3, many)),
-        away=_table([(item.kept.total - item.kept.logits,) for item in sections], 1, many)[0],
-        cells=cells,
+        params=_params(table([(item.params, item.expert_params, item.trained) for item in sections], 3)),
+        away=table([(item.kept.total - item.kept.logits,) for item in sections], 1)[0],
+        cells=int(cell.max(initial=-1)) + 1,
     )
 
 
 def _slots(firsts: Sequence[int], many: int) -> Index:
     """Slots of ops that stand `many` times, a section apart."""
-    return (np.array(firsts, dtype=np.int64)[:, None] + np.arange(many or 1) * PHASES).ravel()
+    return (np.array(firsts, dtype=np.int64)[:, None] + np.arange(many) * PHASES).ravel()
 
 
 def _params(held: Array) -> Array:
@@ -106,10 +109,13 @@ def _params(held: Array) -> Array:
     return np.stack([dense, expert, trained, np.where(trained >= dense, expert, 0.0)])
 
 
-def _table(values: Sequence[tuple[Num, ...]], width: int, many: int) -> Array:
-    """One row per field; the entries of each op stand side by side. No cells: values are numbers, an entry each."""
-    if many == 0:
-        return np.array(values, dtype=np.float64).reshape(-1, width).T.copy()
+def _numbers(values: Fields, width: int) -> Array:
+    """One row per field, for ops whose sizes are numbers."""
+    return np.array(values, dtype=np.float64).reshape(-1, width).T.copy()
+
+
+def _columns(values: Fields, width: int, many: int) -> Array:
+    """One row per field, for ops whose sizes are numbers or arrays; the entries of each op stand side by side."""
     table = np.empty((width, len(values), many))
     for place, fields in enumerate(values):
         for row, value in enumerate(fields):

@@ -57,13 +57,13 @@ def test_speed_follows_from_the_step() -> None:
 
 
 def test_full_recompute_executes_each_layer_forward_once_more() -> None:
-    """llama3-70b: the matrices of 80 layers exactly, and scores of half the pairs, with what diagonal tiles add."""
+    """llama3-70b: the matrices of 80 layers exactly, and scores of half the pairs, with 160 keys' worth more."""
     hidden, heads, kv, dim, wide, seq, tokens = 8192, 64, 8, 128, 28672, 8192, 512 * 8192
     matrices = 80 * tokens * 2 * (hidden * (heads + 2 * kv) * dim + heads * dim * hidden + 3 * hidden * wide)
     scores = 80 * tokens * 2 * (seq / 2) * heads * 2 * dim
     none, full = (predicted(example(f"plan.recompute={kind}")) for kind in ("none", "full"))
     more = full.utilization.executed_flops - none.utilization.executed_flops - matrices
-    assert scores * (1 - 1e-9) <= more <= scores * (1 + 256 / seq)
+    assert scores * (1 - 1e-9) <= more <= scores * (1 + 321 / seq)
     assert full.utilization.model_flops == none.utilization.model_flops
     assert full.step_time_s > none.step_time_s
 

@@ -1,0 +1,84 @@
+"""Choices along each axis follow from the engine, the system, the model and the workload, unless they are pinned."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from math import prod
+from typing import Any
+
+import pytest
+
+from ridgeline.plan.engine import ENGINES
+from ridgeline.plan.plan import Offload, Precision, Recompute, Schedule
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario_file import assemble
+from ridgeline.search.space import Space, divisors, powers_of_two, space_of
+
+
+def built(model: str, system: str, *, seq: int = 8192, **plan: Any) -> Scenario:
+    made, _ = assemble({"model": model, "system": system, "workload": {"seq": seq, "global_batch": 64}, "plan": plan})
+    assert made is not None
+    return made
+
+
+def test_a_dense_model_on_two_nodes() -> None:
+    space = space_of(built("llama3-8b", "16xh100-sxm", engine="megatron-core"))
+    assert space.tp == (1, 2, 4, 8)  # as far as a node's links go
+    assert space.cp == (1, 2, 4)  # no rank with less than 2048 tokens
+    assert space.pp == (1, 2, 4, 8, 16)
+    assert (space.ep, space.etp) == ((1,), (1,))  # there are no experts
+    assert space.microbatch == (1, 2, 4, 8, 16)
+    assert space.shard == ("none", "zero1", "zero2", "zero3")
+    assert [recompute.kind for recompute in space.recompute] == ["none", "selective", "selective", "full"]
+    assert (space.offload, space.precision, space.shard_degree) == ((Offload(),), (Precision(),), (0,))
+
+
+def test_pipelines_of_chips_that_are_no_power_of_two() -> None:
+    assert space_of(built("llama3-8b", "24xh100-sxm")).pp == (1, 2, 3, 4, 6, 8, 12, 24)
+
+
+def test_experts_are_split_by_divisors() -> None:
+    space = space_of(built("deepseek-v3", "2048xh100-sxm"))
+    assert space.ep == (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    assert space.etp == (1, 2, 4, 8)
+
+
+def test_short_sequences_are_not_cut() -> None:
+    assert space_of(built("llama3-8b", "16xh100-sxm", seq=2048)).cp == (1,)
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_nothing_an_engine_does_not_know(engine: str) -> None:
+    able = ENGINES[engine].supports
+    space = space_of(built("mixtral-8x7b", "16xh100-sxm", engine=engine))
+    for axis in ("tp", "cp", "pp", "ep", "etp"):
+        assert (getattr(space, axis) == (1,)) == (axis not in able.axes), axis
+    assert {schedule.name for schedule in space.schedule} <= {"1f1b", *able.schedules}
+    assert space.schedule[0] == Schedule()
+    assert set(space.shard) == set(able.shard)
+    assert {recompute.kind for recompute in space.recompute} <= {"none", *able.recompute}
+
+
+def test_pins_take_the_place_of_choices() -> None:
+    free = space_of(built("llama3-8b", "16xh100-sxm"))
+    pinned = space_of(built("llama3-8b", "16xh100-sxm"), {"tp": (4,), "recompute": (Recompute(kind="full"),)})
+    assert (pinned.tp, pinned.recompute) == ((4,), (Recompute(kind="full"),))
+    for item in fields(Space):
+        if item.name not in ("tp", "recompute"):
+            assert getattr(pinned, item.name) == getattr(free, item.name)
+
+
+def test_corners_and_structures_are_products() -> None:
+    space = space_of(built("mixtral-8x7b", "16xh100-sxm"))
+    assert space.corners == prod(len(getattr(space, item.name)) for item in fields(Space))
+    structures = space.structures
+    assert len(structures) == len(space.recompute) * len(space.precision) * len(space.switches)
+    assert len({str(structure) for structure in structures}) == len(structures)
+
+
+def test_lists_of_sizes() -> None:
+    assert powers_of_two(1) == [1]
+    assert powers_of_two(64)[-1] == 64
+    assert powers_of_two(63)[-1] == 32
+    assert divisors(36, 100) == [1, 2, 3, 4, 6, 9, 12, 18, 36]
+    assert divisors(36, 5) == [1, 2, 3, 4]
