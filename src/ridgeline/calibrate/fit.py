@@ -51,7 +51,9 @@ class Layout:
                 x = x + offsets[places]
             at = log(item.default / item.low) / log(item.high / item.low)
             share = 1 / (1 + np.exp(-(log(at / (1 - at)) + x)))
-            values[name] = np.broadcast_to(item.low * np.exp(log(item.high / item.low) * share), self.rows) * self.known[name]
+            values[name] = (
+                np.broadcast_to(item.low * np.exp(log(item.high / item.low) * share), self.rows) * self.known[name]
+            )
         return Rates(values=values)
 
     @property
@@ -78,7 +80,10 @@ def layout_of(table: Table, without: frozenset[str] = frozenset()) -> Layout:
             names += [f"{name}/{member}" for member in sorted(set(column))]
             spread += [1e-6 if fixed else APART[owner]] * len(places)
             own.setdefault(name, []).append(np.array([places[member] for member in column], dtype=np.int64))
-    known = {name: np.array([known_share(name, *pair) for pair in zip(table.chips, table.engines, strict=True)]) for name in PARAMETERS}
+    known = {
+        name: np.array([known_share(name, *pair) for pair in zip(table.chips, table.engines, strict=True)])
+        for name in PARAMETERS
+    }
     return Layout(names=tuple(names), spread=np.array(spread), common=common, own=own, known=known)
 
 

@@ -11,11 +11,11 @@ from typing import Any
 from ridgeline.calibrate.architecture import model_table
 from ridgeline.calibrate.cells import Cells, Skipped, Unusable
 from ridgeline.calibrate.decisions import engine_of, plan_table, workload_table
+from ridgeline.calibrate.fitting import fitting
 from ridgeline.calibrate.rows import Row
 from ridgeline.core.errors import Problem, RidgelineError, near
 from ridgeline.hardware.load import CHIPS, SYSTEMS, system
 from ridgeline.hardware.topology import Torus
-from ridgeline.calibrate.fitting import fitting
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 

@@ -57,7 +57,9 @@ class Chip:
     peak: Mapping[str, QuotedFlopsPerS]
     hbm: Memory = Memory()
     vector: Annotated[QuotedFlopsPerS | None, Doc("fp32 rate outside the matrix unit")] = None
-    exponentials: Annotated[Quoted | None, Unit("Hz"), Doc("exponentials a second, where that is not vector / 16")] = None
+    exponentials: Annotated[Quoted | None, Unit("Hz"), Doc("exponentials a second, where that is not vector / 16")] = (
+        None
+    )
     cores: Annotated[QuotedCount | None, Doc("independent compute cores (SM, CU, cube core, TensorCore)")] = None
     cache: Memory = Memory()
     scaleup: Link = Link()

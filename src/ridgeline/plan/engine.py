@@ -32,6 +32,7 @@ FUSIONS: Mapping[str, str] = MappingProxyType(
         "router": "router scores, top-k and auxiliary loss in few kernels",
         "permute": "token permutation for experts in one kernel",
         "grouped-gemm": "all local experts in one grouped matrix product",
+        "expert-epilogue": "bias, activation and casts of experts inside their grouped products",
         "optimizer": "the optimizer step runs over all tensors in few kernels",
         "elementwise": "chains of pointwise ops are compiled into one kernel",
     }
@@ -88,7 +89,9 @@ class Engine:
     launch: Launch
     supports: Supports
     attention: Literal["flash", "unfused"] = "flash"
-    kernel: Annotated[Literal["cudnn", "flash-2", "triton", "xla", "other"], Doc("library its flash attention comes from")] = "other"
+    kernel: Annotated[
+        Literal["cudnn", "flash-2", "triton", "xla", "other"], Doc("library its flash attention comes from")
+    ] = "other"
     gradients: Annotated[DType, Doc("dtype gradients are accumulated and reduced in")] = dtype("fp32")
     fuses: tuple[str, ...] = ()
     overlaps: tuple[str, ...] = ()
