@@ -1,8 +1,8 @@
 """Turn a scenario whose row does not say what it recomputed into the least recompute with which it fits in memory.
 
-The run happened, so it fitted. Where the usual choice of its software does not fit by the memory model, more must have been
-recomputed: norms and activations, then every layer's inner part, then whole layers. Nothing is changed where even that
-does not fit, or where the chip's memory is not published.
+The run happened, so it fitted. Where the usual choice of its software does not fit by the memory model, more must have
+been recomputed: norms and activations, then attention with its projections, then whole layers. Nothing is changed where
+even that does not fit, or where the chip's memory is not published.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ridgeline.sim.memory import memory_of
 # from little to much
 STEPS = (
     Recompute(kind="selective", parts=("norm", "activation")),
-    Recompute(kind="selective", parts=("norm", "activation", "attention", "mlp", "moe")),
+    Recompute(kind="selective", parts=("norm", "activation", "mixer")),
     Recompute(kind="full"),
 )
 

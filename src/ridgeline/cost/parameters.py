@@ -104,7 +104,7 @@ _LIST = (
     _p("memory", "of peak", (0.6, 0.82, 0.95), "memory", "chip", "sustained share of main memory's rate"),
     _p("traffic", "x", (0.7, 1.2, 3.0), "memory", "engine", "memory traffic of the software against the ops' own"),
     _p("near", "of link", (0.5, 0.8, 1.1), "network", "chip", "share of the innermost links a large collective gets"),
-    _p("far", "of link", (0.6, 0.85, 1.0), "network", "chip", "the same beyond the innermost domain"),
+    _p("far", "of link", (0.6, 0.93, 1.0), "network", "chip", "the same beyond the innermost domain"),
     _p(
         "meet",
         "s",
@@ -117,7 +117,7 @@ _LIST = (
     _p("host", "s", (4e-6, 30e-6, 60e-6), "host", "engine", "host issues one kernel of an eager program"),
     _p("wait", "s", (20e-6, 80e-6, 600e-6), "host", "", "host learns how many tokens each expert got"),
     _p("hidden_tp", "share", (0.1, 0.6, 0.95), "overlap", "", "tensor-parallel communication hidden where overlapped"),
-    _p("hidden_dp", "share", (0.1, 0.8, 0.99), "overlap", "", "gradient exchange that can hide behind compute"),
+    _p("hidden_dp", "share", (0.4, 0.8, 0.99), "overlap", "", "gradient exchange that can hide behind compute"),
     _p("hidden_shard", "share", (0.2, 0.8, 0.99), "overlap", "engine", "gathering of sharded weights that can hide"),
     _p("hidden_moe", "share", (0.1, 0.6, 0.95), "overlap", "", "expert dispatch hidden where overlapped"),
     _p("contention", "share", (0.02, 0.1, 0.35), "overlap", "", "compute lost while a collective runs beside it"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from ridgeline.ir.ops import Collective, Num, Op
+from ridgeline.ir.ops import Collective, MatMul, Num, Op
 from ridgeline.lowering.mixers import (
     boundary,
     casts,
@@ -20,7 +20,7 @@ from ridgeline.models.params import ffn_params, moe_params
 from ridgeline.models.spec import Ffn, Mlp, Moe
 
 BOOKKEEPING = 15.0  # kernels of an eager expert layer that only keep books: maps, counts, splits; each way
-BIAS_KERNELS = 8.0  # of adding expert biases, besides one a local expert
+BIAS_KERNELS = 8.0  # of adding expert biases where nothing fuses them
 COMMON = frozenset({"silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "quick_gelu", "swiglu"})
 
 
@@ -56,11 +56,10 @@ def _epilogue(shape: Shape, elements: Num, gated: bool) -> tuple[Op, Op]:
     )
 
 
-def _expert_biases(shape: Shape, copies: Num, widths: tuple[int, int], local: Num) -> tuple[list[Op], list[Op]]:
+def _expert_biases(shape: Shape, elements: Num) -> tuple[list[Op], list[Op]]:
     """Biases of experts, added expert by expert where nothing fuses them: slices summed, then put together again."""
-    each = 2.0 if "elementwise" in shape.fuses else 4.0
-    launches: float = 4.0 if "elementwise" in shape.fuses else BIAS_KERNELS
-    elements = copies * sum(widths)
+    fused = "elementwise" in shape.fuses
+    each, launches = (2.0, 4.0) if fused else (4.0, BIAS_KERNELS)
     return (
         [stream(shape, "expert biases", elements, each, launches)],
         [stream(shape, "expert biases dX", elements, each / 2, launches)],
@@ -116,19 +115,7 @@ def _experts(shape: Shape, moe: Moe) -> Passes:
     rows = copies * degrees.etp / local
     up = matmul(shape, "experts up", rows, moe.hidden * (1 + moe.gated) / degrees.etp, inner, local)
     down = matmul(shape, "experts down", rows, inner, moe.hidden / degrees.etp, local)
-    joined = "expert-epilogue" in shape.fuses
-    act, act_back = (
-        _epilogue(shape, copies * moe.hidden, moe.gated)
-        if joined
-        else _activation(shape, copies * moe.hidden, moe.gated, moe.activation)
-    )
-    into = [*casts(shape, [up]), *casts(shape, [down], joined)]
-    out_of = [*gradient_casts(shape, [down]), *gradient_casts(shape, [up], joined)]
-    biases = (
-        _expert_biases(shape, copies, (moe.hidden * (1 + moe.gated), inner), local)
-        if moe.bias and not joined
-        else ([], [])
-    )
+    inside = _inside_experts(shape, moe, copies, (up, down))
     router = plain_matmul(shape, "router", tokens, moe.experts, width)
     fused = "permute" in shape.fuses
     # a dispatcher of its own writes tokens in place; otherwise they are permuted, and sorted again by local expert
@@ -137,7 +124,6 @@ def _experts(shape: Shape, moe: Moe) -> Passes:
     choose = replace(
         stream(shape, "top-k", tokens * moe.experts, 6.0, 6.0 if "router" in shape.fuses else 14.0), waits=1.0
     )
-    idle = [] if joined else [stream(shape, "expert bookkeeping", 0.0, 1.0, BOOKKEEPING)]
     moved = _dispatch(shape, copies * inner * size, moe.topk)
     grad = gradient_bytes(shape)
     latent = [matmul(shape, "latent experts", tokens, inner, width)] if moe.latent else []
@@ -145,15 +131,13 @@ def _experts(shape: Shape, moe: Moe) -> Passes:
         () if shape.frozen else (weight_gradient(down, grad), weight_gradient(up, grad), weight_gradient(router, grad))
     )
     routed = Passes(
-        forward=(router, choose, *idle, *latent, permute, *moved, *into, up, act, down, *biases[0],
-                 *moved, permute, *latent),
+        forward=(router, choose, *latent, permute, *moved, *inside.forward, *moved, permute, *latent),
         backward_input=(
-            *idle, permute, *moved, *out_of, input_gradient(down), act_back, input_gradient(up), *biases[1],
-            *moved, permute,
+            permute, *moved, *inside.backward_input, *moved, permute,
             input_gradient(router), *(input_gradient(op) for op in latent * 2),
         ),
         backward_weight=(*weights, *(weight_gradient(op, grad) for op in latent * 2)),
-        again=(act,),
+        again=inside.again,
         kept=(copies * (inner + moe.hidden * (2 + moe.gated)) + tokens * moe.experts) * size,
         kept_again=(copies * (inner + moe.hidden * (1 + moe.gated)) + tokens * moe.experts) * size,
         params=_router_params(shape, moe),
@@ -163,6 +147,30 @@ def _experts(shape: Shape, moe: Moe) -> Passes:
         return routed
     shared = _dense(shape, moe.shared_hidden, moe.gated, moe.activation, shape.tokens)
     return together(routed, shared)
+
+
+def _inside_experts(shape: Shape, moe: Moe, copies: Num, products: tuple[MatMul, MatMul]) -> Passes:
+    """From arrived tokens to finished ones: casts, products, activation, biases; apart, or inside the products."""
+    up, down = products
+    if "expert-epilogue" in shape.fuses:
+        act, back = _epilogue(shape, copies * moe.hidden, moe.gated)
+        into = [*casts(shape, [up]), *casts(shape, [down], True)]
+        out_of = [*gradient_casts(shape, [down]), *gradient_casts(shape, [up], True)]
+        return Passes(
+            forward=(*into, up, act, down),
+            backward_input=(*out_of, input_gradient(down), back, input_gradient(up)),
+            again=(act,),
+        )
+    act, back = _activation(shape, copies * moe.hidden, moe.gated, moe.activation)
+    books = stream(shape, "expert bookkeeping", 0.0, 1.0, BOOKKEEPING)
+    widths = moe.hidden * (1 + moe.gated) + (moe.latent or shape.model.hidden)
+    biases = _expert_biases(shape, copies * widths) if moe.bias else ([], [])
+    out_of = gradient_casts(shape, [down, up])
+    return Passes(
+        forward=(books, *casts(shape, [up, down]), up, act, down, *biases[0]),
+        backward_input=(books, *out_of, input_gradient(down), back, input_gradient(up), *biases[1]),
+        again=(act,),
+    )
 
 
 def _router_params(shape: Shape, moe: Moe) -> Num:

@@ -24,8 +24,8 @@ from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mam
 
 SCORE_PASSES = (6.0, 9.0)  # reads and writes of a score matrix, forward and backward, with a fused masked softmax
 LOOSE_SCORE_PASSES = (11.0, 14.0)  # the same, scale, mask, softmax and dropout each on their own
-# keys a flash kernel works on beyond those visible, forward and backward: partly masked tiles, and starting and
-# ending a row of tiles; from causal kernels of 512 to 16384 tokens on an H200
+# keys' worth of work a flash kernel does beyond what is visible, forward and backward: masked parts of tiles, starting
+# and ending a row of them; from causal kernels of 512 to 16384 tokens on an H200
 FLASH_EXTRA = (160.0, 320.0)
 SCAN_CHUNK = 128  # tokens a state-space kernel handles at once
 

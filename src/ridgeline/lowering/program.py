@@ -20,7 +20,7 @@ def lower(scenario: Scenario) -> Program:
 
 
 def sections_of(shape: Shape) -> tuple[Section, ...]:
-    """Embedding, head, distinct blocks, prediction blocks.
+    """Embedding, head, distinct blocks, prediction blocks, image encoder.
 
     Where recompute stops after some layers each block stands twice: as recompute says, and as the rest runs.
     """
@@ -34,7 +34,7 @@ def sections_of(shape: Shape) -> tuple[Section, ...]:
     if model.mtp is not None:
         made.append(replace(lower_block(shape, model.mtp.block, plan.kind), name="prediction block"))
     if _sees(shape):
-        made.append(lower_vision(shape))
+        made += lower_vision(shape)
     return tuple(made)
 
 
@@ -58,8 +58,9 @@ def stages_of(shape: Shape, placement: Sequence[int], sections: int) -> tuple[tu
             depth = model.mtp.depth if model.mtp else 0
             counts[1] = 1 + depth
             if depth:
-                counts[-2 if sees else -1] += depth
+                counts[-4 if sees else -1] += depth
         if stage == 0 and sees and model.vision is not None:
-            counts[-1] = model.vision.layers
+            whole = model.vision.layers - model.vision.windowed
+            counts[-3:] = [1, whole, model.vision.windowed]
         stages.append(tuple(counts))
     return tuple(stages)

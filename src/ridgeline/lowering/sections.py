@@ -10,7 +10,7 @@ from ridgeline.lowering.ffn import lower_ffn
 from ridgeline.lowering.mixers import gradient_bytes, lower_mixer
 from ridgeline.lowering.parts import Passes
 from ridgeline.lowering.shape import Shape, input_gradient, plain_matmul, stream, weight_gradient
-from ridgeline.models.spec import Block, Moe
+from ridgeline.models.spec import Attention, Block, Moe, Vision
 from ridgeline.plan.engine import RecomputeKind
 
 
@@ -152,21 +152,48 @@ def lower_head(shape: Shape) -> Section:
     )
 
 
-def lower_vision(shape: Shape) -> Section:
-    """One layer of the image encoder over the images of a microbatch; it stands on the first stage.
-
-    Patches see each other both ways. The projector and the patch embedding are counted with the encoder's parameters
-    but not as work.
-    """
+def lower_vision(shape: Shape) -> tuple[Section, Section, Section]:
+    """The image encoder over the images of a microbatch, on the first stage: its ends, a layer that sees the whole
+    image, and one that stays inside its window. Patches see each other both ways."""
     vision = shape.model.vision
     if vision is None:
         raise ValueError("the model has no image encoder")
-    patches = (vision.image // vision.patch) ** 2
     inner = replace(
         shape,
         model=replace(shape.model, hidden=vision.hidden),
-        seq=patches,
+        seq=(vision.image // vision.patch) ** 2,
         causal=False,
         degrees=replace(shape.degrees, microbatch=shape.degrees.microbatch * shape.images, cp=1),
     )
-    return replace(lower_block(inner, vision.block, shape.recompute.kind), name="vision")
+    kind = shape.recompute.kind
+    whole = replace(lower_block(inner, _unwindowed(vision.block), kind), name="vision")
+    return _vision_ends(inner, vision), whole, replace(lower_block(inner, vision.block, kind), name="vision, windowed")
+
+
+def _vision_ends(inner: Shape, vision: Vision) -> Section:
+    """Patch embedding before the encoder and projector behind it.
+
+        patches * 2 * 3 p^2 e   and   image tokens * 2 * projector weights      flops forward
+
+    p = pixels of a patch's side, e = encoder width. No tensor rank splits either. Pixels need no gradient.
+    """
+    patches, tokens = inner.tokens, inner.degrees.microbatch * vision.tokens
+    embed = plain_matmul(inner, "patch embedding", patches, vision.hidden, 3 * vision.patch**2)
+    project = plain_matmul(inner, "projector", tokens, vision.projector_params / vision.hidden, vision.hidden)
+    products = [embed, project] if vision.projector_params else [embed]
+    params = vision.projector_params + vision.other_params
+    grad = gradient_bytes(inner)
+    size = inner.precision.activations.bytes_per_element
+    return Section(
+        name="vision ends",
+        forward=tuple(products),
+        backward_input=tuple(input_gradient(op) for op in products[1:]),
+        backward_weight=() if inner.frozen else tuple(weight_gradient(op, grad) for op in reversed(products)),
+        params=params,
+        trained=0 if inner.frozen else params,
+        kept=Kept(inputs=(patches * 3 * vision.patch**2 + tokens * vision.hidden) * size),
+    )
+
+
+def _unwindowed(block: Block) -> Block:
+    return replace(block, mixer=replace(block.mixer, window=0)) if isinstance(block.mixer, Attention) else block

@@ -32,6 +32,7 @@ FUSIONS: Mapping[str, str] = MappingProxyType(
         "router": "router scores, top-k and auxiliary loss in few kernels",
         "permute": "token permutation for experts in one kernel",
         "grouped-gemm": "all local experts in one grouped matrix product",
+        "expert-epilogue": "bias, activation and casts of experts inside their grouped products",
         "optimizer": "the optimizer step runs over all tensors in few kernels",
         "elementwise": "chains of pointwise ops are compiled into one kernel",
     }

@@ -12,14 +12,17 @@ import pytest
 
 from ridgeline.calibrate import architecture, cells, decisions, measured, memory, rows, scenarios
 from ridgeline.calibrate.cells import Skipped
+from ridgeline.calibrate.fitting import STEPS
 from ridgeline.calibrate.measured import converted_step_s, measured_step_s
 from ridgeline.calibrate.rows import Row, headline, kind_of, read_rows, where
 from ridgeline.calibrate.scenarios import to_scenario
 from ridgeline.core.errors import InputError
+from ridgeline.lowering.program import lower
 from ridgeline.models.params import count
 from ridgeline.models.spec import LatentAttention, Moe
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
+from ridgeline.sim.memory import memory_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "concepts" / "truth.md"
 ROWS = {row.id: row for row in read_rows()}
@@ -173,6 +176,10 @@ class TestScenarios:
         assert made("mbridge-0001", x_mtp="0").model.mtp is None
 
 
+def fits(scenario: Scenario) -> bool:
+    return memory_of(scenario, lower(scenario)).headroom_bytes >= 0
+
+
 class TestMemory:
     @pytest.mark.parametrize(
         ("id", "kind", "parts", "offloaded"),
@@ -195,9 +202,22 @@ class TestMemory:
         assert made("ascend2-0005").plan.recompute.layers == 1  # rg=full rm=block rn=1
 
     def test_unknown_is_assumed_and_said(self) -> None:
-        scenario = made("dgxc-0196")
+        scenario = made("mbridge-0267")
         assert scenario.plan.recompute.kind == "none"
         assert any(note.startswith("recompute = none: unknown") for note in scenario.assumptions)
+
+    def test_unknown_is_the_least_that_fits(self) -> None:
+        assert not fits(made("dgxc-0196", recompute="none"))  # stated: nothing is changed
+        scenario = made("dgxc-0196")
+        assert scenario.plan.recompute == STEPS[0]
+        assert fits(scenario)
+        assert any("with less the run would not have fitted" in note for note in scenario.assumptions)
+        assert not any(note.startswith("recompute = none") for note in scenario.assumptions)
+
+    def test_what_fits_in_no_way_is_left_alone(self) -> None:
+        scenario = made("dgxc-0188")
+        assert scenario.plan.recompute.kind == "none"
+        assert not fits(scenario)
 
 
 class TestUnseen:
@@ -214,7 +234,9 @@ class TestUnseen:
         assert made("mbridge-0001", x_engine="", framework="Something new").plan.engine == "megatron-core"
         assert made("h200-001", x_engine="brand-new", framework="").plan.engine == "torch-compile"
         assert made("h200-001", x_chip="").system.chip.id == "h200-sxm"
-        assert made("mbridge-0001", x_moe_dispatch="carrier-pigeon").plan.switches.moe_dispatch is None
+        unknown = {"x_moe_dispatch": "carrier-pigeon", "overlap_notes": ""}
+        assert made("mbridge-0001", **unknown).plan.switches.moe_dispatch is None
+        assert made("automodel-0004").plan.switches.moe_dispatch == "deepep"  # its kernels: TE + DeepEP
         assert skipped("h200-001", x_chip="h900-sxm").startswith("x_chip: got 'h900-sxm'")
 
     @pytest.mark.parametrize("value", ["-1", "nan", "inf", "1e30", "0", "many", "2.5"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from ridgeline import predict, scenario
 from ridgeline.cost.parameters import shipped
 from ridgeline.ir.ops import Attend, Collective, MatMul, Op, Stream
 from ridgeline.ir.program import Section
+from ridgeline.lowering.mixers import FLASH_EXTRA
 from ridgeline.lowering.program import lower
+from ridgeline.models.spec import Attention
 from ridgeline.sim.prediction import Prediction
 
 HIDDEN, SEQ, LAYERS, VOCAB = 4096, 8192, 32, 128256
@@ -157,10 +160,32 @@ def test_images_are_worked_on_by_the_first_stage() -> None:
     spec = scenario(sees).model.vision
     assert spec is not None
     patches = (spec.image // spec.patch) ** 2
-    vision = made.sections[-1]
+    ends, vision, _ = made.sections[-3:]
     qkv = product(vision.forward, "qkv")
     assert (qkv.m, qkv.k) == (2 * patches, spec.hidden)
-    assert [stage[-1] for stage in made.stages] == [spec.layers, 0]
+    assert [stage[-3:] for stage in made.stages] == [(1, spec.layers, 0), (0, 0, 0)]
+    embed = 2 * 2 * patches * 3 * spec.patch**2 * spec.hidden
+    project = 2 * 2 * spec.tokens * spec.projector_params
+    assert flops(ends.forward) == pytest.approx(embed + project)
+    assert flops(ends.backward_input) == pytest.approx(project)  # pixels need no gradient
+    assert flops(ends.backward_weight) == pytest.approx(embed + project)
+    assert ends.params == spec.projector_params + spec.other_params
+
+
+def test_windowed_layers_of_an_image_encoder_see_less() -> None:
+    sees = {**BASE, "model": "llava-1.5-7b", "plan": {"dp": 16, "engine": "megatron-core"}}
+    plain = scenario(sees, ["workload.images=1", "workload.seq=2048"])
+    vision = plain.model.vision
+    assert vision is not None
+    assert isinstance(vision.block.mixer, Attention)
+    narrow = replace(vision.block, mixer=replace(vision.block.mixer, window=100))
+    model = replace(plain.model, vision=replace(vision, windowed=20, block=narrow))
+    made = lower(replace(plain, model=model))
+    whole, windowed = (next(op for op in s.forward if isinstance(op, Attend)) for s in made.sections[-2:])
+    each = 2 * 576 * 16 * (64 + 64)  # flops of one visible patch: patches x heads x (key + value size)
+    assert whole.flops == pytest.approx(each * (576 + FLASH_EXTRA[0]))
+    assert float(windowed.flops) < 0.6 * float(whole.flops)
+    assert made.stages[0][-3:] == (1, 4, 20)
 
 
 def test_narrow_formats_multiply_faster_and_cast() -> None:
