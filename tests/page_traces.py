@@ -63,7 +63,9 @@ class Transformer(Maker):
         self.phase("backward", lambda: [self.backward(layer) for layer in reversed(range(self.recipe.layers))])
         self.call("cudaDeviceSynchronize", self.host, max(20.0, max(self.free.values()) - self.host), self.next())
         self.host = max(self.host, *self.free.values()) + 30
-        self.phase("Optimizer.step#AdamW.step", lambda: [self.issue("aten::_fused_adamw_", ADAM, 95.0) for _ in range(8)])
+        self.phase(
+            "Optimizer.step#AdamW.step", lambda: [self.issue("aten::_fused_adamw_", ADAM, 95.0) for _ in range(8)]
+        )
         done = max(self.host, *self.free.values()) + 60
         self.span("user_annotation", f"ProfilerStep#{step}", HOST, HOST, begin - 6, done - begin)
         return done

@@ -78,7 +78,7 @@ def test_it_draws_is_quiet_and_asks_for_nothing(report: Path, tmp_path: Path) ->
         assert colours > 20, "the canvas is not blank"
         text = page.run("return document.body.innerText")
         for word in ("Findings", "Timeline", "Where the time went", "Classes", "Ops", "Roofline", "Why chips were idle",
-                     "counted all", "exposed communication", "uneven ranks", "An upper bound".lower()[3:]):  # fmt: skip
+                     "counted all", "exposed communication", "uneven ranks", "upper bound"):  # fmt: skip
             assert word in text, word
         blocked = "return fetch('http://127.0.0.1:9/').then(() => 'reached', wrong => 'blocked')"
         assert page.ask("/execute/sync", {"script": blocked, "args": []}) == "blocked"
@@ -129,7 +129,8 @@ def test_search_finds_and_legend_hides(shown: Browser) -> None:
 
 
 def test_a_finding_shows_its_spans_and_a_span_its_launch(shown: Browser) -> None:
-    button = "[...document.querySelectorAll('#findings li')].find(one => one.innerText.includes('exposed')).querySelector('button')"
+    exposed = "[...document.querySelectorAll('#findings li')].find(one => one.innerText.includes('exposed'))"
+    button = f"{exposed}.querySelector('button')"
     row = int(shown.run(f"return {button}.textContent").removeprefix("#"))
     shown.run(f"{button}.click()")
     shown.wait(READY)
@@ -165,7 +166,7 @@ def test_pointing_tells_and_clicking_selects(shown: Browser) -> None:
     drag = [click[0], {**point, "x": point["x"] - 200}, click[1]]
     shown.ask("/actions", {"actions": [mouse | {"actions": drag}]})
     shown.wait(READY)
-    moved = shown.run("return (ridgeline.stage.from - arguments[0]) * ridgeline.stage.scale" .replace("arguments[0]", str(before)))
+    moved = shown.run(f"return (ridgeline.stage.from - {before}) * ridgeline.stage.scale")
     assert moved == pytest.approx(200, abs=2)
 
 
@@ -186,7 +187,10 @@ def test_it_fits_a_telephone_the_dark_and_those_who_want_no_motion(report: Path,
         assert page.run("return document.documentElement.scrollWidth") <= 400
         light = page.run("return getComputedStyle(document.body).backgroundColor")
         drawn = page.run(COLOURS)
-        wanted = [{"name": "prefers-color-scheme", "value": "dark"}, {"name": "prefers-reduced-motion", "value": "reduce"}]
+        wanted = [
+            {"name": "prefers-color-scheme", "value": "dark"},
+            {"name": "prefers-reduced-motion", "value": "reduce"},
+        ]
         emulate(page, "Emulation.setEmulatedMedia", features=wanted)
         page.wait(READY)
         assert page.run("return getComputedStyle(document.body).backgroundColor") != light
@@ -198,7 +202,10 @@ def test_it_fits_a_telephone_the_dark_and_those_who_want_no_motion(report: Path,
 
 def test_without_a_stream_for_it_the_page_inflates_itself(report: Path, tmp_path: Path) -> None:
     with browser(tmp_path) as page:
-        sums = "let sum = 0; const d = ridgeline.stage.data; for (const c of [d.start, d.duration, d.name]) for (const v of c) sum += v; return sum"
+        sums = """let sum = 0;
+        const {start, duration, name} = ridgeline.stage.data;
+        for (const column of [start, duration, name]) for (const value of column) sum += value;
+        return sum"""
         opened(page, report)
         expected = page.run(sums)
         emulate(page, "Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream")
@@ -213,7 +220,9 @@ def test_what_else_an_analysis_carries_is_shown_and_nothing_it_says_is_run(
 ) -> None:
     def more(found: Any) -> dict[str, Any]:
         return analysis_sheet(found) | {
-            "what_if": [{"change": f"matmul 2x faster {HOSTILE}", "step_us": 1234.5, "gain_share": 0.25, "span_ids": [40]}],
+            "what_if": [
+                {"change": f"matmul 2x faster {HOSTILE}", "step_us": 1234.0, "gain_share": 0.25, "span_ids": [40]}
+            ],
             "critical_path": {"length_us": 99.0, "parts": [{"class": "nccl", "total_us": 12.0}]},
             "memory": {"peak_bytes": 8e9},
             "warnings": [HOSTILE],
@@ -226,7 +235,7 @@ def test_what_else_an_analysis_carries_is_shown_and_nothing_it_says_is_run(
         opened(page, target)
         text = page.run("return document.querySelector('#sections').innerText")
         for word in ("What if", "1.234 ms", "25.0 %", "Critical path", "99 µs", "Memory", "8 GB", "keeps 2,000 of 9,"):
-            assert word in text.replace("1.235 ms", "1.234 ms"), word
+            assert word in text, word
         assert HOSTILE in text
         assert page.run("return window.broken || 0") == 0
         assert page.run("return document.scripts.length") == 4
@@ -260,6 +269,6 @@ def test_two_hundred_thousand_spans_stay_smooth(tmp_path: Path, capsys: pytest.C
     drawing = found["drawing"]
     with capsys.disabled():
         size = target.stat().st_size / 1e6
-        print(f"\n{spans:,} spans, {size:.1f} MB: a frame in {drawing['median']:.1f} ms (median of 60, panning and zooming), "
-              f"95 % within {drawing['p95']:.1f} ms, longest {drawing['longest']:.1f} ms")  # fmt: skip
+        print(f"\n{spans:,} spans, {size:.1f} MB: a frame in {drawing['median']:.1f} ms (median of 60, panning and "
+              f"zooming), 95 % within {drawing['p95']:.1f} ms, longest {drawing['longest']:.1f} ms")  # fmt: skip
     assert drawing["median"] < SMOOTH_MS

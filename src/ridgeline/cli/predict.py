@@ -65,9 +65,7 @@ def predict(
 
 def timeline(
     scenario: File,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Trace file to write.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Trace file to write.")] = None,
     settings: Settings = None,
     json: Json = False,
     html: Annotated[
@@ -81,7 +79,6 @@ def timeline(
 ) -> None:
     """Write the predicted step as a trace that Perfetto and chrome://tracing open, a process per pipeline stage."""
     from ridgeline.core.errors import InputError, Problem
-    from ridgeline.core.units import format_quantity
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.report.perfetto import page_files
     from ridgeline.sim.events import timeline as library
@@ -100,17 +97,24 @@ def timeline(
         _report(found, html)
     if output is not None:
         write_chrome(found, output)
-    together = drawn_together(found)
     if json:
-        facts = {"file": str(output or html), "spans": len(found), "stages": len(found.processes), "seconds": found.span_s}
-        _print(facts | {"layers_together": together})
+        facts = {"file": str(output or html), "spans": len(found), "stages": len(found.processes)}
+        _print(facts | {"seconds": found.span_s, "layers_together": drawn_together(found)})
     elif output is not None:
-        where = f"{len(found):,} spans of {len(found.processes)} stage(s), {format_quantity(found.span_s, 's')}"
-        note = "; the layers of a step are drawn as one, there are too many" if together else ""
-        how = "" if show else "; open it at https://ui.perfetto.dev or chrome://tracing, or with --open"
-        typer.echo(f"{output}: {where}{note}{how}")
+        typer.echo(_told(found, output, shown=show))
     if show and output is not None:
         _show(output, once)
+
+
+def _told(found: Any, output: Path, *, shown: bool) -> str:
+    """What was written, and how to look at it."""
+    from ridgeline.core.units import format_quantity
+    from ridgeline.sim.spans import drawn_together
+
+    where = f"{len(found):,} spans of {len(found.processes)} stage(s), {format_quantity(found.span_s, 's')}"
+    note = "; the layers of a step are drawn as one, there are too many" if drawn_together(found) else ""
+    how = "" if shown else "; open it at https://ui.perfetto.dev or chrome://tracing, or with --open"
+    return f"{output}: {where}{note}{how}"
 
 
 def _report(found: Any, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Turn an Analysis into one HTML file: an interactive timeline and every number beside it, nothing fetched from anywhere.
+"""Turn an Analysis into one HTML file: an interactive timeline and every number beside it, nothing fetched.
 
 The page is `trace_page/`: a frame, a style and scripts, put into one file with the data. Its policy allows exactly that
 style and that script, by their hashes, and no connection at all. Data is never markup: it lies in blocks no browser

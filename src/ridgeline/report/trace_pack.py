@@ -159,7 +159,8 @@ def _places(rows: NDArray[Any], kept: Rows, count: int) -> NDArray[np.int32]:
     place = np.full(count + 1, -2, np.int32)
     place[kept] = np.arange(len(kept), dtype=np.int32)
     place[-1] = -1
-    return place[rows]
+    found: NDArray[np.int32] = place[rows]
+    return found
 
 
 def _texts(codes: NDArray[Any], table: tuple[str, ...]) -> tuple[NDArray[np.uint32], list[str]]:
@@ -218,13 +219,18 @@ def _collective(one: Collective) -> str:
 
 
 def _bins(tracks: int) -> int:
-    return 2 ** max(6, min(13, int(np.log2(max(64, BLOCKS // max(1, tracks))))))
+    """Equal parts of the time: a power of two, fewer where there are many tracks.
+
+    >>> _bins(10), _bins(5000)
+    (8192, 64)
+    """
+    return min(8192, max(64, 1 << ((BLOCKS // max(1, tracks)).bit_length() - 1)))
 
 
 def _blocks(
     start: Longs, duration: Longs, track: Longs, paint: Longs, grid: tuple[int, int]
 ) -> dict[str, NDArray[Any]]:
-    """What is not kept, by track and part of the time: how many spans, how much of it they cover, what most of it is."""
+    """What is not kept, by track and part of the time: how many spans, how much they cover, what most of it is."""
     if not len(start):
         return {}
     window, bins = grid

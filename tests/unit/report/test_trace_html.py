@@ -52,7 +52,9 @@ def line_of(count: int) -> Timeline:
              start_s=place * 1e-5, duration_s=(place % 97 + 1) * 1e-8)
         for place in range(count)
     ]  # fmt: skip
-    host = [Span(process="host", stream="thread", name="op", kind="host", start_s=t, duration_s=2.0) for t in (0.0, 3.0)]
+    host = [
+        Span(process="host", stream="thread", name="op", kind="host", start_s=t, duration_s=2.0) for t in (0.0, 3.0)
+    ]
     return Timeline.of([*spans, *host])
 
 

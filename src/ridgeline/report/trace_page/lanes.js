@@ -11,7 +11,13 @@ const ROUNDING = 1000; // nanoseconds two kernels may overlap because a profiler
 function tracksOf(data) {
   const rows = data.tracks.map(() => []);
   for (let place = 0; place < data.count; place++) rows[data.track[place]].push(place);
-  return data.tracks.map((track, number) => ({ ...track, number, lanes: laneRows(data, rows[number], data.processes[track.process].host ? 0 : ROUNDING) }));
+  return data.tracks.map((track, number) => {
+    if (data.processes[track.process].host) return { ...track, number, lanes: laneRows(data, rows[number], 0) };
+    const isWork = place => data.paints[data.paint[place]].class;
+    const work = laneRows(data, rows[number].filter(isWork), ROUNDING);
+    const notes = laneRows(data, rows[number].filter(place => !isWork(place)), ROUNDING); // annotations lie below the work
+    return { ...track, number, lanes: [...work, ...notes], working: work.length };
+  });
 }
 
 // rows come by start, the longer first: the first free lane is the depth of a nested span

@@ -29,7 +29,7 @@ async function measure(stage, frames = 60) {
     if (last) gaps.push(now - last);
     last = now;
     const begun = performance.now();
-    stage.go(middle - room / 2, middle + room / 2, false);
+    Object.assign(stage, { from: middle - room / 2, to: middle + room / 2 });
     stage.draw();
     stage.pens.canvas.getImageData(0, 0, 1, 1);
     taken.push(performance.now() - begun);

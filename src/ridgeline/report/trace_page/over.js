@@ -151,13 +151,13 @@ function mapImage(stage) {
   const { data, minimap, ratio, colours, whole } = stage;
   const image = imageOf(stage.pens.minimap, minimap);
   image.pixels.fill(colours.paper);
-  const busy = stage.tracks.filter(track => !data.processes[track.process].host);
+  const busy = stage.tracks.filter(track => track.working);
   const tracks = busy.length ? busy : stage.tracks;
   const row = new Row(minimap.width), scale = minimap.width / (whole.to - whole.from);
   const high = Math.max(1, Math.min(8 * ratio, Math.floor((minimap.height - 4 * ratio) / Math.max(1, tracks.length))));
   tracks.forEach((track, number) => {
     row.clear();
-    for (const lane of stage.layer[track.number]) spread(data, lane, row, whole.from, scale);
+    for (const lane of stage.layer[track.number].slice(0, track.working)) spread(data, lane, row, whole.from, scale);
     const top = Math.round(3 * ratio + number * high);
     imprint(image, row, { top, bottom: top + Math.max(1, high - 1), left: 0, shades: colours.bright, ground: colours.ground });
   });

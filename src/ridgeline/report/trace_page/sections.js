@@ -10,7 +10,7 @@ const us = value => inTime(value * 1e3);
 const time = (name, key) => ({ name, value: row => row[key], text: row => (row[key] === undefined || row[key] === null ? "" : us(row[key])) });
 const share = (name, key) => ({ name, value: row => row[key], text: row => inShare(row[key]) });
 const count = (name, key) => ({ name, value: row => row[key], text: row => inCount(row[key]) });
-const words = (name, key) => ({ name, left: true, value: row => String(row[key] ?? "") });
+const words = (name, key) => ({ name, left: true, value: row => String(row[key] ?? ""), cell: row => element("span", { class: "words", title: row[key] ?? "" }, row[key] ?? "") });
 
 function section(id, title, note, ...children) {
   const content = children.filter(Boolean);
