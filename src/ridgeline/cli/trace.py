@@ -36,18 +36,36 @@ def analyze(
         Path | None,
         typer.Option(metavar="FILE", help="TOML with further classes of kernels, tried before the own ones."),
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write an interactive report as well: one file, works offline.")
+    ] = None,
+    html_spans: Annotated[
+        int, typer.Option(metavar="N", help="Spans that report keeps one by one; the shortest beyond are merged.")
+    ] = 400_000,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a page for people.")] = False,
 ) -> None:
     """Read traces: where the time went, why chips idled, how near ops are to the roofline, and what to change first."""
     from ridgeline.report.analyze import analysis_sheet, draw_analysis
 
-    sheet = analysis_sheet(_analysed(traces, policy, chip, classes))
+    found = _analysed(traces, policy, chip, classes)
+    if html is not None:
+        _write(found, html, html_spans)
+    sheet = analysis_sheet(found)
     if json:
         typer.echo(codec.dumps(sheet, indent=2, ensure_ascii=False, allow_nan=False))
         return
     from rich.console import Console
 
     draw_analysis(sheet, Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160))
+
+
+def _write(found: Analysis, path: Path, spans: int) -> None:
+    """Write the report, and say on standard error what is in it."""
+    from ridgeline.report.trace_html import write_page
+
+    packed = write_page(found, path, spans)
+    merged = "" if packed.kept == packed.of else f" of {packed.of:,}, the others merged"
+    typer.echo(f"{path}: {packed.kept:,} spans{merged}, {path.stat().st_size / 1e6:.1f} MB", err=True)
 
 
 def _analysed(traces: list[Path], policy: str, chip: str | None, classes: Path | None) -> Analysis:

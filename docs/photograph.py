@@ -1,0 +1,46 @@
+"""Take the photograph of the trace report again: a generated trace, the real command, a real headless Chromium.
+
+python docs/photograph.py        rewrite docs/images/trace-report.png
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "real")]
+
+from browser import browser  # noqa: E402
+from page_traces import ranks  # noqa: E402
+
+TARGET = ROOT / "docs" / "images" / "trace-report.png"
+SIZE = {"width": 1400, "height": 1130, "deviceScaleFactor": 1, "mobile": False}
+VIEW = """
+const stage = ridgeline.stage, {data} = stage;
+stage.go(1.135e8, 1.315e8, false);
+const track = stage.tracks.find(one => one.working && one.stream === 'stream 20');
+stage.select([...track.lanes[0]].findLast(place => data.start[place] < 1.14e8));
+"""
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, browser(Path(folder)) as page:
+        report = Path(folder) / "report.html"
+        traces = ranks(Path(folder) / "traces", 9000, world=3)
+        command = [sys.executable, "-m", "ridgeline.cli.main", "analyze", str(traces), "--html", str(report)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        page.ask("/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": SIZE})
+        page.go(report.as_uri())
+        page.wait("return !!window.ridgeline")
+        page.run(VIEW)
+        page.wait("return !ridgeline.stage.asked")
+        TARGET.parent.mkdir(exist_ok=True)
+        page.photograph(TARGET)
+        print(f"{TARGET.relative_to(ROOT)}: {TARGET.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""The page of `ridgeline analyze --html` in a real browser: it draws, zooms, finds, stays smooth, and is alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from browser import Browser, browser, needs_browser
+from page_traces import ranks
+
+from ridgeline.cli.main import main
+from ridgeline.report import trace_html
+from ridgeline.report.analyze import analysis_sheet
+
+pytestmark = needs_browser
+READY = "return !!window.ridgeline && !ridgeline.stage.goal && !ridgeline.stage.asked"
+SMOOTH_MS = 1000 / 60
+HOSTILE = "</script><script>window.broken = 1</script><img src=x onerror='window.broken = 2'>"
+COLOURS = """
+const {canvas, pens} = ridgeline.stage, seen = new Set();
+const data = new Uint32Array(pens.canvas.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+for (const pixel of data) seen.add(pixel);
+return [seen.size, data.reduce((sum, pixel, at) => (sum * 31 + pixel) % 1000003, 7)];"""
+
+
+def run(*words: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["ridgeline", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert not ended.value.code
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    ranks(folder / "traces", 9000)
+    run("analyze", str(folder / "traces"), "--html", str(folder / "report.html"))
+    return folder / "report.html"
+
+
+@pytest.fixture
+def shown(report: Path, tmp_path: Path) -> Iterator[Browser]:
+    with browser(tmp_path) as page:
+        opened(page, report)
+        yield page
+        assert page.complaints() == []
+
+
+def opened(page: Browser, report: Path) -> None:
+    page.go(report.as_uri())
+    page.wait(READY)
+
+
+def emulate(shown: Browser, command: str, **arguments: object) -> Any:
+    return shown.ask("/goog/cdp/execute", {"cmd": command, "params": arguments})
+
+
+def press(shown: Browser, keys: str) -> None:
+    """Keys as a person presses them."""
+    actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
+    shown.ask("/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
+    shown.wait(READY)
+
+
+def test_it_draws_is_quiet_and_asks_for_nothing(report: Path, tmp_path: Path) -> None:
+    with browser(tmp_path) as page:
+        opened(page, report)
+        assert page.complaints() == []
+        assert page.run("return performance.getEntriesByType('resource').length") == 0
+        assert page.run("return document.title").startswith("Ridgeline: rank0.json.gz")
+        colours, _ = page.run(COLOURS)
+        assert colours > 20, "the canvas is not blank"
+        text = page.run("return document.body.innerText")
+        for word in ("Findings", "Timeline", "Where the time went", "Classes", "Ops", "Roofline", "Why chips were idle",
+                     "counted all", "exposed communication", "uneven ranks", "upper bound"):  # fmt: skip
+            assert word in text, word
+        blocked = "return fetch('http://127.0.0.1:9/').then(() => 'reached', wrong => 'blocked')"
+        assert page.ask("/execute/sync", {"script": blocked, "args": []}) == "blocked"
+
+
+def test_wheel_keys_and_buttons_move_what_is_drawn(shown: Browser) -> None:
+    view = "return [ridgeline.stage.from, ridgeline.stage.to]"
+    whole, (_, before) = shown.run(view), shown.run(COLOURS)
+    shown.run("""ridgeline.stage.canvas.dispatchEvent(new WheelEvent('wheel',
+        {deltaY: -80, ctrlKey: true, clientX: 700, clientY: 600, bubbles: true, cancelable: true}))""")
+    shown.wait(READY)
+    wheeled, (_, after) = shown.run(view), shown.run(COLOURS)
+    assert wheeled[1] - wheeled[0] < 0.9 * (whole[1] - whole[0])
+    assert before != after
+    shown.run("ridgeline.stage.canvas.focus()")
+    press(shown, "w")
+    closer = shown.run(view)
+    assert closer[1] - closer[0] == pytest.approx(0.7 * (wheeled[1] - wheeled[0]), rel=1e-6)
+    press(shown, "d")
+    assert shown.run(view)[0] > closer[0]
+    press(shown, "f")
+    assert shown.run(view) == pytest.approx(whole)
+    shown.run("document.querySelector('#steps').value = '1';"
+              "document.querySelector('#steps').dispatchEvent(new Event('change'))")  # fmt: skip
+    shown.wait(READY)
+    step = shown.run("return ridgeline.stage.data.facts.step_windows[1]")
+    begin, end = shown.run(view)
+    assert begin < step["start_ns"] < step["end_ns"] < end
+
+
+def test_search_finds_and_legend_hides(shown: Browser) -> None:
+    shown.run("const box = document.querySelector('#search'); box.value = 'flash_bwd';"
+              "box.dispatchEvent(new Event('input'))")  # fmt: skip
+    told = shown.wait("return document.querySelector('#matches').textContent")
+    assert told.startswith("128 spans"), "16 layers x 2 steps x 4 ranks"
+    shown.run("document.querySelector('#next').click()")
+    shown.wait(READY)
+    assert "flash_bwd" in shown.run("return document.querySelector('#details h3').textContent")
+    shown.run("const box = document.querySelector('#search'); box.value = ''; box.dispatchEvent(new Event('input'));"
+              "ridgeline.stage.fit(false)")  # fmt: skip
+    shown.wait("return !document.querySelector('#matches').textContent")
+    _, before = shown.run(COLOURS)
+    button = "[...document.querySelectorAll('#legend button')].find(one => one.textContent === 'nccl')"
+    shown.run(f"{button}.click()")
+    shown.wait(READY)
+    assert shown.run(f"return {button}.getAttribute('aria-pressed')") == "false"
+    assert shown.run(COLOURS)[1] != before
+
+
+def test_a_finding_shows_its_spans_and_a_span_its_launch(shown: Browser) -> None:
+    exposed = "[...document.querySelectorAll('#findings li')].find(one => one.innerText.includes('exposed'))"
+    button = f"{exposed}.querySelector('button')"
+    row = int(shown.run(f"return {button}.textContent").removeprefix("#"))
+    shown.run(f"{button}.click()")
+    shown.wait(READY)
+    stage = shown.run("const s = ridgeline.stage, d = s.data, p = s.selected;"
+                      "return [d.row[p] + p, s.from, d.start[p], d.start[p] + d.duration[p], s.to]")  # fmt: skip
+    assert stage[0] == row
+    assert stage[1:] == sorted(stage[1:]), "the span lies inside the view"
+    assert (stage[3] - stage[2]) / (stage[4] - stage[1]) > 0.1
+    details = shown.run("return document.querySelector('#details').innerText")
+    assert "ncclDevKernel_ReduceScatter" in details
+    assert "cudaLaunchKernel" in details
+    shown.run("document.querySelector('#details .link').click()")
+    shown.wait(READY)
+    assert "cudaLaunchKernel" in shown.run("return document.querySelector('#details h3').textContent")
+
+
+def test_pointing_tells_and_clicking_selects(shown: Browser) -> None:
+    shown.run("document.querySelector('#timeline-section').scrollIntoView(); ridgeline.stage.go(6e7, 7e7, false)")
+    shown.wait(READY)
+    box = shown.run("const at = ridgeline.stage.canvas.getBoundingClientRect(); return [at.left, at.top]")
+    point = {"type": "pointerMove", "duration": 0, "x": int(box[0]) + 400, "y": int(box[1]) + 30}
+    mouse = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}}
+    shown.ask("/actions", {"actions": [mouse | {"actions": [point]}]})
+    told = shown.wait("const tip = document.querySelector('#tip'); return !tip.hidden && tip.innerText")
+    assert "duration" in told
+    assert "launch" in told
+    click = [{"type": kind, "button": 0} for kind in ("pointerDown", "pointerUp")]
+    shown.ask("/actions", {"actions": [mouse | {"actions": click}]})
+    shown.wait(READY)
+    assert shown.run("return ridgeline.stage.selected") >= 0
+    assert shown.run("return document.activeElement.id") == "canvas"
+    before = shown.run("return ridgeline.stage.from")
+    drag = [click[0], {**point, "x": point["x"] - 200}, click[1]]
+    shown.ask("/actions", {"actions": [mouse | {"actions": drag}]})
+    shown.wait(READY)
+    moved = shown.run(f"return (ridgeline.stage.from - {before}) * ridgeline.stage.scale")
+    assert moved == pytest.approx(200, abs=2)
+
+
+def test_tables_sort(shown: Browser) -> None:
+    column = "[...document.querySelectorAll('#ops tbody tr')].map(row => row.children[4].textContent.replace(/,/g, ''))"
+    shown.run("document.querySelectorAll('#ops th button')[4].click()")
+    counts = [int(text) for text in shown.run(f"return {column}")]
+    assert counts == sorted(counts, reverse=True)
+    shown.run("document.querySelectorAll('#ops th button')[4].click()")
+    assert [int(text) for text in shown.run(f"return {column}")] == sorted(counts)
+    assert shown.run("return document.querySelectorAll('#ops th')[4].getAttribute('aria-sort')") == "ascending"
+
+
+def test_it_fits_a_telephone_the_dark_and_those_who_want_no_motion(report: Path, tmp_path: Path) -> None:
+    with browser(tmp_path) as page:
+        emulate(page, "Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=2, mobile=True)
+        opened(page, report)
+        assert page.run("return document.documentElement.scrollWidth") <= 400
+        light = page.run("return getComputedStyle(document.body).backgroundColor")
+        drawn = page.run(COLOURS)
+        wanted = [
+            {"name": "prefers-color-scheme", "value": "dark"},
+            {"name": "prefers-reduced-motion", "value": "reduce"},
+        ]
+        emulate(page, "Emulation.setEmulatedMedia", features=wanted)
+        page.wait(READY)
+        assert page.run("return getComputedStyle(document.body).backgroundColor") != light
+        assert page.run(COLOURS) != drawn
+        page.run("ridgeline.stage.go(0, 1e6)")
+        assert page.run("return ridgeline.stage.to") == 1e6, "no motion"
+        assert page.complaints() == []
+
+
+def test_without_a_stream_for_it_the_page_inflates_itself(report: Path, tmp_path: Path) -> None:
+    with browser(tmp_path) as page:
+        sums = """let sum = 0;
+        const {start, duration, name} = ridgeline.stage.data;
+        for (const column of [start, duration, name]) for (const value of column) sum += value;
+        return sum"""
+        opened(page, report)
+        expected = page.run(sums)
+        emulate(page, "Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream")
+        opened(page, report)
+        assert page.run("return typeof DecompressionStream") == "undefined"
+        assert page.run(sums) == expected
+        assert page.complaints() == []
+
+
+def test_what_else_an_analysis_carries_is_shown_and_nothing_it_says_is_run(
+    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def more(found: Any) -> dict[str, Any]:
+        return analysis_sheet(found) | {
+            "what_if": [
+                {"change": f"matmul 2x faster {HOSTILE}", "step_us": 1234.0, "gain_share": 0.25, "span_ids": [40]}
+            ],
+            "critical_path": {"length_us": 99.0, "parts": [{"class": "nccl", "total_us": 12.0}]},
+            "memory": {"peak_bytes": 8e9},
+            "warnings": [HOSTILE],
+        }
+
+    monkeypatch.setattr(trace_html, "analysis_sheet", more)
+    target = tmp_path / "more.html"
+    run("analyze", str(report.parent / "traces"), "--html", str(target), "--html-spans", "2000")
+    with browser(tmp_path) as page:
+        opened(page, target)
+        text = page.run("return document.querySelector('#sections').innerText")
+        for word in ("What if", "1.234 ms", "25.0 %", "Critical path", "99 µs", "Memory", "8 GB", "keeps 2,000 of 9,"):
+            assert word in text, word
+        assert HOSTILE in text
+        assert page.run("return window.broken || 0") == 0
+        assert page.run("return document.scripts.length") == 4
+        assert page.complaints() == []
+
+
+def test_a_predicted_step_has_the_same_page(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "llama3-70b-64xh100.toml"
+    target = tmp_path / "step.html"
+    run("timeline", str(example), "--set", "workload.global_batch=8", "--html", str(target))
+    with browser(tmp_path) as page:
+        opened(page, target)
+        text = page.run("return document.body.innerText")
+        for word in ("a predicted step", "stage 0", "stage 1", "compute", "memory, peak"):
+            assert word in text, word
+        assert page.run(COLOURS)[0] > 20
+        assert page.complaints() == []
+
+
+def test_two_hundred_thousand_spans_stay_smooth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "large.html"
+    run("analyze", str(ranks(tmp_path / "traces", 206_000)), "--html", str(target))
+    with browser(tmp_path) as page:
+        opened(page, target)
+        spans = page.run("return ridgeline.stage.data.count")
+        assert spans >= 200_000
+        page.run("for (const process of [...ridgeline.stage.folded]) ridgeline.stage.fold(process, false)")
+        page.run("ridgeline.measure(60)")
+        found = page.wait("return window.__frames", 60)
+        assert page.complaints() == []
+    drawing = found["drawing"]
+    with capsys.disabled():
+        size = target.stat().st_size / 1e6
+        print(f"\n{spans:,} spans, {size:.1f} MB: a frame in {drawing['median']:.1f} ms (median of 60, panning and "
+              f"zooming), 95 % within {drawing['p95']:.1f} ms, longest {drawing['longest']:.1f} ms")  # fmt: skip
+    assert drawing["median"] < SMOOTH_MS
