@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.trace import kineto
+from ridgeline.trace import kineto, nsys
 from ridgeline.trace.build import Part, join
 from ridgeline.trace.classes import Rules, classify
 from ridgeline.trace.source import Progress, Source, refuse
 from ridgeline.trace.timeline import Timeline
 
-SUFFIXES = (".json", ".json.gz", ".gz", ".pt.trace.json")
+SUFFIXES = (".json", ".json.gz", ".sqlite", ".sqlite.gz", ".gz")
 MOST_FILES = 4096
 
 
@@ -26,7 +26,10 @@ class Reader:
     read: Callable[[Source], Part]
 
 
-READERS: tuple[Reader, ...] = (Reader(name=kineto.FORMAT, recognises=kineto.recognises, read=kineto.read),)
+READERS: tuple[Reader, ...] = (
+    Reader(name=kineto.FORMAT, recognises=kineto.recognises, read=kineto.read),
+    Reader(name=nsys.FORMAT, recognises=nsys.recognises, read=nsys.read),
+)
 """All formats, in the order they are tried."""
 
 

@@ -215,7 +215,7 @@ class TestDamage:
             (b"[]", "without spans"),
             (b'{"traceEvents": [{"ph": "X", "name', "nothing can be read"),
             (b"\x1f\x8b\x08\x00garbage", "nothing can be read"),
-            (b"SQLite format 3\x00", "begins with"),
+            (b"SQLite format 3\x00", "cannot be read"),
             (b'[{"ph":"X","name":"k","cat":"kernel","ts":1e400,"dur":1,"pid":0,"tid":0}]', "nothing can be read"),
         ],
     )
