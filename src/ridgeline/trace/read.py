@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.trace import kineto, nsys
+from ridgeline.trace import chakra, kineto, nsys
 from ridgeline.trace.build import Part, join
 from ridgeline.trace.classes import Rules, classify
 from ridgeline.trace.source import Progress, Source, refuse
 from ridgeline.trace.timeline import Timeline
 
-SUFFIXES = (".json", ".json.gz", ".sqlite", ".sqlite.gz", ".gz")
+SUFFIXES = (".json", ".json.gz", ".sqlite", ".sqlite.gz", ".et", ".et.gz", ".gz")
 MOST_FILES = 4096
 
 
@@ -29,6 +29,7 @@ class Reader:
 READERS: tuple[Reader, ...] = (
     Reader(name=kineto.FORMAT, recognises=kineto.recognises, read=kineto.read),
     Reader(name=nsys.FORMAT, recognises=nsys.recognises, read=nsys.read),
+    Reader(name=chakra.FORMAT, recognises=chakra.recognises, read=chakra.read),
 )
 """All formats, in the order they are tried."""
 
