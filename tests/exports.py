@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 THREAD = 2**24
 FIRST = 7 * THREAD  # global id of the first process; the second's follows
@@ -135,3 +136,108 @@ NODES = (
     node(14, "Memcpy DtoH", 4, after=[12, 13, 99], length=5, more=CHIP),
 )
 """A product, a reduction beside a second product, and a copy behind both. By hand: 3, 23, 23, 53, that is 58 us."""
+
+
+# -- Ascend -----------------------------------------------------------------------------------------------------------
+
+AT = 1_700_000_000_000_000  # microseconds since 1970, as Ascend's clocks count
+
+
+def ascend_trace(device: int = 3) -> list[dict[str, Any]]:
+    """Two products of 50 us launched by CANN, and an all-reduce of 40 us over the second, its transfers on a plane."""
+    hardware, network, runtime = 800 + device, 900 + device, 77
+
+    def span(pid: int, tid: int, name: str, at: float, length: float, **more: Any) -> dict[str, Any]:
+        return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": f"{AT + at:.3f}", "dur": length, "args": more}
+
+    def meta(what: str, pid: int, tid: int, **more: str) -> dict[str, Any]:
+        return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": more}
+
+    return [
+        *(meta("process_name", pid, 0, name=name) for pid, name in (
+            (1, "Python"), (hardware, "Ascend Hardware"), (network, "HCCL"), (runtime, "CANN"),
+            (99, "Overlap Analysis"),
+        )),
+        *(meta("process_labels", pid, 0, labels=name) for pid, name in (
+            (1, "CPU"), (hardware, "NPU"), (network, "NPU"), (runtime, "CPU"), (99, "NPU"),
+        )),
+        meta("thread_name", network, 0, name="Group 0 Communication"),
+        meta("thread_name", network, 1, name="Plane 0"),
+        {**span(1, 1, "ProfilerStep#5", -20, 200), "cat": "cpu_op"},
+        *(span(runtime, 2, "Node@launch", at - 10, 4, connection_id=link) for at, link in ((0, 8), (60, 9))),
+        *(span(hardware, 16, "MatMul1", at, 50, connection_id=link) for at, link in ((0, 8), (60, 9))),
+        span(hardware, 16, "EVENT_WAIT", 110, 3),
+        span(network, 0, "hcom_allReduce__1_0", 80, 40),
+        span(network, 1, "Notify_Wait", 82, 10),
+        span(99, 0, "Computing", 0, 50),
+    ]  # fmt: skip
+
+
+DETAILS = (
+    "Step Id,Stream ID,Name,Type,Accelerator Core,Start Time(us),Duration(us),Block Dim,Input Shapes,Input Data Types,"
+    "aic_mac_fp16_ratio,aic_cube_fops\n"
+    f'5,16,MatMul1,MatMul,AI_CORE,{AT}.4,50,24,"""64,32;32,16;""",FLOAT16;FLOAT16;FLOAT,0.8,1000000\n'
+    f'5,16,MatMul1,MatMul,AI_CORE,{AT + 60},50,24,"""64,32;32,16;""",FLOAT16;FLOAT16;FLOAT,0.6,1000000\n'
+    f"6,N/A,hcom_allReduce__1_0,hcom_allReduce_,HCCL,{AT + 80},40,0,N/A,N/A,N/A,N/A\n"
+)
+
+
+# -- XLA --------------------------------------------------------------------------------------------------------------
+
+
+def xla_trace(chips: int = 2) -> dict[str, Any]:
+    """A JAX trace of two steps a chip: a loop around a fused product of 70 us and an all-reduce of 20, then 10 idle."""
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": 700, "args": {"name": "/host:CPU"}},
+        {"ph": "M", "name": "thread_name", "pid": 700, "tid": 1, "args": {"name": "python"}},
+        {"ph": "X", "name": "$train.py:12 step", "pid": 700, "tid": 1, "ts": 0, "dur": 190},
+    ]
+    for chip in range(chips):
+        events.append({"ph": "M", "name": "process_name", "pid": chip + 3, "args": {"name": f"/device:TPU:{chip}"}})
+        for tid, thread in enumerate(("Steps", "XLA Modules", "XLA Ops", "Async XLA Ops", "Framework Ops")):
+            args = {"name": thread}
+            events.append({"ph": "M", "name": "thread_name", "pid": chip + 3, "tid": tid, "args": args})
+        for step in (0, 1):
+            rows: tuple[tuple[int, str, int, int, str], ...] = (
+                (0, f"{step + 4}", 0, 90, ""), (1, "jit_step(123)", 0, 90, ""), (2, "while.1", 0, 90, "while"),
+                (2, f"fusion.{step}", 0, 70, "convolution fusion"), (2, "all-reduce.2", 70, 20, "all-reduce"),
+                (3, "copy-start.3", 10, 30, "async-start"), (4, "dot_general", 0, 70, ""),
+            )  # fmt: skip
+            for tid, name, at, length, category in rows:
+                args = {"hlo_category": category} if category else {}
+                where = {"pid": chip + 3, "tid": tid, "ts": step * 100 + at, "dur": length}
+                events.append({"ph": "X", "name": name, **where, "args": args})
+    return {"displayTimeUnit": "ns", "metadata": {"highres-ticks": True}, "traceEvents": events}
+
+
+# -- Nsight Compute ---------------------------------------------------------------------------------------------------
+
+RAW = """==PROF== Connected to process 7
+"ID","Process ID","Kernel Name","Block Size","Grid Size","dram__bytes_read.sum","dram__bytes_write.sum",\
+"gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed","gpu__time_duration.sum","launch__registers_per_thread",\
+"sm__throughput.avg.pct_of_peak_sustained_elapsed","smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
+"","","","","","Mbyte","Mbyte","%","us","register/thread","%","inst"
+"0","7","gemm(float*)","(128, 1, 1)","(80, 1, 1)","6","2","40","4","96","80","1,000,000"
+"1","7","gemm(float*)","(128, 1, 1)","(160, 1, 1)","12","4","60","12","96","40","3,000,000"
+"2","7","copy<(int)4>(char*)","(256, 1, 1)","(9, 1, 1)","n/a","n/a","90","1,000","16","5","0"
+==PROF== Disconnected from process 7
+""".replace("\\\n", "")
+"""gemm: 8 MB in 4 us and 16 MB in 12 us, weighted by time 1.5 TB/s; 2 Mflop in 4 us and 6 in 12, 0.5 TFLOP/s."""
+
+
+def details_page() -> str:
+    """The same metrics of the first launch and of the copy, a row each."""
+    columns = ("ID", "Process ID", "Kernel Name", "Block Size", "Grid Size", "Section Name", "Metric Name")
+    head = ",".join(f'"{one}"' for one in (*columns, "Metric Unit", "Metric Value"))
+    rows = [
+        ("0", "gemm(float*)", "Duration", "us", "4"), ("0", "gemm(float*)", "Memory Throughput", "Tbyte/s", "2"),
+        ("0", "gemm(float*)", "Memory Throughput", "%", "55"),
+        ("0", "gemm(float*)", "Compute (SM) Throughput", "%", "80"),
+        ("0", "gemm(float*)", "DRAM Throughput", "%", "40"), ("0", "gemm(float*)", "Achieved Occupancy", "%", "25"),
+        ("2", "copy<(int)4>(char*)", "Duration", "ms", "1"),
+    ]  # fmt: skip
+    lines = [
+        f'"{id}","7","{name}","(128, 1, 1)","(80, 1, 1)","GPU Speed Of Light","{metric}","{unit}","{value}"'
+        for id, name, metric, unit, value in rows
+    ]
+    return "\n".join([head, *lines]) + "\n"

@@ -5,8 +5,11 @@ They are not part of the project; where they are absent these tests are skipped.
 
 from __future__ import annotations
 
+import csv
 import gzip
+import json
 import sqlite3
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import numpy as np
 import pytest
 
 from ridgeline.trace.breakdown import breakdown
+from ridgeline.trace.counters import read_counters
 from ridgeline.trace.read import read_timeline
 
 FOLDER = Path(__file__).parents[3] / "shared" / "traces"
@@ -133,3 +137,48 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     while data[at] > 127:
         value, shift, at = value | (data[at] & 127) << shift, shift + 7, at + 1
     return value | data[at] << shift, at + 1
+
+
+def test_ascend_table_by_csv() -> None:
+    """Durations by core and by step, and the busy time, from the table itself."""
+    path = real("ascend/kernel_details.csv")
+    with path.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    spans = sorted((_ns(row["Start Time(us)"]), _ns(row["Duration(us)"]), row["Accelerator Core"]) for row in rows)
+    line = read_timeline(path)
+    found = breakdown(line)
+    assert int(line.is_work.sum()) == len(rows) == 591
+    assert found.total.busy_ns == _union([(start, start + length) for start, length, _ in spans])
+    hccl = [(start, start + length) for start, length, core in spans if core == "HCCL"]
+    assert found.total.communication_ns == _union(hccl)
+    assert len(line.detail.shape) == sum(row["Input Shapes"] not in ("N/A", "") for row in rows)
+    steps = {int(row["Step Id"]) for row in rows}
+    assert set(line.step[line.is_work].tolist()) == steps
+
+
+def test_ascend_trace_by_json() -> None:
+    """Every task of the hardware and nothing else is work; timestamps are texts, good to the nanosecond."""
+    path = real("ascend/trace_view.json.gz")
+    events = json.loads(gzip.decompress(path.read_bytes()))
+    (chip,) = {event["pid"] for event in events if event.get("args", {}).get("name") == "Ascend Hardware"}
+    tasks = [event for event in events if event["ph"] == "X" and event["pid"] == chip]
+    spans = sorted((_ns(event["ts"]), _ns(event["ts"]) + _ns(event["dur"])) for event in tasks)
+    line = read_timeline(path)
+    assert int(line.is_work.sum()) == len(tasks) == 276
+    assert line.about.origin_ns + int(line.start_ns[line.is_work].min()) == spans[0][0]
+    assert abs(breakdown(line).total.busy_ns - _union(spans)) <= len(tasks)  # durations have more digits than nanoseconds
+    assert line.about.warnings == ()
+
+
+def test_ascend_counters_by_csv() -> None:
+    """The largest product's rate: its operations over its time."""
+    path = real("ascend/kernel_details.csv")
+    with path.open(newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["Name"] == "MatMul104"]
+    found = next(one for one in read_counters(path) if one.name == "MatMul104")
+    rate = sum(float(row["aic_cube_fops"]) for row in rows) / sum(float(row["Duration(us)"]) for row in rows) * 1e6
+    assert found.flops_per_s == pytest.approx(rate, rel=1e-6)
+
+
+def _ns(text: str | float) -> int:
+    return round(Decimal(str(text)) * 1000)

@@ -134,7 +134,8 @@ class _Reading:
         if node.type == METADATA:
             self.rows.dropped["metadata nodes"] += 1
             return
-        if not 0 <= node.duration < LARGEST // NANOS or not 0 <= node.start < LARGEST // NANOS:
+        most = LARGEST // (self.source.nanos or NANOS)
+        if node.duration >= most or node.start >= most:
             self.rows.dropped["nodes without a readable time"] += 1
             return
         row = len(self.times)

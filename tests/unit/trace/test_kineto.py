@@ -135,7 +135,7 @@ class TestDialects:
                 if key in event:
                     event[key] *= 1e-6
 
-        assert "microseconds?" in " ".join(read(each_event(make(Recipe(layers=30)), change), tmp_path).about.warnings)
+        assert "--unit s" in " ".join(read(each_event(make(Recipe(layers=30)), change), tmp_path).about.warnings)
 
     def test_begin_and_end_events(self, tmp_path: Path) -> None:
         events: list[dict[str, Any]] = []
