@@ -8,7 +8,7 @@ from __future__ import annotations
 import json as codec
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,6 +36,13 @@ def analyze(
         Path | None,
         typer.Option(metavar="FILE", help="TOML with further classes of kernels, tried before the own ones."),
     ] = None,
+    counters: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="CSV of Nsight Compute: what each kernel measured.")
+    ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(metavar="s|ms|us|ns", help="Unit of the times, where a trace does not keep to its own."),
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write an interactive report as well: one file, works offline.")
     ] = None,
@@ -45,18 +52,24 @@ def analyze(
     json: Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a page for people.")] = False,
 ) -> None:
     """Read traces: where the time went, why chips idled, how near ops are to the roofline, and what to change first."""
-    from ridgeline.report.analyze import analysis_sheet, draw_analysis
+    from rich.console import Console
 
-    found = _analysed(traces, policy, chip, classes)
-    if html is not None:
-        _write(found, html, html_spans)
-    sheet = analysis_sheet(found)
+    from ridgeline.report.analyze import analysis_sheet, draw_analysis
+    from ridgeline.report.counters import counters_sheet, draw_counters
+
+    alone = _only_counters(traces)
+    if alone:
+        sheet = counters_sheet(traces[0])
+    else:
+        found = _analysed(traces, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit)
+        if html is not None:
+            _write(found, html, html_spans)
+        sheet = analysis_sheet(found)
     if json:
         typer.echo(codec.dumps(sheet, indent=2, ensure_ascii=False, allow_nan=False))
         return
-    from rich.console import Console
-
-    draw_analysis(sheet, Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160))
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160)
+    (draw_counters if alone else draw_analysis)(sheet, console)
 
 
 def _write(found: Analysis, path: Path, spans: int) -> None:
@@ -68,7 +81,15 @@ def _write(found: Analysis, path: Path, spans: int) -> None:
     typer.echo(f"{path}: {packed.kept:,} spans{merged}, {path.stat().st_size / 1e6:.1f} MB", err=True)
 
 
-def _analysed(traces: list[Path], policy: str, chip: str | None, classes: Path | None) -> Analysis:
+def _only_counters(traces: list[Path]) -> bool:
+    """Whether one file is named, and it holds counters of kernels without a timeline."""
+    from ridgeline.trace.counters import recognises
+    from ridgeline.trace.source import Source
+
+    return len(traces) == 1 and traces[0].is_file() and recognises(Source(traces[0]).head())
+
+
+def _analysed(traces: list[Path], **choices: Any) -> Analysis:
     """Analyse with a progress bar on standard error while files are read."""
     from rich.console import Console
     from rich.progress import Progress
@@ -81,4 +102,4 @@ def _analysed(traces: list[Path], policy: str, chip: str | None, classes: Path |
         def tell(done: int, total: int) -> None:
             bar.update(shown, completed=done, total=total)
 
-        return library(*traces, policy=policy, chip=chip, classes=classes, progress=tell)
+        return library(*traces, **choices, progress=tell)

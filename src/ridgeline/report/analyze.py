@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import DECIMAL, format_quantity
+from ridgeline.report.counters import measured_lines, measured_sheet
 from ridgeline.report.draw import clean
 from ridgeline.report.sheets import Sheet
 from ridgeline.trace.analyze import Analysis
@@ -45,6 +46,7 @@ def analysis_sheet(found: Analysis) -> Sheet:
         "idle_causes": [_cause(one, parts) for one in found.idle],
         "findings": [_finding(one) for one in found.findings],
         "op_rates": [_rate(one) for one in found.rates[:RATES]],
+        **measured_sheet(found.measured),
         "launches": [_launches(one) for one in found.launches],
         "unknown_ops": [_name(one) for one in parts.unknown[:OPS]],
         "chips": [_row(row) for row in parts.chips],
@@ -186,7 +188,8 @@ def draw_analysis(sheet: Sheet, console: Console) -> None:
 def page(sheet: Sheet) -> RenderableType:
     """What was read, where the time went, in which classes and ops, why the chip idled, and what to do."""
     blocks = (
-        [*_headline(sheet)], [_split(sheet)], [_by_class(sheet)], _idle(sheet), _rates(sheet), [_ops(sheet)],
+        [*_headline(sheet)], [_split(sheet)], [_by_class(sheet)], _idle(sheet), _rates(sheet), measured_lines(sheet),
+        [_ops(sheet)],
         _found(sheet), _doubts(sheet),
     )  # fmt: skip
     lines = [line for block in blocks if block for line in (*block, Text(""))]

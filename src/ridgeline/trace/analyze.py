@@ -9,9 +9,12 @@ from ridgeline.hardware.chip import Chip
 from ridgeline.trace.breakdown import ALL, Breakdown, breakdown, counted_rows
 from ridgeline.trace.chips import chip_of
 from ridgeline.trace.classes import Rules, classify, read_rules
+from ridgeline.trace.counters import read_counters
 from ridgeline.trace.findings import Facts, Finding, findings
+from ridgeline.trace.folder import tables_of
 from ridgeline.trace.idle import IdleCause, idle_causes
 from ridgeline.trace.launch import Launches, launches
+from ridgeline.trace.measured import Joined, join_counters
 from ridgeline.trace.read import read_timeline
 from ridgeline.trace.roofline import OpRate, op_rates
 from ridgeline.trace.source import Progress
@@ -30,6 +33,8 @@ class Analysis:
     rates: tuple[OpRate, ...]
     chip: Chip | None
     findings: tuple[Finding, ...]
+    measured: Joined = Joined()
+    """Kernels with counters, where there are any."""
 
 
 def analyze(
@@ -37,11 +42,15 @@ def analyze(
     policy: str = ALL,
     chip: str | None = None,
     classes: Path | None = None,
+    counters: Path | str | None = None,
+    unit: str | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
     """Analyse traces: files, folders of ranks, or one timeline that is already there.
 
     ``chip`` names the chip of the roofline where the trace does not say it; ``classes`` is a file of further classes.
+    ``counters`` is a file of counters for each kernel, see `counters.py`; ``unit`` is that of the times, see
+    `read_timeline`.
 
     >>> from ridgeline.trace import Span
     >>> a = Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_s=0, duration_s=2e-6)
@@ -53,12 +62,14 @@ def analyze(
     rules = read_rules(classes)
     lines = [trace for trace in traces if isinstance(trace, Timeline)]
     files = [trace for trace in traces if not isinstance(trace, Timeline)]
-    line = classify(lines[0], rules) if lines else read_timeline(*files, rules=rules, progress=progress)
+    line = classify(lines[0], rules) if lines else read_timeline(*files, rules=rules, unit=unit, progress=progress)
     parts = breakdown(line, rules, policy)
     counted = counted_rows(line, policy)
     found = chip_of(line.about, chip)
     idle = idle_causes(line, rules, counted)
     rates = op_rates(line, counted, found)
+    tables = [Path(counters)] if counters is not None else tables_of([Path(file) for file in files])
+    told = [one for table in tables for one in read_counters(table)]
     facts = Facts(line=line, counted=counted, rules=rules, parts=parts, idle=idle, rates=rates, chip=found)
     return Analysis(
         timeline=line,
@@ -69,4 +80,5 @@ def analyze(
         rates=rates,
         chip=found,
         findings=findings(facts),
+        measured=join_counters(line, counted, told),
     )

@@ -87,15 +87,23 @@ def join(parts: Sequence[Part]) -> Timeline:
 
 
 def ranks_of(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
-    """A rank for every part: what it says, else the number in its file's name, else the first that is free."""
+    """A rank for every part: what it says, else the number in its file's name, else the first that is free.
+
+    A part with ranks of its own keeps them, counted from the first number that no part before it has.
+    """
     taken: dict[int, str] = {}
     doubts: list[str] = []
     found: list[int] = []
     for part in parts:
         source = next(iter(part.about.sources), "")
+        if part.tables.ranks:
+            base = 0 if len(parts) == 1 else max(taken, default=-1) + 1
+            taken.update({base + own: source for own in part.tables.ranks})
+            found.append(base)
+            continue
         named = re.search(r"rank[-_]?(\d{1,7})", source, re.IGNORECASE)
         wanted = part.rank if part.rank is not None else int(named[1]) if named and len(parts) > 1 else None
-        free = next(rank for rank in range(len(parts) + 1) if rank not in taken)
+        free = next(rank for rank in range(len(taken) + 1) if rank not in taken)
         if wanted in taken:
             doubts.append(f"{source} and {taken[wanted]} both say rank {wanted}; {source} is shown as rank {free}")
         rank = free if wanted is None or wanted in taken else wanted
@@ -108,11 +116,16 @@ def _named(part: Part, rank: int, count: int) -> Part:
     """The part with the rank in front of its process names, unless it has ranks of its own and is alone."""
     if part.tables.ranks and count == 1:
         return part
-    names = {process: f"rank {rank} {process}" for process in part.tables.processes}
+    own = part.tables.ranks or (0,) * len(part.tables.processes)
+    names = {
+        process: f"rank {rank + shift} {process}" for process, shift in zip(part.tables.processes, own, strict=True)
+    }
     return replace(
         part,
         tables=replace(part.tables, processes=tuple(names.values())),
-        counters=tuple(replace(one, process=f"rank {rank} {one.process}") for one in part.counters),
+        counters=tuple(
+            replace(one, process=names.get(one.process, f"rank {rank} {one.process}")) for one in part.counters
+        ),
     )
 
 
@@ -124,7 +137,7 @@ def _joined(parts: Sequence[Part], ranks: Sequence[int]) -> tuple[Tables, dict[s
     owner: dict[str, int] = {}
     for part, rank in zip(parts, ranks, strict=True):
         for place, process in enumerate(part.tables.processes):
-            owner.setdefault(process, part.tables.ranks[place] if part.tables.ranks and len(parts) == 1 else rank)
+            owner.setdefault(process, rank + part.tables.ranks[place] if part.tables.ranks else rank)
         for column, table in joint.items():
             texts: tuple[str, ...] = getattr(part.tables, plural[column])
             moved = np.array([table.setdefault(text, len(table)) for text in texts], np.int32)
@@ -188,6 +201,15 @@ def _details(parts: Sequence[Part]) -> Detail:
         shapes=tuple(shapes),
         collective=_side([(one.collective, *more) for one, *more in zip(details, offsets, group_codes, strict=True)]),
         collectives=tuple(groups),
+        after=_edges([(one.after, row) for one, row in zip(details, offsets, strict=True)]),
+    )
+
+
+def _edges(tables: Iterable[tuple[Sparse, int]]) -> Sparse:
+    """Dependencies of all parts: both ends are rows, so both are shifted."""
+    pairs = [(table.rows.astype(np.int64) + offset, table.values + offset) for table, offset in tables]
+    return Sparse(
+        rows=_stacked([rows for rows, _ in pairs], np.int32), values=_stacked([values for _, values in pairs], np.int64)
     )
 
 

@@ -95,6 +95,9 @@ class Detail:
     shapes: tuple[Shape, ...] = ()
     collective: Sparse = field(default_factory=Sparse)
     collectives: tuple[Collective, ...] = ()
+    after: Sparse = field(default_factory=Sparse)
+    """Dependencies a trace records: the value is the row that had to end before this one began. A row stands here once
+    for each of them, so the rows ascend but repeat, and `Sparse.at` does not apply."""
 
     def moved(self, place: NDArray[Any]) -> Detail:
         """The same details after rows were put in another order, see `Sparse.moved`."""
@@ -104,7 +107,17 @@ class Detail:
             shapes=self.shapes,
             collective=self.collective.moved(place),
             collectives=self.collectives,
+            after=_edges_moved(self.after, place),
         )
+
+
+def _edges_moved(edges: Sparse, place: NDArray[Any]) -> Sparse:
+    """Dependencies after rows moved: both ends move, and an edge of which either end is gone is gone."""
+    if not len(edges):
+        return edges
+    target = place[edges.values]
+    kept = target >= 0
+    return Sparse(rows=edges.rows[kept], values=target[kept].astype(np.int64)).moved(place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

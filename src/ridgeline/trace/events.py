@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.trace.times import needs_decimals
+from ridgeline.trace.times import NANOS, needs_decimals
 
 NOTHING = msgspec.Raw()
 SAMPLE = 64  # spans of a batch whose times are looked at to choose the way of reading numbers
@@ -26,6 +26,7 @@ class Args(msgspec.Struct, gc=False):
 
     correlation: Any = None
     correlation_id: Any = None
+    connection_id: Any = None
     bytes: Any = None
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
     types: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
@@ -37,6 +38,7 @@ class Args(msgspec.Struct, gc=False):
     group_size: Any = msgspec.field(name="Group size", default=None)
     group: Any = msgspec.field(name="Process Group Name", default=None)
     ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    hlo_category: Any = None
     name: Any = None
     labels: Any = None
     value: Any = None
@@ -83,22 +85,31 @@ class _Loose(msgspec.Struct, gc=False):
     args: Any = None
 
 
+class _Times(msgspec.Struct, gc=False):
+    ts: Decimal | None = None
+    dur: Decimal | None = None
+
+
 _fast = msgspec.json.Decoder(list[Event])
 _exact = msgspec.json.Decoder(list[DecimalEvent])
 _one = msgspec.json.Decoder(_Loose)
+_one_exact = msgspec.json.Decoder(_Times)
+_NUMBERS = (int, float, str, Decimal)
+FINE = 1e9  # a float beyond this may have lost digits that a unit of seconds needs
 
 
 class Decode:
     """Decodes batches; once a time is seen that needs decimals, all further batches are read with decimals."""
 
-    def __init__(self) -> None:
-        self._decimals = False
+    def __init__(self, nanos: int = 0) -> None:
+        self._decimals, self._nanos = False, nanos or NANOS
 
     def __call__(self, raw: bytes) -> list[Any]:
         if self._decimals:
             return _exact.decode(raw)
         events = _fast.decode(raw)
-        if needs_decimals(list(islice((event.ts for event in events if event.ts is not None), SAMPLE))):
+        times = list(islice((event.ts for event in events if event.ts is not None), SAMPLE))
+        if needs_decimals(times, self._nanos):
             self._decimals = True
             return _exact.decode(raw)
         return events
@@ -109,16 +120,24 @@ def decode_one(raw: bytes) -> Any:
     loose = _one.decode(raw)
     if not isinstance(loose.ph, str):
         raise ValueError("not an event")
+    if isinstance(loose.ts, float) and abs(loose.ts) > FINE and not loose.ts.is_integer():
+        exact = _one_exact.decode(raw)
+        loose.ts, loose.dur = exact.ts, exact.dur
+    times: dict[str, Any] = {key: _time(getattr(loose, key)) for key in ("ts", "dur")}
     return Event(
         ph=loose.ph,
         cat=_text(loose.cat),
         name=_text(loose.name),
         pid=_text_or_int(loose.pid),
         tid=_text_or_int(loose.tid),
-        ts=loose.ts if isinstance(loose.ts, (int, float, str)) else None,
-        dur=loose.dur if isinstance(loose.dur, (int, float, str)) else None,
+        **times,
         args=_loose_args(loose.args),
     )
+
+
+def _time(value: Any) -> Any:
+    """A time of whatever type can be one; a decimal where a float would have lost digits."""
+    return value if isinstance(value, _NUMBERS) else None
 
 
 def _text(value: Any) -> str:

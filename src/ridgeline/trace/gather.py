@@ -49,7 +49,7 @@ class Side:
 class Gathered:
     """What the batches of one file held. Codes of `track` and `category` are into the tables of the same name."""
 
-    def __init__(self) -> None:
+    def __init__(self, nanos: int = 0) -> None:
         self.names, self.tracks, self.categories = Interned(), Interned(), Interned()
         self.processes: dict[int | str, str] = {}
         self.labels: dict[int | str, str] = {}
@@ -64,7 +64,9 @@ class Gathered:
         self._open: dict[Track, list[Event]] = {}
         self._keep_concrete: dict[str, bool] = {}
         self.count = 0
-        self.nanos = 0
+        self.nanos = nanos
+        """Nanoseconds in the unit of the times: given, or found with the first spans."""
+        self._xla = False
 
     @property
     def full(self) -> bool:
@@ -87,11 +89,22 @@ class Gathered:
         self.nanos = self.nanos or unit_of(times[:64])
         columns["start"].append(nanoseconds(times, self.nanos))
         columns["duration"].append(nanoseconds([event.dur for event in spans], self.nanos))
-        columns["name"].append(np.array([names[event.name] for event in spans], np.int32))
+        columns["name"].append(
+            np.array(self._xla_names(spans) if self._xla else [names[e.name] for e in spans], np.int32)
+        )
         columns["track"].append(np.array([tracks[event.pid, event.tid] for event in spans], np.int32))
         columns["category"].append(np.array([categories[event.cat] for event in spans], np.int16))
         columns["correlation"].append(self._arguments(spans))
         self.count += len(spans)
+
+    def _xla_names(self, spans: Sequence[Event]) -> list[int]:
+        """Names of XLA's ops with their category behind them where the name does not say it: most are just fusions."""
+        names, found = self.names, []
+        for event in spans:
+            category = event.args.hlo_category if event.args is not None else None
+            told = isinstance(category, str) and 0 < len(category) < 60 and category not in event.name
+            found.append(names[f"{event.name} [{category}]" if told else event.name])
+        return found
 
     def _arguments(self, spans: Sequence[Event]) -> NDArray[np.int64]:
         correlation = [0] * len(spans)
@@ -105,6 +118,8 @@ class Gathered:
                 correlation[place] = link if type(link) is int and 0 < link < LARGEST else _whole(link)
             elif args.correlation_id is not None:
                 correlation[place] = _whole(args.correlation_id)
+            elif args.connection_id is not None:
+                correlation[place] = _whole(args.connection_id)
             if args.bytes is not None:
                 self._sizes.add(row + place, _whole(args.bytes))
             if args.dims is not NOTHING:
@@ -144,11 +159,12 @@ class Gathered:
         if begun is None:
             self.dropped["ends without a begin"] += 1
             return
-        start, end = (int(value) for value in nanoseconds([begun.ts, event.ts], NANOS))
+        nanos = self.nanos or NANOS
+        start, end = (int(value) for value in nanoseconds([begun.ts, event.ts], nanos))
         if start == MISSING or end == MISSING:
             self.dropped["spans without a readable time"] += 1
             return
-        begun.ph, begun.dur = "X", (end - start) / NANOS
+        begun.ph, begun.dur = "X", (end - start) / nanos
         spans.append(begun)
 
     def _metadata(self, event: Event) -> None:
@@ -157,6 +173,7 @@ class Gathered:
             return
         if event.name == "process_name" and isinstance(args.name, str):
             self.processes[event.pid] = args.name
+            self._xla = self._xla or args.name.startswith("/device:")
         elif event.name == "process_labels" and isinstance(args.labels, str):
             self.labels[event.pid] = args.labels
         elif event.name == "thread_name" and isinstance(args.name, str):

@@ -19,14 +19,16 @@ from numpy.typing import NDArray
 
 from ridgeline.trace.build import Changes, Part
 from ridgeline.trace.detail import About
+from ridgeline.trace.dialect import KINETO, XLA, XLA_LIMIT, dialect_of
 from ridgeline.trace.events import Decode, decode_one
 from ridgeline.trace.gather import MOST_SPANS, Gathered
 from ridgeline.trace.json_stream import UNREADABLE, Batch, Fate, JsonStream, NotJson
 from ridgeline.trace.source import Source, refuse
-from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MARKER, NOT_WORK, Tables
-from ridgeline.trace.times import MISSING
+from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MARKER, NOT_WORK, RUNTIME, Tables
+from ridgeline.trace.times import MISSING, NANOS
+from ridgeline.trace.units import LAUNCH, doubt_unit
 
-FORMAT = "Kineto JSON"
+FORMAT = KINETO
 OWN = "ridgeline"  # the member by which a trace says that Ridgeline wrote it
 KINDS = Path(__file__).parent / "kinds.toml"
 FACTS = (
@@ -52,8 +54,8 @@ def recognises(head: bytes) -> bool:
 
 def read(source: Source) -> Part:
     """One file as columns; an `InputError` when it holds no trace at all."""
-    gathered, facts = Gathered(), dict[str, Any]()
-    stream = JsonStream(source.chunks(), Decode(), decode_one)
+    gathered, facts = Gathered(source.nanos), dict[str, Any]()
+    stream = JsonStream(source.chunks(), Decode(source.nanos), decode_one)
     cut = False
     try:
         for item in stream:
@@ -103,19 +105,22 @@ class _Finish:
         self.source, self.gathered, self.facts = source, gathered, facts
         self.warnings: list[str] = []
         self.own = isinstance(facts.get(OWN), Mapping)
+        self.dialect = dialect_of(gathered)
 
     def part(self, fate: Fate, cut: bool) -> Part:
         gathered = self.gathered
         start, duration = gathered.column("start"), gathered.column("duration")
         kept = self._readable(start, duration)
-        track, category = gathered.column("track"), gathered.column("category")
+        track, category, name = (gathered.column(column) for column in ("track", "category", "name"))
         tracks = list(gathered.tracks)
-        kind_table, kind = self._kinds(track, category, tracks)
+        kind_table, kind = self._kinds(track, category, name, tracks)
+        name = self._named_steps(name, track, tracks)
         kept &= kind >= 0
         gathered.dropped["spans of the profiler itself"] += int((kind < 0).sum())
         place = np.where(kept, np.cumsum(kept) - 1, -1)
         start, duration, track, kind = start[kept], duration[kept], track[kept], kind[kept]
-        self._doubt_unit(duration, kind, kind_table)
+        name = name[kept]
+        self._doubt_unit(duration, kind, name, kind_table)
         process, stream, tables = self._tables(track, kind, tracks, kind_table)
         detail = gathered.detail(place)
         self._tell(fate, cut)
@@ -127,7 +132,7 @@ class _Finish:
             duration_ns=duration,
             process=process,
             stream=stream,
-            name=gathered.column("name")[kept],
+            name=name,
             kind=kind.astype(np.int32),
             correlation=gathered.column("correlation")[kept],
             tables=tables,
@@ -146,8 +151,17 @@ class _Finish:
         dropped["spans of negative duration"] += int((timed & lasting & ~forward).sum())
         return np.asarray(timed & lasting & forward)
 
+    def _named_steps(self, name: NDArray[np.int32], track: NDArray[np.int32], tracks: list[Any]) -> NDArray[np.int32]:
+        """The names, with the word step before those that are only a step's number."""
+        if not self.dialect.steps:
+            return name
+        names = self.gathered.names
+        moved = np.array([names[f"step {text}"] if text.isdecimal() else names[text] for text in list(names)], np.int32)
+        steps = np.array([one in self.dialect.steps for one in tracks], np.bool_)[track]
+        return np.where(steps, moved[name], name).astype(np.int32)
+
     def _kinds(
-        self, track: NDArray[np.int32], category: NDArray[np.int16], tracks: list[Any]
+        self, track: NDArray[np.int32], category: NDArray[np.int16], name: NDArray[np.int32], tracks: list[Any]
     ) -> tuple[tuple[str, ...], NDArray[np.int32]]:
         """Kind of every span: by category, else by the label of its process; -1 for the profiler's own spans."""
         words = [word.lower() for word in self.gathered.categories]
@@ -164,12 +178,13 @@ class _Finish:
             device = np.array([self._is_device(pid) for pid, _ in tracks])[track]
             noise = np.array([self.gathered.processes.get(pid, "").lower() in _NOISE for pid, _ in tracks])[track]
             kind[open_] = np.where(noise, -1, np.where(device, table.index(KERNEL), table.index(HOST)))[open_]
+            open_ &= ~noise & ~np.array([one in self.dialect.kinds for one in tracks], np.bool_)[track]
             self._name_open(words, category[open_], device[open_])
         annotation = kind == table.index(ANNOTATION)
         if annotation.any():
             device = np.array([self._is_device(pid) for pid, _ in tracks])[track]
             kind[annotation & device] = table.index(MARKER)
-        return tuple(table), kind
+        return tuple(table), self.dialect.applied(kind, track, name, self.gathered, table)
 
     def _name_open(self, words: list[str], category: NDArray[np.int16], device: NDArray[np.bool_]) -> None:
         for code in np.unique(category).tolist():
@@ -198,10 +213,11 @@ class _Finish:
         for place in np.unique(track).tolist():
             pid, tid = tracks[place]
             thread = self.gathered.threads.get((pid, tid), "").strip()
+            pid = self.dialect.chips.get(pid, pid)
             if self.own:
                 name, thread = self.gathered.processes.get(pid, str(pid)), thread or str(tid)
             else:
-                name = f"chip {pid}" if pid in chips else f"host {pid}"
+                name = self.dialect.names.get(pid) or (f"chip {pid}" if pid in chips else f"host {pid}")
                 thread = thread or (f"stream {tid}" if pid in chips else f"thread {tid}")
             process[place] = processes.setdefault(name[:200], len(processes))
             stream[place] = streams.setdefault(thread[:200], len(streams))
@@ -210,7 +226,7 @@ class _Finish:
             streams=tuple(streams),
             names=tuple(self.gathered.names),
             kinds=kind_table,
-            ranks=self._own_ranks(len(processes)),
+            ranks=self._own_ranks(len(processes)) or self.dialect.ranks(processes),
         )
         return process[track], stream[track], tables
 
@@ -222,18 +238,20 @@ class _Finish:
         good = isinstance(told, list) and all(type(rank) is int and 0 <= rank < 2**30 for rank in told)
         return tuple(told) if good and len(told) == count else tuple(range(count))
 
-    def _doubt_unit(self, duration: NDArray[np.int64], kind: NDArray[np.int32], table: tuple[str, ...]) -> None:
-        """Say so when times can hardly be microseconds."""
+    def _doubt_unit(
+        self, duration: NDArray[np.int64], kind: NDArray[np.int32], name: NDArray[np.int32], table: tuple[str, ...]
+    ) -> None:
+        """Say so when times can hardly be in the unit they are read in."""
+        if self.source.nanos or self.own:
+            return
         if self.gathered.nanos == 1:
             self.warnings.append("times are nanoseconds since 1970, not microseconds: they are read as such")
         work = np.array([word not in NOT_WORK for word in table])[kind]
-        typical = float(np.median(duration[work])) if work.any() else 0.0
-        if typical > 1e10:
-            self.warnings.append(
-                f"half of the device's spans last longer than {typical / 1e9:.3g} s: are its times microseconds?"
-            )
-        elif work.sum() > 20 and not self.own and float(duration[work].max()) < 100:
-            self.warnings.append("no span of the device lasts 0.1 us: are its times microseconds?")
+        launching = np.array([bool(LAUNCH.search(text)) for text in self.gathered.names], np.bool_)
+        calls = (kind == table.index(RUNTIME)) & launching[name]
+        doubt = doubt_unit(duration[work], duration[calls], self.gathered.nanos or NANOS)
+        if doubt:
+            self.warnings.append(doubt)
 
     def _base(self) -> int:
         base = self.facts.get("baseTimeNanoseconds")
@@ -271,6 +289,8 @@ class _Finish:
             self.warnings.append(
                 f"{fate.mended:,} events hold text that is no JSON (nan, inf, stray characters); read anyway"
             )
+        if self.dialect.format == XLA and count >= XLA_LIMIT:
+            self.warnings.append(f"XLA writes at most {XLA_LIMIT:,} events to this format: some are probably missing")
         for reason in ("spans without a readable time", "spans without a duration", "spans of negative duration"):
             if self.gathered.dropped[reason]:
                 self.warnings.append(f"{self.gathered.dropped[reason]:,} {reason} are left out")
@@ -281,7 +301,7 @@ class _Finish:
         counts = np.bincount(kind, minlength=len(table)).tolist()
         return About(
             sources=(self.source.name,),
-            format="Ridgeline" if self.own else FORMAT,
+            format="Ridgeline" if self.own else self.dialect.format,
             chips=_chips(self.facts.get("deviceProperties")),
             world_size=size if isinstance(size, int) and 0 <= size < 2**30 else 0,
             kept={word: count for word, count in zip(table, counts, strict=True) if count},

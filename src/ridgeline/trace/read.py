@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ridgeline.core.errors import InputError, Problem
-from ridgeline.trace import kineto
+from ridgeline.core.errors import InputError
+from ridgeline.trace import ascend, chakra, kineto, nsys
 from ridgeline.trace.build import Part, join
 from ridgeline.trace.classes import Rules, classify
+from ridgeline.trace.folder import Found, files_of
 from ridgeline.trace.source import Progress, Source, refuse
 from ridgeline.trace.timeline import Timeline
-
-SUFFIXES = (".json", ".json.gz", ".gz", ".pt.trace.json")
-MOST_FILES = 4096
+from ridgeline.trace.units import WORDS, nanos_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,21 +23,31 @@ class Reader:
     name: str
     recognises: Callable[[bytes], bool]
     read: Callable[[Source], Part]
+    any_unit: bool = True
+    """Whether its times may be in another unit than its format says."""
 
 
-READERS: tuple[Reader, ...] = (Reader(name=kineto.FORMAT, recognises=kineto.recognises, read=kineto.read),)
+READERS: tuple[Reader, ...] = (
+    Reader(name=kineto.FORMAT, recognises=kineto.recognises, read=kineto.read),
+    Reader(name=nsys.FORMAT, recognises=nsys.recognises, read=nsys.read, any_unit=False),
+    Reader(name=ascend.FORMAT, recognises=ascend.recognises, read=ascend.read),
+    Reader(name=chakra.FORMAT, recognises=chakra.recognises, read=chakra.read),
+)
 """All formats, in the order they are tried."""
 
 
-def read_timeline(*paths: Path | str, rules: Rules | None = None, progress: Progress | None = None) -> Timeline:
+def read_timeline(
+    *paths: Path | str, rules: Rules | None = None, unit: str | None = None, progress: Progress | None = None
+) -> Timeline:
     """The timeline of one file, of several, or of all traces in a folder; every span classified.
 
     A file of a folder that is no trace is passed over with a warning; a file that was named must be one.
 
+    ``unit`` is the unit of the times, s, ms, us or ns, where a file does not keep to the one of its format.
     ``progress`` is called with the bytes read so far and the bytes of all files.
     """
-    files = list(_files([Path(path) for path in paths]))
-    total = sum(_size(path) for path, _ in files)
+    files, nanos = files_of([Path(path) for path in paths]), nanos_of(unit)
+    total = sum(_size(one.path) for one in files)
     done = 0
 
     def tell(count: int) -> None:
@@ -48,16 +57,30 @@ def read_timeline(*paths: Path | str, rules: Rules | None = None, progress: Prog
             progress(done, total)
 
     parts, passed_over = [], list[InputError]()
-    for path, found in files:
+    for one in files:
         try:
-            parts.append(_read(Source(path, tell)))
+            parts.append(_placed(_read(Source(one.path, tell, nanos)), one))
         except InputError as wrong:
-            if not found:
+            if one.named:
                 raise
             passed_over.append(wrong)
     if not parts:
         raise passed_over[0]
     return classify(_told(join(parts), passed_over), rules)
+
+
+def _placed(part: Part, found: Found) -> Part:
+    """The part with what its folder says: its rank, the table of kernels beside it."""
+    if found.label:
+        part = replace(part, about=replace(part.about, sources=(found.label,)))
+    if found.rank is not None and part.rank is None:
+        part = replace(part, rank=found.rank)
+    if found.beside is None:
+        return part
+    try:
+        return ascend.attached(part, Source(found.beside))
+    except InputError as wrong:
+        return replace(part, about=replace(part.about, warnings=(*part.about.warnings, f"not read: {wrong}")))
 
 
 def _told(line: Timeline, passed_over: Sequence[InputError]) -> Timeline:
@@ -72,7 +95,8 @@ def _read(source: Source) -> Part:
     head = source.head()
     for reader in READERS:
         if reader.recognises(head):
-            return reader.read(source)
+            part = reader.read(source)
+            return part if not source.nanos else _forced(part, source.nanos, reader)
     known = ", ".join(reader.name for reader in READERS)
     if not head:
         given = f"a file of which nothing can be read: {source.damage}" if source.damage else "an empty file"
@@ -82,22 +106,10 @@ def _read(source: Source) -> Part:
     )
 
 
-def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
-    """Every file, and whether it was found in a folder rather than named."""
-    if not paths:
-        raise InputError(Problem(path="", given="no file", expected="at least one trace file or folder"))
-    for path in paths:
-        if not path.exists():
-            raise refuse(path, "no such file", "a trace file or a folder of them", "check the path")
-        if not path.is_dir():
-            yield path, False
-            continue
-        inside = sorted(entry for entry in path.iterdir() if entry.is_file() and entry.name.endswith(SUFFIXES))
-        if not inside:
-            raise refuse(path, "a folder without traces", f"files named *{', *'.join(SUFFIXES[:2])}", "name the files")
-        if len(inside) > MOST_FILES:
-            raise refuse(path, f"{len(inside)} files", f"at most {MOST_FILES}", "name the files of some ranks")
-        yield from ((entry, True) for entry in inside)
+def _forced(part: Part, nanos: int, reader: Reader) -> Part:
+    """The part with a word about the unit that was asked for."""
+    said = f"times are read as {WORDS[nanos]}, as asked" if reader.any_unit else f"{reader.name} has nanoseconds only"
+    return replace(part, about=replace(part.about, warnings=(*part.about.warnings, said)))
 
 
 def _size(path: Path) -> int:

@@ -7,8 +7,11 @@ can be kept.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
@@ -16,6 +19,7 @@ from ridgeline.core.units import BINARY
 
 CHUNK = int(4 * BINARY["Mi"])  # bytes handed on at a time
 PIECE = int(256 * BINARY["Ki"])  # compressed bytes inflated at a time: what damage can cost is less
+MOST_UNPACKED = int(64 * BINARY["Gi"])  # bytes of a temporary file
 MOST_RATIO = 200  # inflated bytes per compressed byte
 SMALL = int(64 * BINARY["Mi"])  # inflated bytes below which the ratio does not matter
 GZIP = b"\x1f\x8b"
@@ -27,8 +31,10 @@ Progress = Callable[[int, int], None]
 class Source:
     """One file as chunks. ``damage`` says after the last chunk why the stream ended early, empty when it did not."""
 
-    def __init__(self, path: Path, tell: Callable[[int], None] | None = None) -> None:
+    def __init__(self, path: Path, tell: Callable[[int], None] | None = None, nanos: int = 0) -> None:
         self.path, self.damage = path, ""
+        self.nanos = nanos
+        """Nanoseconds in the unit of the file's times, when the user said so; 0 to find out."""
         self._tell = tell
 
     @property
@@ -51,6 +57,37 @@ class Source:
                 stream.seek(0)
                 raw = self._raw(iter(lambda: stream.read(min(size, CHUNK)), b""))
                 yield from self._inflated(raw, size) if magic == GZIP else raw
+        except OSError as wrong:
+            raise refuse(self.path, wrong.strerror or "unreadable", "a readable file", "check the path") from None
+
+    @contextmanager
+    def unpacked(self) -> Iterator[Path]:
+        """The file, or a temporary copy of it inflated, for what must be read out of order; removed afterwards."""
+        if not self._packed():
+            if self._tell is not None:
+                self._tell(self.path.stat().st_size)
+            yield self.path
+            return
+        with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
+            copy = Path(folder) / "unpacked"
+            room = min(MOST_UNPACKED, shutil.disk_usage(folder).free // 2)
+            written = 0
+            with copy.open("wb") as stream:
+                for chunk in self.chunks():
+                    written += len(chunk)
+                    if written > room:
+                        raise refuse(
+                            self.path, f"a file that inflates to more than {room:,} bytes",
+                            "one that fits in half of the free space of the temporary folder",
+                            "decompress it on a larger disk and name that file, or set TMPDIR",
+                        )  # fmt: skip
+                    stream.write(chunk)
+            yield copy
+
+    def _packed(self) -> bool:
+        try:
+            with self.path.open("rb") as stream:
+                return stream.read(2) == GZIP
         except OSError as wrong:
             raise refuse(self.path, wrong.strerror or "unreadable", "a readable file", "check the path") from None
 

@@ -2,7 +2,8 @@
 
 Host spans belong to the step whose annotation (`ProfilerStep#7`, `step 7`) they start in. Work belongs to the step of
 the call that launched it, wherever the device ran it; unlinked work to the step whose mark on its device covers it.
-Without such annotations a step ends where an optimizer's annotation ends. Without those either, no span has a step.
+Annotations named `step`, `iteration` or `train_step` without a number are counted from 0, in the order they start.
+Without either a step ends where an optimizer's annotation ends. Without those either, no span has a step.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ridgeline.trace.timeline import ANNOTATION, MARKER, NOT_WORK, Codes, Timeli
 NUMBERED = re.compile(
     r"^(?:ProfilerStep|(?:train(?:ing)?[ _])?(?:step|iteration|iter))[ _#:=]{0,2}(\d{1,9})$", re.IGNORECASE
 )
+PLAIN = re.compile(r"^(?:train(?:ing)?[ _-]?)?(?:step|iteration|iter)$", re.IGNORECASE)
 OPTIMIZER = re.compile(r"^Optimizer\.step#")
 TAIL = 0.2  # of a step: what follows the last optimizer and is shorter than this still belongs to it
 
@@ -48,12 +50,13 @@ def mark_steps(line: Timeline) -> Timeline:
     for one in sorted(set(line.tables.ranks)):
         own = rank == one
         windows = _windows(line, own & line.of_kind(ANNOTATION))
-        if windows is None:
-            continue
-        rows = np.flatnonzero(own & host)
-        step[rows] = windows.at(line.start_ns[rows])
-        rows = np.flatnonzero(own & work & (line.launch >= 0))
-        step[rows] = step[line.launch[rows]]
+        if windows is not None:
+            rows = np.flatnonzero(own & host)
+            step[rows] = windows.at(line.start_ns[rows])
+    rows = np.flatnonzero(work & (line.launch >= 0))
+    step[rows] = step[line.launch[rows]]
+    for one in sorted(set(line.tables.ranks)):
+        own = rank == one
         for process in np.unique(line.process[own]).tolist():
             _by_marks(line, step, own & (line.process == process))
     return replace(line, step=step)
@@ -76,6 +79,9 @@ def _windows(line: Timeline, chosen: NDArray[np.bool_], *, optimizers: bool = Tr
         start, end = line.start_ns[marked], line.end_ns[marked]
         number = np.array([numbers[code] for code in line.name[marked].tolist()], np.int64)
         return Windows(start=start, end=end, number=number)
+    plain = rows[np.isin(line.name[rows], [code for code, _ in _matching(line, rows, PLAIN)])]
+    if len(plain) > 1:
+        return Windows(start=line.start_ns[plain], end=line.end_ns[plain], number=np.arange(len(plain)))
     ends = [code for code, _ in _matching(line, rows, OPTIMIZER)] if optimizers else []
     marked = rows[np.isin(line.name[rows], ends)]
     if not len(marked):

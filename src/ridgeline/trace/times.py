@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 NANOS = 1000  # in the unit of a trace, the microsecond
-EXACT = float(2**43)  # microseconds below which a float's fraction is good to the nanosecond
+EXACT = float(2**53)  # nanoseconds below which a float in any unit is good to the nanosecond
 LARGEST = 2**62  # nanoseconds: anything beyond is no time
 MISSING = np.iinfo(np.int64).min
 """What stands for a time that cannot be read."""
@@ -58,13 +58,13 @@ def _exactly(value: Any, nanos: int) -> int:
         return int(MISSING)
 
 
-def needs_decimals(values: Sequence[Any]) -> bool:
-    """Whether floats among these are too large to hold nanoseconds.
+def needs_decimals(values: Sequence[Any], nanos: int = NANOS) -> bool:
+    """Whether floats among these are too large to hold nanoseconds; ``nanos`` is their unit.
 
     >>> needs_decimals([1704161511420306.5]), needs_decimals([4458676522709.059]), needs_decimals([1704161511420306])
     (True, False, False)
     """
-    return any(isinstance(value, float) and abs(value) >= EXACT and not value.is_integer() for value in values)
+    return any(isinstance(value, float) and abs(value) >= EXACT / nanos and not value.is_integer() for value in values)
 
 
 def unit_of(values: Sequence[Any]) -> int:
@@ -73,5 +73,6 @@ def unit_of(values: Sequence[Any]) -> int:
     >>> unit_of([1704161511420306491]), unit_of([1704161511420306.5])
     (1, 1000)
     """
-    numbers = [abs(float(value)) for value in values if isinstance(value, (int, float)) and abs(value) < 2**63]
+    known: list[Any] = [value for value in values if isinstance(value, (int, float, Decimal))]
+    numbers = [abs(float(value)) for value in known if abs(value) < 2**63]
     return 1 if numbers and sorted(numbers)[len(numbers) // 2] > LARGEST // 40 else NANOS

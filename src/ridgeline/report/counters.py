@@ -1,0 +1,115 @@
+"""Turn counters of kernels into a sheet, alone or beside an analysis, and into a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ridgeline.core.units import DECIMAL, format_quantity
+from ridgeline.report.draw import clean
+from ridgeline.report.sheets import Sheet
+from ridgeline.trace import ascend
+from ridgeline.trace.counters import FORMAT, KernelCounters, read_counters
+from ridgeline.trace.measured import Joined
+from ridgeline.trace.source import Source
+
+SHOWN = 12  # rows of a table beside an analysis
+ALL = 60  # rows of a table alone
+LISTED = 200
+HEADS = ("time", "launches", "compute", "memory", "DRAM", "", "", "warps", "kernel")
+
+
+def counters_sheet(path: Path) -> Sheet:
+    """What a file of counters says, without a timeline."""
+    kernels = read_counters(path)
+    told = ascend.FORMAT if ascend.recognises(Source(path).head()) else FORMAT
+    return {
+        "kind": "kernel-counters",
+        "sources": [path.name],
+        "format": told,
+        "launches": sum(one.launches for one in kernels),
+        "kernel_counters": [_counters(one) for one in kernels[:LISTED]],
+        "names": len(kernels),
+    }
+
+
+def measured_sheet(found: Joined) -> Sheet:
+    """Counters beside an analysis: kernels of the timeline, and names that are not in it."""
+    if not found.kernels and not found.absent:
+        return {}
+    return {
+        "kernel_counters": [
+            _counters(one.counters)
+            | {"class": one.class_, "spans": one.spans, "total_us": one.total_ns / 1e3, "span_ids": list(one.rows)}
+            for one in found.kernels[:LISTED]
+        ],
+        "counters_not_in_trace": [one.name for one in found.absent[:LISTED]],
+    }
+
+
+def _counters(one: KernelCounters) -> Sheet:
+    return {
+        "name": one.name,
+        "launches": one.launches,
+        "duration_us": one.duration_ns / 1e3,
+        "compute_share": one.compute,
+        "memory_share": one.memory,
+        "dram_share": one.dram,
+        "occupancy": one.occupancy,
+        "gbytes_per_s": None if one.bytes_per_s is None else one.bytes_per_s / DECIMAL["G"],
+        "tflops_per_s": None if one.flops_per_s is None else one.flops_per_s / DECIMAL["T"],
+        "registers": one.registers,
+        "launch": one.launch,
+    }
+
+
+def draw_counters(sheet: Sheet, console: Console) -> None:
+    """Print the table of counters without a timeline."""
+    title = f"{sheet['sources'][0]}  {sheet['format']}: {sheet['launches']:,} launches of {sheet['names']:,} kernels"
+    note = "counters of kernels, no timeline: pass the trace too, ridgeline analyze TRACE --counters FILE"
+    console.print(
+        Group(Text.assemble(clean(title), style="bold"), Text(note, style="dim"), Text(""), _table(sheet, ALL))
+    )
+
+
+def measured_lines(sheet: Sheet) -> list[RenderableType]:
+    """Lines of a page: measured kernels, and what was measured but is not in the trace."""
+    if "kernel_counters" not in sheet:
+        return []
+    lines: list[RenderableType] = []
+    if sheet["kernel_counters"]:
+        lines += [Text("measured by counters, as shares of the peak", style="dim"), _table(sheet, SHOWN)]
+    absent = sheet["counters_not_in_trace"]
+    if absent:
+        names = ", ".join(name[:60] for name in absent[:6]) + (" …" if len(absent) > 6 else "")
+        lines.append(
+            Text.assemble((f"{len(absent)} kernels with counters are not in the trace: ", "dim"), clean(names))
+        )
+    return lines
+
+
+def _table(sheet: Sheet, most: int) -> Table:
+    table = Table(box=None, show_header=True, pad_edge=False, header_style="dim")
+    for head in HEADS:
+        table.add_column(head, justify="left" if head == "kernel" else "right", no_wrap=head != "kernel")
+    for one in sheet["kernel_counters"][:most]:
+        name = clean(one["name"])
+        name.truncate(72, overflow="ellipsis")
+        total = one.get("total_us", one["duration_us"] * one["launches"])
+        table.add_row(
+            format_quantity(total * 1e-6, "s", 4) if total else "0 s", f"{one.get('spans', one['launches']):,}",
+            _share(one["compute_share"]), _share(one["memory_share"]), _share(one["dram_share"]),
+            _rate(one["gbytes_per_s"], "GB/s"), _rate(one["tflops_per_s"], "TFLOP/s"), _share(one["occupancy"]), name,
+        )  # fmt: skip
+    return table
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def _rate(value: float | None, unit: str) -> str:
+    return "" if value is None else f"{value:,.1f} {unit}" if value < 100 else f"{value:,.0f} {unit}"
