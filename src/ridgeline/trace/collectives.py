@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from ridgeline.trace.classes import COMMUNICATION, Rules
 from ridgeline.trace.timeline import Mask, Timeline
 
+PREDICTED = ("predicted", "Ridgeline")  # one process a stage: nothing in it meets
 Longs = NDArray[np.int64]
 PAIRWISE = re.compile(r"send|recv|permute|p2p", re.IGNORECASE)
 WORD = re.compile(
@@ -74,7 +75,7 @@ def meetings(line: Timeline, rules: Rules, counted: Mask) -> Meetings:
     """Collectives matched across the ranks of a timeline; none for a single rank or a prediction."""
     rows = communication_rows(line, rules, counted)
     rank = line.rank
-    if len(np.unique(rank[rows])) < 2 or not line.about.sources:
+    if len(np.unique(rank[rows])) < 2 or line.about.format in PREDICTED:
         return Meetings()
     rows = rows[~is_pairwise(line, rows)]
     by_key: dict[tuple[str, str], dict[int, list[int]]] = {}

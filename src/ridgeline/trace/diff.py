@@ -28,7 +28,7 @@ from ridgeline.trace.breakdown import ALL
 from ridgeline.trace.classes import COMMUNICATION, COPY, GROUPS, WAITING, Rules, built_in
 from ridgeline.trace.idle import CAUSES as IDLE
 from ridgeline.trace.ledger import Ledger, ledger
-from ridgeline.trace.phases import NO_LAYER, PHASES
+from ridgeline.trace.phases import NO_LAYER, PHASES, predicted
 from ridgeline.trace.timeline import Timeline
 
 SLOWER, DIFFERENT, OVERLAP, GAPS, COPIES, IMBALANCE, OTHER = CAUSES = (
@@ -174,12 +174,6 @@ def diff_timelines(
     )
 
 
-def predicted(line: Timeline) -> bool:
-    """Whether a timeline was drawn by the simulator."""
-    kinds = ("forward", "exposed", "waiting", "optimizer")
-    return not line.about.sources and any(kind.startswith(kinds) for kind in line.kinds)
-
-
 def _side(one: Ledger, label: str) -> Side:
     return Side(
         label=label, predicted=predicted(one.line), steps=max(1, len(one.steps)), chips=one.chips, step_ns=one.step_ns
@@ -275,8 +269,8 @@ def _items(before: Entry | None, after: Entry | None, by_name: bool) -> Iterator
 
 def _split(before: Entry | None, after: Entry | None, by_name: bool) -> tuple[float, float, float]:
     """Slower calls, other calls, less hidden: the three terms of this module's head."""
-    dA, xA = (before.duration_ns - before.late_ns, before.own_ns - before.late_ns) if before else (0.0, 0.0)
-    dB, xB = (after.duration_ns - after.late_ns, after.own_ns - after.late_ns) if after else (0.0, 0.0)
+    dA, xA = (before.duration_ns, before.own_ns - before.late_ns) if before else (0.0, 0.0)
+    dB, xB = (after.duration_ns, after.own_ns - after.late_ns) if after else (0.0, 0.0)
     shown_a = xA / dA if dA > 0 else xB / dB if dB > 0 else 1.0
     whole = xB - xA
     body = shown_a * (dB - dA)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.collectives import Meetings
+from ridgeline.trace.collectives import PREDICTED, Meetings
 from ridgeline.trace.idle import WAITS
 from ridgeline.trace.timeline import HOST, MEMCPY, RUNTIME, Timeline
 
@@ -383,7 +383,7 @@ def meeting_edges(points: Points, given: Meetings) -> tuple[Longs, list[Edges]]:
 def send_edges(points: Points) -> Iterator[Edges]:
     """A predicted send ends before the step it feeds begins: `F3 to stage 1` and the first work of F3 on stage 1."""
     line = points.line
-    if line.about.sources or not len(points.work):
+    if line.about.format not in PREDICTED or not len(points.work):
         return
     names = {code: found for code, name in enumerate(line.names) if (found := TO_STAGE.match(name))}
     sends = points.work[np.isin(line.name[points.work], list(names))]

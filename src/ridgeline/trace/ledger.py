@@ -35,8 +35,9 @@ class Ledger:
     rows: NDArray[np.intp]
     own_ns: Longs
     late_ns: Longs
-    """Of the own time of communication: until the last rank arrived; 0 where one rank is all there is."""
+    """Of the own time of communication: what would not show had nobody been late; 0 where one rank is all there is."""
     duration_ns: Longs
+    """Without the waiting for the last rank."""
     group: NDArray[np.int8]
     """Into `classes.GROUPS`."""
     phase: NDArray[np.int8]
@@ -92,7 +93,7 @@ def ledger(line: Timeline, rules: Rules, policy: str = ALL) -> Ledger:
         rows=rows,
         own_ns=own,
         late_ns=late,
-        duration_ns=line.end_ns[rows] - line.start_ns[rows],
+        duration_ns=line.end_ns[rows] - arrival,
         group=group,
         phase=phase,
         layer=layers(line, rows, phase),
@@ -111,8 +112,7 @@ def _arrivals(line: Timeline, met: Meetings, rows: NDArray[np.intp]) -> Longs:
         parts = list(one.rows)
         shift = np.array([met.shift.get(rank, 0) for rank in one.ranks])
         at[parts] = int((line.start_ns[parts] - shift).max()) + shift
-    found: Longs = at[rows]
-    return found
+    return np.clip(at[rows], line.start_ns[rows], line.end_ns[rows])
 
 
 def _own(line: Timeline, rows: NDArray[np.intp], group: NDArray[np.int8], arrival: Longs) -> tuple[Longs, Longs]:
@@ -128,7 +128,7 @@ def _own(line: Timeline, rows: NDArray[np.intp], group: NDArray[np.int8], arriva
         begin = np.minimum(np.maximum(start, reach), np.maximum(end, start))
         begin = np.minimum(begin, end)
         own[chosen] = end - begin - covered(above, begin, end)
-        until = np.clip(arrival[chosen], begin, end)
-        late[chosen] = until - begin - covered(above, begin, until)
+        prompt = np.maximum(begin, end - (arrival[chosen] - start))  # where it would have ended
+        late[chosen] = end - prompt - covered(above, prompt, end)
         above = union(above, cover(start, end))
     return own, late

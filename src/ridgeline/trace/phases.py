@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.intervals import cover, covered
-from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Mask, Timeline
+from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, Mask, Timeline
 
 PHASES = ("forward", "backward", "optimizer", "other")
 FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
@@ -37,10 +37,16 @@ NO_LAYER = -1
 Bytes = NDArray[np.int8]
 
 
+def predicted(line: Timeline) -> bool:
+    """Whether the simulator drew a timeline, also when it was written to a file and read again."""
+    drawn = any(kind.startswith(("exposed", "waiting", "optimizer", "overlapped")) for kind in line.kinds)
+    return drawn and line.about.format in ("predicted", "Ridgeline")
+
+
 def phases(line: Timeline, rows: NDArray[np.intp]) -> Bytes:
     """Phase of each of these rows of work, as a code into `PHASES`."""
     found = np.full(len(rows), OTHER, np.int8)
-    if not line.about.sources and not line.of_kind(RUNTIME, HOST).any():
+    if predicted(line):
         return _predicted(line, rows)
     at = np.where(line.launch[rows] >= 0, line.launch[rows], rows if not line.is_work.any() else -1)
     known = at >= 0
@@ -64,7 +70,7 @@ def phases_at(line: Timeline, rank: int, times: NDArray[np.int64]) -> Bytes:
         rows = np.flatnonzero(np.isin(line.name, codes) & line.of_kind(HOST, ANNOTATION, PYTHON) & (line.rank == rank))
         if len(rows):
             found[covered(cover(line.start_ns[rows], line.end_ns[rows]), times, times + 1) > 0] = phase
-    if line.about.sources:
+    if not predicted(line):
         return found
     steps = np.flatnonzero(line.of_kind(ANNOTATION) & (line.rank == rank))
     words = np.array([_action(name) for name in line.names] or [OTHER], np.int8)
@@ -129,7 +135,7 @@ def _inside(line: Timeline, rows: NDArray[np.integer], pattern: re.Pattern[str])
 def layers(line: Timeline, rows: NDArray[np.intp], phase: Bytes) -> NDArray[np.int32]:
     """Layer of each of these rows of work, counted from the input; -1 where it cannot be told."""
     found = _by_modules(line, rows)
-    if not line.about.sources:
+    if predicted(line):
         numbers = [int(match[1]) if (match := DRAWN.match(name)) else NO_LAYER for name in line.names]
         found = np.array(numbers or [NO_LAYER], np.int32)[line.name[rows]]
     if (found >= 0).any():
