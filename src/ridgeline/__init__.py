@@ -18,6 +18,8 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     import_run                                 a run's configuration -> Imported: settings that `scenario` takes
     read_timeline                              trace files -> Timeline, whatever wrote them
     analyze                                    traces -> Analysis: where the time went, under a stated policy
+    diff                                       two traces or scenarios -> Diff: causes that sum to the difference
+    explain                                    Scenario, trace -> Explanation: what accounts for the gap
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from ridgeline.calibrate.compare import diff
+    from ridgeline.calibrate.explain import explain
     from ridgeline.calibrate.validate import validate
     from ridgeline.export.verbs import export, import_run
     from ridgeline.hardware.load import CHIPS, SYSTEMS, chip, system
@@ -71,6 +75,8 @@ _HOMES = {
     "Impossible": "ridgeline.sim.prediction",
     "Prediction": "ridgeline.sim.prediction",
     "validate": "ridgeline.calibrate.validate",
+    "diff": "ridgeline.calibrate.compare",
+    "explain": "ridgeline.calibrate.explain",
     "import_run": "ridgeline.export.verbs",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read",
@@ -90,7 +96,9 @@ __all__ = [
     "analyze",
     "check",
     "chip",
+    "diff",
     "engine",
+    "explain",
     "export",
     "find_plan",
     "import_run",

@@ -1,4 +1,4 @@
-"""Turn `ridgeline analyze` into a call of the library.
+"""Turn `ridgeline analyze`, `diff` and `explain` into calls of the library.
 
 0  done        2  the input cannot be used
 """
@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ridgeline.trace.analyze import Analysis
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a page for people.")]
 
 
 def register(app: typer.Typer) -> None:
     """Give the command line the verbs of this module."""
     app.command()(analyze)
+    app.command()(diff)
+    app.command()(explain)
 
 
 def analyze(
@@ -49,11 +56,17 @@ def analyze(
     html_spans: Annotated[
         int, typer.Option(metavar="N", help="Spans that report keeps one by one; the shortest beyond are merged.")
     ] = 400_000,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a page for people.")] = False,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--what-if",
+            metavar="QUESTION",
+            help='Replay with a change: "matmul x2", "overlap nccl", "no launch gaps", "fuse norm"; may be repeated.',
+        ),
+    ] = None,
+    json: Json = False,
 ) -> None:
     """Read traces: where the time went, why chips idled, how near ops are to the roofline, and what to change first."""
-    from rich.console import Console
-
     from ridgeline.report.analyze import analysis_sheet, draw_analysis
     from ridgeline.report.counters import counters_sheet, draw_counters
 
@@ -61,15 +74,16 @@ def analyze(
     if alone:
         sheet = counters_sheet(traces[0])
     else:
-        found = _analysed(traces, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit)
+        found = _analysed(
+            traces, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or []
+        )
         if html is not None:
             _write(found, html, html_spans)
         sheet = analysis_sheet(found)
     if json:
         typer.echo(codec.dumps(sheet, indent=2, ensure_ascii=False, allow_nan=False))
         return
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160)
-    (draw_counters if alone else draw_analysis)(sheet, console)
+    (draw_counters if alone else draw_analysis)(sheet, _console())
 
 
 def _write(found: Analysis, path: Path, spans: int) -> None:
@@ -87,6 +101,71 @@ def _only_counters(traces: list[Path]) -> bool:
     from ridgeline.trace.source import Source
 
     return len(traces) == 1 and traces[0].is_file() and recognises(Source(traces[0]).head())
+
+
+Policy = Annotated[
+    str, typer.Option(help="all: every kernel and copy; linked: only those whose launch is in the trace.")
+]
+Classes = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="TOML with further classes of kernels, tried before the own ones."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
+]
+
+
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="A", help="A trace, a folder of ranks, or a scenario file.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="The same; its step is compared with A's.")],
+    policy: Policy = "all",
+    classes: Classes = None,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Compare two traces, two predictions, or one of each: why B's step differs from A's, in causes that sum to it."""
+    from ridgeline.calibrate.compare import diff as library
+    from ridgeline.report.diff import diff_sheet, draw_diff
+
+    sheet = diff_sheet(library(before, after, policy=policy, classes=classes, settings=settings or ()))
+    if json:
+        typer.echo(codec.dumps(sheet, indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    draw_diff(sheet, _console())
+
+
+def explain(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file in TOML, JSON or YAML.")],
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="A trace of it, or a folder of ranks.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the residuals to this CSV file.")
+    ] = None,
+    policy: Policy = "all",
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Predict a scenario and compare it with a trace: what accounts for the gap, and should model or machine change."""
+    from ridgeline.calibrate.explain import explain as library
+    from ridgeline.calibrate.explain import write_residuals
+    from ridgeline.report.explain import draw_explanation, explanation_sheet
+
+    found = library(scenario, *traces, policy=policy, settings=settings or ())
+    if output is not None:
+        write_residuals(found, output)
+    sheet = explanation_sheet(found)
+    if json:
+        typer.echo(codec.dumps(sheet, indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    draw_explanation(sheet, _console())
+    if output is not None:
+        typer.echo(f"{output}: {len(found.parts)} residuals")
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160)
 
 
 def _analysed(traces: list[Path], **choices: Any) -> Analysis:

@@ -8,7 +8,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.core.units import DECIMAL, format_quantity
+from ridgeline.core.units import DECIMAL
+from ridgeline.report.causes import causes_sheet, memory_lines, path_lines, rank_lines, time, what_if_lines
 from ridgeline.report.counters import measured_lines, measured_sheet
 from ridgeline.report.draw import clean
 from ridgeline.report.sheets import Sheet
@@ -45,6 +46,7 @@ def analysis_sheet(found: Analysis) -> Sheet:
         "top_ops": [_name(one) for one in parts.names[:OPS]],
         "idle_causes": [_cause(one, parts) for one in found.idle],
         "findings": [_finding(one) for one in found.findings],
+        **causes_sheet(found),
         "op_rates": [_rate(one) for one in found.rates[:RATES]],
         **measured_sheet(found.measured),
         "launches": [_launches(one) for one in found.launches],
@@ -187,10 +189,10 @@ def draw_analysis(sheet: Sheet, console: Console) -> None:
 
 def page(sheet: Sheet) -> RenderableType:
     """What was read, where the time went, in which classes and ops, why the chip idled, and what to do."""
+    depend = path_lines(sheet) + rank_lines(sheet) + memory_lines(sheet)
     blocks = (
-        [*_headline(sheet)], [_split(sheet)], [_by_class(sheet)], _idle(sheet), _rates(sheet), measured_lines(sheet),
-        [_ops(sheet)],
-        _found(sheet), _doubts(sheet),
+        [*_headline(sheet)], [_split(sheet)], [_by_class(sheet)], _idle(sheet), depend, _rates(sheet),
+        measured_lines(sheet), [_ops(sheet)], _found(sheet), what_if_lines(sheet), _doubts(sheet),
     )  # fmt: skip
     lines = [line for block in blocks if block for line in (*block, Text(""))]
     return Group(*lines[:-1])
@@ -202,11 +204,6 @@ def _headline(sheet: Sheet) -> list[RenderableType]:
     names = ", ".join(sheet["sources"][:3]) or "a timeline"
     title = Text.assemble(clean(names), f"  {who}", f"  {sheet['chip_name'] or ''}", style="bold")
     return [title, Text.assemble(("counted ", "dim"), clean(f"{sheet['policy']}: {sheet['policy_statement']}"))]
-
-
-def time(microseconds: float) -> str:
-    """A time of a trace in a readable unit."""
-    return format_quantity(microseconds * 1e-6, "s", 4) if microseconds else "0 s"
 
 
 def _grid(*justify: Any) -> Table:
@@ -303,7 +300,7 @@ def _found(sheet: Sheet) -> list[RenderableType]:
         lines.append(Text.assemble("      ", clean(one["action"]), (f"   see {clean(spans)}", "dim")))
     if not lines:
         return [Text("findings: nothing that costs more than 1% of the span", style="dim")]
-    return [Text("findings, by what they could gain at most", style="dim"), *lines]
+    return [Text("findings, by what they could gain", style="dim"), *lines]
 
 
 def _doubts(sheet: Sheet) -> list[RenderableType]:

@@ -131,7 +131,8 @@ def tasks_of(item: Pass) -> list[Task]:
     for name in ORDER:
         if name == "attention":
             add(comms.get("cp"), True, last)
-        made.append(Task("compute", name, name, item.compute[name], NOTHING, last))
+        kind = "per-kernel" if name == "kernel" else name  # a timeline's kernels are measured ones
+        made.append(Task("compute", name, kind, item.compute[name], NOTHING, last))
         last = (len(made) - 1,)
         if name == "attention":
             last = add(comms.get("cp"), False, last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,15 +11,22 @@ from ridgeline.trace.breakdown import ALL, Breakdown, breakdown, counted_rows
 from ridgeline.trace.chips import chip_of
 from ridgeline.trace.classes import Rules, classify, read_rules
 from ridgeline.trace.counters import read_counters
+from ridgeline.trace.critical import Critical, critical_path
 from ridgeline.trace.findings import Facts, Finding, findings
 from ridgeline.trace.folder import tables_of
+from ridgeline.trace.gains import LARGEST, Gains, sizes_of
+from ridgeline.trace.graph import graph_of
 from ridgeline.trace.idle import IdleCause, idle_causes
 from ridgeline.trace.launch import Launches, launches
 from ridgeline.trace.measured import Joined, join_counters
+from ridgeline.trace.memory import MemoryPeak, memory_peaks
+from ridgeline.trace.ranks import RankReport, rank_report
 from ridgeline.trace.read import read_timeline
 from ridgeline.trace.roofline import OpRate, op_rates
 from ridgeline.trace.source import Progress
 from ridgeline.trace.timeline import Timeline
+from ridgeline.trace.whatif import Answer
+from ridgeline.trace.whatif import what_if as answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,6 +41,11 @@ class Analysis:
     rates: tuple[OpRate, ...]
     chip: Chip | None
     findings: tuple[Finding, ...]
+    critical: Critical | None
+    """None where nothing counts, or the timeline is too large to follow every dependency unasked."""
+    ranks: RankReport
+    memory: tuple[MemoryPeak, ...]
+    what_if: tuple[Answer, ...]
     measured: Joined = Joined()
     """Kernels with counters, where there are any."""
 
@@ -44,6 +57,7 @@ def analyze(
     classes: Path | None = None,
     counters: Path | str | None = None,
     unit: str | None = None,
+    what_if: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Analysis:
     """Analyse traces: files, folders of ranks, or one timeline that is already there.
@@ -51,6 +65,7 @@ def analyze(
     ``chip`` names the chip of the roofline where the trace does not say it; ``classes`` is a file of further classes.
     ``counters`` is a file of counters for each kernel, see `counters.py`; ``unit`` is that of the times, see
     `read_timeline`.
+    ``what_if`` are questions that a replay answers: "matmul x2", "overlap nccl", "no launch gaps", "fuse elementwise".
 
     >>> from ridgeline.trace import Span
     >>> a = Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_s=0, duration_s=2e-6)
@@ -70,7 +85,10 @@ def analyze(
     rates = op_rates(line, counted, found)
     tables = [Path(counters)] if counters is not None else tables_of([Path(file) for file in files])
     told = [one for table in tables for one in read_counters(table)]
-    facts = Facts(line=line, counted=counted, rules=rules, parts=parts, idle=idle, rates=rates, chip=found)
+    graph = graph_of(line, rules, policy) if what_if or int(counted.sum()) < LARGEST // 4 else None
+    replayed = graph is not None and len(graph.at) <= LARGEST
+    gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if graph is not None and replayed else None
+    facts = Facts(line=line, counted=counted, rules=rules, parts=parts, idle=idle, rates=rates, chip=found, gains=gains)
     return Analysis(
         timeline=line,
         rules=rules,
@@ -81,4 +99,8 @@ def analyze(
         chip=found,
         findings=findings(facts),
         measured=join_counters(line, counted, told),
+        critical=critical_path(graph) if graph is not None else None,
+        ranks=rank_report(line, rules, counted, graph.meetings if graph is not None else None),
+        memory=memory_peaks(line),
+        what_if=answers(graph, rules, what_if, sizes_of(graph, found)) if graph is not None else (),
     )

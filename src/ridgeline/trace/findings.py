@@ -1,8 +1,8 @@
 """Turn an analysis into findings: what limits the time, the spans that prove it, what it would gain to change it.
 
     share of step     time of the finding / span, mean over chips
-    predicted gain    part of the span that would go, by the formula each rule states; an upper bound, because what the
-                      removed time hid may appear behind it
+    predicted gain    part of the span that would go: the timeline replayed with that one thing changed (`whatif`), and
+                      not more than the formula each rule states; without a replay, the formula, an upper bound
 
 Rules are small functions in one tuple; one that has nothing to say yields nothing.
 """
@@ -17,6 +17,7 @@ import numpy as np
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.breakdown import Breakdown, Row
 from ridgeline.trace.classes import COMMUNICATION, COMPUTE, COPY, Rules
+from ridgeline.trace.gains import Gains
 from ridgeline.trace.idle import IdleCause
 from ridgeline.trace.intervals import cover, overlap_length
 from ridgeline.trace.roofline import OpRate
@@ -62,6 +63,8 @@ class Facts:
     idle: tuple[IdleCause, ...]
     rates: tuple[OpRate, ...]
     chip: Chip | None
+    gains: Gains | None = None
+    """None where the timeline is too large to be replayed for each finding."""
 
     @property
     def span_ns(self) -> int:
@@ -118,6 +121,8 @@ def why_idle(facts: Facts) -> Iterator[Finding]:
             gaps = f"{cause.gaps:,} gaps, longest {cause.longest_ns / 1000:,.0f} us"
             what = f"idle, {cause.cause}: {cause.meaning} ({gaps})"
             gain = cause.idle_ns - REPLAY_GAP_NS * cause.gaps
+            if cause.cause == "host" and facts.gains is not None:
+                gain = min(gain, facts.gains.by("no launch gaps"))
             yield facts.finding(what, cause.rows, cause.idle_ns, gain, action)
 
 
@@ -132,9 +137,12 @@ def exposed_communication(facts: Facts) -> Iterator[Finding]:
     names = [one for one in facts.parts.names if facts.rules.group_of(one.class_) == COMMUNICATION]
     if exposed and names:
         rows = tuple(row for one in names for row in one.rows)
+        gain = min(exposed, room)
+        if facts.gains is not None:
+            gain = min(gain, facts.gains.by("overlap", COMMUNICATION))
         yield facts.finding(
             f"exposed communication: {exposed / total:.0%} of it is not under compute",
-            rows, exposed, min(exposed, room),
+            rows, exposed, gain,
             "overlap it: bucket and start reductions during backward, prefetch gathers, use a stream of its own",
         )  # fmt: skip
 
@@ -149,10 +157,14 @@ def slow_ops(facts: Facts) -> Iterator[Finding]:
         total = sum(rate.total_ns for rate in rates)
         roof = sum(rate.roof_ns or 0.0 for rate in rates)
         worst = max(rates, key=lambda rate: rate.total_ns - (rate.roof_ns or 0.0))
+        gain = total - roof / REACHABLE[bound]
+        if facts.gains is not None:
+            whole = next((one.total_ns for one in facts.parts.classes if one.id == class_), total)
+            gain = min(gain, facts.gains.faster(class_, whole / max(1.0, whole - gain)))
         yield facts.finding(
             f"{class_} at {roof / total:.0%} of the {bound} roof of {facts.chip.id if facts.chip else 'the chip'}; "
             f"most in {worst.op} {worst.operands[:60]}",
-            worst.rows, total, total - roof / REACHABLE[bound],
+            worst.rows, total, gain,
             "other shapes (multiples of the tile), another kernel or library, lower precision"
             if bound == "compute"
             else "fuse with its neighbours, keep layouts contiguous, larger blocks",
@@ -160,7 +172,7 @@ def slow_ops(facts: Facts) -> Iterator[Finding]:
 
 
 def fusible_chains(facts: Facts) -> Iterator[Finding]:
-    """Gain: kernels bound by memory that follow each other take as long as the longest of each chain."""
+    """Gain: each chain of kernels bound by memory becomes one launch and takes as long as its longest."""
     line = facts.line
     codes = [code for code, id in enumerate(line.classes) if id in FUSIBLE]
     lost = gain = count = 0
@@ -186,6 +198,7 @@ def fusible_chains(facts: Facts) -> Iterator[Finding]:
         best += list(zip((total - longest)[long_].tolist(), rows[firsts].tolist(), strict=True))
     rows_named = tuple(row for _, row in sorted(best, reverse=True)[:MOST])
     if count:
+        gain = gain if facts.gains is None else facts.gains.by("fuse", *FUSIBLE, longest=True)
         yield facts.finding(
             f"{count:,} chains of kernels bound by memory that follow each other",
             rows_named, lost, gain, "fuse them: torch.compile, or fused norms, activations, optimizers and losses",
@@ -205,7 +218,8 @@ def exposed_copies(facts: Facts) -> Iterator[Finding]:
     names = [one for one in facts.parts.names if facts.rules.group_of(one.class_) == COPY]
     if names:
         rows = tuple(row for one in names for row in one.rows)
-        yield facts.finding("copies with nothing beside them", rows, lost, lost, IDLE_ACTIONS["copy"])
+        gain = lost if facts.gains is None else min(lost, facts.gains.by("overlap", COPY))
+        yield facts.finding("copies with nothing beside them", rows, lost, gain, IDLE_ACTIONS["copy"])
 
 
 def uneven_ranks(facts: Facts) -> Iterator[Finding]:

@@ -77,7 +77,7 @@ def idle_causes(line: Timeline, rules: Rules, counted: Mask) -> tuple[IdleCause,
     lengths, causes, after = [], [], []
     for process in np.unique(line.process[counted]).tolist():
         rows = np.flatnonzero(counted & (line.process == process))
-        length, cause, ended = _of_chip(line, rules, rows)
+        length, cause, ended = gaps_of_chip(line, rules, rows)
         lengths.append(length)
         causes.append(cause)
         after.append(ended)
@@ -101,7 +101,7 @@ def idle_causes(line: Timeline, rules: Rules, counted: Mask) -> tuple[IdleCause,
 Longs = NDArray[np.int64]
 
 
-def _of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[Longs, Longs, NDArray[np.intp]]:
+def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[Longs, Longs, NDArray[np.intp]]:
     """Length and cause of every gap of a chip, and the row that ended it."""
     start, end = line.start_ns[rows], line.end_ns[rows]
     between = gaps(cover(start, end))

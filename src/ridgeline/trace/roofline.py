@@ -80,6 +80,22 @@ def op_rates(line: Timeline, counted: Mask, chip: Chip | None) -> tuple[OpRate, 
     )
 
 
+def bytes_bound_ns(line: Timeline, rows: NDArray[np.intp], chip: Chip | None) -> NDArray[np.int64]:
+    """What the bytes of each span's op need at full bandwidth, shared among the op's spans; 0 where unknown."""
+    found = np.zeros(len(rows), np.int64)
+    if chip is None or chip.hbm.bandwidth is None or not len(line.detail.shape) or not len(rows):
+        return found
+    linked = np.flatnonzero(line.launch[rows] >= 0)
+    op, code = _priced_ops(line, rows[linked])
+    known = np.flatnonzero(op >= 0)
+    _, inverse, counts = np.unique(op[known], return_inverse=True, return_counts=True)
+    for place, share in zip(known.tolist(), counts[inverse].tolist(), strict=True):
+        wanted = ask(line.names[int(line.name[op[place]])], line.detail.shapes[int(code[place])])
+        if wanted is not None:
+            found[linked[place]] = round(wanted.size_bytes / chip.hbm.bandwidth.value * DECIMAL["G"] / share)
+    return found
+
+
 def _groups(key: NDArray[np.int64]) -> list[NDArray[np.intp]]:
     order = np.argsort(key, kind="stable")
     cuts = np.flatnonzero(np.diff(key[order])) + 1

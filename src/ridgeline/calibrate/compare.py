@@ -1,0 +1,72 @@
+"""Turn two of anything that has a timeline into a Diff: trace files, folders of ranks, scenarios, timelines.
+
+A scenario is predicted first. This floor holds it because it is the lowest that may know both the simulator and traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ridgeline.core.errors import InputError
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario_file import read_scenario
+from ridgeline.sim.events import timeline
+from ridgeline.sim.prediction import Impossible
+from ridgeline.trace.breakdown import ALL
+from ridgeline.trace.classes import Rules, classify, read_rules
+from ridgeline.trace.diff import Diff, diff_timelines
+from ridgeline.trace.read import read_timeline
+from ridgeline.trace.timeline import Timeline
+
+SCENARIOS = (".toml", ".yaml", ".yml")
+Comparable = Path | str | Timeline | Scenario
+
+
+def diff(
+    before: Comparable,
+    after: Comparable,
+    *,
+    policy: str = ALL,
+    classes: Path | None = None,
+    settings: Sequence[str] = (),
+) -> Diff:
+    """Why a step of ``after`` takes longer than one of ``before``: causes that sum to the difference.
+
+    Either is a trace file or folder, a scenario file (TOML, YAML; it is predicted, with ``settings`` applied), or such
+    a thing already read.
+
+    >>> found = diff("examples/llama3-70b-64xh100.toml", "examples/llama3-70b-64xh100.toml", settings=["plan.tp=8"])
+    >>> found.delta_ns, len(found.causes)
+    (0.0, 0)
+    """
+    rules = read_rules(classes)
+    sides = [side_of(one, rules, settings) for one in (before, after)]
+    labels = (_label(before, "A"), _label(after, "B"))
+    return diff_timelines(sides[0], sides[1], rules, policy, labels)
+
+
+def side_of(what: Comparable, rules: Rules, settings: Sequence[str] = ()) -> Timeline:
+    """The classified timeline of one side."""
+    if isinstance(what, Timeline):
+        return classify(what, rules)
+    if isinstance(what, Scenario):
+        return predicted_timeline(what, rules)
+    path = Path(what)
+    if path.suffix.lower() in SCENARIOS and path.is_file():
+        return predicted_timeline(read_scenario(path, settings), rules)
+    return read_timeline(path, rules=rules)
+
+
+def predicted_timeline(scenario: Scenario, rules: Rules) -> Timeline:
+    """One predicted step, classified; an `InputError` with the reasons when there is none."""
+    drawn = timeline(scenario)
+    if isinstance(drawn, Impossible):
+        raise InputError(drawn.reasons)
+    return classify(drawn, rules)
+
+
+def _label(what: Comparable, otherwise: str) -> str:
+    if isinstance(what, Scenario):
+        return what.name or otherwise
+    return otherwise if isinstance(what, Timeline) else Path(what).name

@@ -1,0 +1,148 @@
+"""Turn a Diff into a sheet of facts, and the sheet into a page: what changed, by cause, phase, layer and class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from ridgeline.report.causes import grid, time
+from ridgeline.report.draw import clean
+from ridgeline.report.sheets import Sheet
+from ridgeline.trace.diff import Diff, Item, Place, Side
+
+NANO = 1000
+ITEMS = 40  # of a cause in a sheet
+SHOWN = 4  # of a cause on a page
+LEAST = 0.02  # of the whole difference: smaller items are not on the page
+WIDE = 24
+
+
+def diff_sheet(found: Diff) -> Sheet:
+    """Everything a diff says; times of one step and chip, in microseconds."""
+    return {
+        "kind": "diff",
+        "before": _side(found.before),
+        "after": _side(found.after),
+        "difference_us": found.delta_ns / NANO,
+        "matched_by": "kernel name" if found.by_name else "class",
+        "causes": [
+            {
+                "cause": one.cause,
+                "meaning": one.meaning,
+                "us": one.delta_ns / NANO,
+                "items": [_item(item) for item in one.items[:ITEMS]],
+                "more": max(0, len(one.items) - ITEMS),
+            }
+            for one in found.causes
+        ],
+        "phases": [_place(one) for one in found.phases],
+        "layers": [_place(one) for one in found.layers],
+        "classes": [_place(one) for one in found.classes],
+    }
+
+
+def _side(side: Side) -> Sheet:
+    return {
+        "label": side.label,
+        "predicted": side.predicted,
+        "steps": side.steps,
+        "chips": side.chips,
+        "step_us": side.step_ns / NANO,
+    }
+
+
+def _item(item: Item) -> Sheet:
+    return {
+        "phase": item.phase,
+        "class": item.class_,
+        "name": item.name,
+        "before_us": item.before_ns / NANO,
+        "after_us": item.after_ns / NANO,
+        "calls_before": item.calls_before,
+        "calls_after": item.calls_after,
+        "us": item.delta_ns / NANO,
+    }
+
+
+def _place(one: Place) -> Sheet:
+    return {"id": one.id, "before_us": one.before_ns / NANO, "after_us": one.after_ns / NANO, "us": one.delta_ns / NANO}
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def draw_diff(sheet: Sheet, console: Console) -> None:
+    """Print the page of a diff."""
+    console.print(page(sheet))
+
+
+def page(sheet: Sheet) -> RenderableType:
+    """The two steps, the causes of their difference with the largest items, and where it lies."""
+    blocks: list[list[RenderableType]] = [[*_head(sheet)], [*_causes(sheet)]]
+    blocks += [_places(sheet, key) for key in ("phases", "classes", "layers") if sheet[key]]
+    lines = [line for block in blocks if block for line in (*block, Text(""))]
+    return Group(*lines[:-1])
+
+
+def signed(microseconds: float) -> str:
+    """A difference with its sign."""
+    return ("+" if microseconds > 0 else "-" if microseconds < 0 else "") + time(abs(microseconds))
+
+
+def bar(share: float, longer: bool) -> Text:
+    """A bar of a share of the largest; red where it costs time, green where it saves some."""
+    eighths = max(1, round(min(abs(share), 1.0) * WIDE * 8)) if share else 0
+    return Text("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip(), style="red" if longer else "green")
+
+
+def _head(sheet: Sheet) -> list[RenderableType]:
+    table = grid("left", "left", "right", "left")
+    for mark, key in (("A", "before"), ("B", "after")):
+        one = sheet[key]
+        chips = f"{one['chips']} chips" if one["chips"] > 1 else "one chip"
+        what = "predicted" if one["predicted"] else f"mean of {one['steps']} step(s), {chips}"
+        table.add_row(mark, clean(one["label"]), time(one["step_us"]), Text(what, style="dim"))
+    share = sheet["difference_us"] / (sheet["before"]["step_us"] or 1.0)
+    table.add_row("", Text("B - A", style="bold"), Text(signed(sheet["difference_us"]), style="bold"), f"{share:+.1%}")
+    return [table]
+
+
+def _causes(sheet: Sheet) -> list[RenderableType]:
+    if not sheet["causes"]:
+        return [Text("no difference", style="dim")]
+    table = grid("left", "right", "left", "left")
+    largest = max(abs(one["us"]) for one in sheet["causes"]) or 1.0
+    whole = max(abs(sheet["difference_us"]), largest)
+    for one in sheet["causes"]:
+        if abs(one["us"]) < 0.0005:
+            continue
+        table.add_row(
+            Text(one["cause"], style="bold"), signed(one["us"]), bar(one["us"] / largest, one["us"] > 0),
+            Text(one["meaning"], style="dim"),
+        )  # fmt: skip
+        for item in [item for item in one["items"] if abs(item["us"]) >= LEAST * whole][:SHOWN]:
+            name = clean(item["name"])
+            name.truncate(70, overflow="ellipsis")
+            calls = f"{item['calls_before']:,.0f} → {item['calls_after']:,.0f}"
+            table.add_row(
+                Text(f"  {item['phase']}, {item['class']}", style="dim"), Text(signed(item["us"]), style="dim"),
+                Text(calls, style="dim"), Text.assemble(name, style="dim"),
+            )  # fmt: skip
+    match = f"causes, which sum to the difference; kernels matched by {sheet['matched_by']}"
+    return [Text(match, style="dim"), table]
+
+
+def _places(sheet: Sheet, key: str) -> list[RenderableType]:
+    rows: list[Any] = [one for one in sheet[key] if abs(one["us"]) >= 0.0005]
+    if not rows:
+        return []
+    table = grid("left", "right", "right", "right", "left")
+    largest = max(abs(one["us"]) for one in rows)
+    for one in rows[:40]:
+        table.add_row(
+            one["id"], time(one["before_us"]), time(one["after_us"]), signed(one["us"]),
+            bar(one["us"] / largest, one["us"] > 0),
+        )  # fmt: skip
+    return [Text(f"by {'class' if key == 'classes' else key.removesuffix('s')}", style="dim"), table]

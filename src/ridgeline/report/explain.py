@@ -1,0 +1,116 @@
+"""Turn an Explanation into a sheet of facts, and the sheet into a page: the gap in order, and who should change."""
+
+from __future__ import annotations
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from ridgeline.calibrate.explain import Explanation, GapPart
+from ridgeline.core.units import DECIMAL, format_quantity
+from ridgeline.report.causes import grid, time
+from ridgeline.report.diff import bar, diff_sheet, signed
+from ridgeline.report.draw import clean
+from ridgeline.report.sheets import Sheet
+
+NANO = 1000
+SHOWN = 14
+COLOURS = {"model": "cyan", "machine": "yellow", "unclear": "magenta", "nothing": "dim"}
+
+
+def explanation_sheet(found: Explanation) -> Sheet:
+    """Everything an explanation says; times of one step and chip, in microseconds."""
+    span = found.prediction.interval
+    return {
+        "kind": "explanation",
+        "scenario": found.scenario.name,
+        "model": found.scenario.model.id,
+        "system": found.scenario.system.name,
+        "engine": found.scenario.plan.engine,
+        "trace": list(found.analysis.timeline.about.sources),
+        "predicted_us": found.predicted_ns / NANO,
+        "measured_us": found.measured_ns / NANO,
+        "gap_us": found.gap_ns / NANO,
+        "residual": found.predicted_ns / found.measured_ns - 1 if found.measured_ns else None,
+        "interval_us": [span.low * DECIMAL["M"], span.high * DECIMAL["M"]],
+        "inside_interval": found.inside,
+        "parts": [_part(part) for part in found.parts],
+        "by_change": {change: gap / NANO for change, gap in found.by_change().items()},
+        "doubts": list(found.doubts),
+        "causes": diff_sheet(found.diff)["causes"],
+    }
+
+
+def _part(part: GapPart) -> Sheet:
+    return {
+        "phase": part.phase,
+        "class": part.class_,
+        "predicted_us": part.predicted_ns / NANO,
+        "measured_us": part.measured_ns / NANO,
+        "gap_us": part.gap_ns / NANO,
+        "share_of_gap": part.share,
+        "residual": part.residual,
+        "efficiency": part.efficiency,
+        "bound": part.bound,
+        "change": part.change,
+        "why": part.why,
+        "action": part.action,
+    }
+
+
+def draw_explanation(sheet: Sheet, console: Console) -> None:
+    """Print the page of an explanation."""
+    console.print(page(sheet))
+
+
+def page(sheet: Sheet) -> RenderableType:
+    """Predicted and measured, the gap in order, and what to change on which side."""
+    blocks = ([*_head(sheet)], [*_gap(sheet)], [*_todo(sheet)], _doubts(sheet))
+    lines = [line for block in blocks if block for line in (*block, Text(""))]
+    return Group(*lines[:-1])
+
+
+def _head(sheet: Sheet) -> list[RenderableType]:
+    low, high = sheet["interval_us"]
+    table = grid("left", "right", "left")
+    inside = "inside" if sheet["inside_interval"] else "outside"
+    span = f"{format_quantity(low * 1e-6, 's', 3)} to {format_quantity(high * 1e-6, 's', 3)}"
+    table.add_row("predicted", time(sheet["predicted_us"]), Text(f"{sheet['engine']}; {span}", style="dim"))
+    table.add_row("measured", time(sheet["measured_us"]), Text(f"{inside} the interval of the prediction", style="dim"))
+    residual = "" if sheet["residual"] is None else f"residual {sheet['residual']:+.1%}"
+    table.add_row(Text("gap", style="bold"), Text(signed(sheet["gap_us"]), style="bold"), residual)
+    title = f"{sheet['model']} on {sheet['system']}   {', '.join(sheet['trace'][:2])}"
+    return [Text.assemble(clean(title), style="bold"), table]
+
+
+def _gap(sheet: Sheet) -> list[RenderableType]:
+    table = grid("left", "left", "right", "right", "right", "left", "left", "left")
+    largest = max((abs(part["gap_us"]) for part in sheet["parts"]), default=1.0) or 1.0
+    for part in sheet["parts"][:SHOWN]:
+        if abs(part["gap_us"]) < 0.0005:
+            continue
+        table.add_row(
+            part["phase"], part["class"], time(part["predicted_us"]), time(part["measured_us"]),
+            signed(part["gap_us"]), bar(part["gap_us"] / largest / 2, part["gap_us"] > 0),
+            Text(part["change"], style=COLOURS[part["change"]]), Text(part["why"], style="dim"),
+        )  # fmt: skip
+    return [
+        Text("phase, class, predicted, measured, gap, what should change; gaps sum to the whole", style="dim"),
+        table,
+    ]
+
+
+def _todo(sheet: Sheet) -> list[RenderableType]:
+    parts = ", ".join(f"{change} {signed(gap)}" for change, gap in sheet["by_change"].items())
+    lines: list[RenderableType] = [Text.assemble(("of the gap ", "dim"), parts)]
+    seen: set[str] = set()
+    for part in sheet["parts"]:
+        if part["action"] and part["action"] not in seen:
+            seen.add(part["action"])
+            who = Text.assemble((f"  {part['change']} ", COLOURS[part["change"]]), clean(part["action"]))
+            lines.append(Text.assemble(who, (f"   ({part['phase']}, {part['class']} {signed(part['gap_us'])})", "dim")))
+    return lines
+
+
+def _doubts(sheet: Sheet) -> list[RenderableType]:
+    lines = [Text.assemble("  - ", clean(line)) for line in sheet["doubts"]]
+    return [Text("doubtful", style="yellow"), *lines] if lines else []

@@ -1,0 +1,192 @@
+"""Turn spans of work into the part of a training step they belong to: phase, and layer where it can be told.
+
+    predicted      by the action of the schedule that covers the span (F forward; B, I, W backward), by its kind
+    annotated      by the innermost annotation around its launch that names a phase: forward, backward, optimizer
+    optimizer      launched inside `Optimizer.step` or `zero_grad`
+    backward       launched from an autograd thread or inside an autograd node
+    forward        launched by the host otherwise
+    other          without a launch in the trace
+
+A layer is a repetition. Where modules are recorded (`nn.Module: Block_3`) they say it; else the kernels of a phase are
+searched for a period around attention kernels: the longest stretch that is the same before every one of them.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.trace.intervals import cover, covered
+from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, Mask, Timeline
+
+PHASES = ("forward", "backward", "optimizer", "other")
+FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
+NAMED = (
+    (OPTIMIZER, re.compile(r"^Optimizer\.(step|zero_grad)#|^\W*(optimizer([ _]step)?|zero_grad)\W*$", re.I)),
+    (BACKWARD, re.compile(r"^\W*backward( pass)?\W*$|^autograd::engine::evaluate_|CompiledFunctionBackward", re.I)),
+    (FORWARD, re.compile(r"^\W*forward( pass)?\W*$|\.forward$", re.I)),
+)
+AUTOGRAD = re.compile(r"autograd", re.IGNORECASE)
+MODULE = re.compile(r"nn\.Module: \w*?(?:Layer|Block|Decoder|Encoder)\w*_(\d+)$")
+DRAWN = re.compile(r"^layer (\d+) ")
+ACTION = re.compile(r"^(?P<phase>[FBIWfb])\d")
+NO_LAYER = -1
+
+Bytes = NDArray[np.int8]
+
+
+def predicted(line: Timeline) -> bool:
+    """Whether the simulator drew a timeline, also when it was written to a file and read again."""
+    drawn = any(kind.startswith(("exposed", "waiting", "optimizer", "overlapped")) for kind in line.kinds)
+    return drawn and line.about.format in ("predicted", "Ridgeline")
+
+
+def phases(line: Timeline, rows: NDArray[np.intp]) -> Bytes:
+    """Phase of each of these rows of work, as a code into `PHASES`."""
+    found = np.full(len(rows), OTHER, np.int8)
+    if predicted(line):
+        return _predicted(line, rows)
+    at = np.where(line.launch[rows] >= 0, line.launch[rows], rows if not line.is_work.any() else -1)
+    known = at >= 0
+    if not known.any():
+        return found
+    own = at[known]
+    code = np.full(len(own), FORWARD, np.int8)
+    threads = np.array([bool(AUTOGRAD.search(name)) for name in line.streams], np.bool_)
+    code[threads[line.stream[own]]] = BACKWARD
+    for phase, pattern in reversed(NAMED):  # what names an optimizer decides against what names backward
+        code[_inside(line, own, pattern)] = phase
+    found[known] = code
+    return found
+
+
+def phases_at(line: Timeline, rank: int, times: NDArray[np.int64]) -> Bytes:
+    """Phase of a rank's host at each instant: optimizer or backward where a span of that name is open, else forward."""
+    found = np.full(len(times), FORWARD, np.int8)
+    for phase, pattern in reversed(NAMED):
+        codes = [code for code, name in enumerate(line.names) if pattern.search(name[:200])]
+        rows = np.flatnonzero(np.isin(line.name, codes) & line.of_kind(HOST, ANNOTATION, PYTHON) & (line.rank == rank))
+        if len(rows):
+            found[covered(cover(line.start_ns[rows], line.end_ns[rows]), times, times + 1) > 0] = phase
+    if not predicted(line):
+        return found
+    steps = np.flatnonzero(line.of_kind(ANNOTATION) & (line.rank == rank))
+    words = np.array([_action(name) for name in line.names] or [OTHER], np.int8)
+    place = np.searchsorted(line.start_ns[steps], times, side="right") - 1
+    inside = (place >= 0) & (times <= line.end_ns[steps[np.maximum(place, 0)]]) if len(steps) else place < -1
+    return np.where(inside, words[line.name[steps[np.maximum(place, 0)]]] if len(steps) else OTHER, OTHER).astype(
+        np.int8
+    )
+
+
+def _predicted(line: Timeline, rows: NDArray[np.intp]) -> Bytes:
+    found = np.full(len(rows), OTHER, np.int8)
+    for code, prefix in ((FORWARD, "forward"), (BACKWARD, "backward"), (OPTIMIZER, "optimizer")):
+        kinds = np.array([kind.startswith(prefix) for kind in line.kinds], np.bool_)
+        found[kinds[line.kind[rows]]] = code
+    steps = np.flatnonzero(line.of_kind(ANNOTATION))
+    middle = line.start_ns[rows] + (line.end_ns[rows] - line.start_ns[rows]) // 2
+    for process in np.unique(line.process[rows]).tolist():
+        mine = steps[line.process[steps] == process]
+        own = np.flatnonzero((line.process[rows] == process) & (found == OTHER))
+        if not len(mine) or not len(own):
+            continue
+        place = np.searchsorted(line.start_ns[mine], middle[own], side="right") - 1
+        inside = (place >= 0) & (middle[own] <= line.end_ns[mine[np.maximum(place, 0)]])
+        words = np.array([_action(name) for name in line.names], np.int8)
+        found[own[inside]] = words[line.name[mine[place[inside]]]]
+    dp = np.array([name == "gradients" for name in line.names], np.bool_)[line.name[rows]]
+    weights = np.array([name == "weights" for name in line.names], np.bool_)[line.name[rows]]
+    found[dp & (found == OTHER)] = BACKWARD
+    found[weights & (found == OTHER)] = OPTIMIZER
+    return found
+
+
+def _action(name: str) -> int:
+    """Phase of an action of a schedule; of two that overlap, the first decides."""
+    found = ACTION.match(name.lstrip("("))
+    return OTHER if found is None else FORWARD if found["phase"] in "Ff" else BACKWARD
+
+
+def _inside(line: Timeline, rows: NDArray[np.integer], pattern: re.Pattern[str]) -> Mask:
+    """Which rows start inside a host span of that name on their own thread, or in an annotation of their rank."""
+    codes = [code for code, name in enumerate(line.names) if pattern.search(name[:200])]
+    named = np.flatnonzero(np.isin(line.name, codes) & line.of_kind(HOST, ANNOTATION, PYTHON))
+    found = np.zeros(len(rows), np.bool_)
+    if not len(named):
+        return found
+    count = max(1, len(line.streams))
+    track = line.process.astype(np.int64) * count + line.stream
+    start = line.start_ns[rows]
+    for one in np.unique(track[named]).tolist():
+        spans = named[track[named] == one]
+        annotated = line.of_kind(ANNOTATION)[spans]
+        for chosen, same in (
+            (spans[~annotated], track[rows] == one),
+            (spans[annotated], line.rank[rows] == line.rank[spans[0]]),
+        ):
+            if len(chosen):
+                found |= same & (covered(cover(line.start_ns[chosen], line.end_ns[chosen]), start, start + 1) > 0)
+    return found
+
+
+def layers(line: Timeline, rows: NDArray[np.intp], phase: Bytes) -> NDArray[np.int32]:
+    """Layer of each of these rows of work, counted from the input; -1 where it cannot be told."""
+    found = _by_modules(line, rows)
+    if predicted(line):
+        numbers = [int(match[1]) if (match := DRAWN.match(name)) else NO_LAYER for name in line.names]
+        found = np.array(numbers or [NO_LAYER], np.int32)[line.name[rows]]
+    if (found >= 0).any():
+        return found
+    step, process = line.step[rows], line.process[rows]
+    key = (process.astype(np.int64) * (int(step.max(initial=0)) + 2) + step + 1) * len(PHASES) + phase
+    for one in np.unique(key).tolist():
+        own = np.flatnonzero(key == one)
+        which = one % len(PHASES)
+        if which in (FORWARD, BACKWARD):
+            found[own] = _periodic(line, rows[own], backwards=which == BACKWARD)
+    return found
+
+
+def _by_modules(line: Timeline, rows: NDArray[np.intp]) -> NDArray[np.int32]:
+    found = np.full(len(rows), NO_LAYER, np.int32)
+    numbers = {code: int(match[1]) for code, name in enumerate(line.names) if (match := MODULE.search(name[:300]))}
+    spans = np.flatnonzero(np.isin(line.name, list(numbers)) & line.of_kind(PYTHON, ANNOTATION))
+    at = line.launch[rows]
+    known = np.flatnonzero(at >= 0)
+    if not len(spans) or not len(known):
+        return found
+    start, end = line.start_ns, line.end_ns
+    place = np.searchsorted(start[spans], start[at[known]], side="right") - 1
+    inside = (place >= 0) & (start[at[known]] < end[spans[np.maximum(place, 0)]])
+    found[known[inside]] = [numbers[int(code)] for code in line.name[spans[place[inside]]].tolist()]
+    return found
+
+
+def _periodic(line: Timeline, rows: NDArray[np.intp], *, backwards: bool) -> NDArray[np.int32]:
+    """Layers by repetition: the same names at the same distance around every attention kernel."""
+    found = np.full(len(rows), NO_LAYER, np.int32)
+    names = line.name[rows]
+    attention = np.flatnonzero(np.array([id == "attention" for id in line.classes], np.bool_)[line.class_[rows]])
+    if len(attention) < 2:
+        return found
+    anchors = attention[names[attention] == names[attention[0]]]
+    distance = np.diff(anchors)
+    if len(anchors) < 2 or not len(distance):
+        return found
+    period = int(np.bincount(distance).argmax())
+    regular = np.concatenate([[True], distance == period])
+    anchors = anchors[regular] if (regular.mean() > 0.6) else anchors[:0]
+    if len(anchors) < 2:
+        return found
+    back = 0
+    while back + 1 < period and anchors[0] - back - 1 >= 0:
+        if len(np.unique(names[anchors - back - 1])) > 1:
+            break
+        back += 1
+    for place, anchor in enumerate(anchors.tolist()):
+        layer = len(anchors) - 1 - place if backwards else place
+        found[max(0, anchor - back) : min(len(rows), anchor - back + period)] = layer
+    return found

@@ -1,0 +1,101 @@
+"""An explanation accounts for the whole gap, blames by stated rules, and offers residuals in a stated schema."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from traces import Recipe, make, write
+from typer.testing import CliRunner
+
+from ridgeline.calibrate.explain import COLUMNS, MACHINE, MODEL, Explanation, explain, write_residuals
+from ridgeline.cli.main import app
+from ridgeline.core.errors import InputError
+
+SCENARIO = """
+name = "one block"
+model = { base = "llama3.2-1b", layers = 4 }
+system = "1xh100-sxm"
+workload = { kind = "train", seq = 2048, global_batch = 1 }
+plan = { microbatch = 1, precision = "bf16", engine = "torch-eager" }
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "scenario.toml"
+    path.write_text(SCENARIO, encoding="utf-8")
+    return path
+
+
+def found(scenario: Path, recipe: Recipe) -> Explanation:
+    return explain(scenario, write(make(recipe), scenario.parent / "trace.json"))
+
+
+def test_parts_sum_to_the_gap(scenario: Path) -> None:
+    done = found(scenario, Recipe(layers=12, gap_us=300.0))
+    assert sum(part.gap_ns for part in done.parts) == pytest.approx(done.gap_ns, abs=1.0)
+    assert sum(done.by_change().values()) == pytest.approx(done.gap_ns, abs=1.0)
+    assert sum(part.predicted_ns for part in done.parts) == pytest.approx(done.predicted_ns, abs=1.0)
+    sizes = [abs(part.gap_ns) for part in done.parts]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_idle_is_the_machines(scenario: Path) -> None:
+    """24 layers, 23 gaps of 3 ms in two steps: the largest part, and no plan asks for it."""
+    first = found(scenario, Recipe(layers=12, gap_us=3000.0)).parts[0]
+    assert (first.class_, first.change) == ("idle, host", MACHINE)
+    assert first.measured_ns == pytest.approx(23 * 3_000_000 / 2)
+
+
+def test_work_that_is_faster_than_predicted_is_the_models(scenario: Path) -> None:
+    done = found(scenario, Recipe(matmul_us=1.0, layers=2))
+    (matmul,) = (part for part in done.parts if part.class_ == "matmul" and part.phase == "forward")
+    assert matmul.change == MODEL
+    assert matmul.residual is not None
+    assert matmul.residual > 0
+
+
+def test_slow_kernels_far_below_the_roof_are_the_machines(scenario: Path) -> None:
+    """34.4 GFLOP in 2 ms are 17 TFLOP/s of 989."""
+    done = found(scenario, Recipe(matmul_us=2000.0, layers=20))
+    (matmul,) = (part for part in done.parts if part.class_ == "matmul" and part.phase == "forward")
+    assert matmul.change == MACHINE
+    assert matmul.efficiency == pytest.approx(2 * 4096 * 4096 * 1024 / 989e12 / 2e-3, rel=0.01)
+
+
+def test_another_chip_is_a_doubt(scenario: Path) -> None:
+    done = found(scenario, Recipe(chip="NVIDIA A100-SXM4-80GB", world=4))
+    assert any("a100-80-sxm" in doubt for doubt in done.doubts)
+    assert any("4 ranks" in doubt for doubt in done.doubts)
+
+
+def test_residuals_have_the_stated_columns(scenario: Path, tmp_path: Path) -> None:
+    done = found(scenario, Recipe())
+    write_residuals(done, tmp_path / "residuals.csv")
+    with (tmp_path / "residuals.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == COLUMNS
+    assert len(rows) == len(done.parts)
+    assert sum(float(row["measured_s"]) for row in rows) == pytest.approx(done.measured_ns / 1e9, abs=1e-6)
+    for row in rows:
+        if row["residual"]:
+            assert float(row["residual"]) == pytest.approx(
+                float(row["predicted_s"]) / float(row["measured_s"]) - 1, abs=1e-3
+            )
+
+
+def test_the_command(scenario: Path, tmp_path: Path) -> None:
+    trace = write(make(Recipe()), tmp_path / "t.json")
+    done = CliRunner().invoke(app, ["explain", str(scenario), str(trace), "--json", "-o", str(tmp_path / "r.csv")])
+    sheet = json.loads(done.output)
+    assert sheet["gap_us"] == pytest.approx(sheet["measured_us"] - sheet["predicted_us"])
+    assert (tmp_path / "r.csv").exists()
+    assert CliRunner().invoke(app, ["explain", str(scenario), str(trace)]).exit_code == 0
+
+
+def test_no_trace_is_refused(scenario: Path) -> None:
+    with pytest.raises(InputError, match="trace"):
+        explain(scenario)
