@@ -19,7 +19,7 @@ from ridgeline.trace.source import Source, refuse
 from ridgeline.trace.table import first, number, rows_of
 
 FORMAT = "Nsight Compute CSV"
-MOST_LAUNCHES = 2_000_000
+MOST_NAMES = 100_000
 KEYS = ("ID", "Process ID", "Kernel Name")
 METRICS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType({
     "duration": (
@@ -96,11 +96,10 @@ def read_counters(path: Path | str) -> tuple[KernelCounters, ...]:
             source.path, "a file without counters of kernels", f"{FORMAT} or {ascend.FORMAT}",
             "write it with: ncu --csv --page raw -o, or ncu --import REPORT --csv --page raw",
         )  # fmt: skip
-    groups: dict[str, list[_Launch]] = {}
-    for count, one in enumerate(launches):
-        if count >= MOST_LAUNCHES:
-            break
-        groups.setdefault(one.name, []).append(one)
+    groups: dict[str, _Sum] = {}
+    for one in launches:
+        if one.name in groups or len(groups) < MOST_NAMES:
+            groups.setdefault(one.name, _Sum()).add(one)
     if not groups:
         raise refuse(
             source.path, "a table without kernels", FORMAT, source.damage or "did any kernel match the filter?"
@@ -117,27 +116,44 @@ class _Launch:
     """By the keys of `METRICS`, and flops; base units, shares as fractions."""
 
 
-def _together(name: str, launches: list[_Launch]) -> KernelCounters:
-    longest = max(launches, key=lambda one: one.values.get("duration", 0.0))
-    total = sum(one.values.get("duration", 0.0) for one in launches)
+class _Sum:
+    """Launches of one name, added up: each value weighted by the duration of its launch."""
 
-    def mean(key: str) -> float | None:
-        known = [(one.values[key], one.values.get("duration", 0.0) or 1.0) for one in launches if key in one.values]
-        return sum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else None
+    def __init__(self) -> None:
+        self.count, self.duration, self.longest = 0, 0.0, -1.0
+        self.shape, self.registers = "", 0.0
+        self.sums: dict[str, tuple[float, float]] = {}
 
-    registers = longest.values.get("registers")
+    def add(self, launch: _Launch) -> None:
+        duration = launch.values.get("duration", 0.0)
+        self.count += 1
+        self.duration += duration
+        if duration > self.longest:
+            self.longest, self.shape = duration, launch.shape
+            self.registers = launch.values.get("registers", 0.0)
+        weight = duration or 1.0
+        for key, value in launch.values.items():
+            total, weights = self.sums.get(key, (0.0, 0.0))
+            self.sums[key] = total + value * weight, weights + weight
+
+    def mean(self, key: str) -> float | None:
+        total, weights = self.sums.get(key, (0.0, 0.0))
+        return total / weights if weights > 0 else None
+
+
+def _together(name: str, found: _Sum) -> KernelCounters:
     return KernelCounters(
         name=name,
-        launches=len(launches),
-        duration_ns=total / len(launches),
-        compute=mean("compute"),
-        memory=mean("memory"),
-        dram=mean("dram"),
-        occupancy=mean("occupancy"),
-        bytes_per_s=mean("rate"),
-        flops_per_s=mean("flops"),
-        registers=None if registers is None else int(registers),
-        launch=longest.shape,
+        launches=found.count,
+        duration_ns=found.duration / found.count,
+        compute=found.mean("compute"),
+        memory=found.mean("memory"),
+        dram=found.mean("dram"),
+        occupancy=found.mean("occupancy"),
+        bytes_per_s=found.mean("rate"),
+        flops_per_s=found.mean("flops"),
+        registers=int(found.registers) if 0 < found.registers < 2**31 else None,
+        launch=found.shape,
     )
 
 

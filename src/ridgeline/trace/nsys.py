@@ -27,7 +27,7 @@ from ridgeline.trace.build import Part
 from ridgeline.trace.columns import Columns
 from ridgeline.trace.detail import About
 from ridgeline.trace.gather import Interned
-from ridgeline.trace.nsys_names import named
+from ridgeline.trace.nsys_names import BROKEN, named
 from ridgeline.trace.source import Source, refuse
 from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MEMCPY, MEMSET, OVERHEAD, RUNTIME, SYNC
 
@@ -86,7 +86,7 @@ def read(source: Source) -> Part:
         try:
             with closing(_opened(path)) as base:
                 return Export(source, base).part()
-        except sqlite3.Error as wrong:
+        except BROKEN as wrong:
             why = source.damage or str(wrong)
             raise refuse(
                 source.path, f"an SQLite database that cannot be read ({why})", FORMAT, "export or fetch it again"
@@ -153,7 +153,7 @@ class Export:
         """Read one table; where the file is damaged keep what came before and say so."""
         try:
             reading(*table)
-        except (sqlite3.Error, OverflowError) as wrong:
+        except BROKEN as wrong:
             self.broken = str(wrong)
             name = table[0].name if table else "NVTX_EVENTS"
             self.rows.warnings.append(f"{name} is damaged ({wrong}); the rows before that are kept")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ridgeline.trace.nsys import Export
 
 LONGEST = 4096  # characters of a name
+BROKEN = (sqlite3.Error, UnicodeError, OverflowError)
+"""What reading a damaged database raises; names of columns and messages about them may be no text at all."""
 NUMBER = 2**24  # a process's or thread's own number, within its global id
 _VERSION = re.compile(r"_v\d{3,6}$")  # of the interface of a runtime call: cudaLaunchKernel_v7000
 
@@ -96,7 +98,7 @@ def _pairs(export: Export, table: str, id: str, text: str) -> Any:
             f"SELECT CAST({id} AS INTEGER), substr({text}, 1, {LONGEST}) FROM {table} "
             f"WHERE typeof({text}) = 'text' AND typeof({id}) = 'integer'"
         )
-    except sqlite3.Error as wrong:
+    except BROKEN as wrong:
         export.rows.warnings.append(f"{table} is damaged ({wrong}); some names are missing")
 
 
@@ -117,7 +119,7 @@ def _streams(export: Export) -> list[str]:
         try:
             rows = export.base.execute("SELECT CAST(globalTid AS INTEGER), CAST(nameId AS INTEGER) FROM ThreadNames")
             told = {tid: id for tid, id in rows if ("thread", tid) in export.rows.streams}
-        except sqlite3.Error:
+        except BROKEN:
             told = {}
         ids = {id: text for id, text in _pairs(export, "StringIds", "id", "value") if id in set(told.values())}
         threads = {tid: ids.get(id, "") for tid, id in told.items()}
@@ -141,7 +143,7 @@ def _gpus(export: Export) -> dict[int, tuple[str, int]]:
             f"SELECT CAST(id AS INTEGER), substr(name, 1, 100), {memory} FROM TARGET_INFO_GPU "
             "WHERE typeof(name) = 'text' LIMIT 4096"
         ).fetchall()
-    except sqlite3.Error:
+    except BROKEN:
         return {}
     return {id: (name, size or 0) for id, name, size in rows if id is not None}
 
@@ -155,6 +157,6 @@ def _facts(export: Export) -> dict[str, Any]:
                 "WHERE name IN ('EXPORT_PRODUCT_VERSION', 'EXPORT_SCHEMA_VERSION') LIMIT 8"
             )
             found.update({str(name): str(value) for name, value in rows})
-        except sqlite3.Error:
+        except BROKEN:
             return found
     return found

@@ -51,7 +51,7 @@ def number(text: str) -> float | None:
         value = float(text.replace(",", ""))
     except ValueError:
         return None
-    return value if abs(value) < 1e300 else None
+    return value if abs(value) < 1e60 else None
 
 
 def first(row: Mapping[str, str], names: tuple[str, ...]) -> str:

@@ -132,6 +132,11 @@ class TestHostile:
         cut.write_bytes(whole[: len(whole) // 2])
         assert "damaged" in said(cut) or "malformed" in said(cut)
 
+    def test_an_archive_that_inflates_without_end_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "bomb.sqlite.gz").write_bytes(gzip.compress(b"SQLite format 3\0" + bytes(80_000_000), 9))
+        with pytest.raises(InputError, match="inflate"):
+            read_timeline(tmp_path / "bomb.sqlite.gz")
+
     def test_a_damaged_archive_says_so(self, tmp_path: Path) -> None:
         packed = gzip.compress(nsys(tmp_path / "a.sqlite", steps=400).read_bytes())
         (tmp_path / "cut.sqlite.gz").write_bytes(packed[:-200])
