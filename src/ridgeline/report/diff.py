@@ -17,6 +17,7 @@ ITEMS = 40  # of a cause in a sheet
 SHOWN = 4  # of a cause on a page
 LEAST = 0.02  # of the whole difference: smaller items are not on the page
 WIDE = 24
+ROUNDING = 0.05  # microseconds: less is not shown
 
 
 def diff_sheet(found: Diff) -> Sheet:
@@ -116,7 +117,7 @@ def _causes(sheet: Sheet) -> list[RenderableType]:
     largest = max(abs(one["us"]) for one in sheet["causes"]) or 1.0
     whole = max(abs(sheet["difference_us"]), largest)
     for one in sheet["causes"]:
-        if abs(one["us"]) < 0.0005:
+        if abs(one["us"]) < ROUNDING:
             continue
         table.add_row(
             Text(one["cause"], style="bold"), signed(one["us"]), bar(one["us"] / largest, one["us"] > 0),
@@ -135,7 +136,7 @@ def _causes(sheet: Sheet) -> list[RenderableType]:
 
 
 def _places(sheet: Sheet, key: str) -> list[RenderableType]:
-    rows: list[Any] = [one for one in sheet[key] if abs(one["us"]) >= 0.0005]
+    rows: list[Any] = [one for one in sheet[key] if abs(one["us"]) >= ROUNDING]
     if not rows:
         return []
     table = grid("left", "right", "right", "right", "left")

@@ -14,6 +14,7 @@ from ridgeline.report.sheets import Sheet
 
 NANO = 1000
 SHOWN = 14
+LEAST = 0.05  # microseconds: less is rounding
 COLOURS = {"model": "cyan", "machine": "yellow", "unclear": "magenta", "nothing": "dim"}
 
 
@@ -86,7 +87,7 @@ def _gap(sheet: Sheet) -> list[RenderableType]:
     table = grid("left", "left", "right", "right", "right", "left", "left", "left")
     largest = max((abs(part["gap_us"]) for part in sheet["parts"]), default=1.0) or 1.0
     for part in sheet["parts"][:SHOWN]:
-        if abs(part["gap_us"]) < 0.0005:
+        if abs(part["gap_us"]) < LEAST:
             continue
         table.add_row(
             part["phase"], part["class"], time(part["predicted_us"]), time(part["measured_us"]),

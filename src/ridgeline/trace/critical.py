@@ -29,7 +29,7 @@ from ridgeline.trace.edges import (
     STREAM,
     SYNC,
 )
-from ridgeline.trace.graph import EdgeCount, Graph
+from ridgeline.trace.graph import NEVER, EdgeCount, Graph
 
 Longs = NDArray[np.int64]
 HOST_PARTS = {
@@ -39,6 +39,7 @@ HOST_PARTS = {
 }  # fmt: skip
 HOST_OP, WAITING, BEFORE = "host op", "unexplained wait", "before the path"
 SPANS = 20  # named per path
+STEPS = 100  # steps with a path of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,15 +137,20 @@ def critical_path(graph: Graph) -> Critical | None:
 
 def windows(graph: Graph) -> Iterator[tuple[int, int, int]]:
     """Steps as the chips see them: from the last end of the step before (or the first start) to its own last end."""
-    work = graph.points.work
-    step = graph.line.step[work]
-    end = graph.at[graph.points.end(work)]
-    at = int(graph.at[graph.points.start(work)].min()) if len(work) else 0
-    for number in sorted(set(step[step >= 0].tolist())):
-        until = int(end[step == number].max())
+    at = int(graph.at[graph.points.start(graph.points.work)].min()) if len(graph.points.work) else 0
+    for number, until in step_ends(graph, graph.at)[:STEPS]:
         if until > at:
             yield at, until, number
             at = until
+
+
+def step_ends(graph: Graph, at: Longs) -> list[tuple[int, int]]:
+    """Every step with its last end, at given times of the points."""
+    work = graph.points.work[graph.line.step[graph.points.work] >= 0]
+    numbers, inverse = np.unique(graph.line.step[work], return_inverse=True)
+    ends = np.full(len(numbers), NEVER, np.int64)
+    np.maximum.at(ends, inverse, at[graph.points.end(work)])
+    return list(zip(numbers.tolist(), ends.tolist(), strict=True))
 
 
 def _binding(graph: Graph) -> Longs:

@@ -217,7 +217,8 @@ def coarse(line: Timeline, code: int) -> str:
 
 def _gap_entries(one: Ledger, kept: NDArray[np.bool_]) -> Iterator[Entry]:
     inside = kept[one.gap_row]
-    key = one.phase[one.gap_row].astype(np.int64) * len(IDLE) + one.gap_cause
+    cause = np.zeros_like(one.gap_cause) if predicted(one.line) else one.gap_cause  # a predicted gap has one name
+    key = one.phase[one.gap_row].astype(np.int64) * len(IDLE) + cause
     for place in _groups(key, inside):
         total = int(one.gap_ns[place].sum()) / one.shares
         yield Entry(

@@ -46,6 +46,7 @@ CLOSE_NS = 10_000  # one span follows another
 QUICK_NS = 5_000  # what a call that waits takes when there is nothing to wait for
 LONG_CALL_NS = 20_000  # a launch that takes longer was held up
 LONGEST_DELAY_NS = 50_000  # from a call to its work where nothing else is in the way
+MOST_STREAMS = 512  # of a chip, beyond which waits between them are not searched for
 FULL = 900  # spans queued from which on a queue may be full: CUDA's holds 1,024
 SILENT_NS = 100_000  # a thread that makes no call for so long may have waited for another
 DEVICE_WAIT = re.compile(r"(Device|Ctx)Synchronize", re.IGNORECASE)
@@ -290,7 +291,7 @@ def stream_edges(points: Points, given: Queued) -> Iterator[Edges]:
     line = points.line
     for process in np.unique(line.process[given.rows]).tolist():
         own = line.process[given.rows] == process
-        if len(np.unique(line.stream[given.rows[own]])) < 2:
+        if not 1 < len(np.unique(line.stream[given.rows[own]])) <= MOST_STREAMS:
             continue
         yield _by_times(points, given, np.flatnonzero(own))
         yield _by_calls(points, given.rows[own])
@@ -344,6 +345,8 @@ def _pair_up(points: Points, linked: Rows, given: tuple[Rows, Rows], into: tuple
         others = linked[line.stream[linked] != stream]
         others = others[np.argsort(line.launch[others], kind="stable")]
         own = line.stream[waiting] == stream
+        if not len(others):
+            continue
         place = np.searchsorted(line.launch[others], waits[own]) - 1
         first, second = others[np.maximum(place, 0)], waiting[own]
         good = (place >= 0) & (points.at[points.end(first)] <= points.at[points.start(second)])

@@ -92,7 +92,7 @@ class Graph:
         return found
 
     def with_edges(self, more: Edges) -> Graph:
-        """The same with further edges, which must not go against the order."""
+        """The same with further edges; those that go against the order (spans that overlap) are left out."""
         every = [
             Edges(src=self.src, dst=self.dst, lag=self.lag, kind=-1),
             more,
@@ -101,8 +101,8 @@ class Graph:
         src, dst, lag = (np.concatenate([getattr(one, name) for one in every]) for name in ("src", "dst", "lag"))
         rank = np.empty(len(self.at), np.int64)
         rank[self.order] = np.arange(len(self.order))
-        if (rank[src] >= rank[dst]).any():
-            raise ValueError("an added edge goes against the order of the graph")
+        forward = rank[src] < rank[dst]
+        src, dst, lag, kind = src[forward], dst[forward], lag[forward], kind[forward]
         by_target = np.argsort(rank[dst], kind="stable")
         return replace(self, src=src[by_target], dst=dst[by_target], lag=lag[by_target], kind=kind[by_target])
 

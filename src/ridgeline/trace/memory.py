@@ -13,13 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.nesting import parents
 from ridgeline.trace.phases import PHASES, phases_at
-from ridgeline.trace.timeline import HOST, Counter, Timeline
+from ridgeline.trace.timeline import HOST, NOT_WORK, Counter, Timeline
 
 NAMES = ("allocated bytes", "memory")
 RESERVED = "reserved bytes"
 OUTSIDE = "outside any op"
 LISTED = 12
+DEEPEST = 512  # calls inside calls that are followed
 Longs = NDArray[np.int64]
 
 
@@ -102,27 +104,31 @@ def _rank(line: Timeline, process: str) -> int:
 
 
 def _open_at(line: Timeline, rank: int, times: Longs) -> tuple[Longs, Longs]:
-    """The innermost and the outermost host op of a rank open at each instant, -1 for none."""
-    rows = np.flatnonzero(line.of_kind(HOST) & (line.rank == rank)) if line.of_kind(HOST).any() else _work(line, rank)
+    """The innermost and the outermost host op of a rank open at each instant, -1 for none; of threads the latest."""
+    hosted = line.of_kind(HOST)
+    kinds = (HOST,) if hosted.any() else tuple(kind for kind in line.kinds if kind not in NOT_WORK)
+    rows = np.flatnonzero(line.of_kind(*kinds) & (line.rank == rank))
+    above, end = parents(line, *kinds).astype(np.int64), line.end_ns
     inner = np.full(len(times), -1, np.int64)
-    outer = np.full(len(times), -1, np.int64)
-    if not len(rows):
-        return inner, outer
-    start, end = line.start_ns[rows], line.end_ns[rows]
-    last = (np.searchsorted(start, times, side="right") - 1).tolist()
-    reach, ends = np.maximum.accumulate(end).tolist(), end.tolist()
-    for place, time in enumerate(times.tolist()):
-        back = last[place]
-        while back >= 0 and reach[back] > time:  # no span before `back` ends later than its reach
-            if ends[back] > time:
-                inner[place] = rows[back] if inner[place] < 0 else inner[place]
-                outer[place] = rows[back]
-            back -= 1
+    track = line.process[rows].astype(np.int64) * max(1, len(line.streams)) + line.stream[rows]
+    for one in np.unique(track).tolist():
+        own = rows[track == one]
+        place = np.searchsorted(line.start_ns[own], times, side="right") - 1
+        at = np.where(place >= 0, own[np.maximum(place, 0)], -1)
+        for _ in range(DEEPEST):
+            over = (at >= 0) & (end[np.maximum(at, 0)] <= times)
+            if not over.any():
+                break
+            at[over] = above[at[over]]
+        at[(at >= 0) & (end[np.maximum(at, 0)] <= times)] = -1
+        inner = np.where(at > inner, at, inner)
+    outer = inner.copy()
+    for _ in range(DEEPEST):
+        higher = (outer >= 0) & (above[np.maximum(outer, 0)] >= 0)
+        if not higher.any():
+            break
+        outer[higher] = above[outer[higher]]
     return inner, outer
-
-
-def _work(line: Timeline, rank: int) -> NDArray[np.intp]:
-    return np.flatnonzero(line.is_work & (line.rank == rank))
 
 
 def _steps(line: Timeline, rank: int, times: Longs) -> Longs:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from ridgeline.core.errors import InputError, Problem, near, not_among
 from ridgeline.trace.classes import GROUPS, Rules
+from ridgeline.trace.critical import step_ends
 from ridgeline.trace.edges import (
     BODY,
     CALL,
@@ -351,13 +352,11 @@ def _chips(graph: Graph, at: Longs) -> Iterable[tuple[int, int]]:
 
 def _steps(graph: Graph, after: Longs) -> Iterable[tuple[int, int, int]]:
     work = graph.points.work
-    step = graph.line.step[work]
     times = []
     for at in (graph.at, after):
         last = int(at[graph.points.start(work)].min()) if len(work) else 0
         found = []
-        for number in sorted(set(step[step >= 0].tolist())):
-            end = int(at[graph.points.end(work[step == number])].max())
+        for number, end in step_ends(graph, at):
             found.append((number, max(0, end - last)))
             last = max(last, end)
         times.append(found)
