@@ -122,9 +122,8 @@ def page_of(lines: Sequence[dict[str, Any]], skipped: int) -> str:
         worst.append(f"| {' | '.join((*cells, '; '.join(line['changes']), '; '.join(line['notes']) or '–'))} |")
     fits = sum(any("not to fit" in note for note in line["notes"]) for line in lines)
     tail = [f"{len(lines)} rows, {skipped} without a scenario; {fits} ran although predicted not to fit.", ""]
-    return "\n".join(
-        [*tail, *table, "", f"The {len(beyond[:WORST])} largest gaps beyond the interval:", "", *worst, ""]
-    )
+    summary = f"The best plan of the {len(beyond)} rows beyond the interval differs in {often}. The largest gaps:"
+    return "\n".join([*tail, *table, "", summary, "", *worst, ""])
 
 
 def main() -> None:
