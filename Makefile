@@ -56,11 +56,17 @@ test-slow: $(VENV)/.test
 test-gpu: $(VENV)/.test
 	$(PY) -m pytest -m gpu
 
-bench: $(VENV)/.test
+bench: $(VENV)/.test $(VENV)/.peer
 	$(PY) benchmarks/describe.py
-	$(PY) benchmarks/predict.py
-	$(PY) benchmarks/trace.py
+	$(PY) benchmarks/predict.py --peer $(VENV)/peer/bin/python
+	$(PY) benchmarks/plan.py --peer $(VENV)/peer/bin/python
 	$(PY) benchmarks/refine.py
+	$(PY) benchmarks/trace.py
+
+$(VENV)/.peer: | $(PY)  # llm-analysis pins an old transformers: a place of its own
+	$(PY) -m venv $(VENV)/peer
+	$(VENV)/peer/bin/python -m pip install --quiet llm-analysis==0.2.2
+	touch $@
 
 fit: $(VENV)/.test  # derive the shipped parameters and accuracy tables again: five minutes
 	$(VENV)/bin/ridgeline fit

@@ -1,16 +1,26 @@
-"""How many predictions a core makes in a second, one at a time, and where the time goes.
+"""How many predictions a core makes in a second, one at a time and in batches, and where the time goes.
 
-    python benchmarks/predict.py
+    python benchmarks/predict.py [--peer PYTHON] [--json]
 
-CPU seconds of this process. The baseline is the rule of thumb on the back of an envelope, 6 N tokens / (chips * peak *
-0.4), with N counted from the same model: what an answer costs that knows nothing of plans.
+CPU seconds of this process, one thread, the best of many short rounds: neighbours on the same core slow all of them.
+Two baselines: the rule of thumb on the back of an envelope, 6 N tokens / (chips * peak * 0.4), with N counted from the
+same model, which knows nothing of plans; and llm-analysis, a peer that installs (see peer.py), one plan at a time.
 """
 
 from __future__ import annotations
 
+import os
+
+os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+
+import argparse
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from peer import Peer, measured
+from plan import best_of, gpt3
 
 from ridgeline import predict, read_scenario
 from ridgeline.cost.rates import machines_of, rates_of
@@ -20,13 +30,15 @@ from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.batch import batch_of
 from ridgeline.sim.events import timeline
+from ridgeline.sim.lines import scenario_lines
 from ridgeline.sim.memory import memory_of
 from ridgeline.sim.predict import default_calibration
 from ridgeline.sim.run import runs_of
 from ridgeline.sim.step import rows_of, step_seconds
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "llama3-70b-64xh100.toml"
-TARGET = 300  # predictions a core-second
+TARGET, BATCH_TARGET = 300, 500_000  # predictions a core-second, one at a time and in batches
+ROUND = 5  # calls timed together
 SETTINGS = {
     "llama3-70b, tp 8, pp 2": (),
     "llama3-8b, data-parallel": (
@@ -38,14 +50,16 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def cpu_seconds(call: Callable[[], object], least: float = 1.0) -> float:
-    """CPU seconds of one call: the mean over at least `least` seconds, after a first call that fills caches."""
+def cpu_seconds(call: Callable[[], object], least: float = 2.0) -> float:
+    """CPU seconds of one call: the best round within `least` seconds, after a first call that fills caches."""
     call()
-    times, start = 0, time.process_time()
+    best, start = float("inf"), time.process_time()
     while time.process_time() - start < least:
-        call()
-        times += 1
-    return (time.process_time() - start) / times
+        begun = time.process_time()
+        for _ in range(ROUND):
+            call()
+        best = min(best, (time.process_time() - begun) / ROUND)
+    return best
 
 
 def envelope(scenario: Scenario) -> float:
@@ -57,7 +71,7 @@ def envelope(scenario: Scenario) -> float:
 def split(scenario: Scenario) -> dict[str, float]:
     """CPU seconds of the steps of one prediction."""
     program, calibration = lower(scenario), default_calibration()
-    batch, runs = batch_of([program]), runs_of([scenario])
+    batch, runs, lines = batch_of([program]), runs_of([scenario]), scenario_lines([scenario], [program])
     names = [scenario.system.chip.id], [scenario.plan.engine]
 
     def rates() -> object:
@@ -67,24 +81,49 @@ def split(scenario: Scenario) -> dict[str, float]:
     return {
         "check": cpu_seconds(lambda: check(scenario), 0.3),
         "lowering": cpu_seconds(lambda: lower(scenario), 0.3),
-        "columns": cpu_seconds(lambda: (batch_of([program]), runs_of([scenario])), 0.3),
+        "columns": cpu_seconds(
+            lambda: (batch_of([program]), scenario_lines([scenario], [program]), runs_of([scenario])), 0.3
+        ),
         "rates": cpu_seconds(rates, 0.3),
-        "pricing": cpu_seconds(lambda: step_seconds(batch, runs, rows), 0.3),
+        "pricing": cpu_seconds(lambda: step_seconds(batch, lines, runs, rows), 0.3),
         "memory": cpu_seconds(lambda: memory_of(scenario, program), 0.3),
     }
 
 
+def single(scenario: Scenario) -> dict[str, float]:
+    """Predictions a core-second, milliseconds of one and of its parts, and how many rules of thumb it costs."""
+    one, thumb = cpu_seconds(lambda: predict(scenario)), cpu_seconds(lambda: envelope(scenario), 0.2)
+    found = {"per_core_s": 1 / one, "ms": one * 1e3, "rules_of_thumb": one / thumb}
+    found |= {f"{part}_ms": seconds * 1e3 for part, seconds in split(scenario).items()}
+    if scenario.plan.mesh.pp > 1:
+        found["timeline_ms"] = cpu_seconds(lambda: timeline(scenario), 0.3) * 1e3
+    return found
+
+
+def show(singles: dict[str, dict[str, float]], batch: float, peer: Peer | None) -> None:
+    """The table."""
+    for name, own in singles.items():
+        parts = ", ".join(f"{part.removesuffix('_ms')} {ms:.2f}" for part, ms in own.items() if part.endswith("_ms"))
+        print(f"{name:26} {own['per_core_s']:8,.0f} a core-second   target {TARGET}   {own['ms']:.2f} ms: {parts}")
+    print(f"{'in batches':26} {batch:8,.0f} a core-second   target {BATCH_TARGET:,}")
+    if peer:
+        ratio = batch / peer.per_core_s
+        print(f"{peer.name:26} {peer.per_core_s:8,.0f} a core-second   batches here price {ratio:,.0f} times as many")
+    print(f"load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+
+
 def main() -> None:
-    for name, settings in SETTINGS.items():
-        scenario = read_scenario(EXAMPLE, settings)
-        one = cpu_seconds(lambda built=scenario: predict(built))
-        thumb = cpu_seconds(lambda built=scenario: envelope(built), 0.2)
-        parts = ", ".join(f"{part} {seconds * 1e3:.2f}" for part, seconds in split(scenario).items())
-        print(f"{name:26} {1 / one:6.0f} predictions/core-s   target {TARGET}   {one / thumb:.0f}x the rule of thumb")
-        print(f"{'':26} {one * 1e3:.2f} ms: {parts}")
-        if scenario.plan.mesh.pp > 1:
-            drawn = cpu_seconds(lambda built=scenario: timeline(built), 0.3)
-            print(f"{'':26} its timeline, event by event: {drawn * 1e3:.0f} ms")
+    parser = argparse.ArgumentParser(description="Predictions a core-second, beside a peer.")
+    parser.add_argument("--peer", help="a Python that has llm-analysis")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    singles = {name: single(read_scenario(EXAMPLE, settings)) for name, settings in SETTINGS.items()}
+    batch, peer = best_of(3, gpt3).per_core_s, measured(asked.peer)
+    if asked.json:
+        told = {"single": singles, "batch_per_core_s": batch, "peer_per_core_s": peer.per_core_s if peer else None}
+        print(json.dumps({**told, "load": os.getloadavg()[0]}, indent=2))
+    else:
+        show(singles, batch, peer)
 
 
 if __name__ == "__main__":

@@ -149,8 +149,8 @@ class Calibration:
 
     def knows(self, chip: str, engine: str) -> tuple[bool, bool]:
         """Whether runs on this chip, and of this engine, took part in the fit."""
-        keys = {key.partition("/")[2] for key in self.offsets}
-        return chip in keys, engine in keys
+        ends = f"/{chip}", f"/{engine}"
+        return any(key.endswith(ends[0]) for key in self.offsets), any(key.endswith(ends[1]) for key in self.offsets)
 
 
 @cache

@@ -7,6 +7,7 @@ multiply-add a token. Not counted: the embedding lookup, norms, activations, sof
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import assert_never
 
 from ridgeline.core.dtype import DType
@@ -76,6 +77,7 @@ class Intensity:
         return self.flops / (self.weight_bytes + self.cache_bytes)
 
 
+@lru_cache(maxsize=256)
 def forward_flops_per_token(spec: ModelSpec, context: int, causal: bool = True) -> FlopCount:
     """Flops of one token in a forward pass over sequences of `context` tokens, averaged over the sequence.
 

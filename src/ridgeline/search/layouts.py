@@ -247,8 +247,8 @@ def table_of(scenario: Scenario, calibration: Calibration) -> Table:
     needs = [needs[place] for _, place in product(shares, useful)]
     by_policy = replace(runs, offload=np.array([policy.offload for policy in policies]))
     stages = held_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
-    empty = np.array(stages_of(shapes[0], (0,) * plan.virtual_stages, kinds), dtype=np.float64)
-    pattern = pattern_of(empty.tolist(), stages)
+    bare = stages_of(shapes[0], (0,) * plan.virtual_stages, kinds)
+    empty, pattern = np.array(bare, dtype=np.float64), pattern_of(bare, stages)
     return Table(
         scenario=scenario,
         policies=policies,
@@ -316,9 +316,9 @@ def _before(order: Sequence[int], blocks: int) -> Index:
     return found
 
 
-def _adds(stages: Sequence[Sequence[int]], many: int) -> Array:
+def _adds(stages: tuple[tuple[int, ...], ...], many: int) -> Array:
     """How `pattern_of` makes lines of stages, as a matrix: what it makes of stages that hold one thing each."""
-    return pattern_of(np.eye(many, dtype=np.int64).tolist(), stages).counts
+    return pattern_of(tuple(map(tuple, np.eye(many, dtype=np.int64).tolist())), stages).counts
 
 
 def _repeated(priced: Sections, times: int, kinds: int) -> Sections:

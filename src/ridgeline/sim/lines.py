@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +50,11 @@ def held_by_rank(pp: int, chunks: int, schedule: str) -> tuple[tuple[int, ...], 
     return tuple(tuple(chunk * pp + rank for chunk in range(chunks)) for rank in range(pp))
 
 
-def pattern_of(stages: Sequence[Sequence[int]], held: Sequence[Sequence[int]], *, distinct: bool = False) -> Pattern:
+Table = tuple[tuple[int, ...], ...]
+
+
+@lru_cache(maxsize=1024)
+def pattern_of(stages: Table, held: Table, *, distinct: bool = False) -> Pattern:
     """The lines of a placement: sections by virtual stage, virtual stages by rank. `distinct` merges equal ranks."""
     counts = np.array(stages, dtype=np.float64)
     last = len(counts) - 1

@@ -104,9 +104,9 @@ class Memory:
         return self.capacity_bytes - self.peak_bytes
 
 
-def memory_of(scenario: Scenario, program: Program) -> Memory:
-    """Peak memory of every pipeline rank of a training step."""
-    shape, runs = shape_of(scenario), runs_of([scenario])
+def memory_of(scenario: Scenario, program: Program, runs: Runs | None = None) -> Memory:
+    """Peak memory of every pipeline rank of a training step; `runs` where its columns are at hand."""
+    shape, runs = shape_of(scenario), runs or runs_of([scenario])
     needs = needs_of(shape, program.sections, 1)
     pattern = scenario_pattern(scenario, program)
     one = np.zeros(1, dtype=np.int64)
@@ -196,11 +196,11 @@ class Needs:
 def needs_of(shape: Shape, sections: Sequence[Section], cells: int) -> Needs:
     """What sections need whose sizes are numbers or arrays over cells."""
     kept = [kept_of(shape, section) for section in sections]
-    columns = [
-        [_column(count, cells) for count in (item.params, item.expert_params, item.trained)] for item in sections
-    ]
-    for place, item in enumerate(kept):
-        columns[place] += [_column(getattr(item, part), cells) for part in PARTS]
+    table = np.empty((3 + len(PARTS), len(sections), cells))
+    for place, (item, own) in enumerate(zip(sections, kept, strict=True)):
+        stays = (getattr(own, part) for part in PARTS)
+        for row, size in enumerate((item.params, item.expert_params, item.trained, *stays)):
+            table[row, place] = size
     layers = [_layer(shape, section, item.total) for section, item in zip(sections, kept, strict=True)]
     layers[:2] = [0.0, 0.0]
     boundary = shape.tokens * shape.model.hidden * shape.precision.activations.bytes_per_element
@@ -208,7 +208,6 @@ def needs_of(shape: Shape, sections: Sequence[Section], cells: int) -> Needs:
     topk = max((block.ffn.topk for block in shape.model.blocks if isinstance(block.ffn, Moe)), default=0)
     copies = np.where(np.asarray(degrees.ep) > 1, 2 * boundary / degrees.tp * topk, 0.0)
     gathered = np.where(np.asarray(degrees.tp) > 1, boundary, 0.0) if shape.sequence_parallel else 0.0
-    table = np.array(columns).swapaxes(0, 1)
     params = table[0] + table[1]
     return Needs(
         columns=table.reshape(len(table), -1),
@@ -366,7 +365,10 @@ def moment_bytes(held: Held, runs: Runs, widths: Widths) -> Array:
 def peaks_of(held: Held, runs: Runs, widths: Widths) -> Peaks:
     """The worst moment of every rank, by kind."""
     moments = _moments(held, runs, widths)
-    parts = np.array([np.broadcast_arrays(*moment) for moment in moments.parts])
+    parts = np.empty((len(MOMENTS), len(moments.parts[0]), *moments.weights.shape))
+    for place, sizes in enumerate(moments.parts):
+        for row, size in enumerate(sizes):
+            parts[place, row] = size
     moment = parts.sum(1).argmax(0)
     chosen = np.take_along_axis(parts, moment[None, None], axis=0)[0]
     overhead = _overhead(widths, chosen[1:].sum(0))

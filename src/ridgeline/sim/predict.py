@@ -147,7 +147,7 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
         step_time_s=step_s,
         breakdown=_breakdown(priced),
         utilization=utilization(scenario, priced, step_s, causal),
-        memory=memory_of(scenario, program),
+        memory=memory_of(scenario, program, priced.runs),
         interval=shipped_interval(step_s, chip, engine),
         bill=_bill(scenario, step_s),
         evidence=_evidence(scenario, known),

@@ -332,17 +332,16 @@ def _most(values: Array) -> Index:
 def _schedules(work: PathWork, runs: Runs, many: int, *, apart: bool) -> tuple[Array, Array]:
     """Seconds of the schedules, with sends as they are and, apart, with sends that take no time."""
     kinds = runs.schedule.astype(np.int64)
-    found = []
-    for path in (replace(work, send_s=0.0), work) if apart else (work,):
-        seconds = np.empty(many)
-        for kind in np.unique(kinds):
-            own = slice(None) if len(kinds) == 1 else np.flatnonzero(kinds == kind)
-            seconds[own] = closed_form(
-                NAMES[kind], stages=runs.pp, chunks=runs.chunks, microbatches=runs.microbatches, work=path,
-                send_blocks=runs.overlap_pp == 0,
-            )[own]  # fmt: skip
-        found.append(seconds)
-    return found[0], found[-1]
+    send = np.broadcast_to(np.asarray(work.send_s, dtype=np.float64), many)
+    sends = np.stack([np.zeros(many), send] if apart else [send])
+    path, seconds = replace(work, send_s=sends), np.empty(sends.shape)
+    for kind in np.unique(kinds):
+        own = slice(None) if len(kinds) == 1 else np.flatnonzero(kinds == kind)
+        seconds[:, own] = closed_form(
+            NAMES[kind], stages=runs.pp, chunks=runs.chunks, microbatches=runs.microbatches, work=path,
+            send_blocks=runs.overlap_pp == 0,
+        )[:, own]  # fmt: skip
+    return seconds[0], seconds[-1]
 
 
 def step_of(pace: Pace, runs: Runs, rows: Rows) -> Steps:
