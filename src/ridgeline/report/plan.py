@@ -119,6 +119,12 @@ def _top(sheet: Sheet) -> Iterable[RenderableType]:
             plan["words"],
         )  # fmt: skip
     yield table
+    better = next((plan for plan in sheet["refined"] if plan["saves_s"] > 0), None)
+    if better is not None:
+        step, saved = format_quantity(better["step_time_s"], "s"), format_quantity(better["saves_s"], "s", 3)
+        yield Text.assemble(("refined ", "dim"), f"{step}, saves {saved} of plan 1: {better['words']}")
+        for change in better["changes"]:
+            yield Text.assemble(("        - ", "dim"), change)
 
 
 def _why(sheet: Sheet) -> Iterable[RenderableType]:

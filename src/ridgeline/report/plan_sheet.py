@@ -16,6 +16,7 @@ from ridgeline.search.changes import Change, changes, worth
 from ridgeline.search.compare import Answer
 from ridgeline.search.explain import Explanation, Loss, Standing, difference, explain, simulated, standing
 from ridgeline.search.objectives import Outcome, Point, Run, frontier, points, ranked
+from ridgeline.search.refine import Refined, refined
 from ridgeline.sim.memory import capacity_of
 from ridgeline.sim.prediction import Prediction
 
@@ -29,6 +30,7 @@ class Reasons:
     """Why the chosen plan, and what next; empty where the search was stopped.
 
     simulated   seconds of the first plans event by event, None where that was not done
+    refined     the first plans with stage boundaries and recompute by stage chosen for them, fastest first
     """
 
     plans: tuple[Prediction, ...]
@@ -36,6 +38,10 @@ class Reasons:
     simulated: tuple[float | None, ...] = ()
     tried: tuple[Change, ...] = ()
     given: Standing | None = None
+    refined: tuple[Refined, ...] = ()
+
+
+REFINED_AXES = ("recompute", "offload")  # what refinement chooses; where one is pinned nothing is refined
 
 
 def reasons_of(answer: Answer, chosen: Outcome, *, further: bool = True) -> Reasons:
@@ -45,7 +51,10 @@ def reasons_of(answer: Answer, chosen: Outcome, *, further: bool = True) -> Reas
     own = standing(chosen.search, chosen.search.scenario, winner) if answer.case.given else None
     tried = changes(chosen.search, winner) if further and answer.complete else ()
     events = tuple(simulated(plan) for plan in plans[:FEW]) if further and answer.complete else ()
-    return Reasons(plans=plans, why=explain(chosen.search, winner), simulated=events, tried=tried, given=own)
+    free = further and answer.complete and not any(axis in chosen.search.pins for axis in REFINED_AXES)
+    better = refined(plans, None, chosen.search.capacity_bytes) if free else ()
+    why = explain(chosen.search, winner)
+    return Reasons(plans=plans, why=why, simulated=events, tried=tried, given=own, refined=better)
 
 
 def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[str, str]) -> Sheet:
@@ -73,6 +82,7 @@ def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[st
             {**_plan(prediction, winner), "simulated_s": seconds}
             for prediction, seconds in zip_longest(reasons.plans, reasons.simulated)
         ],
+        "refined": [_refined(one, winner) for one in reasons.refined if one.changes],
         "bounds": dict(winner.bounds),
         "why": [_loss(loss) for loss in reasons.why.losses],
         "sure": _sure(reasons.why),
@@ -130,6 +140,13 @@ def _plan(prediction: Prediction, winner: Prediction) -> Sheet:
         "cost_usd": prediction.bill.cost_usd,
         "energy_j": prediction.bill.energy_j,
     }
+
+
+def _refined(found: Refined, winner: Prediction) -> Sheet:
+    """A plan that refinement made better, and what it changed."""
+    saved = winner.step_time_s - found.prediction.step_time_s
+    changes = [str(change) for change in found.changes]
+    return {**_plan(found.prediction, winner), "simulated_s": found.event_s[1], "saves_s": saved, "changes": changes}
 
 
 def _reason(prediction: Prediction, winner: Prediction) -> str:
