@@ -23,7 +23,7 @@ from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.space import Space
 from ridgeline.sim.batch import spread
-from ridgeline.sim.memory import Needs, Widths, needs_of, widths_of
+from ridgeline.sim.holding import Needs, Widths, needs_of, widths_of
 from ridgeline.sim.predict import not_predictable
 from ridgeline.sim.run import Runs, runs_of
 from ridgeline.sim.step import Rows, Sections, price_slots, rows_of

@@ -23,8 +23,9 @@ from ridgeline.plan.engine import ENGINES, RecomputeKind
 from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.batch import batch_of
+from ridgeline.sim.holding import Held, Needs, Widths, needs_of, widths_of
 from ridgeline.sim.lines import Lines, Pattern, held_by_rank, pattern_of
-from ridgeline.sim.memory import Held, Needs, Widths, moment_bytes, needs_of, widths_of
+from ridgeline.sim.memory import moment_bytes
 from ridgeline.sim.run import Runs, runs_of
 from ridgeline.sim.step import BY_CLASS, CLASSES, Rows, Sections, beside, paced, price_slots, rows_of, step_of
 

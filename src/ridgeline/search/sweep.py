@@ -24,8 +24,9 @@ from ridgeline.plan.scenario import Scenario, default_placement
 from ridgeline.plan.schedules import requirement
 from ridgeline.search.cells import Cells
 from ridgeline.search.space import Space
+from ridgeline.sim.holding import Needs, held_of
 from ridgeline.sim.lines import Pattern, held_by_rank, lines_of, pattern_of
-from ridgeline.sim.memory import Needs, held_of, host_share, peak_bytes
+from ridgeline.sim.memory import host_share, peak_bytes
 from ridgeline.sim.run import NAMES, SHARDS, Runs, sized
 from ridgeline.sim.step import beside, paced, step_of
 

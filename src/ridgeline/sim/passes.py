@@ -27,10 +27,11 @@ from ridgeline.cost.links import Links
 from ridgeline.ir.program import Section
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.batch import AXES, PHASES, Batch, batch_of
+from ridgeline.sim.exchange import exchanged, optimizer_seconds
 from ridgeline.sim.lines import held_by_rank
 from ridgeline.sim.predict import Priced
 from ridgeline.sim.run import Runs
-from ridgeline.sim.step import CLASSES, HIDDEN_COPY, RING, SMOOTH, Rows, exchanged, optimizer_seconds, price_slots
+from ridgeline.sim.step import CLASSES, HIDDEN_COPY, RING, SMOOTH, Rows, price_slots
 
 Array = NDArray[np.float64]
 Loads = tuple[float, float]
@@ -230,7 +231,7 @@ def _exchange(runs: Runs, rows: Rows, dense: float, expert: float) -> Exchange:
 
 
 def _optimizer(runs: Runs, rows: Rows, dense: float, expert: float) -> float:
-    return float(optimizer_seconds(runs, rows, np.array([dense]), np.array([expert]))[0])
+    return float(optimizer_seconds(runs, rows.memory, rows.machines.host, np.array([dense]), np.array([expert]))[0])
 
 
 def _comm(stream: str, links: Links, parts: Sequence[tuple[int, float, Array, Array]]) -> Comm:

@@ -13,17 +13,18 @@ prediction have as many cells as rows and plans; a search has few cells, more ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.collectives import ALL_GATHER, ALL_REDUCE, SEND, collective_seconds
+from ridgeline.cost.collectives import ALL_GATHER, SEND, collective_seconds
 from ridgeline.cost.links import Links, links_of
 from ridgeline.cost.price import flash_seconds, padded_flops
 from ridgeline.cost.rates import PEAKS, SHARE, WIDE, Machines, Rates, at
 from ridgeline.sim.batch import AXES, PHASES, Batch
+from ridgeline.sim.exchange import SPLIT, exchange_seconds, exposed, optimizer_seconds
 from ridgeline.sim.lines import Lines
 from ridgeline.sim.pipeline_formula import PathWork, PhaseSeconds, closed_form
 from ridgeline.sim.run import NAMES, Runs
@@ -33,8 +34,6 @@ Index = NDArray[np.int64]
 HIDDEN_COPY = 0.95  # share of copies to the host that can hide behind compute
 RING = 0.85  # share of a ring of keys and values that can hide behind attention
 SMOOTH = 10.0  # how sharply the slower of host and chip wins
-_SPLIT = [NAMES.index(name) for name in ("zero-bubble-h1", "zbv", "dualpipe-v")]  # weight gradients come when they can
-_LOOPED = NAMES.index("interleaved")
 CLASSES = ("matmul", "attention", "memory", "kernel", *AXES)
 
 
@@ -299,7 +298,7 @@ def _around(number: Index, ends: tuple[Array, Array], runs: Runs) -> tuple[Array
     """
     first, inner = ends
     way = first[FORWARD : WEIGHTS + 1, None] + np.maximum(number - 1.0, 0.0) * inner[FORWARD : WEIGHTS + 1, None]
-    split = np.isin(runs.schedule, _SPLIT)
+    split = np.isin(runs.schedule, SPLIT)
     back = np.where(split, 0.0, way[1] + way[2])
     return np.where(number > 0, way[0] + back, 0.0), np.where(split, 1.0, 2.0) * number.astype(np.float64)
 
@@ -348,84 +347,9 @@ def step_of(pace: Pace, runs: Runs, rows: Rows) -> Steps:
     """The step of every plan from its row's pace: exchange, optimizer and waiting come on top."""
     many, columns = runs.microbatches, pace.columns
     parts = {"bubble": pace.bubble_s, "pp": pace.sends_s}
-    dense, expert = pace.trained
-    parts["dp"] = _exchange(runs, rows, dense, expert, columns)
-    parts["optimizer"] = optimizer_seconds(runs, rows, dense, expert)
+    parts["dp"] = exchange_seconds(runs, rows.links, rows.rates, pace.trained, columns[FORWARD : WEIGHTS + 1])
+    parts["optimizer"] = optimizer_seconds(runs, rows.memory, rows.machines.host, *pace.trained)
     step = sum(parts.values(), start=many * columns[BUSY])
     parts |= {name: many * column for name, column in zip(TIMES, columns[BY_CLASS:], strict=False)}
     parts["waiting"] = step * (rows.rates["jitter"] * np.log2(runs.nodes)) + rows.rates["fixed"]
     return Steps(step_s=step + parts["waiting"], parts=parts)
-
-
-def optimizer_seconds(runs: Runs, rows: Rows, dense: Array, expert: Array) -> Array:
-    """States read and written by the ranks that hold them; those on the host travel there and back."""
-    degree = np.where(runs.shard > 0, runs.shard_degree, 1.0)
-    expert_degree = np.where(runs.shard > 0, np.minimum(runs.edp, runs.shard_degree), 1.0)
-    states = (dense / degree + expert / expert_degree) * runs.optimizer_bytes
-    away = states * runs.offload_optimizer
-    return (states - away) / rows.memory + 2 * away / rows.machines.host
-
-
-def exposed(spent: Array, window: Array, hidden: Array | float, contention: Array) -> Array:
-    """What is left of communication beside compute.
-
-        (1 - h) t  +  max(c h t, h t - w)
-
-    t = spent, h = share that can hide, w = compute it can hide behind, c = what compute loses while both run. Compute
-    that is slowed by 1 - c gets h t (1 - c) done meanwhile: the rest of it is late by c h t, unless the communication
-    is later still.
-    """
-    able = hidden * spent
-    return spent - able + np.maximum(contention * able, able - window)
-
-
-def _exchange(runs: Runs, rows: Rows, dense: Array, expert: Array, columns: Array) -> Array:
-    """Gradient reduction and weight gathering of the data-parallel ranks beyond what compute hides."""
-    reduce, gather = (sum(parts, start=np.zeros(1)) for parts in exchanged(runs, rows.links, dense, expert))
-    # a chunk's exchange begins when its last gradient is made: the last one's hides behind its own gradients, that of
-    # the others behind the chunks that follow, which interleaved runs for p microbatches each
-    chunk, after = 1 / runs.chunks, 1 - 1 / runs.chunks
-    often = np.where(runs.schedule == _LOOPED, runs.pp, 1.0)
-    split = np.isin(runs.schedule, _SPLIT)
-    backward = columns[INPUTS] + columns[WEIGHTS]
-    own = np.where(split, columns[WEIGHTS], backward)
-
-    def left(spent: Array, own: Array, others: Array, overlapped: Array) -> Array:
-        able = rows.rates["hidden_dp"] * spent
-        late = np.maximum((able - own) * chunk, able - own * chunk - others * after * often)
-        return np.where(overlapped > 0, spent - able + np.maximum(rows.rates["contention"] * able, late), spent)
-
-    forward = columns[FORWARD]
-    return left(reduce, own, backward, runs.overlap_grad) + left(gather, forward, forward, runs.overlap_gather)
-
-
-def exchanged(runs: Runs, links: Links, dense: Array, expert: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    """Seconds of the collectives that reduce gradients, and of those that gather weights, nothing hidden.
-
-    none            all-reduce of gradients
-    zero1, zero2    reduce-scatter of gradients, all-gather of weights
-    zero3           all-reduce of sharded gradients among the replicas of a shard; the rest happens layer by layer
-    """
-    found: list[list[Array]] = [[], []]
-
-    def add(place: int, mine: NDArray[np.bool_], seconds: Array) -> None:
-        found[place].append(seconds if mine.all() else np.where(mine, seconds, 0.0))
-
-    def over(kind: int, size: Array) -> Iterator[Array]:
-        yield collective_seconds(kind, dense * size, runs.replicas, runs.tp, links)
-        if expert.any():
-            yield collective_seconds(kind, expert * size, runs.edp, runs.expert_stride, links)
-
-    plain, sharded, three = runs.shard == 0, (runs.shard == 1) | (runs.shard == 2), runs.shard == 3
-    if plain.any():
-        for seconds in over(ALL_REDUCE, runs.gradient_bytes):
-            add(0, plain, seconds)
-    if sharded.any():
-        for place, size in enumerate((runs.gradient_bytes, runs.weight_bytes)):
-            for seconds in over(ALL_GATHER, size):
-                add(place, sharded, seconds)
-    if three.any():
-        outside = (runs.replicas / runs.shard_degree, runs.tp * runs.shard_degree)
-        size = dense * runs.gradient_bytes / runs.shard_degree
-        add(0, three, collective_seconds(ALL_REDUCE, size, *outside, links))
-    return tuple(found[0]), tuple(found[1])

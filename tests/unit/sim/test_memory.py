@@ -15,8 +15,9 @@ from ridgeline.models.params import count
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.plan.schedules import build, peak_in_flight
+from ridgeline.sim.holding import PARTS
 from ridgeline.sim.lines import held_by_rank
-from ridgeline.sim.memory import KINDS, PARTS, Memory, in_flight, memory_of
+from ridgeline.sim.memory import KINDS, Memory, in_flight, memory_of
 
 HIDDEN, WIDE, HEADS, KV, DIM, LAYERS, VOCAB = 4096, 14336, 32, 8, 128, 32, 128256  # llama3-8b
 MATRICES = HIDDEN * (HEADS + 2 * KV) * DIM + HEADS * DIM * HIDDEN + 3 * HIDDEN * WIDE  # of one layer

@@ -1,0 +1,94 @@
+"""Turn what a rank trains into the seconds of its gradient exchange and its optimizer, and what of it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.collectives import ALL_GATHER, ALL_REDUCE, collective_seconds
+from ridgeline.cost.links import Links
+from ridgeline.cost.rates import Rates
+from ridgeline.sim.run import NAMES, Runs
+
+Array = NDArray[np.float64]
+SPLIT = [NAMES.index(name) for name in ("zero-bubble-h1", "zbv", "dualpipe-v")]  # weight gradients come when they can
+_LOOPED = NAMES.index("interleaved")
+
+
+def optimizer_seconds(runs: Runs, memory: Array, host: Array, dense: Array, expert: Array) -> Array:
+    """States read and written at the rate of memory by ranks that hold them; those on the host go there and back."""
+    degree = np.where(runs.shard > 0, runs.shard_degree, 1.0)
+    expert_degree = np.where(runs.shard > 0, np.minimum(runs.edp, runs.shard_degree), 1.0)
+    states = (dense / degree + expert / expert_degree) * runs.optimizer_bytes
+    away = states * runs.offload_optimizer
+    return (states - away) / memory + 2 * away / host
+
+
+def exposed(spent: Array, window: Array, hidden: Array | float, contention: Array) -> Array:
+    """What is left of communication beside compute.
+
+        (1 - h) t  +  max(c h t, h t - w)
+
+    t = spent, h = share that can hide, w = compute it can hide behind, c = what compute loses while both run. Compute
+    that is slowed by 1 - c gets h t (1 - c) done meanwhile: the rest of it is late by c h t, unless the communication
+    is later still.
+    """
+    able = hidden * spent
+    return spent - able + np.maximum(contention * able, able - window)
+
+
+def exchange_seconds(runs: Runs, links: Links, rates: Rates, trained: Array, phases: Array) -> Array:
+    """Gradient reduction and weight gathering of the data-parallel ranks beyond what compute hides.
+
+    trained = dense and expert parameters; phases = seconds of forward, input and weight gradient of a microbatch.
+    """
+    reduce, gather = (sum(parts, start=np.zeros(1)) for parts in exchanged(runs, links, *trained))
+    # a chunk's exchange begins when its last gradient is made: the last one's hides behind its own gradients, that of
+    # the others behind the chunks that follow, which interleaved runs for p microbatches each
+    chunk, after = 1 / runs.chunks, 1 - 1 / runs.chunks
+    often = np.where(runs.schedule == _LOOPED, runs.pp, 1.0)
+    split = np.isin(runs.schedule, SPLIT)
+    forward, inputs, weights = phases
+    backward = inputs + weights
+    own = np.where(split, weights, backward)
+
+    def left(spent: Array, own: Array, others: Array, overlapped: Array) -> Array:
+        able = rates["hidden_dp"] * spent
+        late = np.maximum((able - own) * chunk, able - own * chunk - others * after * often)
+        return np.where(overlapped > 0, spent - able + np.maximum(rates["contention"] * able, late), spent)
+
+    return left(reduce, own, backward, runs.overlap_grad) + left(gather, forward, forward, runs.overlap_gather)
+
+
+def exchanged(runs: Runs, links: Links, dense: Array, expert: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """Seconds of the collectives that reduce gradients, and of those that gather weights, nothing hidden.
+
+    none            all-reduce of gradients
+    zero1, zero2    reduce-scatter of gradients, all-gather of weights
+    zero3           all-reduce of sharded gradients among the replicas of a shard; the rest happens layer by layer
+    """
+    found: list[list[Array]] = [[], []]
+
+    def add(place: int, mine: NDArray[np.bool_], seconds: Array) -> None:
+        found[place].append(seconds if mine.all() else np.where(mine, seconds, 0.0))
+
+    def over(kind: int, size: Array) -> Iterator[Array]:
+        yield collective_seconds(kind, dense * size, runs.replicas, runs.tp, links)
+        if expert.any():
+            yield collective_seconds(kind, expert * size, runs.edp, runs.expert_stride, links)
+
+    plain, sharded, three = runs.shard == 0, (runs.shard == 1) | (runs.shard == 2), runs.shard == 3
+    if plain.any():
+        for seconds in over(ALL_REDUCE, runs.gradient_bytes):
+            add(0, plain, seconds)
+    if sharded.any():
+        for place, size in enumerate((runs.gradient_bytes, runs.weight_bytes)):
+            for seconds in over(ALL_GATHER, size):
+                add(place, sharded, seconds)
+    if three.any():
+        outside = (runs.replicas / runs.shard_degree, runs.tp * runs.shard_degree)
+        size = dense * runs.gradient_bytes / runs.shard_degree
+        add(0, three, collective_seconds(ALL_REDUCE, size, *outside, links))
+    return tuple(found[0]), tuple(found[1])
