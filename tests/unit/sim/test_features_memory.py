@@ -139,10 +139,13 @@ def test_gradient_format() -> None:
     assert stage(precision={"gradients": "bf16"}).state["gradients"] == 2 * TOTAL
 
 
-@pytest.mark.parametrize(("shard", "parts"), [("none", (1, 1, 1)), ("zero1", (1, 1, 2)), ("zero3", (2, 2, 2))])
+@pytest.mark.parametrize(
+    ("shard", "parts"), [("none", (1, 1, 1)), ("zero1", (1, 1, 2)), ("zero2", (1, 2, 2)), ("zero3", (2, 2, 2))]
+)
 def test_hybrid_shards(shard: str, parts: tuple[int, int, int]) -> None:
     """Shards of two among four ranks: halves of what is sharded, not quarters."""
-    made = stage(chips=4, dp=4, shard=shard, **({} if shard == "none" else {"shard_degree": 2}))
+    degree: dict[str, Any] = {} if shard == "none" else {"shard_degree": 2}
+    made = stage(chips=4, dp=4, shard=shard, **degree)
     sizes = (size * TOTAL / part for size, part in zip((2, 4, 12), parts, strict=True))
     assert list(made.state.values()) == pytest.approx(list(sizes))
 

@@ -365,7 +365,7 @@ def weight_gradients(layers: float) -> float:
 
 def test_bubbles() -> None:
     """Two equal stages and eight microbatches, work w each: w, w / 2 with two chunks, w - 2 W with split gradients."""
-    shape = {"chips": 2, "pp": 2, "batch": 8}
+    shape: dict[str, Any] = {"chips": 2, "pp": 2, "batch": 8}
     made = {
         name: parts("model.vocab=128", schedule=name, **shape) for name in ("1f1b", "interleaved", "zero-bubble-h1")
     }
@@ -386,7 +386,7 @@ def test_uneven_stages() -> None:
 
 def test_overlap_of_sends() -> None:
     """Waited for: the first rank sends eight times and waits for the last gradient. Beside compute: there and back."""
-    shape = {"chips": 2, "pp": 2, "batch": 8}
+    shape: dict[str, Any] = {"chips": 2, "pp": 2, "batch": 8}
     send = over(2 * TOKENS * HIDDEN / LINK, 1)
     assert parts("model.vocab=128", schedule="1f1b", **shape)["pp"] == pytest.approx(9 * send)
     beside = parts("model.vocab=128", schedule="gpipe", overlap={"pp": True}, **shape)
