@@ -1,0 +1,244 @@
+"""Switching one feature changes the bytes a chip holds by an amount derived by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ridgeline.lowering.program import lower
+from ridgeline.plan.scenario_file import scenario
+from ridgeline.sim.memory import Stage, memory_of
+
+TOKENS, HIDDEN, WIDE, HEADS, KV, DIM, LAYERS, VOCAB = 8192, 4096, 16384, 32, 8, 128, 8, 32768
+QKV = (HEADS + 2 * KV) * DIM
+MODEL: dict[str, Any] = {
+    "hidden": HIDDEN,
+    "layers": LAYERS,
+    "vocab": VOCAB,
+    "attention": {"heads": HEADS, "kv_heads": KV},
+    "mlp": {"hidden": WIDE},
+}
+MOE = {**{key: part for key, part in MODEL.items() if key != "mlp"}, "moe": {"experts": 8, "topk": 2, "hidden": 4096}}
+LAYER = HIDDEN * (QKV + HIDDEN + 3 * WIDE) + 2 * HIDDEN
+TOTAL = LAYERS * LAYER + 2 * VOCAB * HIDDEN + HIDDEN
+KEPT = 2 * TOKENS * (4 * HIDDEN + (2 * HEADS + 2 * KV) * DIM + 3 * WIDE)  # of a layer, as test_memory derives it
+
+
+def stage(*settings: str, chips: int = 1, model: dict[str, Any] | None = None, rank: int = 0, **plan: Any) -> Stage:
+    """A pipeline rank at its peak, one sequence on every data-parallel rank."""
+    table = {
+        "model": model or MODEL,
+        "system": f"{chips}xh100-sxm",
+        "workload": {"seq": TOKENS, "global_batch": plan.pop("batch", plan.get("dp", 1))},
+        "plan": {"engine": "megatron-core", **plan},
+    }
+    built = scenario(table, settings)
+    return memory_of(built, lower(built)).stages[rank]
+
+
+def params(before: Stage, after: Stage) -> list[float]:
+    """Parameters more, as weights, gradients and optimizer states show them: 2, 4 and 12 bytes each."""
+    sizes = (("weights", 2), ("gradients", 4), ("optimizer", 12))
+    return [(after.state[kind] - before.state[kind]) / size for kind, size in sizes]
+
+
+def kept(before: Stage, after: Stage) -> float:
+    return after.bytes_by_kind["activations"] - before.bytes_by_kind["activations"]
+
+
+def test_key_value_heads() -> None:
+    """24 heads more of keys and of values: a column of the matrix and an activation each."""
+    base, full = stage(), stage("model.attention.kv_heads=32")
+    more = 2 * 24 * DIM
+    assert params(base, full) == [LAYERS * HIDDEN * more] * 3
+    assert kept(base, full) == LAYERS * 2 * TOKENS * more
+
+
+def test_latent_attention() -> None:
+    """Latent of 512 + 128, queries 256 a head; kept: the latent, queries and keys of 256, values and output of 128."""
+    latent = {"kind": "mla", "heads": 32, "q_rank": 0, "kv_rank": 512, "nope_dim": 128, "rope_dim": 128, "v_dim": 128}
+    base, mla = stage(), stage(model={**MODEL, "attention": latent})
+    matrices = HIDDEN * 640 + 32 * 256 * HIDDEN + 512 * 32 * 256 + 512  # and the norm of the latent
+    assert params(base, mla) == [LAYERS * (matrices - HIDDEN * QKV)] * 3
+    wide = 640 + 32 * (2 * 256 + 2 * 128) - (2 * HEADS + 2 * KV) * DIM
+    assert kept(base, mla) == LAYERS * 2 * TOKENS * wide
+
+
+def test_shared_expert() -> None:
+    """Three matrices more a layer; gate, up and their product of every token."""
+    base, shared = stage(model=MOE), stage("model.moe.shared_hidden=4096", model=MOE)
+    assert params(base, shared) == [LAYERS * 3 * HIDDEN * 4096] * 3
+    assert kept(base, shared) == LAYERS * 2 * TOKENS * 3 * 4096
+
+
+def test_first_layers_dense() -> None:
+    """Three matrices of 16384 for eight experts and a router; no copies of tokens."""
+    base, mixed = stage(model=MOE), stage(model={**MOE, "mlp": {"hidden": WIDE}, "first_dense": 2})
+    assert params(base, mixed) == [2 * (3 * HIDDEN * WIDE - 8 * 3 * HIDDEN * 4096 - 8 * HIDDEN)] * 3
+    sparse = 2 * (HIDDEN + 3 * 4096) + 8  # two copies of a token, their insides, and the router's scores
+    assert kept(base, mixed) == 2 * 2 * TOKENS * (3 * WIDE - sparse)
+
+
+def test_expert_parallel() -> None:
+    """Half of the experts on each of two ranks; as many tokens arrive as leave, and dispatch has buffers."""
+    base, split = stage(model=MOE, chips=2, dp=2), stage(model=MOE, chips=2, dp=2, ep=2)
+    assert params(base, split) == [-LAYERS * 4 * 3 * HIDDEN * 4096] * 3
+    assert kept(base, split) == 0
+    assert split.bytes_by_kind["buffers"] == 2 * 2 * (2 * TOKENS * HIDDEN)  # two copies, sent and received
+
+
+def test_expert_tensor_parallel_holds_as_much() -> None:
+    """Two experts, or halves of four."""
+    whole, halves = (stage(model=MOE, chips=4, dp=4, ep=ep, etp=4 // ep) for ep in (4, 2))
+    assert params(whole, halves) == [0] * 3
+
+
+def test_imbalance() -> None:
+    """Half as many copies again, with their insides; the router's scores stay."""
+    even, uneven = (stage(model=MOE, chips=2, dp=2, ep=2, moe_imbalance=much) for much in (1.0, 1.5))
+    assert kept(even, uneven) == LAYERS * 2 * TOKENS * (HIDDEN + 3 * 4096)
+
+
+def test_state_space_layer() -> None:
+    """Keeps 2 (inner + 2 state) + 2 inner for queries, keys, values and output."""
+    mixer = {"kind": "mamba2", "heads": 64, "head_dim": 64, "state": 128}
+    made = stage(model={**MODEL, "pattern": ["a*7", "s"], "block": {"a": {}, "s": {"attention": mixer}}})
+    assert kept(stage(), made) == 2 * TOKENS * (4 * 4096 + 4 * 128 - (2 * HEADS + 2 * KV) * DIM)
+
+
+def test_vocabulary() -> None:
+    """Two matrices grow; a logit takes ten bytes while the loss works on it."""
+    base, large = stage(), stage(f"model.vocab={2 * VOCAB}")
+    assert params(base, large) == [2 * VOCAB * HIDDEN] * 3
+    assert large.bytes_by_kind["logits"] - base.bytes_by_kind["logits"] == 10 * TOKENS * VOCAB
+
+
+def test_tied_output() -> None:
+    assert params(stage(), stage("model.tied=true")) == [-VOCAB * HIDDEN] * 3
+
+
+def test_adapters() -> None:
+    """Weights stay; gradients and states of rank 128 (in + out) a layer remain of all others."""
+    full, lora = stage(), stage("workload.task=lora", 'workload.lora={rank = 128, targets = ["qkv"]}')
+    adapters = LAYERS * 128 * (HIDDEN + QKV)
+    assert params(full, lora) == [0, adapters - TOTAL, adapters - TOTAL]
+
+
+@pytest.mark.parametrize(
+    ("settings", "each"),
+    [("{name = 'lion'}", 8), ("{name = 'sgd'}", 4), ("{states = 'bf16'}", 8), ("{master = 'none'}", 8)],
+)
+def test_optimizer_states(settings: str, each: int) -> None:
+    """Two moments and a master copy take 12 bytes; one moment, none, narrow ones, or no master copy take less."""
+    assert stage().state["optimizer"] == 12 * TOTAL
+    assert stage(f"workload.optimizer={settings}").state["optimizer"] == each * TOTAL
+
+
+def test_gradient_format() -> None:
+    assert stage(precision={"gradients": "bf16"}).state["gradients"] == 2 * TOTAL
+
+
+@pytest.mark.parametrize(
+    ("shard", "parts"), [("none", (1, 1, 1)), ("zero1", (1, 1, 2)), ("zero2", (1, 2, 2)), ("zero3", (2, 2, 2))]
+)
+def test_hybrid_shards(shard: str, parts: tuple[int, int, int]) -> None:
+    """Shards of two among four ranks: halves of what is sharded, not quarters."""
+    degree: dict[str, Any] = {} if shard == "none" else {"shard_degree": 2}
+    made = stage(chips=4, dp=4, shard=shard, **degree)
+    sizes = (size * TOTAL / part for size, part in zip((2, 4, 12), parts, strict=True))
+    assert list(made.state.values()) == pytest.approx(list(sizes))
+
+
+def test_sequence_parallel() -> None:
+    """Inputs and norms of half the tokens: 4 hidden a layer, the head's input, token numbers; one gathered copy."""
+    split, plain = (stage(chips=2, tp=2, sequence_parallel=flag) for flag in (True, False))
+    assert kept(split, plain) == TOKENS / 2 * (LAYERS * 2 * 4 * HIDDEN + 2 * HIDDEN + 8)
+    assert split.bytes_by_kind["buffers"] - plain.bytes_by_kind["buffers"] == 2 * TOKENS * HIDDEN
+
+
+@pytest.mark.parametrize("kind", ["ring", "all-to-all"])
+def test_context_parallel(kind: str) -> None:
+    """Half of the tokens on each rank, whatever travels between them; weights stay whole."""
+    base, half = stage(), stage(chips=2, cp=2, cp_kind=kind)
+    assert half.bytes_by_kind["activations"] == base.bytes_by_kind["activations"] / 2
+    assert params(base, half) == [0] * 3
+
+
+@pytest.mark.parametrize(("schedule", "held"), [("gpipe", 8), ("1f1b", 2), ("interleaved", 2.5), ("zero-bubble-h1", 2)])
+def test_schedules(schedule: str, held: float) -> None:
+    """Microbatches the first of two ranks holds: all eight, two, five halves with two chunks, two."""
+    made = stage(chips=2, pp=2, batch=8, schedule=schedule)
+    assert made.bytes_by_kind["activations"] == held * (LAYERS / 2 * KEPT + 8 * TOKENS)
+
+
+def test_uneven_stages() -> None:
+    """One layer more on the first of two ranks, which holds two microbatches."""
+    even, uneven = (stage(chips=2, pp=2, batch=8, placement=at) for at in ([4, 4], [5, 3]))
+    assert params(even, uneven) == [LAYER] * 3
+    assert kept(even, uneven) == 2 * KEPT
+
+
+@pytest.mark.parametrize(
+    ("recompute", "layers"), [("full", LAYERS), ({"kind": "full", "layers": 3}, 3), ({"blocks": {"0": "full"}}, LAYERS)]
+)
+def test_full_recompute(recompute: Any, layers: int) -> None:
+    """So many layers keep their input alone."""
+    assert kept(stage(), stage(recompute=recompute)) == -layers * (KEPT - 2 * TOKENS * HIDDEN)
+
+
+def test_selective_recompute_of_unfused_attention() -> None:
+    """Unfused attention keeps five bytes a score; computed again, none of them."""
+    flash, loose = stage(), stage(attention="unfused")
+    assert kept(flash, loose) == LAYERS * 5 * TOKENS * TOKENS * HEADS
+    assert kept(flash, stage(attention="unfused", recompute="selective")) == 0
+    assert kept(flash, stage(recompute="selective")) == 0  # flash keeps no scores anyway
+
+
+def test_offload() -> None:
+    """A half of the states and a quarter of the activations live on the host."""
+    base, away = stage(), stage(offload={"optimizer": 0.5, "activations": 0.25})
+    assert params(base, away) == [0, 0, -TOTAL / 2]
+    assert kept(base, away) == -base.bytes_by_kind["activations"] / 4
+
+
+def test_eight_bits() -> None:
+    """Kept inputs of products are narrow: norms of both parts, attention's output, the activation's product.
+
+    Weights are held narrow twice, as they are and transposed: as much as wide ones.
+    """
+    base, narrow = stage(), stage(precision="fp8")
+    assert params(base, narrow) == [0] * 3
+    assert kept(base, narrow) == -LAYERS * TOKENS * (2 * HIDDEN + HEADS * DIM + WIDE)
+    assert kept(narrow, stage(precision={"name": "fp8", "scaling": "row"})) == 0
+
+
+def test_loss_that_is_not_compiled() -> None:
+    """The loss is not fused: ten bytes a logit and not six."""
+    fused, loose = (stage(engine="torchtitan", compiled=flag) for flag in (True, False))
+    assert loose.bytes_by_kind["logits"] - fused.bytes_by_kind["logits"] == 4 * TOKENS * VOCAB
+
+
+@pytest.mark.parametrize(
+    "switch",
+    [{"graph": "full"}, {"launch_blocking": True}, {"overlap": {"grad-reduce": False}}, {"overlap": {"tp": True}}],
+)
+def test_switches_of_time_hold_nothing(switch: dict[str, Any]) -> None:
+    """Launching, replaying and overlapping change when, not what: no byte more or less."""
+    assert stage(chips=2, tp=2, **switch).bytes_by_kind == stage(chips=2, tp=2).bytes_by_kind
+
+
+def test_images() -> None:
+    """One image more: 576 patches in 24 layers, each 4 x 1024 of input and norms, 4 x 1024 of attention, 2 x 4096.
+
+    And at the ends the pixels of the patches, 3 x 14 x 14 each, and the projector's input.
+    """
+    table = {"model": "llava-1.5-7b", "system": "1xh100-sxm", "plan": {"engine": "megatron-core"}}
+    one, two = (
+        memory_of(built, lower(built)).stages[0]
+        for images in (1, 2)
+        for built in [scenario({**table, "workload": {"seq": 4096, "global_batch": 1, "images": images}})]
+    )
+    layer = 2 * 576 * (4 * 1024 + 4 * 1024 + 2 * 4096)
+    assert kept(one, two) == pytest.approx(24 * layer + 2 * 576 * (3 * 14**2 + 1024))
+    assert params(one, two) == [0] * 3
