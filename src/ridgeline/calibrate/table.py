@@ -49,9 +49,10 @@ class Table:
         """Engine id by row."""
         return [scenario.plan.engine for scenario in self.scenarios]
 
-    def steps(self, rates: Rates) -> Steps:
-        """Step times of all rows under these parameters."""
-        return step_seconds(self.batch, self.lines, self.runs, rows_of(self.machines, rates, self.runs), self.padded)
+    def steps(self, rates: Rates, *, by_class: bool = False) -> Steps:
+        """Step times of all rows under these parameters; a breakdown by class where it is asked for."""
+        rows = rows_of(self.machines, rates, self.runs)
+        return step_seconds(self.batch, self.lines, self.runs, rows, self.padded, by_class=by_class)
 
     def predict(self, calibration: Calibration) -> Array:
         """Seconds of a step by row."""

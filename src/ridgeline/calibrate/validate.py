@@ -249,7 +249,7 @@ def _predicted(table: Table, used: Sequence[Calibration]) -> tuple[Array, dict[s
     for key, calibration in distinct.items():
         mine = np.array([id(item) == key for item in used])
         with np.errstate(all="ignore"):
-            steps = table.steps(rates_of(calibration, table.chips, table.engines))
+            steps = table.steps(rates_of(calibration, table.chips, table.engines), by_class=True)
         predicted[mine] = steps.step_s[mine]
         for name, column in steps.parts.items():
             parts.setdefault(name, np.zeros(len(used)))[mine] = column[mine]

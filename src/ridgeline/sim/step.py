@@ -165,9 +165,12 @@ BUSY, ISSUE, FORWARD, INPUTS, WEIGHTS, DENSE, EXPERT = range(7)
 BY_CLASS = 7
 
 
-def step_seconds(batch: Batch, lines: Sequence[Lines], runs: Runs, rows: Rows, padded: Array | None = None) -> Steps:
-    """The time of one step of every row, where cells, rows and plans are the same."""
-    return step_of(paced(lines, beside(price_slots(batch, rows, padded), runs, rows), runs, rows), runs, rows)
+def step_seconds(
+    batch: Batch, lines: Sequence[Lines], runs: Runs, rows: Rows, padded: Array | None = None, *, by_class: bool = True
+) -> Steps:
+    """The time of one step of every row, where cells, rows and plans are the same; its compute by class, or in one."""
+    parts = beside(price_slots(batch, rows, padded), runs, rows, by_class=by_class)
+    return step_of(paced(lines, parts, runs, rows), runs, rows)
 
 
 def beside(sections: Sections, runs: Runs, rows: Rows, *, by_class: bool = True) -> Array:
