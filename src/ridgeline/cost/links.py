@@ -56,3 +56,16 @@ def bare_links(machines: Machines) -> Links:
         meet=np.zeros_like(machines.near),
         wiring=machines.wiring,
     )
+
+
+def plain_links(near: float, far: float, domain: float) -> Links:
+    """Links of these rates without latency: at one byte a second, seconds are bytes.
+
+    >>> from ridgeline.cost.collectives import ALL_GATHER, collective_seconds
+    >>> one = np.ones(1)
+    >>> round(float(collective_seconds(ALL_GATHER, 800 * one, 8 * one, one, plain_links(1.0, 1.0, 8.0))[0]))
+    700
+    """
+    rates = [np.array([value]) for value in (near, far, domain, 0.0)]
+    wiring = Wiring(start=rates[3], far_step=rates[3], exits=rates[2])
+    return Links(near=rates[0], far=rates[1], domain=rates[2], meet=rates[3], wiring=wiring)
