@@ -1,7 +1,6 @@
 """Textbook pipelines, drawn by hand for p = 4 and m = 8, and tables broken on purpose."""
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -197,9 +196,8 @@ def test_registry_is_read_only_and_quotes_its_sources() -> None:
 
 
 def test_a_large_table_is_cheap() -> None:
-    start = time.process_time()
+    """Ranks share the actions that are equal: as many values as one rank has steps."""
     table = build("1f1b", stages=64, microbatches=1024)
-    assert time.process_time() - start < 0.1
     assert len({id(action) for row in table.rows for action in row}) == 2 * 1024
 
 
