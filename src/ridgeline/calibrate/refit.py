@@ -152,7 +152,7 @@ def _sources(task: _Task, sources: tuple[str, ...], ticks: _Ticks) -> Sheet:
     for source in sources:
         ticks.next(f"without {source}")
         mine = owners == source
-        predicted[mine] = task.predicted(task.again(~mine))[mine]
+        predicted[mine] = task.predicted(task.again(~mine, rounds=ROUNDS))[mine]
     off = np.abs(predicted / table.measured_s - 1)
     count, mape = _mape(table, predicted)
     each = {
@@ -171,7 +171,7 @@ def _ablation(task: _Task, groups: tuple[str, ...], held: Array, ticks: _Ticks) 
         for fold in range(FOLDS):
             ticks.next(f"without {group} and fold {fold}")
             mine = task.fold == fold
-            predicted[mine] = task.predicted(task.again(~mine, frozenset({group})))[mine]
+            predicted[mine] = task.predicted(task.again(~mine, frozenset({group}), rounds=ROUNDS))[mine]
         mape = _mape(task.table, predicted)[1]
         names = [item.name for item in PARAMETERS.values() if item.group == group]
         lines.append({"group": group, "parameters": names, "mape": round(mape, 4), "buys": round(mape - best, 4)})

@@ -91,4 +91,8 @@ def exchanged(runs: Runs, links: Links, dense: Array, expert: Array) -> tuple[tu
         outside = (runs.replicas / runs.shard_degree, runs.tp * runs.shard_degree)
         size = dense * runs.gradient_bytes / runs.shard_degree
         add(0, three, collective_seconds(ALL_REDUCE, size, *outside, links))
+        if expert.any():
+            few = np.minimum(runs.edp, runs.shard_degree)
+            size = expert * runs.gradient_bytes / few
+            add(0, three, collective_seconds(ALL_REDUCE, size, runs.edp / few, runs.expert_stride * few, links))
     return tuple(found[0]), tuple(found[1])

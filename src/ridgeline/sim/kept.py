@@ -44,7 +44,7 @@ def kept_of(shape: Shape, section: Section) -> Kept:
         norms = norms - (1 - share) * np.minimum(norms, sizes.norm * (1 if lora is not None else sizes.parts))
     if shape.engine.id in TWO_LAYOUTS:
         attention = attention + _where(attention, sizes.attention_out)
-    if sizes.gated and not {"bias-activation", "elementwise"} & set(shape.engine.fuses):
+    if sizes.gated and not {"bias-activation", "elementwise"} & shape.fuses:
         mlp = mlp + _where(mlp, sizes.activation)
     return Kept(inputs=kept.inputs, attention=attention, mlp=mlp, norms=norms)
 

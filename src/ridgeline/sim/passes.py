@@ -199,7 +199,8 @@ def _sharded(runs: Runs, rows: Rows, section: Section, busy: Sequence[float]) ->
 
     def over(*sizes: Array) -> Comm:
         parts = [(ALL_GATHER, float(dense * size[0]), runs.shard_degree, runs.tp) for size in sizes]
-        parts += [(ALL_GATHER, float(expert * size[0]), ranks, runs.expert_stride) for size in sizes]
+        if expert > 0:
+            parts += [(ALL_GATHER, float(expert * size[0]), ranks, runs.expert_stride) for size in sizes]
         return replace(
             _comm("shard", rows.links, parts),
             hidden=float(rows.rates["hidden_shard"][0] * (1 - rows.rates["contention"][0])),

@@ -217,8 +217,11 @@ def _gathered(sections: Sections, runs: Runs, rows: Rows, busy: Array) -> Array:
 
     def spent(size: Array) -> Array:
         whole = collective_seconds(ALL_GATHER, dense * size, degree, at(runs.tp, cell), links)
+        if not expert.any():
+            return whole
         ranks = np.minimum(at(runs.edp, cell), degree)
-        return whole + collective_seconds(ALL_GATHER, expert * size, ranks, at(runs.expert_stride, cell), links)
+        beside = collective_seconds(ALL_GATHER, expert * size, ranks, at(runs.expert_stride, cell), links)
+        return whole + np.where(expert > 0, beside, 0.0)
 
     gather, scatter = spent(at(runs.weight_bytes, cell)), spent(at(runs.gradient_bytes, cell))
     hidden, contention = at(rows.rates["hidden_shard"], cell), at(rows.rates["contention"], cell)
