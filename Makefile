@@ -68,7 +68,7 @@ $(VENV)/.peer: | $(PY)  # llm-analysis pins an old transformers: a place of its 
 	$(VENV)/peer/bin/python -m pip install --quiet llm-analysis==0.2.2
 	touch $@
 
-fit: $(VENV)/.test  # derive the shipped parameters and accuracy tables again: ten to twenty minutes
+fit: $(VENV)/.test  # derive the shipped parameters and accuracy tables again: about seven minutes
 	$(VENV)/bin/ridgeline fit
 
 clean:
