@@ -36,6 +36,7 @@ from ridgeline.sim.interval import Residual
 
 KEYS = {
     "kind", "rows", "predicted", "skipped", "mape", "median_ape", "p90_ape", "bias", "coverage90", "groups", "cases",
+    "memory",
 }  # fmt: skip
 ID = "h200-003"
 
@@ -173,7 +174,16 @@ class TestSheet:
         assert sheet["kind"] == "training"
         assert sheet["rows"] == sheet["predicted"] + len(sheet["skipped"])
         for case in sheet["cases"]:
-            assert set(case) == {"id", "measured", "predicted", "residual", "low", "high", "cross_validated"}
+            assert set(case) == {
+                "id",
+                "measured",
+                "predicted",
+                "residual",
+                "low",
+                "high",
+                "cross_validated",
+                "peak_memory_bytes",
+            }
             assert case["residual"] == pytest.approx(case["predicted"] / case["measured"] - 1)
             assert 0 < case["low"] <= case["predicted"] <= case["high"]
         off = [abs(case["residual"]) for case in sheet["cases"]]
