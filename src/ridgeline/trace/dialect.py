@@ -33,7 +33,8 @@ _RULES: Mapping[str, tuple[tuple[str, re.Pattern[str], str], ...]] = MappingProx
         (KERNEL, re.compile(r"^Memcpy", re.IGNORECASE), MEMCPY),
         (KERNEL, re.compile(r"^Memset", re.IGNORECASE), MEMSET),
         (HOST, re.compile(r"^\$"), PYTHON),
-        (HOST, re.compile(r"^(cuda|cu|hip)[A-Z]\w*$"), RUNTIME),
+        (HOST, re.compile(r"^(cuda|cu|hip)[A-Z]\w*( \(|$)"), RUNTIME),
+        (HOST, re.compile(r"^step \d{1,9}$"), ANNOTATION),
     ),
     ASCEND: (
         (KERNEL, re.compile(r"^(MEMCPY|SDMA)"), MEMCPY),

@@ -39,6 +39,7 @@ class Args(msgspec.Struct, gc=False):
     group: Any = msgspec.field(name="Process Group Name", default=None)
     ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
     hlo_category: Any = None
+    step_num: Any = None
     name: Any = None
     labels: Any = None
     value: Any = None

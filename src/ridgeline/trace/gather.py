@@ -98,12 +98,13 @@ class Gathered:
         self.count += len(spans)
 
     def _xla_names(self, spans: Sequence[Event]) -> list[int]:
-        """Names of XLA's ops with their category behind them where the name does not say it: most are just fusions."""
+        """Names of XLA's spans: ops with their category behind where the name does not say it, steps by number."""
         names, found = self.names, []
         for event in spans:
-            category = event.args.hlo_category if event.args is not None else None
+            category, step = (event.args.hlo_category, event.args.step_num) if event.args is not None else (None, None)
             told = isinstance(category, str) and 0 < len(category) < 60 and category not in event.name
-            found.append(names[f"{event.name} [{category}]" if told else event.name])
+            name = f"{event.name} [{category}]" if told else event.name
+            found.append(names[name if step is None else f"step {_whole(step)}"])
         return found
 
     def _arguments(self, spans: Sequence[Event]) -> NDArray[np.int64]:
