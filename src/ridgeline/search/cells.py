@@ -84,13 +84,17 @@ RULES = (precision, blocks, not_predictable)  # what a structure alone can get w
 def priced_cells(base: Scenario, space: Space, calibration: Calibration) -> list[Cells]:
     """The cells of a space, one value for all structures that stand in stages alike and run at the same rates."""
     groups: dict[tuple[int, object, str | None], list[_Structure]] = {}
+    priced: dict[str, _Structure] = {}
     for recompute, formats, switches in space.structures:
         plan = replace(base.plan, recompute=recompute, precision=formats, switches=switches)
         scenario = replace(base, plan=plan)
         degrees = _degrees(scenario, space)
         possible = not any(problem for rule in RULES for problem in rule(scenario))
         if possible and len(degrees):
-            made = _structure(scenario, degrees, calibration)
+            same = str(replace(plan, switches=replace(switches, overlap={})))  # what overlaps changes no op
+            if same not in priced:
+                priced[same] = _structure(scenario, degrees, calibration)
+            made = replace(priced[same], scenario=scenario, degrees=degrees, runs=runs_of([_with(scenario)]))
             key = (len(made.sections.cell) // len(degrees), recompute.layers, switches.graph)
             groups.setdefault(key, []).append(made)
     return [_joined(structures, kinds) for (kinds, *_), structures in groups.items()]
@@ -172,7 +176,9 @@ def _joined(parts: Sequence[_Structure], kinds: int) -> Cells:
     """Structures side by side, their sections in one table, sorted by how many microbatches they make."""
     degrees = np.concatenate([part.degrees for part in parts])
     tp, cp, _, _, microbatch = degrees.T
-    order = np.argsort(microbatch / (tp * cp), kind="stable")
+    base = parts[0].scenario
+    each = base.workload.sequences * tp * cp / (base.system.chips * microbatch)  # microbatches for a stage
+    order = np.lexsort((each, each % 1 > 0))  # loops take whole numbers of them
     tp, cp, ep, etp, microbatch = degrees[order].T
     structure = np.repeat(np.arange(len(parts)), [len(part.degrees) for part in parts])[order]
 
