@@ -84,14 +84,15 @@ RULES = (precision, blocks, not_predictable)  # what a structure alone can get w
 def priced_cells(base: Scenario, space: Space, calibration: Calibration) -> list[Cells]:
     """The cells of a space, one value for all structures that stand in stages alike and run at the same rates."""
     groups: dict[tuple[int, object, str | None], list[_Structure]] = {}
-    priced: dict[str, _Structure] = {}
+    priced: dict[tuple[str, bytes], _Structure] = {}
     for recompute, formats, switches in space.structures:
         plan = replace(base.plan, recompute=recompute, precision=formats, switches=switches)
         scenario = replace(base, plan=plan)
         degrees = _degrees(scenario, space)
         possible = not any(problem for rule in RULES for problem in rule(scenario))
         if possible and len(degrees):
-            same = str(replace(plan, switches=replace(switches, overlap={})))  # what overlaps changes no op
+            # what overlaps changes no op
+            same = str(replace(plan, switches=replace(switches, overlap={}))), degrees.tobytes()
             if same not in priced:
                 priced[same] = _structure(scenario, degrees, calibration)
             made = replace(priced[same], scenario=scenario, degrees=degrees, runs=runs_of([_with(scenario)]))

@@ -3,13 +3,14 @@
 A family is all plans that share one choice: tp = 4, or the schedule zbv. What a family's best plan loses against the
 winner is what that choice costs.
 
-The order of plans is total (`Entry.order`), so that it does not matter in which chunks they come.
+The order of plans is total (`ordered`), so that it does not matter in which chunks they come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -36,23 +37,39 @@ class Entry:
     peak_bytes: float
 
     @property
-    def order(self) -> tuple[float, float, int, str]:
-        """What comes first: the faster, then the smaller, then the plainer, then the first in the alphabet."""
-        return self.step_s, self.peak_bytes, *canonical(self.plan)
-
-
-def canonical(plan: Plan) -> tuple[int, str]:
-    """A place among plans that take the same: how many of its choices are not the usual ones, and its name.
-
-    >>> canonical(Plan())[0], canonical(Plan(microbatch=2))[0]
-    (0, 1)
-    """
-    pairs = ((plan, PLAIN), (plan.switches, PLAIN.switches))
-    unusual = sum(getattr(own, item.name) != getattr(usual, item.name) for own, usual in pairs for item in fields(own))
-    return unusual, str(plan)
+    def takes(self) -> tuple[float, float]:
+        """Time, then memory."""
+        return self.step_s, self.peak_bytes
 
 
 PLAIN = Plan()
+
+
+def unusual(plan: Plan) -> int:
+    """How many choices of a plan are not the usual ones.
+
+    >>> unusual(Plan()), unusual(Plan(microbatch=2))
+    (0, 1)
+    """
+    pairs = ((plan, PLAIN), (plan.switches, PLAIN.switches))
+    return sum(getattr(own, name) != getattr(usual, name) for own, usual in pairs for name in own.__slots__)
+
+
+def ordered(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """The faster first, then the smaller, then the plainer, then the first in the alphabet.
+
+    >>> one, two = Entry(plan=Plan(), step_s=2.0, peak_bytes=1.0), Entry(plan=PLAIN, step_s=1.0, peak_bytes=1.0)
+    >>> [entry.step_s for entry in ordered([one, two])]
+    [1.0, 2.0]
+    """
+    for _, group in groupby(sorted(entries, key=lambda one: one.takes), key=lambda one: one.takes):
+        equal = list(group)
+        yield from equal if len(equal) == 1 else sorted(equal, key=lambda one: (unusual(one.plan), str(one.plan)))
+
+
+def first(*entries: Entry) -> Entry:
+    """The first in order."""
+    return next(ordered(entries))
 
 
 def entry(chunk: Chunk, place: int) -> Entry:
@@ -60,11 +77,11 @@ def entry(chunk: Chunk, place: int) -> Entry:
     return Entry(plan=chunk.plan(place), step_s=float(chunk.step_s[place]), peak_bytes=float(chunk.peak_bytes[place]))
 
 
-def least(chunk: Chunk, first: Array, then: Array) -> Entry:
-    """The plan with the least of one column, of equal ones that with the least of the other, then the plainest."""
-    places = np.flatnonzero(first == first.min())
+def least(chunk: Chunk, column: Array, then: Array) -> Entry:
+    """The plan with the least of one column, of equal ones that with the least of the other, then the first."""
+    places = np.flatnonzero(column == column.min())
     places = places[then[places] == then[places].min()]
-    return min((entry(chunk, int(place)) for place in places), key=lambda one: one.order)
+    return first(*(entry(chunk, int(place)) for place in places))
 
 
 def front(step: Array, peak: Array) -> Places:
@@ -113,12 +130,14 @@ class Kept:
         equal = np.flatnonzero((self._step == self._step[last]) & (self._peak == self._peak[last]))
         if len(equal) > 1:
             before = np.flatnonzero(order == equal[0])[0]
-            order[before : before + len(equal)] = sorted(equal, key=lambda place: entry(*self._from[place]).order)
+            ties = [(entry(*self._from[place]), place) for place in equal]
+            names = {id(one): place for one, place in ties}
+            order[before : before + len(equal)] = [names[id(one)] for one in ordered(one for one, _ in ties)]
         return order[:most]
 
     def entries(self) -> tuple[Entry, ...]:
         """What is kept, best first."""
-        return tuple(sorted((entry(*own) for own in self._from), key=lambda one: one.order))
+        return tuple(ordered(entry(*own) for own in self._from))
 
 
 class Fastest(Kept):
@@ -189,8 +208,7 @@ class Roomier:
             if len(may):
                 own = chunk.taken(may)
                 best = least(own, own.step_s, own.peak_bytes)
-                if factor not in self._best or best.order < self._best[factor].order:
-                    self._best[factor] = best
+                self._best[factor] = first(best, self._best.get(factor, best))
 
     def entries(self) -> Mapping[float, Entry]:
         """The fastest by factor; nothing where none fits."""
@@ -210,9 +228,7 @@ class Families:
         bars |= {key: self._shared[key].step_s for key in bars if key in self._shared}
         if chunk.step_s.min() <= max(bars.values()):
             best = least(chunk, chunk.step_s, chunk.peak_bytes)
-            for key in bars:
-                if key not in self._shared or best.order < self._shared[key].order:
-                    self._shared[key] = best
+            self._shared |= {key: first(best, self._shared.get(key, best)) for key in bars}
         table = self._cells.get(id(chunk.cells))
         if table is None:
             table = self._cells[id(chunk.cells)] = _ByCell(chunk.cells)
@@ -240,7 +256,7 @@ def choice(plan: Plan, axis: str) -> Any:
 def _best_of(axis: str, entries: list[Entry]) -> tuple[Entry, ...]:
     """The fastest of each choice, fastest first."""
     kept: list[Entry] = []
-    for one in sorted(entries, key=lambda entry: entry.order):
+    for one in ordered(entries):
         if all(choice(one.plan, axis) != choice(other.plan, axis) for other in kept):
             kept.append(one)
     return tuple(kept)
@@ -283,7 +299,7 @@ class _ByCell:
             own = known[column[known] == value]
             own = own[self._step[own] == self._step[own].min()]
             own = own[self._rest[0, own] == self._rest[0, own].min()]
-            yield axis, min((self._entry(int(cell)) for cell in own), key=lambda one: one.order)
+            yield axis, first(*(self._entry(int(cell)) for cell in own))
 
     def _entry(self, cell: int) -> Entry:
         peak, dp, degree = self._rest[:, cell]

@@ -20,7 +20,7 @@ from ridgeline.plan.check import engine as known_engine
 from ridgeline.plan.check import precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.cells import priced_cells
-from ridgeline.search.kept import Edge, Entry, Families, Fastest, Roomier, least
+from ridgeline.search.kept import Edge, Entry, Families, Fastest, Roomier, first, least
 from ridgeline.search.space import NO_PINS, Pins, Space, space_of
 from ridgeline.search.sweep import Chunk, chunks_of
 from ridgeline.sim.memory import capacity_of
@@ -105,7 +105,9 @@ def swept(chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, prog
 
 def _nearer(one: Entry | None, other: Entry) -> Entry:
     """The plan that takes less memory; of equal ones the first in order."""
-    return other if one is None else min(one, other, key=lambda entry: (entry.peak_bytes, entry.order))
+    if one is None or one.peak_bytes != other.peak_bytes:
+        return other if one is None or other.peak_bytes < one.peak_bytes else one
+    return first(one, other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from ridgeline.search.cells import Cells
 from ridgeline.search.space import Space
 from ridgeline.sim.beside import Busy, busy_of, columns_of, gathered, gathering_of
 from ridgeline.sim.exchange import Settling, settling_of
-from ridgeline.sim.holding import Needs, held_of, params_of
+from ridgeline.sim.holding import Needs, Widths, held_of, params_of
 from ridgeline.sim.lines import Lines, Pattern, Ranks, held_by_rank, pattern_of, ranks_of
 from ridgeline.sim.memory import Moving, State, host_share, moving_of, peak_bytes, state_of
 from ridgeline.sim.pace import Pace, paced, sends_of, trained_of
@@ -85,7 +85,7 @@ class Chunk:
 class _Rows:
     """Cells on a pipeline: what is the same for all schedules of it.
 
-    kin      which weights on which ranks a row has, `firsts` the first row of each
+    kin      which weights on which ranks a row has, `firsts` the first row of each, `widths` by kin
     parts    columns x sections x rows, as `sim.beside` makes them
     """
 
@@ -101,6 +101,7 @@ class _Rows:
     runs: Runs
     parts: Array
     needs: Needs
+    widths: Widths
 
 
 def sweep(cells: Cells, space: Space) -> Iterator[Chunk]:
@@ -181,6 +182,7 @@ def _row(cells: Cells, busy: Busy, offload: Offload, pp: int, dealt: tuple[Index
         runs=runs,
         parts=_parts(cells, busy, cell, runs, (firsts, kin)),
         needs=cells.needs.at(cell),
+        widths=cells.width(cell[firsts]),
     )
 
 
@@ -264,7 +266,7 @@ def _ways(rows: _Rows, space: Space, pattern: Pattern, ranks: Ranks) -> list[_Wa
     """All ways of sharding, with what they do to the weights of every kin."""
     cells, cell = rows.cells, rows.cell[rows.firsts]
     trained = trained_of([_lines(pattern, len(cell))], cells.taken(cells.sections.params[2:], cell))
-    params, width = params_of(cells.needs.at(cell), ranks), cells.width(cell)
+    params = params_of(cells.needs.at(cell), ranks)
     runs = rows.runs.at(rows.firsts)
     settled: dict[tuple[bool, int], Settling] = {}
     ways = []
@@ -276,7 +278,7 @@ def _ways(rows: _Rows, space: Space, pattern: Pattern, ranks: Ranks) -> list[_Wa
         key = (shard == "none", size)  # sharded gradients take no longer than sharded states alone
         if key not in settled:
             settled[key] = settling_of(trained, own, cells.rows)
-        ways.append(_Way(shard=shard, degree=degree, settling=settled[key], state=state_of(params, own, width)))
+        ways.append(_Way(shard=shard, degree=degree, settling=settled[key], state=state_of(params, own, rows.widths)))
     return ways
 
 
