@@ -13,13 +13,14 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.export.decisions import decisions_of
 from ridgeline.export.launch import Command, scripts
-from ridgeline.export.ledger import Fixed, Lose, Piece, Say, gather
+from ridgeline.export.ledger import Fixed, Lose, Piece, Say, exported, gather
+from ridgeline.export.options import options
 from ridgeline.export.reading import Reader, model_in, nested, pick, tables
 from ridgeline.export.target import Export, Files, Imported, Target
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
-VERSION = "0.19.8"
+VERSION = options("deepspeed").version
 FILE = "ds_config.json"
 STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "lion": "Lion", "muon": "Muon", "sgd": "SGD", "adafactor": "Adafactor"}
@@ -33,14 +34,7 @@ def write(scenario: Scenario) -> Export:
     ledger = gather(decisions_of(scenario), _pieces(scenario))
     text = json.dumps(nested(ledger.options), indent=2) + "\n"
     command = Command(words=("train.py", "--deepspeed", "--deepspeed_config", FILE))
-    return Export(
-        target="deepspeed",
-        version=VERSION,
-        files={FILE: text, **scripts(scenario, command, f"DeepSpeed {VERSION}")},
-        expressed=ledger.expressed,
-        implied=ledger.implied,
-        lost=ledger.lost,
-    )
+    return exported("deepspeed", {FILE: text, **scripts(scenario, command, f"DeepSpeed {VERSION}")}, ledger)
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
@@ -331,12 +325,4 @@ def recognises(files: Files) -> bool:
         return False
 
 
-TARGET = Target(
-    id="deepspeed",
-    title="DeepSpeed",
-    version=VERSION,
-    source="deepspeed/runtime/config.py, runtime/zero/config.py of deepspeedai/DeepSpeed",
-    write=write,
-    read=read,
-    recognises=recognises,
-)
+TARGET = Target(id="deepspeed", write=write, read=read, recognises=recognises)

@@ -14,8 +14,9 @@ from typing import Any
 
 from ridgeline.export.decisions import decisions_of, has_experts
 from ridgeline.export.launch import ON_NODE, Command, comment, header, nodes_of, scripts
-from ridgeline.export.ledger import Fixed, Lose, Piece, Say, gather
+from ridgeline.export.ledger import Fixed, Lose, Piece, Say, exported, gather
 from ridgeline.export.maxtext_read import MODELS_NAMED, OPTIMIZERS, POLICIES, read, recognises
+from ridgeline.export.options import options
 from ridgeline.export.target import Export, Target
 from ridgeline.hardware.system import System
 from ridgeline.models.load import MODELS
@@ -24,7 +25,7 @@ from ridgeline.plan.engine import ENGINES, OVERLAPS
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
-VERSION = "0.2.2"
+VERSION = options("maxtext").version
 FILE = "maxtext.yml"
 OUTERMOST = ("pipeline", "data", "fsdp", "expert", "context", "tensor", "tensor_sequence")
 LONG = {"bf16": "bfloat16", "fp32": "float32", "fp16": "float16"}
@@ -39,13 +40,8 @@ def write(scenario: Scenario) -> Export:
     words = ("python3", "-m", "maxtext.trainers.pre_train.train", FILE, "run_name=ridgeline")
     flags = {} if on_tpu(scenario.system) else {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true"}
     command = Command(words=words, per_chip=False, environment=flags)
-    return Export(
-        target="maxtext",
-        version=VERSION,
-        files={FILE: comment(header(scenario, title)) + body, **_launch(scenario, command, title)},
-        expressed=ledger.expressed,
-        implied=ledger.implied,
-        lost=ledger.lost,
+    return exported(
+        "maxtext", {FILE: comment(header(scenario, title)) + body, **_launch(scenario, command, title)}, ledger
     )
 
 
@@ -304,12 +300,4 @@ def _switches(scenario: Scenario) -> Iterator[Piece]:
         yield Fixed(f"plan.overlap.{name}", name in ENGINES["maxtext"].overlaps, XLA)
 
 
-TARGET = Target(
-    id="maxtext",
-    title="MaxText",
-    version=VERSION,
-    source="src/maxtext/configs/base.yml of AI-Hypercomputer/maxtext @000b810b (0.2.2)",
-    write=write,
-    read=read,
-    recognises=recognises,
-)
+TARGET = Target(id="maxtext", write=write, read=read, recognises=recognises)
