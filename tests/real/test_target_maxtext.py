@@ -1,9 +1,9 @@
 """Exports for MaxText against its own package: the configuration class, the model files, the list of options.
 
-Skipped where the package is absent. Its wheel asks for a newer Python and an accelerator's JAX; its configuration reads on a
-CPU and Python 3.11 from the unpacked wheel beside jax, flax, orbax-checkpoint, omegaconf, pydantic, jinja2, psutil,
-pathwaysutils, fastapi and requests. RIDGELINE_MAXTEXT names the folder of the unpacked wheel where it is not importable;
-the list of options and the model files need no more than that.
+Skipped where the package is absent. Its wheel asks for a newer Python and an accelerator's JAX; its configuration reads
+on a CPU and Python 3.11 from the unpacked wheel beside jax, flax, orbax-checkpoint, omegaconf, pydantic, jinja2,
+psutil, pathwaysutils, fastapi and requests. RIDGELINE_MAXTEXT names the folder of the unpacked wheel where it is not
+importable; the list of options and the model files need no more than that.
 """
 
 from __future__ import annotations

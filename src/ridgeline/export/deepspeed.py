@@ -10,12 +10,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.errors import InputError
 from ridgeline.export.decisions import decisions_of
 from ridgeline.export.launch import Command, scripts
 from ridgeline.export.ledger import Fixed, Lose, Piece, Say, exported, gather
 from ridgeline.export.options import options
-from ridgeline.export.reading import Reader, model_in, nested, pick, tables
+from ridgeline.export.reading import Reader, model_in, nested, only, pick, tables
 from ridgeline.export.target import Export, Files, Imported, Target
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
@@ -211,11 +211,8 @@ APART = {
 
 def read(files: Files) -> Imported:
     """What a ds_config.json says; the model and the sequence length come from elsewhere."""
-    found = [table for table in tables(files, ".json") if _is_config(table.data)]
-    if len(found) != 1:
-        expected = "one JSON file with DeepSpeed's keys, such as zero_optimization or train_batch_size"
-        raise InputError(Problem(path="", given=f"{len(found)} such files", expected=expected, todo="name one file"))
-    reader = Reader(found[0])
+    expected = "one JSON file with DeepSpeed's keys, such as zero_optimization or train_batch_size"
+    reader = Reader(only(files, _is_config, expected, ".json"))
     optimizer = _read_optimizer(reader)
     mesh, zero = _read_mesh(reader), _read_zero(reader)
     plan = mesh | zero | {"overlap": mesh.pop("overlap", {}) | zero.pop("overlap", {})} | _read_formats(reader)

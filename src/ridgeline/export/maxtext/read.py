@@ -181,7 +181,7 @@ def _axis(reader: Reader, axis: str) -> int | None:
 
 
 def _batch(reader: Reader, plan: dict[str, Any], devices: int) -> tuple[int | None, int | None]:
-    """The global batch, or the sequences of one data-parallel rank; sets the microbatch. `devices` are those of a chip."""
+    """The global batch, or the sequences of one data-parallel rank; sets the microbatch. `devices` of a chip."""
     value = reader.take("per_device_batch_size", default=12.0)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
         reader.bad("per_device_batch_size", value, "a positive number", None)

@@ -1,8 +1,8 @@
 """Turn a plan's mesh, context exchange, batch and pipeline into MaxText's options.
 
 MaxText's mesh is data x stage x fsdp x context x tensor x expert, each axis split into a part between slices (dcn) and
-one inside (ici). A slice is what a TPU's own network joins; of other chips it is one host, because XLA numbers slices by
-host there. Weights are split over fsdp, context and expert; experts take ranks of data parallelism, so
+one inside (ici). A slice is what a TPU's own network joins; of other chips it is one host, because XLA numbers slices
+by host there. Weights are split over fsdp, context and expert; experts take ranks of data parallelism, so
 
     dp = data * fsdp * expert        shard_degree = fsdp * context * expert
 """
@@ -79,8 +79,7 @@ def cut(scenario: Scenario) -> tuple[int, int, list[Lose]]:
 def mesh(scenario: Scenario) -> Iterator[Piece]:
     """Every axis, between slices and inside one."""
     plan, axes = scenario.plan, scenario.plan.mesh
-    degrees, lost = axes_of(scenario)
-    yield from lost
+    yield from axes_of(scenario)[1]
     paths = {
         "pipeline": ("plan.pp",),
         "data": ("plan.dp", "plan.shard_degree", "plan.shard", "system.chips"),
