@@ -4,8 +4,8 @@
 
 FOLDER holds the unpacked wheel: `maxtext/` and `maxtext-VERSION.dist-info/`. Options are the fields of the
 configuration class and of the classes it is made of (`configs/types.py`) and the keys of `configs/base.yml`. A field
-that is an enumeration or a list of words has choices; the words of `remat_policy` are those that the decoder compares it
-with, and those of `context_parallel_strategy` those that the class accepts.
+that is an enumeration or a list of words has choices; the words of `remat_policy` are those that the decoder compares
+it with, and those of `context_parallel_strategy` those that the class accepts.
 """
 
 from __future__ import annotations
