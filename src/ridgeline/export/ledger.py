@@ -19,7 +19,8 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.export.target import Lost
+from ridgeline.export.options import options
+from ridgeline.export.target import Export, Files, Lost
 
 UNSPOKEN = "the exporter does not know this decision"
 FLAG = True  # the value of an option that stands alone
@@ -140,6 +141,18 @@ def _account(
         expressed=MappingProxyType(expressed),
         implied=MappingProxyType(implied),
         lost=tuple(lost),
+    )
+
+
+def exported(target: str, files: Files, found: Ledger) -> Export:
+    """The files of a target with the account of every decision."""
+    return Export(
+        target=target,
+        version=options(target).version,
+        files=files,
+        expressed=found.expressed,
+        implied=found.implied,
+        lost=found.lost,
     )
 
 

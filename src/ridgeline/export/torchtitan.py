@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from ridgeline.core.toml_text import toml_text
 from ridgeline.export.decisions import decisions_of, has_experts
 from ridgeline.export.launch import Command, comment, header, scripts
-from ridgeline.export.ledger import Fixed, Lose, Piece, Say, gather
+from ridgeline.export.ledger import Fixed, Lose, Piece, Say, exported, gather
+from ridgeline.export.options import options
 from ridgeline.export.reading import nested
 from ridgeline.export.target import Export, Target
 from ridgeline.export.titan_read import CONVERTERS, FLAVORS, METHODS, SCHEDULES, read, recognises
@@ -20,7 +21,7 @@ from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
-VERSION = "0.2.2"
+VERSION = options("torchtitan").version
 FILE = "job.toml"
 FSDP = "FSDP2 does so by itself"
 
@@ -31,14 +32,7 @@ def write(scenario: Scenario) -> Export:
     title = f"torchtitan {VERSION}"
     text = comment(header(scenario, title)) + "\n" + toml_text(nested(ledger.options))
     command = Command(words=("-m", "torchtitan.train", "--job.config_file", FILE))
-    return Export(
-        target="torchtitan",
-        version=VERSION,
-        files={FILE: text, **scripts(scenario, command, title)},
-        expressed=ledger.expressed,
-        implied=ledger.implied,
-        lost=ledger.lost,
-    )
+    return exported("torchtitan", {FILE: text, **scripts(scenario, command, title)}, ledger)
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
@@ -254,12 +248,4 @@ def _switches(scenario: Scenario) -> Iterator[Piece]:
         yield Fixed(f"plan.overlap.{name}", False, "torchtitan does not overlap it")
 
 
-TARGET = Target(
-    id="torchtitan",
-    title="torchtitan",
-    version=VERSION,
-    source="torchtitan/config/job_config.py of pytorch/torchtitan v0.2.2",
-    write=write,
-    read=read,
-    recognises=recognises,
-)
+TARGET = Target(id="torchtitan", write=write, read=read, recognises=recognises)

@@ -13,7 +13,8 @@ from typing import Any
 from ridgeline.core.dtype import dtype
 from ridgeline.export.decisions import decisions_of, has_experts
 from ridgeline.export.launch import ON_NODE, SLURM, Command, comment, header, nodes_of, scripts
-from ridgeline.export.ledger import Fixed, Lose, Piece, Say, gather
+from ridgeline.export.ledger import Fixed, Lose, Piece, Say, exported, gather
+from ridgeline.export.options import options
 from ridgeline.export.reading import nested
 from ridgeline.export.target import Export, Target
 from ridgeline.export.verl_megatron import megatron_pieces
@@ -21,7 +22,7 @@ from ridgeline.export.verl_read import ACTOR, LORA_NAMES, MODEL, read, recognise
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
-VERSION = "0.9.1"
+VERSION = options("verl").version
 FILE = "verl.yaml"
 FSDP = f"{ACTOR}.fsdp_config"
 
@@ -36,14 +37,7 @@ def write(scenario: Scenario) -> Export:
     top = f"defaults:\n  - {base}\n  - _self_\nhydra:\n  searchpath:\n    - pkg://verl.trainer.config\n"
     text = comment(header(scenario, title)) + top + "".join(_yaml(nested(ledger.options), 0))
     made = scripts(scenario, Command(words=("true",), per_chip=False), title)
-    return Export(
-        target="verl",
-        version=VERSION,
-        files={FILE: text, ON_NODE: _launch(scenario, title), SLURM: made[SLURM]},
-        expressed=ledger.expressed,
-        implied=ledger.implied,
-        lost=ledger.lost,
-    )
+    return exported("verl", {FILE: text, ON_NODE: _launch(scenario, title), SLURM: made[SLURM]}, ledger)
 
 
 def needs_megatron(scenario: Scenario) -> bool:
@@ -198,12 +192,4 @@ def _habits() -> Iterator[Piece]:
         yield Fixed(f"plan.overlap.{name}", False, "the FSDP backend does not overlap it")
 
 
-TARGET = Target(
-    id="verl",
-    title="verl",
-    version=VERSION,
-    source="verl/trainer/config of volcengine/verl v0.9.1",
-    write=write,
-    read=read,
-    recognises=recognises,
-)
+TARGET = Target(id="verl", write=write, read=read, recognises=recognises)
