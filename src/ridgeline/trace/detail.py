@@ -84,6 +84,10 @@ class Collective:
     group_size: int = 0
     group: str = ""
     ranks: str = ""
+    from_rank: int = -1
+    """Of a receive: the rank that sends, -1 where it is not recorded."""
+    to_rank: int = -1
+    """Of a send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

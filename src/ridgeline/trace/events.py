@@ -38,6 +38,8 @@ class Args(msgspec.Struct, gc=False):
     group_size: Any = msgspec.field(name="Group size", default=None)
     group: Any = msgspec.field(name="Process Group Name", default=None)
     ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    from_rank: Any = msgspec.field(name="Src Rank", default=None)
+    to_rank: Any = msgspec.field(name="Dst Rank", default=None)
     hlo_category: Any = None
     name: Any = None
     labels: Any = None

@@ -227,16 +227,18 @@ def _whole(value: Any) -> int:
 
 def _facts(args: Args) -> tuple[str, ...]:
     facts = (
-        args.collective, args.dtype, args.in_elements, args.out_elements, args.group_size, args.group, args.ranks
+        args.collective, args.dtype, args.in_elements, args.out_elements, args.group_size, args.group, args.ranks,
+        args.from_rank, args.to_rank,
     )  # fmt: skip
     return tuple("" if fact is None else str(fact)[:400] for fact in facts)
 
 
 def _collective_of(facts: tuple[str, ...]) -> Collective:
-    name, dtype, count_in, count_out, size, group, ranks = facts
+    name, dtype, count_in, count_out, size, group, ranks, sender, receiver = facts
+    from_rank, to_rank = (_whole(rank) if rank else -1 for rank in (sender, receiver))
     return Collective(
         name=name, dtype=dtype, in_elements=_whole(count_in), out_elements=_whole(count_out), group_size=_whole(size),
-        group=group, ranks=ranks,
+        group=group, ranks=ranks, from_rank=from_rank, to_rank=to_rank,
     )  # fmt: skip
 
 
