@@ -4,7 +4,7 @@ X           a span
 B, E        begin and end of a span, matched by process and thread
 M           names of processes and threads, labels that say which process is a device
 C           a counter; i  an instant, of which allocations of memory are kept as counters
-s, t, f     flow arrows: not kept, the correlation ids of launches say the same
+s, t, f     flow arrows, see `flows`
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Args(msgspec.Struct, gc=False):
     correlation: Any = None
     correlation_id: Any = None
     connection_id: Any = None
+    stream: Any = None
     bytes: Any = None
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
     types: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
@@ -61,6 +62,7 @@ class Event(msgspec.Struct, gc=False):
     ts: int | float | str | None = None
     dur: int | float | str | None = None
     args: Args | None = None
+    id: Any = None
 
 
 class DecimalEvent(msgspec.Struct, gc=False):
@@ -74,6 +76,7 @@ class DecimalEvent(msgspec.Struct, gc=False):
     ts: Decimal | None = None
     dur: Decimal | None = None
     args: Args | None = None
+    id: Any = None
 
 
 class _Loose(msgspec.Struct, gc=False):
@@ -85,6 +88,7 @@ class _Loose(msgspec.Struct, gc=False):
     ts: Any = None
     dur: Any = None
     args: Any = None
+    id: Any = None
 
 
 class _Times(msgspec.Struct, gc=False):
@@ -134,6 +138,7 @@ def decode_one(raw: bytes) -> Any:
         tid=_text_or_int(loose.tid),
         **times,
         args=_loose_args(loose.args),
+        id=loose.id,
     )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ridgeline.trace.detail import Collective, Detail, Shape, Sparse
 from ridgeline.trace.events import NOTHING, Args, Event
+from ridgeline.trace.flows import LAUNCH, SORTS, Flows
 from ridgeline.trace.times import MISSING, NANOS, nanoseconds, unit_of
 
 Track = tuple[int | str, int | str]
@@ -59,6 +60,7 @@ class Gathered:
         self._columns: dict[str, list[NDArray[Any]]] = {
             name: [] for name in ("start", "duration", "track", "name", "category", "correlation")
         }
+        self.flows = Flows()
         self._sizes, self._shapes, self._collectives = Side(), Side(), Side()
         self._shape_texts, self._collective_facts = Interned(), Interned()
         self._open: dict[Track, list[Event]] = {}
@@ -77,7 +79,8 @@ class Gathered:
         spans = [event for event in events if event.ph == "X"]
         if len(spans) < len(events):
             others = [event for event in events if event.ph != "X" and event.ph not in _FLOWS]
-            self.dropped["flow arrows"] += len(events) - len(spans) - len(others)
+            if len(spans) + len(others) < len(events):
+                self._arrows([event for event in events if event.ph in _FLOWS])
             self._allocations([event for event in others if event.name == "[memory]"])
             for event in others:
                 if event.name != "[memory]":
@@ -96,6 +99,26 @@ class Gathered:
         columns["category"].append(np.array([categories[event.cat] for event in spans], np.int16))
         columns["correlation"].append(self._arguments(spans))
         self.count += len(spans)
+        if LAUNCH in self.flows.wanted and self._linked_work(spans, columns["correlation"][-1]):
+            self.dropped["flow arrows"] += self.flows.drop(LAUNCH)
+
+    def _linked_work(self, spans: Sequence[Event], correlation: NDArray[np.int64]) -> bool:
+        """Whether work among these says by its correlation id who launched it."""
+        return any(
+            link > 0 and event.args is not None and event.args.stream is not None
+            for event, link in zip(spans, correlation.tolist(), strict=True)
+        )
+
+    def _arrows(self, events: Sequence[Event]) -> None:
+        """Keep the arrows that say something nothing else says."""
+        kept = 0
+        for sort in sorted(self.flows.wanted):
+            own = [event for event in events if SORTS.get(event.cat) == sort and event.ph != "t"]
+            if own:
+                at = nanoseconds([event.ts for event in own], self.nanos or NANOS)
+                self.flows.add(sort, own, [self.tracks[event.pid, event.tid] for event in own], at)
+                kept += len(own)
+        self.dropped["flow arrows"] += len(events) - kept
 
     def _xla_names(self, spans: Sequence[Event]) -> list[int]:
         """Names of XLA's ops with their category behind them where the name does not say it: most are just fusions."""
