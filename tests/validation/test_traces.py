@@ -100,8 +100,8 @@ def test_arrows_and_periods_give_the_same_layers() -> None:
     without = replace(line, detail=replace(line.detail, forward=Sparse()))
     by_period = layers(without, rows, phase)
     forward = np.where(phase == PHASES.index("backward"), -1, by_period).astype(np.int32)
-    by_arrows = by_arrows(line, rows, forward, phase)
-    told = (by_arrows >= 0) & (phase == PHASES.index("backward"))
+    arrowed = by_arrows(line, rows, forward, phase)
+    told = (arrowed >= 0) & (phase == PHASES.index("backward"))
     assert int(told.sum()) == 1504
-    assert np.array_equal(by_arrows[told], by_period[told])
+    assert np.array_equal(arrowed[told], by_period[told])
     assert np.array_equal(both, by_period)
