@@ -42,6 +42,9 @@ class Args(msgspec.Struct, gc=False):
     from_rank: Any = msgspec.field(name="Src Rank", default=None)
     to_rank: Any = msgspec.field(name="Dst Rank", default=None)
     hlo_category: Any = None
+    hlo_op: Any = None
+    device_ordinal: Any = None
+    step_num: Any = None
     name: Any = None
     labels: Any = None
     value: Any = None

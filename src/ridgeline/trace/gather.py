@@ -68,7 +68,7 @@ class Gathered:
         self.count = 0
         self.nanos = nanos
         """Nanoseconds in the unit of the times: given, or found with the first spans."""
-        self._xla = False
+        self._xla = self._xla_host = False
 
     @property
     def full(self) -> bool:
@@ -87,6 +87,8 @@ class Gathered:
                     self._other(event, spans)
         if not spans:
             return
+        if self._xla_host:
+            self._on_host(spans)
         names, tracks, categories = self.names, self.tracks, self.categories
         columns, times = self._columns, [event.ts for event in spans]
         self.nanos = self.nanos or unit_of(times[:64])
@@ -128,6 +130,20 @@ class Gathered:
             told = isinstance(category, str) and 0 < len(category) < 60 and category not in event.name
             found.append(names[f"{event.name} [{category}]" if told else event.name])
         return found
+
+    def _on_host(self, spans: Sequence[Event]) -> None:
+        """Spans of a host of XLA: ops that it runs itself go to a device of their own, steps get their number."""
+        for event in spans:
+            args = event.args
+            if args is None:
+                continue
+            if args.hlo_op is not None and not self._xla:
+                pid = f"/device:CPU:{_whole(args.device_ordinal)}"
+                self.processes[pid] = pid
+                self.threads[pid, event.tid] = self.threads.get((event.pid, event.tid), "")
+                event.pid = pid
+            elif args.step_num is not None:
+                event.name = f"step {_whole(args.step_num)}"
 
     def _arguments(self, spans: Sequence[Event]) -> NDArray[np.int64]:
         correlation = [0] * len(spans)
@@ -172,7 +188,7 @@ class Gathered:
             self._change(f"{event.pid}", event.name, [event.ts], [event.args.value])
         elif ph in ("i", "I"):
             self.dropped["instants"] += 1
-        else:
+        elif ph or event.name:  # XLA ends its list with an empty event
             self.dropped[f"events of type {ph[:8]!r}"] += 1
 
     def _close(self, event: Event, spans: list[Event]) -> None:
@@ -197,6 +213,7 @@ class Gathered:
         if event.name == "process_name" and isinstance(args.name, str):
             self.processes[event.pid] = args.name
             self._xla = self._xla or args.name.startswith("/device:")
+            self._xla_host = self._xla_host or args.name.startswith("/host:")
         elif event.name == "process_labels" and isinstance(args.labels, str):
             self.labels[event.pid] = args.labels
         elif event.name == "thread_name" and isinstance(args.name, str):
