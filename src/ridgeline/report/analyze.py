@@ -56,7 +56,7 @@ def analysis_sheet(found: Analysis) -> Sheet:
         "streams": [_row(row) for row in parts.streams],
         "kept": dict(about.kept),
         "dropped": dict(about.dropped),
-        "warnings": list(about.warnings),
+        "warnings": [*about.warnings, *found.left_out],
     }
 
 

@@ -29,6 +29,8 @@ def causes_sheet(found: Analysis) -> Sheet:
         "collectives": {
             "matched": ranks.collectives,
             "unmatched_parts": ranks.unmatched,
+            "sends_matched": ranks.pairs,
+            "sends_unmatched": ranks.alone,
             "by_skew": [
                 {
                     "group": one.group, "name": one.name, "sequence": one.sequence, "skew_us": one.skew_ns / NANO,
@@ -50,6 +52,11 @@ def causes_sheet(found: Analysis) -> Sheet:
                 "process": one.process, "rank": one.rank, "window_us": one.window_ns / NANO,
                 "bubble_us": one.bubble_ns / NANO, "bubble_share": one.share,
                 "warm_up_us": one.warm_up_ns / NANO, "cool_down_us": one.cool_down_ns / NANO,
+                "waits": [
+                    {"rank": wait.rank, "waiting_us": wait.waiting_ns / NANO, "transfer_us": wait.transfer_ns / NANO}
+                    for wait in one.waits
+                ],
+                "other_us": one.other_ns / NANO,
             }
             for one in ranks.bubbles
         ],

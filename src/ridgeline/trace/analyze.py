@@ -28,6 +28,8 @@ from ridgeline.trace.timeline import Timeline
 from ridgeline.trace.whatif import Answer
 from ridgeline.trace.whatif import what_if as answers
 
+UNREPLAYED = f"more than {LARGEST:,} starts and ends: predicted gains are upper bounds by their formulas, not replays"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Analysis:
@@ -42,12 +44,14 @@ class Analysis:
     chip: Chip | None
     findings: tuple[Finding, ...]
     critical: Critical | None
-    """None where nothing counts, or the timeline is too large to follow every dependency unasked."""
+    """None where nothing counts."""
     ranks: RankReport
     memory: tuple[MemoryPeak, ...]
     what_if: tuple[Answer, ...]
     measured: Joined = Joined()
     """Kernels with counters, where there are any."""
+    left_out: tuple[str, ...] = ()
+    """What was not worked out because the timeline is too large, and what stands in its place."""
 
 
 def analyze(
@@ -85,9 +89,9 @@ def analyze(
     rates = op_rates(line, counted, found)
     tables = [Path(counters)] if counters is not None else tables_of([Path(file) for file in files])
     told = [one for table in tables for one in read_counters(table)]
-    graph = graph_of(line, rules, policy) if what_if or int(counted.sum()) < LARGEST // 4 else None
-    replayed = graph is not None and len(graph.at) <= LARGEST
-    gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if graph is not None and replayed else None
+    graph = graph_of(line, rules, policy)
+    replayed = len(graph.at) <= LARGEST
+    gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if replayed else None
     facts = Facts(line=line, counted=counted, rules=rules, parts=parts, idle=idle, rates=rates, chip=found, gains=gains)
     return Analysis(
         timeline=line,
@@ -99,8 +103,9 @@ def analyze(
         chip=found,
         findings=findings(facts),
         measured=join_counters(line, counted, told),
-        critical=critical_path(graph) if graph is not None else None,
-        ranks=rank_report(line, rules, counted, graph.meetings if graph is not None else None),
+        critical=critical_path(graph),
+        ranks=rank_report(line, rules, counted, None if graph.left_out else graph.meetings),
         memory=memory_peaks(line),
-        what_if=answers(graph, rules, what_if, sizes_of(graph, found)) if graph is not None else (),
+        what_if=answers(graph, rules, what_if, sizes_of(graph, found)),
+        left_out=tuple(text for text in (graph.left_out, "" if replayed else UNREPLAYED) if text),
     )

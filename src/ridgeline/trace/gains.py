@@ -13,7 +13,7 @@ from ridgeline.trace.graph import Graph, replay
 from ridgeline.trace.roofline import bytes_bound_ns
 from ridgeline.trace.whatif import Change, Question, Sizes, apply, chosen_rows, faster, span_ns
 
-LARGEST = 400_000  # points of a graph that is replayed for every finding
+LARGEST = 1_000_000  # points of a graph that is replayed for every finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

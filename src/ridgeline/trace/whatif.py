@@ -36,6 +36,7 @@ from ridgeline.trace.edges import (
     LAUNCH,
     MEET,
     ORDER,
+    RECEIVE,
     STREAM,
     Edges,
 )
@@ -225,7 +226,7 @@ def faster(change: Change, rows: Rows, factor: float) -> Change:
     own = np.zeros(len(graph.line), np.bool_)
     own[rows] = True
     row = graph.row_of(graph.dst)
-    body = np.isin(graph.kind, (BODY, MEET) if len(graph.points.work) else (CALL,))
+    body = np.isin(graph.kind, (BODY, MEET, RECEIVE) if len(graph.points.work) else (CALL,))
     scaled = body & (row >= 0) & own[np.maximum(row, 0)] & (change.lag > 0)
     lag = np.where(scaled, np.rint(change.lag / factor).astype(np.int64), change.lag)
     return replace(change, lag=lag)
