@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,36 @@ def read_table(path: Path) -> Table:
     return parse_table(path, read_text(path))
 
 
+Merge = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+
+
+def read_layers(path: Path, merge: Merge) -> Table:
+    """The file laid over the file that its `base` names, and that over the next; `base` is an id in the end, or none.
+
+    merge   lays the second table over the first. Lines are those of the named file.
+    """
+    table = read_table(path)
+    data, seen = table.data, [Path(os.path.realpath(path))]
+    while isinstance(data.get("base"), str) and data["base"].endswith(SUFFIXES):
+        below = beside(seen[-1], data["base"], "base")
+        if below in seen:
+            expected = "files whose bases lead to an end"
+            raise InputError(table.locate(Problem(path="base", given=repr(data["base"]), expected=expected)))
+        seen.append(below)
+        data = merge(read_table(below).data, {key: value for key, value in data.items() if key != "base"})
+    return replace(table, data=data)
+
+
+def beside(path: Path, ref: str, key: str) -> Path:
+    """The file that `ref` names where it stands in the file at `path`: in the same folder or below, never outside."""
+    folder = os.path.realpath(path.parent)
+    target = Path(os.path.realpath(os.path.join(folder, ref)))
+    if not target.is_relative_to(folder):
+        expected = "a path inside the file's own folder"
+        raise InputError(Problem(path=key, given=repr(ref), expected=expected, todo="copy it there", where=path.name))
+    return target
+
+
 def parse_table(path: Path, text: str) -> Table:
     """The table in a text that was already read; `path` says its format and names it in messages."""
     _known_suffix(path)
@@ -72,14 +102,14 @@ def _known_suffix(path: Path) -> None:
 
 def read_text(path: Path, limit: int = BIGGEST_FILE) -> str:
     """The file as text, unless it is absent, a folder, too large or not UTF-8."""
-    if not path.exists():
-        raise _refuse(path, "no such file", "a readable file", "check the path")
-    if not path.is_file():
-        raise _refuse(path, "not a plain file", "a readable file", "name the file itself")
     try:
+        if not path.exists():
+            raise _refuse(path, "no such file", "a readable file", "check the path")
+        if not path.is_file():
+            raise _refuse(path, "not a plain file", "a readable file", "name the file itself")
         if path.stat().st_size > limit:
             raise _refuse(path, f"{path.stat().st_size} bytes", f"at most {limit} bytes", "is this the right file?")
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as wrong:
         raise _refuse(path, f"byte {wrong.start} is not UTF-8", "UTF-8 text", "re-save it as UTF-8") from None
     except OSError as wrong:
@@ -87,23 +117,31 @@ def read_text(path: Path, limit: int = BIGGEST_FILE) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file in one step, so that an interrupted write leaves the old content."""
-    import tempfile
-
-    path = path.resolve()
+    """Replace the file in one step, so that an interrupted write leaves the old content; a pipe is written to."""
+    path = Path(os.path.realpath(path))
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        if path.is_dir():
+            raise _refuse(path, "a folder", "a file to write", "name the file itself")
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            _replace_text(path, text)
     except OSError as wrong:
-        raise _refuse(
-            path, wrong.strerror or "not writable", "a folder that can be written", "choose another"
-        ) from None
+        raise _refuse(path, wrong.strerror or str(wrong), "a place that can be written", "choose another") from None
+
+
+def _replace_text(path: Path, text: str) -> None:
+    """Write beside the file, then put the new one in its place with the old one's permissions."""
+    temporary = path.with_name(f".{path.name[:200]}.{os.urandom(8).hex()}")
+    mode = path.stat().st_mode & 0o777 if path.exists() else None
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        with open(temporary, "x", encoding="utf-8") as stream:
             stream.write(text)
-        os.chmod(temporary, 0o644)
+        if mode is not None:
+            temporary.chmod(mode)
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -120,6 +158,8 @@ def _toml(path: Path, text: str) -> tuple[Any, dict[str, int]]:
     except tomllib.TOMLDecodeError as wrong:
         line = re.search(r"line (\d+)", str(wrong))
         raise _refuse(path, str(wrong), "TOML", "fix the syntax there", int(line.group(1)) if line else 0) from None
+    except ValueError as wrong:
+        raise _refuse(path, str(wrong).split(";")[0], "plain TOML numbers and dates", "fix it") from None
     except RecursionError:
         raise _refuse(path, "too deeply nested", f"at most {DEEPEST} levels", "flatten it") from None
 
@@ -154,6 +194,8 @@ def _yaml(path: Path, text: str) -> tuple[Any, dict[str, int]]:
         mark = getattr(wrong, "problem_mark", None)
         problem = getattr(wrong, "problem", None) or str(wrong)
         raise _refuse(path, problem, "YAML", "fix the syntax there", mark.line + 1 if mark else 0) from None
+    except ValueError as wrong:
+        raise _refuse(path, str(wrong).split(";")[0], "plain YAML numbers and dates", "quote it or fix it") from None
     except RecursionError:
         raise _refuse(path, "too deeply nested", f"at most {DEEPEST} levels", "flatten it") from None
 

@@ -47,7 +47,7 @@ def _one(name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:
     if name in LISTS:
         _refuse(settings, name)
         return {"kind": "list", "of": name, "rows": LISTS[name]()}
-    if name.endswith(SUFFIXES) or Path(name).exists():
+    if name.endswith(SUFFIXES) or _is_path(name):
         return _file(Path(name), detail, settings)
     if name in SCHEDULES:
         _refuse(settings, name)
@@ -66,6 +66,13 @@ def _one(name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:
             continue
     known = [*CHIPS, *MODELS, *SYSTEMS, *ENGINES, *SCHEDULES, *LISTS]
     raise UnknownId("name", name, known, todo="`ridgeline show models` and its kin list what there is")
+
+
+def _is_path(name: str) -> bool:
+    try:
+        return bool(name) and Path(name).exists()
+    except (OSError, ValueError):  # a name no file system takes
+        return False
 
 
 def _described(kind: str, name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:

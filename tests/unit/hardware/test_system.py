@@ -104,6 +104,34 @@ bandwidth = "25 Gbit/s"
     assert lab.tiers[1].need_bandwidth().value == 25e9 / 8
 
 
+def test_a_file_may_lie_over_others_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "top.toml").write_text('base = "sub/middle.toml"\nchips = 32\n')
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "middle.toml").write_text('base = "low.toml"\n[tier.nvlink]\nbandwidth = "1 TB/s"\n')
+    (tmp_path / "sub" / "low.toml").write_text('base = "16xh100-sxm"\nnode = 4\n')
+    monkeypatch.chdir(Path(__file__).parent)
+    built = system(tmp_path / "top.toml")
+    assert (built.chips, built.node, built.tiers[0].need_bandwidth().value) == (32, 4, 1e12)
+    assert system(tmp_path / "sub" / "middle.toml").chips == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('base = "loop.toml"', "lead to an end"),
+        ('base = "../loop.toml"', "own folder"),
+        ('base = "8xh100-sxm"\nchips = 0', "1 to 10,000,000 chips"),
+        ('base = "8xh100-sxm"\nchips = true', "got True"),
+        ('base = "8xh100-sxm"\ndomain = 1.5', "got 1.5"),
+        ('name = "x"', "add chips"),
+    ],
+)
+def test_own_files_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "loop.toml").write_text(text)
+    with pytest.raises(InputError, match=message):
+        system(tmp_path / "loop.toml")
+
+
 def test_what_if_on_a_tier() -> None:
     faster = system({"base": "64xh100-sxm", "tier": {"infiniband": {"bandwidth": "800 Gbit/s"}}})
     assert faster.tiers[1].need_bandwidth().value == 100e9
