@@ -139,18 +139,29 @@ def explain(
     scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file in TOML, JSON or YAML.")],
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="A trace of it, or a folder of ranks.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the residuals to this CSV file.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            "--residuals",
+            metavar="FILE.csv",
+            help="Write the residuals, which `ridgeline validate` and `ridgeline fit --with` read.",
+        ),
     ] = None,
     policy: Policy = "all",
+    classes: Classes = None,
     settings: Settings = None,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Parameters that `ridgeline fit --with` wrote.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Predict a scenario and compare it with a trace: what accounts for the gap, and should model or machine change."""
     from ridgeline.calibrate.explain import explain as library
-    from ridgeline.calibrate.explain import write_residuals
+    from ridgeline.calibrate.residuals import write_residuals
     from ridgeline.report.explain import draw_explanation, explanation_sheet
 
-    found = library(scenario, *traces, policy=policy, settings=settings or ())
+    found = library(scenario, *traces, policy=policy, classes=classes, settings=settings or (), calibration=calibration)
     if output is not None:
         write_residuals(found, output)
     sheet = explanation_sheet(found)
@@ -159,7 +170,7 @@ def explain(
         return
     draw_explanation(sheet, _console())
     if output is not None:
-        typer.echo(f"{output}: {len(found.parts)} residuals")
+        typer.echo(f"{output}: {len(found.parts)} residuals; fit them with `ridgeline fit --with {output}`")
 
 
 def _console() -> Console:
