@@ -69,7 +69,7 @@ def fit(
         Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="With --with: the calibration to write.")
     ] = None,
 ) -> None:
-    """Derive the parameters again from the bundled runs, or from yours beside them; cross-validated, and written down."""
+    """Derive the parameters again from the bundled runs, or from yours beside them; cross-validated, written down."""
     # one thread a process: small factorisations are ten times slower when threads wait for each other
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
