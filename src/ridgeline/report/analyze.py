@@ -15,7 +15,7 @@ from ridgeline.report.draw import clean
 from ridgeline.report.sheets import Sheet
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.breakdown import Breakdown, NameTime, Row, Times
-from ridgeline.trace.findings import Finding
+from ridgeline.trace.finding import Finding
 from ridgeline.trace.idle import IdleCause
 from ridgeline.trace.launch import Launches
 from ridgeline.trace.roofline import OpRate

@@ -12,11 +12,12 @@ from ridgeline.trace.chips import chip_of
 from ridgeline.trace.classes import Rules, classify, read_rules
 from ridgeline.trace.counters import read_counters
 from ridgeline.trace.critical import Critical, critical_path
-from ridgeline.trace.findings import Facts, Finding, findings
+from ridgeline.trace.finding import Facts, Finding
+from ridgeline.trace.findings import findings
 from ridgeline.trace.folder import tables_of
 from ridgeline.trace.gains import LARGEST, Gains, sizes_of
 from ridgeline.trace.graph import graph_of
-from ridgeline.trace.idle import IdleCause, idle_causes
+from ridgeline.trace.idle import IdleCause, gaps_of, idle_causes
 from ridgeline.trace.launch import Launches, launches
 from ridgeline.trace.measured import Joined, join_counters
 from ridgeline.trace.memory import MemoryPeak, memory_peaks
@@ -81,14 +82,19 @@ def analyze(
     parts = breakdown(line, rules, policy)
     counted = counted_rows(line, policy)
     found = chip_of(line.about, chip)
-    idle = idle_causes(line, rules, counted)
+    gaps = gaps_of(line, rules, counted)
+    idle = idle_causes(gaps)
     rates = op_rates(line, counted, found)
     tables = [Path(counters)] if counters is not None else tables_of([Path(file) for file in files])
     told = [one for table in tables for one in read_counters(table)]
     graph = graph_of(line, rules, policy) if what_if or int(counted.sum()) < LARGEST // 4 else None
     replayed = graph is not None and len(graph.at) <= LARGEST
     gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if graph is not None and replayed else None
-    facts = Facts(line=line, counted=counted, rules=rules, parts=parts, idle=idle, rates=rates, chip=found, gains=gains)
+    ranks = rank_report(line, rules, counted, graph.meetings if graph is not None else None)
+    facts = Facts(
+        line=line, counted=counted, rules=rules, parts=parts, gaps=gaps, idle=idle, rates=rates, ranks=ranks,
+        chip=found, gains=gains,
+    )  # fmt: skip
     return Analysis(
         timeline=line,
         rules=rules,
@@ -100,7 +106,7 @@ def analyze(
         findings=findings(facts),
         measured=join_counters(line, counted, told),
         critical=critical_path(graph) if graph is not None else None,
-        ranks=rank_report(line, rules, counted, graph.meetings if graph is not None else None),
+        ranks=ranks,
         memory=memory_peaks(line),
         what_if=answers(graph, rules, what_if, sizes_of(graph, found)) if graph is not None else (),
     )

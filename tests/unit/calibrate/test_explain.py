@@ -10,8 +10,9 @@ import pytest
 from traces import Recipe, make, write
 from typer.testing import CliRunner
 
-from ridgeline.calibrate.explain import MACHINE, MODEL, Explanation, explain
+from ridgeline.calibrate.explain import Explanation, explain
 from ridgeline.calibrate.residuals import COLUMNS, write_residuals
+from ridgeline.calibrate.verdict import MACHINE, MODEL
 from ridgeline.cli.main import app
 from ridgeline.core.errors import InputError
 
