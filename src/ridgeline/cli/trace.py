@@ -28,42 +28,56 @@ def register(app: typer.Typer) -> None:
     app.command()(explain)
 
 
+Traces = Annotated[
+    list[Path], typer.Argument(metavar="TRACE...", help="Trace files, or a folder with one file per rank.")
+]
+Policy = Annotated[
+    str, typer.Option(help="all: every kernel and copy; linked: only those whose launch is in the trace.")
+]
+ChipId = Annotated[
+    str | None, typer.Option(metavar="ID", help="Chip of the roofline; found by the trace's device name if left out.")
+]
+Classes = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="TOML with further classes of kernels, tried before the own ones."),
+]
+Counters = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="CSV of Nsight Compute: what each kernel measured.")
+]
+Unit = Annotated[
+    str | None,
+    typer.Option(metavar="s|ms|us|ns", help="Unit of the times, where a trace does not keep to its own."),
+]
+Html = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write an interactive report as well: one file, works offline.")
+]
+HtmlSpans = Annotated[
+    int, typer.Option(metavar="N", help="Spans that report keeps one by one; the shortest beyond are merged.")
+]
+WhatIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if",
+        metavar="QUESTION",
+        help='Replay with a change: "matmul x2", "overlap nccl", "no launch gaps", "fuse norm"; may be repeated.',
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
+]
+
+
 def analyze(
-    traces: Annotated[
-        list[Path], typer.Argument(metavar="TRACE...", help="Trace files, or a folder with one file per rank.")
-    ],
-    policy: Annotated[
-        str, typer.Option(help="all: every kernel and copy; linked: only those whose launch is in the trace.")
-    ] = "all",
-    chip: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Chip of the roofline; found by the trace's device name if left out."),
-    ] = None,
-    classes: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="TOML with further classes of kernels, tried before the own ones."),
-    ] = None,
-    counters: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CSV of Nsight Compute: what each kernel measured.")
-    ] = None,
-    unit: Annotated[
-        str | None,
-        typer.Option(metavar="s|ms|us|ns", help="Unit of the times, where a trace does not keep to its own."),
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write an interactive report as well: one file, works offline.")
-    ] = None,
-    html_spans: Annotated[
-        int, typer.Option(metavar="N", help="Spans that report keeps one by one; the shortest beyond are merged.")
-    ] = 400_000,
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--what-if",
-            metavar="QUESTION",
-            help='Replay with a change: "matmul x2", "overlap nccl", "no launch gaps", "fuse norm"; may be repeated.',
-        ),
-    ] = None,
+    traces: Traces,
+    policy: Policy = "all",
+    chip: ChipId = None,
+    classes: Classes = None,
+    counters: Counters = None,
+    unit: Unit = None,
+    html: Html = None,
+    html_spans: HtmlSpans = 400_000,
+    what_if: WhatIf = None,
     json: Json = False,
 ) -> None:
     """Read traces: where the time went, why chips idled, how near ops are to the roofline, and what to change first."""
@@ -101,19 +115,6 @@ def _only_counters(traces: list[Path]) -> bool:
     from ridgeline.trace.source import Source
 
     return len(traces) == 1 and traces[0].is_file() and recognises(Source(traces[0]).head())
-
-
-Policy = Annotated[
-    str, typer.Option(help="all: every kernel and copy; linked: only those whose launch is in the trace.")
-]
-Classes = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="TOML with further classes of kernels, tried before the own ones."),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
-]
 
 
 def diff(

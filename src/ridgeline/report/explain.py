@@ -7,12 +7,11 @@ from rich.text import Text
 
 from ridgeline.calibrate.explain import Explanation, GapPart
 from ridgeline.core.units import DECIMAL, format_quantity
-from ridgeline.report.causes import grid, time
-from ridgeline.report.diff import bar, diff_sheet, signed
+from ridgeline.report.diff import diff_sheet
 from ridgeline.report.draw import clean
+from ridgeline.report.lines import NANO, better_or_worse, grid, signed, time
 from ridgeline.report.sheets import Sheet
 
-NANO = 1000
 LEAST = 0.05  # microseconds: less is rounding
 COLOURS = {"model": "cyan", "machine": "yellow", "unclear": "magenta", "nothing": "dim"}
 
@@ -104,7 +103,7 @@ def _gap(sheet: Sheet) -> list[RenderableType]:
         alone = parts[0] if len(parts) == 1 else None
         table.add_row(
             Text(one["class"] + (f", {alone['phase']}" if alone else ""), style="bold"), time(one["predicted_us"]),
-            time(one["measured_us"]), signed(one["gap_us"]), bar(one["gap_us"] / largest / 2, one["gap_us"] > 0),
+            time(one["measured_us"]), signed(one["gap_us"]), better_or_worse(one["gap_us"] / largest / 2),
             *_verdict(alone),
         )  # fmt: skip
         for part in [] if alone else parts:

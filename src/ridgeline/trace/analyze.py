@@ -10,7 +10,7 @@ from ridgeline.hardware.chip import Chip
 from ridgeline.trace.breakdown import ALL, Breakdown, breakdown, counted_rows
 from ridgeline.trace.chips import chip_of
 from ridgeline.trace.classes import Rules, classify, read_rules
-from ridgeline.trace.counters import read_counters
+from ridgeline.trace.counters import KernelCounters, read_counters
 from ridgeline.trace.critical import Critical, critical_path
 from ridgeline.trace.finding import Facts, Finding
 from ridgeline.trace.findings import findings
@@ -83,23 +83,21 @@ def analyze(
     counted = counted_rows(line, policy)
     found = chip_of(line.about, chip)
     gaps = gaps_of(line, rules, counted)
-    idle = idle_causes(gaps)
     rates = op_rates(line, counted, found)
-    tables = [Path(counters)] if counters is not None else tables_of([Path(file) for file in files])
-    told = [one for table in tables for one in read_counters(table)]
+    told = _counters(counters, files)
     graph = graph_of(line, rules, policy) if what_if or int(counted.sum()) < LARGEST // 4 else None
     replayed = graph is not None and len(graph.at) <= LARGEST
     gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if graph is not None and replayed else None
     ranks = rank_report(line, rules, counted, graph.meetings if graph is not None else None)
     facts = Facts(
-        line=line, counted=counted, rules=rules, parts=parts, gaps=gaps, idle=idle, rates=rates, ranks=ranks,
-        chip=found, gains=gains,
+        line=line, counted=counted, rules=rules, parts=parts, gaps=gaps, rates=rates, ranks=ranks, chip=found,
+        gains=gains,
     )  # fmt: skip
     return Analysis(
         timeline=line,
         rules=rules,
         breakdown=parts,
-        idle=idle,
+        idle=idle_causes(gaps),
         launches=launches(line, counted),
         rates=rates,
         chip=found,
@@ -110,3 +108,9 @@ def analyze(
         memory=memory_peaks(line),
         what_if=answers(graph, rules, what_if, sizes_of(graph, found)) if graph is not None else (),
     )
+
+
+def _counters(given: Path | str | None, files: Sequence[Path | str]) -> list[KernelCounters]:
+    """Counters of the file that was named, or of the tables beside the traces."""
+    tables = [Path(given)] if given is not None else tables_of([Path(file) for file in files])
+    return [one for table in tables for one in read_counters(table)]

@@ -19,7 +19,7 @@ from ridgeline.hardware.chip import Chip
 from ridgeline.trace.breakdown import Breakdown
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.gains import Gains
-from ridgeline.trace.idle import Gaps, IdleCause
+from ridgeline.trace.idle import Gaps
 from ridgeline.trace.ranks import RankReport
 from ridgeline.trace.roofline import OpRate
 from ridgeline.trace.timeline import Mask, Timeline
@@ -76,7 +76,6 @@ class Facts:
     rules: Rules
     parts: Breakdown
     gaps: Gaps
-    idle: tuple[IdleCause, ...]
     rates: tuple[OpRate, ...]
     ranks: RankReport
     chip: Chip | None
