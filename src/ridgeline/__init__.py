@@ -20,6 +20,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     analyze                                    traces -> Analysis: where the time went, under a stated policy
     diff                                       two traces or scenarios -> Diff: causes that sum to the difference
     explain                                    Scenario, trace -> Explanation: what accounts for the gap
+    fit_with                                   your measured runs -> OwnFit: parameters fitted to them too
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ridgeline.version import __version__ as __version__
 if TYPE_CHECKING:
     from ridgeline.calibrate.compare import diff
     from ridgeline.calibrate.explain import explain
+    from ridgeline.calibrate.own import fit_with
     from ridgeline.calibrate.validate import validate
     from ridgeline.export.verbs import export, import_run
     from ridgeline.hardware.load import CHIPS, SYSTEMS, chip, system
@@ -77,6 +79,7 @@ _HOMES = {
     "validate": "ridgeline.calibrate.validate",
     "diff": "ridgeline.calibrate.compare",
     "explain": "ridgeline.calibrate.explain",
+    "fit_with": "ridgeline.calibrate.own",
     "import_run": "ridgeline.export.verbs",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read",
@@ -101,6 +104,7 @@ __all__ = [
     "explain",
     "export",
     "find_plan",
+    "fit_with",
     "import_run",
     "model",
     "predict",

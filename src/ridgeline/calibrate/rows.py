@@ -2,7 +2,8 @@
 
 read_rows()                      everything that ships with Ridgeline
 read_rows(path)                  a table of your own in the same schema
-read_table(path)                 the same for every kind of table, beside its kind
+read_table(path)                 the same for every kind of table, beside its kind; residuals of `ridgeline explain`
+                                 are training runs, one for each run they were taken from
 where(rows, ["x_chip=h100-sxm"]) the rows whose column holds one of the values
 headline(rows)                   the rows every published figure of Ridgeline is about
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from ridgeline.calibrate import residuals
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.files import read_text
 
@@ -93,6 +95,10 @@ def read_table(path: Path | str, kinds: tuple[Kind, ...] = tuple(NEEDED)) -> tup
     path = Path(path)
     columns, lines = _read_csv(path)
     kind = kind_of(columns)
+    if kind is None and "training" in kinds and set(columns).issuperset(residuals.NEEDED):
+        parts = [dict(zip(columns, cells, strict=True)) for _, cells in lines]
+        runs = residuals.runs_of(parts, str(path))
+        return "training", tuple(Row(id=run["id"], table=path.name, cells=run) for run in runs)
     if kind is None or kind not in kinds:
         missing = [column for column in NEEDED[kinds[0]] if column not in columns]
         given = f"a table of {kind}" if kind else f"a table without {', '.join(missing)}"

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json as codec
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -57,13 +59,29 @@ def fit(
     check: Annotated[
         bool, typer.Option("--check", help="Fit nothing: fail if the tables in the documentation are out of date.")
     ] = False,
+    own: Annotated[
+        Path | None,
+        typer.Option(
+            "--with", metavar="FILE.csv", help="Fit your runs, or residuals of `explain`, beside the bundled."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="With --with: the calibration to write.")
+    ] = None,
 ) -> None:
-    """Derive the shipped parameters again from the bundled runs, cross-validated, and write every table of them."""
+    """Derive the parameters again from the bundled runs, or from yours beside them; cross-validated, written down."""
     # one thread a process: small factorisations are ten times slower when threads wait for each other
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     from ridgeline.report import accuracy
 
+    if own is not None:
+        _fit_own(own, quick, output, json)
+        return
+    if output is not None:
+        from ridgeline.core.errors import InputError, Problem
+
+        raise InputError(Problem(path="-o", given="no --with", expected="--with FILE.csv, whose calibration it gets"))
     if check:
         stale = accuracy.check()
         for line in stale[:20]:
@@ -81,19 +99,42 @@ def fit(
         typer.echo(accuracy.sets_table(sheet))
 
 
-def _refit(quick: bool, root: Path | None) -> dict[str, object]:
-    """Fit with a progress bar on standard error; write where there is a checkout to write to."""
-    from rich.console import Console
-    from rich.progress import Progress
+def _fit_own(table: Path, quick: bool, output: Path | None, json: bool) -> None:
+    """Fit the user's rows beside the bundled ones; tell what that is worth, and write the calibration if asked."""
+    _need_scipy()
+    from ridgeline.calibrate.own import fit_with, write_calibration
+    from ridgeline.report.own import own_sheet, own_text
+
+    with _progress() as tell:
+        found = fit_with(table, quick=quick, progress=tell)
+    if output is not None:
+        write_calibration(found, output)
+    if json:
+        typer.echo(codec.dumps(own_sheet(found), indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    typer.echo(own_text(found))
+    if output is not None:
+        typer.echo(f"{output}: {len(found.calibration.offsets)} offsets; use it with `--calibration {output}`")
+
+
+def _need_scipy() -> None:
+    """Refuse with advice where fits cannot run."""
+    from importlib import import_module
 
     from ridgeline.core.errors import InputError, Problem
-    from ridgeline.report.accuracy import write_tables
 
     try:
-        from ridgeline.calibrate.refit import refit, write_parameters
+        import_module("scipy.optimize")
     except ModuleNotFoundError as missing:
         lack = Problem(path="fit", given=f"no module {missing.name}", expected="scipy", todo="`pip install scipy`")
         raise InputError(lack) from None
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar on standard error."""
+    from rich.console import Console
+    from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         shown = bar.add_task("fitting", total=None)
@@ -101,6 +142,16 @@ def _refit(quick: bool, root: Path | None) -> dict[str, object]:
         def tell(what: str, done: int, total: int) -> None:
             bar.update(shown, description=f"fitting {what}", completed=done, total=total)
 
+        yield tell
+
+
+def _refit(quick: bool, root: Path | None) -> dict[str, object]:
+    """Fit with a progress bar on standard error; write where there is a checkout to write to."""
+    _need_scipy()
+    from ridgeline.calibrate.refit import refit, write_parameters
+    from ridgeline.report.accuracy import write_tables
+
+    with _progress() as tell:
         found = refit(quick=quick, progress=tell)
     if root is not None:
         write_parameters(found)

@@ -33,9 +33,13 @@ def predict(
     full_attention: Annotated[
         bool, typer.Option("--full-attention", help="Count causal attention over all pairs in MFU, not at half.")
     ] = False,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Parameters that `ridgeline fit --with` wrote.")
+    ] = None,
 ) -> None:
     """Predict one training step: how long, where the time goes, what limits it, whether it fits, how sure that is."""
     from ridgeline.core.errors import InputError
+    from ridgeline.cost.parameters import read_calibration
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet, refusal
     from ridgeline.sim.predict import predict as library
@@ -48,7 +52,8 @@ def predict(
             _print(refusal(wrong.problems))
             raise typer.Exit(2) from None
         raise
-    found = library(built, causal=not full_attention)
+    used = None if calibration is None else read_calibration(calibration)
+    found = library(built, used, causal=not full_attention)
     if isinstance(found, Impossible):
         if json:
             _print(impossible_sheet(found))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import format_quantity
 from ridgeline.report.draw import clean
+from ridgeline.report.lines import NANO, grid, time
 from ridgeline.report.sheets import Sheet
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.critical import Path
@@ -17,7 +15,6 @@ from ridgeline.trace.memory import MemoryPeak
 from ridgeline.trace.timeline import Timeline
 from ridgeline.trace.whatif import Answer
 
-NANO = 1000
 SHOWN = 8
 
 
@@ -130,19 +127,6 @@ def _answer(one: Answer) -> Sheet:
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
-
-
-def time(microseconds: float) -> str:
-    """A time of a trace in a readable unit."""
-    return format_quantity(microseconds * 1e-6, "s", 4) if microseconds else "0 s"
-
-
-def grid(*justify: Any) -> Table:
-    """A table without lines."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for one in justify:
-        table.add_column(justify=one, no_wrap=one == "right")
-    return table
 
 
 def what_if_lines(sheet: Sheet) -> list[RenderableType]:

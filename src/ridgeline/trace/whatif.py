@@ -47,6 +47,7 @@ Rows = NDArray[np.intp]
 FASTER = re.compile(r"^(?P<what>.+?)\s*[x×*]\s*(?P<factor>\d+(?:\.\d+)?|\.\d+)$")
 FORMS = ("CLASS xN", "overlap CLASS", "no launch gaps", "fuse CLASS")
 LEAST, MOST = 1e-3, 1e6  # factors that make sense
+PAUSE_NS = 20_000  # no launch makes a kernel this late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +310,8 @@ def fused(change: Change, rows: Rows, longest: bool, sizes: Sizes) -> Change:
         usual = int(np.median(graph.lag[own])) if own.any() else 0
         lag = np.where(own & (row >= 0) & saved[known], np.maximum(lag - usual, np.minimum(lag, 0)), lag)
     delay = change.delay.copy()
-    delay[points.start(rest)] = 0
+    begins_at = points.start(rest)  # what a kernel was late by goes, a pause before it does not
+    delay[begins_at] = np.where(delay[begins_at] < PAUSE_NS, 0, delay[begins_at])
     return replace(change, lag=lag, delay=delay)
 
 
