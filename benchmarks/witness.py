@@ -15,7 +15,7 @@ import csv
 import gc
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,19 +38,27 @@ class Case:
     seq: int
     batch: int
     layers: int = 0  # 0: all of the model's
+    vocab: int = 0  # 0: the model's own
     compiled: bool = True
     recompute: bool = False
 
     @property
     def id(self) -> str:
-        parts = [self.model, f"{self.layers}l" if self.layers else "", f"{self.batch}x{self.seq}"]
+        parts = [self.model, f"{self.layers}l" if self.layers else "", f"{self.vocab}v" if self.vocab else ""]
+        parts.append(f"{self.batch}x{self.seq}")
         parts += ["compiled" if self.compiled else "eager", "full" if self.recompute else ""]
         return "-".join(part for part in parts if part)
+
+    @property
+    def spec(self) -> ModelSpec:
+        model = ridgeline.model(self.model)
+        return replace(model, vocab=self.vocab) if self.vocab else model
 
 
 CASES = (
     Case(model="gpt3-125m", seq=1024, batch=4, compiled=False),
     Case(model="gpt3-350m", seq=2048, batch=16, compiled=False),
+    Case(model="gpt3-350m", seq=2048, batch=16, compiled=False, vocab=50264),
     Case(model="gpt3-350m", seq=2048, batch=16),
     Case(model="gpt3-2.7b", seq=2048, batch=4),
     Case(model="qwen3-0.6b", seq=4096, batch=4, compiled=False),
@@ -216,7 +224,7 @@ class Measured:
 
 def measure(case: Case, trace: Path | None) -> Measured:
     """One case on the first GPU."""
-    spec = ridgeline.model(case.model)
+    spec = case.spec
     torch.manual_seed(0)
     with torch.device("cuda"):
         torch.set_default_dtype(torch.bfloat16)
@@ -271,7 +279,7 @@ def _profile(step: Callable[[], Any], path: Path) -> None:
 
 def row(case: Case, chip: str, it: Measured) -> dict[str, object]:
     """The case as a row of the measured table (docs/concepts/truth.md)."""
-    spec = ridgeline.model(case.model)
+    spec = case.spec
     block = spec.blocks[0]
     mixer, ffn = block.mixer, block.ffn
     assert isinstance(mixer, Attention)

@@ -46,7 +46,7 @@ def test_a_peak_that_says_nothing_is_left_out(cell: str) -> None:
 
 def test_validation_reports_memory(tmp_path: Path) -> None:
     """A row whose measured peak is set to half its prediction is 100 % over; the other one exact."""
-    rows = [row for row in read_rows(WITNESS) if row["model_name"] == "gpt3-350m"]
+    rows = [row for row in read_rows(WITNESS) if row["model_name"] == "gpt3-350m"][:2]
     table = tmp_path / "mine.csv"
     with table.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0].cells))
@@ -68,11 +68,11 @@ def test_the_bundled_rows_state_no_peak() -> None:
 def test_the_witness_is_predicted_whole() -> None:
     """Runs that took no part in any fit: nothing skipped, and a prediction that is off by a tenth on average fails."""
     found = validate(WITNESS)
-    assert len(found.cases) == 19
+    assert len(found.cases) == 20
     assert not found.skipped
     assert not any(case.cross_validated for case in found.cases)
     assert found.errors.mape is not None
     assert found.errors.mape < 0.10
     assert found.memory is not None
-    assert found.memory.n == 19
+    assert found.memory.n == 20
     assert found.memory.mape < 0.10
