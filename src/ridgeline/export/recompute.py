@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ridgeline.export.ledger import Lose
 from ridgeline.plan.plan import Recompute
 
-KEYS = ("kind", "layers", "rest", "blocks")
+KEYS = ("kind", "parts", "layers", "rest", "blocks")
 
 
 def changed(own: Recompute, written: Recompute, why: str) -> Iterator[Lose]:
@@ -17,5 +17,5 @@ def changed(own: Recompute, written: Recompute, why: str) -> Iterator[Lose]:
     [Lose(path='plan.recompute.layers', why='one way for all layers: written as full, which covers it')]
     """
     for key in KEYS:
-        if getattr(own, key) != getattr(written, key):
+        if getattr(own, key) != getattr(written, key) or (key == "parts" and own.kind != written.kind):
             yield Lose(f"plan.recompute.{key}", f"{why}: written as {written}, which covers it")

@@ -16,9 +16,11 @@ from ridgeline.export.launch import ON_NODE, SLURM, Command, comment, header, no
 from ridgeline.export.ledger import Fixed, Lose, Piece, Say, exported, gather
 from ridgeline.export.options import options
 from ridgeline.export.reading import nested
+from ridgeline.export.recompute import changed
 from ridgeline.export.target import Export, Target
 from ridgeline.export.verl_megatron import megatron_pieces
 from ridgeline.export.verl_read import ACTOR, LORA_NAMES, MODEL, read, recognises, weights_of
+from ridgeline.plan.cover import same_everywhere
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
@@ -85,6 +87,8 @@ def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     nodes, each = nodes_of(scenario.system)
     yield Say("trainer.nnodes", nodes, "system.chips", "plan.dp")
     yield Say("trainer.n_gpus_per_node", each, "system.chips", "plan.dp")
+    if scenario.system.chip.vendor == "Huawei":
+        yield Say("trainer.device", "npu")
     yield Say("data.train_batch_size", work.sequences)
     yield Say(f"{ACTOR}.ppo_mini_batch_size", work.sequences, "workload.global_batch")
     yield Say("actor_rollout_ref.rollout.n", 1, "workload.global_batch")
@@ -106,7 +110,6 @@ def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     yield from _lora(work, megatron)
     yield Fixed("plan.graph", "none", "kernels are issued one by one")
     yield Fixed("plan.launch_blocking", False, "the environment decides: CUDA_LAUNCH_BLOCKING")
-    yield Lose("plan.recompute.blocks", "one way for all layers")
 
 
 def _lora(work: Train, megatron: bool) -> Iterator[Piece]:
@@ -124,6 +127,7 @@ def _lora(work: Train, megatron: bool) -> Iterator[Piece]:
 
 
 def _fsdp(scenario: Scenario) -> Iterator[Piece]:
+    yield Lose("model.mtp*", "the FSDP backend leaves out blocks that predict further tokens")
     for part in (_shards, _memory, _formats):
         yield from part(scenario)
     yield from _habits()
@@ -143,7 +147,8 @@ def _shards(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _memory(scenario: Scenario) -> Iterator[Piece]:
-    recompute, offload = scenario.plan.recompute, scenario.plan.offload
+    recompute, offload = same_everywhere(scenario), scenario.plan.offload
+    yield from changed(scenario.plan.recompute, recompute, "one way for all layers")
     yield Say(f"{MODEL}.enable_gradient_checkpointing", recompute.kind != "none", "plan.recompute.kind")
     if recompute.kind == "selective":
         yield Lose("plan.recompute.kind", "gradient checkpointing is full or none: written as full")
