@@ -12,9 +12,9 @@ from ridgeline.export.decisions import decisions_of
 from ridgeline.export.ledger import UNSPOKEN
 from ridgeline.export.options import options
 from ridgeline.export.reading import flatten, tables
+from ridgeline.export.recompute import same_everywhere
 from ridgeline.export.registry import TARGETS
 from ridgeline.export.verbs import import_run
-from ridgeline.plan.cover import same_everywhere
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 

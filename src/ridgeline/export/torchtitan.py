@@ -14,12 +14,11 @@ from ridgeline.export.launch import Command, comment, header, scripts
 from ridgeline.export.ledger import Fixed, Lose, Piece, Say, exported, gather
 from ridgeline.export.options import options
 from ridgeline.export.reading import nested
-from ridgeline.export.recompute import changed
+from ridgeline.export.recompute import changed, same_everywhere
 from ridgeline.export.target import Export, Target
 from ridgeline.export.titan_read import CONVERTERS, FLAVORS, METHODS, SCHEDULES, read, recognises
 from ridgeline.models.load import MODELS
 from ridgeline.models.spec import ModelSpec
-from ridgeline.plan.cover import same_everywhere
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
@@ -196,7 +195,7 @@ def _recompute(scenario: Scenario) -> Iterator[Piece]:
             yield Lose("plan.recompute.layers", why)
         return
     cover = same_everywhere(scenario)
-    yield from changed(own, cover, "one way for all layers")
+    yield from changed(scenario, cover, "one way for all layers")
     kind = cover.kind
     if kind == "selective" and not set(cover.parts) <= BY_OP:
         kind = "full"

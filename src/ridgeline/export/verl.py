@@ -16,11 +16,10 @@ from ridgeline.export.launch import ON_NODE, SLURM, Command, comment, header, no
 from ridgeline.export.ledger import Fixed, Lose, Piece, Say, exported, gather
 from ridgeline.export.options import options
 from ridgeline.export.reading import nested
-from ridgeline.export.recompute import changed
+from ridgeline.export.recompute import changed, same_everywhere
 from ridgeline.export.target import Export, Target
 from ridgeline.export.verl_megatron import megatron_pieces
 from ridgeline.export.verl_read import ACTOR, LORA_NAMES, MODEL, read, recognises, weights_of
-from ridgeline.plan.cover import same_everywhere
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
@@ -148,7 +147,7 @@ def _shards(scenario: Scenario) -> Iterator[Piece]:
 
 def _memory(scenario: Scenario) -> Iterator[Piece]:
     recompute, offload = same_everywhere(scenario), scenario.plan.offload
-    yield from changed(scenario.plan.recompute, recompute, "one way for all layers")
+    yield from changed(scenario, recompute, "one way for all layers")
     yield Say(f"{MODEL}.enable_gradient_checkpointing", recompute.kind != "none", "plan.recompute.kind")
     if recompute.kind == "selective":
         yield Lose("plan.recompute.kind", "gradient checkpointing is full or none: written as full")

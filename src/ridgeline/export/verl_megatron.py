@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from ridgeline.export.decisions import decisions_of, has_experts
 from ridgeline.export.ledger import Fixed, Lose, Piece, Say
 from ridgeline.export.megatron.layout import layout_of
-from ridgeline.export.recompute import changed
+from ridgeline.export.recompute import changed, same_in_stages
 from ridgeline.export.verl_read import ACTOR, MODEL, MODULES, RECIPES
-from ridgeline.plan.cover import same_in_stages
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
@@ -86,7 +85,7 @@ def _shards(scenario: Scenario) -> Iterator[Piece]:
 
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
     recompute = same_in_stages(scenario)
-    yield from changed(scenario.plan.recompute, recompute, "one number of layers for all stages")
+    yield from changed(scenario, recompute, "one number of layers for all stages")
     kind = None if recompute.kind == "none" else recompute.kind
     if kind is None and scenario.plan.recompute.kind != "none":
         yield Lose("plan.recompute.*", "no layer is recomputed: written as none, which is the same")

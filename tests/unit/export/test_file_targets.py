@@ -293,14 +293,14 @@ def test_recompute_by_stage_is_covered() -> None:
     titan = export("torchtitan", {**plan, "engine": "torchtitan"})
     # one layer in 8 // 5 = 1: all of them
     assert 'mode = "full"\n' in titan.files["job.toml"]
-    assert "written as full" in losses(titan)["plan.recompute.layers"]
+    assert "one way for all layers; written: full, which" in losses(titan)["plan.recompute.layers"]
     two = export("torchtitan", {**plan, "recompute": {"kind": "full", "layers": [3, 0, 0, 0]}, "engine": "torchtitan"})
     assert 'selective_ac_option = "2"\n' in two.files["job.toml"]  # 8 // 3: one in two, 4 layers of each stage
     text = export("maxtext", {**plan, "engine": "maxtext"}).files["maxtext.yml"]
     assert 'remat_policy: "full"\n' in text
     made = export("verl", plan)
     assert "recompute_num_layers: 5\n" in made.files["verl.yaml"]
-    assert "written as full (5 layers of each stage)" in losses(made)["plan.recompute.layers"]
+    assert "written: full (5 layers of each stage)" in losses(made)["plan.recompute.layers"]
     assert "activation_checkpoint_interval" in export("deepspeed", plan).files["ds_config.json"]
 
 

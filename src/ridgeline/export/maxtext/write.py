@@ -24,11 +24,10 @@ from ridgeline.export.maxtext.names import (
 )
 from ridgeline.export.maxtext.write_mesh import batch, mesh, on_tpu, pipeline, second
 from ridgeline.export.options import options
-from ridgeline.export.recompute import changed
+from ridgeline.export.recompute import changed, same_everywhere
 from ridgeline.export.target import Export
 from ridgeline.models.load import MODELS
 from ridgeline.models.spec import Attention, Mlp, ModelSpec, Moe, Norm
-from ridgeline.plan.cover import same_everywhere
 from ridgeline.plan.engine import ENGINES, OVERLAPS
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
@@ -168,9 +167,9 @@ def _work(scenario: Scenario) -> Iterator[Piece]:
 
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
     """The policy that recomputes the plan's parts, or the first that covers them."""
-    own, offload = scenario.plan.recompute, scenario.plan.offload
+    offload = scenario.plan.offload
     cover = same_everywhere(scenario)
-    yield from changed(own, cover, "one policy for all layers")
+    yield from changed(scenario, cover, "one policy for all layers")
     name = policy_of(cover.kind, frozenset(cover.parts), has_experts(scenario.model))
     if cover.kind == "none":
         why = f"every layer stands in a checkpoint, and remat_policy none keeps nothing: written as {name}"
