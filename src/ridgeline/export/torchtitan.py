@@ -17,6 +17,7 @@ from ridgeline.export.reading import nested
 from ridgeline.export.recompute import changed, same_everywhere
 from ridgeline.export.target import Export, Target
 from ridgeline.export.titan_read import CONVERTERS, FLAVORS, METHODS, SCHEDULES, read, recognises
+from ridgeline.export.vendors import runs_on
 from ridgeline.models.load import MODELS
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.scenario import Scenario
@@ -25,6 +26,9 @@ from ridgeline.plan.workload import Train
 VERSION = options("torchtitan").version
 FILE = "job.toml"
 FSDP = "FSDP2 does so by itself"
+NOTE = """\
+# For torchtitan 0.2: later versions are configured in Python and read no job file. The tokenizer is expected where
+# hf_assets_path says. Words after the script's name are passed on."""
 BY_OP = frozenset({"alternate", "attention", "norm", "activation"})  # what per-op recompute is no heavier than
 
 
@@ -33,11 +37,13 @@ def write(scenario: Scenario) -> Export:
     ledger = gather(decisions_of(scenario), _pieces(scenario))
     title = f"torchtitan {VERSION}"
     text = comment(header(scenario, title)) + "\n" + toml_text(nested(ledger.options))
-    command = Command(words=("-m", "torchtitan.train", "--job.config_file", FILE))
+    words = ("-m", "torchtitan.train", "--job.config_file", FILE, "--training.steps", "50")
+    command = Command(words=words, environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, before=NOTE)
     return exported("torchtitan", {FILE: text, **scripts(scenario, command, title)}, ledger)
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
+    yield from runs_on(scenario, "NVIDIA", "AMD", "Intel")
     for part in (_model, _training, _data_parallel, _mesh, _pipeline, _recompute, _formats, _switches):
         yield from part(scenario)
 

@@ -239,6 +239,7 @@ def test_verl_chooses_its_backend() -> None:
 def test_a_written_folder_is_recognised_and_names_its_system(target: str) -> None:
     files = export(target, {"shard": "zero3"}).files
     assert detect(files).id == target
+    assert detect(export(target, {"pp": 4}, "deepseek-v3").files).id == target
     assert import_run(dict(files)).settings["system"] == "64xh100-sxm"
     assert {"launch.sh", "launch.sbatch"} < set(files)
 

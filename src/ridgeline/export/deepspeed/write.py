@@ -17,6 +17,7 @@ from ridgeline.export.options import options
 from ridgeline.export.reading import nested
 from ridgeline.export.recompute import changed, same_everywhere
 from ridgeline.export.target import Export
+from ridgeline.export.vendors import runs_on
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
@@ -38,6 +39,7 @@ def write(scenario: Scenario) -> Export:
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
     yield from _script()
+    yield from runs_on(scenario, "NVIDIA", "AMD", "Intel", "Huawei")
     for part in (_pipeline, _batch, _mesh, _experts, _zero, _offload, _formats, _optimizer):
         yield from part(scenario)
 

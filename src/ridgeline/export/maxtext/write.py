@@ -26,6 +26,7 @@ from ridgeline.export.maxtext.write_mesh import batch, mesh, on_tpu, pipeline, s
 from ridgeline.export.options import options
 from ridgeline.export.recompute import changed, same_everywhere
 from ridgeline.export.target import Export
+from ridgeline.export.vendors import runs_on
 from ridgeline.models.load import MODELS
 from ridgeline.models.spec import Attention, Mlp, ModelSpec, Moe, Norm
 from ridgeline.plan.engine import ENGINES, OVERLAPS
@@ -36,7 +37,6 @@ FILE = "maxtext.yml"
 RUN = ("run_name=ridgeline", "steps=50", "dataset_type=synthetic", "enable_checkpointing=false")
 SEGMENTS = 32  # documents in a packed sequence that cuDNN makes room for, as in MaxText's own GPU files
 XLA = "the compiler arranges it"
-GPUS = ("NVIDIA", "AMD")
 
 
 def write(scenario: Scenario) -> Export:
@@ -79,8 +79,7 @@ def _yaml(value: Any) -> str:
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
     yield Say("base_config", "base.yml")
     yield Say("hardware", "tpu" if on_tpu(scenario.system) else "gpu")
-    if not on_tpu(scenario.system) and scenario.system.chip.vendor not in GPUS:
-        yield Lose("system.chips", "MaxText runs on TPUs and on GPUs of NVIDIA and AMD: written as if for GPUs")
+    yield from runs_on(scenario, "Google", "NVIDIA", "AMD")
     for part in (_model, batch, _work, mesh, pipeline, _recompute, _formats, _switches):
         yield from part(scenario)
 
