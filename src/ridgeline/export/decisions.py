@@ -95,7 +95,7 @@ def _memory(scenario: Scenario) -> dict[str, Any]:
         found["plan.recompute.parts"] = tuple(sorted(recompute.parts))
     if recompute.kind != "none":
         found["plan.recompute.layers"] = recompute.layers
-    if recompute.layers is not None and recompute.rest != "none":
+    if recompute.kind != "none" and recompute.layers is not None:
         found["plan.recompute.rest"] = recompute.rest
     if recompute.blocks:
         found["plan.recompute.blocks"] = dict(recompute.blocks)

@@ -70,6 +70,7 @@ Piece = Say | Fixed | Lose | Like
 # what holds for every software that trains
 EVERYWHERE: tuple[Piece, ...] = (
     Fixed("plan.moe_imbalance", 1.0, "how evenly tokens spread is a matter of the data and the router's training"),
+    Fixed("plan.recompute.rest", "none", "the layers beyond those named keep everything"),
 )
 NO_CACHE = "a training step keeps no key-value cache"
 

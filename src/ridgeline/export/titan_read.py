@@ -216,7 +216,7 @@ def _recompute(reader: Reader, model: ModelSpec | None, plan: dict[str, Any]) ->
         return {"recompute": kind}
     if option == "op" or not option.isdigit() or model is None:
         return {"recompute": {"kind": "selective", "parts": ["alternate"]}}
-    held = model.layers // plan["pp"]
+    held = model.layers // (plan["pp"] * plan.get("schedule", {}).get("chunks", 1))
     layers = held // max(1, int(option[:4]))
     reader.assumptions.append(f"recompute: every layer whose number {option} divides, {layers} of {held} in a stage")
     return {"recompute": {"kind": "full", "layers": layers}}

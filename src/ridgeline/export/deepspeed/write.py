@@ -15,9 +15,9 @@ from ridgeline.export.launch import Command, scripts
 from ridgeline.export.ledger import Fixed, Lose, Piece, Say, exported, gather
 from ridgeline.export.options import options
 from ridgeline.export.reading import nested
-from ridgeline.export.recompute import changed
+from ridgeline.export.recompute import changed, same_everywhere
 from ridgeline.export.target import Export
-from ridgeline.plan.cover import same_everywhere
+from ridgeline.export.vendors import runs_on
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
@@ -39,6 +39,7 @@ def write(scenario: Scenario) -> Export:
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
     yield from _script()
+    yield from runs_on(scenario, "NVIDIA", "AMD", "Intel", "Huawei")
     for part in (_pipeline, _batch, _mesh, _experts, _zero, _offload, _formats, _optimizer):
         yield from part(scenario)
 
@@ -67,7 +68,7 @@ def _pipeline(scenario: Scenario) -> Iterator[Piece]:
     yield Fixed("plan.schedule.name", "1f1b", "the pipeline engine runs 1f1b")
     yield Fixed("plan.schedule.chunks", 1, "the pipeline engine has no virtual stages")
     if plan.mesh.pp > 1 and cover.kind == "full":
-        yield from changed(plan.recompute, cover, "one interval for all layers")
+        yield from changed(scenario, cover, "one interval for all layers")
         yield Say("pipeline.activation_checkpoint_interval", 1, "plan.recompute.kind", "plan.recompute.layers")
         return
     yield Fixed("plan.recompute.kind", "none", "layers are recomputed where the model's code calls checkpoint()")

@@ -24,11 +24,11 @@ from ridgeline.export.maxtext.names import (
 )
 from ridgeline.export.maxtext.write_mesh import batch, mesh, on_tpu, pipeline, second
 from ridgeline.export.options import options
-from ridgeline.export.recompute import changed
+from ridgeline.export.recompute import changed, same_everywhere
 from ridgeline.export.target import Export
+from ridgeline.export.vendors import runs_on
 from ridgeline.models.load import MODELS
 from ridgeline.models.spec import Attention, Mlp, ModelSpec, Moe, Norm
-from ridgeline.plan.cover import same_everywhere
 from ridgeline.plan.engine import ENGINES, OVERLAPS
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
@@ -37,7 +37,6 @@ FILE = "maxtext.yml"
 RUN = ("run_name=ridgeline", "steps=50", "dataset_type=synthetic", "enable_checkpointing=false")
 SEGMENTS = 32  # documents in a packed sequence that cuDNN makes room for, as in MaxText's own GPU files
 XLA = "the compiler arranges it"
-GPUS = ("NVIDIA", "AMD")
 
 
 def write(scenario: Scenario) -> Export:
@@ -80,8 +79,7 @@ def _yaml(value: Any) -> str:
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
     yield Say("base_config", "base.yml")
     yield Say("hardware", "tpu" if on_tpu(scenario.system) else "gpu")
-    if not on_tpu(scenario.system) and scenario.system.chip.vendor not in GPUS:
-        yield Lose("system.chips", "MaxText runs on TPUs and on GPUs of NVIDIA and AMD: written as if for GPUs")
+    yield from runs_on(scenario, "Google", "NVIDIA", "AMD")
     for part in (_model, batch, _work, mesh, pipeline, _recompute, _formats, _switches):
         yield from part(scenario)
 
@@ -168,9 +166,9 @@ def _work(scenario: Scenario) -> Iterator[Piece]:
 
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
     """The policy that recomputes the plan's parts, or the first that covers them."""
-    own, offload = scenario.plan.recompute, scenario.plan.offload
+    offload = scenario.plan.offload
     cover = same_everywhere(scenario)
-    yield from changed(own, cover, "one policy for all layers")
+    yield from changed(scenario, cover, "one policy for all layers")
     name = policy_of(cover.kind, frozenset(cover.parts), has_experts(scenario.model))
     if cover.kind == "none":
         why = f"every layer stands in a checkpoint, and remat_policy none keeps nothing: written as {name}"

@@ -12,6 +12,7 @@ from ridgeline.export.ledger import Fixed, Lose, Piece, Say, gather
 from ridgeline.export.megatron import write_plan as plan_words
 from ridgeline.export.megatron.layout import flags_of
 from ridgeline.export.megatron.write import admitted, arrays, with_arguments
+from ridgeline.export.megatron.write_formats import precision
 from ridgeline.export.megatron.write_model import MODEL, Writer
 from ridgeline.export.options import options
 from ridgeline.export.target import Export
@@ -183,7 +184,7 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
             continue
         if isinstance(piece, Fixed) and piece.path == "plan.overlap.cp":
             continue
-        if isinstance(piece, Fixed) and piece.path in ("plan.overlap.moe", "plan.overlap.pp") and _dual(scenario):
+        if getattr(piece, "path", "") in ("plan.overlap.moe", "plan.overlap.pp") and _dual(scenario):
             continue  # said by the schedule
         yield piece
     if (scenario.plan.switches.attention or scenario.engine.attention) == "flash":
@@ -201,7 +202,7 @@ def _dual(scenario: Scenario) -> bool:
 
 
 PLAN: tuple[Writer, ...] = (
-    axes, pipeline, plan_words.batch, optimizer, sharding, recompute, offload, plan_words.precision, switches,
+    axes, pipeline, plan_words.batch, optimizer, sharding, recompute, offload, precision, switches,
 )  # fmt: skip
 
 

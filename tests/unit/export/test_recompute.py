@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import ridgeline
-from ridgeline.plan.cover import same_everywhere, same_in_stages
+from ridgeline.export.recompute import same_everywhere, same_in_stages
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 
@@ -28,7 +28,7 @@ def made(recompute: dict[str, Any], model: str = "llama3-8b") -> Scenario:
         ({"kind": "full", "layers": [0, 0, 0, 0], "rest": "selective"}, "selective", "selective"),
         ({"kind": "full", "layers": [1, 0, 0, 0], "rest": "selective"}, "full", "full"),
         ({"kind": "selective", "layers": [1, 0, 0, 0]}, "selective", "selective"),
-        ({"kind": "full", "blocks": {"0": "none"}}, "none", "none"),
+        ({"kind": "full", "blocks": {"0": "none"}}, "full", "full"),
         ({"kind": "none", "blocks": {"0": "full"}}, "full", "full"),
     ],
 )
