@@ -262,7 +262,7 @@ def _launch_line(one: Sheet) -> str:
     return (
         f"{one['spans']:,} spans by {one['calls']:,} calls of {time(one['call_us'])}{graphs}; started "
         f"{time(one['delay_us'])} later, {one['queue_depth']:.1f} queued on average, "
-        f"{one['empty_queue_share']:.0%} on an empty queue",
+        f"{one['empty_queue_share']:.0%} on an empty queue"
     )
 
 
