@@ -3,6 +3,7 @@
     python docs/retake.py            rewrite the pages
     python docs/retake.py --check    fail when a screen no longer shows what the command prints
     python docs/retake.py --bench    rewrite the measured figures too; they vary, so --check skips them
+    python docs/retake.py PAGE...    only these pages
 
 A comment before a block bounds it: `<!-- screen: lines=12 -->` keeps the first lines and ends with an ellipsis,
 `<!-- screen: measured -->` marks figures of this machine.
@@ -17,7 +18,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/how-to/what-limits-my-step.md", "docs/how-to/explain-a-gap.md")
+PAGES = (
+    "README.md",
+    "docs/concepts/traces.md",
+    "docs/how-to/what-limits-my-step.md",
+    "docs/how-to/explain-a-gap.md",
+)
 BLOCK = re.compile(r"(?:<!-- screen: (?P<how>[^>]*?) -->\n)?```console\n(?P<body>.*?)```", re.DOTALL)
 
 
@@ -48,7 +54,8 @@ def retaken(match: re.Match[str], bench: bool) -> str:
 
 def main() -> int:
     stale = 0
-    for name in PAGES:
+    wanted = [word for word in sys.argv[1:] if not word.startswith("-")]
+    for name in wanted or PAGES:
         page = ROOT / name
         old = page.read_text(encoding="utf-8")
         new = BLOCK.sub(lambda match: retaken(match, "--bench" in sys.argv), old)

@@ -295,10 +295,17 @@ EXAMPLES = {"eager": EAGER, "graphs": replace(EAGER, graph=True, gap_us=1.5)}
 """The traces of the documentation, by file name."""
 
 
+RANKS = straggling(4, 40.0, Recipe(gap_us=1.5, layers=24, graph=True, k=2048))
+"""A folder of ranks for the documentation: the last computes 40 us longer a layer."""
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     for name, recipe in EXAMPLES.items():
         print(write(make(recipe), folder / f"{name}.json.gz"))
+    for recipe in RANKS:
+        write(make(recipe), folder / "ranks" / f"rank{recipe.rank}.json.gz")
+    print(folder / "ranks")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json as codec
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -83,13 +83,7 @@ def fit(
 
         raise InputError(Problem(path="-o", given="no --with", expected="--with FILE.csv, whose calibration it gets"))
     if check:
-        stale = accuracy.check()
-        for line in stale[:20]:
-            typer.echo(f"ridgeline: {line}", err=True)
-        if stale:
-            typer.echo("ridgeline: run `ridgeline fit` and commit what it writes", err=True)
-            raise typer.Exit(1)
-        typer.echo("accuracy tables are as the shipped parameters give them")
+        _check(accuracy.check())
         return
     root = None if quick else accuracy.checkout()
     sheet = _refit(quick, root)
@@ -97,6 +91,16 @@ def fit(
         typer.echo(codec.dumps(sheet, indent=2, ensure_ascii=False, allow_nan=False))
     else:
         typer.echo(accuracy.sets_table(sheet))
+
+
+def _check(stale: Sequence[str]) -> None:
+    """Say which tables are out of date, with exit code 1, or that none is."""
+    for line in stale[:20]:
+        typer.echo(f"ridgeline: {line}", err=True)
+    if stale:
+        typer.echo("ridgeline: run `ridgeline fit` and commit what it writes", err=True)
+        raise typer.Exit(1)
+    typer.echo("accuracy tables are as the shipped parameters give them")
 
 
 def _fit_own(table: Path, quick: bool, output: Path | None, json: bool) -> None:

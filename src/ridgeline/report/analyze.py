@@ -224,21 +224,22 @@ def _split(sheet: Sheet) -> Table:
 
 
 def _by_class(sheet: Sheet) -> Table:
-    table = grid("left", "right", "right", "left", "right", "left")
+    table, chips = grid("left", "right", "right", "left", "right", "left"), max(1, len(sheet["chips"]))
     for one in sheet["classes"][:16]:
         table.add_row(
-            one["class"], time(one["union_us"]), f"{one['share_of_busy']:.1%}",
+            one["class"], time(one["union_us"] / chips), f"{one['share_of_busy']:.1%}",
             bar(one["share_of_busy"], COLOURS[one["group"]], WIDE), f"{one['spans']:,}", Text(one["what"], style="dim"),
         )  # fmt: skip
     return table
 
 
 def _ops(sheet: Sheet) -> Table:
-    table = grid("right", "right", "right", "left", "left")
+    table, chips = grid("right", "right", "right", "left", "left"), max(1, len(sheet["chips"]))
     for one in sheet["top_ops"][:SHOWN]:
         name = clean(one["name"])
         name.truncate(96, overflow="ellipsis")
-        table.add_row(time(one["total_us"]), f"{one['share_of_busy']:.1%}", f"{one['spans']:,}", one["class"], name)
+        took = time(one["total_us"] / chips)
+        table.add_row(took, f"{one['share_of_busy']:.1%}", f"{one['spans']:,}", one["class"], name)
     return table
 
 
@@ -251,16 +252,17 @@ def _idle(sheet: Sheet) -> list[RenderableType]:
             Text(one["meaning"], style="dim"),
         )  # fmt: skip
     lines: list[RenderableType] = [Text("idle because of", style="dim"), table] if sheet["idle_causes"] else []
-    return [*lines, *(_launch_line(one) for one in sheet["launches"][:4])]
+    told = dict.fromkeys(_launch_line(one) for one in sheet["launches"])
+    who = f" on each of {len(sheet['launches'])} chips" if len(told) == 1 and len(sheet["launches"]) > 1 else ""
+    return [*lines, *(Text.assemble((f"launches{who} ", "dim"), one) for one in list(told)[:4])]
 
 
-def _launch_line(one: Sheet) -> Text:
+def _launch_line(one: Sheet) -> str:
     graphs = f", {one['graph_spans']:,} from {one['graph_replays']:,} graph replays" if one["graph_replays"] else ""
-    return Text.assemble(
-        ("launches ", "dim"),
+    return (
         f"{one['spans']:,} spans by {one['calls']:,} calls of {time(one['call_us'])}{graphs}; started "
         f"{time(one['delay_us'])} later, {one['queue_depth']:.1f} queued on average, "
-        f"{one['empty_queue_share']:.0%} on an empty queue",
+        f"{one['empty_queue_share']:.0%} on an empty queue"
     )
 
 

@@ -124,15 +124,20 @@ def _verdict(part: Sheet | None) -> tuple[Text, Text]:
 
 
 def _todo(sheet: Sheet) -> list[RenderableType]:
+    """Of whom how much is, and each action once, beside the largest part that asks for it."""
     parts = ", ".join(f"{change} {signed(gap)}" for change, gap in sheet["by_change"].items())
-    lines: list[RenderableType] = [Text.assemble(("of the gap ", "dim"), parts)]
+    table = grid("left", "left", "left")
     seen: set[str] = set()
     for part in sheet["parts"]:
         if part["action"] and part["action"] not in seen:
             seen.add(part["action"])
-            who = Text.assemble((f"  {part['change']} ", COLOURS[part["change"]]), clean(part["action"]))
-            lines.append(Text.assemble(who, (f"   ({part['phase']}, {part['class']} {signed(part['gap_us'])})", "dim")))
-    return lines
+            where = f"{part['phase']} {part['class']} {signed(part['gap_us'])}"
+            table.add_row(
+                Text(f"  {part['change']}", style=COLOURS[part["change"]]),
+                Text(where, style="dim"),
+                clean(part["action"]),
+            )
+    return [Text.assemble(("of the gap ", "dim"), parts), *([table] if seen else [])]
 
 
 def _doubts(sheet: Sheet) -> list[RenderableType]:

@@ -18,7 +18,6 @@ from ridgeline.trace.intervals import cover, covered, overlap_length
 
 PAGEABLE = re.compile(r"pageable", re.IGNORECASE)
 OFTEN = 0.2  # of the time of copies
-LEAST = 0.01  # of the span: less is not worth a replay
 SLOW_LINK = 0.5  # of the link: a large collective below has another limit
 STAGGERED = 0.01  # of the window: stages that begin this close to each other are no pipeline
 LARGE = 8e6  # bytes a rank sends before bandwidth is what counts
@@ -47,7 +46,7 @@ def exposed_communication(facts: Facts) -> Iterator[Finding]:
     for kind in dict.fromkeys(kinds):
         own = np.array([one == kind for one in kinds], np.bool_)
         lost, total = int(exposed[own].sum()), int((line.end_ns - line.start_ns)[rows[own]].sum())
-        if lost < LEAST * facts.span_ns:
+        if not facts.worth(lost):
             continue
         replayed = None if facts.gains is None else facts.gains.of_rows("overlap", rows[own])
         advice = next((advice for pattern, advice in OVERLAPS if re.search(pattern, kind)), "use a stream of its own")
@@ -131,7 +130,7 @@ def exposed_copies(facts: Facts) -> Iterator[Finding]:
         moved = cover(line.start_ns[moving], line.end_ns[moving])
         lost += moved.length - overlap_length(moved, cover(line.start_ns[rest], line.end_ns[rest]))
     rows = np.flatnonzero(copies)
-    if not len(rows) or not lost:
+    if not len(rows) or not facts.worth(lost):
         return
     gain = Gain(lost, None if facts.gains is None else facts.gains.of_rows("overlap", rows))
     time = (line.end_ns - line.start_ns)[rows]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ridgeline.trace.blame import doings, scopes, short
 from ridgeline.trace.finding import Facts, Finding, Gain, count
 from ridgeline.trace.idle import BEGINS, MEANING, WAITS
+from ridgeline.trace.intervals import cover, covered
 from ridgeline.trace.nesting import parents
 from ridgeline.trace.timeline import RUNTIME, SYNC
 
@@ -59,7 +60,7 @@ def launches_late(facts: Facts) -> Iterator[Finding]:
     every = facts.gaps.of("host")
     places = every[facts.gaps.length[every] < PAUSE_NS]
     lost = int(facts.gaps.length[places].sum())
-    if not lost:
+    if not facts.worth(lost):
         return
     replayed = None if facts.gains is None else facts.gains.by("no launch gaps")
     gain = Gain(lost - REPLAY_GAP_NS * len(places), replayed)
@@ -80,7 +81,7 @@ def pauses(facts: Facts) -> Iterator[Finding]:
     every = facts.gaps.of("host")
     places = every[facts.gaps.length[every] >= PAUSE_NS]
     lost = int(facts.gaps.length[places].sum())
-    if not lost:
+    if not facts.worth(lost):
         return
     told, name = _told(facts, places)
     gain = Gain(lost, None if facts.gains is None else facts.gains.by("no launch gaps"))
@@ -111,22 +112,23 @@ def waits(facts: Facts) -> Iterator[Finding]:
     """Gain: all gaps behind a call that waits for the device, but 1.5 us each; names the calls and their ops."""
     places = facts.gaps.of("synchronisation")
     lost = int(facts.gaps.length[places].sum())
-    if not lost:
+    if not facts.worth(lost):
         return
     line, above = facts.line, parents(facts.line)
     names = [code for code, name in enumerate(line.names) if WAITS.search(name[:200])]
     rows = np.flatnonzero(line.of_kind(RUNTIME, SYNC) & np.isin(line.name, names))
-    rows = rows[np.argsort(line.end_ns[rows], kind="stable")]
+    ends = line.end_ns[rows]
+    rows, ends = rows[np.argsort(ends, kind="stable")], np.sort(ends)
     start, end = _start(facts, places)
-    last = np.searchsorted(line.end_ns[rows], end, side="right") - 1
+    last = np.searchsorted(ends, end, side="right") - 1  # the wait that ended last before the gap did, or in it
+    inside = (last >= 0) & (ends[np.maximum(last, 0)] >= start - 1) if len(ends) else np.zeros(len(last), np.bool_)
     told: dict[str, int] = {}
-    for place, length in zip(last.tolist(), facts.gaps.length[places].tolist(), strict=True):
-        if place >= 0 and int(line.end_ns[rows[place]]) >= int(start.min()):
-            told_by = _caller(facts, int(rows[place]), above)
-            told[told_by] = told.get(told_by, 0) + length
-    by = next(iter(sorted(told.items(), key=lambda entry: -entry[1])), ("", 0))
+    for place, length in zip(last[inside].tolist(), facts.gaps.length[places[inside]].tolist(), strict=True):
+        name = _caller(facts, int(rows[place]), above)
+        told[name] = told.get(name, 0) + length
+    by = max(told.items(), key=lambda entry: entry[1], default=("", 0))
     where = f"; {by[1] / lost:.0%} of it by {by[0]}" if by[1] >= MOSTLY * lost else ""
-    seen = dict.fromkeys(int(rows[place]) for place in last[:3].tolist() if place >= 0)
+    seen = dict.fromkeys(rows[last[inside][:3]].tolist())
     yield facts.finding(
         f"idle, synchronisation: {MEANING['synchronisation']} "
         f"({count(len(places), 'gap')}, longest {facts.gaps.length[places[0]] / 1000:,.0f} us){where}",
@@ -159,16 +161,17 @@ def start_up(facts: Facts) -> Iterator[Finding]:
 
     places = facts.gaps.of("start-up")
     lost = int(facts.gaps.length[places].sum())
-    if not lost:
+    if not facts.worth(lost):
         return
     line = facts.line
     codes = [code for code, name in enumerate(line.names) if BEGINS.search(name[:200])]
     rows = np.flatnonzero(np.isin(line.name, codes))
-    start, end = _start(facts, places)
-    seen = [row for row in rows.tolist() if ((line.start_ns[row] < end) & (line.end_ns[row] > start)).any()]
+    gaps = cover(*_start(facts, places))
+    seen = rows[covered(gaps, line.start_ns[rows], line.end_ns[rows]) > 0]
     by: dict[str, float] = {}
-    for row in seen:
-        by[line.names[int(line.name[row])]] = by.get(line.names[int(line.name[row])], 0.0) + line.duration_s[row]
+    for row in seen.tolist():
+        text = line.names[int(line.name[row])]
+        by[text] = by.get(text, 0.0) + float(line.duration_s[row])
     name = max(by, key=lambda one: by[one], default="")
     what, action = next(
         ((what, action) for pattern, what, action in STARTS if re.search(pattern, name, re.IGNORECASE)),
@@ -176,7 +179,7 @@ def start_up(facts: Facts) -> Iterator[Finding]:
     )
     yield facts.finding(
         f"idle, start-up: {what} inside the measured time ({count(len(places), 'gap')}; {short(name)})",
-        [*facts.longest(np.array(seen, np.intp)), *facts.gaps.ended[places].tolist()], lost, Gain(lost), action,
+        [*facts.longest(seen), *facts.gaps.ended[places].tolist()], lost, Gain(lost), action,
     )  # fmt: skip
 
 
@@ -185,7 +188,7 @@ def held_back(facts: Facts) -> Iterator[Finding]:
     for cause, action in ACTIONS.items():
         places = facts.gaps.of(cause)
         lost = int(facts.gaps.length[places].sum())
-        if not lost:
+        if not facts.worth(lost):
             continue
         longest = int(facts.gaps.length[places[0]])
         if cause == "dependency" and longest * 2 > lost and longest > ALONE * facts.span_ns:

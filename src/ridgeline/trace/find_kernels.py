@@ -43,7 +43,7 @@ def slow_products(facts: Facts) -> Iterator[Finding]:
         bound = worst.bound or "compute"
         yield facts.finding(
             f"{class_} at {roof / total:.0%} of the roof of {_name(facts.chip)}; most in {worst.op} "
-            f"{worst.operands[:60]} {worst.dtype} at {worst.efficiency:.0%} of the {bound} roof{odd}",
+            f"{operands(worst)} {worst.dtype} at {worst.efficiency:.0%} of the {bound} roof{odd}",
             worst.rows, total, gain, action,
         )  # fmt: skip
 
@@ -62,7 +62,7 @@ def slow_attention(facts: Facts) -> Iterator[Finding]:
     other = {"cudnn": "flash-attention", "flash": "cuDNN's"}.get(used, "cuDNN's or flash-attention")
     yield facts.finding(
         f"attention at {roof / total:.0%} of the roof of {_name(facts.chip)}, where good kernels reach "
-        f"{worst.reachable:.0%} at this size; most in {worst.op} {worst.operands[:60]}",
+        f"{worst.reachable:.0%} at this size; most in {worst.op} {operands(worst)}",
         worst.rows, total, gain, f"try another kernel ({other}); wider heads, longer blocks of tokens",
     )  # fmt: skip
 
@@ -87,9 +87,14 @@ def slow_traffic(facts: Facts) -> Iterator[Finding]:
     worst = max(rates, key=lambda rate: rate.total_ns - (rate.roof_ns or 0.0))
     yield facts.finding(
         f"kernels bound by memory at {roof / total:.0%} of the memory roof of {_name(facts.chip)} "
-        f"({', '.join(parts)}); most in {worst.op} {worst.operands[:60]}",
+        f"({', '.join(parts)}); most in {worst.op} {operands(worst)}",
         worst.rows, total, gain, "compile or fuse them; contiguous layouts, 16-byte loads, fewer broadcasts and casts",
     )  # fmt: skip
+
+
+def operands(rate: OpRate) -> str:
+    """The first two operands, which tell a shape; the others follow from them."""
+    return " ".join(rate.operands.split(" ")[:2])
 
 
 def _slow(rate: OpRate) -> bool:
@@ -114,6 +119,8 @@ def _name(chip: Chip | None) -> str:
 def _odd(facts: Facts, rate: OpRate) -> tuple[str, str]:
     """What of a product's shape keeps it from the roof, in words, and what to do about it."""
     action = "other shapes, another kernel or library (tuned cuBLASLt, CUTLASS), lower precision"
+    if rate.bound == "memory" and "bmm" in rate.op:
+        return "", "fuse it with its neighbours (attention, pooling), or batch fewer and larger products"
     if rate.bound == "memory":
         return "", "larger batches, so that weights are read once for more rows; or fuse it with its neighbours"
     sizes = _mnk(rate)
@@ -173,7 +180,7 @@ def without_matrix_unit(facts: Facts) -> Iterator[Finding]:
     odd = np.array([bool(FP32.search(name) and not MATRIX_UNIT.search(name)) for name in line.names], np.bool_)
     rows = np.flatnonzero(facts.of_class(*PRODUCTS) & odd[line.name])
     lost = int((line.end_ns - line.start_ns)[rows].sum())
-    if not lost or (facts.chip is not None and not {"tf32", "bf16", "fp16"} & set(facts.chip.peak)):
+    if not facts.worth(lost) or (facts.chip is not None and not {"tf32", "bf16", "fp16"} & set(facts.chip.peak)):
         return
     factor = _faster_on_matrix_unit(facts)
     replayed = None if facts.gains is None else facts.gains.faster_rows(rows, factor)
@@ -220,7 +227,7 @@ def fusible_chains(facts: Facts) -> Iterator[Finding]:
         count += int(many.sum())
         members.append(rows[many[chain]])
         best += list(zip((extent - longest)[many].tolist(), rows[first[many]].tolist(), strict=True))
-    if count:
+    if facts.worth(lost):
         replayed = None if facts.gains is None else facts.gains.of_rows("fuse", np.concatenate(members), longest=True)
         kernels = sum(map(len, members))
         yield facts.finding(
@@ -263,6 +270,8 @@ def unfused_optimizer(facts: Facts) -> Iterator[Finding]:
         return
     lost = int(line.end_ns[own].max() - line.start_ns[own].min()) if facts.steps == 1 else 0
     lost = lost or int((line.end_ns - line.start_ns)[own].sum())
+    if not facts.worth(lost):
+        return
     gain = Gain(lost, None if facts.gains is None else facts.gains.of_rows("fuse", loose))
     yield facts.finding(
         f"the optimizer is {len(loose) / facts.steps:,.0f} kernels a step that nothing fuses",

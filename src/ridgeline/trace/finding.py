@@ -24,6 +24,7 @@ from ridgeline.trace.ranks import RankReport
 from ridgeline.trace.roofline import OpRate
 from ridgeline.trace.timeline import Mask, Timeline
 
+LEAST = 0.01  # of the span: less is not worth saying
 MOST = 5  # spans named as evidence
 HIDDEN = 0.1  # of what a formula promises: a replay that gives less says that something else holds the step back
 BEHIND = "; alone this gains little: something else holds the step back, fix that first"
@@ -91,6 +92,10 @@ class Facts:
     def steps(self) -> int:
         """Steps of all chips together; 1 where none is marked."""
         return max(1, len(self.parts.steps) * len(self.parts.chips))
+
+    def worth(self, lost_ns: float) -> bool:
+        """Whether so much time, of all chips together, is worth a finding, and a replay."""
+        return lost_ns >= LEAST * self.span_ns
 
     def group(self, id: str) -> Mask:
         """Which rows count and are of a group: compute, communication, copy."""

@@ -20,9 +20,8 @@ from ridgeline.trace.find_kernels import (
     unfused_optimizer,
     without_matrix_unit,
 )
-from ridgeline.trace.finding import Facts, Finding, Gain, Rule
+from ridgeline.trace.finding import LEAST, Facts, Finding, Gain, Rule
 
-LEAST = 0.01  # of the span: less is not worth saying
 NOISE, LARGE = 0.002, 0.04  # a gain this small is said only of what takes this much
 
 
