@@ -39,6 +39,7 @@ from ridgeline.sim.step import step_of
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 CHUNK = 4096  # rows worked on at once, so that their columns stay in the cache
+LAST_BITS = 12  # of a number's 52 that depend on where in a column it was worked out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +297,7 @@ def _plans(
         if not fits.any():
             continue
         if id(way.settling) not in steps:
-            steps[id(way.settling)] = step_of(pace, way.settling.at(kin), runs, cells.rows).step_s
+            steps[id(way.settling)] = rounded(step_of(pace, way.settling.at(kin), runs, cells.rows).step_s)
         made = Chunk(
             cells=cells,
             cell=rows.cell[own],
@@ -307,9 +308,20 @@ def _plans(
             shard=way.shard,
             degree=degree,
             step_s=steps[id(way.settling)],
-            peak_bytes=peak_bytes(way.state.at(kin), moving, width, host),
+            peak_bytes=rounded(peak_bytes(way.state.at(kin), moving, width, host)),
         )
         yield made if fits.all() else made.taken(np.flatnonzero(fits))
+
+
+def rounded(values: Array) -> Array:
+    """Numbers to twelve digits, so that plans which take the same are equal however they were worked out.
+
+    >>> rounded(np.array([0.1 + 0.2, 0.3, np.inf])).tolist()
+    [0.2999999999999545, 0.2999999999999545, inf]
+    """
+    bits = values.view(np.int64) + (1 << (LAST_BITS - 1))
+    bits &= -(1 << LAST_BITS)
+    return bits.view(np.float64)
 
 
 def _sends_beside(cells: Cells, schedule: Schedule) -> Array:
