@@ -155,7 +155,7 @@ def main() -> None:
     from ridgeline.core.errors import InputError, MissingNumber
 
     try:
-        app(standalone_mode=True)
+        app(prog_name="ridgeline")
     except (InputError, MissingNumber) as wrong:
         _complain(wrong)
         raise SystemExit(2) from None

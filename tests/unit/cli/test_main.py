@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -59,6 +60,16 @@ def test_every_verb_has_a_whole_line_and_examples_that_parse(
             program, called, *arguments = shlex.split(example)
             assert (program, called) == ("ridgeline", name)
             commands[name].make_context(name, arguments)
+
+
+def test_the_reference_lists_every_option() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "reference.md").read_text()
+    sections = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        options = {option for part in command.params for option in part.opts if option.startswith("-")}
+        shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", sections[name]))
+        assert options <= shown, "run `python docs/retake.py`"
+        assert {option for option in shown if option.startswith("--")} - {"--help"} <= options
 
 
 def test_the_package_runs_as_a_module() -> None:
