@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -11,12 +12,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.main import get_command
 
 from ridgeline.cli.export import TARGETS
 from ridgeline.cli.main import app, main
 from ridgeline.cli.verbs import VERBS
 from ridgeline.export import registry
+from ridgeline.report.draw import draw
+from ridgeline.report.show import show
 from ridgeline.version import __version__
 
 EXAMPLE = str(Path(__file__).parents[3] / "examples" / "llama3-70b-64xh100.toml")
@@ -135,6 +139,23 @@ def test_detail_options(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     assert sheet("llama3-8b", "--dtype", "fp8")["weight_bytes"] == 8_030_261_248
     drawn = sheet("interleaved", "--stages", "2", "--microbatches", "4", "--chunks", "3")
     assert (drawn["stages"], drawn["chunks"]) == (2, 3)
+
+
+def test_a_schedule_wider_than_the_terminal_is_cut_into_bands() -> None:
+    def drawn(width: int) -> list[str]:
+        screen = Console(width=width, file=io.StringIO(), highlight=False)
+        draw(show("zbv"), screen)
+        return [line for line in screen.file.getvalue().splitlines() if line.startswith("rank ")]  # type: ignore[attr-defined]
+
+    whole, cut = drawn(400), drawn(60)
+    assert len(whole) == 4
+    assert max(map(len, cut)) <= 60
+    for rank in range(4):
+        pieces = [line.removeprefix(f"rank {rank}  ") for line in cut if line.startswith(f"rank {rank}")]
+        assert len(pieces) > 1
+        assert (
+            "".join(piece.ljust(52) for piece in pieces).rstrip() == whole[rank].removeprefix(f"rank {rank}  ").rstrip()
+        )
 
 
 def test_sources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
