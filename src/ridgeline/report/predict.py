@@ -218,10 +218,5 @@ def _trust(sheet: Sheet) -> list[RenderableType]:
     return [*lines, *([Text("assumed", style="dim"), *rows] if rows else [])]
 
 
-def draw_reasons(sheet: Sheet) -> str:
-    """The reasons of a refusal, one a line, as errors are told."""
-    return "\n".join(_reason(problem) for problem in sheet["problems"])
-
-
 def _reason(problem: Mapping[str, Any]) -> str:
     return str(Problem(**{key: value for key, value in problem.items() if value is not None}))

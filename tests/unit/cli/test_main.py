@@ -12,11 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from command import run
 from rich.console import Console
 from typer.main import get_command
 
 from ridgeline.cli.export import TARGETS
-from ridgeline.cli.main import app, main
+from ridgeline.cli.main import app
 from ridgeline.cli.verbs import VERBS
 from ridgeline.export import registry
 from ridgeline.report.draw import draw
@@ -24,15 +25,6 @@ from ridgeline.report.show import show
 from ridgeline.version import __version__
 
 EXAMPLE = str(Path(__file__).parents[3] / "examples" / "llama3-70b-64xh100.toml")
-
-
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["ridgeline", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    out, err = capsys.readouterr()
-    code = caught.value.code
-    return (code if isinstance(code, int) else 0), out, err
 
 
 def test_help_imports_nothing_heavy() -> None:
