@@ -151,18 +151,23 @@ def where(rows: Iterable[Row], filters: Iterable[str]) -> tuple[Row, ...]:
     >>> len(where(rows, ["source=h200", "recompute=none,full"]))
     7
     """
-    kept = tuple(rows)
-    columns = {column for row in kept for column in row.cells}
+    kept = given = tuple(rows)
+    columns = {column for row in given for column in row.cells}
     for text in filters:
         column, equals, values = text.partition("=")
         column = column.strip()
         if not equals or not column:
             raise InputError(Problem(path="--where", given=repr(text), expected="column=value[,value]"))
-        if kept and column not in columns:
+        if given and column not in columns:
             close = near(column, sorted(columns))
             expected = f"one of {', '.join(close)}" if close else f"one of the {len(columns)} columns"
             raise InputError(Problem(path="--where", given=repr(column), expected=expected))
         wanted = {value.strip() for value in values.split(",")}
+        known = {row[column] for row in given} | ({row.source for row in given} if column == "source" else set())
+        for value in sorted(wanted - known - {""}):
+            close = near(value, sorted(known))
+            expected = f"one of {', '.join(close)}" if close else f"one of the {len(known)} values of {column}"
+            raise InputError(Problem(path=f"--where {column}", given=repr(value), expected=expected))
         kept = tuple(row for row in kept if row[column] in wanted or (column == "source" and row.source in wanted))
     return kept
 

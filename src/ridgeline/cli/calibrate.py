@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import json as codec
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables for people.")]
+from ridgeline.cli.terminal import Json, console, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +24,10 @@ def register(app: typer.Typer) -> None:
 
 def validate(
     table: Annotated[
-        Path | None, typer.Argument(metavar="[FILE.csv]", help="Measured runs; the bundled ones when left out.")
+        Path | None,
+        typer.Argument(
+            metavar="FILE", help="A CSV of measured runs, or `collectives`; the bundled runs when left out."
+        ),
     ] = None,
     where: Annotated[
         list[str] | None,
@@ -37,20 +38,20 @@ def validate(
 ) -> None:
     """Hold predictions against measured runs: how far off, on what, and why."""
     from ridgeline.calibrate.validate import validate as library
+    from ridgeline.core.files import refuse_unwritable, write_text
     from ridgeline.report.validate import draw_validation, validation_sheet
 
+    if html is not None:
+        refuse_unwritable(html)
     found = library(table, where or ())
     if html is not None:
-        from ridgeline.core.files import write_text
         from ridgeline.report.validate_html import page
 
         write_text(html, page(found, table.name if table else "the bundled rows"))
     if json:
-        typer.echo(codec.dumps(validation_sheet(found), indent=2, ensure_ascii=False, allow_nan=False))
+        print_json(validation_sheet(found))
         return
-    from rich.console import Console
-
-    draw_validation(found, Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160))
+    draw_validation(found, console())
 
 
 def fit(
@@ -88,7 +89,7 @@ def fit(
     root = None if quick else accuracy.checkout()
     sheet = _refit(quick, root)
     if json:
-        typer.echo(codec.dumps(sheet, indent=2, ensure_ascii=False, allow_nan=False))
+        print_json(sheet)
     else:
         typer.echo(accuracy.sets_table(sheet))
 
@@ -107,14 +108,17 @@ def _fit_own(table: Path, quick: bool, output: Path | None, json: bool) -> None:
     """Fit the user's rows beside the bundled ones; tell what that is worth, and write the calibration if asked."""
     _need_scipy()
     from ridgeline.calibrate.own import fit_with, write_calibration
+    from ridgeline.core.files import refuse_unwritable
     from ridgeline.report.own import own_sheet, own_text
 
+    if output is not None:
+        refuse_unwritable(output)
     with _progress() as tell:
         found = fit_with(table, quick=quick, progress=tell)
     if output is not None:
         write_calibration(found, output)
     if json:
-        typer.echo(codec.dumps(own_sheet(found), indent=2, ensure_ascii=False, allow_nan=False))
+        print_json(own_sheet(found))
         return
     typer.echo(own_text(found))
     if output is not None:

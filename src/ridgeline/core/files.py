@@ -22,6 +22,9 @@ SUFFIXES = (".toml", ".json", ".yaml", ".yml")
 
 _HEADER = re.compile(r"^\s*\[{1,2}\s*([^\]]+?)\s*\]{1,2}")
 _KEY = re.compile(r"^\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
+# what PyYAML calls the tokens that begin and end a level
+_YAML_OPENS = frozenset({"[", "{", "<block sequence start>", "<block mapping start>"})
+_YAML_CLOSES = frozenset({"]", "}", "<block end>"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,16 +121,28 @@ def read_text(path: Path, limit: int = BIGGEST_FILE) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Replace the file in one step, so that an interrupted write leaves the old content; a pipe is written to."""
-    path = Path(os.path.realpath(path))
+    refuse_unwritable(path)
     try:
-        if path.is_dir():
-            raise _refuse(path, "a folder", "a file to write", "name the file itself")
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")
         else:
-            _replace_text(path, text)
+            _replace_text(Path(os.path.realpath(path)), text)
     except OSError as wrong:
-        raise _refuse(path, wrong.strerror or str(wrong), "a place that can be written", "choose another") from None
+        raise _unwritable(path, wrong.strerror or str(wrong)) from None
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Say at once, before long work, that a file cannot be written there."""
+    if os.path.isdir(path):
+        raise _refuse(path, "a folder", "a file to write", "name the file itself")
+    if not os.path.isdir(path.parent):
+        raise _unwritable(path, f"{path.parent}, which is no folder")
+    if not os.access(path.parent, os.W_OK) and not os.access(path, os.W_OK):
+        raise _unwritable(path, "no permission")
+
+
+def _unwritable(path: Path, given: str) -> InputError:
+    return _refuse(path, given, "a place that can be written", "choose another")
 
 
 def _replace_text(path: Path, text: str) -> None:
@@ -182,10 +197,14 @@ def _yaml(path: Path, text: str) -> tuple[Any, dict[str, int]]:
 
     lines: dict[str, int] = {}
     try:
+        depth = 0
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            line = token.start_mark.line + 1
             if isinstance(token, (yaml.AliasToken, yaml.AnchorToken, yaml.TagToken)):
-                line = token.start_mark.line + 1
                 raise _refuse(path, "an alias, anchor or tag", "plain YAML", "write the value out", line)
+            depth += (token.id in _YAML_OPENS) - (token.id in _YAML_CLOSES)
+            if depth > DEEPEST + 1:  # before the scanner's time grows with the square of it
+                raise _refuse(path, "too deeply nested", f"at most {DEEPEST} levels", "flatten it", line)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is not None:
             _yaml_lines(node, "", lines, 0)

@@ -60,9 +60,12 @@ def read_scenario(path: Path | str, settings: Iterable[str] = ()) -> Scenario:
 
 def _located(problem: Problem, table: Table, settings: tuple[str, ...]) -> Problem:
     """The problem with its place: the command line where it was set there, otherwise the file's line."""
+    if problem.path == "--set":
+        return problem
     for setting in settings:
         path = setting.partition("=")[0].strip()
-        if f"{problem.path}.".startswith(f"{path}."):
+        unknown = problem.path not in table.data and path.split(".")[0] == problem.path
+        if f"{problem.path}.".startswith(f"{path}.") or unknown:
             return replace(problem, where="--set")
     return table.locate(problem)
 

@@ -43,6 +43,11 @@ def show(*names: str, detail: Detail | None = None, settings: tuple[str, ...] = 
     return [_one(name, asked, settings) for name in names]
 
 
+def known_names() -> list[str]:
+    """Every name of the catalogs, and the words that list them."""
+    return [*LISTS, *CHIPS, *MODELS, *SYSTEMS, *ENGINES, *SCHEDULES]
+
+
 def _one(name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:
     if name in LISTS:
         _refuse(settings, name)
@@ -64,8 +69,7 @@ def _one(name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:
             return _described(kind, name, detail, settings)
         except UnknownId:
             continue
-    known = [*CHIPS, *MODELS, *SYSTEMS, *ENGINES, *SCHEDULES, *LISTS]
-    raise UnknownId("name", name, known, todo="`ridgeline show models` and its kin list what there is")
+    raise UnknownId("name", name, known_names(), todo="`ridgeline show models` and its kin list what there is")
 
 
 def _is_path(name: str) -> bool:

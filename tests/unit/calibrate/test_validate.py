@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command import run
 
 import ridgeline
 from ridgeline.calibrate import accuracy, folds, reasons
@@ -24,7 +25,6 @@ from ridgeline.calibrate.reasons import likely, runs_known
 from ridgeline.calibrate.rows import Row
 from ridgeline.calibrate.table import table_of
 from ridgeline.calibrate.validate import Parameters, shipped, validate, validation_of
-from ridgeline.cli.main import main
 from ridgeline.core.errors import InputError
 from ridgeline.cost.parameters import Calibration
 from ridgeline.report import accuracy as tables
@@ -52,15 +52,6 @@ def write(path: Path, rows: Iterable[dict[str, str]]) -> Path:
 
 def cells(**changes: str) -> dict[str, str]:
     return {**bundled()[ID].cells, "id": "mine-1", **changes}
-
-
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["ridgeline", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    out, err = capsys.readouterr()
-    code = caught.value.code
-    return (code if isinstance(code, int) else 0), out, err
 
 
 @pytest.mark.parametrize(

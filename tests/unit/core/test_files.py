@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.files import BIGGEST_FILE, read_table, write_text
+from ridgeline.core.files import BIGGEST_FILE, DEEPEST, read_table, write_text
 
 TOML = """\
 model = "x"
@@ -62,7 +62,8 @@ def test_array_tables_and_inline_tables(tmp_path: Path) -> None:
         ("s.yaml", "a: [1\n", "s.yaml:"),
         ("s.txt", "a = 1", ".toml"),
         ("s.toml", "a = " + "[" * 50 + "]" * 50, "deep"),
-        ("s.yaml", "a: " + "[" * 5000, "s.yaml"),
+        ("s.yaml", "a: " + "[" * 200_000, "too deeply nested"),
+        ("s.yaml", "".join(" " * depth + f"k{depth}:\n" for depth in range(40)), "too deeply nested"),
         ("s.toml", "a = " + "9" * 5000, "digits"),
         ("s.json", '{"a": ' + "9" * 5000 + "}", "digits"),
         ("s.yaml", "a: " + "9" * 5000, "digits"),
@@ -154,6 +155,13 @@ def test_a_pipe_is_written_to_and_a_link_kept(tmp_path: Path) -> None:
     write_text(link, "new")
     assert link.is_symlink()
     assert (tmp_path / "real.txt").read_text() == "new"
+
+
+def test_as_deep_as_allowed(tmp_path: Path) -> None:
+    text = "a: " + "[" * DEEPEST + "]" * DEEPEST
+    for name, content in (("s.yaml", text), ("s.toml", text.replace(":", " =")), ("s.json", f'{{"a": {text[3:]}}}')):
+        (tmp_path / name).write_text(content)
+        assert "a" in read_table(tmp_path / name).data
 
 
 def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:

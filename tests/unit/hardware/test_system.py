@@ -170,6 +170,11 @@ def test_hops_and_bisection_by_hand(topology: Torus, chips: int, hops: int, bise
     assert label(topology)
 
 
+def test_labels_say_what_a_fabric_is_by_default() -> None:
+    assert label(FatTree()) == "fat tree, 1 rail, 1:1"
+    assert label(FatTree(rails=8, oversubscription=2.0)) == "fat tree, 8 rails, 2:1"
+
+
 def test_wrap_rules() -> None:
     assert TorusRule(dims=3, max=(16, 16, 16), wrap="multiple-of-4").slice((4, 6, 8)).wraps == (True, False, True)
     assert TorusRule(dims=2, max=(16, 16), wrap="full-only").slice((8, 16)).wraps == (False, True)
