@@ -11,7 +11,7 @@ from typing import assert_never
 from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import Problem, not_among
 from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mixer, Mlp, Moe
-from ridgeline.plan.engine import ENGINES
+from ridgeline.plan.engine import ENGINES, Shard, Supports
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES, requirement
 from ridgeline.plan.workload import Decode, Train
@@ -229,6 +229,11 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
+def _with_stages(shard: Shard, known: Supports) -> bool:
+    """Whether a sharding the engine has goes with a pipeline; one it does not have is told by itself."""
+    return shard == "none" or shard not in known.shard or shard in known.pipelined_shard
+
+
 def unsupported(scenario: Scenario) -> tuple[str, ...]:
     """Notes on what the plan asks that its engine is not known to do; software moves faster than lists of it."""
     if scenario.plan.engine not in ENGINES or not isinstance(scenario.workload, Train):
@@ -239,6 +244,7 @@ def unsupported(scenario: Scenario) -> tuple[str, ...]:
     asked += [
         (plan.schedule.name, plan.mesh.pp == 1 or plan.schedule.name in known.schedules),
         (plan.sharding.shard, plan.sharding.shard == "none" or plan.sharding.shard in known.shard),
+        (f"{plan.sharding.shard} with stages", plan.mesh.pp == 1 or _with_stages(plan.sharding.shard, known)),
         (f"{plan.recompute.kind} recompute", plan.recompute.kind == "none" or plan.recompute.kind in known.recompute),
         (plan.precision.compute.id, plan.precision.compute.id in formats),
         ("offload of activations", plan.offload.activations == 0 or "activations" in known.offload),

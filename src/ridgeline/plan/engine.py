@@ -75,6 +75,14 @@ class Supports:
     axes: tuple[Literal["tp", "sp", "pp", "dp", "cp", "ep", "etp"], ...] = ("dp",)
     precision: tuple[str, ...] = ("fp32", "bf16")
     offload: tuple[Literal["activations", "optimizer"], ...] = ()
+    shard_with_pp: Annotated[
+        tuple[Shard, ...], Doc("sharding that goes with pipeline stages; none named: all of shard")
+    ] = ()
+
+    @property
+    def pipelined_shard(self) -> tuple[Shard, ...]:
+        """Sharding that is known to go with pipeline stages."""
+        return self.shard_with_pp or self.shard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,6 +89,20 @@ def space_of(scenario: Scenario, pins: Pins = NO_PINS) -> Space:
     return Space(**{axis: tuple(pins.get(axis, choices)) for axis, choices in found.items()})
 
 
+def parts_of(scenario: Scenario, space: Space, pins: Pins = NO_PINS) -> tuple[Space, ...]:
+    """The space without stages and the space with them, each as the engine runs it.
+
+    Under a pipeline a schedule or a sharding that the engine is not known to run is left out unless it is pinned. 1f1b
+    is always in the space, because it is also how a plan without stages runs.
+    """
+    able = ENGINES[scenario.plan.engine].supports
+    schedules = tuple(one for one in space.schedule if "schedule" in pins or one.name in able.schedules)
+    shards = tuple(one for one in space.shard if "shard" in pins or one in able.pipelined_shard)
+    flat, staged = (tuple(size for size in space.pp if (size > 1) == many) for many in (False, True))
+    parts = (replace(space, pp=flat), replace(space, pp=staged, schedule=schedules, shard=shards))
+    return tuple(part for part in parts if part.pp and part.schedule and part.shard)
+
+
 def _closest(system: System) -> int:
     """Chips of the innermost domain; a torus has no such border."""
     return system.tiers[0].chips if system.tiers else 1

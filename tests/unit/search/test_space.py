@@ -12,7 +12,7 @@ from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.plan import Offload, Precision, Recompute, Schedule
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.space import Space, divisors, powers_of_two, space_of
+from ridgeline.search.space import Space, divisors, parts_of, powers_of_two, space_of
 
 
 def built(model: str, system: str, *, seq: int = 8192, **plan: Any) -> Scenario:
@@ -82,3 +82,26 @@ def test_lists_of_sizes() -> None:
     assert powers_of_two(63)[-1] == 32
     assert divisors(36, 100) == [1, 2, 3, 4, 6, 9, 12, 18, 36]
     assert divisors(36, 5) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("engine", "shards"),
+    [
+        ("megatron-core", ("none", "zero1")),  # Megatron-FSDP goes without stages
+        ("deepspeed", ("none", "zero1")),  # its pipeline engine refuses more
+        ("torchtitan", ("none", "zero2", "zero3")),
+    ],
+)
+def test_stages_leave_the_sharding_that_goes_with_them(engine: str, shards: tuple[str, ...]) -> None:
+    scenario = built("llama3-8b", "16xh100-sxm", engine=engine)
+    space = space_of(scenario)
+    flat, staged = parts_of(scenario, space)
+    assert (flat.pp, flat.shard) == ((1,), ENGINES[engine].supports.shard)
+    assert (set(flat.pp) | set(staged.pp), staged.shard) == (set(space.pp), shards)
+    pins = {"shard": ("zero3",)}
+    assert parts_of(scenario, space_of(scenario, pins), pins)[1].shard == ("zero3",), "a pin is a wish"
+
+
+def test_a_space_with_stages_alone_has_one_part() -> None:
+    scenario = built("llama3-8b", "16xh100-sxm", engine="megatron-core")
+    assert [part.pp for part in parts_of(scenario, space_of(scenario, {"pp": (4, 8)}))] == [(4, 8)]
