@@ -259,7 +259,7 @@ def test_notes_on_the_engine_and_the_context() -> None:
 
 @pytest.mark.parametrize(("pp", "shard", "noted"), [(2, "zero2", True), (1, "zero2", False), (2, "zero1", False)])
 def test_sharding_that_does_not_go_with_stages_is_noted(pp: int, shard: str, noted: bool) -> None:
-    built = scenario(BASE, [f"plan.pp={pp}", f"plan.shard={shard}", "plan.engine=megatron-core"])
+    built = scenario({**BASE, "plan": {"pp": pp, "shard": shard, "engine": "megatron-core"}})
     assert any(f"not known to support {shard} with stages" in note for note in built.assumptions) == noted
 
 
