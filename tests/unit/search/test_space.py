@@ -29,7 +29,7 @@ def test_a_dense_model_on_two_nodes() -> None:
     assert (space.ep, space.etp) == ((1,), (1,))  # there are no experts
     assert space.microbatch == (1, 2, 4, 8, 16)
     assert space.shard == ("none", "zero1", "zero2", "zero3")
-    assert [recompute.kind for recompute in space.recompute] == ["none", "selective", "selective", "full"]
+    assert [recompute.kind for recompute in space.recompute] == ["none", "selective", "selective", "selective", "full"]
     assert (space.offload, space.precision, space.shard_degree) == ((Offload(),), (Precision(),), (0,))
 
 
@@ -100,6 +100,26 @@ def test_stages_leave_the_sharding_that_goes_with_them(engine: str, shards: tupl
     assert (set(flat.pp) | set(staged.pp), staged.shard) == (set(space.pp), shards)
     pins = {"shard": ("zero3",)}
     assert parts_of(scenario, space_of(scenario, pins), pins)[1].shard == ("zero3",), "a pin is a wish"
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "parts"),
+    [
+        ("llama3-8b", "megatron-core", [("attention",), ("norm",), ("mlp",)]),  # moe_act is of experts
+        ("mixtral-8x7b", "megatron-core", [("attention",), ("norm", "activation")]),
+        ("llama3-8b", "torchtitan", [("alternate",)]),
+        ("llama3-8b", "maxtext", [("norm", "activation"), ("norm", "mlp")]),
+    ],
+)
+def test_selective_recompute_is_what_the_engine_can_be_told(model: str, engine: str, parts: list[Any]) -> None:
+    space = space_of(built(model, "16xh100-sxm", engine=engine))
+    assert [one.parts for one in space.recompute if one.kind == "selective"] == parts
+
+
+def test_parts_that_a_plan_names_are_tried_too() -> None:
+    own = {"kind": "selective", "parts": ["attention", "activation"]}
+    space = space_of(built("llama3-8b", "16xh100-sxm", engine="megatron-core", recompute=own))
+    assert Recompute(kind="selective", parts=("attention", "activation")) in space.recompute
 
 
 def test_a_space_with_stages_alone_has_one_part() -> None:
