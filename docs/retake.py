@@ -17,7 +17,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/how-to/what-limits-my-step.md", "docs/how-to/explain-a-gap.md")
+PAGES = (
+    "README.md",
+    "docs/how-to/from-model-card-to-launch-script.md",
+    "docs/how-to/what-limits-my-step.md",
+    "docs/how-to/explain-a-gap.md",
+)
 BLOCK = re.compile(r"(?:<!-- screen: (?P<how>[^>]*?) -->\n)?```console\n(?P<body>.*?)```", re.DOTALL)
 
 

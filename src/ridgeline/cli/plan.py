@@ -65,6 +65,7 @@ def plan(
     given = {"seq": seq, "global_batch": global_batch}
     goal = {"objective": objective, "tokens": tokens, "days": days, "chips": chips, "top": top, "headroom": headroom}
     try:
+        _writable(output, html)
         axes = pair(frontier) if frontier else None
         ask = _ask(model, on, given, _wish(engine, settings or (), space), goal)
         found = _searched(ask)
@@ -79,6 +80,25 @@ def plan(
 
         _print(refusal_sheet(None, wrong.problems))
         raise typer.Exit(2) from None
+
+
+def _writable(*paths: Path | None) -> None:
+    """Make the folders of what will be written, and say at once what cannot be."""
+    import os
+
+    from ridgeline.core.errors import InputError, Problem
+
+    for path in paths:
+        if path is None:
+            continue
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as wrong:
+            given = wrong.strerror or str(wrong)
+            raise InputError(Problem(path=str(path), given=given, expected="a folder that can be made")) from None
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            given = "a folder" if path.is_dir() else "a folder that cannot be written"
+            raise InputError(Problem(path=str(path), given=given, expected="a file to write", todo="choose another"))
 
 
 def _wish(engine: str, settings: Any, space: Path | None) -> tuple[Any, tuple[str, ...]]:
@@ -208,18 +228,12 @@ def _tell(found: Answer, axes: tuple[str, str] | None, out: _Out) -> None:
         return
     reasons = _explained(found, found.chosen, refine=out.refine)
     sheet = plan_sheet(found, found.chosen, reasons, axes or usual_axes(found))
-    if out.output is not None:
-        made = reasons.handed
-        _write(found, made.prediction if made else reasons.plans[0], out.output)
-    if out.html is not None:
-        from ridgeline.core.files import write_text
-        from ridgeline.report.plan_html import page
-
-        write_text(out.html, page(sheet))
     if out.json:
         _print(sheet)
     else:
-        _draw(sheet, out)
+        _draw(sheet)
+    made = reasons.handed
+    _write(found, made.prediction if made else reasons.plans[0], sheet, out)
     if not found.complete or not sheet["explained"]:
         raise typer.Exit(STOPPED)
 
@@ -262,25 +276,31 @@ def _busy(what: str) -> Iterator[None]:
         yield
 
 
-def _draw(sheet: Any, out: _Out) -> None:
+def _draw(sheet: Any) -> None:
     from rich.console import Console
 
     from ridgeline.report.plan import draw_plan
 
     draw_plan(sheet, Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160))
-    if out.output is not None:
-        typer.echo(f"written: {out.output}, {'the refined plan' if sheet['handed']['refined'] else 'plan 1'}")
-    if out.html is not None:
-        typer.echo(f"written: {out.html}")
 
 
-def _write(found: Answer, made: Prediction, output: Path) -> None:
-    """The plan that is handed over, as a scenario file."""
+def _write(found: Answer, made: Prediction, sheet: Any, out: _Out) -> None:
+    """The plan that is handed over as a scenario file, and the page, where they are wanted."""
     from ridgeline.core.files import write_text
-    from ridgeline.search.ask import scenario_file
 
-    note = f"Found by `ridgeline plan`: {found.considered:,} plans priced, predicted step {made.step_time_s:.4g} s."
-    write_text(output, scenario_file(found.case.table, made.scenario.plan, note))
+    if out.output is not None:
+        from ridgeline.search.ask import scenario_file
+
+        note = f"Found by `ridgeline plan`: {found.considered:,} plans priced, predicted step {made.step_time_s:.4g} s."
+        write_text(out.output, scenario_file(found.case.table, made.scenario.plan, note))
+    if out.html is not None:
+        from ridgeline.report.plan_html import page
+
+        write_text(out.html, page(sheet))
+    which = "the refined plan" if sheet["handed"]["refined"] else "plan 1"
+    for path, what in ((out.output, f", {which}"), (out.html, "")):
+        if path is not None and not out.json:
+            typer.echo(f"written: {path}{what}")
 
 
 def _print(value: Any) -> None:

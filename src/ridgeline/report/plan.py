@@ -177,9 +177,11 @@ def _sure(sure: Sheet, total: float) -> str:
 
 def _order(sheet: Sheet) -> str:
     """Whether the plans that were simulated stay in their order."""
-    seconds = [plan["simulated_s"] for plan in sheet["plans"] if plan["simulated_s"] is not None]
-    best = seconds.index(min(seconds)) + 1
-    return f"still the best of the first {len(seconds)}" if best == 1 else f"plan {best} of the list is faster then"
+    plans = [plan for plan in sheet["plans"] if plan["simulated_s"] is not None]
+    best = min(plans, key=lambda plan: plan["simulated_s"])
+    if best is plans[0]:
+        return f"still the best of the first {len(plans)}"
+    return f"the best of the first {len(plans)} is then {best['words']}: {format_quantity(best['simulated_s'], 's')}"
 
 
 def _next(sheet: Sheet) -> Iterable[RenderableType]:
