@@ -71,6 +71,7 @@ def gpt3() -> tuple[Scenario, Pins]:
         "tp": (1, 2, 4, 8, 16, 32),
         "microbatch": tuple(divisors(3072, 64)),
         "schedule": (Schedule(), *loops),
+        "shard": ("none", "zero1", "zero2", "zero3"),
         "shard_degree": (0, 8),
         "switches": switches,
     }

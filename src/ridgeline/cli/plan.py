@@ -9,14 +9,18 @@ import json as codec
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from ridgeline.report.plan_sheet import Reasons
     from ridgeline.search.ask import Ask
     from ridgeline.search.compare import Answer, Watch
+    from ridgeline.search.objectives import Outcome
+    from ridgeline.sim.prediction import Prediction
 
 STOPPED = 130  # as shells report an interrupt
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A catalog id, a config.json or a scenario file.")]
@@ -49,6 +53,7 @@ def plan(
     top: Annotated[int, typer.Option(min=1, max=64, help="Plans to list.")] = 5,
     headroom: Annotated[str, typer.Option(help="Share of memory kept free.")] = "3%",
     frontier: Annotated[str, typer.Option(help="Two of time, memory, cost, energy, chips.")] = "",
+    refine: Annotated[bool, typer.Option(help="Also choose stage boundaries and recompute by stage.")] = True,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the plan as a scenario file.")] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the page as HTML.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a page.")] = False,
@@ -60,10 +65,11 @@ def plan(
     given = {"seq": seq, "global_batch": global_batch}
     goal = {"objective": objective, "tokens": tokens, "days": days, "chips": chips, "top": top, "headroom": headroom}
     try:
+        _writable(output, html)
         axes = pair(frontier) if frontier else None
         ask = _ask(model, on, given, _wish(engine, settings or (), space), goal)
         found = _searched(ask)
-        _tell(found, axes, output, html, json=json)
+        _tell(found, axes, _Out(output=output, html=html, json=json, refine=refine))
     except KeyboardInterrupt:
         typer.echo("ridgeline: stopped before there was anything to tell", err=True)
         raise typer.Exit(STOPPED) from None
@@ -74,6 +80,25 @@ def plan(
 
         _print(refusal_sheet(None, wrong.problems))
         raise typer.Exit(2) from None
+
+
+def _writable(*paths: Path | None) -> None:
+    """Make the folders of what will be written, and say at once what cannot be."""
+    import os
+
+    from ridgeline.core.errors import InputError, Problem
+
+    for path in paths:
+        if path is None:
+            continue
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as wrong:
+            given = wrong.strerror or str(wrong)
+            raise InputError(Problem(path=str(path), given=given, expected="a folder that can be made")) from None
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            given = "a folder" if path.is_dir() else "a folder that cannot be written"
+            raise InputError(Problem(path=str(path), given=given, expected="a file to write", todo="choose another"))
 
 
 def _wish(engine: str, settings: Any, space: Path | None) -> tuple[Any, tuple[str, ...]]:
@@ -184,52 +209,98 @@ def _watched() -> Iterator[Watch]:
         yield watch
 
 
-def _tell(found: Answer, axes: tuple[str, str] | None, output: Path | None, html: Path | None, *, json: bool) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Out:
+    """What is wanted of the answer."""
+
+    output: Path | None
+    html: Path | None
+    json: bool
+    refine: bool
+
+
+def _tell(found: Answer, axes: tuple[str, str] | None, out: _Out) -> None:
     """Print and write what was found, or say why nothing was."""
-    from ridgeline.core.errors import InputError
-    from ridgeline.report.plan_sheet import plan_sheet, reasons_of, refusal_sheet, usual_axes
-    from ridgeline.search.compare import refusal
+    from ridgeline.report.plan_sheet import plan_sheet, usual_axes
 
     if found.chosen is None:
-        if not found.complete:
-            typer.echo("ridgeline: stopped before a plan that fits was found", err=True)
-            raise typer.Exit(STOPPED)
-        problems = refusal(found)
-        if json:
-            _print(refusal_sheet(found, problems))
-            raise typer.Exit(2)
-        raise InputError(problems)
-    reasons = reasons_of(found, found.chosen)
+        _refuse(found, json=out.json)
+        return
+    reasons = _explained(found, found.chosen, refine=out.refine)
     sheet = plan_sheet(found, found.chosen, reasons, axes or usual_axes(found))
-    if output is not None:
-        _write(found, reasons.plans[0], output)
-    if html is not None:
-        from ridgeline.core.files import write_text
-        from ridgeline.report.plan_html import page
-
-        write_text(html, page(sheet))
-    if json:
+    if out.json:
         _print(sheet)
     else:
-        from rich.console import Console
-
-        from ridgeline.report.plan import draw_plan
-
-        draw_plan(sheet, Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160))
-        for path in (output, html):
-            if path is not None:
-                typer.echo(f"written: {path}")
-    if not found.complete:
+        _draw(sheet)
+    made = reasons.handed
+    _write(found, made.prediction if made else reasons.plans[0], sheet, out)
+    if not found.complete or not sheet["explained"]:
         raise typer.Exit(STOPPED)
 
 
-def _write(found: Answer, winner: Any, output: Path) -> None:
-    """The winner as a scenario file."""
-    from ridgeline.core.files import write_text
-    from ridgeline.search.ask import scenario_file
+def _refuse(found: Answer, *, json: bool) -> None:
+    from ridgeline.core.errors import InputError
+    from ridgeline.report.plan_sheet import refusal_sheet
+    from ridgeline.search.compare import refusal
 
-    note = f"Found by `ridgeline plan`: {found.considered:,} plans priced, predicted step {winner.step_time_s:.4g} s."
-    write_text(output, scenario_file(found.case.table, winner.scenario.plan, note))
+    if not found.complete:
+        typer.echo("ridgeline: stopped before a plan that fits was found", err=True)
+        raise typer.Exit(STOPPED)
+    problems = refusal(found)
+    if not json:
+        raise InputError(problems)
+    _print(refusal_sheet(found, problems))
+    raise typer.Exit(2)
+
+
+def _explained(found: Answer, chosen: Outcome, *, refine: bool) -> Reasons:
+    """The reasons; after an interrupt those that take no time."""
+    from ridgeline.report.plan_sheet import reasons_of
+
+    try:
+        with _busy("the best plan is found; simulating, refining and trying changes (Ctrl-C tells it now)"):
+            return reasons_of(found, chosen, refine=refine)
+    except KeyboardInterrupt:
+        return reasons_of(found, chosen, further=False)
+
+
+@contextmanager
+def _busy(what: str) -> Iterator[None]:
+    """A line on a terminal's standard error while something takes its time."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
+
+
+def _draw(sheet: Any) -> None:
+    from rich.console import Console
+
+    from ridgeline.report.plan import draw_plan
+
+    draw_plan(sheet, Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160))
+
+
+def _write(found: Answer, made: Prediction, sheet: Any, out: _Out) -> None:
+    """The plan that is handed over as a scenario file, and the page, where they are wanted."""
+    from ridgeline.core.files import write_text
+
+    if out.output is not None:
+        from ridgeline.search.ask import scenario_file
+
+        note = f"Found by `ridgeline plan`: {found.considered:,} plans priced, predicted step {made.step_time_s:.4g} s."
+        write_text(out.output, scenario_file(found.case.table, made.scenario.plan, note))
+    if out.html is not None:
+        from ridgeline.report.plan_html import page
+
+        write_text(out.html, page(sheet))
+    which = "the refined plan" if sheet["handed"]["refined"] else "plan 1"
+    for path, what in ((out.output, f", {which}"), (out.html, "")):
+        if path is not None and not out.json:
+            typer.echo(f"written: {path}{what}")
 
 
 def _print(value: Any) -> None:

@@ -11,7 +11,8 @@ from typing import assert_never
 from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import Problem, not_among
 from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mixer, Mlp, Moe
-from ridgeline.plan.engine import ENGINES
+from ridgeline.plan.engine import ENGINES, Shard, Supports
+from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES, requirement
 from ridgeline.plan.workload import Decode, Train
@@ -229,6 +230,23 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
+def _with_stages(shard: Shard, known: Supports) -> bool:
+    """Whether a sharding the engine has goes with a pipeline; one it does not have is told by itself."""
+    return shard == "none" or shard not in known.shard or shard in known.pipelined_shard
+
+
+def _layers_asked(recompute: Recompute) -> str:
+    return "of the first layers of each stage" if isinstance(recompute.layers, int) else "that differs by stage"
+
+
+def _tellable(recompute: Recompute, known: Supports) -> bool:
+    """Whether the engine can be told which layers recompute; full recompute of a number a stage is what most can."""
+    if recompute.layers is None or known.recompute_layers == "any":
+        return True
+    same = isinstance(recompute.layers, int) and recompute.kind == "full" and recompute.rest == "none"
+    return same and known.recompute_layers == "each"
+
+
 def unsupported(scenario: Scenario) -> tuple[str, ...]:
     """Notes on what the plan asks that its engine is not known to do; software moves faster than lists of it."""
     if scenario.plan.engine not in ENGINES or not isinstance(scenario.workload, Train):
@@ -239,7 +257,9 @@ def unsupported(scenario: Scenario) -> tuple[str, ...]:
     asked += [
         (plan.schedule.name, plan.mesh.pp == 1 or plan.schedule.name in known.schedules),
         (plan.sharding.shard, plan.sharding.shard == "none" or plan.sharding.shard in known.shard),
+        (f"{plan.sharding.shard} with stages", plan.mesh.pp == 1 or _with_stages(plan.sharding.shard, known)),
         (f"{plan.recompute.kind} recompute", plan.recompute.kind == "none" or plan.recompute.kind in known.recompute),
+        (f"recompute {_layers_asked(plan.recompute)}", _tellable(plan.recompute, known)),
         (plan.precision.compute.id, plan.precision.compute.id in formats),
         ("offload of activations", plan.offload.activations == 0 or "activations" in known.offload),
         ("offload of the optimizer", plan.offload.optimizer == 0 or "optimizer" in known.offload),

@@ -50,6 +50,7 @@ OVERLAPS: Mapping[str, str] = MappingProxyType(
 )
 Shard = Literal["none", "zero1", "zero2", "zero3"]
 RecomputeKind = Literal["none", "selective", "full"]
+RecomputePart = Literal["attention", "norm", "activation", "mlp", "moe", "mixer", "latent-up", "alternate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,21 @@ class Supports:
     axes: tuple[Literal["tp", "sp", "pp", "dp", "cp", "ep", "etp"], ...] = ("dp",)
     precision: tuple[str, ...] = ("fp32", "bf16")
     offload: tuple[Literal["activations", "optimizer"], ...] = ()
+    selective: Annotated[
+        tuple[tuple[RecomputePart, ...], ...], Doc("parts that selective recompute takes together, a set each")
+    ] = (("attention",), ("attention", "activation"))
+    selective_in_experts: Annotated[tuple[RecomputePart, ...], Doc("parts it takes in experts only")] = ()
+    recompute_layers: Annotated[
+        Literal["all", "each", "any"], Doc("layers it recomputes: all, the first of each stage (full), or any by stage")
+    ] = "all"
+    shard_with_pp: Annotated[
+        tuple[Shard, ...], Doc("sharding that goes with pipeline stages; none named: all of shard")
+    ] = ()
+
+    @property
+    def pipelined_shard(self) -> tuple[Shard, ...]:
+        """Sharding that is known to go with pipeline stages."""
+        return self.shard_with_pp or self.shard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
 from ridgeline.core.errors import Problem, not_among
 from ridgeline.core.table import AtLeast, Count, Doc, Flat, Size, Via
-from ridgeline.plan.engine import OVERLAPS, RecomputeKind, Shard
+from ridgeline.plan.engine import OVERLAPS, RecomputeKind, RecomputePart, Shard
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.schedules import SCHEDULES
 
@@ -51,9 +51,7 @@ class Recompute:
     """
 
     kind: RecomputeKind = "none"
-    parts: tuple[Literal["attention", "norm", "activation", "mlp", "moe", "mixer", "latent-up", "alternate"], ...] = (
-        "attention",
-    )
+    parts: tuple[RecomputePart, ...] = ("attention",)
     layers: Annotated[
         Size | tuple[Size, ...] | None,
         Doc("layers of each virtual stage it applies to: a number, or one for each stage"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from ridgeline.core.encode import encode
@@ -56,6 +57,7 @@ def plan_words(plan: Plan) -> str:
     mesh = " ".join(f"{axis}={degree}" for axis, degree in degrees if degree > 1) or "one rank"
     words = [mesh, f"microbatch {plan.microbatch}"]
     words += [schedule_words(plan)] if plan.mesh.pp > 1 else []
+    words += [f"layers {runs(plan.placement)}"] if plan.placement else []
     words += [sharding_words(plan)] if plan.sharding.shard != "none" else []
     words += [f"recompute {recompute_words(plan)}"] if plan.recompute.kind != "none" else []
     words += [f"offload {offload_words(plan)}"] if plan.offload != Plan().offload else []
@@ -75,9 +77,31 @@ def sharding_words(plan: Plan) -> str:
 
 
 def recompute_words(plan: Plan) -> str:
-    """What is computed again; the parts where they are not just attention."""
-    kind, parts = plan.recompute.kind, plan.recompute.parts
-    return f"{kind} ({'+'.join(parts)})" if kind == "selective" and parts != ("attention",) else kind
+    """What is computed again; the parts where they are not just attention, the layers where they are not all.
+
+    >>> from ridgeline.plan.plan import Recompute
+    >>> recompute_words(Plan(recompute=Recompute(kind="full", layers=(2, 1, 1))))
+    'full of 2 1x2 layers by stage'
+    """
+    own = plan.recompute
+    words = (
+        f"{own.kind} ({'+'.join(own.parts)})" if own.kind == "selective" and own.parts != ("attention",) else own.kind
+    )
+    if own.layers is None:
+        return words
+    some = f"{own.layers} layers of each" if isinstance(own.layers, int) else f"{runs(own.layers)} layers by"
+    rest = f", {own.rest} in the rest" if own.rest != "none" else ""
+    return f"{words} of {some} stage{rest}"
+
+
+def runs(numbers: Sequence[int]) -> str:
+    """Numbers with those that repeat counted.
+
+    >>> runs((7, 8, 8, 8, 7))
+    '7 8x3 7'
+    """
+    groups = ((number, len(list(same))) for number, same in groupby(numbers))
+    return " ".join(f"{number}x{times}" if times > 1 else str(number) for number, times in groups)
 
 
 def offload_words(plan: Plan) -> str:

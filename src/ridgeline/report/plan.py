@@ -35,8 +35,8 @@ def draw_plan(sheet: Sheet, console: Console) -> None:
 def page(sheet: Sheet) -> RenderableType:
     """Everything at one glance, the most important first; how long the search took stands last."""
     parts: list[Iterable[RenderableType]] = [
-        _headline(sheet), _top(sheet), _why(sheet), _next(sheet), _compared(sheet), _frontier(sheet), _assumed(sheet),
-        [_found(sheet)],
+        _headline(sheet), _top(sheet), _refined(sheet), _why(sheet), _next(sheet), _compared(sheet), _frontier(sheet),
+        _assumed(sheet), [_found(sheet)],
     ]  # fmt: skip
     lines: list[RenderableType] = []
     for part in parts:
@@ -81,9 +81,11 @@ def _headline(sheet: Sheet) -> Iterable[RenderableType]:
     rows += [("bill", bill)] if bill else []
     rows += [("run", _run(sheet))] if "run" in sheet else []
     rows += [("yours", _given(sheet["given"]))] if "given" in sheet else []
-    rows += [("stopped", Text("before all plans were priced: the best so far", style="bold yellow"))] * (
-        not sheet["complete"]
-    )
+    if not sheet["explained"]:
+        early = (
+            "before all reasons were found" if sheet["complete"] else "before all plans were priced: the best so far"
+        )
+        rows.append(("stopped", Text(early, style="bold yellow")))
     yield _lines(rows)
 
 
@@ -111,7 +113,7 @@ def _top(sheet: Sheet) -> Iterable[RenderableType]:
     table = _table("", "step", "loses", "memory", "tokens/s/chip", "MFU", "plan",
                    right=("", "step", "loses", "memory", "tokens/s/chip", "MFU"))  # fmt: skip
     best = sheet["plans"][0]
-    for number, plan in enumerate(sheet["plans"], 1):
+    for number, plan in enumerate(sheet["kinds"], 1):
         lost = plan["step_time_s"] - best["step_time_s"]
         table.add_row(
             str(number), format_quantity(plan["step_time_s"], "s"), signed(lost) if number > 1 else DASH,
@@ -119,12 +121,30 @@ def _top(sheet: Sheet) -> Iterable[RenderableType]:
             plan["words"],
         )  # fmt: skip
     yield table
-    better = next((plan for plan in sheet["refined"] if plan["saves_s"] > 0), None)
-    if better is not None:
-        step, saved = format_quantity(better["step_time_s"], "s"), format_quantity(better["saves_s"], "s", 3)
-        yield Text.assemble(("refined ", "dim"), f"{step}, saves {saved} of plan 1: {better['words']}")
-        for change in better["changes"]:
-            yield Text.assemble(("        - ", "dim"), change)
+    if len(sheet["kinds"]) > 1:
+        yield Text("the best plan of each kind: another mesh, sharding or recompute", style="dim")
+
+
+def _refined(sheet: Sheet) -> Iterable[RenderableType]:
+    """What moving layers and recomputing by stage gain, and what of it is handed over."""
+    own = sheet["handed"]
+    if own["refined"]:
+        yield from _gained(own, "refined ")
+        if own["of"] != sheet["plans"][0]["words"]:
+            yield Text.assemble(("        of ", "dim"), own["of"])
+    beyond = own["beyond"]
+    if beyond is not None:
+        yield from _gained(beyond, "further ")
+        yield Text.assemble(("        but ", "dim"), clean(beyond["lacking"]))
+
+
+def _gained(plan: Sheet, name: str) -> Iterable[RenderableType]:
+    share = plan["saves_s"] / (plan["step_time_s"] + plan["saves_s"])
+    gain = f"saves {format_quantity(plan['saves_s'], 's', 3)} ({share:.1%}) of plan 1"
+    step = format_quantity(plan["step_time_s"], "s")
+    yield Text.assemble((name, "dim"), (step, "bold"), f", {gain}, {gib(plan['peak_memory_bytes'])}: {plan['words']}")
+    for change in plan["changes"]:
+        yield Text.assemble(("        - ", "dim"), change)
 
 
 def _why(sheet: Sheet) -> Iterable[RenderableType]:
@@ -142,20 +162,26 @@ def _why(sheet: Sheet) -> Iterable[RenderableType]:
         yield Text.assemble(("event by event ", "dim"), text)
     sure = sheet["sure"]
     if sure["runner_up_loses_s"] is not None:
-        overlap = "the intervals overlap" if sure["runner_up_overlaps"] else "outside the interval"
-        share = sure["runner_up_loses_s"] / total
-        text = (
-            f"the next plan is {signed(sure['runner_up_loses_s'])} ({share:.2%}) behind: {overlap}, as do those of "
-            f"{sure['overlapping']} of the next {sure['of']}; interval from {sure['basis']}"
-        )
-        yield Text.assemble(("how sure ", "dim"), text)
+        yield Text.assemble(("how sure ", "dim"), _sure(sure, total))
+
+
+def _sure(sure: Sheet, total: float) -> str:
+    """Whether the order of the first plans can be trusted."""
+    lost = sure["runner_up_loses_s"]
+    gap = f"{signed(lost)} ({lost / total:+.1%})"
+    told = f"the best plan of another kind is {gap}; the interval rests on {sure['basis']}"
+    if not sure["runner_up_overlaps"]:
+        return f"{told} and does not reach that far"
+    return f"{told} and reaches over {sure['overlapping']} of the next {sure['of']} plans: only a run of both can tell"
 
 
 def _order(sheet: Sheet) -> str:
     """Whether the plans that were simulated stay in their order."""
-    seconds = [plan["simulated_s"] for plan in sheet["plans"] if plan["simulated_s"] is not None]
-    best = seconds.index(min(seconds)) + 1
-    return f"still the best of the first {len(seconds)}" if best == 1 else f"plan {best} of the list is faster then"
+    plans = [plan for plan in sheet["plans"] if plan["simulated_s"] is not None]
+    best = min(plans, key=lambda plan: plan["simulated_s"])
+    if best is plans[0]:
+        return f"still the best of the first {len(plans)}"
+    return f"the best of the first {len(plans)} is then {best['words']}: {format_quantity(best['simulated_s'], 's')}"
 
 
 def _next(sheet: Sheet) -> Iterable[RenderableType]:
@@ -257,4 +283,5 @@ def _assumed(sheet: Sheet) -> Iterable[RenderableType]:
 def _found(sheet: Sheet) -> Text:
     speed = sheet["considered"] / sheet["seconds"] if sheet["seconds"] else 0.0
     counts = f"{sheet['considered']:,} plans priced, {sheet['feasible']:,} fit"
-    return Text(f"{counts}; {sheet['seconds']:.1f} s, {speed:,.0f} plans/s", style="dim")
+    explained = f"; explained in {sheet['explain_seconds']:.1f} s" if sheet["explained"] else ""
+    return Text(f"{counts}; {sheet['seconds']:.1f} s, {speed:,.0f} plans/s{explained}", style="dim")

@@ -120,9 +120,25 @@ def _top(sheet: Sheet) -> str:
     rows = [
         (plan["words"], format_quantity(plan["step_time_s"], "s"), signed(plan["step_time_s"] - best),
          gib(plan["peak_memory_bytes"]), f"{plan['mfu']:.1%}")
-        for plan in sheet["plans"]
+        for plan in sheet["kinds"]
     ]  # fmt: skip
-    return f"<h2>The best plans</h2>{_table(('plan', 'step', 'loses', 'memory', 'MFU'), rows, (0,))}"
+    told = "The best plan of each kind: another mesh, sharding or recompute."
+    table = _table(("plan", "step", "loses", "memory", "MFU"), rows, (0,))
+    return f"<h2>The best plans</h2><p>{told}</p>{table}{_refined(sheet)}"
+
+
+def _refined(sheet: Sheet) -> str:
+    """What moving layers and recomputing by stage gain."""
+    own, beyond = sheet["handed"], sheet["handed"]["beyond"]
+    rows = [(own["words"], own, "handed over")] if own["refined"] else []
+    rows += [(beyond["words"], beyond, beyond["lacking"])] if beyond else []
+    cells = [
+        (words, format_quantity(plan["step_time_s"], "s"), format_quantity(plan["saves_s"], "s", 3),
+         gib(plan["peak_memory_bytes"]), "; ".join(plan["changes"]), note)
+        for words, plan, note in rows
+    ]  # fmt: skip
+    head = ("refined", "step", "saves", "memory", "changes", "")
+    return f"<h2>Refined by stage</h2>{_table(head, cells, (0, 4, 5))}" if cells else ""
 
 
 def _why(sheet: Sheet) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -15,8 +16,11 @@ from ridgeline.report.sheets import Sheet, plain
 from ridgeline.search.changes import Change, changes, worth
 from ridgeline.search.compare import Answer
 from ridgeline.search.explain import Explanation, Loss, Standing, difference, explain, simulated, standing
+from ridgeline.search.handed import Handed, handed, lacking
+from ridgeline.search.kinds import kind_words, kinds
 from ridgeline.search.objectives import Outcome, Point, Run, frontier, points, ranked
-from ridgeline.search.refine import Refined, refined
+from ridgeline.search.plan import predicted
+from ridgeline.search.refine import Refined
 from ridgeline.sim.memory import capacity_of
 from ridgeline.sim.prediction import Prediction
 
@@ -29,8 +33,10 @@ SILENT = 0.0005  # of a step: smaller parts of a difference are not worth a word
 class Reasons:
     """Why the chosen plan, and what next; empty where the search was stopped.
 
+    kinds       the best plan of each kind: another mesh, sharding or recompute
     simulated   seconds of the first plans event by event, None where that was not done
-    refined     the first plans with stage boundaries and recompute by stage chosen for them, fastest first
+    handed      the plan to hand over: the winner, or what refinement made of a plan as far as the engine can be told
+    seconds     it took to find all this
     """
 
     plans: tuple[Prediction, ...]
@@ -38,23 +44,42 @@ class Reasons:
     simulated: tuple[float | None, ...] = ()
     tried: tuple[Change, ...] = ()
     given: Standing | None = None
-    refined: tuple[Refined, ...] = ()
+    kinds: tuple[Prediction, ...] = ()
+    handed: Handed | None = None
+    seconds: float = 0.0
+    complete: bool = True
 
 
 REFINED_AXES = ("recompute", "offload")  # what refinement chooses; where one is pinned nothing is refined
 
 
-def reasons_of(answer: Answer, chosen: Outcome, *, further: bool = True) -> Reasons:
-    """The reasons for the chosen plan; `further`: also what would beat it."""
-    plans = ranked(chosen.search, answer.ask.goal, answer.ask.top)
+def reasons_of(answer: Answer, chosen: Outcome, *, further: bool = True, refine: bool = True) -> Reasons:
+    """The reasons for the chosen plan.
+
+    further   also what would beat it, and the first plans run event by event
+    refine    also stage boundaries and recompute by stage
+    """
+    began, search, goal = time.perf_counter(), chosen.search, answer.ask.goal
+    plans = ranked(search, goal, answer.ask.top)
     winner = plans[0]
-    own = standing(chosen.search, chosen.search.scenario, winner) if answer.case.given else None
-    tried = changes(chosen.search, winner) if further and answer.complete else ()
+    some = plans if goal.objective == "memory" else predicted(search.scenario, kinds(search.swept, answer.ask.top))
+    own = standing(search, search.scenario, winner) if answer.case.given else None
+    tried = changes(search, winner) if further and answer.complete else ()
     events = tuple(simulated(plan) for plan in plans[:FEW]) if further and answer.complete else ()
-    free = further and answer.complete and not any(axis in chosen.search.pins for axis in REFINED_AXES)
-    better = refined(plans, None, chosen.search.capacity_bytes) if free else ()
-    why = explain(chosen.search, winner)
-    return Reasons(plans=plans, why=why, simulated=events, tried=tried, given=own, refined=better)
+    free = further and refine and answer.complete and goal.objective != "memory"
+    free = free and not any(axis in search.pins for axis in REFINED_AXES)
+    good = (*plans, *(plan for plan in some if plan.scenario.plan not in [one.scenario.plan for one in plans]))
+    return Reasons(
+        plans=plans,
+        why=explain(search, winner),
+        simulated=events,
+        tried=tried,
+        given=own,
+        kinds=some,
+        handed=handed(good, events[0], search.capacity_bytes) if free else None,
+        seconds=time.perf_counter() - began,
+        complete=further and answer.complete,
+    )
 
 
 def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[str, str]) -> Sheet:
@@ -76,13 +101,17 @@ def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[st
         "feasible": answer.feasible,
         "seconds": answer.seconds,
         "cpu_seconds": answer.cpu_seconds,
+        "explain_seconds": reasons.seconds,
+        "explained": reasons.complete,
         "capacity_bytes": capacity_of(scenario),
         "headroom": search.headroom,
         "plans": [
             {**_plan(prediction, winner), "simulated_s": seconds}
             for prediction, seconds in zip_longest(reasons.plans, reasons.simulated)
         ],
-        "refined": [_refined(one, winner) for one in reasons.refined if one.changes],
+        "kinds": [_plan(prediction, winner) for prediction in reasons.kinds],
+        "refined": [_refined(one, winner) for one in reasons.handed.refined] if reasons.handed else [],
+        "handed": _handed(reasons, winner),
         "bounds": dict(winner.bounds),
         "why": [_loss(loss) for loss in reasons.why.losses],
         "sure": _sure(reasons.why),
@@ -130,6 +159,7 @@ def _plan(prediction: Prediction, winner: Prediction) -> Sheet:
     return {
         "plan": plan_table(plan),
         "words": plan_words(plan),
+        "family": kind_words(plan),
         "step_time_s": prediction.step_time_s,
         "tokens_per_s_per_chip": prediction.tokens_per_s_per_chip,
         "mfu": prediction.utilization.mfu,
@@ -146,7 +176,21 @@ def _refined(found: Refined, winner: Prediction) -> Sheet:
     """A plan that refinement made better, and what it changed."""
     saved = winner.step_time_s - found.prediction.step_time_s
     changes = [str(change) for change in found.changes]
-    return {**_plan(found.prediction, winner), "simulated_s": found.event_s[1], "saves_s": saved, "changes": changes}
+    return {**_plan(found.prediction, winner), "saves_s": saved, "changes": changes, "lacking": lacking(found)}
+
+
+def _handed(reasons: Reasons, winner: Prediction) -> Sheet:
+    """The plan that `-o` writes: the winner, or what refinement made of one of the first plans."""
+    made = reasons.handed or Handed(prediction=winner, start=winner)
+    return {
+        **_plan(made.prediction, winner),
+        "refined": bool(made.changes),
+        "of": plan_words(made.start.scenario.plan),
+        "saves_s": winner.step_time_s - made.prediction.step_time_s,
+        "changes": [str(change) for change in made.changes],
+        "simulated_s": made.event_s,
+        "beyond": _refined(made.beyond, winner) if made.beyond else None,
+    }
 
 
 def _reason(prediction: Prediction, winner: Prediction) -> str:

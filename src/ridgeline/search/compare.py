@@ -125,9 +125,9 @@ def refusal(answer: Answer) -> tuple[Problem, ...]:
     """Why nothing was chosen; empty where something was."""
     if answer.chosen is not None:
         return ()
-    reasons = [problem for one in answer.outcomes for problem in why_not(one.search)]
     able = [one for one in answer.outcomes if one.best is not None]
     goal = answer.ask.goal
+    reasons = [] if able else [problem for one in answer.outcomes for problem in why_not(one.search)]
     lacking = unpriced([one.scenario.system for one in able], goal.objective)
     if lacking:
         key, unit = ("price", "2.5 USD/h") if goal.objective == "cost" else ("tdp", "700 W")

@@ -16,6 +16,7 @@ from ridgeline.plan.plan import Plan, Switches
 from ridgeline.plan.plan_table import offload_words, recompute_words, schedule_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.kept import Entry, choice
+from ridgeline.search.kinds import kind_of, kinds
 from ridgeline.search.plan import Search, predicted
 from ridgeline.sim.events import Simulated, simulate
 from ridgeline.sim.predict import predict
@@ -52,7 +53,7 @@ class Explanation:
     """Why a plan.
 
     losses        by axis, the best plan that decides it otherwise, the costliest last
-    runner_up     the next best plan
+    runner_up     the best plan of another kind; of a small plan the fastest
     doubted       plans of the shortlist, of `shortlist`, whose interval overlaps the winner's
     """
 
@@ -76,16 +77,23 @@ def explain(search: Search, winner: Prediction) -> Explanation:
     """
     fastest = winner.step_time_s <= search.swept.best[0].step_s * (1 + SAME)
     losses = sorted(_losses(search, winner), key=lambda loss: loss.seconds) if fastest else []
-    others = [plan for plan in search.plans if plan.scenario.plan != winner.scenario.plan]
+    others = _next(search, winner) if fastest else search.plans[:1]
     high = winner.interval.high
     factor = winner.interval.low / winner.step_time_s
     return Explanation(
         winner=winner,
         losses=tuple(losses),
-        runner_up=loss(("plan",), "the next best plan", others[0], winner) if others else None,
+        runner_up=loss(("plan",), "the best plan of another kind", others[0], winner) if others else None,
         doubted=sum(entry.step_s * factor < high for entry in search.swept.best[1:]),
         shortlist=max(0, len(search.swept.best) - 1),
     )
+
+
+def _next(search: Search, winner: Prediction) -> tuple[Prediction, ...]:
+    """The best plan of another kind than the winner's; where all are of one kind, the next plan."""
+    own = kind_of(winner.scenario.plan)
+    other = [entry for entry in kinds(search.swept, 2) if kind_of(entry.plan) != own]
+    return predicted(search.scenario, other[:1]) or search.plans[1:2]
 
 
 def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:

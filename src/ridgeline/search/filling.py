@@ -182,7 +182,7 @@ def polished(
 ) -> Layouts:
     """One layout moved downhill until nothing makes its step shorter; `move` allows layers to change their stage."""
     for _ in range(MOVES):
-        moved = _moved(table, one) if move else one.at(np.zeros(0, dtype=np.int64))
+        moved = neighbours(table, one) if move else one.at(np.zeros(0, dtype=np.int64))
         found, step = best(table, _around(table, one, step_s, moved, policies, budget_bytes), budget_bytes)
         if not len(found) or step[0] >= step_s * (1 - BETTER):
             break
@@ -203,7 +203,7 @@ def _around(table: Table, one: Layouts, step_s: float, moved: Layouts, policies:
     return joined([_shifted(table, one), *needed])
 
 
-def _moved(table: Table, one: Layouts) -> Layouts:
+def neighbours(table: Table, one: Layouts) -> Layouts:
     """One layer from a stage to another. Of few stages two layers move at once, too; of many only some are tried.
 
     Those are layers of the busiest rank and of the ends, to the ends and to the emptiest stage of every rank.

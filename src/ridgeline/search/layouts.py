@@ -22,6 +22,7 @@ from ridgeline.lowering.shape import Shape, shape_of
 from ridgeline.plan.engine import ENGINES, RecomputeKind
 from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.scenario import Scenario
+from ridgeline.search.space import selective_parts
 from ridgeline.sim.batch import batch_of
 from ridgeline.sim.beside import BY_CLASS, beside
 from ridgeline.sim.exchange import settling_of
@@ -50,14 +51,13 @@ class Policy:
     offload: float
 
 
-def recomputes_of(plan: Plan) -> tuple[Recompute, ...]:
-    """What layers may recompute under the plan's engine, the plan's own way first; layers left open."""
-    able, own = ENGINES[plan.engine].supports, plan.recompute
+def recomputes_of(scenario: Scenario) -> tuple[Recompute, ...]:
+    """What layers may recompute, the plan's own way first, layers left open; also what the engine has no name for."""
+    able, own = scenario.engine.supports, scenario.plan.recompute
     kinds: list[Recompute] = [replace(own, layers=0), Recompute(layers=0)]
     pairs: list[tuple[RecomputeKind, RecomputeKind]] = [("selective", "none"), ("full", "none"), ("full", "selective")]
-    parts = [own.parts]
-    if own.parts == ("attention",):
-        parts.append(("attention", "activation"))
+    usual = (("attention", "activation"),) if own.parts == ("attention",) else ()
+    parts = list(dict.fromkeys((own.parts, *usual, *selective_parts(scenario))))
     for kind, rest in pairs:
         if kind in able.recompute and rest in ("none", *able.recompute):
             every = parts if "selective" in (kind, rest) else parts[:1]
@@ -251,7 +251,7 @@ def table_of(scenario: Scenario, calibration: Calibration) -> Table:
     shape, runs = shape_of(scenario), runs_of([scenario])
     rates = rates_of(calibration, [scenario.system.chip.id], [plan.engine])
     rows = rows_of(machines_of([scenario.system]), rates, runs)
-    shapes = [replace(shape, recompute=recompute) for recompute in recomputes_of(plan)]
+    shapes = [replace(shape, recompute=recompute) for recompute in recomputes_of(scenario)]
     programs = [Program(sections=sections_of(own), stages=()) for own in shapes]
     kinds = len(programs[0].sections)
     needs = [needs_of(own, program.sections, 1) for own, program in zip(shapes, programs, strict=True)]

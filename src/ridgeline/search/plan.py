@@ -19,9 +19,9 @@ from ridgeline.cost.parameters import Calibration
 from ridgeline.plan.check import engine as known_engine
 from ridgeline.plan.check import precision
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.cells import priced_cells
+from ridgeline.search.cells import Cells, priced_cells
 from ridgeline.search.kept import Edge, Entry, Families, Fastest, Roomier, first, least
-from ridgeline.search.space import NO_PINS, Pins, Space, space_of
+from ridgeline.search.space import NO_PINS, Pins, Space, parts_of, space_of
 from ridgeline.search.sweep import Chunk, chunks_of
 from ridgeline.sim.memory import capacity_of
 from ridgeline.sim.predict import default_calibration, not_predictable, predict, unpublished
@@ -154,7 +154,7 @@ def find_plan(
     try:
         if not problems:
             capacity = capacity_of(scenario) * (1 - headroom)
-            chunks = _wanted(chunks_of(priced_cells(scenario, space, used), space), scenario, pins)
+            chunks = offered(priced_cells(scenario, space, used), scenario, space, pins)
             found = swept(chunks, capacity, than_s=_own_step(scenario, used), progress=progress)
     except MissingNumber as missing:
         problems = (unpublished(missing),)
@@ -183,19 +183,21 @@ def _problems(scenario: Scenario, space: Space) -> Iterator[Problem]:
         yield from dict.fromkeys((*precision(asked), *not_predictable(asked)))
 
 
-def _wanted(chunks: Iterable[Chunk], scenario: Scenario, pins: Pins) -> Iterator[Chunk]:
-    """The chunks without plans of another dp than is pinned, and without pipelines the engine does not run.
+def offered(cells: Iterable[Cells], scenario: Scenario, space: Space, pins: Pins = NO_PINS) -> Iterator[Chunk]:
+    """The plans of a space that the engine is known to run, of the dp that is pinned.
 
-    1f1b is always in the space, because it is also how a plan without stages runs.
+    zero2 with several microbatches keeps its gradients whole until the last one, which is zero1, or reduces them after
+    each, which is not what zero2 is priced as: where the engine has zero1, that stands for it unless zero2 is pinned.
     """
-    known = scenario.engine.supports.schedules
-    for chunk in chunks:
-        if chunk.pp > 1 and chunk.schedule.name not in known and "schedule" not in pins:
-            continue
-        if "dp" not in pins:
-            yield chunk
-            continue
-        yield chunk.taken(np.flatnonzero(np.isin(chunk.dp, pins["dp"])))
+    parts = parts_of(scenario, space, pins)
+    whole = "zero1" in space.shard and "shard" not in pins
+    for group in cells:
+        for part in parts:
+            for chunk in chunks_of([group], part):
+                mine = np.isin(chunk.dp, pins["dp"]) if "dp" in pins else np.ones(len(chunk.dp), dtype=np.bool_)
+                if whole and chunk.shard == "zero2":
+                    mine &= chunk.dp * chunk.microbatch >= scenario.workload.sequences
+                yield chunk if mine.all() else chunk.taken(np.flatnonzero(mine))
 
 
 def _own_step(scenario: Scenario, calibration: Calibration) -> float:

@@ -19,7 +19,9 @@ import numpy as np
 from ridgeline.core.units import format_quantity
 from ridgeline.cost.parameters import Calibration
 from ridgeline.plan.plan import Recompute
+from ridgeline.plan.plan_table import runs
 from ridgeline.plan.scenario import Scenario, default_placement
+from ridgeline.search.evened import evened
 from ridgeline.search.filling import ALL_PAIRS, TWO_AT_ONCE, best, every, filled, polished
 from ridgeline.search.layouts import Array, Index, Layouts, Table, joined, table_of
 from ridgeline.sim.events import timeline
@@ -113,6 +115,19 @@ def refine(
     return _refined(scenario, calibration, budget_bytes, event_driven, (_recomputed, _placed, _offloaded))
 
 
+def even(
+    scenario: Scenario, calibration: Calibration | None = None, *, budget_bytes: float | None = None
+) -> Refined | Impossible:
+    """The plan with stage boundaries and recompute chosen among what its engine can be told.
+
+    >>> from ridgeline.plan.scenario_file import read_scenario
+    >>> found = even(read_scenario("examples/llama3-70b-64xh100.toml"))
+    >>> found.fits, found.saved_s >= 0, found.scenario.plan.recompute.layers is None
+    (True, True, True)
+    """
+    return _refined(scenario, calibration, budget_bytes, False, (_evened,))
+
+
 def least_recompute(
     scenario: Scenario, calibration: Calibration | None = None, *, budget_bytes: float | None = None
 ) -> Refined | Impossible:
@@ -197,6 +212,11 @@ def _offloaded(search: _Search, now: Layouts) -> Found:
         return now.at(np.zeros(0, dtype=np.int64)), np.zeros(0)
     start = np.array([search.table.scenario.placement])
     return search.down(joined([now, search.least(np.concatenate([now.held, start]), policies)]), policies, 1)
+
+
+def _evened(search: _Search, now: Layouts) -> Found:
+    """Layers moved, and the recompute that fits with them the same in every stage."""
+    return evened(search.table, now, search.own, search.budget_bytes, FINALISTS)
 
 
 _Step = Callable[[_Search, Layouts], Found]
@@ -303,7 +323,7 @@ def _told(before: Scenario, after: Scenario) -> str:
     """What differs between two plans, in words."""
     told = []
     if before.placement != after.placement:
-        told.append(f"layers by stage {_run(after.placement)} instead of {_run(before.placement)}")
+        told.append(f"layers by stage {runs(after.placement)} instead of {runs(before.placement)}")
     if (before.plan.recompute, before.placement) != (after.plan.recompute, after.placement):
         old, new = _recompute_words(before), _recompute_words(after)
         told += [f"recompute {new} instead of {old}"] if old != new else []
@@ -311,20 +331,6 @@ def _told(before: Scenario, after: Scenario) -> str:
         old, new = (f"{plan.offload.activations:.3g}" for plan in (before.plan, after.plan))
         told.append(f"{new} of the activations offloaded instead of {old}")
     return ", ".join(told)
-
-
-def _run(numbers: Sequence[int]) -> str:
-    """
-    >>> _run((7, 8, 8, 8, 7))
-    '7 8x3 7'
-    """
-    groups: list[list[int]] = []
-    for number in numbers:
-        if groups and groups[-1][0] == number:
-            groups[-1][1] += 1
-        else:
-            groups.append([number, 1])
-    return " ".join(f"{number}x{times}" if times > 1 else str(number) for number, times in groups)
 
 
 def _recompute_words(scenario: Scenario) -> str:

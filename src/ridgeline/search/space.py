@@ -16,7 +16,7 @@ from typing import Any, Literal
 from ridgeline.core.dtype import dtype
 from ridgeline.hardware.system import System
 from ridgeline.models.spec import Moe
-from ridgeline.plan.engine import ENGINES, Shard
+from ridgeline.plan.engine import ENGINES, RecomputePart, Shard
 from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
@@ -81,12 +81,26 @@ def space_of(scenario: Scenario, pins: Pins = NO_PINS) -> Space:
         "schedule": tuple(_schedules(able.schedules)),
         "shard": tuple(able.shard),
         "shard_degree": (0,),
-        "recompute": tuple(_recomputes(able.recompute, plan.recompute)),
+        "recompute": tuple(_recomputes(scenario)),
         "offload": (Offload(),),
         "precision": (plan.precision,),
         "switches": tuple(_switches(plan, axes)),
     }
     return Space(**{axis: tuple(pins.get(axis, choices)) for axis, choices in found.items()})
+
+
+def parts_of(scenario: Scenario, space: Space, pins: Pins = NO_PINS) -> tuple[Space, ...]:
+    """The space without stages and the space with them, each as the engine runs it.
+
+    Under a pipeline a schedule or a sharding that the engine is not known to run is left out unless it is pinned. 1f1b
+    is always in the space, because it is also how a plan without stages runs.
+    """
+    able = ENGINES[scenario.plan.engine].supports
+    schedules = tuple(one for one in space.schedule if "schedule" in pins or one.name in able.schedules)
+    shards = tuple(one for one in space.shard if "shard" in pins or one in able.pipelined_shard)
+    flat, staged = (tuple(size for size in space.pp if (size > 1) == many) for many in (False, True))
+    parts = (replace(space, pp=flat), replace(space, pp=staged, schedule=schedules, shard=shards))
+    return tuple(part for part in parts if part.pp and part.schedule and part.shard)
 
 
 def _closest(system: System) -> int:
@@ -123,15 +137,30 @@ def _schedules(known: Iterable[str]) -> Iterable[Schedule]:
                 yield Schedule(name=name, chunks=chunks)
 
 
-def _recomputes(known: Iterable[str], base: Recompute) -> Iterable[Recompute]:
-    """Nothing, the score part of attention, attention and activation, the parts the plan names, everything."""
-    kinds = set(known)
+def _recomputes(scenario: Scenario) -> Iterable[Recompute]:
+    """Nothing, the parts that the engine recomputes together and those the plan names, everything."""
+    kinds = scenario.engine.supports.recompute
     yield Recompute()
     if "selective" in kinds:
-        for parts in dict.fromkeys((Recompute().parts, ("attention", "activation"), base.parts)):
-            yield Recompute(kind="selective", parts=parts)
+        yield from (Recompute(kind="selective", parts=parts) for parts in selective_parts(scenario))
     if "full" in kinds:
         yield Recompute(kind="full")
+
+
+def selective_parts(scenario: Scenario) -> tuple[tuple[RecomputePart, ...], ...]:
+    """Sets of parts that the engine recomputes together, less what it takes in experts only where there are none.
+
+    Sets with the dense feed-forward part are for models without experts. What the plan itself recomputes comes last.
+    """
+    able, own = scenario.engine.supports, scenario.plan.recompute
+    experts = any(isinstance(block.ffn, Moe) for block in scenario.model.blocks)
+    sets = (
+        tuple(part for part in parts if experts or part not in able.selective_in_experts)
+        for parts in able.selective
+        if not (experts and "mlp" in parts)
+    )
+    named = (own.parts,) if own.kind == "selective" else ()
+    return tuple(dict.fromkeys((*(parts for parts in sets if parts), *named)))
 
 
 def _switches(plan: Plan, axes: set[str]) -> Iterable[Switches]:

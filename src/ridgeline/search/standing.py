@@ -22,9 +22,9 @@ from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.cells import priced_cells
-from ridgeline.search.plan import swept
-from ridgeline.search.space import Space, space_of
-from ridgeline.search.sweep import Chunk, chunks_of
+from ridgeline.search.plan import offered, swept
+from ridgeline.search.space import Pins, Space, space_of
+from ridgeline.search.sweep import Chunk
 from ridgeline.sim.memory import capacity_of
 from ridgeline.sim.predict import default_calibration, predict
 from ridgeline.sim.prediction import Prediction
@@ -100,7 +100,8 @@ def standings(scenarios: Sequence[Scenario], calibration: Calibration | None = N
     space = widened(space_of(base), [found.scenario.plan for found in own])
     steps: list[Array] = []
     capacity = capacity_of(base)
-    chunks = chunks_of(priced_cells(base, space, used), space)
+    pins = _opened(space, [found.scenario for found in own])
+    chunks = offered(priced_cells(base, space, used), base, space, pins)
     found = swept(_tapped(chunks, capacity, steps), capacity)
     every = np.sort(np.concatenate(steps)) if steps else np.zeros(0)
     best = predict(replace(base, plan=found.best[0].plan), used) if found.best else None
@@ -194,6 +195,18 @@ def _choices(plan: Plan) -> dict[str, Any]:
         "precision": plan.precision,
         "switches": plan.switches,
     }
+
+
+def _opened(space: Space, scenarios: Sequence[Scenario]) -> Pins:
+    """Axes along which somebody ran what the search would leave out: all their choices are compared then."""
+    able, pins = scenarios[0].engine.supports, dict[str, tuple[Any, ...]]()
+    staged = [scenario.plan for scenario in scenarios if scenario.plan.mesh.pp > 1]
+    if any(plan.schedule.name not in able.schedules for plan in staged):
+        pins["schedule"] = space.schedule
+    late = any(scenario.plan.sharding.shard == "zero2" and scenario.microbatches > 1 for scenario in scenarios)
+    if late or any(plan.sharding.shard not in able.pipelined_shard for plan in staged):
+        pins["shard"] = space.shard
+    return pins
 
 
 def widened(space: Space, plans: Sequence[Plan]) -> Space:

@@ -57,6 +57,11 @@ class Chunk:
     step_s: Array
     peak_bytes: Array
 
+    @property
+    def microbatch(self) -> Index:
+        """Sequences of a microbatch, by plan."""
+        return np.asarray(self.cells.degrees.microbatch)[self.cell]
+
     def taken(self, places: Index) -> Chunk:
         """Some of the plans."""
         names = ("cell", "dp", "degree", "step_s", "peak_bytes")

@@ -11,6 +11,7 @@ import pytest
 
 from ridgeline.cli.main import main
 from ridgeline.plan.scenario_file import scenario
+from ridgeline.report import plan_sheet as sheets
 from ridgeline.search import plan as library
 
 ROOT = Path(__file__).parents[3]
@@ -91,10 +92,56 @@ def test_what_it_writes_predicts_the_same(run: Any, tmp_path: Path) -> None:
     code, out, _ = run("plan", *SMALL, *NEAR, "--set", "chip.hbm.bandwidth=3 TB/s", "--json", "-o", str(target))
     assert code == 0
     sheet, again = json.loads(out), json.loads(run("predict", str(target), "--json")[1])
-    assert again["step_time_s"] == pytest.approx(sheet["plans"][0]["step_time_s"], rel=1e-12)
-    assert again["peak_memory_bytes"] == pytest.approx(sheet["plans"][0]["peak_memory_bytes"])
+    assert again["step_time_s"] == pytest.approx(sheet["handed"]["step_time_s"], rel=1e-12)
+    assert again["peak_memory_bytes"] == pytest.approx(sheet["handed"]["peak_memory_bytes"])
     assert not any("not given" in note for note in again["assumptions"])
     assert any("chip.hbm.bandwidth = 3 TB/s: given" in note for note in again["assumptions"])
+
+
+UNEVEN = (*SMALL, "--set", "plan.pp=4")
+
+
+def test_the_refined_plan_is_what_it_writes(run: Any, tmp_path: Path) -> None:
+    target = tmp_path / "found.toml"
+    code, out, _ = run("plan", *UNEVEN, "-o", str(target), "--json")
+    assert code == 0
+    sheet = json.loads(out)
+    own = sheet["handed"]
+    assert own["refined"]
+    assert own["changes"]
+    assert own["step_time_s"] < sheet["plans"][0]["step_time_s"]
+    assert own["saves_s"] == pytest.approx(sheet["plans"][0]["step_time_s"] - own["step_time_s"])
+    again = json.loads(run("predict", str(target), "--json")[1])
+    assert again["step_time_s"] == pytest.approx(own["step_time_s"], rel=1e-12)
+    assert again["peak_memory_bytes"] == pytest.approx(own["peak_memory_bytes"])
+    assert again["peak_memory_bytes"] <= 0.97 * sheet["capacity_bytes"]
+    code, out, _ = run("plan", *UNEVEN, "-o", str(target))
+    assert f"written: {target}, the refined plan" in out
+    assert "refined" in out
+    code, out, _ = run("plan", *UNEVEN, "-o", str(target), "--no-refine", "--json")
+    sheet = json.loads(out)
+    assert (sheet["handed"]["refined"], sheet["refined"]) == (False, [])
+    again = json.loads(run("predict", str(target), "--json")[1])
+    assert again["step_time_s"] == pytest.approx(sheet["plans"][0]["step_time_s"], rel=1e-12)
+
+
+def test_the_list_shows_plans_of_different_kinds(run: Any) -> None:
+    sheet = json.loads(run("plan", *SMALL, "--json", "--no-refine")[1])
+    kinds = [plan["family"] for plan in sheet["kinds"]]
+    assert len(kinds) == len(set(kinds)) == 5
+    assert sheet["kinds"][0]["plan"] == sheet["plans"][0]["plan"]
+    assert [plan["step_time_s"] for plan in sheet["kinds"]] == sorted(plan["step_time_s"] for plan in sheet["kinds"])
+
+
+def test_an_interrupt_of_the_reasons_tells_the_plan(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sheets, "simulated", stopped)
+    code, out, _ = run("plan", *SMALL)
+    assert code == 130
+    assert "before all reasons were found" in out
+    assert "instead" in out
 
 
 def test_a_model_file_is_written_into_the_scenario(run: Any, tmp_path: Path) -> None:
@@ -113,7 +160,7 @@ def test_a_model_file_is_written_into_the_scenario(run: Any, tmp_path: Path) -> 
     sheet = json.loads(out)
     assert sheet["seq"] == 2048  # the model was made for no more
     again = json.loads(run("predict", str(target), "--json")[1])
-    assert again["step_time_s"] == pytest.approx(sheet["plans"][0]["step_time_s"], rel=1e-12)
+    assert again["step_time_s"] == pytest.approx(sheet["handed"]["step_time_s"], rel=1e-12)
 
 
 def test_a_scenario_file_says_where_its_plan_stands(run: Any) -> None:

@@ -278,6 +278,12 @@ def test_notes_on_the_engine_and_the_context() -> None:
     assert any("beyond the 8192 tokens" in note for note in odd.assumptions)
 
 
+@pytest.mark.parametrize(("pp", "shard", "noted"), [(2, "zero2", True), (1, "zero2", False), (2, "zero1", False)])
+def test_sharding_that_does_not_go_with_stages_is_noted(pp: int, shard: str, noted: bool) -> None:
+    built = scenario({**BASE, "plan": {"pp": pp, "shard": shard, "engine": "megatron-core"}})
+    assert any(f"not known to support {shard} with stages" in note for note in built.assumptions) == noted
+
+
 def test_derived_values() -> None:
     plan = Plan(
         mesh=Mesh(tp=4, dp=8, cp=2), sharding=Sharding(shard="zero3"), switches=Switches(sequence_parallel=False)

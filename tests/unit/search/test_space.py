@@ -12,7 +12,7 @@ from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.plan import Offload, Precision, Recompute, Schedule
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.space import Space, divisors, powers_of_two, space_of
+from ridgeline.search.space import Space, divisors, parts_of, powers_of_two, space_of
 
 
 def built(model: str, system: str, *, seq: int = 8192, **plan: Any) -> Scenario:
@@ -29,7 +29,7 @@ def test_a_dense_model_on_two_nodes() -> None:
     assert (space.ep, space.etp) == ((1,), (1,))  # there are no experts
     assert space.microbatch == (1, 2, 4, 8, 16)
     assert space.shard == ("none", "zero1", "zero2", "zero3")
-    assert [recompute.kind for recompute in space.recompute] == ["none", "selective", "selective", "full"]
+    assert [recompute.kind for recompute in space.recompute] == ["none", "selective", "selective", "selective", "full"]
     assert (space.offload, space.precision, space.shard_degree) == ((Offload(),), (Precision(),), (0,))
 
 
@@ -82,3 +82,46 @@ def test_lists_of_sizes() -> None:
     assert powers_of_two(63)[-1] == 32
     assert divisors(36, 100) == [1, 2, 3, 4, 6, 9, 12, 18, 36]
     assert divisors(36, 5) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("engine", "shards"),
+    [
+        ("megatron-core", ("none", "zero1")),  # Megatron-FSDP goes without stages
+        ("deepspeed", ("none", "zero1")),  # its pipeline engine refuses more
+        ("torchtitan", ("none", "zero2", "zero3")),
+    ],
+)
+def test_stages_leave_the_sharding_that_goes_with_them(engine: str, shards: tuple[str, ...]) -> None:
+    scenario = built("llama3-8b", "16xh100-sxm", engine=engine)
+    space = space_of(scenario)
+    flat, staged = parts_of(scenario, space)
+    assert (flat.pp, flat.shard) == ((1,), ENGINES[engine].supports.shard)
+    assert (set(flat.pp) | set(staged.pp), staged.shard) == (set(space.pp), shards)
+    pins = {"shard": ("zero3",)}
+    assert parts_of(scenario, space_of(scenario, pins), pins)[1].shard == ("zero3",), "a pin is a wish"
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "parts"),
+    [
+        ("llama3-8b", "megatron-core", [("attention",), ("norm",), ("mlp",)]),  # moe_act is of experts
+        ("mixtral-8x7b", "megatron-core", [("attention",), ("norm", "activation")]),
+        ("llama3-8b", "torchtitan", [("alternate",)]),
+        ("llama3-8b", "maxtext", [("norm", "activation"), ("norm", "mlp")]),
+    ],
+)
+def test_selective_recompute_is_what_the_engine_can_be_told(model: str, engine: str, parts: list[Any]) -> None:
+    space = space_of(built(model, "16xh100-sxm", engine=engine))
+    assert [one.parts for one in space.recompute if one.kind == "selective"] == parts
+
+
+def test_parts_that_a_plan_names_are_tried_too() -> None:
+    own = {"kind": "selective", "parts": ["attention", "activation"]}
+    space = space_of(built("llama3-8b", "16xh100-sxm", engine="megatron-core", recompute=own))
+    assert Recompute(kind="selective", parts=("attention", "activation")) in space.recompute
+
+
+def test_a_space_with_stages_alone_has_one_part() -> None:
+    scenario = built("llama3-8b", "16xh100-sxm", engine="megatron-core")
+    assert [part.pp for part in parts_of(scenario, space_of(scenario, {"pp": (4, 8)}))] == [(4, 8)]
