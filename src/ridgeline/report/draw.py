@@ -6,7 +6,8 @@ Text that came from a file is never read as markup, and control characters in it
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -136,64 +137,63 @@ def sources(sheets: Sequence[Sheet], known: Any) -> RenderableType:
 # -- models -----------------------------------------------------------------------------------------------------------
 
 
+Cell = Callable[[Sheet], object]
+PARAMS = (
+    "embedding", "attention", "mlp", "experts", "shared_experts", "router", "norms", "head", "vision", "extra",
+)  # fmt: skip
+
+
 def models(sheets: Sequence[Sheet]) -> RenderableType:
     """Models side by side: parameters by part, flops, cache, intensity."""
     table = _table(", ".join(sheet["name"] for sheet in sheets), ["", *(sheet["id"] for sheet in sheets)])
-
-    def row(name: str, cell: Callable[[Sheet], object], style: str = "") -> None:
-        cells = [cell(sheet) for sheet in sheets]
-        if any(text not in ("", "0", DASH) for text in cells):
-            table.add_row(Text(name, style=style), *(clean(text) for text in cells))
-
-    row("layers x hidden", lambda sheet: f"{sheet['layers']} x {sheet['hidden']}")
-    row("attention", lambda sheet: sheet["attention"])
-    row("experts", lambda sheet: sheet["experts"] or DASH)
-    row("vocabulary", lambda sheet: f"{sheet['vocab']:,}")
-    row("context", lambda sheet: f"{sheet['context']:,}" if sheet["context"] else DASH)
-    table.add_section()
-    row(
-        "parameters",
-        lambda sheet: f"{format_count(sheet['params']['total'], 4)}  ({sheet['params']['total']:,})",
-        "bold",
-    )
-    row("  active per token", lambda sheet: format_count(sheet["params"]["active"], 4))
-    for part in (
-        "embedding",
-        "attention",
-        "mlp",
-        "experts",
-        "shared_experts",
-        "router",
-        "norms",
-        "head",
-        "vision",
-        "extra",
-    ):
-        row(f"  {part.replace('_', ' ')}", lambda sheet, part=part: _share(sheet, part))  # type: ignore[misc]
-    row(
-        "  mtp, beside the total",
-        lambda sheet: format_count(sheet["params"]["mtp"], 4) if sheet["params"]["mtp"] else "0",
-    )
-    row("weights", lambda sheet: f"{format_quantity(sheet['weight_bytes'], 'B')} in {sheet['dtype']}")
-    table.add_section()
-    row(
-        "forward",
-        lambda sheet: f"{format_quantity(sheet['flops_per_token']['forward'], 'FLOP')}/token at {sheet['seq']:,}",
-        "bold",
-    )
-    for part in dict.fromkeys(part for sheet in sheets for part in sheet["flops_per_token"]["parts"]):
-        row(f"  {part.replace('_', ' ')}", lambda sheet, part=part: _flops(sheet, part))  # type: ignore[misc]
-    row("training", lambda sheet: f"{format_quantity(sheet['flops_per_token']['training'], 'FLOP')}/token")
-    table.add_section()
-    row("KV cache", lambda sheet: f"{format_quantity(sheet['kv_cache_bytes_per_token'], 'B')}/token")
-    row("  at this length", lambda sheet: f"{format_quantity(sheet['kv_cache_bytes_per_sequence'], 'B')}/sequence")
-    row("recurrent state", lambda sheet: _bytes(sheet["state_bytes_per_sequence"]))
-    row("intensity, prefill", lambda sheet: f"{sheet['arithmetic_intensity']['prefill']:.4g} FLOP/B")
-    row(
-        "intensity, decode",
-        lambda sheet: f"{sheet['arithmetic_intensity']['decode']:.3g} FLOP/B at batch {sheet['batch']}",
-    )
+    for section in (_shape_rows(), _params_rows(), _flops_rows(sheets), _cache_rows()):
+        for name, cell, style in section:
+            cells = [cell(sheet) for sheet in sheets]
+            if any(text not in ("", "0", DASH) for text in cells):
+                table.add_row(Text(name, style=style), *(clean(text) for text in cells))
+        table.add_section()
     return Group(table, Text(sheets[0]["flops_per_token"]["convention"], style="dim"))
+
+
+def _shape_rows() -> Iterator[tuple[str, Cell, str]]:
+    yield "layers x hidden", lambda sheet: f"{sheet['layers']} x {sheet['hidden']}", ""
+    yield "attention", lambda sheet: sheet["attention"], ""
+    yield "experts", lambda sheet: sheet["experts"] or DASH, ""
+    yield "vocabulary", lambda sheet: f"{sheet['vocab']:,}", ""
+    yield "context", lambda sheet: f"{sheet['context']:,}" if sheet["context"] else DASH, ""
+
+
+def _params_rows() -> Iterator[tuple[str, Cell, str]]:
+    def params(sheet: Sheet, kind: str) -> str:
+        return format_count(sheet["params"][kind], 4) if sheet["params"][kind] else "0"
+
+    yield "parameters", lambda sheet: f"{params(sheet, 'total')}  ({sheet['params']['total']:,})", "bold"
+    yield "  active per token", lambda sheet: params(sheet, "active"), ""
+    for part in PARAMS:
+        yield f"  {part.replace('_', ' ')}", partial(_share, part=part), ""
+    yield "  mtp, beside the total", lambda sheet: params(sheet, "mtp"), ""
+    yield "weights", lambda sheet: f"{format_quantity(sheet['weight_bytes'], 'B')} in {sheet['dtype']}", ""
+
+
+def _flops_rows(sheets: Sequence[Sheet]) -> Iterator[tuple[str, Cell, str]]:
+    def flops(sheet: Sheet, kind: str) -> str:
+        return f"{format_quantity(sheet['flops_per_token'][kind], 'FLOP')}/token"
+
+    yield "forward", lambda sheet: f"{flops(sheet, 'forward')} at {sheet['seq']:,}", "bold"
+    for part in dict.fromkeys(part for sheet in sheets for part in sheet["flops_per_token"]["parts"]):
+        yield f"  {part.replace('_', ' ')}", partial(_flops, part=part), ""
+    yield "training", lambda sheet: flops(sheet, "training"), ""
+
+
+def _cache_rows() -> Iterator[tuple[str, Cell, str]]:
+    def intensity(sheet: Sheet, kind: str, digits: int) -> str:
+        return f"{sheet['arithmetic_intensity'][kind]:.{digits}g} FLOP/B"
+
+    yield "KV cache", lambda sheet: f"{format_quantity(sheet['kv_cache_bytes_per_token'], 'B')}/token", ""
+    yield "  at this length", lambda sheet: f"{format_quantity(sheet['kv_cache_bytes_per_sequence'], 'B')}/sequence", ""
+    yield "recurrent state", lambda sheet: _bytes(sheet["state_bytes_per_sequence"]), ""
+    yield "intensity, prefill", lambda sheet: intensity(sheet, "prefill", 4), ""
+    yield "intensity, decode", lambda sheet: f"{intensity(sheet, 'decode', 3)} at batch {sheet['batch']}", ""
 
 
 def _bytes(value: float) -> str:

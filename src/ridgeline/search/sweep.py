@@ -74,7 +74,6 @@ class Chunk:
             mesh=Mesh(pp=self.pp, dp=dp, cp=cp, tp=tp, ep=ep, etp=etp),
             microbatch=microbatch,
             schedule=self.schedule,
-            placement=(),
             sharding=Sharding(shard=self.shard, shard_degree=None if whole else degree),
             offload=self.offload,
         )
@@ -205,7 +204,7 @@ def _able(schedule: Schedule, pp: int, microbatches: Array) -> Index:
 
 
 def _pattern(cells: Cells, scenario: Scenario, schedule: Schedule, pp: int) -> Pattern:
-    placement = default_placement(scenario.model, pp * schedule.chunks)
+    placement = scenario.plan.placement or default_placement(scenario.model, pp * schedule.chunks)
     stages = stages_of(cells.shape, placement, cells.kinds)
     return pattern_of(stages, held_by_rank(pp, schedule.chunks, schedule.name), distinct=True)
 
