@@ -12,6 +12,7 @@ from ridgeline.core.errors import Problem
 from ridgeline.core.units import format_quantity
 from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan_table import plan_table, plan_words
+from ridgeline.plan.scenario import Scenario
 from ridgeline.report.sheets import Sheet, plain
 from ridgeline.search.changes import Change, changes, worth
 from ridgeline.search.compare import Answer
@@ -50,7 +51,7 @@ class Reasons:
     complete: bool = True
 
 
-REFINED_AXES = ("recompute", "offload")  # what refinement chooses; where one is pinned nothing is refined
+REFINED_AXES = ("placement", "recompute", "offload")  # what refinement chooses; where one is pinned nothing is refined
 
 
 def reasons_of(answer: Answer, chosen: Outcome, *, further: bool = True, refine: bool = True) -> Reasons:
@@ -90,13 +91,8 @@ def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[st
         "kind": "plan",
         "possible": True,
         "complete": answer.complete,
-        "model": scenario.model.id,
-        "system": scenario.system.name,
-        "chips": scenario.system.chips,
-        "engine": scenario.plan.engine,
-        "seq": scenario.workload.seq,
-        "global_batch": scenario.workload.sequences,
         "objective": answer.ask.goal.objective,
+        **_question(scenario),
         "considered": answer.considered,
         "feasible": answer.feasible,
         "seconds": answer.seconds,
@@ -128,6 +124,18 @@ def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[st
     if reasons.given is not None:
         sheet["given"] = _given(reasons.given)
     return sheet
+
+
+def _question(scenario: Scenario) -> Sheet:
+    """What is to be trained on what."""
+    return {
+        "model": scenario.model.id,
+        "system": scenario.system.name,
+        "chips": scenario.system.chips,
+        "engine": scenario.plan.engine,
+        "seq": scenario.workload.seq,
+        "global_batch": scenario.workload.sequences,
+    }
 
 
 def usual_axes(answer: Answer) -> tuple[str, str]:

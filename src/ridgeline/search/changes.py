@@ -58,15 +58,14 @@ class _Idea:
 
 
 def changes(search: Search, winner: Prediction, calibration: Calibration | None = None) -> tuple[Change, ...]:
-    """Every change that was tried, the most gain first; an interrupt ends it with what is found."""
+    """Every change that was tried, the most gain first; an interrupt of a search ends it all."""
     found: list[Change] = [*_roomier(search, winner, calibration)]
-    try:
-        for idea in _ideas(search, winner):
-            again = find_plan(idea.scenario, idea.pins, most=1, headroom=search.headroom, calibration=calibration)
-            if again.plans:
-                found.append(_change(idea.kind, idea.what, idea.how, again.plans[0], winner))
-    except KeyboardInterrupt:
-        pass
+    for idea in _ideas(search, winner):
+        again = find_plan(idea.scenario, idea.pins, most=1, headroom=search.headroom, calibration=calibration)
+        if not again.swept.complete:
+            raise KeyboardInterrupt
+        if again.plans:
+            found.append(_change(idea.kind, idea.what, idea.how, again.plans[0], winner))
     return tuple(sorted(found, key=lambda change: -change.gain))
 
 

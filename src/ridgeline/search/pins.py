@@ -5,6 +5,8 @@ tp = [4, 8]      "4,8"              one of these
 tp = "2..8"                         bounded: what the search would try in that range, and powers of two
 schedule = "interleaved"            a name stands for all choices of that name; a table for exactly one
 schedule.chunks = "2..4"            a key below keeps the choices that agree with it
+recompute.parts = "norm+mlp"        parts that are recomputed together
+placement = [20, 21, 21, 18]        layers of each virtual stage: one placement, so pp x chunks is as many
 overlap.tp = [true, false]          switches are pinned by their own keys
 
 The same keys, values and messages as under [plan] of a scenario file, except that a list means "one of".
@@ -22,7 +24,7 @@ from typing import Any
 from ridgeline.core.errors import Problem, not_among
 from ridgeline.core.table import decode_into, keys
 from ridgeline.plan.engine import ENGINES
-from ridgeline.plan.plan import Plan, Schedule, Switches
+from ridgeline.plan.plan import Plan, Recompute, Schedule, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import parse_value
 from ridgeline.plan.schedules import SCHEDULES
@@ -33,7 +35,7 @@ MOST_CHOICES = 64  # of one key
 COUNTS = ("tp", "cp", "pp", "dp", "ep", "etp", "microbatch", "shard_degree")
 SWITCHES = tuple(item.name for item in fields(Switches))
 TABLES = ("schedule", "recompute", "offload", "precision")  # axes whose choices are tables themselves
-KEYS = tuple(key for key in keys(Plan) if key != "placement")
+KEYS = tuple(keys(Plan))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ def wanted(table: Mapping[str, Any], source: str = "--set", problems: list[Probl
         elif isinstance(value, Mapping) and key in (*TABLES, "overlap") and not _whole(key, value):
             found |= {f"{key}.{part}": _listed(inner) for part, inner in value.items()}
         else:
-            found[key] = _listed(value)
+            found[key] = (value,) if key == "placement" else _listed(value)
     for key, values in found.items():
         if not 1 <= len(values) <= MOST_CHOICES:
             expected = f"1 to {MOST_CHOICES} choices"
@@ -124,6 +126,10 @@ def pins_of(wish: Wanted, scenario: Scenario, problems: list[Problem]) -> Pins:
         if head in COUNTS:
             tried = () if head == "dp" else getattr(space, head)
             pins[head] = _counts(head, values, tried, scenario, problems)
+        elif head == "placement":
+            pins[head] = (_placement(values[0], scenario, problems),)
+        elif key == "recompute.parts":
+            pins[head] = tuple(_parts(value, problems) for value in values)
         elif head == "shard":
             pins[head] = tuple(dict.fromkeys(_decoded(head, value, problems).sharding.shard for value in values))
         elif head in TABLES:
@@ -153,9 +159,6 @@ def _listed(value: Any) -> tuple[Any, ...]:
 
 
 def _unknown(key: str, source: str) -> Problem:
-    if key == "placement":
-        todo = "layers are placed by the search; set it in the scenario file that -o writes"
-        return Problem(path="plan.placement", given="a placement", expected="an axis of the search", todo=todo)
     return replace(not_among(f"plan.{key}", str(key), KEYS, "remove it"), where=source)
 
 
@@ -195,6 +198,26 @@ def _count(key: str, value: Any, problems: list[Problem]) -> int:
     if key == "microbatch":
         return plan.microbatch
     return plan.sharding.shard_degree or 0 if key == "shard_degree" else getattr(plan.mesh, key)
+
+
+def _placement(value: Any, scenario: Scenario, problems: list[Problem]) -> tuple[int, ...]:
+    """Layers of each virtual stage; they sum to the model's."""
+    before = len(problems)
+    found: tuple[int, ...] = _decoded("placement", value, problems).placement
+    layers = scenario.model.layers
+    if len(problems) == before and sum(found) != layers:
+        expected = f"layers of each virtual stage that sum to the {layers} of {scenario.model.id}"
+        problems.append(
+            Problem(path="plan.placement", given=f"{len(found)} numbers, {sum(found)} layers", expected=expected)
+        )
+    return found
+
+
+def _parts(value: Any, problems: list[Problem]) -> Recompute:
+    """Parts that are recomputed together, as `norm+mlp` or a list."""
+    parts = [part.strip() for part in value.split("+")] if isinstance(value, str) else value
+    made: Recompute = _decoded("recompute", {"kind": "selective", "parts": parts}, problems).recompute
+    return made
 
 
 def _words(values: Iterable[object]) -> str:
@@ -256,6 +279,8 @@ def _agreeing(
     def agrees(given: Any) -> bool:
         return given in made or any(low <= given <= high for low, high in ranges)
 
+    if (key, part) == ("recompute", "layers"):
+        tried = [choice for choice in tried if choice.kind != "none"]
     alike = [choice for choice in tried if agrees(getattr(choice, part))]
     if alike or not made:
         if not alike:

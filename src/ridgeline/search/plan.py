@@ -154,7 +154,7 @@ def find_plan(
     try:
         if not problems:
             capacity = capacity_of(scenario) * (1 - headroom)
-            chunks = offered(priced_cells(scenario, space, used), scenario, space, pins)
+            chunks = offered(priced_cells(placed(scenario, pins), space, used), scenario, space, pins)
             found = swept(chunks, capacity, than_s=_own_step(scenario, used), progress=progress)
     except MissingNumber as missing:
         problems = (unpublished(missing),)
@@ -181,6 +181,12 @@ def _problems(scenario: Scenario, space: Space) -> Iterator[Problem]:
     for choice in space.precision:
         asked = replace(scenario, plan=replace(scenario.plan, precision=choice))
         yield from dict.fromkeys((*precision(asked), *not_predictable(asked)))
+
+
+def placed(scenario: Scenario, pins: Pins) -> Scenario:
+    """The scenario with its layers placed as pinned, or else as evenly as they go."""
+    (placement,) = pins.get("placement", ((),))
+    return replace(scenario, plan=replace(scenario.plan, placement=placement))
 
 
 def offered(cells: Iterable[Cells], scenario: Scenario, space: Space, pins: Pins = NO_PINS) -> Iterator[Chunk]:

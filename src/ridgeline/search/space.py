@@ -99,8 +99,15 @@ def parts_of(scenario: Scenario, space: Space, pins: Pins = NO_PINS) -> tuple[Sp
     schedules = tuple(one for one in space.schedule if "schedule" in pins or one.name in able.schedules)
     shards = tuple(one for one in space.shard if "shard" in pins or one in able.pipelined_shard)
     flat, staged = (tuple(size for size in space.pp if (size > 1) == many) for many in (False, True))
-    parts = (replace(space, pp=flat), replace(space, pp=staged, schedule=schedules, shard=shards))
+    parts = [replace(space, pp=flat), replace(space, pp=staged, schedule=schedules, shard=shards)]
+    if "placement" in pins:
+        parts = [_of_stages(part, size, len(pins["placement"][0])) for part in parts for size in part.pp]
     return tuple(part for part in parts if part.pp and part.schedule and part.shard)
+
+
+def _of_stages(space: Space, pp: int, stages: int) -> Space:
+    """The space with so many ranks in a pipeline and so many virtual stages."""
+    return replace(space, pp=(pp,), schedule=tuple(one for one in space.schedule if pp * one.chunks == stages))
 
 
 def _closest(system: System) -> int:

@@ -22,7 +22,7 @@ from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.cells import priced_cells
-from ridgeline.search.plan import offered, swept
+from ridgeline.search.plan import offered, placed, swept
 from ridgeline.search.space import Pins, Space, space_of
 from ridgeline.search.sweep import Chunk
 from ridgeline.sim.memory import capacity_of
@@ -101,7 +101,7 @@ def standings(scenarios: Sequence[Scenario], calibration: Calibration | None = N
     steps: list[Array] = []
     capacity = capacity_of(base)
     pins = _opened(space, [found.scenario for found in own])
-    chunks = offered(priced_cells(base, space, used), base, space, pins)
+    chunks = offered(priced_cells(placed(base, pins), space, used), base, space, pins)
     found = swept(_tapped(chunks, capacity, steps), capacity)
     every = np.sort(np.concatenate(steps)) if steps else np.zeros(0)
     best = predict(replace(base, plan=found.best[0].plan), used) if found.best else None

@@ -81,7 +81,6 @@ class Chunk:
             mesh=Mesh(pp=self.pp, dp=dp, cp=cp, tp=tp, ep=ep, etp=etp),
             microbatch=microbatch,
             schedule=self.schedule,
-            placement=(),
             sharding=Sharding(shard=self.shard, shard_degree=None if whole else degree),
             offload=self.offload,
         )
@@ -228,7 +227,8 @@ def _scheduled(rows: _Rows, space: Space, schedule: Schedule) -> Iterator[Chunk]
     able = list(_able(schedule, pp, rows.runs.microbatches))
     if not able:
         return
-    placement = default_placement(cells.scenarios[0].model, pp * schedule.chunks)
+    scenario = cells.scenarios[0]
+    placement = scenario.plan.placement or default_placement(scenario.model, pp * schedule.chunks)
     stages, held = stages_of(cells.shape, placement, cells.kinds), held_by_rank(pp, schedule.chunks, schedule.name)
     pattern, ranks = pattern_of(stages, held), ranks_of(stages, held, fullest=True)
     runs = replace(

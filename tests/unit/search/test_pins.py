@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from ridgeline.plan.plan import Offload, Schedule
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble, scenario
 from ridgeline.search.pins import joined, pins_of, settings_table, wanted
+from ridgeline.search.plan import find_plan
 from ridgeline.search.space import Pins, space_of
+from ridgeline.sim.predict import predict
+from ridgeline.sim.prediction import Prediction
 
 TABLE = {"model": "llama3-70b", "system": "64xh100-sxm", "workload": {"seq": 8192, "global_batch": 512}}
 
@@ -63,7 +67,7 @@ def test_formats_and_recompute(base: Scenario) -> None:
     pins, _ = pinned(base, "precision=bf16,fp8", "recompute=selective")
     assert [one.compute.peak for one in pins["precision"]] == ["bf16", "fp8"]
     assert [one.weights.id for one in pins["precision"]] == ["bf16", "bf16"]  # as a scenario file's "fp8" means
-    assert [one.parts for one in pins["recompute"]] == [("attention",), ("attention", "activation")]
+    assert [one.parts for one in pins["recompute"]] == [("attention",), ("norm",), ("mlp",)]
 
 
 def test_switches_multiply(base: Scenario) -> None:
@@ -110,7 +114,9 @@ def test_messages_are_those_of_a_scenario_file(base: Scenario, setting: str, pat
         ("tpp=8", "did you mean 'tp'?"),
         ("schedule=zvb", "did you mean 'zbv'?"),
         ("engine=megatro", "did you mean 'megatron-core'?"),
-        ("placement=[1]", "an axis of the search"),
+        ("placement=[1]", "layers of each virtual stage that sum to the 80 of llama3-70b"),
+        ("placement=even", "an array"),
+        ("recompute.parts=norms", "norm"),
         ("tp=33..63", "a range with a choice in it"),
         ("tp=[]", "1 to 64 choices"),
         ("schedule.chunk=2", "did you mean 'chunks'?"),
@@ -132,3 +138,31 @@ def test_settings_win_over_a_file_and_others_pass() -> None:
     assert both.source["pp"] == "space.toml"
     whole = joined(wanted({"schedule": {"chunks": 2}}), wanted({"schedule": "1f1b"}))
     assert whole.values == {"schedule": ("1f1b",)}
+
+
+def test_parts_of_recompute_are_pinned_together(base: Scenario) -> None:
+    pins, problems = pinned(base, "recompute.parts=norm+mlp,attention")
+    assert not problems
+    assert [(one.kind, one.parts) for one in pins["recompute"]] == [
+        ("selective", ("norm", "mlp")),
+        ("selective", ("attention",)),
+    ]
+
+
+def test_some_layers_are_of_what_recomputes(base: Scenario) -> None:
+    pins, _ = pinned(base, "recompute.layers=2")
+    assert {one.kind for one in pins["recompute"]} == {"selective", "full"}
+
+
+def test_a_placement_is_one_choice(base: Scenario) -> None:
+    pins, problems = pinned(base, "placement=[21, 21, 21, 17]")
+    assert (pins["placement"], problems) == (((21, 21, 21, 17),), [])
+    found = find_plan(base, pins)
+    plans = [one.plan for one in found.swept.best]
+    assert {plan.placement for plan in plans} == {(21, 21, 21, 17)}
+    assert {plan.virtual_stages for plan in plans} == {4}
+    assert {plan.mesh.pp for plan in plans} == {2, 4}, "four ranks, or two of two chunks"
+    for one in found.swept.best[:3]:
+        made = predict(replace(base, plan=one.plan))
+        assert isinstance(made, Prediction)
+        assert made.step_time_s == pytest.approx(one.step_s, rel=1e-9)
