@@ -50,7 +50,8 @@ def _attention(shape: Shape, mixer: Attention) -> Passes:
     wide = mixer.heads * mixer.head_dim
     copies = np.maximum(1.0, tp / mixer.kv_heads)  # beyond the key-value heads each tensor rank holds a whole one
     kv = mixer.kv_heads * copies * (mixer.head_dim + mixer.value_dim)
-    qkv = matmul(shape, "qkv", tokens, (wide * (1 + mixer.gate) + kv) / tp, hidden)
+    projected = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
+    qkv = matmul(shape, "qkv", tokens, (wide * (1 + mixer.gate) + projected * copies) / tp, hidden)
     out = matmul(shape, "attention out", tokens, hidden, mixer.heads * mixer.value_dim / tp)
     scores = _scores(shape, mixer.heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked))
     rotary = _rotary(shape, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)
@@ -234,8 +235,27 @@ def _assembled(
         again=tuple(core[0]),
         kept=kept + _score_bytes(shape, mixer),
         kept_again=kept,
-        params=mixer_params(mixer, shape.model.hidden) / shape.degrees.tp,
+        params=_held_params(shape, mixer),
     )
+
+
+def _held_params(shape: Shape, mixer: Mixer) -> Num:
+    """Parameters of a mixer on one tensor rank: its share, and copies of what ranks hold alike.
+
+        attention   (all + (c - 1) G (d + v) (h + bias)) / tp         c = max(1, tp / G): ranks that hold the same heads
+        latent      (all + (tp - 1) (h (q + k + r) + q + k)) / tp     latents and their norms are whole on every rank
+
+    G = kv_heads, d, v = size of a key and a value, h = hidden, q, k = latents of queries and of keys, r = rope_dim.
+    """
+    tp, hidden = shape.degrees.tp, shape.model.hidden
+    more: Num = 0
+    if isinstance(mixer, Attention):
+        keys = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
+        more = np.maximum(0.0, tp / mixer.kv_heads - 1) * keys * (hidden + mixer.qkv_bias)
+    elif isinstance(mixer, LatentAttention):
+        latents = mixer.q_rank + mixer.kv_rank
+        more = (tp - 1) * (hidden * (latents + mixer.rope_dim) + latents)
+    return (mixer_params(mixer, hidden) + more) / tp
 
 
 def _score_bytes(shape: Shape, mixer: Mixer) -> Num:

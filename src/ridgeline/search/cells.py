@@ -93,7 +93,7 @@ class Cells:
         )
 
 
-_BY_CELL = ("loss", "sends", "crossing", "head", "widest", "tied")
+_BY_CELL = ("loss", "sends", "crossing", "head", "widest", "shared")
 
 
 RULES = (precision, blocks, not_predictable)  # what a structure alone can get wrong

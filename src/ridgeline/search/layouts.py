@@ -295,7 +295,7 @@ def _slopes(needs: Sequence[Needs], pattern: Pattern, runs: Runs, widths: Widths
     held = Held(
         rank=pattern.rank[:, None].astype(np.float64),
         last=last,
-        dense=one[0] + last * (needs[0].norm + ~first * column("tied")),
+        dense=one[0] + last * (needs[0].norm + ~first * column("shared")),
         expert=one[1],
         trained=one[2],
         kept=one[3][None],

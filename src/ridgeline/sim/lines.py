@@ -28,7 +28,8 @@ class Pattern:
 
     counts   a line each: for every rank all it holds, for every rank the mean of its inner virtual stages, then the
              first, the mean inner and the last virtual stage
-    rank     number of the first rank of each kind, which holds the most activations; `until` of the last one
+    rank     number of the rank of each kind that holds the most activations: the first, or the last of a pipeline that
+             goes down and back up; `until` of the last one
     ends     whether a kind holds the first and the last virtual stage
     """
 
@@ -69,7 +70,8 @@ def pattern_of(stages: Table, held: Table, *, distinct: bool = False) -> Pattern
         until = np.array([np.flatnonzero(which == which[own])[-1] for own in rank])
     middle = _mean(counts[1:last]) if last > 1 else counts[0]
     lines = np.concatenate([whole[rank], inner[rank], [counts[0], middle, counts[last]]])
-    return Pattern(counts=lines, rank=rank, until=until, ends=ends[rank])
+    most = until if last in held[0] else rank  # down and back up: later ranks have both chunks sooner
+    return Pattern(counts=lines, rank=most, until=until, ends=ends[rank])
 
 
 def _mean(counts: Array) -> Array:

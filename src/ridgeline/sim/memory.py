@@ -136,7 +136,7 @@ def in_flight(schedule: str, stages: Num, microbatches: Num, chunks: Num, rank: 
     """Chunk activations a rank holds at its worst moment, each 1/chunks of its stage.
 
         gpipe  m v      1f1b  p - r      zero-bubble-h1  p      interleaved  2 (p - r - 1) + (v - 1) p + 1
-        zbv    2 p      dualpipe-v  2 p + 1                     none above m v;  without a pipeline 1
+        zbv  2 p, at most m + r + 1                dualpipe-v  2 p + 1      none above m v;  without a pipeline 1
 
     p = stages, r = rank, v = chunks, m = microbatches; numbers, or arrays over plans.
 
@@ -148,7 +148,7 @@ def in_flight(schedule: str, stages: Num, microbatches: Num, chunks: Num, rank: 
         "1f1b": stages - rank,
         "interleaved": 2 * (stages - rank - 1) + (chunks - 1) * stages + 1,
         "zero-bubble-h1": stages,
-        "zbv": 2 * stages,
+        "zbv": np.minimum(2 * stages, microbatches + rank + 1),
         "dualpipe-v": 2 * stages + 1,
     }[schedule]
     flying: Num = np.where(np.asarray(stages) > 1, np.minimum(held, microbatches * chunks), 1.0) + 0 * rank
@@ -265,7 +265,7 @@ def _moments(held: Held, runs: Runs, widths: Widths) -> _Moments:
         flying=flying,
         away=states * by["offload_optimizer"] + kept * by["offload"],
         parts=(
-            (early, activations, logits, none, sends + held.head * whole),
+            (early, activations, logits, none, sends + held.head * held.last * whole),
             (early, activations, none, held.layer, sends + held.widest * whole),
             (gradients, none, none, none, none),
         ),

@@ -146,11 +146,16 @@ def test_adapters_train_alone() -> None:
     assert flops(lora.forward) - flops(block().forward) == pytest.approx(2 * TOKENS * 8 * (HIDDEN + wide))
 
 
-def test_prediction_blocks_add_a_layer_and_a_head() -> None:
-    with_mtp = lower(scenario(BASE, ["model.mtp=1"]))
-    assert [section.name for section in with_mtp.sections][-1] == "prediction block"
-    assert with_mtp.stages[-1][1] == 2
-    assert with_mtp.stages[-1][-1] == 1
+def test_prediction_blocks_add_a_layer_and_a_loss_to_the_last_stage() -> None:
+    with_mtp = lower(scenario(BASE, ["model.mtp=2"]))
+    ahead = with_mtp.sections[-1]
+    assert ahead.name == "prediction block"
+    assert [stage[1] for stage in with_mtp.stages] == [0, 1]
+    assert [stage[-1] for stage in with_mtp.stages] == [0, 2]
+    entry = 2 * TOKENS * (HIDDEN / 2) * (2 * HIDDEN)  # columns are split over tp 2
+    logits = 2 * TOKENS * VOCAB / 2 * HIDDEN
+    assert flops(ahead.forward) == pytest.approx(flops(block().forward) + entry + logits)
+    assert float(ahead.params) == float(block().params) + 2 * HIDDEN * HIDDEN / 2 + 3 * HIDDEN
 
 
 def test_images_are_worked_on_by_the_first_stage() -> None:
