@@ -131,7 +131,7 @@ def _scores(shape: Shape, heads: int, qk: int, value: int, seen: tuple[int, bool
     size = shape.precision.activations.bytes_per_element
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
     if shape.flash:
-        forward, backward = (each * (visible + extra) for extra in FLASH_EXTRA)
+        forward, backward = (each * (visible + _edges(shape, seen) * extra) for extra in FLASH_EXTRA)
         backward *= 2.5  # five products for two, one of them the recomputed scores
         return (
             [Attend(label="attention", flops=forward, stream_bytes=operands, head_dim=qk)],
@@ -163,6 +163,14 @@ def _scores(shape: Shape, heads: int, qk: int, value: int, seen: tuple[int, bool
             )
         ],
     )  # fmt: skip
+
+
+def _edges(shape: Shape, seen: tuple[int, bool]) -> float:
+    """Edges of what a query sees that cut through tiles: its own place, and where a sliding window begins, which the
+    first queries do not reach: 2 - w / s. Chunks begin where tiles do."""
+    window, chunked = seen
+    slides = shape.causal and 0 < window < shape.seq and not chunked
+    return 2 - window / shape.seq if slides else 1.0
 
 
 def _scan(shape: Shape, flops: Num, elements: Num, head_dim: int) -> tuple[list[Op], list[Op]]:

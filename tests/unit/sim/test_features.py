@@ -114,6 +114,21 @@ def test_context_ring_and_exchange() -> None:
     assert halved == pytest.approx(flops(block().forward) / 2)
 
 
+def test_a_sliding_window_has_two_edges() -> None:
+    """Of 8192 queries all but the first 1024 see 1024 keys; their window begins inside a tile as well as it ends there.
+
+    Blocks of the sequence begin where tiles begin: half of each is visible, and one edge is masked.
+    """
+    each = 2 * TOKENS * 32 * (128 + 128) / 2  # flops of one visible key, half of the heads
+    for chunked, visible, edges in (("false", 1024 - 64, 2 - 1 / 8), ("true", 512, 1)):
+        made = block("model.attention.window=1024", f"model.attention.chunked={chunked}")
+        once, back = (
+            next(float(op.flops) for op in ops if isinstance(op, Attend)) for ops in (made.forward, made.backward_input)
+        )
+        assert once == pytest.approx(each * (visible + edges * FLASH_EXTRA[0]))
+        assert back == pytest.approx(2.5 * each * (visible + edges * FLASH_EXTRA[1]))
+
+
 MOE = {**BASE, "model": "mixtral-8x7b", "plan": {"tp": 1, "pp": 2, "dp": 8, "ep": 8, "engine": "megatron-core"}}
 
 
