@@ -65,7 +65,7 @@ def _latent(shape: Shape, mixer: LatentAttention) -> Passes:
     qk = mixer.nope_dim + mixer.rope_dim
     inner: list[MatMul] = []
     down = mixer.kv_rank + mixer.rope_dim + mixer.q_rank
-    inner.append(matmul(shape, "latent down", tokens, down, hidden))
+    inner.append(matmul(shape, "latent down", shape.split_tokens, down, hidden))
     q_in = mixer.q_rank or hidden
     inner.append(matmul(shape, "query up", tokens, mixer.heads * qk / tp, q_in))
     inner.append(
@@ -74,13 +74,12 @@ def _latent(shape: Shape, mixer: LatentAttention) -> Passes:
     out = matmul(shape, "attention out", tokens, hidden, mixer.heads * mixer.v_dim / tp)
     scores = _scores(shape, mixer.heads, qk, mixer.v_dim, (0, False))
     rotary: list[Op] = [
-        stream(shape, "latent norms", tokens * down, 4.0, 2.0),
+        stream(shape, "latent norms", shape.split_tokens * down, 4.0, 2.0),
         stream(shape, "rotary and concat", tokens * mixer.heads * qk / tp, 2.0, 3.0),
     ]
     exchange = _context_exchange(shape, mixer.heads * (qk + mixer.v_dim), mixer.heads * (qk + mixer.v_dim))
-    kept = (
-        tokens * (down + mixer.heads * (2 * qk + 2 * mixer.v_dim) / tp) * shape.precision.activations.bytes_per_element
-    )
+    kept = shape.split_tokens * down + tokens * mixer.heads * (2 * qk + 2 * mixer.v_dim) / tp
+    kept = kept * shape.precision.activations.bytes_per_element
     return _assembled(shape, mixer, inner, [out], rotary, scores, exchange, kept)
 
 
@@ -227,11 +226,12 @@ def _assembled(
     """A mixer from its products, its core and what stands around it, tensor-parallel communication included."""
     grad = gradient_bytes(shape)
     split = isinstance(shape.degrees.tp, int) and shape.degrees.tp == 1
-    enter, leave = ([], []) if split else boundary(shape)
+    width = _entering(shape, mixer)
+    enter, leave = ([], []) if split else boundary(shape, width)
     products = [*into, *out_of]
     forward = [*enter, *into, *around, *exchange[0], *core[0], *out_of, *leave]
     backward = [*leave_gradient(shape, split), *map(input_gradient, out_of), *core[1], *exchange[1], *around]
-    backward += [*map(input_gradient, reversed(into)), *enter_gradient(shape, split)]
+    backward += [*map(input_gradient, reversed(into)), *enter_gradient(shape, split, width)]
     low, adapted = adapters(shape, products)
     trained = low if shape.frozen else products
     weights = [weight_gradient(op, grad) for op in reversed(trained)]
@@ -278,12 +278,21 @@ def gradient_bytes(shape: Shape) -> float:
     return (shape.precision.gradients or shape.engine.gradients).bytes_per_element
 
 
-def boundary(shape: Shape) -> tuple[list[Op], list[Op]]:
-    """Forward communication at the entry and the exit of a tensor-parallel part."""
+def _entering(shape: Shape, mixer: Mixer) -> int:
+    """Width of what tensor ranks exchange where they enter a mixer: its input, or the latents that every rank makes of
+    its own tokens; queries without a latent are made of the input."""
+    if not isinstance(mixer, LatentAttention):
+        return shape.model.hidden
+    return mixer.kv_rank + mixer.rope_dim + (mixer.q_rank or shape.model.hidden)
+
+
+def boundary(shape: Shape, width: int = 0) -> tuple[list[Op], list[Op]]:
+    """Forward communication at the entry and the exit of a tensor-parallel part; `width` of the entry, or hidden."""
     elements = shape.tokens * shape.model.hidden
     if shape.sequence_parallel:
+        entering = shape.tokens * (width or shape.model.hidden)
         return (
-            [tensor_collective(shape, "gather tokens", "all-gather", elements)],
+            [tensor_collective(shape, "gather tokens", "all-gather", entering)],
             [tensor_collective(shape, "scatter tokens", "reduce-scatter", elements)],
         )
     return [], [tensor_collective(shape, "sum over ranks", "all-reduce", elements)]
@@ -296,11 +305,11 @@ def leave_gradient(shape: Shape, alone: bool) -> list[Op]:
     return [tensor_collective(shape, "gather gradients", "all-gather", shape.tokens * shape.model.hidden)]
 
 
-def enter_gradient(shape: Shape, alone: bool) -> list[Op]:
+def enter_gradient(shape: Shape, alone: bool, width: int = 0) -> list[Op]:
     """Backward communication at the entry; with sequence parallelism the input is gathered once more for dW."""
     if alone:
         return []
-    elements = shape.tokens * shape.model.hidden
+    elements = shape.tokens * (width or shape.model.hidden)
     if not shape.sequence_parallel:
         return [tensor_collective(shape, "sum gradients", "all-reduce", elements)]
     again = [] if shape.frozen else [tensor_collective(shape, "gather tokens again", "all-gather", elements)]

@@ -173,3 +173,19 @@ def test_latents_are_whole_on_every_tensor_rank() -> None:
     whole = LAYERS * (HIDDEN * (640 + 1024) + 512 + 1024 + 2 * HIDDEN) + HIDDEN
     total = one.state["weights"] / 2
     assert two.state["weights"] == 2 * ((total - whole) / 2 + whole)
+
+
+@pytest.mark.parametrize("rank", [1024, 0])
+def test_latents_cross_tensor_ranks_instead_of_tokens(rank: int) -> None:
+    """Two ranks: every one makes latents of its own half of the tokens, and these are gathered; queries without a
+    latent are made of tokens, which are gathered then. Both ways the way out and the other part are as ever."""
+    latent = {"kind": "mla", "heads": 32, "q_rank": rank, "kv_rank": 512, "nope_dim": 128, "rope_dim": 128}
+    model = {**MODEL, "attention": {**latent, "v_dim": 128}}
+    made = parts(2, model=model, tp=2)
+    wide = 512 + 128 + (rank or HIDDEN)
+    size = 2 * TOKENS
+    assert made["tp"] == pytest.approx(LAYERS * (3 * ring(size * wide, 2) + 7 * ring(size * HIDDEN, 2)))
+    down = 512 + 128 + rank
+    kept = [stage(2, model=model, tp=2, sequence_parallel=flag).bytes_by_kind["activations"] for flag in (True, False)]
+    # a layer keeps four times the residual stream and its latents of half as many tokens; the ends a row and a number
+    assert kept[1] - kept[0] == TOKENS / 2 * (LAYERS * 2 * (4 * HIDDEN + down) + 2 * HIDDEN + 8)
