@@ -125,7 +125,7 @@ def _folded(task: _Task, ticks: _Ticks) -> tuple[Parameters, Array]:
     left_out = {row.group: int(fold) for row, fold in zip(table.rows, task.fold, strict=True)}
     folds = Folds(calibrations=tuple(calibrations), left_out=MappingProxyType(left_out))
     residuals = tuple(
-        (row.group, Residual(chip=chip, engine=engine, residual=float(seconds / measured - 1)))
+        (row.group, Residual(chip=chip, engine=engine, residual=float(seconds / measured - 1), group=row.group))
         for row, chip, engine, seconds, measured in zip(
             table.rows, table.chips, table.engines, held, table.measured_s, strict=True
         )
@@ -182,7 +182,14 @@ def _residual_rows(table: Table, held: Array) -> list[Sheet]:
     """Cross-validated residuals as `residuals.json` holds them."""
     columns = zip(table.rows, table.chips, table.engines, held, table.measured_s, strict=True)
     return [
-        {"id": row.id, "chip": chip, "engine": engine, "arch": row["arch"], "residual": round(float(at / real - 1), 4)}
+        {
+            "id": row.id,
+            "group": row.group,
+            "chip": chip,
+            "engine": engine,
+            "arch": row["arch"],
+            "residual": round(float(at / real - 1), 4),
+        }
         for row, chip, engine, at, real in columns
     ]
 

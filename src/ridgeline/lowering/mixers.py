@@ -50,7 +50,8 @@ def _attention(shape: Shape, mixer: Attention) -> Passes:
     wide = mixer.heads * mixer.head_dim
     copies = np.maximum(1.0, tp / mixer.kv_heads)  # beyond the key-value heads each tensor rank holds a whole one
     kv = mixer.kv_heads * copies * (mixer.head_dim + mixer.value_dim)
-    qkv = matmul(shape, "qkv", tokens, (wide * (1 + mixer.gate) + kv) / tp, hidden)
+    projected = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
+    qkv = matmul(shape, "qkv", tokens, (wide * (1 + mixer.gate) + projected * copies) / tp, hidden)
     out = matmul(shape, "attention out", tokens, hidden, mixer.heads * mixer.value_dim / tp)
     scores = _scores(shape, mixer.heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked))
     rotary = _rotary(shape, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)
@@ -64,7 +65,7 @@ def _latent(shape: Shape, mixer: LatentAttention) -> Passes:
     qk = mixer.nope_dim + mixer.rope_dim
     inner: list[MatMul] = []
     down = mixer.kv_rank + mixer.rope_dim + mixer.q_rank
-    inner.append(matmul(shape, "latent down", tokens, down, hidden))
+    inner.append(matmul(shape, "latent down", shape.split_tokens, down, hidden))
     q_in = mixer.q_rank or hidden
     inner.append(matmul(shape, "query up", tokens, mixer.heads * qk / tp, q_in))
     inner.append(
@@ -73,13 +74,12 @@ def _latent(shape: Shape, mixer: LatentAttention) -> Passes:
     out = matmul(shape, "attention out", tokens, hidden, mixer.heads * mixer.v_dim / tp)
     scores = _scores(shape, mixer.heads, qk, mixer.v_dim, (0, False))
     rotary: list[Op] = [
-        stream(shape, "latent norms", tokens * down, 4.0, 2.0),
+        stream(shape, "latent norms", shape.split_tokens * down, 4.0, 2.0),
         stream(shape, "rotary and concat", tokens * mixer.heads * qk / tp, 2.0, 3.0),
     ]
     exchange = _context_exchange(shape, mixer.heads * (qk + mixer.v_dim), mixer.heads * (qk + mixer.v_dim))
-    kept = (
-        tokens * (down + mixer.heads * (2 * qk + 2 * mixer.v_dim) / tp) * shape.precision.activations.bytes_per_element
-    )
+    kept = shape.split_tokens * down + tokens * mixer.heads * (2 * qk + 2 * mixer.v_dim) / tp
+    kept = kept * shape.precision.activations.bytes_per_element
     return _assembled(shape, mixer, inner, [out], rotary, scores, exchange, kept)
 
 
@@ -130,7 +130,7 @@ def _scores(shape: Shape, heads: int, qk: int, value: int, seen: tuple[int, bool
     size = shape.precision.activations.bytes_per_element
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
     if shape.flash:
-        forward, backward = (each * (visible + extra) for extra in FLASH_EXTRA)
+        forward, backward = (each * (visible + _edges(shape, seen) * extra) for extra in FLASH_EXTRA)
         backward *= 2.5  # five products for two, one of them the recomputed scores
         return (
             [Attend(label="attention", flops=forward, stream_bytes=operands, head_dim=qk)],
@@ -162,6 +162,14 @@ def _scores(shape: Shape, heads: int, qk: int, value: int, seen: tuple[int, bool
             )
         ],
     )  # fmt: skip
+
+
+def _edges(shape: Shape, seen: tuple[int, bool]) -> float:
+    """Edges of what a query sees that cut through tiles: its own place, and where a sliding window begins, which the
+    first queries do not reach: 2 - w / s. Chunks begin where tiles do."""
+    window, chunked = seen
+    slides = shape.causal and 0 < window < shape.seq and not chunked
+    return 2 - window / shape.seq if slides else 1.0
 
 
 def _scan(shape: Shape, flops: Num, elements: Num, head_dim: int) -> tuple[list[Op], list[Op]]:
@@ -218,11 +226,12 @@ def _assembled(
     """A mixer from its products, its core and what stands around it, tensor-parallel communication included."""
     grad = gradient_bytes(shape)
     split = isinstance(shape.degrees.tp, int) and shape.degrees.tp == 1
-    enter, leave = ([], []) if split else boundary(shape)
+    width = _entering(shape, mixer)
+    enter, leave = ([], []) if split else boundary(shape, width)
     products = [*into, *out_of]
     forward = [*enter, *into, *around, *exchange[0], *core[0], *out_of, *leave]
     backward = [*leave_gradient(shape, split), *map(input_gradient, out_of), *core[1], *exchange[1], *around]
-    backward += [*map(input_gradient, reversed(into)), *enter_gradient(shape, split)]
+    backward += [*map(input_gradient, reversed(into)), *enter_gradient(shape, split, width)]
     low, adapted = adapters(shape, products)
     trained = low if shape.frozen else products
     weights = [weight_gradient(op, grad) for op in reversed(trained)]
@@ -234,8 +243,27 @@ def _assembled(
         again=tuple(core[0]),
         kept=kept + _score_bytes(shape, mixer),
         kept_again=kept,
-        params=mixer_params(mixer, shape.model.hidden) / shape.degrees.tp,
+        params=_held_params(shape, mixer),
     )
+
+
+def _held_params(shape: Shape, mixer: Mixer) -> Num:
+    """Parameters of a mixer on one tensor rank: its share, and copies of what ranks hold alike.
+
+        attention   (all + (c - 1) G (d + v) (h + bias)) / tp         c = max(1, tp / G): ranks that hold the same heads
+        latent      (all + (tp - 1) (h (q + k + r) + q + k)) / tp     latents and their norms are whole on every rank
+
+    G = kv_heads, d, v = size of a key and a value, h = hidden, q, k = latents of queries and of keys, r = rope_dim.
+    """
+    tp, hidden = shape.degrees.tp, shape.model.hidden
+    more: Num = 0
+    if isinstance(mixer, Attention):
+        keys = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
+        more = np.maximum(0.0, tp / mixer.kv_heads - 1) * keys * (hidden + mixer.qkv_bias)
+    elif isinstance(mixer, LatentAttention):
+        latents = mixer.q_rank + mixer.kv_rank
+        more = (tp - 1) * (hidden * (latents + mixer.rope_dim) + latents)
+    return (mixer_params(mixer, hidden) + more) / tp
 
 
 def _score_bytes(shape: Shape, mixer: Mixer) -> Num:
@@ -250,12 +278,21 @@ def gradient_bytes(shape: Shape) -> float:
     return (shape.precision.gradients or shape.engine.gradients).bytes_per_element
 
 
-def boundary(shape: Shape) -> tuple[list[Op], list[Op]]:
-    """Forward communication at the entry and the exit of a tensor-parallel part."""
+def _entering(shape: Shape, mixer: Mixer) -> int:
+    """Width of what tensor ranks exchange where they enter a mixer: its input, or the latents that every rank makes of
+    its own tokens; queries without a latent are made of the input."""
+    if not isinstance(mixer, LatentAttention):
+        return shape.model.hidden
+    return mixer.kv_rank + mixer.rope_dim + (mixer.q_rank or shape.model.hidden)
+
+
+def boundary(shape: Shape, width: int = 0) -> tuple[list[Op], list[Op]]:
+    """Forward communication at the entry and the exit of a tensor-parallel part; `width` of the entry, or hidden."""
     elements = shape.tokens * shape.model.hidden
     if shape.sequence_parallel:
+        entering = shape.tokens * (width or shape.model.hidden)
         return (
-            [tensor_collective(shape, "gather tokens", "all-gather", elements)],
+            [tensor_collective(shape, "gather tokens", "all-gather", entering)],
             [tensor_collective(shape, "scatter tokens", "reduce-scatter", elements)],
         )
     return [], [tensor_collective(shape, "sum over ranks", "all-reduce", elements)]
@@ -268,11 +305,11 @@ def leave_gradient(shape: Shape, alone: bool) -> list[Op]:
     return [tensor_collective(shape, "gather gradients", "all-gather", shape.tokens * shape.model.hidden)]
 
 
-def enter_gradient(shape: Shape, alone: bool) -> list[Op]:
+def enter_gradient(shape: Shape, alone: bool, width: int = 0) -> list[Op]:
     """Backward communication at the entry; with sequence parallelism the input is gathered once more for dW."""
     if alone:
         return []
-    elements = shape.tokens * shape.model.hidden
+    elements = shape.tokens * (width or shape.model.hidden)
     if not shape.sequence_parallel:
         return [tensor_collective(shape, "sum gradients", "all-reduce", elements)]
     again = [] if shape.frozen else [tensor_collective(shape, "gather tokens again", "all-gather", elements)]

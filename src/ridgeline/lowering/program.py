@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ridgeline.ir.program import Program, Section
+from ridgeline.lowering.mtp import lower_prediction
 from ridgeline.lowering.sections import lower_block, lower_embedding, lower_head, lower_vision
 from ridgeline.lowering.shape import Shape, shape_of
 from ridgeline.plan.engine import RecomputeKind
@@ -32,7 +33,7 @@ def sections_of(shape: Shape) -> tuple[Section, ...]:
         if plan.layers is not None:
             made.append(replace(lower_block(shape, block, plan.rest), name=f"block {index}, rest"))
     if model.mtp is not None:
-        made.append(replace(lower_block(shape, model.mtp.block, plan.kind), name="prediction block"))
+        made.append(lower_prediction(shape, model.mtp, plan.kind))
     if _sees(shape):
         made += lower_vision(shape)
     return tuple(made)
@@ -55,10 +56,9 @@ def stages_of(shape: Shape, placement: Sequence[int], sections: int) -> tuple[tu
             counts[2 + each * model.order[layer] + (place >= again)] += 1
             layer += 1
         if stage == len(placement) - 1:
-            depth = model.mtp.depth if model.mtp else 0
-            counts[1] = 1 + depth
-            if depth:
-                counts[-4 if sees else -1] += depth
+            counts[1] = 1
+            if model.mtp is not None:
+                counts[-4 if sees else -1] += model.mtp.depth
         if stage == 0 and sees and model.vision is not None:
             whole = model.vision.layers - model.vision.windowed
             counts[-3:] = [1, whole, model.vision.windowed]

@@ -218,7 +218,7 @@ def _joined(parts: Sequence[_Structure], kinds: int) -> Cells:
 
 
 _BY_SECTION = ("params", "away", "seconds", "issue_s")
-_BY_CELL = ("layer", "loss", "sends", "crossing", "head", "widest", "tied")
+_BY_CELL = ("layer", "loss", "sends", "crossing", "head", "widest", "shared")
 
 
 def _kin(precisions: Sequence[Precision], structure: Index, degrees: Array) -> Index:

@@ -314,8 +314,9 @@ def _slopes(needs: Sequence[Needs], ranks: Ranks, runs: Runs, widths: Widths) ->
     dense, expert, trained, kept, layer = np.broadcast_to(
         np.repeat(units, many, axis=0).T[:, None], (5, len(number), many * len(units))
     )
-    dense = dense + last * (needs[0].norm + ~first * columns("tied")["tied"])
-    params = Params(dense=dense, expert=expert, trained=trained, **columns("head", "widest"))
+    dense = dense + last * (needs[0].norm + ~first * columns("shared")["shared"])
+    ends = columns("head", "widest")
+    params = Params(dense=dense, expert=expert, trained=trained, head=ends["head"] * last, widest=ends["widest"])
     held = Held(number=number, last=last, kept=kept[None], layer=layer, **columns("loss", "sends", "crossing"))
     wide = replace(runs, offload=np.tile(runs.offload, len(units)))
     found = moment_bytes(state_of(params, wide, widths), moving_of(held, wide, widths), widths)

@@ -17,7 +17,7 @@ from ridgeline.lowering.shape import Shape
 from ridgeline.models.spec import Moe
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
-from ridgeline.sim.kept import kept_of, loss_bytes
+from ridgeline.sim.kept import kept_of, loss_bytes, waiting_bytes
 from ridgeline.sim.lines import Ranks, summed
 
 Array = NDArray[np.float64]
@@ -31,12 +31,12 @@ class Needs:
     columns   by section and cell: dense, expert and trained parameters, then bytes kept between forward and backward of
               one microbatch, by part or all together
     layer     by section and cell: what its backward takes for itself while it runs; nothing for the two ends
-    loss      by cell: the loss at work
+    loss      by cell: the loss at work, and those of further tokens that wait meanwhile
     sends     by cell: activations gathered for tensor parallelism and copies for experts; `crossing` those between
               stages, one send and one receive both ways
-    head, widest   by cell: parameters of the larger end, and of the largest layer
-    tied      by cell: parameters of a tied output matrix, of which the last rank holds a copy of its own where the
-              embedding is elsewhere
+    head, widest   by cell: parameters of the output matrix, tied or not, and of the largest layer
+    shared    by cell: parameters of the embedding, of which the last rank holds a copy of its own where the embedding
+              is elsewhere and it needs the rows: as output matrix, or to predict further tokens from
     norm      parameters of the last norm, which no section holds
     """
 
@@ -47,7 +47,7 @@ class Needs:
     crossing: Array
     head: Array
     widest: Array
-    tied: Array
+    shared: Array
     norm: float
 
     def at(self, cells: NDArray[np.int64] | slice) -> Needs:
@@ -75,12 +75,12 @@ def needs_of(shape: Shape, sections: Sequence[Section], cells: int) -> Needs:
     return Needs(
         columns=table,
         layer=np.stack([_column(layer, cells) for layer in layers]),
-        loss=_column(loss_bytes(shape, sections[1]), cells),
+        loss=_column(_losses(shape, sections[1]), cells),
         sends=_column(gathered + copies, cells),
         crossing=_column(4 * boundary / (degrees.tp if shape.sequence_parallel else 1), cells),
-        head=params[:2].max(0),
+        head=params[1] + _column(_rows(shape) if shape.model.embedding.tied else 0, cells),
         widest=params[2:].max(0),
-        tied=_column(_tied(shape), cells),
+        shared=_column(_shared(shape), cells),
         norm=float(shape.model.norm.params(shape.model.hidden)) if shape.model.norm else 0.0,
     )
 
@@ -98,7 +98,7 @@ def _layer(shape: Shape, section: Section, kept: Num) -> Num:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Parameters of ranks, ranks x rows, before sharding has its say; `head` and `widest` of `Needs` by row."""
+    """Parameters of ranks, ranks x rows, before sharding has its say; `head` only of the last, `widest` by row."""
 
     dense: Array
     expert: Array
@@ -111,8 +111,8 @@ def params_of(needs: Needs, ranks: Ranks) -> Params:
     """The parameters of every rank."""
     dense, expert, trained = summed(ranks.counts, needs.columns[:3])
     first, last = ranks.first[:, None], ranks.last[:, None]
-    dense = dense + last * (needs.norm + ~first * needs.tied)
-    return Params(dense=dense, expert=expert, trained=trained, head=needs.head, widest=needs.widest)
+    dense = dense + last * (needs.norm + ~first * needs.shared)
+    return Params(dense=dense, expert=expert, trained=trained, head=needs.head * last, widest=needs.widest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +147,18 @@ def held_of(needs: Needs, ranks: Ranks) -> Held:
     )
 
 
-def _tied(shape: Shape) -> Num:
-    embedding = shape.model.embedding
-    size = shape.model.vocab * (embedding.width or shape.model.hidden) if embedding.tied else 0
-    return size / shape.degrees.tp
+def _losses(shape: Shape, head: Section) -> Num:
+    ahead = shape.model.mtp.depth if shape.model.mtp else 0
+    return loss_bytes(shape, head) + (ahead * waiting_bytes(shape, head) if ahead else 0)
+
+
+def _shared(shape: Shape) -> Num:
+    return _rows(shape) if shape.model.embedding.tied or shape.model.mtp else 0
+
+
+def _rows(shape: Shape) -> Num:
+    """Parameters of the embedding's rows on one rank, learned positions apart."""
+    return shape.model.vocab * (shape.model.embedding.width or shape.model.hidden) / shape.degrees.tp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

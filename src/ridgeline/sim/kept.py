@@ -58,6 +58,16 @@ def loss_bytes(shape: Shape, head: Section) -> Num:
     return _where(head.kept.logits, product.m * product.n * each)
 
 
+def waiting_bytes(shape: Shape, head: Section) -> Num:
+    """Bytes that stay of a loss while another is at work: probabilities in 32 bits, or logits as they are stored where
+    a compiler holds no more."""
+    product = next((op for op in head.forward if isinstance(op, MatMul) and op.label == "logits"), None)
+    if product is None:
+        return 0.0
+    each = 2.0 if LOSS_BYTES.get(shape.engine.id) == 4.0 else 4.0
+    return _where(head.kept.logits, product.m * product.n * each)
+
+
 def _where(some: Num, size: Num) -> Num:
     """`size` where there is some of it."""
     found: Num = np.where(np.asarray(some) > 0, size, 0.0)

@@ -106,15 +106,17 @@ def pattern_of(stages: Table, held: Table) -> Pattern:
 def ranks_of(stages: Table, held: Table, *, fullest: bool = False) -> Ranks:
     """What ranks hold: all of them, or those that may be the fullest.
 
-    Activations in flight never grow from a rank to the next; the last stage has the logits, and what a tied output
-    matrix adds where the embedding is elsewhere.
+    Activations in flight never grow from a rank to the next, or never shrink in a pipeline that goes down and back up,
+    where later ranks have both chunks sooner; the last stage has the logits, and a copy of the embedding where it needs
+    one and that is elsewhere.
     """
     counts = np.array(stages, dtype=np.float64)
     whole = np.array([counts[list(own)].sum(0) for own in held])
     first, last = np.array([(0 in own, len(counts) - 1 in own) for own in held]).T
     number = np.arange(len(held))
     if fullest:
-        number = heaviest(np.column_stack([whole, -number, last, last & ~first]))
+        sooner = number if last[0] else -number
+        number = heaviest(np.column_stack([whole, sooner, last, last & ~first]))
     return Ranks(counts=whole[number], number=number, first=first[number], last=last[number])
 
 

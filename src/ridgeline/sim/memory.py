@@ -134,7 +134,7 @@ def in_flight(schedule: str, stages: Num, microbatches: Num, chunks: Num, rank: 
     """Chunk activations a rank holds at its worst moment, each 1/chunks of its stage.
 
         gpipe  m v      1f1b  p - r      zero-bubble-h1  p      interleaved  2 (p - r - 1) + (v - 1) p + 1
-        zbv    2 p      dualpipe-v  2 p + 1                     none above m v;  without a pipeline 1
+        zbv  2 p, at most m + r + 1                dualpipe-v  2 p + 1      none above m v;  without a pipeline 1
 
     p = stages, r = rank, v = chunks, m = microbatches; numbers, or arrays over plans.
 
@@ -146,7 +146,7 @@ def in_flight(schedule: str, stages: Num, microbatches: Num, chunks: Num, rank: 
         "1f1b": stages - rank,
         "interleaved": 2 * (stages - rank - 1) + (chunks - 1) * stages + 1,
         "zero-bubble-h1": stages,
-        "zbv": 2 * stages,
+        "zbv": np.minimum(2 * stages, microbatches + rank + 1),
         "dualpipe-v": 2 * stages + 1,
     }[schedule]
     flying: Num = np.where(np.asarray(stages) > 1, np.minimum(held, microbatches * chunks), 1.0) + 0 * rank
@@ -167,7 +167,7 @@ class State:
     """Bytes of what is trained, ranks x rows, as sharding leaves it.
 
     hosted         optimizer states that live on the host; `optimizer` those on the chip
-    head, widest   by row, what is gathered or reduced whole beside: of the larger end, and of the largest layer
+    head, widest   what is gathered or reduced whole beside: the output matrix on the last rank, and the largest layer
     """
 
     weights: Array

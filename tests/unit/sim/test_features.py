@@ -114,6 +114,21 @@ def test_context_ring_and_exchange() -> None:
     assert halved == pytest.approx(flops(block().forward) / 2)
 
 
+def test_a_sliding_window_has_two_edges() -> None:
+    """Of 8192 queries all but the first 1024 see 1024 keys; their window begins inside a tile as well as it ends there.
+
+    Blocks of the sequence begin where tiles begin: half of each is visible, and one edge is masked.
+    """
+    each = 2 * TOKENS * 32 * (128 + 128) / 2  # flops of one visible key, half of the heads
+    for chunked, visible, edges in (("false", 1024 - 64, 2 - 1 / 8), ("true", 512, 1)):
+        made = block("model.attention.window=1024", f"model.attention.chunked={chunked}")
+        once, back = (
+            next(float(op.flops) for op in ops if isinstance(op, Attend)) for ops in (made.forward, made.backward_input)
+        )
+        assert once == pytest.approx(each * (visible + edges * FLASH_EXTRA[0]))
+        assert back == pytest.approx(2.5 * each * (visible + edges * FLASH_EXTRA[1]))
+
+
 MOE = {**BASE, "model": "mixtral-8x7b", "plan": {"tp": 1, "pp": 2, "dp": 8, "ep": 8, "engine": "megatron-core"}}
 
 
@@ -146,11 +161,16 @@ def test_adapters_train_alone() -> None:
     assert flops(lora.forward) - flops(block().forward) == pytest.approx(2 * TOKENS * 8 * (HIDDEN + wide))
 
 
-def test_prediction_blocks_add_a_layer_and_a_head() -> None:
-    with_mtp = lower(scenario(BASE, ["model.mtp=1"]))
-    assert [section.name for section in with_mtp.sections][-1] == "prediction block"
-    assert with_mtp.stages[-1][1] == 2
-    assert with_mtp.stages[-1][-1] == 1
+def test_prediction_blocks_add_a_layer_and_a_loss_to_the_last_stage() -> None:
+    with_mtp = lower(scenario(BASE, ["model.mtp=2"]))
+    ahead = with_mtp.sections[-1]
+    assert ahead.name == "prediction block"
+    assert [stage[1] for stage in with_mtp.stages] == [0, 1]
+    assert [stage[-1] for stage in with_mtp.stages] == [0, 2]
+    entry = 2 * TOKENS * (HIDDEN / 2) * (2 * HIDDEN)  # columns are split over tp 2
+    logits = 2 * TOKENS * VOCAB / 2 * HIDDEN
+    assert flops(ahead.forward) == pytest.approx(flops(block().forward) + entry + logits)
+    assert float(ahead.params) == float(block().params) + 2 * HIDDEN * HIDDEN / 2 + 3 * HIDDEN
 
 
 def test_images_are_worked_on_by_the_first_stage() -> None:

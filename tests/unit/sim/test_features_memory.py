@@ -172,6 +172,48 @@ def test_schedules(schedule: str, held: float) -> None:
     assert made.bytes_by_kind["activations"] == held * (LAYERS / 2 * KEPT + 8 * TOKENS)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "batch", "held"),
+    [
+        ("zbv", 8, (4, 4)),
+        ("zbv", 2, (3, 4)),  # four forwards on each rank, but rank 0 has finished one weight gradient before its last
+        ("zbv", 1, (2, 2)),
+        ("dualpipe-v", 8, (5, 5)),
+    ],
+)
+def test_schedules_in_a_v(schedule: str, batch: int, held: tuple[int, int]) -> None:
+    """Chunks of two layers that a rank holds; the first rank has both ends: token numbers, and the head's input."""
+    ends = (8 * TOKENS + 2 * TOKENS * HIDDEN, 0)
+    for rank in (0, 1):
+        made = stage(chips=2, pp=2, batch=batch, schedule=schedule, rank=rank)
+        assert made.in_flight == held[rank]
+        assert made.bytes_by_kind["activations"] == held[rank] / 2 * (LAYERS / 2 * KEPT + ends[rank])
+
+
+@pytest.mark.parametrize(("shard", "each"), [("zero1", 0), ("zero2", 4), ("zero3", 8)])
+def test_gathered_weights(shard: str, each: int) -> None:
+    """Two layers' weights of two bytes where weights are sharded, and a gradient of four where gradients are.
+
+    A small vocabulary makes a layer's backward the worst moment, a large one the loss, where it is the output matrix.
+    """
+    small, large = (stage(f"model.vocab={size}", chips=2, dp=2, shard=shard) for size in (128, VOCAB))
+    assert (small.moment, large.moment) == ("backward", "loss")
+    assert small.bytes_by_kind["buffers"] == each * LAYER
+    assert large.bytes_by_kind["buffers"] == each * VOCAB * HIDDEN
+    tied = stage("model.tied=true", chips=2, dp=2, shard=shard)
+    assert tied.bytes_by_kind["buffers"] == each * VOCAB * HIDDEN
+
+
+def test_only_the_last_rank_gathers_the_output_matrix() -> None:
+    """A vocabulary 8 times as large: the first rank still gathers a layer, and sends and receives two ways."""
+    first, last = (
+        stage(f"model.vocab={8 * VOCAB}", chips=4, pp=2, dp=2, batch=16, shard="zero3", rank=rank) for rank in (0, 1)
+    )
+    crossing = 4 * 2 * TOKENS * HIDDEN
+    assert first.bytes_by_kind["buffers"] == crossing + 8 * LAYER
+    assert last.bytes_by_kind["buffers"] == crossing + 8 * 8 * VOCAB * HIDDEN
+
+
 def test_uneven_stages() -> None:
     """One layer more on the first of two ranks, which holds two microbatches."""
     even, uneven = (stage(chips=2, pp=2, batch=8, placement=at) for at in ([4, 4], [5, 3]))
@@ -193,6 +235,14 @@ def test_selective_recompute_of_unfused_attention() -> None:
     assert kept(flash, loose) == LAYERS * 5 * TOKENS * TOKENS * HEADS
     assert kept(flash, stage(attention="unfused", recompute="selective")) == 0
     assert kept(flash, stage(recompute="selective")) == 0  # flash keeps no scores anyway
+
+
+def test_recompute_of_the_rest() -> None:
+    """Three layers keep their input alone, five drop the five bytes a score that unfused attention keeps."""
+    loose = stage(attention="unfused")
+    made = stage(attention="unfused", recompute={"kind": "full", "layers": 3, "rest": "selective"})
+    scores = 5 * TOKENS * TOKENS * HEADS
+    assert kept(loose, made) == -LAYERS * scores - 3 * (KEPT - 2 * TOKENS * HIDDEN)
 
 
 def test_offload() -> None:

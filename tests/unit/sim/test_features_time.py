@@ -376,6 +376,35 @@ def test_bubbles() -> None:
     assert made["zero-bubble-h1"]["bubble"] == pytest.approx(split, rel=0.03)
 
 
+def chunk(layers: float) -> tuple[float, float, float]:
+    """Forward, input gradient and weight gradient of so many layers: products, attention, streams, 11 + 14 + 4 kernels.
+
+    Forward the residual stream is passed 10 times and backward 14, rotary 2 and 2, the activation 3 and 5.
+    """
+    sizes = ((QKV, HIDDEN), (HIDDEN, HIDDEN), (2 * WIDE, HIDDEN), (HIDDEN, WIDE))
+    moved = [TOKENS * (a * HIDDEN + 2 * (HEADS + KV) * DIM + b * WIDE) for a, b in ((10, 3), (14, 5))]
+    forward = sum(flops(TOKENS, n, k) for n, k in sizes) / RATE + FLASH[0] + streamed(moved[0]) + 11 * KERNEL
+    inputs = sum(flops(TOKENS, k, n) for n, k in sizes) / RATE + FLASH[1] + streamed(moved[1]) + 14 * KERNEL
+    return layers * forward, layers * inputs, weight_gradients(layers)
+
+
+@pytest.mark.parametrize("schedule", ["zbv", "dualpipe-v"])
+def test_bubbles_of_a_v(schedule: str) -> None:
+    """Two ranks, four chunks of 32 layers, beside which the ends are small; eight microbatches, W < F < I < 2 F.
+
+    zbv          rank 1 begins F late and waits I - F for the first gradient to come back; at the end each of the last
+                 two gradients is late at rank 0 by I - W:                                    max(I, 2 (I - W))
+    dualpipe-v   rank 0 waits F for the first pair of rank 1, F for the last one, and for the last gradient to pass
+                 rank 1, I behind its own while a W runs:                                     2 F + I - W
+    """
+    made = parts("model.vocab=128", "model.layers=128", chips=2, pp=2, batch=8, schedule=schedule)
+    forward, inputs, weights = chunk(32)
+    assert weights < forward < inputs < 2 * forward
+    bubble = {"zbv": max(inputs, 2 * (inputs - weights)), "dualpipe-v": 2 * forward + inputs - weights}[schedule]
+    assert made["bubble"] == pytest.approx(bubble, rel=0.02)
+    assert work_of(made) == pytest.approx(8 * 2 * (forward + inputs + weights), rel=0.01)
+
+
 def test_uneven_stages() -> None:
     """Five layers and three: the first rank paces with five layers' products, eight times."""
     even, uneven = (parts("model.vocab=128", chips=2, pp=2, batch=8, placement=at) for at in ([4, 4], [5, 3]))
@@ -405,6 +434,16 @@ def test_full_recompute(recompute: Any, layers: int) -> None:
     assert change("attention", base, again) == pytest.approx(layers * FLASH[0])
     moved = 10 * HIDDEN + 2 * (HEADS + KV) * DIM + 3 * WIDE
     assert change("memory", base, again) == pytest.approx(layers * streamed(TOKENS * moved))
+
+
+def test_recompute_of_the_rest() -> None:
+    """Three layers run again as a whole, of the other five the scores."""
+    base, again = parts(), parts(recompute={"kind": "full", "layers": 3, "rest": "selective"})
+    sizes = ((QKV, HIDDEN), (HIDDEN, HIDDEN), (2 * WIDE, HIDDEN), (HIDDEN, WIDE))
+    assert change("matmul", base, again) == pytest.approx(3 * sum(flops(TOKENS, n, k) for n, k in sizes) / RATE)
+    assert change("attention", base, again) == pytest.approx(LAYERS * FLASH[0])
+    moved = 10 * HIDDEN + 2 * (HEADS + KV) * DIM + 3 * WIDE
+    assert change("memory", base, again) == pytest.approx(3 * streamed(TOKENS * moved))
 
 
 def test_selective_recompute() -> None:
@@ -478,8 +517,3 @@ def test_images() -> None:
     assert isinstance(two, Prediction)
     memory = [next(part.seconds for part in made.breakdown if part.name == "memory") for made in (one, two)]
     assert memory[1] - memory[0] == pytest.approx(24 * streamed(576 * (24 * 1024 + 5 * 4096)))
-
-
-def test_prediction_block_attends() -> None:
-    """One more layer of attention."""
-    assert change("attention", parts(), parts("model.mtp=1")) == pytest.approx(sum(FLASH))

@@ -195,6 +195,24 @@ def test_few_runs_widen_the_interval() -> None:
     assert few.high / few.low > interval(1.0, "a", "x", runs(80)).high / interval(1.0, "a", "x", runs(80)).low
 
 
+def test_runs_of_one_configuration_share_a_vote() -> None:
+    """20 configurations, one of them measured 30 times: 1.05 of 21 votes from either end, whoever is repeated.
+
+    From below the 30 runs are the first vote, and the next lies a twentieth of the way to the second configuration.
+    """
+    once = [Residual(chip="a", engine="x", residual=r / 100, group=f"g{r}") for r in range(-9, 10)]
+    often = [Residual(chip="a", engine="x", residual=0.5, group="again")] * 30
+    found = interval(1.0, "a", "x", [*once, *often])
+    assert math.log(found.low) == pytest.approx(-math.log(1.5) + 0.05 * (math.log(1.5) - math.log(1.09)))
+    assert math.log(found.high) == pytest.approx(-math.log(0.91) + 0.05 * (math.log(0.91) - math.log(0.92)))
+    assert found.basis == "49 runs on a under x"
+
+
+def test_few_configurations_measured_often_are_few() -> None:
+    table = [run for place in range(7) for run in [Residual(chip="a", engine="x", residual=0.1, group=str(place))] * 9]
+    assert interval(1.0, "a", "x", table).runs == 0
+
+
 def test_biased_runs_never_exclude_the_prediction() -> None:
     slow = [Residual(chip="a", engine="x", residual=-0.2 + 0.001 * place) for place in range(20)]
     found = interval(1.0, "a", "x", slow)
