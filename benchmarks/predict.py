@@ -34,7 +34,8 @@ from ridgeline.sim.lines import scenario_lines
 from ridgeline.sim.memory import memory_of
 from ridgeline.sim.predict import default_calibration
 from ridgeline.sim.run import runs_of
-from ridgeline.sim.step import rows_of, step_seconds
+from ridgeline.sim.slots import rows_of
+from ridgeline.sim.step import step_seconds
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "llama3-70b-64xh100.toml"
 TARGET, BATCH_TARGET = 300, 500_000  # predictions a core-second, one at a time and in batches

@@ -3,13 +3,16 @@
     python docs/retake.py            rewrite the pages
     python docs/retake.py --check    fail when a screen no longer shows what the command prints
     python docs/retake.py --bench    rewrite the measured figures too; they vary, so --check skips them
+    python docs/retake.py PAGE...    only these pages
 
 A comment before a block bounds it: `<!-- screen: lines=12 -->` keeps the first lines and ends with an ellipsis,
-`<!-- screen: measured -->` marks figures of this machine.
+`<!-- screen: measured -->` marks figures of this machine, `<!-- screen: help -->` text whose layout is the command-line
+library's: a test sees to it that no option is missing.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -19,6 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGES = (
     "README.md",
+    "docs/reference.md",
+    "docs/concepts/accuracy.md",
+    "docs/concepts/traces.md",
     "docs/how-to/from-model-card-to-launch-script.md",
     "docs/how-to/what-limits-my-step.md",
     "docs/how-to/explain-a-gap.md",
@@ -29,12 +35,9 @@ BLOCK = re.compile(r"(?:<!-- screen: (?P<how>[^>]*?) -->\n)?```console\n(?P<body
 def screen(command: str, lines: int) -> str:
     """What a command prints, both streams, without trailing spaces."""
     words = shlex.split(command)
-    program = (
-        [sys.executable, *words[1:]]
-        if words[0] == "python"
-        else [sys.executable, "-m", "ridgeline.cli.main", *words[1:]]
-    )
-    done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, check=False)
+    program = [sys.executable, *words[1:]] if words[0] == "python" else [sys.executable, "-m", "ridgeline", *words[1:]]
+    narrow = {**os.environ, "COLUMNS": "80"}  # of help texts; answers choose their own width where nobody looks
+    done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, check=False, env=narrow)
     shown = [line.rstrip() for line in (done.stdout + done.stderr).rstrip().splitlines()]
     return "\n".join(shown if lines == 0 or len(shown) <= lines else [*shown[:lines], "…"])
 
@@ -42,7 +45,7 @@ def screen(command: str, lines: int) -> str:
 def retaken(match: re.Match[str], bench: bool) -> str:
     """The block with its outputs taken again."""
     how = match["how"] or ""
-    if how == "measured" and not bench:
+    if (how == "measured" and not bench) or (how == "help" and "--check" in sys.argv):
         return match[0]
     found = re.search(r"lines=(\d+)", how)
     commands = [line[2:] for line in match["body"].splitlines() if line.startswith("$ ")]
@@ -53,7 +56,8 @@ def retaken(match: re.Match[str], bench: bool) -> str:
 
 def main() -> int:
     stale = 0
-    for name in PAGES:
+    wanted = [word for word in sys.argv[1:] if not word.startswith("-")]
+    for name in wanted or PAGES:
         page = ROOT / name
         old = page.read_text(encoding="utf-8")
         new = BLOCK.sub(lambda match: retaken(match, "--bench" in sys.argv), old)

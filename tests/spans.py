@@ -38,6 +38,14 @@ class Sketch:
         link = len(self.events) + 1
         return self.call("cudaLaunchKernel", call, 2, link).kernel(name, start, length, link, stream, **more)
 
+    def arrow(self, cat: str, id: int | str, begin: tuple[int, int, float], end: tuple[int, int, float]) -> Sketch:
+        """A flow arrow from one thread and instant to another: process, thread, microseconds."""
+        for ph, (pid, tid, at) in (("s", begin), ("f", end)):
+            self.events.append(
+                {"ph": ph, "id": id, "pid": pid, "tid": tid, "ts": 1_000_000 + at, "cat": cat, "name": cat}
+            )
+        return self
+
     def memory(self, at: float, total: int) -> Sketch:
         self.events.append(
             {

@@ -87,13 +87,18 @@ class Maker:
         self._correlation = 0
 
     def trace(self) -> dict[str, Any]:
-        """The whole file."""
+        """The whole file, filled by the recipe."""
         recipe, at = self.recipe, self.recipe.start_us
         for _ in range(recipe.unlinked):
             self.kernel(recipe.names[0], COMPUTE, at, recipe.matmul_us, self.next())
             at += recipe.matmul_us + recipe.gap_us
         for step in range(recipe.steps):
             at = self.step(step, at)
+        return self.whole()
+
+    def whole(self) -> dict[str, Any]:
+        """A file of what was collected."""
+        recipe = self.recipe
         told = {"backend": "nccl", "rank": recipe.rank, "world_size": recipe.world}
         return {
             "schemaVersion": 1,
@@ -197,6 +202,83 @@ def straggling(world: int, late_us: float, recipe: Recipe) -> list[Recipe]:
     return [*(replace(waiting, rank=rank) for rank in range(world - 1)), last]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """Equal stages, one a rank: all forwards in order, then all backwards; every boundary sends and receives.
+
+        span       (m + p - 1) (f + b) + 2 (p - 1) c          bubble of every stage   span - m (f + b)
+
+    m microbatches, p stages, f and b microseconds each, c microseconds of a transfer. Receives are posted one behind
+    the other and spin until their message is there.
+    """
+
+    stages: int = 4
+    microbatches: int = 6
+    forward_us: float = 100.0
+    backward_us: float = 200.0
+    transfer_us: float = 30.0
+    named: bool = True
+    """Sends and receives say with whom; otherwise kernels are called SendRecv and only their group is recorded."""
+    ahead_us: float = 0.0
+    """How far the clock of each rank is ahead of the one before."""
+
+    @property
+    def span_us(self) -> float:
+        work = self.forward_us + self.backward_us
+        return (self.microbatches + self.stages - 1) * work + 2 * (self.stages - 1) * self.transfer_us
+
+    def traces(self) -> list[dict[str, Any]]:
+        """One trace a rank."""
+        makers = [
+            Maker(replace(Recipe(), rank=rank, world=self.stages, start_us=1_000_000.0 + rank * self.ahead_us))
+            for rank in range(self.stages)
+        ]
+        free = [0.0] * self.stages
+        for stages, length, step in (
+            (range(self.stages), self.forward_us, 1), (range(self.stages)[::-1], self.backward_us, -1),
+        ):  # fmt: skip
+            posted = [0.0] * self.stages
+            for _ in range(self.microbatches):
+                sent = 0.0
+                for place, stage in enumerate(stages):
+                    if place:
+                        begin = max(sent, posted[stage])
+                        self._pass(makers, (stage - step, sent), (stage, posted[stage]), begin + self.transfer_us)
+                        posted[stage] = begin + self.transfer_us
+                    at = max(free[stage], posted[stage] if place else 0.0)
+                    self._kernel(makers[stage], "nvjet_gemm", COMPUTE, at, length)
+                    sent = free[stage] = at + length
+        return [maker.whole() for maker in makers]
+
+    def _pass(
+        self, makers: list[Maker], sender: tuple[int, float], receiver: tuple[int, float], until: float
+    ) -> None:  # fmt: skip
+        """A send and its receive, from each start until the one end."""
+        (source, sent), (target, posted) = sender, receiver
+        group = sorted((source, target))
+        for rank, start, name, word, other in (
+            (source, sent, "send", "Dst Rank", target), (target, posted, "recv", "Src Rank", source),
+        ):  # fmt: skip
+            record: Event = {
+                "Collective name": name, "dtype": "BFloat16", "In msg nelems": 4096, "Out msg nelems": 4096,
+                "Group size": self.stages, "Process Group Name": "pipeline",
+                "Process Group Ranks": str(list(range(self.stages))), word: other,
+            }  # fmt: skip
+            if not self.named:
+                record |= {"Collective name": "SendRecv", "Group size": 2, "Process Group Ranks": str(group)}
+                record.pop(word)
+            stream = 30 + 2 * (source < target) + (rank == target)
+            self._kernel(makers[rank], "ncclDevKernel_SendRecv", stream, start, until - start, record)
+
+    def _kernel(
+        self, maker: Maker, name: str, stream: int, start: float, length: float, record: Event | None = None
+    ) -> None:  # fmt: skip
+        """A kernel launched long before the pipeline began."""
+        correlation, begin = maker.next(), maker.recipe.start_us
+        maker.call("cudaLaunchKernel", begin - 5000 + 3 * correlation, 2.0, correlation)
+        maker.kernel(name, stream, begin + start, length, correlation, record)
+
+
 def write(trace: object, path: Path) -> Path:
     """Write a trace, compressed when the name says so."""
     text = json.dumps(trace)
@@ -213,10 +295,17 @@ EXAMPLES = {"eager": EAGER, "graphs": replace(EAGER, graph=True, gap_us=1.5)}
 """The traces of the documentation, by file name."""
 
 
+RANKS = straggling(4, 40.0, Recipe(gap_us=1.5, layers=24, graph=True, k=2048))
+"""A folder of ranks for the documentation: the last computes 40 us longer a layer."""
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     for name, recipe in EXAMPLES.items():
         print(write(make(recipe), folder / f"{name}.json.gz"))
+    for recipe in RANKS:
+        write(make(recipe), folder / "ranks" / f"rank{recipe.rank}.json.gz")
+    print(folder / "ranks")
 
 
 if __name__ == "__main__":

@@ -14,12 +14,14 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     timeline                                   Scenario -> Timeline of one predicted step
     find_plan                                  Scenario -> Search: the best plans of all, as `ridgeline plan` finds them
     validate                                   measured runs -> Validation: each beside its prediction
+    fit                                        measured runs -> Refit: parameters, and what they are worth
     export                                     Scenario -> Export: a target's files, and what it cannot express
     import_run                                 a run's configuration -> Imported: settings that `scenario` takes
     read_timeline                              trace files -> Timeline, whatever wrote them
     analyze                                    traces -> Analysis: where the time went, under a stated policy
     diff                                       two traces or scenarios -> Diff: causes that sum to the difference
     explain                                    Scenario, trace -> Explanation: what accounts for the gap
+    fit_with                                   your measured runs -> OwnFit: parameters fitted to them too
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from ridgeline.version import __version__ as __version__
 if TYPE_CHECKING:
     from ridgeline.calibrate.compare import diff
     from ridgeline.calibrate.explain import explain
+    from ridgeline.calibrate.own import fit_with
+    from ridgeline.calibrate.refit import refit as fit
     from ridgeline.calibrate.validate import validate
     from ridgeline.export.verbs import export, import_run
     from ridgeline.hardware.load import CHIPS, SYSTEMS, chip, system
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
     from ridgeline.trace.analyze import analyze
     from ridgeline.trace.read import read_timeline
 
+# where a name is found, and what it is called there where that differs
 _HOMES = {
     "CHIPS": "ridgeline.hardware.load",
     "SYSTEMS": "ridgeline.hardware.load",
@@ -67,7 +72,7 @@ _HOMES = {
     "scenario": "ridgeline.plan.scenario_file",
     "schema": "ridgeline.plan.scenario_file",
     "SCHEDULES": "ridgeline.plan.schedules",
-    "schedule": "ridgeline.plan.schedules.build",
+    "schedule": "ridgeline.plan.schedules:build",
     "show": "ridgeline.report.show",
     "timeline": "ridgeline.sim.events",
     "predict": "ridgeline.sim.predict",
@@ -75,8 +80,10 @@ _HOMES = {
     "Impossible": "ridgeline.sim.prediction",
     "Prediction": "ridgeline.sim.prediction",
     "validate": "ridgeline.calibrate.validate",
+    "fit": "ridgeline.calibrate.refit:refit",
     "diff": "ridgeline.calibrate.compare",
     "explain": "ridgeline.calibrate.explain",
+    "fit_with": "ridgeline.calibrate.own",
     "import_run": "ridgeline.export.verbs",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read",
@@ -101,6 +108,8 @@ __all__ = [
     "explain",
     "export",
     "find_plan",
+    "fit",
+    "fit_with",
     "import_run",
     "model",
     "predict",
@@ -117,14 +126,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
     if name == "export":
-        return import_module("ridgeline.export")
-    if home is None:
+        return import_module("ridgeline.export")  # a package that can be called
+    if name not in _HOMES:
         raise AttributeError(f"module 'ridgeline' has no attribute {name!r}")
-    if home.endswith(".build"):
-        return import_module(home.removesuffix(".build")).build
-    return getattr(import_module(home), name)
+    home, _, there = _HOMES[name].partition(":")
+    return getattr(import_module(home), there or name)
 
 
 def __dir__() -> list[str]:

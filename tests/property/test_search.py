@@ -239,7 +239,7 @@ def test_the_order_of_choices_decides_nothing(problem: tuple[Scenario, Space], r
 
 
 def _equal(one: Swept, other: Swept) -> None:
-    """The same answer; of plans that take equally long any may come first."""
+    """The same answer to the last digits, which may differ where plans stand elsewhere in a column."""
     assert (one.considered, one.feasible, one.complete) == (other.considered, other.feasible, other.complete)
     for mine, its in ((one.best, other.best), (one.frontier, other.frontier)):
         assert len(mine) == len(its)

@@ -5,60 +5,22 @@ from __future__ import annotations
 import gzip
 import json
 from copy import deepcopy
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from damage import ODD, SMALL, survives
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import Recipe, make
 
-from ridgeline.core.errors import InputError
-from ridgeline.report.analyze import analysis_sheet
-from ridgeline.trace import Timeline
 from ridgeline.trace.analyze import analyze
-from ridgeline.trace.read import read_timeline
 
-SMALL = json.dumps(make(Recipe(layers=2, steps=1, world=2))).encode()
 PACKED = gzip.compress(SMALL, mtime=0)
-ODD: list[Any] = [
-    None,
-    True,
-    -1,
-    0,
-    2**63,
-    2**200,
-    -(2**70),
-    1e308,
-    "",
-    "NaN",
-    "7",
-    [],
-    {},
-    [[1]],
-    {"a": {"b": []}},
-    "\ud83d",
-]
 KEYS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args", "id")
 ARGS = (
     "correlation", "bytes", "Input Dims", "Input type", "Concrete Inputs", "Collective name", "Group size", "labels",
     "In msg nelems", "name", "Total Allocated", "Device Id",
 )  # fmt: skip
-
-
-def survives(content: bytes, name: str = "t.json") -> Timeline | None:
-    """Read, and analyse what was read; None when it was refused."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / name
-        path.write_bytes(content)
-        try:
-            line = read_timeline(path)
-            json.dumps(analysis_sheet(analyze(line)), allow_nan=False)
-        except InputError:
-            return None
-    assert len(line) == 0 or float(line.duration_s.min()) >= 0
-    return line
 
 
 @given(st.integers(0, len(SMALL)))

@@ -32,6 +32,9 @@ PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("llama3-70b", {"shard": "zero3", "cp": 2, "cp_kind": "all-to-all", "tp": 4, "precision": "fp8"}),
     ("qwen3-30b-a3b", {"shard": "zero3", "ep": 8, "tp": 2, "offload": ["optimizer"], "moe_dispatch": "deepep"}),
     ("qwen3-8b", {"shard": "zero3", "offload": {"optimizer": 0.5, "activations": 1.0}, "precision": "mxfp8"}),
+    ("llama3-8b", {"shard": "zero3", "cp": 4, "cp_kind": "all-to-all"}),
+    ("mixtral-8x7b", {"shard": "zero3", "ep": 8, "cp": 2, "cp_kind": "all-to-all", "shard_degree": 8}),
+    ("mixtral-8x7b", {"shard": "zero1", "ep": 4, "tp": 2, "etp": 2, "recompute": {"kind": "full", "layers": 3}}),
     ("llama3-8b", {"shard": "zero1", "recompute": {"kind": "selective", "parts": ["alternate"]}, "precision": "fp16"}),
 )
 
@@ -61,19 +64,29 @@ def test_deepspeed_accepts(model: str, plan: dict[str, Any], monkeypatch: pytest
 
         @staticmethod
         def get_data_parallel_world_size() -> int:
-            return scenario.plan.mesh.dp
+            mesh = scenario.plan.mesh
+            return mesh.dp * mesh.cp // table.get("sequence_parallel_size", 1)
 
     monkeypatch.setattr(config.dist, "get_rank", lambda: 0)
     read = config.DeepSpeedConfig(table, mpu=Ranks())  # raises on an unknown key or a batch that does not multiply out
     stage = ("none", "zero1", "zero2", "zero3").index(scenario.plan.sharding.shard)
     assert read.zero_optimization_stage == stage
+    ranks = Ranks.get_data_parallel_world_size()
     assert read.train_micro_batch_size_per_gpu == scenario.plan.microbatch
-    assert read.gradient_accumulation_steps == scenario.microbatches
-    if scenario.plan.offload.optimizer:
+    assert read.train_micro_batch_size_per_gpu * read.gradient_accumulation_steps * ranks == 512
+    if scenario.plan.offload.optimizer and not (scenario.plan.mesh.tp > 1 and scenario.plan.mesh.ep > 1):
         assert read.zero_config.offload_optimizer.device == "cpu"
         assert read.zero_config.offload_optimizer.ratio == scenario.plan.offload.optimizer
     assert read.tensor_parallel_config.autotp_size == (scenario.plan.mesh.tp if scenario.plan.mesh.tp > 1 else 0)
     assert read.expert_parallel_config.autoep_size == scenario.plan.mesh.ep
+    mesh, shared = scenario.plan.mesh, table.get("sequence_parallel_size", 1)
+    assert table.get("data_parallel_size", mesh.dp) * shared * mesh.tp * mesh.pp == scenario.system.chips or shared == 1
+    experts = pytest.importorskip("deepspeed.module_inject.auto_ep_config")
+    offloaded = read.zero_config.offload_optimizer is not None
+    experts.validate_autoep_config(
+        read.expert_parallel_config, scenario.system.chips, 1, mesh.tp, shared,
+        zero_stage=stage, zero_offload_optimizer=offloaded,
+    )  # fmt: skip
 
 
 def test_deepspeed_refuses_what_is_not_an_option() -> None:

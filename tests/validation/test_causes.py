@@ -66,3 +66,13 @@ def test_where_the_21_milliseconds_went() -> None:
     assert causes["slower kernels"] == pytest.approx(3.85, abs=0.05)  # the same kernels, each a little slower
     assert causes["launch gaps"] == pytest.approx(-0.83, abs=0.05)
     assert len(found.layers) == 17
+
+
+def test_the_page_tells_these_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    monkeypatch.syspath_prepend(str(docs))
+    from h200 import PAGE, page  # type: ignore[import-not-found]
+
+    text = PAGE.read_text(encoding="utf-8")
+    assert "| **sum** | **-21.16** |" in text
+    assert page(text) == text

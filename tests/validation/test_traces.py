@@ -5,6 +5,7 @@ The traces are not part of the project; where they are absent these tests are sk
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import pytest
 
 from ridgeline.trace import Timeline
 from ridgeline.trace.analyze import analyze
-from ridgeline.trace.breakdown import POLICIES, breakdown
+from ridgeline.trace.breakdown import POLICIES, breakdown, counted_rows
+from ridgeline.trace.detail import Sparse
+from ridgeline.trace.phases import PHASES, by_arrows, layers, phases
 from ridgeline.trace.read import read_timeline
 
 FOLDER = Path(__file__).parents[3] / "shared" / "traces" / "kineto"
@@ -77,7 +80,7 @@ def test_efficiency_of_the_own_h200() -> None:
 def test_fusing_is_worth_what_compiling_gained() -> None:
     """Compiling this model took the step from 143.4 to 122.2 ms, by fusing; the finding promises that within 3 %."""
     first = analyze(timeline("h200_llama1b_train_eager")).findings[0]
-    assert "chains of kernels" in first.what
+    assert "kernels bound by memory that follow each other" in first.what
     assert first.predicted_gain == pytest.approx(1 - 122.2 / 143.4, abs=0.03)
 
 
@@ -86,3 +89,19 @@ def test_steps() -> None:
     assert np.unique(
         timeline("h200_llama1b_train_eager").step[timeline("h200_llama1b_train_eager").is_work]
     ).tolist() == [0, 1]
+
+
+def test_arrows_and_periods_give_the_same_layers() -> None:
+    """Two independent ways to the layer of backward work: arrows from forward ops, and the rhythm of the kernels."""
+    line = timeline("h200_llama1b_train_eager")
+    rows = np.flatnonzero(counted_rows(line))
+    phase = phases(line, rows)
+    both = layers(line, rows, phase)
+    without = replace(line, detail=replace(line.detail, forward=Sparse()))
+    by_period = layers(without, rows, phase)
+    forward = np.where(phase == PHASES.index("backward"), -1, by_period).astype(np.int32)
+    arrowed = by_arrows(line, rows, forward, phase)
+    told = (arrowed >= 0) & (phase == PHASES.index("backward"))
+    assert int(told.sum()) == 1504
+    assert np.array_equal(arrowed[told], by_period[told])
+    assert np.array_equal(both, by_period)

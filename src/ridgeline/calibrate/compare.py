@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ridgeline.core.errors import InputError
+from ridgeline.cost.parameters import Calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.sim.events import timeline
@@ -58,9 +59,9 @@ def side_of(what: Comparable, rules: Rules, settings: Sequence[str] = ()) -> Tim
     return read_timeline(path, rules=rules)
 
 
-def predicted_timeline(scenario: Scenario, rules: Rules) -> Timeline:
+def predicted_timeline(scenario: Scenario, rules: Rules, calibration: Calibration | None = None) -> Timeline:
     """One predicted step, classified; an `InputError` with the reasons when there is none."""
-    drawn = timeline(scenario)
+    drawn = timeline(scenario, calibration)
     if isinstance(drawn, Impossible):
         raise InputError(drawn.reasons)
     return classify(drawn, rules)

@@ -175,10 +175,18 @@ def workload_table(cells: Cells) -> dict[str, Any]:
     table["task"] = task
     if task == "lora":
         cells.note("lora: rank 16 on the attention's projections, as MLPerf asks; no column holds it")
-    if "own" in (cells.text("source_url_or_repo_path"), cells.text("source").partition(" ")[0]):
-        table["optimizer"] = {"name": "adamw", "states": "bf16", "master": "none"}
-        cells.note("optimizer: moments in bf16 and no master copy, as in all own measurements")
+    table |= _optimizer(cells)
     return table
+
+
+def _optimizer(cells: Cells) -> dict[str, Any]:
+    """The formats of the optimizer's moments and master copy, where columns say them."""
+    if "own" in (cells.text("source_url_or_repo_path"), cells.text("source").partition(" ")[0]):
+        cells.note("optimizer: moments in bf16 and no master copy, as in all own measurements")
+        return {"optimizer": {"name": "adamw", "states": "bf16", "master": "none"}}
+    said = {key: cells.text(f"x_optimizer_{key}") for key in ("states", "master")}
+    said = {key: value for key, value in said.items() if value}
+    return {"optimizer": {"name": "adamw"} | said} if said else {}
 
 
 def _sequences(cells: Cells) -> int:

@@ -3,63 +3,35 @@
     gap       measured - predicted, of one step; by phase and class, summing to the whole
     residual  predicted / measured - 1
 
-Who has to change, for each part of the gap:
-
-    measured faster than predicted          the model: nothing runs faster than it can
-    slower, and near the roofline           the model: it promises more than the chip gives
-    slower, and far below the roofline      the machine: these kernels can be better
-    idle, copies, waiting for other ranks   the machine: the plan does not ask for them
-    slower, and no shapes were recorded     unclear
-
-Near means 75 % of the compute roof or 80 % of the memory roof, as `trace.findings` takes it. Residuals go to a CSV that
-a fit can read: one line a phase and class. This floor holds it because residuals are what calibration lives on, and it
-may know the simulator and traces at once.
+Who has to change, for each part of the gap, says `verdict`. Residuals go to a table that validation and fits read
+(`residuals`). This floor holds it because residuals are what calibration lives on, and it may know the simulator and
+traces at once.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ridgeline.calibrate.compare import predicted_timeline
+from ridgeline.calibrate.doubts import doubts
+from ridgeline.calibrate.residuals import self_contained
+from ridgeline.calibrate.verdict import Reached, action, own_bytes, reached, verdict
 from ridgeline.core.errors import InputError
-from ridgeline.core.files import write_text
 from ridgeline.core.units import DECIMAL
+from ridgeline.cost.parameters import Calibration, read_calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario
-from ridgeline.sim.predict import predict
+from ridgeline.sim.predict import default_calibration, predict
 from ridgeline.sim.prediction import Impossible, Prediction
 from ridgeline.trace.analyze import Analysis, analyze
 from ridgeline.trace.breakdown import ALL
-from ridgeline.trace.diff import Diff, Entry, coarse, diff_timelines, entries_of
-from ridgeline.trace.findings import REACHABLE
+from ridgeline.trace.classes import Rules
+from ridgeline.trace.diff import Diff, Entry, diff_timelines, entries_of
 from ridgeline.trace.ledger import ledger
 from ridgeline.trace.timeline import Timeline
-
-MODEL, MACHINE, UNCLEAR, NOTHING = "model", "machine", "unclear", "nothing"
-SMALL = 0.005  # of the measured step: a part of the gap below is nothing to act on
-COLUMNS = (
-    "scenario", "model", "chip", "chips", "engine", "phase", "class", "predicted_s", "measured_s", "residual",
-    "share_of_gap", "efficiency", "bound", "change", "source",
-)  # fmt: skip
-"""The schema of a residual file: seconds of one step and chip, residual = predicted / measured - 1 (blank where nothing
-was measured), share of the gap with sign, efficiency against the roofline where shapes were recorded."""
-ACTIONS = {
-    "host": "graphs, compilation or fewer and larger kernels",
-    "between kernels": "fewer kernels: fuse, compile",
-    "synchronisation": "remove what makes the host wait (.item(), .cpu(), prints)",
-    "data loading": "more loader workers, prefetching",
-    "start-up": "record after warm-up",
-    "memory-bound": "fuse kernels bound by memory: torch.compile, fused norms, activations and losses",
-    "matmul": "shapes that fill tiles, another library, lower precision",
-    "attention": "another attention kernel (flash, cuDNN), larger heads",
-    "optimizer": "a fused optimizer",
-    "communication": "overlap it, or check the links",
-    "copy": "keep data on the chip; pinned memory and streams for the rest",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +61,20 @@ class GapPart:
         return self.predicted_ns / self.measured_ns - 1 if self.measured_ns > 0 else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassGap:
+    """One class over all phases: what its parts add up to. Phases may cancel where model and trace split them apart."""
+
+    class_: str
+    predicted_ns: float
+    measured_ns: float
+    parts: tuple[GapPart, ...]
+
+    @property
+    def gap_ns(self) -> float:
+        return self.measured_ns - self.predicted_ns
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Explanation:
     """Why a trace took longer or shorter than its scenario predicts. The gaps of `parts` sum to the gap."""
@@ -100,7 +86,9 @@ class Explanation:
     parts: tuple[GapPart, ...]
     """Largest first, whichever sign."""
     doubts: tuple[str, ...]
-    """What makes the comparison unequal: another chip, another number of chips."""
+    """What makes the comparison unequal: another chip, another number of chips, other software, other sizes."""
+    table: Mapping[str, Any] | None = None
+    """The scenario as its file says it, with settings; None where it was given as a value."""
 
     @property
     def predicted_ns(self) -> float:
@@ -126,6 +114,22 @@ class Explanation:
             totals[part.change] = totals.get(part.change, 0.0) + part.gap_ns
         return dict(sorted(totals.items(), key=lambda entry: -abs(entry[1])))
 
+    def by_class(self) -> tuple[ClassGap, ...]:
+        """The parts of each class together, the largest gap first; they sum to the gap too."""
+        held: dict[str, list[GapPart]] = {}
+        for part in self.parts:
+            held.setdefault(part.class_, []).append(part)
+        found = [
+            ClassGap(
+                class_=class_,
+                predicted_ns=sum(part.predicted_ns for part in parts),
+                measured_ns=sum(part.measured_ns for part in parts),
+                parts=tuple(parts),
+            )
+            for class_, parts in held.items()
+        ]
+        return tuple(sorted(found, key=lambda one: -abs(one.gap_ns)))
+
 
 def explain(
     scenario: Scenario | Path | str,
@@ -133,29 +137,40 @@ def explain(
     policy: str = ALL,
     classes: Path | None = None,
     settings: Sequence[str] = (),
+    calibration: Calibration | Path | None = None,
 ) -> Explanation:
-    """Predict a scenario, compare it with a trace of it, and say what accounts for the gap."""
+    """Predict a scenario, compare it with a trace of it, and say what accounts for the gap.
+
+    ``calibration``, or the file `ridgeline fit --with` wrote, takes the place of the shipped parameters.
+    """
     built = scenario if isinstance(scenario, Scenario) else read_scenario(scenario, settings)
-    prediction = predict(built)
+    used = read_calibration(calibration) if isinstance(calibration, Path) else calibration
+    prediction = predict(built, used)
     if isinstance(prediction, Impossible):
         raise InputError(prediction.reasons)
     if not traces:
         raise InputError("a trace is needed to compare the scenario with")
     found = analyze(*traces, policy=policy, chip=built.system.chip.id, classes=classes)
-    drawn = predicted_timeline(built, found.rules)
+    drawn = predicted_timeline(built, found.rules, used)
     compared = diff_timelines(drawn, found.timeline, found.rules, policy, (built.name or "predicted", _source(found)))
-    sides = [
-        {(entry.phase, _class(entry)): 0.0 for entry in entries_of(ledger(line, found.rules, policy), by_name=False)}
-        for line in (drawn, found.timeline)
-    ]
-    for side, line in zip(sides, (drawn, found.timeline), strict=True):
-        for entry in entries_of(ledger(line, found.rules, policy), by_name=False):
-            side[entry.phase, _class(entry)] += entry.own_ns
-    parts = _parts(sides, compared, _efficiencies(found))
+    sides = [_by_part(line, found.rules, policy) for line in (drawn, found.timeline)]
+    share = (used or default_calibration()).value("memory", built.system.chip.id, built.plan.engine)
+    moved = [side.get(("optimizer", "optimizer"), 0.0) for side in sides]
+    rates = reached(found) | ({} if built.plan.offload.optimizer else own_bytes(moved[0], moved[1], share))
     return Explanation(
-        scenario=built, prediction=prediction, analysis=found, diff=compared, parts=tuple(parts),
-        doubts=tuple(_doubts(built, found)),
+        scenario=built, prediction=prediction, analysis=found, diff=compared,
+        parts=tuple(_parts(sides, compared, rates)), doubts=tuple(doubts(built, found)),
+        table=None if isinstance(scenario, Scenario) else self_contained(Path(scenario), settings),
     )  # fmt: skip
+
+
+def _by_part(line: Timeline, rules: Rules, policy: str) -> dict[tuple[str, str], float]:
+    """Own nanoseconds of a step by phase and class."""
+    side: dict[tuple[str, str], float] = {}
+    for entry in entries_of(ledger(line, rules, policy), by_name=False):
+        key = entry.phase, _class(entry)
+        side[key] = side.get(key, 0.0) + entry.own_ns
+    return side
 
 
 def _source(found: Analysis) -> str:
@@ -169,119 +184,18 @@ def _class(entry: Entry) -> str:
     return "per-kernel" if entry.name == "between kernels" else f"idle, {entry.name}"
 
 
-def _efficiencies(found: Analysis) -> dict[str, tuple[float, str]]:
-    """By coarse class, time the roofline allows over time taken, and the bound of most of it."""
-    line = found.timeline
-    totals: dict[str, dict[str, list[float]]] = {}
-    for rate in found.rates:
-        if rate.roof_ns is None or rate.bound is None:
-            continue
-        own = totals.setdefault(coarse(line, line.classes.index(rate.class_)), {}).setdefault(rate.bound, [0.0, 0.0])
-        own[0] += min(rate.roof_ns, rate.total_ns)
-        own[1] += rate.total_ns
-    return {
-        class_: (
-            sum(roof for roof, _ in bounds.values()) / sum(total for _, total in bounds.values()),
-            max(bounds, key=lambda bound: bounds[bound][1]),
-        )
-        for class_, bounds in totals.items()
-    }
-
-
-def _parts(
-    sides: list[dict[tuple[str, str], float]], compared: Diff, rates: dict[str, tuple[float, str]]
-) -> list[GapPart]:
+def _parts(sides: list[dict[tuple[str, str], float]], compared: Diff, rates: Mapping[str, Reached]) -> list[GapPart]:
     whole = compared.delta_ns or 1.0
     found = []
     for phase, class_ in dict.fromkeys([*sides[0], *sides[1]]):
         before, after = (side.get((phase, class_), 0.0) for side in sides)
-        efficiency, bound = rates.get(class_, (None, None))
-        change, why = _verdict(class_, before, after, (efficiency, bound), compared.after.step_ns)
-        word = class_.removeprefix("idle, ")
+        rate = rates.get(class_)
+        change, why = verdict(class_, (before, after), rate, compared.after.step_ns)
         found.append(
             GapPart(
                 phase=phase, class_=class_, predicted_ns=before, measured_ns=after, share=(after - before) / whole,
-                efficiency=efficiency, bound=bound, change=change, why=why, action=_action(change, word),
+                efficiency=rate.efficiency if rate else None, bound=rate.bound if rate else None, change=change,
+                why=why, action=action(change, class_.removeprefix("idle, ")),
             )
         )  # fmt: skip
     return sorted(found, key=lambda part: -abs(part.gap_ns))
-
-
-def _verdict(
-    class_: str, before: float, after: float, rate: tuple[float | None, str | None], step: float
-) -> tuple[str, str]:
-    """Who should change, and why."""
-    gap = after - before
-    efficiency, bound = rate
-    if abs(gap) < SMALL * step:
-        return NOTHING, "less than 0.5% of the step"
-    if class_.startswith("idle") or class_ in ("copy", "per-kernel"):
-        if gap < 0:
-            return MODEL, "less of it than the model adds"
-        return MACHINE, "time in which the plan asks for nothing"
-    if class_ == "waiting":
-        return MODEL, "the model adds waiting this run did not have" if gap < 0 else "waiting the model does not know"
-    if gap < 0:
-        return MODEL, "it ran faster than the model believes it can"
-    if efficiency is None or bound is None:
-        return UNCLEAR, "no shapes were recorded, so the roofline cannot tell"
-    if efficiency >= REACHABLE[bound]:
-        return MODEL, f"it runs at {efficiency:.0%} of the {bound} roof: the model asks for more"
-    return MACHINE, f"it runs at {efficiency:.0%} of the {bound} roof; {REACHABLE[bound]:.0%} is within reach"
-
-
-def _action(change: str, word: str) -> str:
-    if change == MODEL:
-        return "fit the parameters with the residuals, or name the engine that ran"
-    if change == UNCLEAR:
-        return "record with shapes (record_shapes=True)"
-    return ACTIONS.get(word, "look at its spans with `ridgeline analyze`") if change == MACHINE else ""
-
-
-def _doubts(built: Scenario, found: Analysis) -> Iterator[str]:
-    from ridgeline.trace.chips import chip_of
-
-    about, chips = found.timeline.about, len(found.breakdown.chips)
-    ran_on = chip_of(about)
-    if ran_on is not None and ran_on.id != built.system.chip.id:
-        yield f"the trace ran on {ran_on.id}, the scenario is about {built.system.chip.id}"
-    world = about.world_size or chips
-    if world != built.system.chips:
-        yield f"the trace says {world} ranks, the scenario has {built.system.chips} chips"
-    if not found.breakdown.steps:
-        yield "the trace marks no steps: all of it counts as one"
-
-
-# -- residuals ---------------------------------------------------------------------------------------------------------
-
-
-def residual_rows(found: Explanation) -> Iterator[dict[str, str]]:
-    """One row a phase and class, in the schema of `COLUMNS`."""
-    scenario = found.scenario
-    for part in found.parts:
-        yield {
-            "scenario": scenario.name or "",
-            "model": scenario.model.id,
-            "chip": scenario.system.chip.id,
-            "chips": str(scenario.system.chips),
-            "engine": scenario.plan.engine,
-            "phase": part.phase,
-            "class": part.class_,
-            "predicted_s": f"{part.predicted_ns / DECIMAL['G']:.9f}",
-            "measured_s": f"{part.measured_ns / DECIMAL['G']:.9f}",
-            "residual": "" if part.residual is None else f"{part.residual:.6f}",
-            "share_of_gap": f"{part.share:.6f}",
-            "efficiency": "" if part.efficiency is None else f"{part.efficiency:.4f}",
-            "bound": part.bound or "",
-            "change": part.change,
-            "source": " ".join(found.analysis.timeline.about.sources),
-        }
-
-
-def write_residuals(found: Explanation, path: Path) -> None:
-    """Write the residuals of an explanation as CSV."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(residual_rows(found))
-    write_text(path, text.getvalue())

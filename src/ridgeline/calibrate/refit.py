@@ -69,11 +69,11 @@ class _Task:
         return self.table.steps(self.layout.rates(offsets)).step_s
 
 
-def _silent(what: str, done: int, total: int) -> None:
+def silent(what: str, done: int, total: int) -> None:
     """Nobody watches."""
 
 
-def refit(rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress: Progress = _silent) -> Refit:
+def refit(rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress: Progress = silent) -> Refit:
     """Fit the rows (the bundled ones), hold them against fits that never saw them, and sum up.
 
     quick = fewer rounds, and neither sources nor parameter groups are left out.
@@ -189,10 +189,14 @@ def _residual_rows(table: Table, held: Array) -> list[Sheet]:
 
 def write_parameters(found: Refit) -> None:
     """Replace the shipped calibration, folds and residuals."""
-    full = found.parameters.full
-    write_text(SHIPPED, _text({"source": full.source, "offsets": dict(sorted(full.offsets.items()))}))
+    write_text(SHIPPED, parameters_text(found.parameters.full))
     write_text(SHIPPED_FOLDS, _text(found.parameters.folds.to_table()))
     write_text(SHIPPED_RESIDUALS, '{"rows": [\n' + ",\n".join(map(json.dumps, found.residuals)) + "\n]}\n")
+
+
+def parameters_text(calibration: Calibration) -> str:
+    """A calibration as its file holds it."""
+    return _text({"source": calibration.source, "offsets": dict(sorted(calibration.offsets.items()))})
 
 
 def _text(table: Sheet) -> str:

@@ -2,7 +2,8 @@
 
 read_rows()                      everything that ships with Ridgeline
 read_rows(path)                  a table of your own in the same schema
-read_table(path)                 the same for every kind of table, beside its kind
+read_table(path)                 the same for every kind of table, beside its kind; residuals of `ridgeline explain`
+                                 are training runs, one for each run they were taken from
 where(rows, ["x_chip=h100-sxm"]) the rows whose column holds one of the values
 headline(rows)                   the rows every published figure of Ridgeline is about
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from ridgeline.calibrate import residuals
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.files import read_text
 
@@ -93,6 +95,10 @@ def read_table(path: Path | str, kinds: tuple[Kind, ...] = tuple(NEEDED)) -> tup
     path = Path(path)
     columns, lines = _read_csv(path)
     kind = kind_of(columns)
+    if kind is None and "training" in kinds and set(columns).issuperset(residuals.NEEDED):
+        parts = [dict(zip(columns, cells, strict=True)) for _, cells in lines]
+        runs = residuals.runs_of(parts, str(path))
+        return "training", tuple(Row(id=run["id"], table=path.name, cells=run) for run in runs)
     if kind is None or kind not in kinds:
         missing = [column for column in NEEDED[kinds[0]] if column not in columns]
         given = f"a table of {kind}" if kind else f"a table without {', '.join(missing)}"
@@ -145,18 +151,23 @@ def where(rows: Iterable[Row], filters: Iterable[str]) -> tuple[Row, ...]:
     >>> len(where(rows, ["source=h200", "recompute=none,full"]))
     7
     """
-    kept = tuple(rows)
-    columns = {column for row in kept for column in row.cells}
+    kept = given = tuple(rows)
+    columns = {column for row in given for column in row.cells}
     for text in filters:
         column, equals, values = text.partition("=")
         column = column.strip()
         if not equals or not column:
             raise InputError(Problem(path="--where", given=repr(text), expected="column=value[,value]"))
-        if kept and column not in columns:
+        if given and column not in columns:
             close = near(column, sorted(columns))
             expected = f"one of {', '.join(close)}" if close else f"one of the {len(columns)} columns"
             raise InputError(Problem(path="--where", given=repr(column), expected=expected))
         wanted = {value.strip() for value in values.split(",")}
+        known = {row[column] for row in given} | ({row.source for row in given} if column == "source" else set())
+        for value in sorted(wanted - known - {""}):
+            close = near(value, sorted(known))
+            expected = f"one of {', '.join(close)}" if close else f"one of the {len(known)} values of {column}"
+            raise InputError(Problem(path=f"--where {column}", given=repr(value), expected=expected))
         kept = tuple(row for row in kept if row[column] in wanted or (column == "source" and row.source in wanted))
     return kept
 

@@ -20,7 +20,8 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.batch import Batch, batch_of
 from ridgeline.sim.lines import Lines, scenario_lines
 from ridgeline.sim.run import Runs, runs_of
-from ridgeline.sim.step import Steps, padded_of, rows_of, step_seconds
+from ridgeline.sim.slots import padded_of, rows_of
+from ridgeline.sim.step import Steps, step_seconds
 
 Array = NDArray[np.float64]
 

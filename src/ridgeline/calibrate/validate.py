@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from ridgeline.calibrate.cells import Skipped
 from ridgeline.calibrate.collectives import Measured, around, measured_of, predicted_s, size_class
 from ridgeline.calibrate.folds import Folds, bundled, is_bundled, shipped_folds
+from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
 from ridgeline.calibrate.rows import COLLECTIVES, TRUTH, Kind, Row, read_rows, read_table
 from ridgeline.calibrate.rows import where as pick
 from ridgeline.calibrate.table import Table, table_of
@@ -42,6 +43,7 @@ class Case:
     low, high        where nine of ten measurements are expected
     cross_validated  a bundled row, predicted with parameters whose fit never saw its group
     parts            what the prediction consists of
+    peak             memory, where the row states it
     """
 
     row: Row
@@ -54,6 +56,7 @@ class Case:
     cross_validated: bool
     parts: Mapping[str, float]
     assumptions: tuple[str, ...] = ()
+    peak: Peak | None = None
 
     @property
     def residual(self) -> float:
@@ -90,6 +93,11 @@ class Validation:
     def errors(self) -> Errors:
         """All cases together."""
         return errors_of(self.cases)
+
+    @property
+    def memory(self) -> PeakErrors | None:
+        """The peaks of all cases that state one."""
+        return peak_errors([case.peak for case in self.cases if case.peak])
 
     @property
     def groupings(self) -> Mapping[str, Callable[[Case], str]]:
@@ -236,6 +244,7 @@ def validation_of(table: Table, parameters: Parameters) -> Validation:
                 cross_validated=own[index],
                 parts=MappingProxyType({name: float(column[index]) for name, column in parts.items()}),
                 assumptions=table.scenarios[index].assumptions,
+                peak=peak_of(row, table.scenarios[index]),
             )
         )
     return Validation(kind="training", cases=tuple(cases), skipped=tuple(skipped))

@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-import json as codec
 import os
-import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables for people.")]
+from ridgeline.cli.terminal import Json, console, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -24,7 +24,10 @@ def register(app: typer.Typer) -> None:
 
 def validate(
     table: Annotated[
-        Path | None, typer.Argument(metavar="[FILE.csv]", help="Measured runs; the bundled ones when left out.")
+        Path | None,
+        typer.Argument(
+            metavar="FILE", help="A CSV of measured runs, or `collectives`; the bundled runs when left out."
+        ),
     ] = None,
     where: Annotated[
         list[str] | None,
@@ -35,20 +38,20 @@ def validate(
 ) -> None:
     """Hold predictions against measured runs: how far off, on what, and why."""
     from ridgeline.calibrate.validate import validate as library
+    from ridgeline.core.files import refuse_unwritable, write_text
     from ridgeline.report.validate import draw_validation, validation_sheet
 
+    if html is not None:
+        refuse_unwritable(html)
     found = library(table, where or ())
     if html is not None:
-        from ridgeline.core.files import write_text
         from ridgeline.report.validate_html import page
 
         write_text(html, page(found, table.name if table else "the bundled rows"))
     if json:
-        typer.echo(codec.dumps(validation_sheet(found), indent=2, ensure_ascii=False, allow_nan=False))
+        print_json(validation_sheet(found))
         return
-    from rich.console import Console
-
-    draw_validation(found, Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160))
+    draw_validation(found, console())
 
 
 def fit(
@@ -57,43 +60,89 @@ def fit(
     check: Annotated[
         bool, typer.Option("--check", help="Fit nothing: fail if the tables in the documentation are out of date.")
     ] = False,
+    own: Annotated[
+        Path | None,
+        typer.Option(
+            "--with", metavar="FILE.csv", help="Fit your runs, or residuals of `explain`, beside the bundled."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="With --with: the calibration to write.")
+    ] = None,
 ) -> None:
-    """Derive the shipped parameters again from the bundled runs, cross-validated, and write every table of them."""
+    """Derive the parameters again from the bundled runs, or from yours beside them; cross-validated, written down."""
     # one thread a process: small factorisations are ten times slower when threads wait for each other
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     from ridgeline.report import accuracy
 
+    if own is not None:
+        _fit_own(own, quick, output, json)
+        return
+    if output is not None:
+        from ridgeline.core.errors import InputError, Problem
+
+        raise InputError(Problem(path="-o", given="no --with", expected="--with FILE.csv, whose calibration it gets"))
     if check:
-        stale = accuracy.check()
-        for line in stale[:20]:
-            typer.echo(f"ridgeline: {line}", err=True)
-        if stale:
-            typer.echo("ridgeline: run `ridgeline fit` and commit what it writes", err=True)
-            raise typer.Exit(1)
-        typer.echo("accuracy tables are as the shipped parameters give them")
+        _check(accuracy.check())
         return
     root = None if quick else accuracy.checkout()
     sheet = _refit(quick, root)
     if json:
-        typer.echo(codec.dumps(sheet, indent=2, ensure_ascii=False, allow_nan=False))
+        print_json(sheet)
     else:
         typer.echo(accuracy.sets_table(sheet))
 
 
-def _refit(quick: bool, root: Path | None) -> dict[str, object]:
-    """Fit with a progress bar on standard error; write where there is a checkout to write to."""
-    from rich.console import Console
-    from rich.progress import Progress
+def _check(stale: Sequence[str]) -> None:
+    """Say which tables are out of date, with exit code 1, or that none is."""
+    for line in stale[:20]:
+        typer.echo(f"ridgeline: {line}", err=True)
+    if stale:
+        typer.echo("ridgeline: run `ridgeline fit` and commit what it writes", err=True)
+        raise typer.Exit(1)
+    typer.echo("accuracy tables are as the shipped parameters give them")
+
+
+def _fit_own(table: Path, quick: bool, output: Path | None, json: bool) -> None:
+    """Fit the user's rows beside the bundled ones; tell what that is worth, and write the calibration if asked."""
+    _need_scipy()
+    from ridgeline.calibrate.own import fit_with, write_calibration
+    from ridgeline.core.files import refuse_unwritable
+    from ridgeline.report.own import own_sheet, own_text
+
+    if output is not None:
+        refuse_unwritable(output)
+    with _progress() as tell:
+        found = fit_with(table, quick=quick, progress=tell)
+    if output is not None:
+        write_calibration(found, output)
+    if json:
+        print_json(own_sheet(found))
+        return
+    typer.echo(own_text(found))
+    if output is not None:
+        typer.echo(f"{output}: {len(found.calibration.offsets)} offsets; use it with `--calibration {output}`")
+
+
+def _need_scipy() -> None:
+    """Refuse with advice where fits cannot run."""
+    from importlib import import_module
 
     from ridgeline.core.errors import InputError, Problem
-    from ridgeline.report.accuracy import write_tables
 
     try:
-        from ridgeline.calibrate.refit import refit, write_parameters
+        import_module("scipy.optimize")
     except ModuleNotFoundError as missing:
         lack = Problem(path="fit", given=f"no module {missing.name}", expected="scipy", todo="`pip install scipy`")
         raise InputError(lack) from None
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar on standard error."""
+    from rich.console import Console
+    from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         shown = bar.add_task("fitting", total=None)
@@ -101,6 +150,16 @@ def _refit(quick: bool, root: Path | None) -> dict[str, object]:
         def tell(what: str, done: int, total: int) -> None:
             bar.update(shown, description=f"fitting {what}", completed=done, total=total)
 
+        yield tell
+
+
+def _refit(quick: bool, root: Path | None) -> dict[str, object]:
+    """Fit with a progress bar on standard error; write where there is a checkout to write to."""
+    _need_scipy()
+    from ridgeline.calibrate.refit import refit, write_parameters
+    from ridgeline.report.accuracy import write_tables
+
+    with _progress() as tell:
         found = refit(quick=quick, progress=tell)
     if root is not None:
         write_parameters(found)

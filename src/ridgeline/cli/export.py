@@ -5,21 +5,20 @@
 
 from __future__ import annotations
 
-import json as codec
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline.cli.terminal import Json, ScenarioFile, Settings, print_json
+
 if TYPE_CHECKING:
     from ridgeline.export.target import Export, Imported
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
-]
+# as in `ridgeline.export.registry`, which is not imported for a line of help
+TARGETS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "mindspeed", "maxtext", "verl")
 MOST = 8  # decisions named for one reason
 Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
 
@@ -31,9 +30,11 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file in TOML, JSON or YAML.")],
-    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="Software to write for, e.g. megatron.")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder to write into.")] = None,
+    scenario: ScenarioFile,
+    to: Annotated[str, typer.Option("--to", metavar="TARGET", help=f"Software to write for: {', '.join(TARGETS)}.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder to write into; printed if left out.")
+    ] = None,
     settings: Settings = None,
     force: Force = False,
     json: Json = False,
@@ -46,7 +47,7 @@ def export(
     if output is not None:
         _write(output, found, force)
     if json:
-        _print(_export_sheet(found))
+        print_json(_export_sheet(found))
         return
     for name, text in found.files.items():
         typer.echo(f"wrote {output / name}" if output is not None else f"==> {name} <==\n{text}")
@@ -96,7 +97,7 @@ def import_run(
         _refuse_existing([output], force)
         write_text(output, text)
     if json:
-        _print(_import_sheet(found))
+        print_json(_import_sheet(found))
         return
     typer.echo(f"wrote {output}" if output is not None else text, nl=output is not None)
     for note in found.assumptions:
@@ -146,7 +147,7 @@ def _write(folder: Path, found: Export, force: bool) -> None:
 def _refuse_existing(paths: list[Path], force: bool) -> None:
     from ridgeline.core.errors import InputError, Problem
 
-    there = [path for path in paths if path.exists()]
+    there = [path for path in paths if os.path.exists(path)]
     if there and not force:
         expected = "files that do not exist yet"
         todo = "choose another place, or add --force"
@@ -193,7 +194,3 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "items"):
         return {str(key): _plain(part) for key, part in value.items()}
     return value
-
-
-def _print(value: Any) -> None:
-    typer.echo(codec.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))

@@ -9,31 +9,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ridgeline.cli import calibrate, export, plan, predict, trace
+from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, print_json
+from ridgeline.cli.verbs import describe
 from ridgeline.version import __version__
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 app = typer.Typer(
     name="ridgeline",
     help="Where model meets machine: describe, predict and plan the training and serving of foundation models.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables for people.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
-]
 
 
 def _version(asked: bool) -> None:
@@ -51,12 +43,20 @@ def root(
     """Where model meets machine: describe, predict and plan the training and serving of foundation models."""
 
 
+def _completed(begun: str) -> list[str]:
+    """Names that `show` takes and that begin so, for the shell's completion."""
+    from ridgeline.report.show import known_names
+
+    return [name for name in known_names() if name.startswith(begun)]
+
+
 @app.command()
 def show(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="WHAT...",
+            metavar="WHAT",
+            autocompletion=_completed,
             help="chips, systems, models, engines, schedules, dtypes; or ids, system names (64xh100-sxm), files.",
         ),
     ],
@@ -66,9 +66,14 @@ def show(
     dtype: Annotated[str, typer.Option(help="Models: format of weights and cache.")] = "bf16",
     stages: Annotated[int, typer.Option(help="Schedules: pipeline stages.")] = 4,
     microbatches: Annotated[int, typer.Option(help="Schedules: microbatches.")] = 8,
-    chunks: Annotated[int | None, typer.Option(help="Schedules: chunks per stage.")] = None,
+    chunks: Annotated[int | None, typer.Option(help="Schedules: chunks per stage; its own number if left out.")] = None,
     sources: Annotated[bool, typer.Option("--sources", help="Chips: sources and dissent of each number.")] = False,
-    settings: Settings = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help='Set one key, e.g. chip.hbm.bandwidth="8 TB/s"; may be repeated.'
+        ),
+    ] = None,
 ) -> None:
     """Show what the catalogs know: chips and models side by side, systems, engines, schedules, files."""
     from ridgeline.report import show as library
@@ -77,23 +82,23 @@ def show(
     detail = Detail(seq=seq, batch=batch, stages=stages, microbatches=microbatches, chunks=chunks, dtype=dtype)
     sheets = library.show(*names, detail=detail, settings=tuple(settings or ()))
     if json:
-        _print_json(sheets)
+        print_json(sheets)
         return
     from ridgeline.report.draw import draw
     from ridgeline.report.draw import sources as draw_sources
 
-    console = _console()
-    draw(sheets, console)
+    screen = console()
+    draw(sheets, screen)
     chips = [sheet for sheet in sheets if sheet["kind"] == "chip"]
     if sources and chips:
         from ridgeline.hardware.load import sources as known
 
-        console.print(draw_sources(chips, known()))
+        screen.print(draw_sources(chips, known()))
 
 
 @app.command()
 def check(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file in TOML, JSON or YAML.")],
+    scenario: ScenarioFile,
     settings: Settings = None,
     json: Json = False,
 ) -> None:
@@ -107,34 +112,34 @@ def check(
     except InputError as wrong:
         if not json:
             raise
-        _print_json({"possible": False, "problems": plain(wrong.problems) or [{"given": str(wrong)}]})
+        print_json({"possible": False, "problems": plain(wrong.problems) or [{"given": str(wrong)}]})
         raise typer.Exit(2) from None
     sheet = scenario_sheet(built)
     if json:
-        _print_json({"possible": True, "problems": [], "scenario": sheet})
+        print_json({"possible": True, "problems": [], "scenario": sheet})
         return
     from ridgeline.report.draw import draw
 
-    draw([sheet], _console())
+    draw([sheet], console())
 
 
 @app.command()
 def schema(
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write to this file instead of printing.")
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to this file instead of printing.")
     ] = None,
+    json: Annotated[bool, typer.Option("--json", help="The schema is JSON with or without this.")] = False,  # noqa: ARG001
 ) -> None:
     """Print the JSON schema of scenario files, for editors that complete and check them."""
-    import json
+    import json as codec
 
     from ridgeline.core.files import write_text
     from ridgeline.plan.scenario_file import schema as library
 
-    text = json.dumps(library(), indent=2)
     if output is None:
-        typer.echo(text)
+        print_json(library())
     else:
-        write_text(output, text + "\n")
+        write_text(output, codec.dumps(library(), indent=2) + "\n")
 
 
 predict.register(app)
@@ -142,18 +147,7 @@ plan.register(app)
 calibrate.register(app)
 export.register(app)
 trace.register(app)
-
-
-def _print_json(value: Any) -> None:
-    import json
-
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160)
+describe(app)
 
 
 def main() -> None:
@@ -161,7 +155,7 @@ def main() -> None:
     from ridgeline.core.errors import InputError, MissingNumber
 
     try:
-        app(standalone_mode=True)
+        app(prog_name="ridgeline")
     except (InputError, MissingNumber) as wrong:
         _complain(wrong)
         raise SystemExit(2) from None

@@ -5,19 +5,13 @@
 
 from __future__ import annotations
 
-import json as codec
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a page for people.")]
-File = Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file in TOML, JSON or YAML.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
-]
+from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -27,15 +21,19 @@ def register(app: typer.Typer) -> None:
 
 
 def predict(
-    scenario: File,
+    scenario: ScenarioFile,
     settings: Settings = None,
     json: Json = False,
     full_attention: Annotated[
         bool, typer.Option("--full-attention", help="Count causal attention over all pairs in MFU, not at half.")
     ] = False,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Parameters that `ridgeline fit --with` wrote.")
+    ] = None,
 ) -> None:
     """Predict one training step: how long, where the time goes, what limits it, whether it fits, how sure that is."""
     from ridgeline.core.errors import InputError
+    from ridgeline.cost.parameters import read_calibration
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet, refusal
     from ridgeline.sim.predict import predict as library
@@ -45,26 +43,25 @@ def predict(
         built = read_scenario(scenario, settings or ())
     except InputError as wrong:
         if json and wrong.problems:
-            _print(refusal(wrong.problems))
+            print_json(refusal(wrong.problems))
             raise typer.Exit(2) from None
         raise
-    found = library(built, causal=not full_attention)
+    used = None if calibration is None else read_calibration(calibration)
+    found = library(built, used, causal=not full_attention)
     if isinstance(found, Impossible):
         if json:
-            _print(impossible_sheet(found))
+            print_json(impossible_sheet(found))
             raise typer.Exit(2)
         _refuse(found)
     sheet = prediction_sheet(found)
     if json:
-        _print(sheet)
+        print_json(sheet)
         return
-    from rich.console import Console
-
-    draw_prediction(sheet, Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160))
+    draw_prediction(sheet, console())
 
 
 def timeline(
-    scenario: File,
+    scenario: ScenarioFile,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Trace file to write.")] = None,
     settings: Settings = None,
     json: Json = False,
@@ -79,6 +76,7 @@ def timeline(
 ) -> None:
     """Write the predicted step as a trace that Perfetto and chrome://tracing open, a process per pipeline stage."""
     from ridgeline.core.errors import InputError, Problem
+    from ridgeline.core.files import refuse_unwritable
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.report.perfetto import page_files
     from ridgeline.sim.events import timeline as library
@@ -88,8 +86,10 @@ def timeline(
 
     if output is None and (html is None or show):
         raise InputError(Problem(path="-o", given="no file", expected="a trace file to write, or --html FILE"))
+    for path in filter(None, (output, html)):
+        refuse_unwritable(path)  # before the work
     if show:
-        page_files()  # refuse before the work
+        page_files()
     found = library(read_scenario(scenario, settings or ()))
     if isinstance(found, Impossible):
         _refuse(found)
@@ -99,7 +99,7 @@ def timeline(
         write_chrome(found, output)
     if json:
         facts = {"file": str(output or html), "spans": len(found), "stages": len(found.processes)}
-        _print(facts | {"seconds": found.span_s, "layers_together": drawn_together(found)})
+        print_json(facts | {"seconds": found.span_s, "layers_together": drawn_together(found)})
     elif output is not None:
         typer.echo(_told(found, output, shown=show))
     if show and output is not None:
@@ -158,7 +158,3 @@ def _refuse(found: Any) -> NoReturn:
     from ridgeline.core.errors import InputError
 
     raise InputError(list(found.reasons))
-
-
-def _print(value: Any) -> None:
-    typer.echo(codec.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))

@@ -28,42 +28,56 @@ def register(app: typer.Typer) -> None:
     app.command()(explain)
 
 
+Traces = Annotated[
+    list[Path], typer.Argument(metavar="TRACE...", help="Trace files, or a folder with one file per rank.")
+]
+Policy = Annotated[
+    str, typer.Option(help="all: every kernel and copy; linked: only those whose launch is in the trace.")
+]
+ChipId = Annotated[
+    str | None, typer.Option(metavar="ID", help="Chip of the roofline; found by the trace's device name if left out.")
+]
+Classes = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="TOML with further classes of kernels, tried before the own ones."),
+]
+Counters = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="CSV of Nsight Compute: what each kernel measured.")
+]
+Unit = Annotated[
+    str | None,
+    typer.Option(metavar="s|ms|us|ns", help="Unit of the times, where a trace does not keep to its own."),
+]
+Html = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write an interactive report as well: one file, works offline.")
+]
+HtmlSpans = Annotated[
+    int, typer.Option(metavar="N", help="Spans that report keeps one by one; the shortest beyond are merged.")
+]
+WhatIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if",
+        metavar="QUESTION",
+        help='Replay with a change: "matmul x2", "overlap nccl", "no launch gaps", "fuse norm"; may be repeated.',
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
+]
+
+
 def analyze(
-    traces: Annotated[
-        list[Path], typer.Argument(metavar="TRACE...", help="Trace files, or a folder with one file per rank.")
-    ],
-    policy: Annotated[
-        str, typer.Option(help="all: every kernel and copy; linked: only those whose launch is in the trace.")
-    ] = "all",
-    chip: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Chip of the roofline; found by the trace's device name if left out."),
-    ] = None,
-    classes: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="TOML with further classes of kernels, tried before the own ones."),
-    ] = None,
-    counters: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CSV of Nsight Compute: what each kernel measured.")
-    ] = None,
-    unit: Annotated[
-        str | None,
-        typer.Option(metavar="s|ms|us|ns", help="Unit of the times, where a trace does not keep to its own."),
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write an interactive report as well: one file, works offline.")
-    ] = None,
-    html_spans: Annotated[
-        int, typer.Option(metavar="N", help="Spans that report keeps one by one; the shortest beyond are merged.")
-    ] = 400_000,
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--what-if",
-            metavar="QUESTION",
-            help='Replay with a change: "matmul x2", "overlap nccl", "no launch gaps", "fuse norm"; may be repeated.',
-        ),
-    ] = None,
+    traces: Traces,
+    policy: Policy = "all",
+    chip: ChipId = None,
+    classes: Classes = None,
+    counters: Counters = None,
+    unit: Unit = None,
+    html: Html = None,
+    html_spans: HtmlSpans = 400_000,
+    what_if: WhatIf = None,
     json: Json = False,
 ) -> None:
     """Read traces: where the time went, why chips idled, how near ops are to the roofline, and what to change first."""
@@ -103,19 +117,6 @@ def _only_counters(traces: list[Path]) -> bool:
     return len(traces) == 1 and traces[0].is_file() and recognises(Source(traces[0]).head())
 
 
-Policy = Annotated[
-    str, typer.Option(help="all: every kernel and copy; linked: only those whose launch is in the trace.")
-]
-Classes = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="TOML with further classes of kernels, tried before the own ones."),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
-]
-
-
 def diff(
     before: Annotated[Path, typer.Argument(metavar="A", help="A trace, a folder of ranks, or a scenario file.")],
     after: Annotated[Path, typer.Argument(metavar="B", help="The same; its step is compared with A's.")],
@@ -139,18 +140,29 @@ def explain(
     scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file in TOML, JSON or YAML.")],
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="A trace of it, or a folder of ranks.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the residuals to this CSV file.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            "--residuals",
+            metavar="FILE.csv",
+            help="Write the residuals, which `ridgeline validate` and `ridgeline fit --with` read.",
+        ),
     ] = None,
     policy: Policy = "all",
+    classes: Classes = None,
     settings: Settings = None,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Parameters that `ridgeline fit --with` wrote.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Predict a scenario and compare it with a trace: what accounts for the gap, and should model or machine change."""
     from ridgeline.calibrate.explain import explain as library
-    from ridgeline.calibrate.explain import write_residuals
+    from ridgeline.calibrate.residuals import write_residuals
     from ridgeline.report.explain import draw_explanation, explanation_sheet
 
-    found = library(scenario, *traces, policy=policy, settings=settings or ())
+    found = library(scenario, *traces, policy=policy, classes=classes, settings=settings or (), calibration=calibration)
     if output is not None:
         write_residuals(found, output)
     sheet = explanation_sheet(found)
@@ -159,7 +171,7 @@ def explain(
         return
     draw_explanation(sheet, _console())
     if output is not None:
-        typer.echo(f"{output}: {len(found.parts)} residuals")
+        typer.echo(f"{output}: {len(found.parts)} residuals; fit them with `ridgeline fit --with {output}`")
 
 
 def _console() -> Console:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ SUFFIXES = (".toml", ".json", ".yaml", ".yml")
 
 _HEADER = re.compile(r"^\s*\[{1,2}\s*([^\]]+?)\s*\]{1,2}")
 _KEY = re.compile(r"^\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
+# what PyYAML calls the tokens that begin and end a level
+_YAML_OPENS = frozenset({"[", "{", "<block sequence start>", "<block mapping start>"})
+_YAML_CLOSES = frozenset({"]", "}", "<block end>"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,36 @@ def read_table(path: Path) -> Table:
     return parse_table(path, read_text(path))
 
 
+Merge = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+
+
+def read_layers(path: Path, merge: Merge) -> Table:
+    """The file laid over the file that its `base` names, and that over the next; `base` is an id in the end, or none.
+
+    merge   lays the second table over the first. Lines are those of the named file.
+    """
+    table = read_table(path)
+    data, seen = table.data, [Path(os.path.realpath(path))]
+    while isinstance(data.get("base"), str) and data["base"].endswith(SUFFIXES):
+        below = beside(seen[-1], data["base"], "base")
+        if below in seen:
+            expected = "files whose bases lead to an end"
+            raise InputError(table.locate(Problem(path="base", given=repr(data["base"]), expected=expected)))
+        seen.append(below)
+        data = merge(read_table(below).data, {key: value for key, value in data.items() if key != "base"})
+    return replace(table, data=data)
+
+
+def beside(path: Path, ref: str, key: str) -> Path:
+    """The file that `ref` names where it stands in the file at `path`: in the same folder or below, never outside."""
+    folder = os.path.realpath(path.parent)
+    target = Path(os.path.realpath(os.path.join(folder, ref)))
+    if not target.is_relative_to(folder):
+        expected = "a path inside the file's own folder"
+        raise InputError(Problem(path=key, given=repr(ref), expected=expected, todo="copy it there", where=path.name))
+    return target
+
+
 def parse_table(path: Path, text: str) -> Table:
     """The table in a text that was already read; `path` says its format and names it in messages."""
     _known_suffix(path)
@@ -72,14 +105,14 @@ def _known_suffix(path: Path) -> None:
 
 def read_text(path: Path, limit: int = BIGGEST_FILE) -> str:
     """The file as text, unless it is absent, a folder, too large or not UTF-8."""
-    if not path.exists():
-        raise _refuse(path, "no such file", "a readable file", "check the path")
-    if not path.is_file():
-        raise _refuse(path, "not a plain file", "a readable file", "name the file itself")
     try:
+        if not path.exists():
+            raise _refuse(path, "no such file", "a readable file", "check the path")
+        if not path.is_file():
+            raise _refuse(path, "not a plain file", "a readable file", "name the file itself")
         if path.stat().st_size > limit:
             raise _refuse(path, f"{path.stat().st_size} bytes", f"at most {limit} bytes", "is this the right file?")
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as wrong:
         raise _refuse(path, f"byte {wrong.start} is not UTF-8", "UTF-8 text", "re-save it as UTF-8") from None
     except OSError as wrong:
@@ -87,23 +120,43 @@ def read_text(path: Path, limit: int = BIGGEST_FILE) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file in one step, so that an interrupted write leaves the old content."""
-    import tempfile
-
-    path = path.resolve()
+    """Replace the file in one step, so that an interrupted write leaves the old content; a pipe is written to."""
+    refuse_unwritable(path)
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            _replace_text(Path(os.path.realpath(path)), text)
     except OSError as wrong:
-        raise _refuse(
-            path, wrong.strerror or "not writable", "a folder that can be written", "choose another"
-        ) from None
+        raise _unwritable(path, wrong.strerror or str(wrong)) from None
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Say at once, before long work, that a file cannot be written there."""
+    if os.path.isdir(path):
+        raise _refuse(path, "a folder", "a file to write", "name the file itself")
+    if not os.path.isdir(path.parent):
+        raise _unwritable(path, f"{path.parent}, which is no folder")
+    if not os.access(path.parent, os.W_OK) and not os.access(path, os.W_OK):
+        raise _unwritable(path, "no permission")
+
+
+def _unwritable(path: Path, given: str) -> InputError:
+    return _refuse(path, given, "a place that can be written", "choose another")
+
+
+def _replace_text(path: Path, text: str) -> None:
+    """Write beside the file, then put the new one in its place with the old one's permissions."""
+    temporary = path.with_name(f".{path.name[:200]}.{os.urandom(8).hex()}")
+    mode = path.stat().st_mode & 0o777 if path.exists() else None
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        with open(temporary, "x", encoding="utf-8") as stream:
             stream.write(text)
-        os.chmod(temporary, 0o644)
+        if mode is not None:
+            temporary.chmod(mode)
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -120,6 +173,8 @@ def _toml(path: Path, text: str) -> tuple[Any, dict[str, int]]:
     except tomllib.TOMLDecodeError as wrong:
         line = re.search(r"line (\d+)", str(wrong))
         raise _refuse(path, str(wrong), "TOML", "fix the syntax there", int(line.group(1)) if line else 0) from None
+    except ValueError as wrong:
+        raise _refuse(path, str(wrong).split(";")[0], "plain TOML numbers and dates", "fix it") from None
     except RecursionError:
         raise _refuse(path, "too deeply nested", f"at most {DEEPEST} levels", "flatten it") from None
 
@@ -142,10 +197,14 @@ def _yaml(path: Path, text: str) -> tuple[Any, dict[str, int]]:
 
     lines: dict[str, int] = {}
     try:
+        depth = 0
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            line = token.start_mark.line + 1
             if isinstance(token, (yaml.AliasToken, yaml.AnchorToken, yaml.TagToken)):
-                line = token.start_mark.line + 1
                 raise _refuse(path, "an alias, anchor or tag", "plain YAML", "write the value out", line)
+            depth += (token.id in _YAML_OPENS) - (token.id in _YAML_CLOSES)
+            if depth > DEEPEST + 1:  # before the scanner's time grows with the square of it
+                raise _refuse(path, "too deeply nested", f"at most {DEEPEST} levels", "flatten it", line)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is not None:
             _yaml_lines(node, "", lines, 0)
@@ -154,6 +213,8 @@ def _yaml(path: Path, text: str) -> tuple[Any, dict[str, int]]:
         mark = getattr(wrong, "problem_mark", None)
         problem = getattr(wrong, "problem", None) or str(wrong)
         raise _refuse(path, problem, "YAML", "fix the syntax there", mark.line + 1 if mark else 0) from None
+    except ValueError as wrong:
+        raise _refuse(path, str(wrong).split(";")[0], "plain YAML numbers and dates", "quote it or fix it") from None
     except RecursionError:
         raise _refuse(path, "too deeply nested", f"at most {DEEPEST} levels", "flatten it") from None
 

@@ -302,7 +302,7 @@ class _Decoder:
             decoded = attempt.any(option, value, path, marks)
             if not attempt.problems:
                 return decoded
-        return self.bad(path, value, " or ".join(_words(option) for option in options))
+        return self.bad(path, value, " or ".join(dict.fromkeys(_words(option) for option in options)))
 
     def quoted(self, value: object, path: str, marks: tuple[object, ...]) -> Any:
         unit = next((mark.name for mark in marks if isinstance(mark, Unit)), "")

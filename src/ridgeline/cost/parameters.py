@@ -19,6 +19,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import read_table
 from ridgeline.hardware.load import CHIPS
 from ridgeline.plan.engine import ENGINES
 
@@ -31,6 +33,7 @@ KERNELS: Mapping[tuple[str, str], float] = MappingProxyType(
     {("flash-2", "hopper"): 0.55, ("flash-2", "blackwell"): 0.4, ("triton", "ampere"): 0.6, ("triton", "hopper"): 0.35}
 )
 SHIPPED = Path(__file__).parent / "calibration.json"
+FURTHEST = 100.0  # no offset that keeps a value off the ends of its range is anywhere near
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +185,29 @@ def owners(chip: str, engine: str) -> Mapping[Owner, str]:
         "kin": kin and f"{kin}*",
         "engine": engine,
     }
+
+
+def read_calibration(path: Path) -> Calibration:
+    """A calibration from a file that `ridgeline fit --with` wrote; `InputError` for anything else."""
+    table = read_table(path).data
+    offsets, source = table.get("offsets"), table.get("source")
+    if not isinstance(offsets, Mapping) or not isinstance(source, str):
+        expected = "a calibration with `source` and `offsets`"
+        todo = "write one with `ridgeline fit --with FILE.csv -o FILE.json`"
+        raise InputError(Problem(path="", given="another table", expected=expected, todo=todo, where=str(path)))
+    problems = [
+        Problem(
+            path=f"offsets.{name}", given=repr(value)[:40], expected="a number of a known parameter", where=str(path)
+        )
+        for name, value in offsets.items()
+        if name.partition("/")[0] not in PARAMETERS
+        or isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not abs(value) < FURTHEST
+    ]
+    if problems:
+        raise InputError(problems)
+    return Calibration(offsets=MappingProxyType({name: float(x) for name, x in offsets.items()}), source=source)
 
 
 @cache

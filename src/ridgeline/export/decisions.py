@@ -95,6 +95,8 @@ def _memory(scenario: Scenario) -> dict[str, Any]:
         found["plan.recompute.parts"] = tuple(sorted(recompute.parts))
     if recompute.kind != "none":
         found["plan.recompute.layers"] = recompute.layers
+    if recompute.kind != "none" and recompute.layers is not None:
+        found["plan.recompute.rest"] = recompute.rest
     if recompute.blocks:
         found["plan.recompute.blocks"] = dict(recompute.blocks)
     return found | {"plan.offload.activations": offload.activations, "plan.offload.optimizer": offload.optimizer}

@@ -19,7 +19,8 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.export.target import Lost
+from ridgeline.export.options import options
+from ridgeline.export.target import Export, Files, Lost
 
 UNSPOKEN = "the exporter does not know this decision"
 FLAG = True  # the value of an option that stands alone
@@ -69,6 +70,7 @@ Piece = Say | Fixed | Lose | Like
 # what holds for every software that trains
 EVERYWHERE: tuple[Piece, ...] = (
     Fixed("plan.moe_imbalance", 1.0, "how evenly tokens spread is a matter of the data and the router's training"),
+    Fixed("plan.recompute.rest", "none", "the layers beyond those named keep everything"),
 )
 NO_CACHE = "a training step keeps no key-value cache"
 
@@ -140,6 +142,18 @@ def _account(
         expressed=MappingProxyType(expressed),
         implied=MappingProxyType(implied),
         lost=tuple(lost),
+    )
+
+
+def exported(target: str, files: Files, found: Ledger) -> Export:
+    """The files of a target with the account of every decision."""
+    return Export(
+        target=target,
+        version=options(target).version,
+        files=files,
+        expressed=found.expressed,
+        implied=found.implied,
+        lost=found.lost,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,18 @@ def tables(files: Files, *suffixes: str) -> Iterator[Table]:
         path = Path(name)
         if path.suffix.lower() in (suffixes or SUFFIXES):
             yield parse_table(path, text)
+
+
+def only(files: Files, wanted: Callable[[dict[str, Any]], bool], expected: str, *suffixes: str) -> Table:
+    """The one file of these suffixes that is wanted, or an `InputError` that says how many there are.
+
+    >>> only({"a.json": '{"x": 1}', "b.json": "{}"}, lambda data: "x" in data, "one file with x", ".json").source
+    'a.json'
+    """
+    found = [table for table in tables(files, *suffixes) if wanted(table.data)]
+    if len(found) != 1:
+        raise InputError(Problem(path="", given=f"{len(found)} such files", expected=expected, todo="name one file"))
+    return found[0]
 
 
 class Reader:

@@ -13,10 +13,10 @@ from ridgeline.export.target import Files, Target
 MODULES = {
     "megatron-bridge": "ridgeline.export.bridge",
     "verl": "ridgeline.export.verl",
+    "maxtext": "ridgeline.export.maxtext",
     "mindspeed": "ridgeline.export.mindspeed",
     "megatron": "ridgeline.export.megatron",
     "torchtitan": "ridgeline.export.torchtitan",
-    "maxtext": "ridgeline.export.maxtext",
     "deepspeed": "ridgeline.export.deepspeed",
 }
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ridgeline.export.options import options
 from ridgeline.plan.scenario import Scenario
 
 Files = Mapping[str, str]  # relative file name -> text
@@ -65,19 +66,29 @@ class Imported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One software that a scenario can be handed to.
+    """One software that a scenario can be handed to; its name, version and source are those of its recorded options.
 
-    version     the version whose documented options are recorded
-    source      where those options are documented
     write       Scenario -> Export
     read        files -> Imported, or an `InputError`; text is parsed, never executed
     recognises  whether files look like this target's
     """
 
     id: str
-    title: str
-    version: str
-    source: str
     write: Callable[[Scenario], Export]
     read: Callable[[Files], Imported]
     recognises: Callable[[Files], bool]
+
+    @property
+    def title(self) -> str:
+        """What its makers call it."""
+        return options(self.id).target
+
+    @property
+    def version(self) -> str:
+        """The version whose documented options are recorded."""
+        return options(self.id).version
+
+    @property
+    def source(self) -> str:
+        """Where those options are documented."""
+        return options(self.id).source

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ridgeline.core.errors import InputError, Problem
-from ridgeline.export.reading import Reader, model_in, pick, tables
+from ridgeline.core.errors import InputError
+from ridgeline.export.reading import Reader, model_in, only, pick, tables
 from ridgeline.export.target import Files, Imported, Unread
 from ridgeline.models.load import MODELS
 from ridgeline.models.names import find_name
@@ -75,11 +75,7 @@ APART = {
 
 def read(files: Files) -> Imported:
     """What a job file says."""
-    found = [table for table in tables(files, ".toml") if _is_job(table.data)]
-    if len(found) != 1:
-        expected = "one TOML file with [model], [training] and [parallelism]"
-        raise InputError(Problem(path="", given=f"{len(found)} such files", expected=expected, todo="name one file"))
-    reader = Reader(found[0])
+    reader = Reader(only(files, _is_job, "one TOML file with [model], [training] and [parallelism]", ".toml"))
     model = _model(reader) or model_in(files)
     plan = _mesh(reader) | {"engine": "torchtitan"}
     plan |= _recompute(reader, MODELS[model] if model else None, plan)
@@ -220,7 +216,7 @@ def _recompute(reader: Reader, model: ModelSpec | None, plan: dict[str, Any]) ->
         return {"recompute": kind}
     if option == "op" or not option.isdigit() or model is None:
         return {"recompute": {"kind": "selective", "parts": ["alternate"]}}
-    held = model.layers // plan["pp"]
+    held = model.layers // (plan["pp"] * plan.get("schedule", {}).get("chunks", 1))
     layers = held // max(1, int(option[:4]))
     reader.assumptions.append(f"recompute: every layer whose number {option} divides, {layers} of {held} in a stage")
     return {"recompute": {"kind": "full", "layers": layers}}

@@ -11,18 +11,25 @@ from collections.abc import Iterator
 from ridgeline.core.toml_text import toml_text
 from ridgeline.export.decisions import decisions_of, has_experts
 from ridgeline.export.launch import Command, comment, header, scripts
-from ridgeline.export.ledger import Fixed, Lose, Piece, Say, gather
+from ridgeline.export.ledger import Fixed, Lose, Piece, Say, exported, gather
+from ridgeline.export.options import options
 from ridgeline.export.reading import nested
+from ridgeline.export.recompute import changed, same_everywhere
 from ridgeline.export.target import Export, Target
 from ridgeline.export.titan_read import CONVERTERS, FLAVORS, METHODS, SCHEDULES, read, recognises
+from ridgeline.export.vendors import runs_on
 from ridgeline.models.load import MODELS
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
-VERSION = "0.2.2"
+VERSION = options("torchtitan").version
 FILE = "job.toml"
 FSDP = "FSDP2 does so by itself"
+NOTE = """\
+# For torchtitan 0.2: later versions are configured in Python and read no job file. The tokenizer is expected where
+# hf_assets_path says. Words after the script's name are passed on."""
+BY_OP = frozenset({"alternate", "attention", "norm", "activation"})  # what per-op recompute is no heavier than
 
 
 def write(scenario: Scenario) -> Export:
@@ -30,18 +37,13 @@ def write(scenario: Scenario) -> Export:
     ledger = gather(decisions_of(scenario), _pieces(scenario))
     title = f"torchtitan {VERSION}"
     text = comment(header(scenario, title)) + "\n" + toml_text(nested(ledger.options))
-    command = Command(words=("-m", "torchtitan.train", "--job.config_file", FILE))
-    return Export(
-        target="torchtitan",
-        version=VERSION,
-        files={FILE: text, **scripts(scenario, command, title)},
-        expressed=ledger.expressed,
-        implied=ledger.implied,
-        lost=ledger.lost,
-    )
+    words = ("-m", "torchtitan.train", "--job.config_file", FILE, "--training.steps", "50")
+    command = Command(words=words, environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, before=NOTE)
+    return exported("torchtitan", {FILE: text, **scripts(scenario, command, title)}, ledger)
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
+    yield from runs_on(scenario, "NVIDIA", "AMD", "Intel")
     for part in (_model, _training, _data_parallel, _mesh, _pipeline, _recompute, _formats, _switches):
         yield from part(scenario)
 
@@ -190,15 +192,45 @@ def module_names(placement: tuple[int, ...]) -> list[list[str]]:
 
 
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
-    recompute = scenario.plan.recompute
-    yield Say("activation_checkpoint.mode", recompute.kind, "plan.recompute.kind")
-    if recompute.kind == "selective":
+    own, every = scenario.plan.recompute, one_in(scenario)
+    if every > 1:
+        yield Say("activation_checkpoint.mode", "selective", "plan.recompute.kind")
+        yield Say("activation_checkpoint.selective_ac_option", str(every), "plan.recompute.layers")
+        if own.layers != scenario.model.layers // scenario.plan.virtual_stages // every:
+            why = f"written as one layer in {every}, which is as many in every stage, or more"
+            yield Lose("plan.recompute.layers", why)
+        return
+    cover = same_everywhere(scenario)
+    yield from changed(scenario, cover, "one way for all layers")
+    kind = cover.kind
+    if kind == "selective" and not set(cover.parts) <= BY_OP:
+        kind = "full"
+        yield Lose("plan.recompute.kind", "per-op recompute keeps some of these parts: written as full")
+        yield Lose("plan.recompute.parts", "per-op recompute keeps some of these parts: written as full")
+    yield Say("activation_checkpoint.mode", kind, "plan.recompute.kind", "plan.recompute.layers")
+    if kind == "selective":
         yield Say("activation_checkpoint.selective_ac_option", "op", "plan.recompute.parts")
-        if set(recompute.parts) != {"alternate"}:
+        if set(cover.parts) != {"alternate"}:
             why = "per-op recompute keeps attention and every second product: parts = alternate"
             yield Lose("plan.recompute.parts", why)
-    yield Fixed("plan.recompute.layers", None, "all layers of a stage")
-    yield Lose("plan.recompute.blocks", "one way for all layers")
+    else:
+        yield Lose("plan.recompute.parts", f"written as {kind}, which has no parts")
+
+
+def one_in(scenario: Scenario) -> int:
+    """Of how many layers one is fully recomputed, so that every stage has as many as the plan; 1 where all are.
+
+    >>> import ridgeline
+    >>> made = ridgeline.scenario({"model": "llama3-8b", "system": "8xh100-sxm", "workload": {"seq": 8192,
+    ...     "global_batch": 8}, "plan": {"pp": 2, "recompute": {"kind": "full", "layers": [5, 0]}}})
+    >>> one_in(made)
+    3
+    """
+    own, held = scenario.plan.recompute, scenario.placement
+    if own.kind != "full" or own.layers is None or own.rest != "none" or own.blocks or scenario.model.mtp:
+        return 1
+    wanted = [own.layers_of(stage, layers) for stage, layers in enumerate(held)]
+    return min((layers // again for layers, again in zip(held, wanted, strict=True) if again), default=1)
 
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:
@@ -254,12 +286,4 @@ def _switches(scenario: Scenario) -> Iterator[Piece]:
         yield Fixed(f"plan.overlap.{name}", False, "torchtitan does not overlap it")
 
 
-TARGET = Target(
-    id="torchtitan",
-    title="torchtitan",
-    version=VERSION,
-    source="torchtitan/config/job_config.py of pytorch/torchtitan v0.2.2",
-    write=write,
-    read=read,
-    recognises=recognises,
-)
+TARGET = Target(id="torchtitan", write=write, read=read, recognises=recognises)

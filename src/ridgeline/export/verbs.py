@@ -6,6 +6,7 @@ and `import_` is too easily read as it; what is imported is the configuration of
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -79,7 +80,7 @@ def read_files(path: Path) -> dict[str, str]:
     stem, mark, chosen = str(path).partition("::")
     if mark:
         path = Path(stem)
-    if not path.is_dir():
+    if not os.path.isdir(path):  # a name no file system takes is no folder
         return {f"{path.name}{mark}{chosen}": read_text(path, BIGGEST_TEXT)}
     named = sorted(part for part in path.iterdir() if part.suffix in SUFFIXES and part.is_file())
     if not named or len(named) > MOST_FILES:

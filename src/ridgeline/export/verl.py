@@ -13,15 +13,18 @@ from typing import Any
 from ridgeline.core.dtype import dtype
 from ridgeline.export.decisions import decisions_of, has_experts
 from ridgeline.export.launch import ON_NODE, SLURM, Command, comment, header, nodes_of, scripts
-from ridgeline.export.ledger import Fixed, Lose, Piece, Say, gather
+from ridgeline.export.ledger import Fixed, Lose, Piece, Say, exported, gather
+from ridgeline.export.options import options
 from ridgeline.export.reading import nested
+from ridgeline.export.recompute import changed, same_everywhere
 from ridgeline.export.target import Export, Target
+from ridgeline.export.vendors import runs_on
 from ridgeline.export.verl_megatron import megatron_pieces
 from ridgeline.export.verl_read import ACTOR, LORA_NAMES, MODEL, read, recognises, weights_of
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
-VERSION = "0.9.1"
+VERSION = options("verl").version
 FILE = "verl.yaml"
 FSDP = f"{ACTOR}.fsdp_config"
 
@@ -36,14 +39,7 @@ def write(scenario: Scenario) -> Export:
     top = f"defaults:\n  - {base}\n  - _self_\nhydra:\n  searchpath:\n    - pkg://verl.trainer.config\n"
     text = comment(header(scenario, title)) + top + "".join(_yaml(nested(ledger.options), 0))
     made = scripts(scenario, Command(words=("true",), per_chip=False), title)
-    return Export(
-        target="verl",
-        version=VERSION,
-        files={FILE: text, ON_NODE: _launch(scenario, title), SLURM: made[SLURM]},
-        expressed=ledger.expressed,
-        implied=ledger.implied,
-        lost=ledger.lost,
-    )
+    return exported("verl", {FILE: text, ON_NODE: _launch(scenario, title), SLURM: made[SLURM]}, ledger)
 
 
 def needs_megatron(scenario: Scenario) -> bool:
@@ -58,12 +54,22 @@ def _launch(scenario: Scenario, title: str) -> str:
     nodes = nodes_of(scenario.system)[0]
     return (
         f"#!/bin/bash\n{comment(header(scenario, title))}set -euo pipefail\n\n"
+        'JOINED=\'import ray, sys; ray.init("auto", logging_level="ERROR")\n'
+        'sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]))\'\n'
         f"NNODES=${{NNODES:-{nodes}}}\nNODE_RANK=${{NODE_RANK:-0}}\n"
         "MASTER_ADDR=${MASTER_ADDR:-localhost}\nMASTER_PORT=${MASTER_PORT:-6379}\n\n"
-        'cd "$(dirname "$0")"\n'
-        'if [ "$NODE_RANK" -gt 0 ]; then\n    exec ray start --address="$MASTER_ADDR:$MASTER_PORT" --block\nfi\n'
+        "# the data, the rollout and the reward are yours; words after the script's name are passed on\n"
+        "TRAIN_FILES=${TRAIN_FILES:-$HOME/data/gsm8k/train.parquet}\n"
+        "VAL_FILES=${VAL_FILES:-$HOME/data/gsm8k/test.parquet}\n\n"
+        'cd "$(dirname "$0")"\nif [ "$NODE_RANK" -gt 0 ]; then\n'
+        '    until ray health-check --address "$MASTER_ADDR:$MASTER_PORT" > /dev/null 2>&1; do sleep 2; done\n'
+        '    exec ray start --address="$MASTER_ADDR:$MASTER_PORT" --block\nfi\n'
+        "trap 'ray stop' EXIT\n"
         'ray start --head --port="$MASTER_PORT"\n'
-        f'python3 -m verl.trainer.main_ppo --config-path="$PWD" --config-name={FILE.removesuffix(".yaml")} "$@"\n'
+        'until python3 -c "$JOINED" "$NNODES"; do sleep 2; done\n'
+        f'python3 -m verl.trainer.main_ppo --config-path="$PWD" --config-name={FILE.removesuffix(".yaml")} \\\n'
+        "    algorithm.adv_estimator=grpo \\\n"
+        '    data.train_files="$TRAIN_FILES" \\\n    data.val_files="$VAL_FILES" "$@"\n'
     )
 
 
@@ -89,8 +95,11 @@ def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     work, plan = scenario.workload, scenario.plan
     assert isinstance(work, Train)
     nodes, each = nodes_of(scenario.system)
+    yield from runs_on(scenario, "NVIDIA", "AMD", "Huawei")
     yield Say("trainer.nnodes", nodes, "system.chips", "plan.dp")
     yield Say("trainer.n_gpus_per_node", each, "system.chips", "plan.dp")
+    if scenario.system.chip.vendor == "Huawei":
+        yield Say("trainer.device", "npu")
     yield Say("data.train_batch_size", work.sequences)
     yield Say(f"{ACTOR}.ppo_mini_batch_size", work.sequences, "workload.global_batch")
     yield Say("actor_rollout_ref.rollout.n", 1, "workload.global_batch")
@@ -112,7 +121,6 @@ def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     yield from _lora(work, megatron)
     yield Fixed("plan.graph", "none", "kernels are issued one by one")
     yield Fixed("plan.launch_blocking", False, "the environment decides: CUDA_LAUNCH_BLOCKING")
-    yield Lose("plan.recompute.blocks", "one way for all layers")
 
 
 def _lora(work: Train, megatron: bool) -> Iterator[Piece]:
@@ -130,6 +138,8 @@ def _lora(work: Train, megatron: bool) -> Iterator[Piece]:
 
 
 def _fsdp(scenario: Scenario) -> Iterator[Piece]:
+    if scenario.model.mtp is not None:
+        yield Lose("model.mtp*", "the FSDP backend leaves out blocks that predict further tokens")
     for part in (_shards, _memory, _formats):
         yield from part(scenario)
     yield from _habits()
@@ -149,7 +159,8 @@ def _shards(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _memory(scenario: Scenario) -> Iterator[Piece]:
-    recompute, offload = scenario.plan.recompute, scenario.plan.offload
+    recompute, offload = same_everywhere(scenario), scenario.plan.offload
+    yield from changed(scenario, recompute, "one way for all layers")
     yield Say(f"{MODEL}.enable_gradient_checkpointing", recompute.kind != "none", "plan.recompute.kind")
     if recompute.kind == "selective":
         yield Lose("plan.recompute.kind", "gradient checkpointing is full or none: written as full")
@@ -198,12 +209,4 @@ def _habits() -> Iterator[Piece]:
         yield Fixed(f"plan.overlap.{name}", False, "the FSDP backend does not overlap it")
 
 
-TARGET = Target(
-    id="verl",
-    title="verl",
-    version=VERSION,
-    source="verl/trainer/config of volcengine/verl v0.9.1",
-    write=write,
-    read=read,
-    recognises=recognises,
-)
+TARGET = Target(id="verl", write=write, read=read, recognises=recognises)

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from ridgeline.export.decisions import decisions_of, has_experts
 from ridgeline.export.ledger import Fixed, Lose, Piece, Say
-from ridgeline.export.verl_read import ACTOR, MODULES, RECIPES
+from ridgeline.export.megatron.layout import layout_of
+from ridgeline.export.recompute import changed, same_in_stages
+from ridgeline.export.verl_read import ACTOR, MODEL, MODULES, RECIPES
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
@@ -18,6 +20,9 @@ OPTIM = f"{ACTOR}.optim"
 
 def megatron_pieces(scenario: Scenario) -> Iterator[Piece]:
     """All that the backend is told."""
+    if scenario.model.mtp is not None:
+        yield Say(f"{MODEL}.mtp.enable", True, "model.mtp*")
+        yield Say(f"{MODEL}.mtp.enable_train", True, "model.mtp*")
     for part in (_mesh, _pipeline, _shards, _recompute, _formats, _optimizer, _habits):
         yield from part(scenario)
 
@@ -55,11 +60,12 @@ def _pipeline(scenario: Scenario) -> Iterator[Piece]:
     first, last, inner = held[0], held[-1], set(held[1:-1])
     if len(set(held)) == 1:
         yield Fixed("plan.placement", held, "layers are dealt evenly")
-    elif chunks == 1 and len(inner) <= 1:
+    elif chunks == 1 and len(inner) <= 1 and first and last and scenario.model.mtp is None:
         yield Say(f"{LAYER}.num_layers_in_first_pipeline_stage", first, "plan.placement")
         yield Say(f"{LAYER}.num_layers_in_last_pipeline_stage", last, "plan.placement")
     else:
-        yield Lose("plan.placement", "only the first and the last stage may differ")
+        ahead = scenario.model.mtp.depth if scenario.model.mtp else 0
+        yield Say(f"{LAYER}.pipeline_model_parallel_layout", layout_of(held, ahead), "plan.placement")
 
 
 def _shards(scenario: Scenario) -> Iterator[Piece]:
@@ -78,9 +84,10 @@ def _shards(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
-    recompute = scenario.plan.recompute
-    kind = None if recompute.kind == "none" or recompute.layers == 0 else recompute.kind
-    if recompute.layers == 0:
+    recompute = same_in_stages(scenario)
+    yield from changed(scenario, recompute, "one number of layers for all stages")
+    kind = None if recompute.kind == "none" else recompute.kind
+    if kind is None and scenario.plan.recompute.kind != "none":
         yield Lose("plan.recompute.*", "no layer is recomputed: written as none, which is the same")
     yield Say(f"{LAYER}.recompute_granularity", kind, "plan.recompute.kind")
     if kind == "selective":

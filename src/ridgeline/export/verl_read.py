@@ -7,7 +7,8 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
-from ridgeline.export.reading import Reader, assigned, flatten, model_in, nested, pick, tables
+from ridgeline.export.megatron.layout import placement_of
+from ridgeline.export.reading import OPEN, Reader, assigned, flatten, model_in, nested, pick, tables
 from ridgeline.export.target import Files, Imported, Unread
 from ridgeline.models.load import MODELS
 from ridgeline.models.names import find_name
@@ -98,7 +99,7 @@ def read(files: Files) -> Imported:
     workload["optimizer"] = plan.pop("optimizer")
     model = _model(reader) or model_in(files)
     plan |= _placement(reader, plan, MODELS[model].layers if model else 0)
-    settings = pick({"model": model}) | {"workload": workload, "plan": plan}
+    settings = pick({"model": _trained(reader, model)}) | {"workload": workload, "plan": plan}
     return Imported(
         target="verl", settings=settings, unread=reader.unread(APART), assumptions=tuple(reader.assumptions)
     )
@@ -123,6 +124,15 @@ def _model(reader: Reader) -> str | None:
             return found[0]
     reader.notes.append(Unread(option=f"{MODEL}.path", value=path[:60], why="no catalog entry is it"))
     return None
+
+
+def _trained(reader: Reader, model: str | None) -> str | dict[str, Any] | None:
+    """The model that is updated: blocks that predict further tokens are left out unless they are asked for."""
+    ahead = [reader.switch(f"{MODEL}.mtp.{name}", default=False) for name in ("enable", "enable_train")]
+    if model is None or MODELS[model].mtp is None or all(ahead):
+        return model
+    reader.assumptions.append("mtp = 0: prediction of further tokens is not switched on")
+    return {"base": model, "mtp": 0}
 
 
 def _workload(reader: Reader, plan: dict[str, Any], megatron: bool) -> dict[str, Any]:
@@ -216,6 +226,12 @@ def _placement(reader: Reader, plan: dict[str, Any], layers: int) -> dict[str, A
     first = reader.count(f"{LAYER}.num_layers_in_first_pipeline_stage")
     last = reader.count(f"{LAYER}.num_layers_in_last_pipeline_stage")
     stages = plan["pp"] * plan.get("schedule", {}).get("chunks", 1)
+    layout = reader.take(f"{LAYER}.pipeline_model_parallel_layout")
+    if isinstance(layout, str) and layout.lower() not in OPEN and plan["pp"] > 1:
+        held = placement_of(layout)
+        if len(held) % plan["pp"] == 0 and len(held) != stages:
+            plan["schedule"] = {"name": "interleaved", "chunks": len(held) // plan["pp"]}
+        return {"placement": list(held)}
     if plan["pp"] == 1 or not layers or stages > layers:
         return {}
     rest, inner = layers - (first or 0) - (last or 0), stages - (first is not None) - (last is not None)
@@ -223,8 +239,8 @@ def _placement(reader: Reader, plan: dict[str, Any], layers: int) -> dict[str, A
     if rest < 0 or each * inner != rest:
         reader.assumptions.append("placement: as Ridgeline balances it, for layers that do not divide")
         return {}
-    held = [each] * inner
-    return {"placement": [*([first] if first else []), *held, *([last] if last else [])]}
+    rows = [each] * inner
+    return {"placement": [*([first] if first else []), *rows, *([last] if last else [])]}
 
 
 def _megatron_memory(reader: Reader, plan: dict[str, Any]) -> dict[str, Any]:

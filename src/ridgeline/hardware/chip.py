@@ -73,6 +73,10 @@ class Chip:
         for key in self.peak:
             if key not in PEAK_KEYS:
                 yield not_among(f"peak.{key}", key, PEAK_KEYS)
+        for key in ("vector", "exponentials", "cores", "tdp"):
+            number = getattr(self, key)
+            if number is not None and number.value == 0:
+                yield Problem(path=key, given="0", expected="more than 0", todo="leave it out where nobody states it")
 
     def peak_flops_per_s(self, dtype: DType) -> Quoted:
         """Dense peak of a format; a `MissingNumber` when nobody publishes it, never another format's peak."""

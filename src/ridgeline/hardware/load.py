@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -11,8 +12,8 @@ from typing import Any
 
 from ridgeline.core.catalog import Catalog
 from ridgeline.core.errors import InputError, Problem, UnknownId
-from ridgeline.core.files import SUFFIXES, read_table
-from ridgeline.core.table import decode
+from ridgeline.core.files import SUFFIXES, beside, read_layers
+from ridgeline.core.table import decode, given
 from ridgeline.hardware.chip import Chip, read_chip
 from ridgeline.hardware.system import Request, System, SystemTemplate, build
 
@@ -51,12 +52,11 @@ def chip(ref: str | Path | Mapping[str, Any]) -> Chip:
         if base is None:
             return read_chip(str(table.pop("id", "custom")), table, "chip")
         if str(base).endswith(SUFFIXES):
-            return chip({"id": Path(base).stem, **merge(read_table(Path(base)).data, table)})
+            return chip({"id": Path(base).stem, **merge(read_layers(Path(base), merge).data, table)})
         known = CHIPS[str(base)]
         return read_chip(known.id, merge(CHIPS.table(known.id), table), "chip") if table else known
     if isinstance(ref, Path) or ref.endswith(SUFFIXES):
-        table = read_table(Path(ref)).data
-        return chip({"id": Path(ref).stem, **table})
+        return chip({"id": Path(ref).stem, **read_layers(Path(ref), merge).data})
     return CHIPS[ref]
 
 
@@ -109,36 +109,28 @@ def parse_name(name: str) -> tuple[SystemTemplate, Request]:
 
 def system_table(path: Path) -> dict[str, Any]:
     """A system file as a table; a chip file it names must lie in its own folder and is read in."""
-    table = {"name": path.stem, **read_table(path).data}
+    table = {"name": path.stem, **read_layers(path, merge).data}
     inner = table.get("chip")
     if isinstance(inner, str) and inner.endswith(SUFFIXES):
-        target = (path.parent / inner).resolve()
-        if not target.is_relative_to(path.parent.resolve()):
-            expected = "a path inside the file's own folder"
-            raise InputError(Problem(path="system.chip", given=repr(inner), expected=expected, todo="copy it there"))
-        table["chip"] = {"id": target.stem, **read_table(target).data}
+        target = beside(path, inner, "system.chip")
+        table["chip"] = {"id": target.stem, **read_layers(target, merge).data}
     return table
 
 
 def _from_table(table: dict[str, Any], chip_overrides: Mapping[str, Any]) -> System:
-    base, domain = table.pop("base", None), table.pop("domain", None)
+    base = table.pop("base", None)
     if isinstance(base, str) and base.endswith(SUFFIXES):
-        below = merge(system_table(Path(base)), table) | ({} if domain is None else {"domain": domain})
-        return _from_table(below, chip_overrides)
-    if domain is not None and (isinstance(domain, bool) or not isinstance(domain, int)):
-        raise InputError(Problem(path="system.domain", given=repr(domain), expected="a whole number of chips"))
+        return _from_table(merge(system_table(Path(base)), table), chip_overrides)
+    chips, domain = (_whole(table.pop(key, None), f"system.{key}") for key in ("chips", "domain"))
     if base is not None:
-        template, request = parse_name(str(base))
+        template, request = parse_name(str(base) if chips is None else str(resized(str(base), chips)))
         raw = {"id": template.id, **merge(SYSTEMS.table(template.id), table)}
-        request = Request(name=request.name, chips=request.chips, shape=request.shape, domain=domain)
+        request = replace(request, domain=domain)
+    elif chips is None:
+        expected = f"1 to {BIGGEST_SYSTEM:,} chips"
+        raise InputError(Problem(path="system.chips", given="nothing", expected=expected, todo="add chips"))
     else:
-        raw = dict(table)
-        request = Request(name=str(raw.get("name", "custom")), chips=raw.pop("chips", None), domain=domain)
-        if not isinstance(request.chips, int) or not 1 <= request.chips <= BIGGEST_SYSTEM:
-            expected = f"1 to {BIGGEST_SYSTEM:,} chips"
-            raise InputError(
-                Problem(path="system.chips", given=repr(request.chips), expected=expected, todo="add chips")
-            )
+        raw, request = dict(table), Request(name=str(table.get("name", "custom")), chips=chips, domain=domain)
     inner = raw.get("chip")
     if isinstance(inner, Mapping):
         raw["chip"], chip_overrides = inner.get("base", inner.get("id", "custom")), merge(dict(inner), chip_overrides)
@@ -146,6 +138,15 @@ def _from_table(table: dict[str, Any], chip_overrides: Mapping[str, Any]) -> Sys
     raw.pop("aliases", None)
     template = decode(SystemTemplate, {"id": str(raw.get("name", "custom")), **raw}, "system")
     return build(template, _modified(template.chip, chip_overrides), request)
+
+
+def _whole(value: object, path: str) -> int | None:
+    """A number of chips as a table writes it; None where it does not."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= BIGGEST_SYSTEM:
+        raise InputError(Problem(path=path, given=given(value), expected=f"1 to {BIGGEST_SYSTEM:,} chips"))
+    return value
 
 
 def _modified(id: str, overrides: Mapping[str, Any]) -> Chip:

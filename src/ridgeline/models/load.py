@@ -32,6 +32,9 @@ def model(ref: str | Path | Mapping[str, Any]) -> ModelSpec:
     """
     if isinstance(ref, Mapping):
         return _from_mapping(ref)
+    if not isinstance(ref, (str, Path)):
+        expected = "a catalog id, a path or a table of dimensions"
+        raise InputError(Problem(path="model", given=given(ref), expected=expected))
     if isinstance(ref, str) and _is_id(ref):
         return MODELS[ref]
     path = _existing(ref)
@@ -64,9 +67,9 @@ def _from_path(path: Path) -> ModelSpec:
         from ridgeline.models import hf  # a catalog id never pays for it
 
         return hf.read_config(path)
-    from ridgeline.core.files import read_table
+    from ridgeline.core.files import read_layers
 
-    table = read_table(path)
+    table = read_layers(path, _merged)
     try:
         return _from_mapping(table.data, id=path.stem)
     except UnknownId:
@@ -85,9 +88,9 @@ def _from_mapping(table: Mapping[str, Any], id: str = "") -> ModelSpec:
         return read_dimensions(id or str(table.get("name") or "given"), changes)
     path = _existing(table["base"]) if isinstance(table["base"], str) else None
     if path is not None and path.is_file() and not _is_id(table["base"]):
-        from ridgeline.core.files import read_table
+        from ridgeline.core.files import read_layers
 
-        return _from_mapping(_merged(read_table(path).data, changes), id=id or path.stem)
+        return _from_mapping(_merged(read_layers(path, _merged).data, changes), id=id or path.stem)
     base, also = _base(table["base"])
     changes = {**also, **changes}
     if not changes:

@@ -60,9 +60,12 @@ def read_scenario(path: Path | str, settings: Iterable[str] = ()) -> Scenario:
 
 def _located(problem: Problem, table: Table, settings: tuple[str, ...]) -> Problem:
     """The problem with its place: the command line where it was set there, otherwise the file's line."""
+    if problem.path == "--set":
+        return problem
     for setting in settings:
         path = setting.partition("=")[0].strip()
-        if f"{problem.path}.".startswith(f"{path}."):
+        unknown = problem.path not in table.data and path.split(".")[0] == problem.path
+        if f"{problem.path}.".startswith(f"{path}.") or unknown:
             return replace(problem, where="--set")
     return table.locate(problem)
 
@@ -134,30 +137,32 @@ def _confine(data: dict[str, Any], folder: Path | None, replaced: set[str], prob
     """Resolve paths written in a file against its folder; one that leaves the folder is refused unless replaced."""
     if folder is None:
         return
-    for key in ("model", "system"):
-        ref = data.get(key)
-        if (
-            key in replaced
-            or not isinstance(ref, str)
-            or not (ref.endswith(SUFFIXES) or "/" in ref or (folder / ref).is_dir())
-        ):
+    for key in ("model", "system", "model.base", "system.base", "chip.base"):
+        root, _, inner = key.partition(".")
+        table, name = (data.get(root), inner) if inner else (data, root)
+        ref = table.get(name) if isinstance(table, dict) else None
+        if key in replaced or not isinstance(ref, str) or not isinstance(table, dict) or not _names_file(ref, folder):
             continue
         target = (folder / ref).resolve()
-        if not target.exists() and not ref.endswith(SUFFIXES):
-            continue  # a published name such as meta-llama/Llama-3.1-8B
-        if not target.is_relative_to(folder.resolve()):
-            todo = f"copy it there, or pass --set {key}=PATH"
-            problems.append(
-                Problem(path=key, given=repr(ref), expected="a path inside the file's own folder", todo=todo)
-            )
-            del data[key]
+        if target.is_relative_to(folder.resolve()):
+            table[name] = str(target)
         else:
-            data[key] = str(target)
+            expected, todo = "a path inside the file's own folder", f"copy it there, or pass --set {key}=PATH"
+            problems.append(Problem(path=key, given=repr(ref), expected=expected, todo=todo))
+            del data[root]
+
+
+def _names_file(ref: str, folder: Path) -> bool:
+    """Whether it is a path, and no published name such as meta-llama/Llama-3.1-8B."""
+    try:
+        return ref.endswith(SUFFIXES) or ("/" in ref and (folder / ref).exists()) or (folder / ref).is_dir()
+    except (OSError, ValueError):  # a name no file system takes
+        return False
 
 
 def _model(data: Mapping[str, Any], problems: list[Problem]) -> ModelSpec | None:
     if "model" not in data:
-        if not any(problem.path == "model" for problem in problems):
+        if not any(problem.path.split(".")[0] == "model" for problem in problems):
             expected = "a catalog id, a path to a config.json or a table of dimensions"
             problems.append(Problem(path="model", given="nothing", expected=expected, todo='add model = "llama3-8b"'))
         return None
@@ -170,7 +175,7 @@ def _model(data: Mapping[str, Any], problems: list[Problem]) -> ModelSpec | None
 
 def _system(data: Mapping[str, Any], problems: list[Problem]) -> System | None:
     if "system" not in data:
-        if not any(problem.path == "system" for problem in problems):
+        if not any(problem.path.split(".")[0] == "system" for problem in problems):
             expected = "a name such as 64xh100-sxm, a path or a table"
             problems.append(
                 Problem(path="system", given="nothing", expected=expected, todo='add system = "64xh100-sxm"')
@@ -301,5 +306,5 @@ def parse_value(text: str) -> Any:
 
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, or a number or a nesting that nobody means
         return text.strip()

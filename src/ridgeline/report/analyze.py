@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import DECIMAL
-from ridgeline.report.causes import causes_sheet, memory_lines, path_lines, rank_lines, time, what_if_lines
+from ridgeline.report.causes import causes_sheet, memory_lines, path_lines, rank_lines, what_if_lines
 from ridgeline.report.counters import measured_lines, measured_sheet
 from ridgeline.report.draw import clean
+from ridgeline.report.lines import NANO, bar, grid, time
 from ridgeline.report.sheets import Sheet
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.breakdown import Breakdown, NameTime, Row, Times
-from ridgeline.trace.findings import Finding
+from ridgeline.trace.finding import Finding
 from ridgeline.trace.idle import IdleCause
 from ridgeline.trace.launch import Launches
 from ridgeline.trace.roofline import OpRate
 
-NANO = 1000  # nanoseconds in the microsecond, the unit of every trace and so of this sheet
 OPS = 20  # names a sheet lists
 RATES = 200  # ops with rates a sheet lists
 SHOWN = 8  # rows a page shows of a list
@@ -56,7 +54,7 @@ def analysis_sheet(found: Analysis) -> Sheet:
         "streams": [_row(row) for row in parts.streams],
         "kept": dict(about.kept),
         "dropped": dict(about.dropped),
-        "warnings": list(about.warnings),
+        "warnings": [*about.warnings, *found.left_out],
     }
 
 
@@ -206,20 +204,8 @@ def _headline(sheet: Sheet) -> list[RenderableType]:
     return [title, Text.assemble(("counted ", "dim"), clean(f"{sheet['policy']}: {sheet['policy_statement']}"))]
 
 
-def _grid(*justify: Any) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for one in justify:
-        table.add_column(justify=one, no_wrap=one == "right")
-    return table
-
-
-def _bar(share: float, colour: str) -> Text:
-    eighths = max(1, round(min(share, 1.0) * WIDE * 8)) if share > 0 else 0
-    return Text("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip(), style=colour)
-
-
 def _split(sheet: Sheet) -> Table:
-    table, span = _grid("left", "right", "right", "left", "left"), sheet["span_us"] or 1.0
+    table, span = grid("left", "right", "right", "left", "left"), sheet["span_us"] or 1.0
     overlap = sheet["overlap_fraction"]
     hidden = "" if overlap is None else f"{overlap:.1%} of communication is under compute"
     rows = (
@@ -232,54 +218,56 @@ def _split(sheet: Sheet) -> Table:
     )
     for name, key, colour, meaning in rows:
         share = sheet[key] / span
-        bar = _bar(share, COLOURS[colour]) if colour else Text("")
-        table.add_row(name, time(sheet[key]), f"{share:.1%}", bar, Text(meaning, style="dim"))
+        shown = bar(share, COLOURS[colour], WIDE) if colour else Text("")
+        table.add_row(name, time(sheet[key]), f"{share:.1%}", shown, Text(meaning, style="dim"))
     return table
 
 
 def _by_class(sheet: Sheet) -> Table:
-    table = _grid("left", "right", "right", "left", "right", "left")
+    table, chips = grid("left", "right", "right", "left", "right", "left"), max(1, len(sheet["chips"]))
     for one in sheet["classes"][:16]:
         table.add_row(
-            one["class"], time(one["union_us"]), f"{one['share_of_busy']:.1%}",
-            _bar(one["share_of_busy"], COLOURS[one["group"]]), f"{one['spans']:,}", Text(one["what"], style="dim"),
+            one["class"], time(one["union_us"] / chips), f"{one['share_of_busy']:.1%}",
+            bar(one["share_of_busy"], COLOURS[one["group"]], WIDE), f"{one['spans']:,}", Text(one["what"], style="dim"),
         )  # fmt: skip
     return table
 
 
 def _ops(sheet: Sheet) -> Table:
-    table = _grid("right", "right", "right", "left", "left")
+    table, chips = grid("right", "right", "right", "left", "left"), max(1, len(sheet["chips"]))
     for one in sheet["top_ops"][:SHOWN]:
         name = clean(one["name"])
         name.truncate(96, overflow="ellipsis")
-        table.add_row(time(one["total_us"]), f"{one['share_of_busy']:.1%}", f"{one['spans']:,}", one["class"], name)
+        took = time(one["total_us"] / chips)
+        table.add_row(took, f"{one['share_of_busy']:.1%}", f"{one['spans']:,}", one["class"], name)
     return table
 
 
 def _idle(sheet: Sheet) -> list[RenderableType]:
-    table = _grid("left", "right", "right", "left", "right", "left")
+    table = grid("left", "right", "right", "left", "right", "left")
     for one in sheet["idle_causes"]:
         share = one["share_of_span"]
         table.add_row(
-            one["cause"], time(one["idle_us"]), f"{share:.1%}", _bar(share, COLOURS["idle"]), f"{one['gaps']:,}",
+            one["cause"], time(one["idle_us"]), f"{share:.1%}", bar(share, COLOURS["idle"], WIDE), f"{one['gaps']:,}",
             Text(one["meaning"], style="dim"),
         )  # fmt: skip
     lines: list[RenderableType] = [Text("idle because of", style="dim"), table] if sheet["idle_causes"] else []
-    return [*lines, *(_launch_line(one) for one in sheet["launches"][:4])]
+    told = dict.fromkeys(_launch_line(one) for one in sheet["launches"])
+    who = f" on each of {len(sheet['launches'])} chips" if len(told) == 1 and len(sheet["launches"]) > 1 else ""
+    return [*lines, *(Text.assemble((f"launches{who} ", "dim"), one) for one in list(told)[:4])]
 
 
-def _launch_line(one: Sheet) -> Text:
+def _launch_line(one: Sheet) -> str:
     graphs = f", {one['graph_spans']:,} from {one['graph_replays']:,} graph replays" if one["graph_replays"] else ""
-    return Text.assemble(
-        ("launches ", "dim"),
+    return (
         f"{one['spans']:,} spans by {one['calls']:,} calls of {time(one['call_us'])}{graphs}; started "
         f"{time(one['delay_us'])} later, {one['queue_depth']:.1f} queued on average, "
-        f"{one['empty_queue_share']:.0%} on an empty queue",
+        f"{one['empty_queue_share']:.0%} on an empty queue"
     )
 
 
 def _rates(sheet: Sheet) -> list[RenderableType]:
-    table = _grid("left", "left", "left", "right", "right", "right", "right", "left")
+    table = grid("left", "left", "left", "right", "right", "right", "right", "left")
     for one in sheet["op_rates"][:SHOWN]:
         share = "" if one["efficiency"] is None else f"{one['efficiency']:.0%}"
         flops = f"{one['tflops_per_s']:,.0f} TFLOP/s" if one["flops"] else ""
@@ -292,15 +280,22 @@ def _rates(sheet: Sheet) -> list[RenderableType]:
 
 
 def _found(sheet: Sheet) -> list[RenderableType]:
-    lines: list[RenderableType] = []
+    """Findings with what they gain in front; below each what to do, and the spans that prove it."""
+    table = grid("right", "right", "left")
     for place, one in enumerate(sheet["findings"][:SHOWN], 1):
-        head = f"{place}. {one['predicted_gain']:.1%} "
-        lines.append(Text.assemble((head, "bold"), clean(one["what"]), f"; {one['share_of_step']:.1%} of the span"))
-        spans = ", ".join(f"#{span['span_id']} {span['name'][:36]}" for span in one["evidence"][:2])
-        lines.append(Text.assemble("      ", clean(one["action"]), (f"   see {clean(spans)}", "dim")))
-    if not lines:
+        spans = ", ".join(f"#{span['span_id']} {span['name'][:40]}" for span in one["evidence"][:2])
+        table.add_row(
+            f"{place}.", Text(f"{one['predicted_gain']:.1%}", style="bold"),
+            Text.assemble(
+                clean(one["what"]), (f"; {one['share_of_step']:.1%} of the span\n", "dim"),
+                "→ ", clean(one["action"]), "\n", (f"see {clean(spans)}", "dim"),
+            ),
+        )  # fmt: skip
+    if not sheet["findings"]:
         return [Text("findings: nothing that costs more than 1% of the span", style="dim")]
-    return [Text("findings, by what they could gain", style="dim"), *lines]
+    rest = len(sheet["findings"]) - SHOWN
+    more = [Text(f"and {rest} more with --json or --html", style="dim")] if rest > 0 else []
+    return [Text("findings, by what they could gain", style="dim"), table, *more]
 
 
 def _doubts(sheet: Sheet) -> list[RenderableType]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import format_quantity
 from ridgeline.report.draw import clean
+from ridgeline.report.lines import NANO, grid, time
 from ridgeline.report.sheets import Sheet
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.critical import Path
@@ -17,7 +15,6 @@ from ridgeline.trace.memory import MemoryPeak
 from ridgeline.trace.timeline import Timeline
 from ridgeline.trace.whatif import Answer
 
-NANO = 1000
 SHOWN = 8
 
 
@@ -29,6 +26,8 @@ def causes_sheet(found: Analysis) -> Sheet:
         "collectives": {
             "matched": ranks.collectives,
             "unmatched_parts": ranks.unmatched,
+            "sends_matched": ranks.pairs,
+            "sends_unmatched": ranks.alone,
             "by_skew": [
                 {
                     "group": one.group, "name": one.name, "sequence": one.sequence, "skew_us": one.skew_ns / NANO,
@@ -50,6 +49,11 @@ def causes_sheet(found: Analysis) -> Sheet:
                 "process": one.process, "rank": one.rank, "window_us": one.window_ns / NANO,
                 "bubble_us": one.bubble_ns / NANO, "bubble_share": one.share,
                 "warm_up_us": one.warm_up_ns / NANO, "cool_down_us": one.cool_down_ns / NANO,
+                "waits": [
+                    {"rank": wait.rank, "waiting_us": wait.waiting_ns / NANO, "transfer_us": wait.transfer_ns / NANO}
+                    for wait in one.waits
+                ],
+                "other_us": one.other_ns / NANO,
             }
             for one in ranks.bubbles
         ],
@@ -123,19 +127,6 @@ def _answer(one: Answer) -> Sheet:
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
-
-
-def time(microseconds: float) -> str:
-    """A time of a trace in a readable unit."""
-    return format_quantity(microseconds * 1e-6, "s", 4) if microseconds else "0 s"
-
-
-def grid(*justify: Any) -> Table:
-    """A table without lines."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for one in justify:
-        table.add_column(justify=one, no_wrap=one == "right")
-    return table
 
 
 def what_if_lines(sheet: Sheet) -> list[RenderableType]:

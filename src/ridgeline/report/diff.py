@@ -7,16 +7,14 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from ridgeline.report.causes import grid, time
 from ridgeline.report.draw import clean
+from ridgeline.report.lines import NANO, better_or_worse, grid, signed, time
 from ridgeline.report.sheets import Sheet
 from ridgeline.trace.diff import Diff, Item, Place, Side
 
-NANO = 1000
 ITEMS = 40  # of a cause in a sheet
 SHOWN = 4  # of a cause on a page
 LEAST = 0.02  # of the whole difference: smaller items are not on the page
-WIDE = 24
 ROUNDING = 0.05  # microseconds: less is not shown
 
 
@@ -87,17 +85,6 @@ def page(sheet: Sheet) -> RenderableType:
     return Group(*lines[:-1])
 
 
-def signed(microseconds: float) -> str:
-    """A difference with its sign."""
-    return ("+" if microseconds > 0 else "-" if microseconds < 0 else "") + time(abs(microseconds))
-
-
-def bar(share: float, longer: bool) -> Text:
-    """A bar of a share of the largest; red where it costs time, green where it saves some."""
-    eighths = max(1, round(min(abs(share), 1.0) * WIDE * 8)) if share else 0
-    return Text("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip(), style="red" if longer else "green")
-
-
 def _head(sheet: Sheet) -> list[RenderableType]:
     table = grid("left", "left", "right", "left")
     for mark, key in (("A", "before"), ("B", "after")):
@@ -120,7 +107,7 @@ def _causes(sheet: Sheet) -> list[RenderableType]:
         if abs(one["us"]) < ROUNDING:
             continue
         table.add_row(
-            Text(one["cause"], style="bold"), signed(one["us"]), bar(one["us"] / largest, one["us"] > 0),
+            Text(one["cause"], style="bold"), signed(one["us"]), better_or_worse(one["us"] / largest),
             Text(one["meaning"], style="dim"),
         )  # fmt: skip
         for item in [item for item in one["items"] if abs(item["us"]) >= LEAST * whole][:SHOWN]:
@@ -144,6 +131,6 @@ def _places(sheet: Sheet, key: str) -> list[RenderableType]:
     for one in rows[:40]:
         table.add_row(
             one["id"], time(one["before_us"]), time(one["after_us"]), signed(one["us"]),
-            bar(one["us"] / largest, one["us"] > 0),
+            better_or_worse(one["us"] / largest),
         )  # fmt: skip
     return [Text(f"by {'class' if key == 'classes' else key.removesuffix('s')}", style="dim"), table]

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +21,9 @@ from ridgeline.report.sheets import NUMBERS, Sheet
 
 DASH = "–"
 COLOURS = {"F": "white on blue", "B": "black on green", "I": "black on cyan", "W": "black on yellow"}
+PARTS = (
+    "embedding", "attention", "mlp", "experts", "shared_experts", "router", "norms", "head", "vision", "extra",
+)  # fmt: skip
 WEAK = {"assumed": "yellow", "analytic": "cyan"}
 
 
@@ -137,16 +141,13 @@ def sources(sheets: Sequence[Sheet], known: Any) -> RenderableType:
 # -- models -----------------------------------------------------------------------------------------------------------
 
 
-Cell = Callable[[Sheet], object]
-PARAMS = (
-    "embedding", "attention", "mlp", "experts", "shared_experts", "router", "norms", "head", "vision", "extra",
-)  # fmt: skip
+Row = tuple[str, Callable[[Sheet], str], str]  # its name, what stands there for a sheet, its style
 
 
 def models(sheets: Sequence[Sheet]) -> RenderableType:
     """Models side by side: parameters by part, flops, cache, intensity."""
     table = _table(", ".join(sheet["name"] for sheet in sheets), ["", *(sheet["id"] for sheet in sheets)])
-    for section in (_shape_rows(), _params_rows(), _flops_rows(sheets), _cache_rows()):
+    for section in (_shape_rows(), _param_rows(), _flop_rows(sheets), _cache_rows()):
         for name, cell, style in section:
             cells = [cell(sheet) for sheet in sheets]
             if any(text not in ("", "0", DASH) for text in cells):
@@ -155,45 +156,60 @@ def models(sheets: Sequence[Sheet]) -> RenderableType:
     return Group(table, Text(sheets[0]["flops_per_token"]["convention"], style="dim"))
 
 
-def _shape_rows() -> Iterator[tuple[str, Cell, str]]:
-    yield "layers x hidden", lambda sheet: f"{sheet['layers']} x {sheet['hidden']}", ""
-    yield "attention", lambda sheet: sheet["attention"], ""
-    yield "experts", lambda sheet: sheet["experts"] or DASH, ""
-    yield "vocabulary", lambda sheet: f"{sheet['vocab']:,}", ""
-    yield "context", lambda sheet: f"{sheet['context']:,}" if sheet["context"] else DASH, ""
+def _shape_rows() -> list[Row]:
+    return [
+        ("layers x hidden", lambda sheet: f"{sheet['layers']} x {sheet['hidden']}", ""),
+        ("attention", lambda sheet: str(sheet["attention"]), ""),
+        ("experts", lambda sheet: str(sheet["experts"] or DASH), ""),
+        ("vocabulary", lambda sheet: f"{sheet['vocab']:,}", ""),
+        ("context", lambda sheet: f"{sheet['context']:,}" if sheet["context"] else DASH, ""),
+    ]
 
 
-def _params_rows() -> Iterator[tuple[str, Cell, str]]:
-    def params(sheet: Sheet, kind: str) -> str:
-        return format_count(sheet["params"][kind], 4) if sheet["params"][kind] else "0"
+def _param_rows() -> list[Row]:
+    def counted(key: str) -> Callable[[Sheet], str]:
+        return lambda sheet: format_count(sheet["params"][key], 4) if sheet["params"][key] else "0"
 
-    yield "parameters", lambda sheet: f"{params(sheet, 'total')}  ({sheet['params']['total']:,})", "bold"
-    yield "  active per token", lambda sheet: params(sheet, "active"), ""
-    for part in PARAMS:
-        yield f"  {part.replace('_', ' ')}", partial(_share, part=part), ""
-    yield "  mtp, beside the total", lambda sheet: params(sheet, "mtp"), ""
-    yield "weights", lambda sheet: f"{format_quantity(sheet['weight_bytes'], 'B')} in {sheet['dtype']}", ""
+    def exact(sheet: Sheet) -> str:
+        return f"{format_count(sheet['params']['total'], 4)}  ({sheet['params']['total']:,})"
 
-
-def _flops_rows(sheets: Sequence[Sheet]) -> Iterator[tuple[str, Cell, str]]:
-    def flops(sheet: Sheet, kind: str) -> str:
-        return f"{format_quantity(sheet['flops_per_token'][kind], 'FLOP')}/token"
-
-    yield "forward", lambda sheet: f"{flops(sheet, 'forward')} at {sheet['seq']:,}", "bold"
-    for part in dict.fromkeys(part for sheet in sheets for part in sheet["flops_per_token"]["parts"]):
-        yield f"  {part.replace('_', ' ')}", partial(_flops, part=part), ""
-    yield "training", lambda sheet: flops(sheet, "training"), ""
+    return [
+        ("parameters", exact, "bold"),
+        ("  active per token", counted("active"), ""),
+        *((f"  {part.replace('_', ' ')}", partial(_share, part=part), "") for part in PARTS),
+        ("  mtp, beside the total", counted("mtp"), ""),
+        ("weights", lambda sheet: f"{format_quantity(sheet['weight_bytes'], 'B')} in {sheet['dtype']}", ""),
+    ]
 
 
-def _cache_rows() -> Iterator[tuple[str, Cell, str]]:
-    def intensity(sheet: Sheet, kind: str, digits: int) -> str:
-        return f"{sheet['arithmetic_intensity'][kind]:.{digits}g} FLOP/B"
+def _flop_rows(sheets: Sequence[Sheet]) -> list[Row]:
+    def per_token(key: str) -> Callable[[Sheet], str]:
+        return lambda sheet: f"{format_quantity(sheet['flops_per_token'][key], 'FLOP')}/token"
 
-    yield "KV cache", lambda sheet: f"{format_quantity(sheet['kv_cache_bytes_per_token'], 'B')}/token", ""
-    yield "  at this length", lambda sheet: f"{format_quantity(sheet['kv_cache_bytes_per_sequence'], 'B')}/sequence", ""
-    yield "recurrent state", lambda sheet: _bytes(sheet["state_bytes_per_sequence"]), ""
-    yield "intensity, prefill", lambda sheet: intensity(sheet, "prefill", 4), ""
-    yield "intensity, decode", lambda sheet: f"{intensity(sheet, 'decode', 3)} at batch {sheet['batch']}", ""
+    parts = dict.fromkeys(part for sheet in sheets for part in sheet["flops_per_token"]["parts"])
+    return [
+        ("forward", lambda sheet: f"{per_token('forward')(sheet)} at {sheet['seq']:,}", "bold"),
+        *((f"  {part.replace('_', ' ')}", partial(_flops, part=part), "") for part in parts),
+        ("training", per_token("training"), ""),
+    ]
+
+
+def _cache_rows() -> list[Row]:
+    return [
+        ("KV cache", lambda sheet: f"{format_quantity(sheet['kv_cache_bytes_per_token'], 'B')}/token", ""),
+        (
+            "  at this length",
+            lambda sheet: f"{format_quantity(sheet['kv_cache_bytes_per_sequence'], 'B')}/sequence",
+            "",
+        ),
+        ("recurrent state", lambda sheet: _bytes(sheet["state_bytes_per_sequence"]), ""),
+        ("intensity, prefill", lambda sheet: f"{sheet['arithmetic_intensity']['prefill']:.4g} FLOP/B", ""),
+        (
+            "intensity, decode",
+            lambda sheet: f"{sheet['arithmetic_intensity']['decode']:.3g} FLOP/B at batch {sheet['batch']}",
+            "",
+        ),
+    ]
 
 
 def _bytes(value: float) -> str:
@@ -261,12 +277,12 @@ def schedule(sheet: Sheet) -> RenderableType:
     wide = len(str(sheet["microbatches"] - 1)) + 1
     grid = []
     for rank, row in enumerate(sheet["rows"]):
-        line, clock = Text(f"rank {rank:<3}"), 0.0
+        line, clock = Text(), 0.0
         for step in row:
             line.append(" " * round((step["start"] - clock) * wide))
             line.append_text(_cells(step, wide))
             clock = step["end"]
-        grid.append(line)
+        grid.append((f"rank {rank:<3}", line))
     size = f"{sheet['stages']} stages, {sheet['microbatches']} microbatches, {sheet['chunks']} chunk(s) per rank"
     facts = _lines(
         (sheet["id"], sheet["meaning"]),
@@ -280,7 +296,24 @@ def schedule(sheet: Sheet) -> RenderableType:
         ("I backward, input", COLOURS["I"]), " ", ("W backward, weights", COLOURS["W"]),
         "  later chunks are underlined",
     )  # fmt: skip
-    return Group(facts, *grid, legend)
+    return Group(facts, _Bands(rows=tuple(grid)), legend)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bands:
+    """Labelled lines too long for the terminal, cut at the same columns and drawn band below band."""
+
+    rows: tuple[tuple[str, Text], ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        label = max(len(name) for name, _ in self.rows)
+        longest = max(len(line) for _, line in self.rows)
+        wide = max(options.max_width - label, 8)
+        for start in range(0, longest, wide):
+            if start:
+                yield Text()
+            for name, line in self.rows:
+                yield Text(name.ljust(label)) + line[start : start + wide]
 
 
 def _cells(step: Sheet, wide: int) -> Text:

@@ -7,13 +7,11 @@ from rich.text import Text
 
 from ridgeline.calibrate.explain import Explanation, GapPart
 from ridgeline.core.units import DECIMAL, format_quantity
-from ridgeline.report.causes import grid, time
-from ridgeline.report.diff import bar, diff_sheet, signed
+from ridgeline.report.diff import diff_sheet
 from ridgeline.report.draw import clean
+from ridgeline.report.lines import NANO, better_or_worse, grid, signed, time
 from ridgeline.report.sheets import Sheet
 
-NANO = 1000
-SHOWN = 14
 LEAST = 0.05  # microseconds: less is rounding
 COLOURS = {"model": "cyan", "machine": "yellow", "unclear": "magenta", "nothing": "dim"}
 
@@ -35,6 +33,15 @@ def explanation_sheet(found: Explanation) -> Sheet:
         "interval_us": [span.low * DECIMAL["M"], span.high * DECIMAL["M"]],
         "inside_interval": found.inside,
         "parts": [_part(part) for part in found.parts],
+        "classes": [
+            {
+                "class": one.class_,
+                "predicted_us": one.predicted_ns / NANO,
+                "measured_us": one.measured_ns / NANO,
+                "gap_us": one.gap_ns / NANO,
+            }
+            for one in found.by_class()
+        ],
         "by_change": {change: gap / NANO for change, gap in found.by_change().items()},
         "doubts": list(found.doubts),
         "causes": diff_sheet(found.diff)["causes"],
@@ -84,32 +91,53 @@ def _head(sheet: Sheet) -> list[RenderableType]:
 
 
 def _gap(sheet: Sheet) -> list[RenderableType]:
-    table = grid("left", "left", "right", "right", "right", "left", "left", "left")
-    largest = max((abs(part["gap_us"]) for part in sheet["parts"]), default=1.0) or 1.0
-    for part in sheet["parts"][:SHOWN]:
-        if abs(part["gap_us"]) < LEAST:
+    """Classes, the largest gap first, and below each its phases where it has several."""
+    table = grid("left", "right", "right", "right", "left", "left", "left")
+    largest = max((abs(one["gap_us"]) for one in sheet["classes"]), default=1.0) or 1.0
+    small: list[float] = []
+    for one in sheet["classes"]:
+        parts = [part for part in sheet["parts"] if part["class"] == one["class"] and abs(part["gap_us"]) >= LEAST]
+        if all(part["change"] == "nothing" for part in parts):
+            small.append(one["gap_us"])
             continue
+        alone = parts[0] if len(parts) == 1 else None
         table.add_row(
-            part["phase"], part["class"], time(part["predicted_us"]), time(part["measured_us"]),
-            signed(part["gap_us"]), bar(part["gap_us"] / largest / 2, part["gap_us"] > 0),
-            Text(part["change"], style=COLOURS[part["change"]]), Text(part["why"], style="dim"),
+            Text(one["class"] + (f", {alone['phase']}" if alone else ""), style="bold"), time(one["predicted_us"]),
+            time(one["measured_us"]), signed(one["gap_us"]), better_or_worse(one["gap_us"] / largest / 2),
+            *_verdict(alone),
         )  # fmt: skip
-    return [
-        Text("phase, class, predicted, measured, gap, what should change; gaps sum to the whole", style="dim"),
-        table,
-    ]
+        for part in [] if alone else parts:
+            times = (time(part["predicted_us"]), time(part["measured_us"]), signed(part["gap_us"]))
+            dim = [Text(word, style="dim") for word in (f"  {part['phase']}", *times)]
+            table.add_row(*dim, "", *_verdict(part))
+    if small:
+        table.add_row(Text("the rest", style="dim"), "", "", signed(sum(small)), "", *_verdict(None))
+    head = "class and phase, predicted, measured, gap, what should change; gaps of classes sum to the whole"
+    return [Text(head, style="dim"), table]
+
+
+def _verdict(part: Sheet | None) -> tuple[Text, Text]:
+    """Who should change, and why; nothing for a sum of parts."""
+    if part is None:
+        return Text(""), Text("")
+    return Text(part["change"], style=COLOURS[part["change"]]), Text(part["why"], style="dim")
 
 
 def _todo(sheet: Sheet) -> list[RenderableType]:
+    """Of whom how much is, and each action once, beside the largest part that asks for it."""
     parts = ", ".join(f"{change} {signed(gap)}" for change, gap in sheet["by_change"].items())
-    lines: list[RenderableType] = [Text.assemble(("of the gap ", "dim"), parts)]
+    table = grid("left", "left", "left")
     seen: set[str] = set()
     for part in sheet["parts"]:
         if part["action"] and part["action"] not in seen:
             seen.add(part["action"])
-            who = Text.assemble((f"  {part['change']} ", COLOURS[part["change"]]), clean(part["action"]))
-            lines.append(Text.assemble(who, (f"   ({part['phase']}, {part['class']} {signed(part['gap_us'])})", "dim")))
-    return lines
+            where = f"{part['phase']} {part['class']} {signed(part['gap_us'])}"
+            table.add_row(
+                Text(f"  {part['change']}", style=COLOURS[part["change"]]),
+                Text(where, style="dim"),
+                clean(part["action"]),
+            )
+    return [Text.assemble(("of the gap ", "dim"), parts), *([table] if seen else [])]
 
 
 def _doubts(sheet: Sheet) -> list[RenderableType]:

@@ -38,6 +38,14 @@ POLICY = (
     "connect-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
@@ -90,49 +98,53 @@ def serve(trace: Path) -> Iterator[Served]:
         thread.join()
 
 
+class _Handler(BaseHTTPRequestHandler):
+    """Answers of one server; `_handler` says which."""
+
+    server_version, sys_version = "ridgeline", ""
+    files: Mapping[str, Path]
+    trace: Path
+    served: Served
+    names: frozenset[str]
+
+    def do_GET(self) -> None:
+        self.served.asked_s[0] = time.monotonic()
+        self._answer(urlsplit(self.path).path)
+        self.served.asked_s[0] = time.monotonic()
+
+    def _answer(self, path: str) -> None:
+        if self.headers.get("Host") not in self.names:
+            self._send(HTTPStatus.FORBIDDEN, b"not for this host", "text/plain")
+        elif path == "/localtrace":
+            self._send(HTTPStatus.OK, self.trace.read_bytes(), "application/json")
+        elif path in ("/vizviewer_info", "/file_info"):
+            if path == "/file_info":  # the page's last question, once the trace is loaded
+                self.served.fetched.set()
+            self._send(HTTPStatus.OK, json.dumps({}).encode(), "application/json")
+        elif path in self.files:
+            kind = KINDS.get(self.files[path].suffix) or "application/octet-stream"
+            self._send(HTTPStatus.OK, self.files[path].read_bytes(), kind)
+        else:
+            self._send(HTTPStatus.NOT_FOUND, b"no such file", "text/plain")
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **HEADERS}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not printed."""
+
+
 def _handler(files: Mapping[str, Path], trace: Path, served: Served) -> type[BaseHTTPRequestHandler]:
-    names = {urlsplit(served.url).netloc, f"localhost:{urlsplit(served.url).port}"}
-
-    class Handler(BaseHTTPRequestHandler):
-        """Answers of one server."""
-
-        server_version, sys_version = "ridgeline", ""
-
-        def do_GET(self) -> None:
-            path = urlsplit(self.path).path
-            served.asked_s[0] = time.monotonic()
-            if self.headers.get("Host") not in names:
-                self._send(HTTPStatus.FORBIDDEN, b"not for this host", "text/plain")
-            elif path == "/localtrace":
-                self._send(HTTPStatus.OK, trace.read_bytes(), "application/json")
-            elif path in ("/vizviewer_info", "/file_info"):
-                self._send(HTTPStatus.OK, json.dumps({}).encode(), "application/json")
-                if path == "/file_info":  # the page's last question, once the trace is loaded
-                    served.fetched.set()
-            elif path in files:
-                kind = KINDS.get(files[path].suffix) or "application/octet-stream"
-                self._send(HTTPStatus.OK, files[path].read_bytes(), kind)
-            else:
-                self._send(HTTPStatus.NOT_FOUND, b"no such file", "text/plain")
-            served.asked_s[0] = time.monotonic()
-
-        def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
-            self.send_response(status)
-            headers = {
-                "Content-Type": kind,
-                "Content-Length": str(len(body)),
-                "Content-Security-Policy": POLICY,
-                "X-Content-Type-Options": "nosniff",
-                "Referrer-Policy": "no-referrer",
-                "Cross-Origin-Resource-Policy": "same-origin",
-                "Cache-Control": "no-store",
-            }
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Requests are not printed."""
-
-    return Handler
+    """The answers about one trace."""
+    here = urlsplit(served.url)
+    known = {
+        "files": files,
+        "trace": trace,
+        "served": served,
+        "names": frozenset({here.netloc, f"localhost:{here.port}"}),
+    }
+    return type("Handler", (_Handler,), known)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import isfinite
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -216,12 +215,3 @@ def _trust(sheet: Sheet) -> list[RenderableType]:
         rows.append(Text(f"  … {len(notes) - MOST} more with --json", style="dim"))
     lines = [head, Text("counted: " + "; ".join(sheet["conventions"]), style="dim")]
     return [*lines, *([Text("assumed", style="dim"), *rows] if rows else [])]
-
-
-def draw_reasons(sheet: Sheet) -> str:
-    """The reasons of a refusal, one a line, as errors are told."""
-    return "\n".join(_reason(problem) for problem in sheet["problems"])
-
-
-def _reason(problem: Mapping[str, Any]) -> str:
-    return str(Problem(**{key: value for key, value in problem.items() if value is not None}))

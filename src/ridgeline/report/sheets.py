@@ -11,7 +11,7 @@ from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.hardware.chip import PEAK_KEYS, Chip
 from ridgeline.hardware.facts import Ratio, link_bytes_per_flop, ridge_points
-from ridgeline.hardware.system import System, SystemTemplate, Tier
+from ridgeline.hardware.system import System, Tier
 from ridgeline.hardware.topology import bisection_bytes_per_s, diameter, label
 from ridgeline.models import facts
 from ridgeline.models.params import count
@@ -161,11 +161,6 @@ def _totals(system: System) -> Sheet:
         "power_w": all_of(chip.tdp),
         "price_usd_per_hour": all_of(chip.price),
     }
-
-
-def template_sheet(template: SystemTemplate) -> Sheet:
-    """A system at no particular size."""
-    return {"kind": "template", **plain(template)}
 
 
 def mixer_label(spec: ModelSpec) -> str:

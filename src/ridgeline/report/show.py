@@ -43,11 +43,16 @@ def show(*names: str, detail: Detail | None = None, settings: tuple[str, ...] = 
     return [_one(name, asked, settings) for name in names]
 
 
+def known_names() -> list[str]:
+    """Every name of the catalogs, and the words that list them."""
+    return [*LISTS, *CHIPS, *MODELS, *SYSTEMS, *ENGINES, *SCHEDULES]
+
+
 def _one(name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:
     if name in LISTS:
         _refuse(settings, name)
         return {"kind": "list", "of": name, "rows": LISTS[name]()}
-    if name.endswith(SUFFIXES) or Path(name).exists():
+    if name.endswith(SUFFIXES) or _is_path(name):
         return _file(Path(name), detail, settings)
     if name in SCHEDULES:
         _refuse(settings, name)
@@ -64,8 +69,14 @@ def _one(name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:
             return _described(kind, name, detail, settings)
         except UnknownId:
             continue
-    known = [*CHIPS, *MODELS, *SYSTEMS, *ENGINES, *SCHEDULES, *LISTS]
-    raise UnknownId("name", name, known, todo="`ridgeline show models` and its kin list what there is")
+    raise UnknownId("name", name, known_names(), todo="`ridgeline show models` and its kin list what there is")
+
+
+def _is_path(name: str) -> bool:
+    try:
+        return bool(name) and Path(name).exists()
+    except (OSError, ValueError):  # a name no file system takes
+        return False
 
 
 def _described(kind: str, name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:

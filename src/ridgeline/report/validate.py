@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -33,6 +34,7 @@ def validation_sheet(found: Validation) -> Sheet:
         "p90_ape": errors.p90_ape,
         "bias": errors.bias,
         "coverage90": errors.coverage90,
+        "memory": asdict(found.memory) if found.memory else None,
         "groups": {
             grouping: {name: {"n": item.n, "mape": item.mape} for name, item in found.by(grouping).items()}
             for grouping in found.groupings
@@ -50,6 +52,7 @@ def _case(case: Case) -> Sheet:
         "low": case.low_s,
         "high": case.high_s,
         "cross_validated": case.cross_validated,
+        "peak_memory_bytes": asdict(case.peak) if case.peak else None,
     }
 
 
@@ -71,6 +74,7 @@ def draw_validation(found: Validation, console: Console) -> None:
         mixed = f"{held} without their own group in the fit, {errors.n - held} with the shipped parameters"
         console.print(Text(f"predicted {how if held in (0, errors.n) else mixed}", style="dim"))
         console.print(_summary(found))
+        _draw_memory(found, console)
         for grouping in ("accelerator", "source") if found.kind == "training" else found.groupings:
             console.print()
             console.print(_groups(found, grouping))
@@ -108,6 +112,14 @@ def _summary(found: Validation) -> Table:
     ):
         table.add_row(Text(label, style="dim"), *figures)
     return table
+
+
+def _draw_memory(found: Validation, console: Console) -> None:
+    if memory := found.memory:
+        said = (
+            f"{percent(memory.mape)} off on average, bias {_signed(memory.bias)}, at most {percent(memory.short)} short"
+        )
+        console.print(Text(f"peak memory of {memory.n} rows: {said}"))
 
 
 def _signed(value: float | None) -> str:

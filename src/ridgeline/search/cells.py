@@ -19,14 +19,14 @@ from ridgeline.lowering.program import sections_of
 from ridgeline.lowering.shape import Degrees, Shape, shape_of
 from ridgeline.plan.check import blocks, context, experts, precision, tensor
 from ridgeline.plan.mesh import Mesh
-from ridgeline.plan.plan import Plan
+from ridgeline.plan.plan import Plan, Precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.space import Space
 from ridgeline.sim.batch import spread
 from ridgeline.sim.holding import Needs, Widths, needs_of, widths_of
 from ridgeline.sim.predict import not_predictable
 from ridgeline.sim.run import Runs, runs_of
-from ridgeline.sim.step import Rows, Sections, price_slots, rows_of
+from ridgeline.sim.slots import Rows, Sections, price_slots, rows_of
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -37,7 +37,8 @@ class Cells:
     """Priced cells of structures with as many sections, placed alike; section s of cell c stands at s cells + c.
 
     structure   which of `scenarios` a cell belongs to; those carry everything but degrees
-    degrees     tp, cp, ep, etp and microbatch by cell
+    degrees     tp, cp, ep, etp and microbatch by cell; those that make as many microbatches stand side by side
+    kin         the same for cells that hold the same weights on the same ranks: their mesh and precision are equal
     runs, widths, needs   as `sim` takes them, by cell
     """
 
@@ -45,6 +46,7 @@ class Cells:
     shape: Shape
     structure: Index
     degrees: Degrees
+    kin: Index
     sections: Sections
     runs: Runs
     widths: tuple[Widths, ...]
@@ -55,29 +57,12 @@ class Cells:
     def __len__(self) -> int:
         return len(self.structure)
 
-    def places(self, cells: Index) -> Index:
-        """Where the sections of these cells stand, section by section."""
-        return (np.arange(self.kinds)[:, None] * len(self) + cells).ravel()
-
-    def taken(self, cells: Index) -> Sections:
-        """The sections of these cells as cells of their own."""
-        at, own = self.places(cells), self.sections
-        return Sections(
-            cell=np.tile(np.arange(len(cells)), self.kinds),
-            params=own.params[:, at],
-            away=own.away[at],
-            seconds=own.seconds[:, :, at],
-            issue_s=own.issue_s[at],
-        )
-
-    def needed(self, cells: Index) -> Needs:
-        """The needs of these cells."""
-        at, own = self.places(cells), self.needs
-        by_cell = {name: getattr(own, name)[cells] for name in _BY_CELL}
-        return Needs(columns=own.columns[:, at], layer=own.layer[at], norm=own.norm, **by_cell)
+    def taken(self, columns: Array, cells: Index) -> Array:
+        """Columns by section of these cells: section by section, cells beside each other."""
+        return columns.reshape(*columns.shape[:-1], self.kinds, len(self)).take(cells, axis=-1)
 
     def width(self, cells: Index) -> Widths:
-        """Bytes a parameter takes, as columns by row."""
+        """Bytes a parameter takes, as columns by cell."""
         which = self.structure[cells]
 
         def column(name: str) -> Array:
@@ -93,22 +78,24 @@ class Cells:
         )
 
 
-_BY_CELL = ("loss", "sends", "crossing", "head", "widest", "tied")
-
-
 RULES = (precision, blocks, not_predictable)  # what a structure alone can get wrong
 
 
 def priced_cells(base: Scenario, space: Space, calibration: Calibration) -> list[Cells]:
     """The cells of a space, one value for all structures that stand in stages alike and run at the same rates."""
     groups: dict[tuple[int, object, str | None], list[_Structure]] = {}
+    priced: dict[tuple[str, bytes], _Structure] = {}
     for recompute, formats, switches in space.structures:
         plan = replace(base.plan, recompute=recompute, precision=formats, switches=switches)
         scenario = replace(base, plan=plan)
         degrees = _degrees(scenario, space)
         possible = not any(problem for rule in RULES for problem in rule(scenario))
         if possible and len(degrees):
-            made = _structure(scenario, degrees, calibration)
+            # what overlaps changes no op
+            same = str(replace(plan, switches=replace(switches, overlap={}))), degrees.tobytes()
+            if same not in priced:
+                priced[same] = _structure(scenario, degrees, calibration)
+            made = replace(priced[same], scenario=scenario, degrees=degrees, runs=runs_of([_with(scenario)]))
             key = (len(made.sections.cell) // len(degrees), recompute.layers, switches.graph)
             groups.setdefault(key, []).append(made)
     return [_joined(structures, kinds) for (kinds, *_), structures in groups.items()]
@@ -187,20 +174,20 @@ def _together(columns: Array) -> Array:
 
 
 def _joined(parts: Sequence[_Structure], kinds: int) -> Cells:
-    """Structures side by side, their sections in one table."""
-    structure = np.repeat(np.arange(len(parts)), [len(part.degrees) for part in parts])
+    """Structures side by side, their sections in one table, sorted by how many microbatches they make."""
     degrees = np.concatenate([part.degrees for part in parts])
-    tp, cp, ep, etp, microbatch = degrees.T
+    tp, cp, _, _, microbatch = degrees.T
+    base = parts[0].scenario
+    each = base.workload.sequences * tp * cp / (base.system.chips * microbatch)  # microbatches for a stage
+    order = np.lexsort((each, each % 1 > 0))  # loops take whole numbers of them
+    tp, cp, ep, etp, microbatch = degrees[order].T
+    structure = np.repeat(np.arange(len(parts)), [len(part.degrees) for part in parts])[order]
 
-    def beside(columns: Sequence[Array], axis: int = 0) -> Array:
+    def beside(columns: Sequence[Array], sections: int = kinds) -> Array:
         """Columns by section and cell of each part as one."""
-        head = [column.shape[:axis] for column in columns]
-        split = [
-            column.reshape(*shape, kinds, -1, *column.shape[axis + 1 :])
-            for column, shape in zip(columns, head, strict=True)
-        ]
-        joined = np.concatenate(split, axis=axis + 1)
-        return joined.reshape(*head[0], -1, *columns[0].shape[axis + 1 :])
+        split = [column.reshape(*column.shape[:-1], sections, -1) for column in columns]
+        joined = np.concatenate(split, axis=-1).take(order, axis=-1)
+        return joined.reshape(*joined.shape[:-2], -1)
 
     sections, needs = [part.sections for part in parts], [part.needs for part in parts]
     return Cells(
@@ -208,26 +195,39 @@ def _joined(parts: Sequence[_Structure], kinds: int) -> Cells:
         shape=parts[0].shape,
         structure=structure,
         degrees=Degrees(tp=tp, cp=cp, ep=ep, etp=etp, microbatch=microbatch),
+        kin=_kin([part.scenario.plan.precision for part in parts], structure, degrees[order, :4]),
         sections=Sections(
             cell=np.tile(np.arange(len(structure)), kinds),
-            params=beside([part.params for part in sections], 1),
-            away=beside([part.away for part in sections]),
-            seconds=beside([part.seconds for part in sections], 2),
-            issue_s=beside([part.issue_s for part in sections]),
+            **{name: beside([getattr(part, name) for part in sections]) for name in _BY_SECTION},
         ),
         runs=Runs(
             **{
-                item.name: np.concatenate([getattr(part.runs, item.name) for part in parts])[structure]
+                item.name: _column([getattr(part.runs, item.name) for part in parts], structure)
                 for item in fields(Runs)
             }
         ),
         widths=tuple(widths_of(part.shape, part.scenario) for part in parts),
         needs=Needs(
             columns=beside([_together(need.columns) for need in needs], 1),
-            layer=beside([need.layer for need in needs]),
             norm=needs[0].norm,
-            **{name: np.concatenate([getattr(need, name) for need in needs]) for name in _BY_CELL},
+            **{name: beside([getattr(need, name) for need in needs], 1) for name in _BY_CELL},
         ),
         rows=parts[0].rows,
         kinds=kinds,
     )
+
+
+_BY_SECTION = ("params", "away", "seconds", "issue_s")
+_BY_CELL = ("layer", "loss", "sends", "crossing", "head", "widest", "tied")
+
+
+def _kin(precisions: Sequence[Precision], structure: Index, degrees: Array) -> Index:
+    """A number for every mesh and precision."""
+    which = np.array([precisions.index(own) for own in precisions])[structure]
+    return np.unique(np.column_stack([degrees, which]), axis=0, return_inverse=True)[1].ravel()
+
+
+def _column(values: Sequence[Array], structure: Index) -> Array:
+    """A column by cell of what structures have one entry of; one entry where that is the same for all."""
+    column = np.concatenate(values)
+    return column[:1] if (column == column[0]).all() else column[structure]

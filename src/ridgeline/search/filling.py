@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.search.layouts import Array, Index, Layouts, Table, joined
-from ridgeline.sim.step import BUSY
+from ridgeline.sim.beside import BUSY
 
 PACES = 16  # tried at once for every policy
 ALL_PAIRS = 12  # virtual stages up to which every move of a layer is tried
@@ -56,7 +56,7 @@ def _layers(table: Table) -> _Layers:
     return _Layers(
         again=columns[:, :, 2 + 2 * order],
         rest=columns[:, :, 3 + 2 * order],
-        ends=columns @ (table.adds[: table.ranks] @ table.fixed).T,
+        ends=columns @ (table.adds @ table.fixed).T,
         work=np.stack([work[:, first : first + 2 * blocks : 2].max(1) for first in (3, 2)], axis=1),
     )
 

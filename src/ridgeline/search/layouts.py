@@ -24,11 +24,15 @@ from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.space import selective_parts
 from ridgeline.sim.batch import batch_of
-from ridgeline.sim.holding import Held, Needs, Widths, needs_of, widths_of
-from ridgeline.sim.lines import Lines, Pattern, held_by_rank, pattern_of
-from ridgeline.sim.memory import moment_bytes
+from ridgeline.sim.beside import BY_CLASS, beside
+from ridgeline.sim.exchange import settling_of
+from ridgeline.sim.holding import Held, Needs, Params, Widths, needs_of, widths_of
+from ridgeline.sim.lines import Lines, Pattern, Ranks, held_by_rank, pattern_of, ranks_of, summed
+from ridgeline.sim.memory import moment_bytes, moving_of, state_of
+from ridgeline.sim.pace import paced, sends_of, trained_of
 from ridgeline.sim.run import Runs, runs_of
-from ridgeline.sim.step import BY_CLASS, CLASSES, Rows, Sections, beside, paced, price_slots, rows_of, step_of
+from ridgeline.sim.slots import CLASSES, Rows, Sections, price_slots, rows_of
+from ridgeline.sim.step import step_of
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -100,17 +104,19 @@ def joined(layouts: Sequence[Layouts]) -> Layouts:
 class Table:
     """A scenario's sections under every policy, priced, and how stages and ranks are made of them.
 
-    parts, bytes   what `sim.step` and `sim.memory` add up: policy after policy, `kinds` sections each
+    parts, trained, bytes   what `sim.step` and `sim.memory` add up: policy after policy, `kinds` sections each
     work       bytes the backward of a section takes for itself
     slopes     moments x (columns of `bytes`, work, always) x ranks x policies: a peak is the largest of linear forms
     before     how many layers of each distinct block stand before a layer of the model
     fixed      sections that stand in a virtual stage whatever layers it holds
-    adds       lines x virtual stages: how `sim.lines` adds stages up
+    adds       ranks x virtual stages: what a rank holds
+    pattern    how `sim.lines` adds stages up, of virtual stages that are sections themselves
     """
 
     scenario: Scenario
     policies: tuple[Policy, ...]
     parts: Array
+    trained: Array
     bytes: Array
     work: Array
     slopes: Array
@@ -120,6 +126,7 @@ class Table:
     before: Index
     fixed: Array
     adds: Array
+    pattern: Pattern
     stages: tuple[tuple[int, ...], ...]
 
     @property
@@ -140,13 +147,17 @@ class Table:
         """Share of activations offloaded, by policy."""
         return np.array([policy.offload for policy in self.policies])
 
-    def lines(self, layouts: Layouts, *, ranks_only: bool = False) -> Lines:
-        """The lines of layouts; those of ranks alone are enough for memory."""
-        adds = self.adds[: self.ranks] if ranks_only else self.adds
-        counts = self._counts(layouts)
-        summed = (adds @ counts.reshape(len(self.fixed), -1)).reshape(len(adds), *counts.shape[1:])
-        sections = np.arange(self.kinds)[:, None] + layouts.policy * self.kinds
-        return Lines(rows=np.arange(len(layouts)), counts=summed, sections=sections, number=np.arange(self.ranks))
+    def lines(self, layouts: Layouts) -> Lines:
+        """The lines of layouts."""
+        return Lines(
+            rows=np.arange(len(layouts)),
+            counts=_added(self.pattern.counts, self._counts(layouts)),
+            roles=self.pattern.roles,
+            sections=self._sections(layouts),
+        )
+
+    def _sections(self, layouts: Layouts) -> Index:
+        return np.arange(self.kinds)[:, None] + layouts.policy * self.kinds
 
     def _counts(self, layouts: Layouts) -> Array:
         """How often each section stands in each virtual stage: stages x sections x layouts."""
@@ -162,22 +173,24 @@ class Table:
 
     def step_s(self, layouts: Layouts) -> Array:
         """The predicted step of every layout."""
-        pace = paced([self.lines(layouts)], self.parts, self.runs, self.rows)
-        return step_of(pace, self.runs, self.rows).step_s
+        lines = [self.lines(layouts)]
+        pace = paced(lines, self.parts, sends_of(self.runs, self.rows.links), self.runs)
+        settling = settling_of(trained_of(lines, self.trained), self.runs, self.rows)
+        return step_of(pace, settling, self.runs, self.rows).step_s
 
     def busy_s(self, layouts: Layouts) -> Array:
         """Seconds of a microbatch by rank and layout, waiting for the host left out."""
-        lines = self.lines(layouts, ranks_only=True)
-        busy: Array = lines.summed(self.parts[:1])[0]
+        counts = _added(self.adds, self._counts(layouts))
+        busy: Array = summed(counts, self.parts[:1, self._sections(layouts)])[0]
         return busy
 
     def peaks(self, layouts: Layouts) -> Array:
         """Peak bytes by rank and layout."""
-        lines = self.lines(layouts, ranks_only=True)
+        counts, sections = _added(self.adds, self._counts(layouts)), self._sections(layouts)
         work = np.zeros((self.ranks, len(layouts)))
-        for section, size in enumerate(self.work[lines.sections]):
-            np.maximum(work, np.where(lines.counts[:, section] > 0, size, 0.0), out=work)
-        sums = np.concatenate([lines.summed(self.bytes), work[None]])
+        for section, size in enumerate(self.work[sections]):
+            np.maximum(work, np.where(counts[:, section] > 0, size, 0.0), out=work)
+        sums = np.concatenate([summed(counts, self.bytes[:, sections]), work[None]])
         return self.peak(sums, layouts.policy)
 
     def peak(self, sums: Array, policy: Index, rank: int | slice = slice(None)) -> Array:
@@ -219,6 +232,11 @@ class Table:
         return of(high)
 
 
+def _added(adds: Array, counts: Array) -> Array:
+    """Sections of virtual stages added up: lines x sections x layouts."""
+    return (adds @ counts.reshape(len(counts), -1)).reshape(len(adds), *counts.shape[1:])
+
+
 def _turns(stages: Sequence[Sequence[int]]) -> Index:
     """Which of its rank's stages a virtual stage is."""
     turn = np.zeros(sum(map(len, stages)), dtype=np.int64)
@@ -249,27 +267,29 @@ def table_of(scenario: Scenario, calibration: Calibration) -> Table:
     by_policy = replace(runs, offload=np.array([policy.offload for policy in policies]))
     stages = held_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
     bare = stages_of(shapes[0], (0,) * plan.virtual_stages, kinds)
-    empty, pattern = np.array(bare, dtype=np.float64), pattern_of(bare, stages)
+    empty, each = np.array(bare, dtype=np.float64), _each(plan.virtual_stages)
     return Table(
         scenario=scenario,
         policies=policies,
         parts=beside(sections, by_policy, rows)[:COLUMNS],
-        bytes=np.concatenate([np.concatenate([need.columns[:3], _kept(need)[None]]) for need in needs], axis=1),
-        work=np.concatenate([need.layer for need in needs]),
-        slopes=_slopes(needs, pattern, by_policy, widths_of(shape, scenario)),
+        trained=sections.params[2:],
+        bytes=np.concatenate([np.vstack([need.columns[:3, :, 0], _kept(need)]) for need in needs], axis=1),
+        work=np.concatenate([need.layer[:, 0] for need in needs]),
+        slopes=_slopes(needs, ranks_of(bare, stages), by_policy, widths_of(shape, scenario)),
         runs=runs,
         rows=rows,
         kinds=kinds,
         before=_before(model.order, len(model.blocks)),
         fixed=empty,
-        adds=_adds(stages, plan.virtual_stages),
+        adds=ranks_of(each, stages).counts,
+        pattern=pattern_of(each, stages),
         stages=stages,
     )
 
 
 def _kept(needs: Needs) -> Array:
     """Bytes kept by section, all parts together."""
-    kept: Array = needs.columns[3:].sum(0)
+    kept: Array = needs.columns[3:, :, 0].sum(0)
     return kept
 
 
@@ -282,28 +302,24 @@ def _useful(shape: Shape, needs: Needs, plainest: Needs) -> bool:
     return bool((again < rest).any()) and (none or bool((rest < nothing).any()))
 
 
-def _slopes(needs: Sequence[Needs], pattern: Pattern, runs: Runs, widths: Widths) -> Array:
+def _slopes(needs: Sequence[Needs], ranks: Ranks, runs: Runs, widths: Widths) -> Array:
     """The linear forms of memory, found by asking `sim.memory` for nothing and for some of each."""
-    many, ranks, probes = len(needs), len(pattern.rank), np.eye(6)[:, :5]
+    many, probes = len(needs), np.eye(6)[:, :5]
     units = np.concatenate([probes[5:], probes[:5]]) * PROBE  # nothing, then some of each
-    first, last = pattern.ends.T[:, :, None]
+    first, last, number = ranks.first[:, None], ranks.last[:, None], ranks.number[:, None].astype(np.float64)
 
-    def column(name: str) -> Array:
-        return np.tile(np.concatenate([getattr(need, name) for need in needs]), len(units))
+    def columns(*names: str) -> dict[str, Array]:
+        return {name: np.tile(np.concatenate([getattr(need, name) for need in needs]), len(units)) for name in names}
 
-    one = np.broadcast_to(np.repeat(units, many, axis=0).T[:, None], (5, ranks, many * len(units)))
-    held = Held(
-        rank=pattern.rank[:, None].astype(np.float64),
-        last=last,
-        dense=one[0] + last * (needs[0].norm + ~first * column("tied")),
-        expert=one[1],
-        trained=one[2],
-        kept=one[3][None],
-        layer=one[4],
-        **{name: column(name) for name in ("loss", "sends", "crossing", "head", "widest")},
+    dense, expert, trained, kept, layer = np.broadcast_to(
+        np.repeat(units, many, axis=0).T[:, None], (5, len(number), many * len(units))
     )
+    dense = dense + last * (needs[0].norm + ~first * columns("tied")["tied"])
+    params = Params(dense=dense, expert=expert, trained=trained, **columns("head", "widest"))
+    held = Held(number=number, last=last, kept=kept[None], layer=layer, **columns("loss", "sends", "crossing"))
     wide = replace(runs, offload=np.tile(runs.offload, len(units)))
-    found = moment_bytes(held, wide, widths).reshape(-1, ranks, len(units), many).swapaxes(1, 2)
+    found = moment_bytes(state_of(params, wide, widths), moving_of(held, wide, widths), widths)
+    found = found.reshape(-1, len(number), len(units), many).swapaxes(1, 2)
     return np.concatenate([(found[:, 1:] - found[:, :1]) / PROBE, found[:, :1]], axis=1)
 
 
@@ -317,9 +333,9 @@ def _before(order: Sequence[int], blocks: int) -> Index:
     return found
 
 
-def _adds(stages: tuple[tuple[int, ...], ...], many: int) -> Array:
-    """How `pattern_of` makes lines of stages, as a matrix: what it makes of stages that hold one thing each."""
-    return pattern_of(tuple(map(tuple, np.eye(many, dtype=np.int64).tolist())), stages).counts
+def _each(many: int) -> tuple[tuple[int, ...], ...]:
+    """Virtual stages that hold one thing each: what `sim.lines` makes of them it makes of all stages."""
+    return tuple(map(tuple, np.eye(many, dtype=np.int64).tolist()))
 
 
 def _repeated(priced: Sections, times: int, kinds: int) -> Sections:

@@ -20,7 +20,7 @@ from ridgeline.plan.check import engine as known_engine
 from ridgeline.plan.check import precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.cells import Cells, priced_cells
-from ridgeline.search.kept import Entry, Families, Kept, Roomier, entry, front
+from ridgeline.search.kept import Edge, Entry, Families, Fastest, Roomier, first, least
 from ridgeline.search.space import NO_PINS, Pins, Space, parts_of, space_of
 from ridgeline.search.sweep import Chunk, chunks_of
 from ridgeline.sim.memory import capacity_of
@@ -66,7 +66,7 @@ def _silent(priced: int, best_s: float) -> None:
 
 def swept(chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, progress: Progress = _silent) -> Swept:
     """The best of all chunks. An interrupt ends the sweep with what it has."""
-    kept, edge, families, roomier = Kept(), Kept(), Families(), Roomier(capacity, ROOMIER)
+    fastest, edge, families, roomier = Fastest(SHORTLIST), Edge(), Families(), Roomier(capacity, ROOMIER)
     considered = feasible = faster = 0
     nearest: Entry | None = None
     complete = True
@@ -74,27 +74,26 @@ def swept(chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, prog
         for chunk in chunks:
             if not len(chunk.step_s):
                 continue
-            fits = np.flatnonzero(chunk.peak_bytes <= capacity)
-            considered += len(chunk.step_s)
-            feasible += len(fits)
-            faster += int((chunk.step_s[fits] < than_s).sum())
+            fits = chunk.peak_bytes <= capacity
+            many = int(np.count_nonzero(fits))
+            considered += len(fits)
+            feasible += many
             roomier.add(chunk)
-            if len(fits):
-                kept.fastest(chunk, fits, SHORTLIST)
-                edge.add(chunk, fits[front(chunk.step_s[fits], chunk.peak_bytes[fits])])
-                edge.settle()
-                families.add(chunk, fits)
+            if many:
+                able = chunk if many == len(fits) else chunk.taken(np.flatnonzero(fits))
+                faster += int(np.count_nonzero(able.step_s < than_s))
+                fastest.add(able)
+                edge.add(able)
+                families.add(able)
             elif not feasible:
-                place = int(chunk.peak_bytes.argmin())
-                if nearest is None or chunk.peak_bytes[place] < nearest.peak_bytes:
-                    nearest = entry(chunk, place)
-            progress(considered, kept.best_s)
+                nearest = _nearer(nearest, least(chunk, chunk.peak_bytes, chunk.step_s))
+            progress(considered, fastest.best_s)
     except KeyboardInterrupt:
         complete = False
     return Swept(
         considered=considered,
         feasible=feasible,
-        best=kept.entries(SHORTLIST),
+        best=fastest.entries(),
         frontier=edge.entries(),
         nearest=None if feasible else nearest,
         faster=faster,
@@ -102,6 +101,13 @@ def swept(chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, prog
         families=families.entries(),
         roomier=roomier.entries(),
     )
+
+
+def _nearer(one: Entry | None, other: Entry) -> Entry:
+    """The plan that takes less memory; of equal ones the first in order."""
+    if one is None or one.peak_bytes != other.peak_bytes:
+        return other if one is None or other.peak_bytes < one.peak_bytes else one
+    return first(one, other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
     cell      structure x (tp, cp, ep, etp, microbatch)
     row       cell x pp x offload x schedule, and the shard degree where weights are sharded
+    kin       (tp, cp, ep, etp, precision) x pp x schedule x sharding: weights, their exchange and their state
     plan      row x sharding of gradients and optimizer states
 
 Each level is priced once; plans share what their rows and cells cost. The formulas are those of ``sim.step`` and
@@ -11,28 +12,34 @@ Each level is priced once; plans share what their rows and cells cost. The formu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.rates import at
 from ridgeline.lowering.program import stages_of
 from ridgeline.plan.engine import Shard, overlaps
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Offload, Plan, Schedule, Sharding
-from ridgeline.plan.scenario import Scenario, default_placement
+from ridgeline.plan.scenario import default_placement
 from ridgeline.plan.schedules import requirement
 from ridgeline.search.cells import Cells
 from ridgeline.search.space import Space
-from ridgeline.sim.holding import Needs, held_of
-from ridgeline.sim.lines import Pattern, held_by_rank, lines_of, pattern_of
-from ridgeline.sim.memory import host_share, peak_bytes
+from ridgeline.sim.beside import Busy, busy_of, columns_of, gathered, gathering_of
+from ridgeline.sim.exchange import Settling, settling_of
+from ridgeline.sim.holding import Needs, Widths, held_of, params_of
+from ridgeline.sim.lines import Lines, Pattern, Ranks, held_by_rank, pattern_of, ranks_of
+from ridgeline.sim.memory import Moving, State, host_share, moving_of, peak_bytes, state_of
+from ridgeline.sim.pace import Pace, paced, sends_of, trained_of
 from ridgeline.sim.run import NAMES, SHARDS, Runs, sized
-from ridgeline.sim.step import beside, paced, step_of
+from ridgeline.sim.step import step_of
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 CHUNK = 4096  # rows worked on at once, so that their columns stay in the cache
+LAST_BITS = 12  # of a number's 52 that depend on where in a column it was worked out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +88,11 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """Cells on a pipeline: what is the same for all schedules of it."""
+    """Cells on a pipeline: what is the same for all schedules of it.
+
+    kin      which weights on which ranks a row has, `firsts` the first row of each, `widths` by kin
+    parts    columns x sections x rows, as `sim.beside` makes them
+    """
 
     cells: Cells
     cell: Index
@@ -90,17 +101,20 @@ class _Rows:
     offload: Offload
     three: bool
     degree: Array
+    kin: Index
+    firsts: Index
     runs: Runs
     parts: Array
     needs: Needs
+    widths: Widths
 
 
 def sweep(cells: Cells, space: Space) -> Iterator[Chunk]:
     """Every plan of a space on these cells, priced; plans that cannot run are left out."""
-    for pp in space.pp:
-        cell, dp = _dealt(cells, pp)
-        for offload in space.offload:
-            for rows in _rows(cells, space, offload, pp, (cell, dp)):
+    for offload in space.offload:
+        busy = busy_of(cells.sections, replace(cells.runs, offload=np.array([offload.activations])), cells.rows)
+        for pp in space.pp:
+            for rows in _rows(cells, space, busy, offload, pp):
                 for schedule in _schedules(space, pp):
                     yield from _scheduled(rows, space, schedule)
 
@@ -126,32 +140,31 @@ def _dealt(cells: Cells, pp: int) -> tuple[Index, Array]:
     return cell, dp[cell]
 
 
-def _rows(cells: Cells, space: Space, offload: Offload, pp: int, dealt: tuple[Index, Array]) -> Iterator[_Rows]:
+def _rows(cells: Cells, space: Space, busy: Busy, offload: Offload, pp: int) -> Iterator[_Rows]:
     """Rows whose weights are whole, and rows whose weights are sharded at every degree."""
-    cell, dp = dealt
+    cell, dp = _dealt(cells, pp)
     if not len(cell):
         return
     if any(shard != "zero3" for shard in space.shard):
-        yield _row(cells, offload, pp, (cell, dp), None)
+        yield _row(cells, busy, offload, pp, (cell, dp, None))
     if "zero3" in space.shard:
+        replicas = dp * np.asarray(cells.degrees.cp)[cell]
         for size in space.shard_degree:
-            replicas = dp * np.asarray(cells.degrees.cp)[cell]
             degree = replicas if size == 0 else np.full(len(cell), float(size))
             own = np.flatnonzero(_splits(space, size, replicas))
             if len(own):
-                yield _row(cells, offload, pp, (cell[own], dp[own]), degree[own])
+                yield _row(cells, busy, offload, pp, (cell[own], dp[own], degree[own]))
 
 
-def _row(cells: Cells, offload: Offload, pp: int, dealt: tuple[Index, Array], degree: Array | None) -> _Rows:
-    cell, dp = dealt
-    scenario = cells.scenarios[0]
+def _row(cells: Cells, busy: Busy, offload: Offload, pp: int, dealt: tuple[Index, Array, Array | None]) -> _Rows:
+    cell, dp, degree = dealt
+    three = degree is not None
     sizes = replace(
         cells.degrees,
         **{name: np.asarray(getattr(cells.degrees, name))[cell] for name in ("tp", "cp", "ep", "etp", "microbatch")},
     )
-    columns = sized(scenario, sizes, pp, dp)
+    columns = sized(cells.scenarios[0], sizes, pp, dp)
     columns["boundary_bytes"] = columns["boundary_bytes"] * _stored(cells)[cell]
-    three = degree is not None
     runs = replace(
         cells.runs.at(cell),
         **{name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in columns.items()},
@@ -160,6 +173,7 @@ def _row(cells: Cells, offload: Offload, pp: int, dealt: tuple[Index, Array], de
         offload=np.array([offload.activations]),
         offload_optimizer=np.array([offload.optimizer]),
     )
+    _, firsts, kin = np.unique(cells.kin[cell], return_index=True, return_inverse=True)
     return _Rows(
         cells=cells,
         cell=cell,
@@ -168,10 +182,25 @@ def _row(cells: Cells, offload: Offload, pp: int, dealt: tuple[Index, Array], de
         offload=offload,
         three=three,
         degree=np.ones(len(cell)) if degree is None else degree,
+        kin=kin,
+        firsts=firsts,
         runs=runs,
-        parts=beside(cells.taken(cell), runs, cells.rows, by_class=False),
-        needs=cells.needed(cell),
+        parts=_parts(cells, busy, cell, runs, (firsts, kin)),
+        needs=cells.needs.at(cell),
+        widths=cells.width(cell[firsts]),
     )
+
+
+def _parts(cells: Cells, busy: Busy, cell: Index, runs: Runs, kin: tuple[Index, Index]) -> Array:
+    """What sections take on these cells; weights that are sharded are gathered at the degree they are sharded at."""
+    if runs.shard[0] < 3:
+        return cells.taken(columns_of(busy, np.zeros((2, 1))), cell)
+    firsts, own = kin
+    rates = cells.rows.rates
+    spent = gathering_of(cells.taken(cells.sections.params[:2], cell[firsts]), runs.at(firsts), cells.rows.links)
+    taken = Busy(**{item.name: cells.taken(getattr(busy, item.name), cell) for item in fields(Busy)})
+    shown = gathered(spent.take(own, axis=-1), taken.phases, rates["hidden_shard"], rates["contention"])
+    return columns_of(taken, shown)
 
 
 def _stored(cells: Cells) -> Array:
@@ -180,58 +209,100 @@ def _stored(cells: Cells) -> Array:
     return (np.array(widths) / widths[0])[cells.structure]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """A way of sharding, priced for the weights of every kin; `degree` is not a number where it cannot be."""
+
+    shard: Shard
+    degree: Array
+    settling: Settling
+    state: State
+
+
 def _scheduled(rows: _Rows, space: Space, schedule: Schedule) -> Iterator[Chunk]:
     """The rows under one schedule, as far as it takes them."""
-    scenario, pp = rows.cells.scenarios[0], rows.pp
-    virtual = pp * schedule.chunks
-    if virtual > scenario.model.layers + 2:
+    cells, pp = rows.cells, rows.pp
+    if pp * schedule.chunks > cells.scenarios[0].model.layers + 2:
         return
-    able = _able(schedule, pp, rows.runs.microbatches)
-    if not len(able):
+    able = list(_able(schedule, pp, rows.runs.microbatches))
+    if not able:
         return
-    pattern = _pattern(rows.cells, scenario, schedule, pp)
-    for start in range(0, len(able), CHUNK):
-        yield from _plans(rows, space, schedule, pattern, able[start : start + CHUNK])
-
-
-def _able(schedule: Schedule, pp: int, microbatches: Array) -> Index:
-    """Rows whose number of microbatches the schedule takes."""
-    if pp == 1:
-        return np.arange(len(microbatches))
-    sizes, which = np.unique(microbatches, return_inverse=True)
-    takes = [not requirement(schedule.name, pp, int(size), schedule.chunks) for size in sizes]
-    return np.flatnonzero(np.array(takes)[which])
-
-
-def _pattern(cells: Cells, scenario: Scenario, schedule: Schedule, pp: int) -> Pattern:
-    placement = scenario.plan.placement or default_placement(scenario.model, pp * schedule.chunks)
-    stages = stages_of(cells.shape, placement, cells.kinds)
-    return pattern_of(stages, held_by_rank(pp, schedule.chunks, schedule.name), distinct=True)
-
-
-def _plans(rows: _Rows, space: Space, schedule: Schedule, pattern: Pattern, own: Index) -> Iterator[Chunk]:
-    """All ways of sharding on some rows."""
-    cells, many = rows.cells, len(rows.cell)
-    lines = lines_of(pattern, own, many)
+    base = cells.scenarios[0]
+    placement = base.plan.placement or default_placement(base.model, pp * schedule.chunks)
+    stages, held = stages_of(cells.shape, placement, cells.kinds), held_by_rank(pp, schedule.chunks, schedule.name)
+    pattern, ranks = pattern_of(stages, held), ranks_of(stages, held, fullest=True)
     runs = replace(
-        rows.runs.at(own),
+        rows.runs,
         chunks=np.array([float(schedule.chunks)]),
         schedule=np.array([float(NAMES.index(schedule.name))]),
-        overlap_pp=_sends_beside(cells, schedule)[cells.structure[rows.cell[own]]],
+        overlap_pp=at(_sends_beside(cells, schedule), cells.structure[rows.cell]),
     )
-    pace = paced([lines], rows.parts, runs, cells.rows)
-    held = held_of(rows.needs, own, lines, pattern)
-    width = cells.width(rows.cell[own])
-    priced: dict[tuple[bool, int], Array] = {}
+    ways = _ways(rows, space, pattern, ranks)
+    send = sends_of(runs, cells.rows.links)
+    for own in able:
+        mine = runs.at(own)
+        pace = paced([_lines(pattern, own.stop - own.start)], rows.parts[:, :, own], at(send, own), mine)
+        moving = moving_of(held_of(rows.needs.at(own), ranks), mine, cells.widths[0])
+        yield from _plans(rows, schedule, ways, (pace, moving, mine), own)
+
+
+def _lines(pattern: Pattern, rows: int) -> Lines:
+    return Lines(rows=np.arange(rows), counts=pattern.counts, roles=pattern.roles)
+
+
+def _able(schedule: Schedule, pp: int, microbatches: Array) -> Iterator[slice]:
+    """Rows that stand beside each other and whose number of microbatches the schedule takes, a chunk at a time."""
+    cuts = [0, *(np.flatnonzero(np.diff(microbatches)) + 1).tolist(), len(microbatches)]
+    start = 0
+    for first, end in pairwise(cuts):
+        if pp > 1 and requirement(schedule.name, pp, int(microbatches[first]), schedule.chunks):
+            yield from _cut(start, first)
+            start = end
+    yield from _cut(start, len(microbatches))
+
+
+def _cut(start: int, end: int) -> Iterator[slice]:
+    """A stretch of rows in equal chunks."""
+    many = -(-(end - start) // CHUNK)
+    for place in range(many):
+        yield slice(start + (end - start) * place // many, start + (end - start) * (place + 1) // many)
+
+
+def _ways(rows: _Rows, space: Space, pattern: Pattern, ranks: Ranks) -> list[_Way]:
+    """All ways of sharding, with what they do to the weights of every kin."""
+    cells, cell = rows.cells, rows.cell[rows.firsts]
+    trained = trained_of([_lines(pattern, len(cell))], cells.taken(cells.sections.params[2:], cell))
+    params = params_of(cells.needs.at(cell), ranks)
+    runs = rows.runs.at(rows.firsts)
+    settled: dict[tuple[bool, int], Settling] = {}
+    ways = []
     for shard, size in _shardings(rows, space):
-        degree = _degree(rows, space, own, (shard, size))
+        degree = _degree(rows, space, (shard, size))
+        if not np.isfinite(degree).any():
+            continue
+        own = replace(runs, shard=np.array([float(SHARDS.index(shard))]), shard_degree=degree)
+        key = (shard == "none", size)  # sharded gradients take no longer than sharded states alone
+        if key not in settled:
+            settled[key] = settling_of(trained, own, cells.rows)
+        ways.append(_Way(shard=shard, degree=degree, settling=settled[key], state=state_of(params, own, rows.widths)))
+    return ways
+
+
+def _plans(
+    rows: _Rows, schedule: Schedule, ways: Sequence[_Way], priced: tuple[Pace, Moving, Runs], own: slice
+) -> Iterator[Chunk]:
+    """All ways of sharding on some rows."""
+    pace, moving, runs = priced
+    cells, kin = rows.cells, rows.kin[own]
+    width, host = cells.widths[0], host_share(cells.scenarios[0])
+    steps: dict[int, Array] = {}
+    for way in ways:
+        degree = way.degree.take(kin)
         fits = np.isfinite(degree)
         if not fits.any():
             continue
-        sharded = replace(runs, shard=np.array([float(SHARDS.index(shard))]), shard_degree=degree)
-        key = (shard == "none", size)  # sharded gradients take no longer than sharded states alone
-        if key not in priced:
-            priced[key] = step_of(pace, sharded, cells.rows).step_s
+        if id(way.settling) not in steps:
+            steps[id(way.settling)] = rounded(step_of(pace, way.settling.at(kin), runs, cells.rows).step_s)
         made = Chunk(
             cells=cells,
             cell=rows.cell[own],
@@ -239,12 +310,23 @@ def _plans(rows: _Rows, space: Space, schedule: Schedule, pattern: Pattern, own:
             dp=rows.dp[own],
             schedule=schedule,
             offload=rows.offload,
-            shard=shard,
+            shard=way.shard,
             degree=degree,
-            step_s=priced[key],
-            peak_bytes=peak_bytes(held, sharded, width, host_share(cells.scenarios[0])),
+            step_s=steps[id(way.settling)],
+            peak_bytes=rounded(peak_bytes(way.state.at(kin), moving, width, host)),
         )
         yield made if fits.all() else made.taken(np.flatnonzero(fits))
+
+
+def rounded(values: Array) -> Array:
+    """Numbers to twelve digits, so that plans which take the same are equal however they were worked out.
+
+    >>> rounded(np.array([0.1 + 0.2, 0.3, np.inf])).tolist()
+    [0.2999999999999545, 0.2999999999999545, inf]
+    """
+    bits = values.view(np.int64) + (1 << (LAST_BITS - 1))
+    bits &= -(1 << LAST_BITS)
+    return bits.view(np.float64)
 
 
 def _sends_beside(cells: Cells, schedule: Schedule) -> Array:
@@ -265,12 +347,12 @@ def _shardings(rows: _Rows, space: Space) -> Iterator[tuple[Shard, int]]:
             yield from ((shard, size) for size in space.shard_degree)
 
 
-def _degree(rows: _Rows, space: Space, own: Index, sharding: tuple[Shard, int]) -> Array:
-    """Ranks a shard is split over; not a number where that cannot be."""
+def _degree(rows: _Rows, space: Space, sharding: tuple[Shard, int]) -> Array:
+    """Ranks a shard is split over, by kin; not a number where that cannot be."""
     shard, size = sharding
     if rows.three or shard == "none":
-        return rows.degree[own]
-    replicas = rows.dp[own] * np.asarray(rows.cells.degrees.cp)[rows.cell[own]]
+        return rows.degree[rows.firsts]
+    replicas = rows.dp[rows.firsts] * np.asarray(rows.cells.degrees.cp)[rows.cell[rows.firsts]]
     return replicas if size == 0 else np.where(_splits(space, size, replicas), float(size), np.nan)
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.collectives import ALL_GATHER, ALL_REDUCE, collective_seconds
 from ridgeline.cost.links import Links
-from ridgeline.cost.rates import Rates
+from ridgeline.cost.rates import Rates, at
 from ridgeline.sim.run import NAMES, Runs
+from ridgeline.sim.slots import Rows
 
 Array = NDArray[np.float64]
 SPLIT = [NAMES.index(name) for name in ("zero-bubble-h1", "zbv", "dualpipe-v")]  # weight gradients come when they can
@@ -39,27 +41,55 @@ def exposed(spent: Array, window: Array, hidden: Array | float, contention: Arra
     return spent - able + np.maximum(contention * able, able - window)
 
 
-def exchange_seconds(runs: Runs, links: Links, rates: Rates, trained: Array, phases: Array) -> Array:
-    """Gradient reduction and weight gathering of the data-parallel ranks beyond what compute hides.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settling:
+    """What is left when all microbatches are done, in seconds by row, nothing hidden yet.
 
-    trained = dense and expert parameters; phases = seconds of forward, input and weight gradient of a microbatch.
+    reduce_s, gather_s   gradient reduction and weight gathering of the data-parallel ranks
+    optimizer_s          the optimizer
     """
-    reduce, gather = (sum(parts, start=np.zeros(1)) for parts in exchanged(runs, links, *trained))
+
+    reduce_s: Array
+    gather_s: Array
+    optimizer_s: Array
+
+    def at(self, rows: NDArray[np.int64]) -> Settling:
+        """These rows, in this order; a column of one entry stays as it is."""
+        return Settling(**{field.name: at(getattr(self, field.name), rows) for field in fields(self)})
+
+
+def settling_of(trained: Array, runs: Runs, rows: Rows) -> Settling:
+    """Exchange and optimizer of so many dense and expert parameters."""
+    reduce, gather = (sum(parts, start=np.zeros(1)) for parts in exchanged(runs, rows.links, *trained))
+    spent = optimizer_seconds(runs, rows.memory, rows.machines.host, *trained)
+    return Settling(reduce_s=reduce, gather_s=gather, optimizer_s=spent)
+
+
+def exchange_seconds(settling: Settling, runs: Runs, rates: Rates, phases: Array) -> Array:
+    """Gradient reduction and weight gathering beyond what compute hides.
+
+    phases = seconds of forward, input and weight gradient of a microbatch.
+    """
     # a chunk's exchange begins when its last gradient is made: the last one's hides behind its own gradients, that of
     # the others behind the chunks that follow, which interleaved runs for p microbatches each
     chunk, after = 1 / runs.chunks, 1 - 1 / runs.chunks
-    often = np.where(runs.schedule == _LOOPED, runs.pp, 1.0)
+    often = np.where(runs.schedule == _LOOPED, runs.pp, 1.0) * after
     split = np.isin(runs.schedule, SPLIT)
     forward, inputs, weights = phases
     backward = inputs + weights
-    own = np.where(split, weights, backward)
+    own = np.where(split, weights, backward) if split.any() else backward
 
     def left(spent: Array, own: Array, others: Array, overlapped: Array) -> Array:
+        if not spent.any() or not overlapped.any():
+            return spent
         able = rates["hidden_dp"] * spent
-        late = np.maximum((able - own) * chunk, able - own * chunk - others * after * often)
-        return np.where(overlapped > 0, spent - able + np.maximum(rates["contention"] * able, late), spent)
+        late = np.maximum((able - own) * chunk, able - own * chunk - others * often)
+        shown = spent - able + np.maximum(rates["contention"] * able, late)
+        return shown if overlapped.all() else np.where(overlapped > 0, shown, spent)
 
-    return left(reduce, own, backward, runs.overlap_grad) + left(gather, forward, forward, runs.overlap_gather)
+    return left(settling.reduce_s, own, backward, runs.overlap_grad) + left(
+        settling.gather_s, forward, forward, runs.overlap_gather
+    )
 
 
 def exchanged(runs: Runs, links: Links, dense: Array, expert: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:

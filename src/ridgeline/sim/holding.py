@@ -18,7 +18,7 @@ from ridgeline.models.spec import Moe
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.sim.kept import kept_of, loss_bytes
-from ridgeline.sim.lines import Lines, Pattern
+from ridgeline.sim.lines import Ranks, summed
 
 Array = NDArray[np.float64]
 PARTS = ("inputs", "attention", "mlp", "norms")  # of activations
@@ -26,11 +26,11 @@ PARTS = ("inputs", "attention", "mlp", "norms")  # of activations
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Bytes by section and by cell, as `Batch` orders them.
+    """Bytes by section and cell, or by cell alone.
 
-    columns   by section: dense, expert and trained parameters, then bytes kept between forward and backward of one
-              microbatch, by part or all together
-    layer     by section: what its backward takes for itself while it runs; nothing for the two ends
+    columns   by section and cell: dense, expert and trained parameters, then bytes kept between forward and backward of
+              one microbatch, by part or all together
+    layer     by section and cell: what its backward takes for itself while it runs; nothing for the two ends
     loss      by cell: the loss at work
     sends     by cell: activations gathered for tensor parallelism and copies for experts; `crossing` those between
               stages, one send and one receive both ways
@@ -50,6 +50,11 @@ class Needs:
     tied: Array
     norm: float
 
+    def at(self, cells: NDArray[np.int64] | slice) -> Needs:
+        """These cells, in this order."""
+        taken = {item.name: getattr(self, item.name)[..., cells] for item in fields(self) if item.name != "norm"}
+        return Needs(norm=self.norm, **taken)
+
 
 def needs_of(shape: Shape, sections: Sequence[Section], cells: int) -> Needs:
     """What sections need whose sizes are numbers or arrays over cells."""
@@ -68,8 +73,8 @@ def needs_of(shape: Shape, sections: Sequence[Section], cells: int) -> Needs:
     gathered = np.where(np.asarray(degrees.tp) > 1, boundary, 0.0) if shape.sequence_parallel else 0.0
     params = table[0] + table[1]
     return Needs(
-        columns=table.reshape(len(table), -1),
-        layer=np.concatenate([_column(layer, cells) for layer in layers]),
+        columns=table,
+        layer=np.stack([_column(layer, cells) for layer in layers]),
         loss=_column(loss_bytes(shape, sections[1]), cells),
         sends=_column(gathered + copies, cells),
         crossing=_column(4 * boundary / (degrees.tp if shape.sequence_parallel else 1), cells),
@@ -92,52 +97,53 @@ def _layer(shape: Shape, section: Section, kept: Num) -> Num:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What ranks hold, ranks x rows, before sharding and schedules have their say; `Needs` by row beside it.
+class Params:
+    """Parameters of ranks, ranks x rows, before sharding has its say; `head` and `widest` of `Needs` by row."""
 
-    kept   activations of one microbatch on all its virtual stages, by part
-    """
-
-    rank: Array
-    last: NDArray[np.bool_]
     dense: Array
     expert: Array
     trained: Array
+    head: Array
+    widest: Array
+
+
+def params_of(needs: Needs, ranks: Ranks) -> Params:
+    """The parameters of every rank."""
+    dense, expert, trained = summed(ranks.counts, needs.columns[:3])
+    first, last = ranks.first[:, None], ranks.last[:, None]
+    dense = dense + last * (needs.norm + ~first * needs.tied)
+    return Params(dense=dense, expert=expert, trained=trained, head=needs.head, widest=needs.widest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What ranks hold for a microbatch, ranks x rows, before a schedule has its say; `Needs` by row beside it.
+
+    kept   activations on all virtual stages of a rank, by part
+    """
+
+    number: Array
+    last: NDArray[np.bool_]
     kept: Array
     layer: Array
     loss: Array
     sends: Array
     crossing: Array
-    head: Array
-    widest: Array
-
-    def at(self, rows: NDArray[np.int64]) -> Held:
-        """These rows, in this order."""
-        taken = {item.name: getattr(self, item.name)[..., rows] for item in fields(self) if item.name not in _OF_RANKS}
-        return Held(rank=self.rank, last=self.last, **taken)
 
 
-_OF_RANKS = ("rank", "last")
-
-
-def held_of(needs: Needs, cell: NDArray[np.int64], lines: Lines, pattern: Pattern) -> Held:
-    """What the ranks of every row of a pattern hold; `cell` is the cell of each row."""
-    ranks = replace(lines, counts=lines.counts[: lines.ranks])
-    dense, expert, trained, *kept = ranks.summed(needs.columns)
-    own = needs.layer[lines.sections]
-    layer = np.zeros(dense.shape)
+def held_of(needs: Needs, ranks: Ranks) -> Held:
+    """What every rank holds."""
+    layer = np.zeros((len(ranks.number), needs.columns.shape[2]))
     for rank, section in zip(*np.nonzero(ranks.counts), strict=True):
-        np.maximum(layer[rank], own[section], out=layer[rank])
-    first, last = pattern.ends.T[:, :, None]
+        np.maximum(layer[rank], needs.layer[section], out=layer[rank])
     return Held(
-        rank=pattern.rank[:, None].astype(np.float64),
-        last=last,
-        dense=dense + last * (needs.norm + ~first * needs.tied[cell]),
-        expert=expert,
-        trained=trained,
-        kept=np.array(kept),
+        number=ranks.number[:, None].astype(np.float64),
+        last=ranks.last[:, None],
+        kept=summed(ranks.counts, needs.columns[3:]),
         layer=layer,
-        **{name: getattr(needs, name)[cell] for name in ("loss", "sends", "crossing", "head", "widest")},
+        loss=needs.loss,
+        sends=needs.sends,
+        crossing=needs.crossing,
     )
 
 

@@ -1,8 +1,8 @@
-"""Turn placements into sums of sections: what each pipeline rank and each end of the pipeline runs for a microbatch.
+"""Turn placements into sums of sections: what pipeline ranks and the ends of the pipeline run for a microbatch.
 
 A line says how often each section of a cell stands in something: in all virtual stages of a rank, in the first or the
-last virtual stage, or, as a mean, in those between. Ranks that hold the same are one line with a count, so that a
-pattern is as long as it has distinct ranks.
+last virtual stage, or, as a mean, in those between. Only ranks that may be the busiest, or the fullest, are told apart:
+one that holds no more of anything than another does, and stands no worse, is left out, whatever sections cost.
 """
 
 from __future__ import annotations
@@ -23,19 +23,36 @@ Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
-    """Distinct ranks of one placement.
+class Roles:
+    """Which lines are what.
 
-    counts   a line each: for every rank all it holds, for every rank the mean of its inner virtual stages, then the
-             first, the mean inner and the last virtual stage
-    rank     number of the first rank of each kind, which holds the most activations; `until` of the last one
-    ends     whether a kind holds the first and the last virtual stage
+    whole    all that a rank holds, for every rank that may be the busiest; `number` of it in the pipeline, by row
+    inner    the mean of a rank's inner virtual stages
+    ends     the first, the mean inner and the last virtual stage
     """
 
+    whole: Index
+    number: Index
+    inner: Index
+    ends: Index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """The lines of one placement, each once, and their roles."""
+
     counts: Array
-    rank: Index
-    until: Index
-    ends: NDArray[np.bool_]
+    roles: Roles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """What ranks of one placement hold: sections by rank, its number, whether it has the first, the last stage."""
+
+    counts: Array
+    number: Index
+    first: NDArray[np.bool_]
+    last: NDArray[np.bool_]
 
 
 def held_by_rank(pp: int, chunks: int, schedule: str) -> tuple[tuple[int, ...], ...]:
@@ -53,23 +70,52 @@ def held_by_rank(pp: int, chunks: int, schedule: str) -> tuple[tuple[int, ...], 
 Table = tuple[tuple[int, ...], ...]
 
 
+def heaviest(rows: Array) -> Index:
+    """Places of rows that no other row equals or exceeds in everything; of equal ones the first.
+
+    >>> heaviest(np.array([[1, 0], [2, 0], [0, 3], [2, 0]])).tolist()
+    [1, 2]
+    """
+    above = (rows[:, None] >= rows).all(2)
+    equal = above & above.T
+    return np.flatnonzero(~((above & ~equal).any(0) | np.triu(equal, 1).any(0)))
+
+
 @lru_cache(maxsize=1024)
-def pattern_of(stages: Table, held: Table, *, distinct: bool = False) -> Pattern:
-    """The lines of a placement: sections by virtual stage, virtual stages by rank. `distinct` merges equal ranks."""
+def pattern_of(stages: Table, held: Table) -> Pattern:
+    """The lines of a placement: sections by virtual stage, virtual stages by rank.
+
+    A rank that stands further down waits longer for its first microbatch, so that of equal ranks the last one counts.
+    """
     counts = np.array(stages, dtype=np.float64)
     last = len(counts) - 1
     whole = np.array([counts[list(own)].sum(0) for own in held])
     inner = np.array([_mean(counts[[stage for stage in own if 0 < stage < last]]) for own in held])
-    ends = np.array([(0 in own, last in own) for own in held])
-    rank = until = np.arange(len(held))
-    if distinct:
-        key = np.concatenate([whole, inner, ends], axis=1)
-        _, first, which = np.unique(key, axis=0, return_index=True, return_inverse=True)
-        rank = np.sort(first)
-        until = np.array([np.flatnonzero(which == which[own])[-1] for own in rank])
+    number = heaviest(np.column_stack([whole, np.arange(len(held))]))
+    slow = heaviest(inner)
     middle = _mean(counts[1:last]) if last > 1 else counts[0]
-    lines = np.concatenate([whole[rank], inner[rank], [counts[0], middle, counts[last]]])
-    return Pattern(counts=lines, rank=rank, until=until, ends=ends[rank])
+    lines, place = np.unique(
+        np.concatenate([whole[number], inner[slow], [counts[0], middle, counts[last]]]), axis=0, return_inverse=True
+    )
+    place = place.ravel()
+    roles = Roles(whole=place[: len(number)], number=number[:, None], inner=place[len(number) : -3], ends=place[-3:])
+    return Pattern(counts=lines, roles=roles)
+
+
+@lru_cache(maxsize=1024)
+def ranks_of(stages: Table, held: Table, *, fullest: bool = False) -> Ranks:
+    """What ranks hold: all of them, or those that may be the fullest.
+
+    Activations in flight never grow from a rank to the next; the last stage has the logits, and what a tied output
+    matrix adds where the embedding is elsewhere.
+    """
+    counts = np.array(stages, dtype=np.float64)
+    whole = np.array([counts[list(own)].sum(0) for own in held])
+    first, last = np.array([(0 in own, len(counts) - 1 in own) for own in held]).T
+    number = np.arange(len(held))
+    if fullest:
+        number = heaviest(np.column_stack([whole, -number, last, last & ~first]))
+    return Ranks(counts=whole[number], number=number, first=first[number], last=last[number])
 
 
 def _mean(counts: Array) -> Array:
@@ -78,65 +124,69 @@ def _mean(counts: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """The lines of rows that have equally many ranks.
+    """The lines of rows whose lines have the same roles.
 
     rows      which rows these are
     counts    lines x sections where all rows share a pattern, otherwise lines x sections x rows
-    sections  where the sections of each row stand: sections x rows
-    number    of the ranks in the pipeline: the first so many lines are theirs, the next theirs without the ends
+    sections  where the sections of each row stand: sections x rows; None where columns come that way
     """
 
     rows: Index
     counts: Array
-    sections: Index
-    number: Index
-
-    @property
-    def ranks(self) -> int:
-        """Ranks of a row that are told apart."""
-        return len(self.number)
+    roles: Roles
+    sections: Index | None = None
 
     def summed(self, values: Array) -> Array:
         """Columns by section added up to columns by line and row."""
-        own = values[:, self.sections]
-        total: Array = self.counts @ own if self.counts.ndim == 2 else np.einsum("lsn,csn->cln", self.counts, own)
-        return total
+        return summed(self.counts, values if self.sections is None else values[:, self.sections])
 
 
-def lines_of(pattern: Pattern, places: Index, stride: int) -> Lines:
-    """The lines of one pattern for rows whose first sections stand at these places, the next ones `stride` further."""
-    sections = np.arange(pattern.counts.shape[1])[:, None] * stride + places
-    return Lines(rows=np.arange(len(places)), counts=pattern.counts, sections=sections, number=pattern.until)
+def summed(counts: Array, values: Array) -> Array:
+    """Columns x sections x rows added up to columns x lines x rows."""
+    total: Array = counts @ values if counts.ndim == 2 else np.einsum("lsn,csn->cln", counts, values)
+    return total
 
 
 def scenario_lines(scenarios: Sequence[Scenario], programs: Sequence[Program]) -> tuple[Lines, ...]:
-    """The lines of several scenarios, every rank on its own, as `batch_of` lays out their sections."""
-    sizes: dict[int, list[tuple[int, int, Pattern]]] = {}
+    """The lines of several scenarios, as `batch_of` lays out their sections."""
+    sizes: dict[tuple[int, int], list[tuple[int, int, Pattern]]] = {}
     offset = 0
     for row, (scenario, program) in enumerate(zip(scenarios, programs, strict=True)):
-        pattern = scenario_pattern(scenario, program)
-        sizes.setdefault(len(pattern.rank), []).append((row, offset, pattern))
+        pattern = pattern_of(program.stages, _held(scenario))
+        sizes.setdefault((len(pattern.roles.whole), len(pattern.roles.inner)), []).append((row, offset, pattern))
         offset += len(program.sections)
-    return tuple(_padded(items, ranks) for ranks, items in sizes.items())
+    return tuple(_padded(items, *size) for size, items in sizes.items())
 
 
-def scenario_pattern(scenario: Scenario, program: Program) -> Pattern:
-    """The pattern of one scenario, every rank on its own."""
+def scenario_ranks(scenario: Scenario, program: Program) -> Ranks:
+    """What every rank of a scenario holds."""
+    return ranks_of(program.stages, _held(scenario))
+
+
+def _held(scenario: Scenario) -> Table:
     plan = scenario.plan
-    return pattern_of(program.stages, held_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name))
+    return held_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
 
 
-def _padded(items: Sequence[tuple[int, int, Pattern]], ranks: int) -> Lines:
-    """Rows with equally many ranks side by side; those with fewer sections hold the first one zero times more."""
+def _padded(items: Sequence[tuple[int, int, Pattern]], ranks: int, inner: int) -> Lines:
+    """Rows with as many lines side by side; those with fewer sections hold the first one zero times more."""
     most = max(pattern.counts.shape[1] for _, _, pattern in items)
-    counts = np.zeros((2 * ranks + 3, most, len(items)))
+    counts = np.zeros((ranks + inner + 3, most, len(items)))
     sections = np.empty((most, len(items)), dtype=np.int64)
     for place, (_, offset, pattern) in enumerate(items):
-        size = pattern.counts.shape[1]
-        counts[:, :size, place] = pattern.counts
+        roles, size = pattern.roles, pattern.counts.shape[1]
+        counts[:, :size, place] = pattern.counts[np.concatenate([roles.whole, roles.inner, roles.ends])]
         sections[:, place] = offset
         sections[:size, place] += np.arange(size)
-    rows = np.array([row for row, _, _ in items])
+    places = np.arange(len(counts))
     return Lines(
-        rows=rows, counts=counts[:, :, 0] if len(items) == 1 else counts, sections=sections, number=np.arange(ranks)
+        rows=np.array([row for row, _, _ in items]),
+        counts=counts[:, :, 0] if len(items) == 1 else counts,
+        roles=Roles(
+            whole=places[:ranks],
+            number=np.concatenate([pattern.roles.number for _, _, pattern in items], axis=1),
+            inner=places[ranks:-3],
+            ends=places[-3:],
+        ),
+        sections=sections,
     )

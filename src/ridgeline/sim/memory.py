@@ -16,7 +16,7 @@ Columns are ranks x rows, so that one scenario and a hundred thousand plans run 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +26,13 @@ from ridgeline.ir.ops import Num
 from ridgeline.ir.program import Program
 from ridgeline.lowering.shape import shape_of
 from ridgeline.plan.scenario import Scenario
-from ridgeline.sim.holding import PARTS, Held, Widths, held_of, needs_of, widths_of
+from ridgeline.sim.holding import PARTS, Held, Params, Widths, held_of, needs_of, params_of, widths_of
 from ridgeline.sim.kept import kept_of
-from ridgeline.sim.lines import lines_of, scenario_pattern
+from ridgeline.sim.lines import scenario_ranks
 from ridgeline.sim.run import NAMES, Runs, runs_of
 
 Array = NDArray[np.float64]
+Index = NDArray[np.int64]
 KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace", "buffers", "overhead")
 MOMENTS = ("loss", "backward", "optimizer")
 FRAGMENTATION = 0.02  # of what comes and goes during a step, lost between blocks of a caching allocator
@@ -105,12 +106,9 @@ class Memory:
 def memory_of(scenario: Scenario, program: Program, runs: Runs | None = None) -> Memory:
     """Peak memory of every pipeline rank of a training step; `runs` where its columns are at hand."""
     shape, runs = shape_of(scenario), runs or runs_of([scenario])
-    needs = needs_of(shape, program.sections, 1)
-    pattern = scenario_pattern(scenario, program)
-    one = np.zeros(1, dtype=np.int64)
-    held = held_of(needs, one, lines_of(pattern, one, 1), pattern)
-    widths = widths_of(shape, scenario)
-    peaks = peaks_of(held, runs, widths)
+    needs, ranks = needs_of(shape, program.sections, 1), scenario_ranks(scenario, program)
+    held, widths = held_of(needs, ranks), widths_of(shape, scenario)
+    peaks = peaks_of(state_of(params_of(needs, ranks), runs, widths), moving_of(held, runs, widths), widths)
     node = scenario.system.node
     return Memory(
         stages=_stages(held, peaks),
@@ -165,6 +163,119 @@ def _flying(runs: Runs, rank: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Bytes of what is trained, ranks x rows, as sharding leaves it.
+
+    hosted         optimizer states that live on the host; `optimizer` those on the chip
+    head, widest   by row, what is gathered or reduced whole beside: of the larger end, and of the largest layer
+    """
+
+    weights: Array
+    gradients: Array
+    optimizer: Array
+    hosted: Array
+    head: Array
+    widest: Array
+
+    def at(self, rows: Index) -> State:
+        """These rows, in this order."""
+        taken = {item.name: getattr(self, item.name) for item in fields(self)}
+        return State(**{name: own if own.shape[-1] == 1 else own.take(rows, -1) for name, own in taken.items()})
+
+
+def state_of(params: Params, runs: Runs, widths: Widths) -> State:
+    """State of every rank.
+
+        none  w + g + o        zero1  w + g + o/d        zero2  w + (g + o)/d        zero3  (w + g + o)/d
+
+    w, g, o = weights, gradients, optimizer states; d = shard degree. Experts are sharded over their own replicas, at
+    most edp.
+    """
+    shard, degree = runs.shard, runs.shard_degree
+    few = np.minimum(runs.edp, degree)
+
+    def over(level: int, dense: Array, expert: Array) -> Array:
+        sharded = shard >= level
+        if not sharded.any():
+            return dense + expert
+        return dense / np.where(sharded, degree, 1.0) + expert / np.where(sharded, few, 1.0)
+
+    trained = (params.trained, np.zeros(1)) if widths.frozen else (params.dense, params.expert)
+    states = over(1, *trained) * widths.optimizer
+    hosted = states * runs.offload_optimizer
+    whole = np.where((degree > 1) & (shard == 3), widths.gathered, 0.0)
+    whole = whole + np.where((degree > 1) & (shard >= 2), widths.reduced, 0.0)
+    return State(
+        weights=over(3, params.dense, params.expert) * widths.weights,
+        gradients=over(2, *trained) * widths.gradients,
+        optimizer=states - hosted,
+        hosted=hosted,
+        head=params.head * whole,
+        widest=params.widest * whole,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moving:
+    """Bytes of what comes and goes, ranks x rows.
+
+    hosted   activations that travel to the host
+    stay     whether gradients are there while activations are
+    """
+
+    activations: Array
+    logits: Array
+    layer: Array
+    sends: Array
+    flying: Array
+    hosted: Array
+    stay: NDArray[np.bool_]
+
+
+def moving_of(held: Held, runs: Runs, widths: Widths) -> Moving:
+    """What the schedule makes of what ranks hold for a microbatch."""
+    flying = _flying(runs, held.number)
+    kept = held.kept.sum(0) * (flying / runs.chunks)
+    gpipe = (runs.schedule == NAMES.index("gpipe")) & (runs.pp > 1)
+    hosted = kept * runs.offload
+    return Moving(
+        activations=kept - hosted,
+        logits=held.loss * held.last * np.where(gpipe, runs.microbatches, 1.0),
+        layer=held.layer,
+        sends=held.sends + np.where(runs.pp > 1, held.crossing, 0.0),
+        flying=flying,
+        hosted=hosted,
+        stay=widths.buffered | (runs.microbatches > 1) | (runs.pp > 1),
+    )
+
+
+def peak_bytes(state: State, moving: Moving, widths: Widths, host: float = float("inf")) -> Array:
+    """The peak of the fullest rank of every row; infinite where more is offloaded than a chip's share of its host."""
+    passing = np.maximum(moving.logits + state.head, moving.layer + state.widest)
+    passing += moving.activations
+    passing += moving.sends
+    passing += _overhead(widths, passing)
+    passing += np.where(moving.stay, state.gradients, 0.0)
+    if not moving.stay.all():
+        passing = np.maximum(passing, state.gradients + _overhead(widths, np.zeros(1)))
+    passing += state.weights
+    passing += state.optimizer
+    peak: Array = passing.max(0)
+    if np.isinf(host) or not (state.hosted.any() or moving.hosted.any()):
+        return peak
+    return np.where((state.hosted + moving.hosted > host).any(0), np.inf, peak)
+
+
+def moment_bytes(state: State, moving: Moving, widths: Widths) -> Array:
+    """Bytes at each moment, moments x ranks x rows; linear in parameters, activations and workspace."""
+    there = []
+    for gradients, *others in _moments(state, moving):
+        passing = sum(others, start=np.zeros(1))
+        there.append(gradients + passing + _overhead(widths, passing))
+    return np.asarray(state.weights + state.optimizer + np.array(np.broadcast_arrays(*there)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
     """Bytes by kind, rank and row at each rank's worst moment, which moment, the state, and what is offloaded."""
 
@@ -175,106 +286,33 @@ class Peaks:
     away: Array
 
 
-def peak_bytes(held: Held, runs: Runs, widths: Widths, host: float = float("inf")) -> Array:
-    """The peak of the fullest rank of every row; infinite where more is offloaded than a chip's share of its host."""
-    moments = _moments(held, runs, widths)
-    most = np.zeros(1)
-    for gradients, *moving in moments.parts:
-        passing = sum(moving, start=np.zeros(1))
-        most = np.maximum(most, gradients + passing + _overhead(widths, passing))
-    peak = (moments.weights + moments.optimizer + most).max(0)
-    return np.where((moments.away > host).any(0), np.inf, peak)
-
-
-def moment_bytes(held: Held, runs: Runs, widths: Widths) -> Array:
-    """Bytes at each moment, moments x ranks x rows; linear in parameters, activations and workspace of `held`."""
-    moments = _moments(held, runs, widths)
-    there = []
-    for gradients, *moving in moments.parts:
-        passing = sum(moving, start=np.zeros(1))
-        there.append(gradients + passing + _overhead(widths, passing))
-    return np.asarray(moments.weights + moments.optimizer + np.array(np.broadcast_arrays(*there)))
-
-
-def peaks_of(held: Held, runs: Runs, widths: Widths) -> Peaks:
+def peaks_of(state: State, moving: Moving, widths: Widths) -> Peaks:
     """The worst moment of every rank, by kind."""
-    moments = _moments(held, runs, widths)
-    parts = np.empty((len(MOMENTS), len(moments.parts[0]), *moments.weights.shape))
-    for place, sizes in enumerate(moments.parts):
+    moments = _moments(state, moving)
+    parts = np.empty((len(MOMENTS), len(moments[0]), *state.weights.shape))
+    for place, sizes in enumerate(moments):
         for row, size in enumerate(sizes):
             parts[place, row] = size
     moment = parts.sum(1).argmax(0)
     chosen = np.take_along_axis(parts, moment[None, None], axis=0)[0]
     overhead = _overhead(widths, chosen[1:].sum(0))
-    by_kind = np.stack([moments.weights, chosen[0], moments.optimizer, *chosen[1:], overhead])
-    state = np.stack([moments.weights, moments.gradients, moments.optimizer])
-    return Peaks(by_kind=by_kind, moment=moment, state=state, flying=moments.flying, away=moments.away)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Moments:
-    """What is there all the time, what is offloaded, and what each moment adds: gradients, activations and the rest."""
-
-    weights: Array
-    gradients: Array
-    optimizer: Array
-    flying: Array
-    away: Array
-    parts: tuple[tuple[Array, ...], ...]
-
-
-def _moments(held: Held, runs: Runs, widths: Widths) -> _Moments:
-    """Bytes of every rank at each moment.
-
-        none  w + g + o        zero1  w + g + o/d        zero2  w + (g + o)/d        zero3  (w + g + o)/d
-
-    w, g, o = weights, gradients, optimizer states; d = shard degree. Experts are sharded over their own replicas, at
-    most edp.
-    """
-    by = {name: getattr(runs, name) for name in _COLUMNS}
-    shard, degree = by["shard"], by["shard_degree"]
-    few = np.minimum(by["edp"], degree)
-
-    def over(level: int, dense: Array, expert: Array) -> Array:
-        sharded = shard >= level
-        if not sharded.any():
-            return dense + expert
-        return dense / np.where(sharded, degree, 1.0) + expert / np.where(sharded, few, 1.0)
-
-    trained = (held.trained, np.zeros(1)) if widths.frozen else (held.dense, held.expert)
-    weights = over(3, held.dense, held.expert) * widths.weights
-    gradients = over(2, *trained) * widths.gradients
-    states = over(1, *trained) * widths.optimizer
-    optimizer = states * (1 - by["offload_optimizer"])
-    flying = _flying(runs, held.rank)
-    kept = held.kept.sum(0) * (flying / by["chunks"])
-    activations = kept * (1 - by["offload"])
-    gpipe = (by["schedule"] == NAMES.index("gpipe")) & (by["pp"] > 1)
-    logits = held.loss * held.last * np.where(gpipe, by["microbatches"], 1.0)
-    stay = widths.buffered | (by["microbatches"] > 1) | (by["pp"] > 1)
-    early = np.where(stay, gradients, 0.0)
-    gathers = degree > 1
-    whole = np.where(gathers & (shard == 3), widths.gathered, 0.0)
-    whole = whole + np.where(gathers & (shard >= 2), widths.reduced, 0.0)
-    sends = held.sends + np.where(by["pp"] > 1, held.crossing, 0.0)
-    none = np.zeros(1)
-    return _Moments(
-        weights=weights,
-        gradients=gradients,
-        optimizer=optimizer,
-        flying=flying,
-        away=states * by["offload_optimizer"] + kept * by["offload"],
-        parts=(
-            (early, activations, logits, none, sends + held.head * whole),
-            (early, activations, none, held.layer, sends + held.widest * whole),
-            (gradients, none, none, none, none),
-        ),
+    return Peaks(
+        by_kind=np.stack([state.weights, chosen[0], state.optimizer, *chosen[1:], overhead]),
+        moment=moment,
+        state=np.stack([state.weights, state.gradients, state.optimizer]),
+        flying=moving.flying,
+        away=state.hosted + moving.hosted,
     )
 
 
-_COLUMNS = (
-    "shard", "shard_degree", "edp", "schedule", "pp", "microbatches", "chunks", "offload", "offload_optimizer",
-)  # fmt: skip
+def _moments(state: State, moving: Moving) -> tuple[tuple[Array, ...], ...]:
+    """What each moment adds to weights and states: gradients, activations, logits, workspace, buffers."""
+    early, none = np.where(moving.stay, state.gradients, 0.0), np.zeros(1)
+    return (
+        (early, moving.activations, moving.logits, none, moving.sends + state.head),
+        (early, moving.activations, none, moving.layer, moving.sends + state.widest),
+        (state.gradients, none, none, none, none),
+    )
 
 
 def _overhead(widths: Widths, moving: Array) -> Array:
@@ -287,7 +325,7 @@ def _overhead(widths: Widths, moving: Array) -> Array:
 def _stages(held: Held, peaks: Peaks) -> tuple[Stage, ...]:
     """The first row, rank by rank."""
     made = []
-    for rank in range(len(held.rank)):
+    for rank in range(len(held.number)):
         found = dict(zip(KINDS, map(float, peaks.by_kind[:, rank, 0]), strict=True))
         kept = held.kept[:, rank, 0]
         shares = kept / (kept.sum() or 1.0) * found["activations"]

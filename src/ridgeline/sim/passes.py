@@ -27,11 +27,13 @@ from ridgeline.cost.links import Links
 from ridgeline.ir.program import Section
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.batch import AXES, PHASES, Batch, batch_of
+from ridgeline.sim.beside import HIDDEN_COPY, RING
 from ridgeline.sim.exchange import exchanged, optimizer_seconds
 from ridgeline.sim.lines import held_by_rank
+from ridgeline.sim.pace import SMOOTH
 from ridgeline.sim.predict import Priced
 from ridgeline.sim.run import Runs
-from ridgeline.sim.step import CLASSES, HIDDEN_COPY, RING, SMOOTH, Rows, price_slots
+from ridgeline.sim.slots import CLASSES, Rows, price_slots
 
 Array = NDArray[np.float64]
 Loads = tuple[float, float]

@@ -29,9 +29,10 @@ links, since only ``run_events`` knows which one it is; the tail after the last 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
@@ -43,8 +44,6 @@ from ridgeline.sim.pipeline import StageWork
 from ridgeline.sim.pipeline_paths import PATHS
 
 Floats: TypeAlias = NDArray[np.float64]
-
-_BLOCK = 8192  # plans priced at once, so that a batch stays in the cache whatever its size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,144 +138,123 @@ def closed_form(
     """
     if name not in SCHEDULES:
         raise ValueError(requirement(name, 1, 1))
-    given = (stages, chunks, microbatches, send_blocks, *_columns(work))
-    shape = np.broadcast_shapes(*(np.shape(values) for values in given))
-    flat = [np.broadcast_to(values, shape).ravel() for values in given]
-    seconds = np.empty(flat[0].size)
-    for start in range(0, seconds.size, _BLOCK):
-        part = slice(start, start + _BLOCK)
-        p, v, m, blocks, *times = (values[part] for values in flat)
-        sizes = _Sizes(p=p.astype(np.int64), v=v.astype(np.int64), m=m.astype(np.int64))
-        seconds[part] = _block_seconds(name, sizes, blocks.astype(bool), _Times(*times))
+    sizes, columns = (stages, chunks, microbatches), _columns(name, work, np.asarray(send_blocks, dtype=bool))
+    shape = np.broadcast_shapes(*(np.shape(values) for values in (*sizes, *columns)))
+    prices = np.empty((len(columns), *shape))
+    for place, column in enumerate(columns):
+        prices[place] = column
+    prices = prices.reshape(len(columns), -1)
+    seconds = np.empty(prices.shape[1])
+    for size, alike in _alike(sizes, shape):
+        seconds[alike] = _size_seconds(name, size, prices[:, alike])
     return seconds.reshape(shape)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sizes:
-    p: NDArray[np.int64]
-    v: NDArray[np.int64]
-    m: NDArray[np.int64]
+class _Size(NamedTuple):
+    p: int
+    v: int
+    m: int
 
 
-class _Times(NamedTuple):
-    """Columns of one block: forward, input and weight backward of the first (a), inner (i) and last (z) stage."""
-
-    Fa: Floats
-    Fi: Floats
-    Fz: Floats
-    Ia: Floats
-    Ii: Floats
-    Iz: Floats
-    Wa: Floats
-    Wi: Floats
-    Wz: Floats
-    extra_forward: Floats
-    extra_input: Floats
-    extra_weight: Floats
-    send: Floats
-    gain: Floats
+def _alike(sizes: tuple[ArrayLike, ...], shape: tuple[int, ...]) -> Iterator[tuple[_Size, slice]]:
+    """Runs of plans of one size, as they stand: a search has them sorted."""
+    flat = np.stack([np.broadcast_to(values, shape).ravel() for values in sizes]).astype(np.int64)
+    cuts = (flat[:, 1:] != flat[:, :-1]).any(0).nonzero()[0] + 1
+    ends = [0, *cuts.tolist(), flat.shape[1]]
+    for start, end in pairwise(ends):
+        if end > start:
+            yield _Size(*flat[:, start].tolist()), slice(start, end)
 
 
-def _columns(work: PathWork) -> tuple[ArrayLike, ...]:
-    """In the order of ``_Times``; extra is what the slowest inner stage takes beyond the mean."""
+# of what a path passes: forward, input and weight backward of the first, inner and last stage; sends, overlapped and
+# blocking; what the slowest inner stage takes beyond the mean; what overlapped pairs gain
+_SENDS, _EXTRA, _GAIN = slice(9, 11), slice(11, 14), slice(14, 20)
+
+
+def _columns(name: str, work: PathWork, blocks: NDArray[np.bool_]) -> list[ArrayLike]:
+    """Prices of what a path passes, in the order of its counts."""
     places = (work.first, work.inner, work.last)
     slowest = work.slowest or work.inner
-    return (
-        *(place.forward_s for place in places),
-        *(place.backward_input_s for place in places),
-        *(place.backward_weight_s for place in places),
-        np.subtract(slowest.forward_s, work.inner.forward_s),
-        np.subtract(slowest.backward_input_s, work.inner.backward_input_s),
-        np.subtract(slowest.backward_weight_s, work.inner.backward_weight_s),
-        work.send_s,
-        work.overlapped_gain,
-    )
+    phases = [[getattr(place, phase) for place in (*places, slowest)] for phase in PhaseSeconds.__slots__]
+    made = [column for phase in phases for column in phase[:3]]
+    made += [np.where(blocks, 0.0, work.send_s), np.where(blocks, work.send_s, 0.0)]
+    made += [np.subtract(phase[3], phase[1]) for phase in phases]
+    if name == "dualpipe-v":
+        forward, inputs, weights = (phase[:3] for phase in phases)
+        pairs = [*forward, *map(np.add, inputs, weights)]
+        made += [np.multiply(np.negative(work.overlapped_gain), pair) for pair in pairs]
+    return made
 
 
-def _block_seconds(name: str, sizes: _Sizes, blocks: NDArray[np.bool_], times: _Times) -> Floats:
-    alone = sizes.p == 1
-    if name == "gpipe":
-        piped = _gpipe(sizes, blocks, times)
-    elif alone.all():
-        piped = np.zeros(alone.shape)
-    else:
-        piped = _longest_path(name, sizes, blocks, times)
-    seconds = np.where(alone, _one_rank(name, sizes, times), piped)
-    return np.where(_exists(name, sizes), seconds, np.nan)
+def _size_seconds(name: str, size: _Size, prices: Floats) -> Floats | float:
+    """Plans of one size: the largest of the paths that exist there."""
+    if not _exists(name, size):
+        return float("nan")
+    if name == "gpipe" and size.p > 1:
+        return _gpipe(size, prices)
+    return np.asarray((_counts(name, size) @ prices).max(axis=0))
 
 
-def _exists(name: str, sizes: _Sizes) -> NDArray[np.bool_]:
+def _exists(name: str, size: _Size) -> bool:
     """Where ``requirement`` has nothing to say."""
-    kind, p, v, m = SCHEDULES[name], sizes.p, sizes.v, sizes.m
-    fits = (p >= 1) & (m >= 1) & (v >= kind.fewest_chunks) & (v <= (kind.most_chunks or v))
+    kind, (p, v, m) = SCHEDULES[name], size
+    fits = p >= 1 and m >= 1 and kind.fewest_chunks <= v <= (kind.most_chunks or v)
     if name == "interleaved":
-        fits &= m % np.maximum(p, 1) == 0
-    if name == "dualpipe-v":
-        fits &= m >= 2 * p
-    return fits
+        fits = fits and m % p == 0
+    return fits and (name != "dualpipe-v" or m >= 2 * p)
 
 
-def _one_rank(name: str, sizes: _Sizes, t: _Times) -> Floats:
-    """m times the work of all chunks: nobody to wait for. dualpipe-v pairs m - 2 of one chunk, m - 1 of the other."""
-    first, inner, last = t.Fa + t.Ia + t.Wa, t.Fi + t.Ii + t.Wi, t.Fz + t.Iz + t.Wz
-    chunked = sizes.v > 1
-    seconds = sizes.m * (first + np.where(chunked, last + (sizes.v - 2) * inner, 0.0))
-    if name == "dualpipe-v":
-        down, up = t.Fa + t.Iz + t.Wz, t.Fz + t.Ia + t.Wa
-        seconds = seconds - t.gain * ((sizes.m - 2) * down + (sizes.m - 1) * up)
-    return seconds
-
-
-def _gpipe(sizes: _Sizes, blocks: NDArray[np.bool_], t: _Times) -> Floats:
+def _gpipe(size: _Size, prices: Floats) -> Floats:
     """Two flow shops, one after the other: exact for stages that differ, and for links slower than stages.
 
         sum F + (m - 1) max F  +  sum B + (m - 1) max B  +  2 (p - 1) s
 
     The maxima run over ranks and, where sends overlap, links. A blocking send is part of its step instead.
     """
-    middle = sizes.p - 2
-    blocking = np.where(blocks, t.send, 0.0)
-    overlapped = t.send - blocking
+    middle = size.p - 2
+    overlapped: Floats = prices[_SENDS.start]
+    blocking: Floats = prices[_SENDS.start + 1]
 
     def flow(first: Floats, inner: Floats, last: Floats, extra: Floats) -> Floats:
-        slowest = np.maximum(np.maximum(first, last), overlapped)
-        slowest = np.where(middle > 0, np.maximum(slowest, inner + extra), slowest)
-        return first + middle * inner + last + (sizes.m - 1) * slowest + (sizes.p - 1) * overlapped
+        slowest: Floats = np.maximum(np.maximum(first, last), overlapped)
+        if middle > 0:
+            slowest = np.maximum(slowest, inner + extra)
+        return first + middle * inner + last + (size.m - 1) * slowest + (size.p - 1) * overlapped
 
-    down = flow(t.Fa + blocking, t.Fi + blocking, t.Fz, t.extra_forward)
-    up = flow(t.Ia + t.Wa, t.Ii + t.Wi + blocking, t.Iz + t.Wz + blocking, t.extra_input + t.extra_weight)
+    forward, inputs, weights = prices[:9].reshape(3, 3, -1)
+    backward, extra = inputs + weights, prices[_EXTRA]
+    down = flow(forward[0] + blocking, forward[1] + blocking, forward[2], extra[0])
+    up = flow(backward[0], backward[1] + blocking, backward[2] + blocking, extra[1] + extra[2])
     return down + up
 
 
-def _longest_path(name: str, sizes: _Sizes, blocks: NDArray[np.bool_], t: _Times) -> Floats:
-    """The largest of the paths that exist at each size: counts are linear in the symbols, seconds in the counts."""
+@lru_cache(maxsize=8192)
+def _counts(name: str, size: _Size) -> Floats:
+    """How often each path passes each column: counts are linear in the symbols."""
+    if size.p == 1:
+        return _alone(name, size)
     paths = _paths(name)
-    sends = (np.where(blocks, 0.0, t.send), np.where(blocks, t.send, 0.0))
-    prices = [*t[:9], *sends]
-    if paths.columns > len(prices):
-        prices += [-t.gain * pair for pair in (t.Fa, t.Fi, t.Fz, t.Ia + t.Wa, t.Ii + t.Wi, t.Iz + t.Wz)]
-    priced = np.stack(prices)
-    extra = np.stack([t.extra_forward, t.extra_input, t.extra_weight])
-    uneven = bool(extra.any())
-    seconds = np.zeros((len(paths.needs), priced.shape[1]))
-    passed = np.zeros((len(paths.needs), 3, priced.shape[1])) if uneven else np.zeros(0)
-    for place, symbol in enumerate(paths.symbols):
-        size = _SYMBOLS[symbol](sizes).astype(np.float64)
-        seconds += (paths.counts[place] @ priced) * size
-        if uneven:
-            passed += paths.counts[place][:, 1:9:3, None] * size
-    if uneven:  # each inner stage is passed once by its mean; what lingers, lingers at the slowest
-        seconds += (np.maximum(passed - (sizes.p * sizes.v - 2), 0.0) * extra).sum(1)
-    for place, rule in enumerate(paths.conditions):
-        broken = rule[0] + rule[1] * sizes.p + rule[2] * sizes.m < 0
-        if broken.any():
-            seconds[np.ix_(paths.needs[:, place], broken)] = 0.0
-    return np.asarray(seconds.max(axis=0))
+    table: Floats = np.tensordot([_SYMBOLS[symbol](size) for symbol in paths.symbols], paths.counts, 1)
+    broken = np.array([c + p * size.p + m * size.m < 0 for c, p, m in paths.conditions], dtype=np.bool_)
+    table = table[~(paths.needs & broken).any(1)]
+    # each inner stage is passed once by its mean; what lingers, lingers at the slowest
+    lingering = np.maximum(table[:, 1:9:3] - (size.p * size.v - 2), 0.0)
+    return np.hstack([table[:, : _SENDS.stop], lingering, table[:, _SENDS.stop :]])
 
 
-_SYMBOLS: Mapping[str, Callable[[_Sizes], NDArray[np.int64]]] = MappingProxyType(
+def _alone(name: str, size: _Size) -> Floats:
+    """m times the work of all chunks: nobody to wait for. dualpipe-v pairs m - 2 of one chunk, m - 1 of the other."""
+    _, v, m = size
+    table = np.zeros((1, _GAIN.stop if name == "dualpipe-v" else _EXTRA.stop))
+    table[0, :9] = (m, m * (v - 2), m) * 3 if v > 1 else (m, 0, 0) * 3
+    if name == "dualpipe-v":
+        table[0, _GAIN] = (m - 2, 0, m - 1, m - 1, 0, m - 2)
+    return table
+
+
+_SYMBOLS: Mapping[str, Callable[[_Size], int]] = MappingProxyType(
     {
-        "": lambda size: np.ones_like(size.p),
+        "": lambda size: 1,  # noqa: ARG005
         "p": lambda size: size.p,
         "v": lambda size: size.v,
         "m": lambda size: size.m,
@@ -295,7 +273,6 @@ class _Paths:
     """A schedule's paths as matrices."""
 
     symbols: tuple[str, ...]
-    columns: int
     counts: Floats
     """symbol x path x column"""
     conditions: tuple[tuple[int, int, int], ...]
@@ -314,7 +291,6 @@ def _paths(name: str) -> _Paths:
     distinct = tuple(dict.fromkeys(rule for own in demands for rule in own))
     return _Paths(
         symbols=symbols,
-        columns=table.shape[2],
         counts=table,
         conditions=distinct,
         needs=np.array([[rule in own for rule in distinct] for own in demands], dtype=np.bool_).reshape(len(rows), -1),

@@ -30,7 +30,8 @@ from ridgeline.sim.lines import scenario_lines
 from ridgeline.sim.memory import memory_of
 from ridgeline.sim.prediction import Bill, Bound, Impossible, Part, Prediction, Utilization
 from ridgeline.sim.run import Runs, runs_of
-from ridgeline.sim.step import Rows, Steps, rows_of, step_seconds
+from ridgeline.sim.slots import Rows, rows_of
+from ridgeline.sim.step import Steps, step_seconds
 
 HOUR = parse_quantity("1 h", "s")
 ABSURD = DECIMAL["E"] * DECIMAL["M"]  # no chip moves or computes this much in a second

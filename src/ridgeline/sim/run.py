@@ -53,7 +53,7 @@ class Runs:
     offload_optimizer: Array  # share of optimizer states that lives there
     nodes: Array
 
-    def at(self, rows: NDArray[np.int64]) -> Runs:
+    def at(self, rows: NDArray[np.int64] | slice) -> Runs:
         """These rows, in this order; a column of one entry stays as it is."""
         return Runs(**{field.name: at(getattr(self, field.name), rows) for field in fields(self)})
 

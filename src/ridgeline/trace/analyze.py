@@ -10,13 +10,14 @@ from ridgeline.hardware.chip import Chip
 from ridgeline.trace.breakdown import ALL, Breakdown, breakdown, counted_rows
 from ridgeline.trace.chips import chip_of
 from ridgeline.trace.classes import Rules, classify, read_rules
-from ridgeline.trace.counters import read_counters
+from ridgeline.trace.counters import KernelCounters, read_counters
 from ridgeline.trace.critical import Critical, critical_path
-from ridgeline.trace.findings import Facts, Finding, findings
+from ridgeline.trace.finding import Facts, Finding
+from ridgeline.trace.findings import findings
 from ridgeline.trace.folder import tables_of
 from ridgeline.trace.gains import LARGEST, Gains, sizes_of
 from ridgeline.trace.graph import graph_of
-from ridgeline.trace.idle import IdleCause, idle_causes
+from ridgeline.trace.idle import IdleCause, gaps_of, idle_causes
 from ridgeline.trace.launch import Launches, launches
 from ridgeline.trace.measured import Joined, join_counters
 from ridgeline.trace.memory import MemoryPeak, memory_peaks
@@ -27,6 +28,8 @@ from ridgeline.trace.source import Progress
 from ridgeline.trace.timeline import Timeline
 from ridgeline.trace.whatif import Answer
 from ridgeline.trace.whatif import what_if as answers
+
+UNREPLAYED = f"more than {LARGEST:,} starts and ends: predicted gains are upper bounds by their formulas, not replays"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,12 +45,14 @@ class Analysis:
     chip: Chip | None
     findings: tuple[Finding, ...]
     critical: Critical | None
-    """None where nothing counts, or the timeline is too large to follow every dependency unasked."""
+    """None where nothing counts."""
     ranks: RankReport
     memory: tuple[MemoryPeak, ...]
     what_if: tuple[Answer, ...]
     measured: Joined = Joined()
     """Kernels with counters, where there are any."""
+    left_out: tuple[str, ...] = ()
+    """What was not worked out because the timeline is too large, and what stands in its place."""
 
 
 def analyze(
@@ -81,26 +86,36 @@ def analyze(
     parts = breakdown(line, rules, policy)
     counted = counted_rows(line, policy)
     found = chip_of(line.about, chip)
-    idle = idle_causes(line, rules, counted)
+    gaps = gaps_of(line, rules, counted)
     rates = op_rates(line, counted, found)
-    tables = [Path(counters)] if counters is not None else tables_of([Path(file) for file in files])
-    told = [one for table in tables for one in read_counters(table)]
-    graph = graph_of(line, rules, policy) if what_if or int(counted.sum()) < LARGEST // 4 else None
-    replayed = graph is not None and len(graph.at) <= LARGEST
-    gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if graph is not None and replayed else None
-    facts = Facts(line=line, counted=counted, rules=rules, parts=parts, idle=idle, rates=rates, chip=found, gains=gains)
+    told = _counters(counters, files)
+    graph = graph_of(line, rules, policy)
+    replayed = len(graph.at) <= LARGEST
+    gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if replayed else None
+    ranks = rank_report(line, rules, counted, None if graph.left_out else graph.meetings)
+    facts = Facts(
+        line=line, counted=counted, rules=rules, parts=parts, gaps=gaps, rates=rates, ranks=ranks, chip=found,
+        gains=gains,
+    )  # fmt: skip
     return Analysis(
         timeline=line,
         rules=rules,
         breakdown=parts,
-        idle=idle,
+        idle=idle_causes(gaps),
         launches=launches(line, counted),
         rates=rates,
         chip=found,
         findings=findings(facts),
         measured=join_counters(line, counted, told),
-        critical=critical_path(graph) if graph is not None else None,
-        ranks=rank_report(line, rules, counted, graph.meetings if graph is not None else None),
+        critical=critical_path(graph),
+        ranks=ranks,
         memory=memory_peaks(line),
-        what_if=answers(graph, rules, what_if, sizes_of(graph, found)) if graph is not None else (),
+        what_if=answers(graph, rules, what_if, sizes_of(graph, found)),
+        left_out=tuple(text for text in (graph.left_out, "" if replayed else UNREPLAYED) if text),
     )
+
+
+def _counters(given: Path | str | None, files: Sequence[Path | str]) -> list[KernelCounters]:
+    """Counters of the file that was named, or of the tables beside the traces."""
+    tables = [Path(given)] if given is not None else tables_of([Path(file) for file in files])
+    return [one for table in tables for one in read_counters(table)]

@@ -202,6 +202,7 @@ def _details(parts: Sequence[Part]) -> Detail:
         collective=_side([(one.collective, *more) for one, *more in zip(details, offsets, group_codes, strict=True)]),
         collectives=tuple(groups),
         after=_edges([(one.after, row) for one, row in zip(details, offsets, strict=True)]),
+        forward=_edges([(one.forward, row) for one, row in zip(details, offsets, strict=True)]),
     )
 
 

@@ -300,6 +300,8 @@ def _collective(node: Node) -> Collective:
         in_elements=size,
         out_elements=size,
         group=group.decode("utf-8", "replace")[:100] if isinstance(group, bytes) else str(group),
+        from_rank=_rank(node.attributes.get("comm_src")) if node.type == RECEIVE else -1,
+        to_rank=_rank(node.attributes.get("comm_dst")) if node.type == SEND else -1,
     )
 
 
@@ -329,6 +331,10 @@ def _whole(value: int | bytes | None) -> int:
     if isinstance(value, bytes):
         return int(value) if value.isdigit() and len(value) < 18 else 0
     return value if isinstance(value, int) and 0 < value < LARGEST else 0
+
+
+def _rank(value: int | bytes | None) -> int:
+    return value if isinstance(value, int) and 0 <= value < 2**30 else -1
 
 
 def _plain(value: int | bytes | None) -> int | str:

@@ -2,14 +2,16 @@
 
 Parts belong together when group, name and place in the sequence of that group agree: the third all-reduce of group 0 on
 rank 1 meets the third on rank 0. Names come from the profiler's record of the collective, else from the kernel's name.
-Sends and receives between two ranks are no meetings: they are told apart by name.
+Sends and receives are told apart by name and meet in pairs, see `pairs`.
 
     arrival   start of a rank's part, on the common clock        skew = last arrival - first
     wait      last arrival - own arrival: the rank spins until everybody is there
     transfer  last end - last arrival
 
-Clocks of hosts differ. All parts of a collective end together, so the median difference of ends against the first rank
-is taken as a rank's clock shift, where it is more than the ends scatter.
+Clocks of hosts differ. All parts of a collective end together, so the median difference of ends between two ranks is
+taken as the shift of their clocks, where it is more than the ends scatter. Ranks that share no collective are compared
+by what they send, only where receives would end before their sends: that no clock but a wrong one can show. Shifts are
+counted from the lowest rank, through the ranks between.
 """
 
 from __future__ import annotations
@@ -22,8 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.classes import COMMUNICATION, Rules
+from ridgeline.trace.pairs import in_order, paired
 from ridgeline.trace.timeline import Mask, Timeline
 
+LEAST_SHIFT_NS = 1000
+EARLY_NS = 5_000  # a receive that ends so much before its send
+EXCHANGE = "exchange"
+"""Name of a pair of which either rank may send."""
 PREDICTED = ("predicted", "Ridgeline")  # one process a stage: nothing in it meets
 Longs = NDArray[np.int64]
 PAIRWISE = re.compile(r"send|recv|permute|p2p", re.IGNORECASE)
@@ -34,7 +41,7 @@ WORD = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Meeting:
-    """One collective: the rows of its parts by rank, ascending."""
+    """One collective: the rows of its parts by rank, ascending; or a send and its receive, in this order."""
 
     group: str
     name: str
@@ -51,6 +58,10 @@ class Meetings:
     shift: Mapping[int, int] = field(default_factory=dict)
     unmatched: int = 0
     """Parts whose group has different counts on different ranks, so that places in the sequence mean nothing."""
+    pairs: tuple[Meeting, ...] = ()
+    """Sends with their receives."""
+    alone: int = 0
+    """Sends and receives whose other half is not in the timeline, or cannot be told."""
 
     def __len__(self) -> int:
         return len(self.found)
@@ -77,13 +88,39 @@ def meetings(line: Timeline, rules: Rules, counted: Mask) -> Meetings:
     rank = line.rank
     if len(np.unique(rank[rows])) < 2 or line.about.format in PREDICTED:
         return Meetings()
-    rows = rows[~is_pairwise(line, rows)]
+    pairwise = is_pairwise(line, rows)
+    pairs, alone = paired(line, rows[pairwise])
+    sends = tuple(
+        Meeting(
+            group=key.group,
+            name=EXCHANGE if key.both else "send",
+            sequence=place,
+            ranks=(key.sender, key.receiver),
+            rows=parts,
+        )
+        for key, place, parts in in_order(pairs)
+    )
+    found, unmatched = _matched(line, rows[~pairwise])
+    return Meetings(
+        found=found, shift=_shifts(line, found, sends), unmatched=unmatched,
+        pairs=tuple(sorted(sends, key=lambda one: one.rows)), alone=alone,
+    )  # fmt: skip
+
+
+def _matched(line: Timeline, rows: NDArray[np.intp]) -> tuple[tuple[Meeting, ...], int]:
+    """Collectives, and how many parts could not be matched."""
     by_key: dict[tuple[str, str], dict[int, list[int]]] = {}
-    for row in rows.tolist():
-        by_key.setdefault(_key(line, row), {}).setdefault(int(rank[row]), []).append(row)
+    told = line.detail.collective.at(rows).tolist()
+    keys: dict[tuple[int, int], tuple[str, str]] = {}
+    names, ranks_of_rows = line.name[rows].tolist(), line.rank[rows].tolist()
+    for row, place, name, rank in zip(rows.tolist(), told, names, ranks_of_rows, strict=True):
+        found_key = keys.get((place, name))
+        if found_key is None:
+            found_key = keys[place, name] = _key(line, place, name)
+        by_key.setdefault(found_key, {}).setdefault(rank, []).append(row)
     found: list[Meeting] = []
     unmatched = 0
-    for (group, name), held in by_key.items():
+    for (group, word), held in by_key.items():
         if len(held) < 2:
             continue
         if len({len(parts) for parts in held.values()}) > 1:
@@ -91,33 +128,65 @@ def meetings(line: Timeline, rules: Rules, counted: Mask) -> Meetings:
             continue
         ranks = tuple(sorted(held))
         for sequence, parts in enumerate(zip(*(held[one] for one in ranks), strict=True)):
-            found.append(Meeting(group=group, name=name, sequence=sequence, ranks=ranks, rows=parts))
-    ordered = tuple(sorted(found, key=lambda one: one.rows[0]))
-    return Meetings(found=ordered, shift=_shifts(line, ordered), unmatched=unmatched)
+            found.append(Meeting(group=group, name=word, sequence=sequence, ranks=ranks, rows=parts))
+    return tuple(sorted(found, key=lambda one: one.rows[0])), unmatched
 
 
-def _key(line: Timeline, row: int) -> tuple[str, str]:
+def _key(line: Timeline, place: int, name: int) -> tuple[str, str]:
     """Group and name of a part. Groups are as recorded; without a record the kernel's word for what it does decides."""
-    place = int(line.detail.collective.at(np.array([row]))[0])
     if place >= 0:
         told = line.detail.collectives[place]
         return f"{told.group} {told.ranks}".strip(), told.name
-    name = line.names[int(line.name[row])]
-    word = WORD.search(name[:400])
-    return "", word[0].lower().replace("_", "") if word else name
+    word = WORD.search(line.names[name][:400])
+    return "", word[0].lower().replace("_", "") if word else line.names[name]
 
 
-def _shifts(line: Timeline, found: tuple[Meeting, ...]) -> dict[int, int]:
-    """How far ahead of the first rank's each clock is; 0 unless the ends of most collectives agree on it."""
+def _shifts(line: Timeline, found: tuple[Meeting, ...], sends: tuple[Meeting, ...]) -> dict[int, int]:
+    """How far ahead of the lowest rank's each clock is; 0 unless the ends of most collectives agree on it."""
     end = line.end_ns
-    off: dict[int, list[int]] = {}
+    apart: dict[tuple[int, int], list[int]] = {}
+    ranks: set[int] = set()
     for one in found:
-        ends = end[list(one.rows)]
-        for rank, value in zip(one.ranks, ends.tolist(), strict=True):
-            off.setdefault(rank, []).append(int(value - ends[0]))
-    shifts = {}
-    for rank, values in off.items():
-        middle = int(np.median(values))
-        scatter = int(np.median(np.abs(np.array(values) - middle)))
-        shifts[rank] = middle if abs(middle) > max(scatter, 1000) else 0
+        ends = end[list(one.rows)].tolist()
+        ranks |= set(one.ranks)
+        for rank, value in zip(one.ranks[1:], ends[1:], strict=True):
+            apart.setdefault((one.ranks[0], rank), []).append(value - ends[0])
+    links = {key: _middle(values) for key, values in apart.items()}
+    for (sender, receiver), value in _impossible(end, sends).items():
+        links.setdefault((min(sender, receiver), max(sender, receiver)), value if sender < receiver else -value)
+    near: dict[int, list[tuple[int, int]]] = {}
+    for (low, high), value in links.items():
+        near.setdefault(low, []).append((high, value))
+        near.setdefault(high, []).append((low, -value))
+    shifts: dict[int, int] = {}
+    for lowest in sorted({*near, *ranks}):
+        if lowest in shifts:
+            continue
+        shifts[lowest], waiting = 0, [lowest]
+        for rank in waiting:  # grows while it is walked
+            for other, value in near.get(rank, ()):
+                if other not in shifts:
+                    shifts[other] = shifts[rank] + value
+                    waiting.append(other)
     return shifts
+
+
+def _middle(values: list[int]) -> int:
+    """The median, 0 where it is no more than the values scatter."""
+    middle = int(np.median(values))
+    scatter = int(np.median(np.abs(np.array(values) - middle)))
+    return middle if abs(middle) > max(scatter, LEAST_SHIFT_NS) else 0
+
+
+def _impossible(end: Longs, sends: tuple[Meeting, ...]) -> dict[tuple[int, int], int]:
+    """Clock shifts from sender to receiver that receives need so as not to end before their sends."""
+    apart: dict[tuple[int, int], list[int]] = {}
+    for one in sends:
+        send, receive = one.rows
+        apart.setdefault((one.ranks[0], one.ranks[1]), []).append(int(end[receive] - end[send]))
+    found = {key: _middle(values) for key, values in apart.items()}
+    wrong = {key: value for key, value in found.items() if value < -EARLY_NS}
+    return {
+        (sender, receiver): (value - found[receiver, sender]) // 2 if (receiver, sender) in found else value
+        for (sender, receiver), value in wrong.items()
+    }

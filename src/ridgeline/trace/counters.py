@@ -167,9 +167,10 @@ def _ncu(source: Source) -> Iterator[_Launch]:
     for row in rows_of(source):
         if "Kernel Name" in row and ("ID" in row or "Metric Name" in row):
             header, units = row, []
-        if not header or row == header or len(row) != len(header):
+        # rows of metrics end where columns about advice begin
+        if not header or row == header or not _whole(header, row):
             continue
-        cells = dict(zip(header, row, strict=True))
+        cells = dict(zip(header, row, strict=False))
         if "Metric Name" not in cells:
             if not units and not cells["Kernel Name"].strip():
                 units = row
@@ -187,6 +188,11 @@ def _ncu(source: Source) -> Iterator[_Launch]:
             held[2].setdefault(f"{name}\t{unit}", (value, unit))
     if held is not None:
         yield _launch(held[1], held[2])
+
+
+def _whole(header: list[str], row: list[str]) -> bool:
+    needed = header.index("Metric Value") + 1 if "Metric Value" in header else len(header)
+    return needed <= len(row) <= len(header)
 
 
 def _wide(header: list[str], row: list[str], units: list[str]) -> dict[str, tuple[float, str]]:

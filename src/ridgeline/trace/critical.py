@@ -7,6 +7,7 @@ the trace explains. A span off the path has slack: so much later it could have e
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter as Tally
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,23 +20,26 @@ from ridgeline.trace.edges import (
     CALL,
     CROSS,
     DEVICE_SYNC,
+    EDGES,
     EVENT,
     HAND_OVER,
     LAUNCH,
     MEET,
     ORDER,
     QUEUE,
+    RECEIVE,
     SEND,
     STREAM,
     SYNC,
 )
-from ridgeline.trace.graph import NEVER, EdgeCount, Graph
+from ridgeline.trace.graph import NEVER, EdgeCount, Graph, by_parts
+from ridgeline.trace.timeline import Mask
 
 Longs = NDArray[np.int64]
 HOST_PARTS = {
     CALL: "host call", ORDER: "host work", HAND_OVER: "host work", LAUNCH: "launch", DEVICE_SYNC: "synchronisation",
     SYNC: "synchronisation", QUEUE: "full queue", STREAM: "between kernels", CROSS: "between streams",
-    EVENT: "between streams", SEND: "between ranks", MEET: "between ranks",
+    EVENT: "between streams", SEND: "between ranks", MEET: "between ranks", RECEIVE: "between ranks",
 }  # fmt: skip
 HOST_OP, WAITING, BEFORE = "host op", "unexplained wait", "before the path"
 SPANS = 20  # named per path
@@ -108,10 +112,11 @@ class Critical:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Walk:
-    """Pieces of the path, last first: rows (-1 for waits), codes of labels, from when to when."""
+    """Pieces of the path, last first: rows (-1 for waits), codes of labels, whether work, from when to when."""
 
     row: Longs
     label: Longs
+    chip: Mask
     start: Longs
     end: Longs
     labels: tuple[str, ...]
@@ -155,80 +160,117 @@ def step_ends(graph: Graph, at: Longs) -> list[tuple[int, int]]:
 
 def _binding(graph: Graph) -> Longs:
     """For every point the edge that held it back, -1 for none; of several the first kind."""
-    reach = graph.at[graph.src] + graph.lag
-    order = np.lexsort((graph.kind, -reach, graph.dst))
-    first = np.concatenate([[True], np.diff(graph.dst[order]) != 0]) if len(order) else np.zeros(0, np.bool_)
     found = np.full(len(graph.at), -1, np.int64)
-    found[graph.dst[order[first]]] = order[first]
+    if not len(graph.dst):
+        return found
+    first = np.flatnonzero(np.concatenate([[True], graph.dst[1:] != graph.dst[:-1]]))  # edges of one target together
+    many = np.diff(np.concatenate([first, [len(graph.dst)]]))
+    reach = graph.at[graph.src] + graph.lag
+    kind = np.where(reach == np.repeat(np.maximum.reduceat(reach, first), many), graph.kind, len(EDGES))
+    best = np.flatnonzero(kind == np.repeat(np.minimum.reduceat(kind, first), many))[::-1]
+    found[graph.dst[best]] = best  # of several the first, which is written last
     return found
 
 
 def _walk(graph: Graph, last: int) -> _Walk:
-    binding, at = _binding(graph).tolist(), graph.at.tolist()
-    rows = graph.row_of(np.arange(len(at))).tolist()
-    source_of, lag, kinds = graph.src.tolist(), graph.lag.tolist(), graph.kind.tolist()
-    classes, class_ = graph.line.classes, graph.line.class_
-    labels: dict[str, int] = {}
-    made: list[tuple[int, int, int, int]] = []
+    """The path backwards from a point, along the edges that held each point back."""
+    binding = _binding(graph)
+    before = np.full(len(graph.at), -1, np.int64)
+    before[binding >= 0] = graph.src[binding[binding >= 0]]
+    chain, step = [last], before.data
+    while (source := step[chain[-1]]) >= 0:
+        chain.append(source)
+    points = np.array(chain, np.int64)
+    target, source_of = points[:-1], points[1:]
+    edge = binding[target]
+    cursor = np.minimum.accumulate(graph.at[points])
+    begin, until = cursor[1:], cursor[:-1]
+    kind, row = graph.kind[edge], graph.row_of(target)
+    body = (kind == BODY) | (np.isin(kind, (MEET, RECEIVE)) & (row >= 0) & (source_of >= len(graph.points.at)))
+    own = body | (kind == CALL)
+    reached = np.where(own, begin, np.clip(graph.at[source_of] + graph.lag[edge], begin, until))
+    names, class_codes, waits, kinds = _labels(graph)
+    whole = np.where(body, class_codes[graph.line.class_[np.maximum(row, 0)]], kinds[kind])
+    late = np.where(own, whole, np.where(np.isin(kind, (STREAM, LAUNCH)), kinds[kind], waits))
+    columns = (
+        np.stack([np.where(own, row, -1), np.full(len(row), -1)], axis=1).ravel(),
+        np.stack([late, kinds[kind]], axis=1).ravel(),
+        np.stack([reached, begin], axis=1).ravel(),
+        np.stack([until, reached], axis=1).ravel(),
+    )
+    lasting = columns[3] > columns[2]
+    row, label, start, end = (column[lasting] for column in columns)
+    chip = (row >= 0) & graph.line.is_work[np.maximum(row, 0)]
+    return _Walk(row=row, label=label, chip=chip, start=start, end=end, labels=names)
 
-    def add(row: int, label: str, start: int, end: int) -> None:
-        if end > start:
-            made.append((row, labels.setdefault(label, len(labels)), start, end))
 
-    point, cursor = last, at[last]
-    while binding[point] >= 0:
-        edge = binding[point]
-        source, kind, row = source_of[edge], kinds[edge], rows[point]
-        begin = min(at[source], cursor)
-        if kind == BODY or (kind == MEET and row >= 0):
-            add(row, classes[int(class_[row])] or HOST_OP, begin, cursor)
-        elif kind == CALL:
-            add(row, HOST_PARTS[kind] if len(graph.points.work) else HOST_OP, begin, cursor)
-        else:
-            reached = max(begin, min(cursor, at[source] + lag[edge]))
-            add(-1, HOST_PARTS[kind] if kind in (STREAM, LAUNCH) else WAITING, reached, cursor)
-            add(-1, HOST_PARTS[kind], begin, reached)
-        cursor, point = begin, source
-    columns = np.array(made, np.int64).reshape(-1, 4).T
-    return _Walk(row=columns[0], label=columns[1], start=columns[2], end=columns[3], labels=tuple(labels))
+def _labels(graph: Graph) -> tuple[tuple[str, ...], Longs, int, Longs]:
+    """Labels of a path: all of them, then codes by class, of an unexplained wait, and by kind of edge."""
+    table: dict[str, int] = {}
+    parts = HOST_PARTS if len(graph.points.work) else {**HOST_PARTS, CALL: HOST_OP}
+    classes = np.array([table.setdefault(id or HOST_OP, len(table)) for id in graph.line.classes] or [0], np.int64)
+    waits = table.setdefault(WAITING, len(table))
+    kinds = np.array([table.setdefault(parts.get(code, HOST_OP), len(table)) for code in range(len(EDGES))], np.int64)
+    return tuple(table), classes, waits, kinds
 
 
 def _path(graph: Graph, walk: _Walk, begin: int, end: int, step: int | None) -> Path:
     line = graph.line
-    inside = np.minimum(walk.end, end) - np.maximum(walk.start, begin)
-    chosen = inside > 0
-    inside, row, label = inside[chosen], walk.row[chosen], walk.label[chosen]
+    first, last = _within(walk, begin, end)
+    row, label, chip = walk.row[first:last], walk.label[first:last], walk.chip[first:last]
+    inside = np.minimum(walk.end[first:last], end) - np.maximum(walk.start[first:last], begin)
     length = max(1, end - begin)
     known = row >= 0
-    chip = known & line.is_work[np.maximum(row, 0)] if len(line) else known
+    track = np.where(known, graph.points.track(np.maximum(row, 0)), -1)
     parts: Tally[tuple[str, str]] = Tally()
     streams: Tally[tuple[str, str]] = Tally()
-    for code, on_chip in {(int(code), bool(on)) for code, on in zip(label, chip, strict=True)}:
+    for (code, on_chip, one), ns in _sums(inside, label, chip, track):
         name = walk.labels[code]
-        own = (label == code) & (chip == on_chip)
         where = "chip" if on_chip else "between" if name.startswith(("between", "unexplained")) else "host"
-        parts[name, where] += int(inside[own].sum())
-        for track in np.unique(graph.points.track(row[own & known])).tolist():
-            process, stream = divmod(int(track), max(1, len(line.streams)))
-            on = own & known
-            on[known] &= graph.points.track(row[known]) == track
-            streams[f"{line.processes[process]} {line.streams[stream]}", where] += int(inside[on].sum())
-        streams[name, where] += int(inside[own & ~known].sum())
+        parts[name, where] += ns
+        process, stream = divmod(one, max(1, len(line.streams)))
+        streams[f"{line.processes[process]} {line.streams[stream]}" if one >= 0 else name, where] += ns
     if int(inside.sum()) < length and end > begin:
         parts[BEFORE, "between"] += length - int(inside.sum())
         streams[BEFORE, "between"] += length - int(inside.sum())
-    spans: Tally[int] = Tally()
-    for one, ns in zip(row[known].tolist(), inside[known].tolist(), strict=True):
-        spans[one] += ns
+    rows, spans = _longest(row[known], inside[known])
     return Path(
         step=step,
         start_ns=begin,
         end_ns=end,
         parts=_parts(parts, length),
         streams=_parts(streams, length),
-        spans=tuple(PathSpan(row=one, ns=ns) for one, ns in spans.most_common(SPANS)),
-        many=len(spans),
+        spans=tuple(PathSpan(row=one, ns=ns) for one, ns in spans),
+        many=rows,
     )
+
+
+def _within(walk: _Walk, begin: int, end: int) -> tuple[int, int]:
+    """Which pieces of a walk lie in a window: pieces descend and touch."""
+    ends, starts = -walk.end, -walk.start
+    return int(np.searchsorted(starts, -end, side="right")), int(np.searchsorted(ends, -begin))
+
+
+def _sums(inside: Longs, label: Longs, chip: Mask, track: Longs) -> Iterator[tuple[tuple[int, bool, int], int]]:
+    """Time by label, place and track, in the order they first appear."""
+    if not len(inside):
+        return
+    key = (label * 2 + chip) * (int(track.max()) + 2) + track + 1
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    sums = np.zeros(len(first), np.int64)
+    np.add.at(sums, inverse, inside)
+    for place in np.argsort(first).tolist():
+        at = int(first[place])
+        yield (int(label[at]), bool(chip[at]), int(track[at])), int(sums[place])
+
+
+def _longest(row: Longs, ns: Longs) -> tuple[int, list[tuple[int, int]]]:
+    """How many spans there are, and the longest with their times."""
+    rows, first, inverse = np.unique(row, return_index=True, return_inverse=True)
+    sums = np.zeros(len(rows), np.int64)
+    np.add.at(sums, inverse, ns)
+    order = np.lexsort((first, -sums))[:SPANS]
+    return len(rows), list(zip(rows[order].tolist(), sums[order].tolist(), strict=True))
 
 
 def _parts(tally: Tally[tuple[str, str]], length: int) -> tuple[PathPart, ...]:
@@ -243,14 +285,13 @@ def _slack(graph: Graph) -> Longs:
     ends = graph.points.end(work)
     bounds = np.full(len(graph.at), 2**62, np.int64)  # what the host does after the last work holds nobody up
     bounds[ends] = graph.at[ends].max(initial=0)
-    late = bounds.tolist()
-    delay = graph.delay.tolist()
-    edges = zip(graph.src.tolist()[::-1], graph.dst.tolist()[::-1], graph.lag.tolist()[::-1], strict=True)
-    for source, target, lag in edges:  # targets descend in the order, so each is final when it is read
-        bound = late[target] - delay[target] - lag
+    late = array("q", bounds.tobytes())
+    needed = graph.delay[graph.dst] + graph.lag
+    for source, target, need in by_parts(graph.src[::-1], graph.dst[::-1], needed[::-1]):
+        bound = late[target] - need  # targets descend in the order, so each is final when it is read
         if bound < late[source]:
             late[source] = bound
-    return np.array(late, np.int64) - graph.at
+    return np.frombuffer(late, np.int64) - graph.at
 
 
 def _by_class(graph: Graph, work: NDArray[np.intp], slack: Longs) -> Iterator[Slack]:

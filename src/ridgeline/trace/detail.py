@@ -84,6 +84,10 @@ class Collective:
     group_size: int = 0
     group: str = ""
     ranks: str = ""
+    from_rank: int = -1
+    """Of a receive: the rank that sends, -1 where it is not recorded."""
+    to_rank: int = -1
+    """Of a send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +102,8 @@ class Detail:
     after: Sparse = field(default_factory=Sparse)
     """Dependencies a trace records: the value is the row that had to end before this one began. A row stands here once
     for each of them, so the rows ascend but repeat, and `Sparse.at` does not apply."""
+    forward: Sparse = field(default_factory=Sparse)
+    """Of a node of autograd the row of the op that ran forward; rows may repeat, as in `after`."""
 
     def moved(self, place: NDArray[Any]) -> Detail:
         """The same details after rows were put in another order, see `Sparse.moved`."""
@@ -108,6 +114,7 @@ class Detail:
             collective=self.collective.moved(place),
             collectives=self.collectives,
             after=_edges_moved(self.after, place),
+            forward=_edges_moved(self.forward, place),
         )
 
 

@@ -2,8 +2,10 @@
 
 XLA (JAX, TensorFlow): processes `/device:TPU:0` and `/host:CPU`; the threads of a device show the same work several
 times over: once as ops or streams, which is kept as work, and summed up as steps, modules and scopes, which become
-marks. Ascend: `Ascend Hardware` runs kernels, `CANN` is the runtime, `HCCL` or `Communication` holds collectives and,
-on its planes, the transfers each is made of, which become marks; collectives belong to the chip beside them.
+marks. Where the host itself is the device, the ops on its threads are the work of `/device:CPU:0`.
+
+Ascend: `Ascend Hardware` runs kernels, `CANN` is the runtime, `HCCL` or `Communication` holds collectives and, on its
+planes, the transfers each is made of, which become marks; collectives belong to the chip beside them.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MARKER, MEMCPY, M
 KINETO, XLA, ASCEND = "Kineto JSON", "XLA trace JSON", "Ascend trace_view"
 XLA_LIMIT = 1_000_000  # events: the exporter of XLA's trace JSON keeps no more
 DEVICE = re.compile(r"^/device:(\w+):(\d{1,6})")
+HOSTS = re.compile(r"^/host:")
 OPS = ("XLA Ops", "Tensor Core", "Sparse Core Ops")
 ASYNC = "Async XLA Ops"
 STEPS = ("Steps", "Sparse Core Steps")
@@ -33,7 +36,8 @@ _RULES: Mapping[str, tuple[tuple[str, re.Pattern[str], str], ...]] = MappingProx
         (KERNEL, re.compile(r"^Memcpy", re.IGNORECASE), MEMCPY),
         (KERNEL, re.compile(r"^Memset", re.IGNORECASE), MEMSET),
         (HOST, re.compile(r"^\$"), PYTHON),
-        (HOST, re.compile(r"^(cuda|cu|hip)[A-Z]\w*$"), RUNTIME),
+        (HOST, re.compile(r"^(cuda|cu|hip)[A-Z]\w*( \(|$)"), RUNTIME),
+        (HOST, re.compile(r"^step \d{1,9}$"), ANNOTATION),
     ),
     ASCEND: (
         (KERNEL, re.compile(r"^(MEMCPY|SDMA)"), MEMCPY),
@@ -92,7 +96,7 @@ def _number(name: str) -> tuple[int, str]:
 def dialect_of(found: Gathered) -> Dialect:
     """The dialect of a trace, by the names of its processes."""
     names = {pid: name.strip() for pid, name in found.processes.items()}
-    if any(DEVICE.match(name) for name in names.values()):
+    if any(DEVICE.match(name) or HOSTS.match(name) for name in names.values()):
         return _xla(found, names)
     if any(name == "Ascend Hardware" for name in names.values()):
         return _ascend(found, names)
@@ -107,6 +111,7 @@ def _xla(found: Gathered, names: Mapping[Any, str]) -> Dialect:
         thread = found.threads.get((pid, tid), "").strip()
         if pid in devices:
             ops = thread.startswith("Stream #") if pid in streams else thread in (*OPS, ASYNC)
+            ops = ops or devices[pid][1] == "CPU"
             kinds[pid, tid] = KERNEL if ops else MARKER
         else:
             kinds[pid, tid] = MARKER if DEVICE.match(names.get(pid, "")) else HOST

@@ -4,7 +4,7 @@ X           a span
 B, E        begin and end of a span, matched by process and thread
 M           names of processes and threads, labels that say which process is a device
 C           a counter; i  an instant, of which allocations of memory are kept as counters
-s, t, f     flow arrows: not kept, the correlation ids of launches say the same
+s, t, f     flow arrows, see `flows`
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Args(msgspec.Struct, gc=False):
     correlation: Any = None
     correlation_id: Any = None
     connection_id: Any = None
+    stream: Any = None
     bytes: Any = None
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
     types: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
@@ -38,7 +39,12 @@ class Args(msgspec.Struct, gc=False):
     group_size: Any = msgspec.field(name="Group size", default=None)
     group: Any = msgspec.field(name="Process Group Name", default=None)
     ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    from_rank: Any = msgspec.field(name="Src Rank", default=None)
+    to_rank: Any = msgspec.field(name="Dst Rank", default=None)
     hlo_category: Any = None
+    hlo_op: Any = None
+    device_ordinal: Any = None
+    step_num: Any = None
     name: Any = None
     labels: Any = None
     value: Any = None
@@ -59,6 +65,7 @@ class Event(msgspec.Struct, gc=False):
     ts: int | float | str | None = None
     dur: int | float | str | None = None
     args: Args | None = None
+    id: Any = None
 
 
 class DecimalEvent(msgspec.Struct, gc=False):
@@ -72,6 +79,7 @@ class DecimalEvent(msgspec.Struct, gc=False):
     ts: Decimal | None = None
     dur: Decimal | None = None
     args: Args | None = None
+    id: Any = None
 
 
 class _Loose(msgspec.Struct, gc=False):
@@ -83,6 +91,7 @@ class _Loose(msgspec.Struct, gc=False):
     ts: Any = None
     dur: Any = None
     args: Any = None
+    id: Any = None
 
 
 class _Times(msgspec.Struct, gc=False):
@@ -132,6 +141,7 @@ def decode_one(raw: bytes) -> Any:
         tid=_text_or_int(loose.tid),
         **times,
         args=_loose_args(loose.args),
+        id=loose.id,
     )
 
 

@@ -1,4 +1,8 @@
-"""Turn paths that a user named into the trace files behind them: files, folders of ranks, Ascend's output folders."""
+"""Turn paths that a user named into the trace files behind them: files, folders of ranks, Ascend's and JAX's folders.
+
+JAX writes into `plugins/profile/DATE` of the folder it is given, one trace a host, and on demand the same once more for
+Perfetto, which is passed over.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from ridgeline.trace.source import refuse
 
 SUFFIXES = (".json", ".json.gz", ".sqlite", ".sqlite.gz", ".et", ".et.gz", ".gz")
 MOST_FILES = 4096
+PROFILES = "plugins/profile/*"
+TWICE = ("perfetto_trace.json.gz", ".trace.json.gz")  # the first is the second once more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +70,24 @@ def _behind(path: Path) -> Iterator[Found]:
     if runs:
         yield from _runs(path, runs)
         return
+    path = _profiled(path)
     inside = sorted(entry for entry in path.iterdir() if entry.is_file() and entry.name.endswith(SUFFIXES))
+    if any(entry.name.endswith(TWICE[1]) for entry in inside):
+        inside = [entry for entry in inside if entry.name != TWICE[0]]
     if not inside:
         raise refuse(path, "a folder without traces", f"files named *{', *'.join(SUFFIXES[:6])}", "name the files")
     if len(inside) > MOST_FILES:
         raise refuse(path, f"{len(inside)} files", f"at most {MOST_FILES}", "name the files of some ranks")
     yield from (Found(path=entry, named=False) for entry in inside)
+
+
+def _profiled(path: Path) -> Path:
+    """The folder of the one run in a folder that was given to JAX's profiler; any other folder is itself."""
+    runs = sorted(run for run in path.glob(PROFILES) if run.is_dir())
+    if len(runs) > 1:
+        names = ", ".join(run.name for run in runs[-4:])
+        raise refuse(path, f"a folder of {len(runs)} runs", f"one of them: {names}", f"name {runs[-1]}")
+    return runs[0] if runs else path
 
 
 def _runs(folder: Path, runs: Sequence[ascend.Output]) -> Iterator[Found]:

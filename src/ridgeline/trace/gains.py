@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +12,9 @@ from ridgeline.hardware.chip import Chip
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.graph import Graph, replay
 from ridgeline.trace.roofline import bytes_bound_ns
-from ridgeline.trace.whatif import Change, Question, Sizes, apply, chosen_rows, faster, span_ns
+from ridgeline.trace.whatif import Change, Question, Sizes, apply, chosen_rows, faster, span_ns, unknown_sizes
 
-LARGEST = 400_000  # points of a graph that is replayed for every finding
+LARGEST = 1_000_000  # points of a graph that is replayed for every finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,23 +25,25 @@ class Gains:
     rules: Rules
     chips: int
 
-    def by(self, form: str, *what: str, longest: bool = False) -> int:
-        """Nanoseconds of all chips together that a question's change saves; 0 when nothing is of that sort."""
-        asked = Question(text=form, form=form, what=self._present(what), longest=longest)
-        rows = chosen_rows(self.graph, self.rules, asked)
-        if form != "no launch gaps" and not len(rows):
+    def by(self, form: str) -> int:
+        """Nanoseconds of all chips together that a question about everything saves."""
+        return self.of_rows(form, chosen_rows(self.graph, self.rules, Question(text=form, form=form)))
+
+    def of_rows(self, form: str, rows: NDArray[np.intp], *, longest: bool = False) -> int:
+        """The same for a question about some spans; 0 where there are none."""
+        asked = Question(text=form, form=form, longest=longest)
+        if not len(rows):
             return 0
-        return self._saved(apply(Change.none(self.graph), asked, rows, lambda own: np.zeros(len(own), np.int64)))
+        return self._saved(apply(Change.none(self.graph), asked, rows, unknown_sizes))
 
-    def faster(self, class_: str, factor: float) -> int:
-        """The same for a class that takes 1/factor of its time."""
-        asked = Question(text="", form="faster", what=(class_,))
-        return self._saved(faster(Change.none(self.graph), chosen_rows(self.graph, self.rules, asked), factor))
+    def faster(self, classes: Sequence[str], factor: float) -> int:
+        """The same for classes that take 1/factor of their time."""
+        asked = Question(text="", form="faster", what=tuple(classes))
+        return self.faster_rows(chosen_rows(self.graph, self.rules, asked), factor)
 
-    def _present(self, what: tuple[str, ...]) -> tuple[str, ...]:
-        line = self.graph.line
-        known = {line.classes[code] for code in np.unique(line.class_[self.graph.points.work]).tolist()}
-        return tuple(one for one in what if one in known or one in ("compute", "communication", "copy"))
+    def faster_rows(self, rows: NDArray[np.intp], factor: float) -> int:
+        """The same for spans that take 1/factor of their time."""
+        return self._saved(faster(Change.none(self.graph), rows, factor))
 
     def _saved(self, change: Change) -> int:
         after = replay(change.graph, change.lag, change.delay)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ridgeline.trace.detail import Collective, Detail, Shape, Sparse
 from ridgeline.trace.events import NOTHING, Args, Event
+from ridgeline.trace.flows import LAUNCH, SORTS, Flows
 from ridgeline.trace.times import MISSING, NANOS, nanoseconds, unit_of
 
 Track = tuple[int | str, int | str]
@@ -59,6 +60,7 @@ class Gathered:
         self._columns: dict[str, list[NDArray[Any]]] = {
             name: [] for name in ("start", "duration", "track", "name", "category", "correlation")
         }
+        self.flows = Flows()
         self._sizes, self._shapes, self._collectives = Side(), Side(), Side()
         self._shape_texts, self._collective_facts = Interned(), Interned()
         self._open: dict[Track, list[Event]] = {}
@@ -66,7 +68,7 @@ class Gathered:
         self.count = 0
         self.nanos = nanos
         """Nanoseconds in the unit of the times: given, or found with the first spans."""
-        self._xla = False
+        self._xla = self._xla_host = False
 
     @property
     def full(self) -> bool:
@@ -77,13 +79,16 @@ class Gathered:
         spans = [event for event in events if event.ph == "X"]
         if len(spans) < len(events):
             others = [event for event in events if event.ph != "X" and event.ph not in _FLOWS]
-            self.dropped["flow arrows"] += len(events) - len(spans) - len(others)
+            if len(spans) + len(others) < len(events):
+                self._arrows([event for event in events if event.ph in _FLOWS])
             self._allocations([event for event in others if event.name == "[memory]"])
             for event in others:
                 if event.name != "[memory]":
                     self._other(event, spans)
         if not spans:
             return
+        if self._xla_host:
+            self._on_host(spans)
         names, tracks, categories = self.names, self.tracks, self.categories
         columns, times = self._columns, [event.ts for event in spans]
         self.nanos = self.nanos or unit_of(times[:64])
@@ -96,6 +101,26 @@ class Gathered:
         columns["category"].append(np.array([categories[event.cat] for event in spans], np.int16))
         columns["correlation"].append(self._arguments(spans))
         self.count += len(spans)
+        if LAUNCH in self.flows.wanted and self._linked_work(spans, columns["correlation"][-1]):
+            self.dropped["flow arrows"] += self.flows.drop(LAUNCH)
+
+    def _linked_work(self, spans: Sequence[Event], correlation: NDArray[np.int64]) -> bool:
+        """Whether work among these says by its correlation id who launched it."""
+        return any(
+            link > 0 and event.args is not None and event.args.stream is not None
+            for event, link in zip(spans, correlation.tolist(), strict=True)
+        )
+
+    def _arrows(self, events: Sequence[Event]) -> None:
+        """Keep the arrows that say something nothing else says."""
+        kept = 0
+        for sort in sorted(self.flows.wanted):
+            own = [event for event in events if SORTS.get(event.cat) == sort and event.ph != "t"]
+            if own:
+                at = nanoseconds([event.ts for event in own], self.nanos or NANOS)
+                self.flows.add(sort, own, [self.tracks[event.pid, event.tid] for event in own], at)
+                kept += len(own)
+        self.dropped["flow arrows"] += len(events) - kept
 
     def _xla_names(self, spans: Sequence[Event]) -> list[int]:
         """Names of XLA's ops with their category behind them where the name does not say it: most are just fusions."""
@@ -105,6 +130,20 @@ class Gathered:
             told = isinstance(category, str) and 0 < len(category) < 60 and category not in event.name
             found.append(names[f"{event.name} [{category}]" if told else event.name])
         return found
+
+    def _on_host(self, spans: Sequence[Event]) -> None:
+        """Spans of a host of XLA: ops that it runs itself go to a device of their own, steps get their number."""
+        for event in spans:
+            args = event.args
+            if args is None:
+                continue
+            if args.hlo_op is not None and not self._xla:
+                pid = f"/device:CPU:{_whole(args.device_ordinal)}"
+                self.processes[pid] = pid
+                self.threads[pid, event.tid] = self.threads.get((event.pid, event.tid), "")
+                event.pid = pid
+            elif args.step_num is not None:
+                event.name = f"step {_whole(args.step_num)}"
 
     def _arguments(self, spans: Sequence[Event]) -> NDArray[np.int64]:
         correlation = [0] * len(spans)
@@ -149,7 +188,7 @@ class Gathered:
             self._change(f"{event.pid}", event.name, [event.ts], [event.args.value])
         elif ph in ("i", "I"):
             self.dropped["instants"] += 1
-        else:
+        elif ph or event.name:  # XLA ends its list with an empty event
             self.dropped[f"events of type {ph[:8]!r}"] += 1
 
     def _close(self, event: Event, spans: list[Event]) -> None:
@@ -174,6 +213,7 @@ class Gathered:
         if event.name == "process_name" and isinstance(args.name, str):
             self.processes[event.pid] = args.name
             self._xla = self._xla or args.name.startswith("/device:")
+            self._xla_host = self._xla_host or args.name.startswith("/host:")
         elif event.name == "process_labels" and isinstance(args.labels, str):
             self.labels[event.pid] = args.labels
         elif event.name == "thread_name" and isinstance(args.name, str):
@@ -227,16 +267,18 @@ def _whole(value: Any) -> int:
 
 def _facts(args: Args) -> tuple[str, ...]:
     facts = (
-        args.collective, args.dtype, args.in_elements, args.out_elements, args.group_size, args.group, args.ranks
+        args.collective, args.dtype, args.in_elements, args.out_elements, args.group_size, args.group, args.ranks,
+        args.from_rank, args.to_rank,
     )  # fmt: skip
     return tuple("" if fact is None else str(fact)[:400] for fact in facts)
 
 
 def _collective_of(facts: tuple[str, ...]) -> Collective:
-    name, dtype, count_in, count_out, size, group, ranks = facts
+    name, dtype, count_in, count_out, size, group, ranks, sender, receiver = facts
+    from_rank, to_rank = (_whole(rank) if rank else -1 for rank in (sender, receiver))
     return Collective(
         name=name, dtype=dtype, in_elements=_whole(count_in), out_elements=_whole(count_out), group_size=_whole(size),
-        group=group, ranks=ranks,
+        group=group, ranks=ranks, from_rank=from_rank, to_rank=to_rank,
     )  # fmt: skip
 
 

@@ -12,35 +12,29 @@ What a graph cannot know stays as it was: work launched before the trace began, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.breakdown import ALL, counted_rows
 from ridgeline.trace.classes import Rules
-from ridgeline.trace.collectives import Meetings, meetings
-from ridgeline.trace.edges import (
-    BODY,
-    EDGES,
-    RECORDED,
-    Edges,
-    Points,
-    device_edges,
-    host_edges,
-    meeting_edges,
-    points_of,
-    queued,
-    send_edges,
-    stream_edges,
-    sync_edges,
-)
-from ridgeline.trace.timeline import Timeline
+from ridgeline.trace.collectives import Meetings, communication_rows, meetings
+from ridgeline.trace.device_edges import device_edges, queued, stream_edges
+from ridgeline.trace.edges import BODY, EDGES, MEET, RECEIVE, RECORDED, Edges, Points, mask_of, points_of
+from ridgeline.trace.host_edges import host_edges, sync_edges
+from ridgeline.trace.order import forward_order, ranks_in
+from ridgeline.trace.rank_edges import meeting_edges, send_edges
+from ridgeline.trace.timeline import Mask, Timeline
 
 Longs = NDArray[np.int64]
 NEVER = -(2**60)
 """Lag of an edge that no longer holds."""
+FOLLOWED = 2_000_000  # spans of work whose dependencies fit in a gigabyte and a half
+AT_A_TIME = 1 << 16  # edges turned into numbers of Python at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +62,8 @@ class Graph:
     meetings: Meetings
     gap_ns: int
     delay_ns: int
+    left_out: str = ""
+    """What of the timeline is not in the graph, because it is too large."""
 
     @property
     def line(self) -> Timeline:
@@ -99,8 +95,7 @@ class Graph:
         ]
         kind = np.concatenate([self.kind, np.full(len(more.src), more.kind, np.int8)])
         src, dst, lag = (np.concatenate([getattr(one, name) for one in every]) for name in ("src", "dst", "lag"))
-        rank = np.empty(len(self.at), np.int64)
-        rank[self.order] = np.arange(len(self.order))
+        rank = ranks_in(self.order)
         forward = rank[src] < rank[dst]
         src, dst, lag, kind = src[forward], dst[forward], lag[forward], kind[forward]
         by_target = np.argsort(rank[dst], kind="stable")
@@ -109,10 +104,10 @@ class Graph:
 
 def graph_of(line: Timeline, rules: Rules, policy: str = ALL) -> Graph:
     """The dependencies of a timeline, counted under a policy."""
-    counted = counted_rows(line, policy)
+    counted, left_out = _followed(line, counted_rows(line, policy))
     met = meetings(line, rules, counted)
     shift = np.array([met.shift.get(rank, 0) for rank in line.tables.ranks] or [0], np.int64)[line.process]
-    points = points_of(line, counted, shift)
+    points = points_of(line, counted, shift, communication_rows(line, rules, counted))
     given = queued(points)
     times, meeting = meeting_edges(points, met)
     every: list[Edges] = [
@@ -121,7 +116,22 @@ def graph_of(line: Timeline, rules: Rules, policy: str = ALL) -> Graph:
     ]  # fmt: skip
     at = np.concatenate([points.at, times])
     made = _assembled(points, at, every, met)
-    return replace(made, gap_ns=given.gap_ns, delay_ns=given.delay_ns)
+    return replace(made, gap_ns=given.gap_ns, delay_ns=given.delay_ns, left_out=left_out)
+
+
+def _followed(line: Timeline, counted: Mask) -> tuple[Mask, str]:
+    """The rows whose dependencies are followed: all, or as many whole steps at the end as fit; and what is left out."""
+    rows = np.flatnonzero(counted)
+    if len(rows) <= FOLLOWED:
+        return counted, ""
+    kept, first = rows[-FOLLOWED:], int(line.step[rows[-FOLLOWED - 1]])
+    later = kept[line.step[kept] > first]
+    chosen = later if len(later) else kept
+    steps = f", steps {int(line.step[later].min())} to {int(line.step[later].max())}" if len(later) else ""
+    return mask_of(line, chosen), (
+        f"dependencies are followed for the last {len(chosen):,} of {len(rows):,} spans of work{steps}: "
+        "critical path, what-ifs and predicted gains are of these"
+    )
 
 
 def _assembled(points: Points, at: Longs, every: Sequence[Edges], met: Meetings) -> Graph:
@@ -130,17 +140,14 @@ def _assembled(points: Points, at: Longs, every: Sequence[Edges], met: Meetings)
         for name in ("src", "dst", "lag")
     )
     kind = np.concatenate([*(np.full(len(one.src), one.kind, np.int8) for one in every), np.zeros(0, np.int8)])
-    ends = np.unique(dst[kind == EDGES.index("collective")])
-    lag[(kind == BODY) & np.isin(dst, ends)] = 0  # a part of a collective takes as long as its meeting says
-    order = _order(len(at), src, dst)
+    lag[(kind == BODY) & _met(points, at, src, dst, kind)[dst]] = 0  # such a part takes as long as its meeting says
+    order = forward_order(at, src, dst)
     if order is None:  # zero-length spans and odd clocks can make a circle: keep what goes forward in time
         place = np.argsort(np.argsort(at, kind="stable"), kind="stable")
         kept = place[src] < place[dst]
         src, dst, lag, kind = src[kept], dst[kept], lag[kept], kind[kept]
         order = np.argsort(at, kind="stable")
-    rank = np.empty(len(at), np.int64)
-    rank[order] = np.arange(len(order))
-    by_target = np.argsort(rank[dst], kind="stable")
+    by_target = np.argsort(ranks_in(order)[dst], kind="stable")
     src, dst, lag, kind = src[by_target], dst[by_target], lag[by_target], kind[by_target]
     ready = np.full(len(at), NEVER, np.int64)
     np.maximum.at(ready, dst, at[src] + lag)
@@ -152,20 +159,11 @@ def _assembled(points: Points, at: Longs, every: Sequence[Edges], met: Meetings)
     )  # fmt: skip
 
 
-def _order(count: int, src: Longs, dst: Longs) -> Longs | None:
-    """Points so that every edge goes forward; None when there is a circle."""
-    by_source = np.argsort(src, kind="stable")
-    targets = dst[by_source].tolist()
-    first = np.searchsorted(src[by_source], np.arange(count + 1)).tolist()
-    missing = np.bincount(dst, minlength=count).tolist()
-    ready = [point for point in range(count) if not missing[point]]
-    for point in ready:  # grows while it is walked
-        for edge in range(first[point], first[point + 1]):
-            target = targets[edge]
-            missing[target] -= 1
-            if not missing[target]:
-                ready.append(target)
-    return np.array(ready, np.int64) if len(ready) == count else None
+def _met(points: Points, at: Longs, src: Longs, dst: Longs, kind: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """Which points are ends of parts that met other ranks."""
+    found = np.zeros(len(at), np.bool_)
+    found[dst[((kind == MEET) | (kind == RECEIVE)) & (src >= len(points.at))]] = True
+    return found
 
 
 def replay(graph: Graph, lag: Longs | None = None, delay: Longs | None = None) -> Longs:
@@ -173,23 +171,41 @@ def replay(graph: Graph, lag: Longs | None = None, delay: Longs | None = None) -
 
     Points nothing precedes stay where they were.
     """
-    lags = (graph.lag if lag is None else lag).tolist()
-    waits = (graph.delay if delay is None else delay).tolist()
-    rank = np.empty(len(graph.at), np.int64)
-    rank[graph.order] = np.arange(len(graph.order))
-    sources = graph.src.tolist()
-    first = np.searchsorted(rank[graph.dst], np.arange(len(graph.at) + 1)).tolist()
-    time = [0] * len(waits)
-    for place, point in enumerate(graph.order.tolist()):
-        begin, end = first[place], first[place + 1]
-        ready = NEVER if begin < end else 0
-        for edge in range(begin, end):
-            at = time[sources[edge]] + lags[edge]
-            if at > ready:
-                ready = at
-        # with every edge gone nothing holds a point back: it happens when the graph begins
-        time[point] = ready + waits[point] if ready > NEVER // 2 else int(graph.at.min())
-    return np.array(time, np.int64)
+    lags = graph.lag if lag is None else lag
+    waits = graph.delay if delay is None else delay
+    begin = int(graph.at.min(initial=0))
+    time = array("q", bytes(8 * len(graph.at)))
+    edges = by_parts(graph.src, graph.dst, lags, waits[graph.dst])
+    for point in np.flatnonzero(_rooted(graph)).tolist():
+        time[point] = int(waits[point])
+    last, ready, wait = -1, NEVER, 0
+    for source, target, need, more in edges:  # edges of one target stand together, its sources before it
+        if target != last:
+            if last >= 0:  # with every edge gone nothing holds a point back: it happens when the graph begins
+                time[last] = ready + wait if ready > NEVER // 2 else begin
+            last, ready, wait = target, NEVER, more
+        at = time[source] + need
+        if at > ready:
+            ready = at
+    if last >= 0:
+        time[last] = ready + wait if ready > NEVER // 2 else begin
+    return np.frombuffer(time, np.int64).copy() if len(time) else np.zeros(0, np.int64)
+
+
+def _rooted(graph: Graph) -> NDArray[np.bool_]:
+    """Points nothing precedes."""
+    found = np.ones(len(graph.at), np.bool_)
+    found[graph.dst] = False
+    return found
+
+
+def by_parts(*columns: Longs) -> Iterator[tuple[int, ...]]:
+    """Columns side by side as numbers of Python, made a part at a time so that only few are held."""
+    parts = (
+        zip(*(column[begin : begin + AT_A_TIME].tolist() for column in columns), strict=True)
+        for begin in range(0, len(columns[0]), AT_A_TIME)
+    )
+    return chain.from_iterable(parts)
 
 
 def deviation_ns(graph: Graph) -> int:

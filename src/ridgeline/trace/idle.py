@@ -2,7 +2,7 @@
 
 The gap before a span is judged by when that span was launched and by what the host did until then:
 
-    launched after the chip went idle     the host was late:
+    launched after the chip went idle     the host was late, unless most of a long gap came after the launch:
         start-up          most of the wait was loading code or allocating memory
         data loading      most of it was inside a data loader
         synchronisation   a call that waits for the device ended in it: the host had let the queue run empty
@@ -52,6 +52,7 @@ BEGINS = re.compile(
     r"MemAddressReserve|cudaMallocAsync|DeviceGetP2PAttribute|inductor.*compile|_compile\b|lazyInit|GraphInstantiate",
     re.IGNORECASE,
 )
+Longs = NDArray[np.int64]
 CLOSE_NS = 10_000  # a gap that one kernel leaves before the next without any cause
 LARGEST = 3  # gaps of a cause that are named
 
@@ -72,33 +73,44 @@ class IdleCause:
         return MEANING[self.cause]
 
 
-def idle_causes(line: Timeline, rules: Rules, counted: Mask) -> tuple[IdleCause, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Gaps:
+    """Every gap of every chip: length, code of its cause in `CAUSES`, and the row that ended it."""
+
+    length: Longs
+    cause: Longs
+    ended: NDArray[np.intp]
+
+    def of(self, cause: str) -> NDArray[np.intp]:
+        """Places of the gaps with a cause, longest first."""
+        own = np.flatnonzero(self.cause == CAUSES.index(cause))
+        return own[np.argsort(-self.length[own], kind="stable")]
+
+
+def gaps_of(line: Timeline, rules: Rules, counted: Mask) -> Gaps:
+    """The gaps of all chips."""
+    chips = np.unique(line.process[counted]).tolist()
+    found = [gaps_of_chip(line, rules, np.flatnonzero(counted & (line.process == chip))) for chip in chips]
+    empty = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.intp))
+    length, cause, ended = (np.concatenate(parts) for parts in zip(*(found or [empty]), strict=True))
+    return Gaps(length=length, cause=cause, ended=ended)
+
+
+def idle_causes(found: Gaps) -> tuple[IdleCause, ...]:
     """Why chips were idle, longest cause first, all chips together."""
-    lengths, causes, after = [], [], []
-    for process in np.unique(line.process[counted]).tolist():
-        rows = np.flatnonzero(counted & (line.process == process))
-        length, cause, ended = gaps_of_chip(line, rules, rows)
-        lengths.append(length)
-        causes.append(cause)
-        after.append(ended)
-    length, cause, ended = (np.concatenate(parts) for parts in (lengths, causes, after))
-    found = []
-    for code in np.unique(cause).tolist():
-        own = np.flatnonzero(cause == code)
-        longest = own[np.argsort(-length[own], kind="stable")[:LARGEST]]
-        found.append(
+    causes = []
+    for code in np.unique(found.cause).tolist():
+        own = found.of(CAUSES[code])
+        causes.append(
             IdleCause(
                 cause=CAUSES[code],
-                idle_ns=int(length[own].sum()),
+                idle_ns=int(found.length[own].sum()),
                 gaps=len(own),
-                longest_ns=int(length[longest[0]]),
-                rows=tuple(ended[longest].tolist()),
+                longest_ns=int(found.length[own[0]]),
+                rows=tuple(found.ended[own[:LARGEST]].tolist()),
             )
         )
-    return tuple(sorted(found, key=lambda one: -one.idle_ns))
-
-
-Longs = NDArray[np.int64]
+    return tuple(sorted(causes, key=lambda one: -one.idle_ns))
 
 
 def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[Longs, Longs, NDArray[np.intp]]:
@@ -117,7 +129,8 @@ def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[
     held = np.where(length <= CLOSE_NS, BETWEEN, held)
     call = line.launch[ended]
     launched = np.where(call >= 0, line.end_ns[np.maximum(call, 0)], 0)
-    late = launched > between.start
+    after = between.end - launched  # from the launch to the span: more than a launch takes is another's fault
+    late = (launched > between.start) & ((after <= CLOSE_NS) | (after * 2 <= length))
     cause = np.where(call < 0, UNLINKED, np.where(late, _why_late(line, between, ended), held))
     return length, cause.astype(np.int64), ended
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.build import Changes, Part
-from ridgeline.trace.detail import About
+from ridgeline.trace.detail import About, Detail, Sparse
 from ridgeline.trace.dialect import KINETO, XLA, XLA_LIMIT, dialect_of
 from ridgeline.trace.events import Decode, decode_one
+from ridgeline.trace.flows import BACKWARD as BACKWARD_ARROW
+from ridgeline.trace.flows import LAUNCH as LAUNCH_ARROW
+from ridgeline.trace.flows import Spans
 from ridgeline.trace.gather import MOST_SPANS, Gathered
 from ridgeline.trace.json_stream import UNREADABLE, Batch, Fate, JsonStream, NotJson
 from ridgeline.trace.source import Source, refuse
@@ -29,6 +33,7 @@ from ridgeline.trace.times import MISSING, NANOS
 from ridgeline.trace.units import LAUNCH, doubt_unit
 
 FORMAT = KINETO
+ARROWS = 2**53  # correlation ids that stand for arrows begin here
 OWN = "ridgeline"  # the member by which a trace says that Ridgeline wrote it
 KINDS = Path(__file__).parent / "kinds.toml"
 FACTS = (
@@ -122,7 +127,8 @@ class _Finish:
         name = name[kept]
         self._doubt_unit(duration, kind, name, kind_table)
         process, stream, tables = self._tables(track, kind, tracks, kind_table)
-        detail = gathered.detail(place)
+        correlation = gathered.column("correlation")[kept]
+        detail = self._followed(gathered.detail(place), correlation, (start, duration, track, kind), kind_table)
         self._tell(fate, cut)
         if not len(start):
             raise _no_spans(self.source, fate, gathered)
@@ -134,13 +140,31 @@ class _Finish:
             stream=stream,
             name=name,
             kind=kind.astype(np.int32),
-            correlation=gathered.column("correlation")[kept],
+            correlation=correlation,
             tables=tables,
             rank=None if self.own else self._rank(),
             detail=detail,
             counters=tuple(self._counters(base)),
             about=self._about(kind, kind_table),
         )
+
+    def _followed(
+        self, detail: Detail, correlation: NDArray[np.int64], columns: tuple[NDArray[Any], ...], table: tuple[str, ...]
+    ) -> Detail:
+        """The details with what flow arrows say; work without a correlation id gets that of its arrow."""
+        start, duration, track, kind = columns
+        flows = self.gathered.flows
+        work = np.array([word not in NOT_WORK for word in table], np.bool_)[kind]
+        calls, ops = (np.array([word == of for word in table], np.bool_)[kind] for of in (RUNTIME, HOST))
+        spans = Spans(track=track, start=start, end=start + duration, work=work, host=ops)
+        begun, ended = flows.pairs(LAUNCH_ARROW, replace(spans, host=calls))
+        if len(begun):
+            correlation[begun] = np.where(correlation[begun] > 0, correlation[begun], begun + ARROWS)
+            correlation[ended] = correlation[begun]
+        forward, backward = flows.pairs(BACKWARD_ARROW, spans)
+        by_row = np.argsort(backward, kind="stable")
+        links = Sparse(rows=backward[by_row].astype(np.int32), values=forward[by_row])
+        return replace(detail, forward=links)
 
     def _readable(self, start: NDArray[np.int64], duration: NDArray[np.int64]) -> NDArray[np.bool_]:
         timed, lasting = start != MISSING, duration != MISSING

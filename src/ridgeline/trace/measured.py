@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,8 @@ import numpy as np
 from ridgeline.trace.counters import KernelCounters
 from ridgeline.trace.timeline import KERNEL, Mask, Timeline
 
+_WORDS = re.compile(r"[A-Za-z_]\w{3,}")
+_UNNAMED = re.compile(r"(?:<unnamed>|\(anonymous namespace\))::")
 _RETURNS = re.compile(r"^(?:void|bool|int|float|double) ")
 
 
@@ -37,24 +39,45 @@ class Joined:
 
 
 def join_counters(line: Timeline, counted: Mask, counters: Sequence[KernelCounters]) -> Joined:
-    """Kernels of the timeline by name: whole, without parameters, or the function's own name, the first that fits."""
+    """Kernels of the timeline by name: whole, without parameters, or the function's own name, the first that fits.
+
+    Several kernels of one function differ in what they are instantiated with; tools spell that differently, so each
+    goes to the counters whose name has most words in common with its own.
+    """
     rows = np.flatnonzero(counted & line.of_kind(KERNEL))
     codes = np.unique(line.name[rows]).tolist()
-    levels = [_by(level, line, codes) for level in LEVELS]
-    found, absent = [], []
-    for one in counters:
-        fits = (known.get(level(one.name)) for level, known in zip(LEVELS, levels, strict=True))
-        own = next((codes for codes in fits if codes), None)
-        if own is None:
-            absent.append(one)
-        else:
-            found.append(_measured(line, rows, own, one))
-    return Joined(kernels=tuple(sorted(found, key=lambda one: -one.total_ns)), absent=tuple(absent))
+    taken: dict[int, list[int]] = {}
+    for level in LEVELS:
+        open_ = [index for index in range(len(counters)) if index not in taken]
+        free = _by(level, line, set(codes).difference(*taken.values()))
+        named: dict[str, list[int]] = {}
+        for index in open_:
+            named.setdefault(level(counters[index].name), []).append(index)
+        for name, own in named.items():
+            for code in free.get(name, ()):
+                taken.setdefault(max(own, key=lambda index: alike(counters[index].name, line.names[code])), []).append(
+                    code
+                )
+    found = [_measured(line, rows, own, counters[index]) for index, own in taken.items()]
+    return Joined(
+        kernels=tuple(sorted(found, key=lambda one: -one.total_ns)),
+        absent=tuple(one for index, one in enumerate(counters) if index not in taken),
+    )
 
 
-def _by(level: Callable[[str], str], line: Timeline, codes: Sequence[int]) -> dict[str, list[int]]:
+def alike(a: str, b: str) -> float:
+    """Share of the words of two names that are in both.
+
+    >>> alike("each<Gelu, Half>(int)", "void at::each<at::Gelu>"), alike("each<Gelu>", "each<Sigmoid>")
+    (0.5, 0.3333333333333333)
+    """
+    left, right = set(_WORDS.findall(a)), set(_WORDS.findall(b))
+    return len(left & right) / max(1, len(left | right))
+
+
+def _by(level: Callable[[str], str], line: Timeline, codes: Iterable[int]) -> dict[str, list[int]]:
     known: dict[str, list[int]] = {}
-    for code in codes:
+    for code in sorted(codes):
         known.setdefault(level(line.names[code]), []).append(code)
     return known
 
@@ -74,8 +97,12 @@ def _measured(line: Timeline, rows: np.ndarray, codes: list[int], one: KernelCou
 
 
 def whole(name: str) -> str:
-    """The name without what it returns."""
-    return _RETURNS.sub("", name.split(" [", 1)[0].strip())
+    """The name without what it returns and without namespaces that have no name.
+
+    >>> whole("void at::<unnamed>::softmax<float>(int)"), whole("void at::(anonymous namespace)::softmax<float>(int)")
+    ('at::softmax<float>(int)', 'at::softmax<float>(int)')
+    """
+    return _UNNAMED.sub("", _RETURNS.sub("", name.split(" [", 1)[0].strip()))
 
 
 def without_parameters(name: str) -> str:
@@ -87,7 +114,7 @@ def without_parameters(name: str) -> str:
     name, depth = whole(name), 0
     for place, letter in enumerate(name):
         depth += (letter == "<") - (letter == ">")
-        if letter == "(" and depth <= 0 and place and not name.startswith("(anonymous", place):
+        if letter == "(" and depth <= 0 and place:
             return name[:place]
     return name
 

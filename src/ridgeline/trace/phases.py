@@ -3,12 +3,13 @@
     predicted      by the action of the schedule that covers the span (F forward; B, I, W backward), by its kind
     annotated      by the innermost annotation around its launch that names a phase: forward, backward, optimizer
     optimizer      launched inside `Optimizer.step` or `zero_grad`
-    backward       launched from an autograd thread or inside an autograd node
+    backward       launched from an autograd thread, inside an autograd node, or where an arrow from forward ends
     forward        launched by the host otherwise
     other          without a launch in the trace
 
 A layer is a repetition. Where modules are recorded (`nn.Module: Block_3`) they say it; else the kernels of a phase are
-searched for a period around attention kernels: the longest stretch that is the same before every one of them.
+searched for a period around attention kernels: the longest stretch that is the same before every one of them. Backward
+work has the layer of the forward op whose arrow ends at its autograd node, where arrows are recorded.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def phases(line: Timeline, rows: NDArray[np.intp]) -> Bytes:
     code = np.full(len(own), FORWARD, np.int8)
     threads = np.array([bool(AUTOGRAD.search(name)) for name in line.streams], np.bool_)
     code[threads[line.stream[own]]] = BACKWARD
+    code[_nodes(line, own) >= 0] = BACKWARD
     for phase, pattern in reversed(NAMED):  # what names an optimizer decides against what names backward
         code[_inside(line, own, pattern)] = phase
     found[known] = code
@@ -134,12 +136,12 @@ def _inside(line: Timeline, rows: NDArray[np.integer], pattern: re.Pattern[str])
 
 def layers(line: Timeline, rows: NDArray[np.intp], phase: Bytes) -> NDArray[np.int32]:
     """Layer of each of these rows of work, counted from the input; -1 where it cannot be told."""
-    found = _by_modules(line, rows)
     if predicted(line):
         numbers = [int(match[1]) if (match := DRAWN.match(name)) else NO_LAYER for name in line.names]
-        found = np.array(numbers or [NO_LAYER], np.int32)[line.name[rows]]
+        return np.array(numbers or [NO_LAYER], np.int32)[line.name[rows]]
+    found = _by_modules(line, rows)
     if (found >= 0).any():
-        return found
+        return by_arrows(line, rows, found, phase)
     step, process = line.step[rows], line.process[rows]
     key = (process.astype(np.int64) * (int(step.max(initial=0)) + 2) + step + 1) * len(PHASES) + phase
     for one in np.unique(key).tolist():
@@ -147,6 +149,46 @@ def layers(line: Timeline, rows: NDArray[np.intp], phase: Bytes) -> NDArray[np.i
         which = one % len(PHASES)
         if which in (FORWARD, BACKWARD):
             found[own] = _periodic(line, rows[own], backwards=which == BACKWARD)
+    return by_arrows(line, rows, found, phase)
+
+
+def _nodes(line: Timeline, rows: NDArray[np.integer]) -> NDArray[np.int64]:
+    """For each row the place in `Detail.forward` of the autograd node it starts in, on its own thread; -1 for none."""
+    links, found = line.detail.forward, np.full(len(rows), -1, np.int64)
+    if not len(links):
+        return found
+    count = max(1, len(line.streams))
+    nodes = links.rows
+    track, asked = (line.process[one].astype(np.int64) * count + line.stream[one] for one in (nodes, rows))
+    start, end = line.start_ns, line.end_ns
+    for one in np.unique(track).tolist():  # rows of a timeline are in order of their starts
+        own, mine = np.flatnonzero(track == one), np.flatnonzero(asked == one)
+        times = start[rows[mine]]
+        place = np.searchsorted(start[nodes[own]], times, side="right") - 1
+        node = own[np.maximum(place, 0)]
+        found[mine] = np.where((place >= 0) & (times < end[nodes[node]]), node, -1)
+    return found
+
+
+def by_arrows(
+    line: Timeline, rows: NDArray[np.intp], layer: NDArray[np.int32], phase: Bytes
+) -> NDArray[np.int32]:  # fmt: skip
+    """The layers, those of backward work taken from the work that the forward op of its node launched."""
+    at = line.launch[rows]
+    ahead = np.flatnonzero((at >= 0) & (phase == FORWARD) & (layer >= 0))
+    behind = np.flatnonzero((at >= 0) & (phase == BACKWARD))
+    if not len(ahead) or not len(behind) or not len(line.detail.forward):
+        return layer
+    node = _nodes(line, at[behind])
+    behind, op = behind[node >= 0], line.detail.forward.values[node[node >= 0]]
+    ahead = ahead[np.argsort(at[ahead], kind="stable")]  # rows of calls ascend in time
+    place = np.searchsorted(at[ahead], op)
+    first = ahead[np.minimum(place, len(ahead) - 1)]
+    inside = (
+        (place < len(ahead)) & (line.start_ns[at[first]] < line.end_ns[op]) & (line.rank[at[first]] == line.rank[op])
+    )
+    found = layer.copy()
+    found[behind[inside]] = layer[first[inside]]
     return found
 
 

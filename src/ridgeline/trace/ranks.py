@@ -2,9 +2,8 @@
 
     skew       last arrival - first arrival at one collective
     caused     of a rank: what the others waited for it where it came last, until the next but last was there
-    bubble     of a stage: time in the window of all stages in which it neither computes nor takes part in a collective
 
-A receive that spins until its message comes is waiting, so it counts as bubble.
+`bubbles` has the pipeline's.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.classes import COMMUNICATION, COMPUTE, COPY, Rules
-from ridgeline.trace.collectives import Meeting, Meetings, communication_rows, is_pairwise, meetings
-from ridgeline.trace.intervals import cover, covered
+from ridgeline.trace.bubbles import Bubble, bubbles
+from ridgeline.trace.classes import Rules
+from ridgeline.trace.collectives import Meeting, Meetings, meetings
 from ridgeline.trace.timeline import Mask, Timeline
 
 Longs = NDArray[np.int64]
@@ -57,28 +56,6 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bubble:
-    """Idle time of one pipeline stage in the window of all."""
-
-    process: str
-    rank: int
-    window_ns: int
-    busy_ns: int
-    warm_up_ns: int
-    """Before its first work."""
-    cool_down_ns: int
-    """Behind its last work."""
-
-    @property
-    def bubble_ns(self) -> int:
-        return self.window_ns - self.busy_ns
-
-    @property
-    def share(self) -> float:
-        return self.bubble_ns / self.window_ns if self.window_ns else 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
     """What several ranks show together."""
 
@@ -90,6 +67,10 @@ class RankReport:
     """Most waiting caused first; empty for one rank."""
     bubbles: tuple[Bubble, ...]
     """Empty where nothing is sent between stages."""
+    pairs: int = 0
+    """Sends with their receives."""
+    alone: int = 0
+    """Sends and receives whose other half is not in the timeline, or cannot be told."""
 
 
 def rank_report(line: Timeline, rules: Rules, counted: Mask, met: Meetings | None = None) -> RankReport:
@@ -103,7 +84,9 @@ def rank_report(line: Timeline, rules: Rules, counted: Mask, met: Meetings | Non
         collectives=len(arrivals),
         unmatched=met.unmatched,
         stragglers=_stragglers(arrivals, met),
-        bubbles=_bubbles(line, rules, counted, (start, end)),
+        bubbles=bubbles(line, rules, counted, met, (start, end)),
+        pairs=len(met.pairs),
+        alone=met.alone,
     )
 
 
@@ -140,35 +123,3 @@ def _stragglers(arrivals: list[Arrival], met: Meetings) -> tuple[Straggler, ...]
         for rank in waited
     ]
     return tuple(sorted(found, key=lambda one: (-one.caused_ns, one.rank)))
-
-
-def _bubbles(line: Timeline, rules: Rules, counted: Mask, times: tuple[Longs, Longs]) -> tuple[Bubble, ...]:
-    start, end = times
-    talk = communication_rows(line, rules, counted)
-    pairs = talk[is_pairwise(line, talk)]
-    chips = np.unique(line.process[counted]).tolist()
-    if not len(pairs) or len(chips) < 2:
-        return ()
-    begin, until = int(start[counted].min()), int(end[counted].max())
-    groups = np.array([rules.group_of(id) for id in line.classes])[line.class_]
-    busy = counted & np.isin(groups, (COMPUTE, COPY, COMMUNICATION))
-    busy[pairs] = False
-    return tuple(
-        _bubble(line, chip, np.flatnonzero(busy & (line.process == chip)), times, (begin, until)) for chip in chips
-    )
-
-
-def _bubble(
-    line: Timeline, chip: int, rows: NDArray[np.intp], times: tuple[Longs, Longs], window: tuple[int, int]
-) -> Bubble:
-    start, end = times[0][rows], times[1][rows]
-    works = cover(start, end)
-    inside = covered(works, np.array(window[:1]), np.array(window[1:]))
-    return Bubble(
-        process=line.processes[chip],
-        rank=line.tables.ranks[chip],
-        window_ns=window[1] - window[0],
-        busy_ns=int(inside[0]),
-        warm_up_ns=works.first - window[0] if len(works) else window[1] - window[0],
-        cool_down_ns=window[1] - works.last if len(works) else 0,
-    )

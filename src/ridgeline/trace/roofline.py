@@ -24,6 +24,9 @@ from ridgeline.trace.shapes import Ask, ask
 from ridgeline.trace.timeline import KERNEL, Codes, Mask, Timeline
 
 TF32 = re.compile(r"tf32|s1688|16816", re.IGNORECASE)
+REACHABLE = {"compute": 0.75, "memory": 0.8}  # of the roof: what good kernels reach
+FEW_TOKENS = 0.5  # of the memory roof: attention over few tokens
+SOFTMAX = 64  # columns of a head whose products take as long as the exponentials of its scores on Hopper
 UP = 6  # ops looked at above a launch until one has a formula and shapes
 LONGEST = 3
 
@@ -55,6 +58,22 @@ class OpRate:
     @property
     def bytes_per_s(self) -> float:
         return self.size_bytes * self.calls / (self.total_ns / DECIMAL["G"])
+
+    @property
+    def reachable(self) -> float:
+        """Efficiency good kernels reach: 75 % of the compute roof, 80 % of the memory roof; of attention
+
+            75 % * d / (d + 64)        d = size of a head; a score needs an exponential beside its 4 d flops
+
+        because the exponential unit is busy as long as the matrix unit at d = 64 (16 a cycle and core on Hopper); where
+        its few tokens make it bound by memory, half of that roof.
+        """
+        if self.class_ != "attention":
+            return REACHABLE[self.bound or "compute"]
+        if self.bound == "memory":
+            return FEW_TOKENS
+        width = int(self.operands.split(" ")[0].rsplit("x", 1)[-1] or 128)
+        return REACHABLE["compute"] * width / (width + SOFTMAX)
 
     @property
     def roof_ns(self) -> float | None:

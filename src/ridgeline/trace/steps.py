@@ -1,7 +1,8 @@
 """Turn annotations into step numbers: which step of the run every span belongs to.
 
 Host spans belong to the step whose annotation (`ProfilerStep#7`, `step 7`) they start in. Work belongs to the step of
-the call that launched it, wherever the device ran it; unlinked work to the step whose mark on its device covers it.
+the call that launched it, wherever the device ran it; unlinked work to the step whose mark on its device covers it, and
+where a program of XLA has no marks, because its host is the device, to the step whose annotation it starts in.
 Annotations named `step`, `iteration` or `train_step` without a number are counted from 0, in the order they start.
 Without either a step ends where an optimizer's annotation ends. Without those either, no span has a step.
 """
@@ -22,6 +23,7 @@ NUMBERED = re.compile(
 )
 PLAIN = re.compile(r"^(?:train(?:ing)?[ _-]?)?(?:step|iteration|iter)$", re.IGNORECASE)
 OPTIMIZER = re.compile(r"^Optimizer\.step#")
+XLA = "XLA"
 TAIL = 0.2  # of a step: what follows the last optimizer and is shorter than this still belongs to it
 
 Longs = NDArray[np.int64]
@@ -65,6 +67,8 @@ def mark_steps(line: Timeline) -> Timeline:
 def _by_marks(line: Timeline, step: Codes, own: NDArray[np.bool_]) -> None:
     """Unlinked work and marks of one device get the step whose mark covers their start."""
     windows = _windows(line, own & line.of_kind(MARKER), optimizers=False)
+    if windows is None and line.about.format.startswith(XLA):
+        windows = _windows(line, line.of_kind(ANNOTATION), optimizers=False)
     if windows is None:
         return
     rows = np.flatnonzero(own & (line.launch < 0) & (line.is_work | line.of_kind(MARKER)))

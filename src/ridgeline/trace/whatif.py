@@ -36,6 +36,7 @@ from ridgeline.trace.edges import (
     LAUNCH,
     MEET,
     ORDER,
+    RECEIVE,
     STREAM,
     Edges,
 )
@@ -46,6 +47,7 @@ Rows = NDArray[np.intp]
 FASTER = re.compile(r"^(?P<what>.+?)\s*[x×*]\s*(?P<factor>\d+(?:\.\d+)?|\.\d+)$")
 FORMS = ("CLASS xN", "overlap CLASS", "no launch gaps", "fuse CLASS")
 LEAST, MOST = 1e-3, 1e6  # factors that make sense
+PAUSE_NS = 20_000  # no launch makes a kernel this late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +227,7 @@ def faster(change: Change, rows: Rows, factor: float) -> Change:
     own = np.zeros(len(graph.line), np.bool_)
     own[rows] = True
     row = graph.row_of(graph.dst)
-    body = np.isin(graph.kind, (BODY, MEET) if len(graph.points.work) else (CALL,))
+    body = np.isin(graph.kind, (BODY, MEET, RECEIVE) if len(graph.points.work) else (CALL,))
     scaled = body & (row >= 0) & own[np.maximum(row, 0)] & (change.lag > 0)
     lag = np.where(scaled, np.rint(change.lag / factor).astype(np.int64), change.lag)
     return replace(change, lag=lag)
@@ -308,7 +310,8 @@ def fused(change: Change, rows: Rows, longest: bool, sizes: Sizes) -> Change:
         usual = int(np.median(graph.lag[own])) if own.any() else 0
         lag = np.where(own & (row >= 0) & saved[known], np.maximum(lag - usual, np.minimum(lag, 0)), lag)
     delay = change.delay.copy()
-    delay[points.start(rest)] = 0
+    begins_at = points.start(rest)  # what a kernel was late by goes, a pause before it does not
+    delay[begins_at] = np.where(delay[begins_at] < PAUSE_NS, 0, delay[begins_at])
     return replace(change, lag=lag, delay=delay)
 
 

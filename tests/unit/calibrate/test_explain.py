@@ -10,7 +10,9 @@ import pytest
 from traces import Recipe, make, write
 from typer.testing import CliRunner
 
-from ridgeline.calibrate.explain import COLUMNS, MACHINE, MODEL, Explanation, explain, write_residuals
+from ridgeline.calibrate.explain import Explanation, explain
+from ridgeline.calibrate.residuals import COLUMNS, write_residuals
+from ridgeline.calibrate.verdict import MACHINE, MODEL
 from ridgeline.cli.main import app
 from ridgeline.core.errors import InputError
 
@@ -99,3 +101,25 @@ def test_the_command(scenario: Path, tmp_path: Path) -> None:
 def test_no_trace_is_refused(scenario: Path) -> None:
     with pytest.raises(InputError, match="trace"):
         explain(scenario)
+
+
+def test_classes_sum_to_the_gap_too(scenario: Path) -> None:
+    done = found(scenario, Recipe(layers=12, gap_us=300.0))
+    assert sum(one.gap_ns for one in done.by_class()) == pytest.approx(done.gap_ns, abs=1.0)
+    assert {part for one in done.by_class() for part in one.parts} == set(done.parts)
+
+
+def test_other_sizes_are_a_doubt(scenario: Path) -> None:
+    """A step of the recipe has products of 8 x 2 x 4096 x 4096 x 1024 flops, far from 4 layers of a 1B model."""
+    done = found(scenario, Recipe())
+    assert any("another model or batch" in doubt for doubt in done.doubts)
+
+
+def test_compiled_kernels_under_an_eager_scenario_are_a_doubt(scenario: Path) -> None:
+    trace = make(Recipe())
+    for event in trace["traceEvents"]:
+        if event.get("cat") == "kernel" and "elementwise" in event["name"]:
+            event["name"] = "triton_poi_fused_add_0"
+    done = explain(scenario, write(trace, scenario.parent / "compiled.json"))
+    assert any("plan.engine=torch-compile" in doubt for doubt in done.doubts)
+    assert not any("torch.compile" in doubt for doubt in found(scenario, Recipe()).doubts)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command import run
 
 from ridgeline.calibrate import fit as fitting
 from ridgeline.calibrate import refit as refitting
@@ -19,7 +20,6 @@ from ridgeline.calibrate.folds import bundled, shipped_folds
 from ridgeline.calibrate.refit import Refit, refit
 from ridgeline.calibrate.rows import Row
 from ridgeline.calibrate.table import Table, table_of
-from ridgeline.cli.main import main
 from ridgeline.cost.parameters import PARAMETERS, SHIPPED, Calibration, known_share
 from ridgeline.report import accuracy as tables
 
@@ -38,15 +38,6 @@ def planted() -> Table:
     """The same runs, as if measured on a machine with known parameters."""
     table = table_of(some())
     return replace(table, measured_s=table.predict(Calibration(offsets=PLANTED)))
-
-
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["ridgeline", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    out, err = capsys.readouterr()
-    code = caught.value.code
-    return (code if isinstance(code, int) else 0), out, err
 
 
 def everything(table: Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

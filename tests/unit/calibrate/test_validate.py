@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command import run
 
 import ridgeline
 from ridgeline.calibrate import accuracy, folds, reasons
@@ -24,7 +25,6 @@ from ridgeline.calibrate.reasons import likely, runs_known
 from ridgeline.calibrate.rows import Row
 from ridgeline.calibrate.table import table_of
 from ridgeline.calibrate.validate import Parameters, shipped, validate, validation_of
-from ridgeline.cli.main import main
 from ridgeline.core.errors import InputError
 from ridgeline.cost.parameters import Calibration
 from ridgeline.report import accuracy as tables
@@ -36,6 +36,7 @@ from ridgeline.sim.interval import Residual
 
 KEYS = {
     "kind", "rows", "predicted", "skipped", "mape", "median_ape", "p90_ape", "bias", "coverage90", "groups", "cases",
+    "memory",
 }  # fmt: skip
 ID = "h200-003"
 
@@ -51,15 +52,6 @@ def write(path: Path, rows: Iterable[dict[str, str]]) -> Path:
 
 def cells(**changes: str) -> dict[str, str]:
     return {**bundled()[ID].cells, "id": "mine-1", **changes}
-
-
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["ridgeline", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    out, err = capsys.readouterr()
-    code = caught.value.code
-    return (code if isinstance(code, int) else 0), out, err
 
 
 @pytest.mark.parametrize(
@@ -173,7 +165,16 @@ class TestSheet:
         assert sheet["kind"] == "training"
         assert sheet["rows"] == sheet["predicted"] + len(sheet["skipped"])
         for case in sheet["cases"]:
-            assert set(case) == {"id", "measured", "predicted", "residual", "low", "high", "cross_validated"}
+            assert set(case) == {
+                "id",
+                "measured",
+                "predicted",
+                "residual",
+                "low",
+                "high",
+                "cross_validated",
+                "peak_memory_bytes",
+            }
             assert case["residual"] == pytest.approx(case["predicted"] / case["measured"] - 1)
             assert 0 < case["low"] <= case["predicted"] <= case["high"]
         off = [abs(case["residual"]) for case in sheet["cases"]]

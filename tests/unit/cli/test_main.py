@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from command import run
+from rich.console import Console
+from typer.main import get_command
 
-from ridgeline.cli.main import main
+from ridgeline.cli.export import TARGETS
+from ridgeline.cli.main import app
+from ridgeline.cli.verbs import VERBS
+from ridgeline.export import registry
+from ridgeline.report.draw import draw
+from ridgeline.report.show import show
+from ridgeline.version import __version__
 
 EXAMPLE = str(Path(__file__).parents[3] / "examples" / "llama3-70b-64xh100.toml")
-
-
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["ridgeline", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    out, err = capsys.readouterr()
-    code = caught.value.code
-    return (code if isinstance(code, int) else 0), out, err
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -37,6 +41,47 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "show" in done.stdout
+
+
+def test_every_verb_has_a_whole_line_and_examples_that_parse(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    assert set(commands) == set(VERBS)
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run(capsys, monkeypatch, "--help")[1].splitlines()
+    for name, verb in VERBS.items():
+        assert any(line.split() == [name, *verb.summary.split()] for line in lines)
+        for example in verb.examples:
+            program, called, *arguments = shlex.split(example)
+            assert (program, called) == ("ridgeline", name)
+            commands[name].make_context(name, arguments)
+
+
+def test_the_reference_lists_every_option() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "reference.md").read_text()
+    sections = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        options = {option for part in command.params for option in part.opts if option.startswith("-")}
+        shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", sections[name]))
+        assert options <= shown, "run `python docs/retake.py`"
+        assert {option for option in shown if option.startswith("--")} - {"--help"} <= options
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "ridgeline", "--version"], capture_output=True, text=True)
+    assert done.stdout == f"ridgeline {__version__}\n"
+
+
+def test_help_names_every_target() -> None:
+    assert set(TARGETS) == set(registry.TARGETS)
+
+
+def test_the_shell_completes_names() -> None:
+    line = {"_RIDGELINE_COMPLETE": "complete_bash", "COMP_WORDS": "ridgeline show h100-", "COMP_CWORD": "2"}
+    code = "import sys; sys.argv = ['ridgeline']; from ridgeline.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **line})
+    assert {"h100-sxm", "h100-pcie"} <= set(done.stdout.split())
 
 
 @pytest.mark.parametrize("what", ["chips", "systems", "models", "engines", "schedules", "dtypes"])
@@ -88,6 +133,23 @@ def test_detail_options(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     assert (drawn["stages"], drawn["chunks"]) == (2, 3)
 
 
+def test_a_schedule_wider_than_the_terminal_is_cut_into_bands() -> None:
+    def drawn(width: int) -> list[str]:
+        screen = Console(width=width, file=io.StringIO(), highlight=False)
+        draw(show("zbv"), screen)
+        return [line for line in screen.file.getvalue().splitlines() if line.startswith("rank ")]  # type: ignore[attr-defined]
+
+    whole, cut = drawn(400), drawn(60)
+    assert len(whole) == 4
+    assert max(map(len, cut)) <= 60
+    for rank in range(4):
+        pieces = [line.removeprefix(f"rank {rank}  ") for line in cut if line.startswith(f"rank {rank}")]
+        assert len(pieces) > 1
+        assert (
+            "".join(piece.ljust(52) for piece in pieces).rstrip() == whole[rank].removeprefix(f"rank {rank}  ").rstrip()
+        )
+
+
 def test_sources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, _ = run(capsys, monkeypatch, "show", "gb200-nvl72", "--sources")
     assert code == 0
@@ -115,6 +177,16 @@ def test_sources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
         (["show", "chips", "--set", "chip.tdp=4 W"], "a key of chips"),
         (["show", "h100-sxm", "--set", "chip.hbm.bandwidth=8"], '"3.35 TB/s"'),
         (["shwo"], "show"),
+        (["check", EXAMPLE, "--set", "a.b=1"], "--set a: got 'a', expected one of model"),
+        (["check", EXAMPLE, "--set", "plan.tp"], "ridgeline: --set: got 'plan.tp'"),
+        (["check", EXAMPLE, "--set", "chip.tdp=0 W"], "chip.tdp: got 0, expected more than 0"),
+        (["check", EXAMPLE, "--set", "workload=3"], "workload: got 3, expected a table\n"),
+        (["schema", "-o", "."], "a folder, expected a file"),
+        (["show", "a" * 5000], "known names"),
+        (["timeline", EXAMPLE, "-o", "no/such/folder/x.json"], "no/such/folder, which is no folder"),
+        (["validate", "--where", "source=dgcx"], "dgxc"),
+        (["export", EXAMPLE, "--to", "megatron", "-o", "a" * 300], "expected a folder"),
+        (["import", "a" * 5000], "ridgeline: aaa"),
         (["show"], "WHAT"),
     ],
 )

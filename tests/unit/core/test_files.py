@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.files import BIGGEST_FILE, read_table, write_text
+from ridgeline.core.files import BIGGEST_FILE, DEEPEST, read_table, write_text
 
 TOML = """\
 model = "x"
@@ -59,7 +62,12 @@ def test_array_tables_and_inline_tables(tmp_path: Path) -> None:
         ("s.yaml", "a: [1\n", "s.yaml:"),
         ("s.txt", "a = 1", ".toml"),
         ("s.toml", "a = " + "[" * 50 + "]" * 50, "deep"),
-        ("s.yaml", "a: " + "[" * 5000, "s.yaml"),
+        ("s.yaml", "a: " + "[" * 200_000, "too deeply nested"),
+        ("s.yaml", "".join(" " * depth + f"k{depth}:\n" for depth in range(40)), "too deeply nested"),
+        ("s.toml", "a = " + "9" * 5000, "digits"),
+        ("s.json", '{"a": ' + "9" * 5000 + "}", "digits"),
+        ("s.yaml", "a: " + "9" * 5000, "digits"),
+        ("s.yaml", "a: 2024-13-45", "month"),
     ],
 )
 def test_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -98,9 +106,64 @@ def test_write_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "replace", fails)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(InputError, match="disk full"):
         write_text(target, "new")
     assert target.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
-    with pytest.raises(InputError, match="folder"):
+    with pytest.raises(InputError, match="a place that can be written"):
         write_text(tmp_path / "no" / "such" / "out.txt", "x")
+    with pytest.raises(InputError, match="a folder, expected a file"):
+        write_text(tmp_path, "x")
+
+
+def test_a_killed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "out.txt"
+    target.write_text("old")
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from ridgeline.core import files\n"
+        "files.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "files.write_text(pathlib.Path(sys.argv[1]), 'new')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(target)])
+    assert done.returncode == -signal.SIGKILL
+    assert target.read_text() == "old"
+
+
+def test_permissions_are_the_old_ones_or_the_users(tmp_path: Path) -> None:
+    secret, fresh = tmp_path / "secret.txt", tmp_path / "fresh.txt"
+    secret.write_text("old")
+    secret.chmod(0o600)
+    before = os.umask(0o027)
+    try:
+        write_text(secret, "new")
+        write_text(fresh, "new")
+    finally:
+        os.umask(before)
+    assert (secret.stat().st_mode & 0o777, fresh.stat().st_mode & 0o777) == (0o600, 0o640)
+
+
+def test_a_pipe_is_written_to_and_a_link_kept(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True)
+    write_text(pipe, "through")
+    assert reader.communicate(timeout=10)[0] == "through"
+    assert pipe.is_fifo()
+    (tmp_path / "real.txt").write_text("old")
+    link.symlink_to(tmp_path / "real.txt")
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert (tmp_path / "real.txt").read_text() == "new"
+
+
+def test_as_deep_as_allowed(tmp_path: Path) -> None:
+    text = "a: " + "[" * DEEPEST + "]" * DEEPEST
+    for name, content in (("s.yaml", text), ("s.toml", text.replace(":", " =")), ("s.json", f'{{"a": {text[3:]}}}')):
+        (tmp_path / name).write_text(content)
+        assert "a" in read_table(tmp_path / name).data
+
+
+def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(TOML, encoding="utf-8-sig")
+    assert read_table(tmp_path / "s.toml").data["model"] == "x"

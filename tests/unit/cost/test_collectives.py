@@ -76,11 +76,29 @@ class TestSwitched:
         wire = max(2 / 300, 2 * 7 / 8 / 200) / TREE
         assert found["tree"] == pytest.approx(took(wire, self.START_A + 2 * (7 * NEAR_STEP + log2(8) * FAR_STEP)))
 
+    def test_tree_of_pairs(self) -> None:
+        """Ranks four apart stand in pairs; with a fabric faster than NVLink, 2 P inside the pair is what takes time."""
+        on = links({"base": "64xa100-80-sxm", "tier": {"infiniband": {"bandwidth": "10 TB/s"}}})
+        found = options(ALL_REDUCE, 1 * GB, 16, on, stride=4)
+        slice_s = self.START_A + 2 * (NEAR_STEP + log2(8) * FAR_STEP)
+        assert found["tree"] == pytest.approx(took(2 / 300 / TREE, slice_s))
+
+    @pytest.mark.parametrize("stride", [8, 16])
+    def test_one_rank_a_node_leaves_by_one_port(self, stride: int) -> None:
+        """Four ranks a node or more apart: 3/4 of 8 GB through one port of 25 GB/s, no hop inside."""
+        found = options(ALL_GATHER, 8 * GB, 4, links("64xa100-80-sxm"), stride=stride)
+        assert found["ring"] == pytest.approx(took(6 / 25, self.START_A, 3 * FAR_STEP))
+
     def test_in_switch(self) -> None:
         """Every H100 sends P + P/8, instead of 14/8 P on a ring."""
         found = options(ALL_REDUCE, 8 * GB, 8, links("8xh100-sxm"))
         assert found["in-switch"] == pytest.approx(took(9 / 450 / IN_SWITCH, self.START_H, IN_SWITCH_STEP))
         assert found["in-switch"] < found["ring"]
+
+    def test_switches_copy_for_an_all_gather(self) -> None:
+        """7/8 of 8 GB reach every H100 of a node, at the rate that switches give."""
+        found = options(ALL_GATHER, 8 * GB, 8, links("8xh100-sxm"))
+        assert found["in-switch"] == pytest.approx(took(7 / 450 / IN_SWITCH, self.START_H, IN_SWITCH_STEP))
 
     def test_in_switch_beats_the_link(self) -> None:
         """nccl-tests' bus rate of an in-switch all-reduce exceeds 450 GB/s, as measured (479)."""

@@ -239,6 +239,7 @@ def test_verl_chooses_its_backend() -> None:
 def test_a_written_folder_is_recognised_and_names_its_system(target: str) -> None:
     files = export(target, {"shard": "zero3"}).files
     assert detect(files).id == target
+    assert detect(export(target, {"pp": 4}, "deepseek-v3").files).id == target
     assert import_run(dict(files)).settings["system"] == "64xh100-sxm"
     assert {"launch.sh", "launch.sbatch"} < set(files)
 
@@ -279,3 +280,73 @@ def test_a_file_that_is_no_configuration_is_not_recognised() -> None:
     with pytest.raises(InputError, match="which no target recognises"):
         detect({"a.json": '{"x": 1}', "b.toml": "x = 1", "c.yml": "x: 1"})
     assert not any(TARGETS[target].recognises({"a.json": "[", "b.toml": "[", "c.yml": "&a *a"}) for target in FILED)
+
+
+# ---- recompute that differs by stage is written as much everywhere as anywhere
+
+
+BY_STAGE = {"kind": "full", "layers": [5, 0, 0, 0]}
+
+
+def test_recompute_by_stage_is_covered() -> None:
+    """llama3-8b in 4 stages of 8 layers, of which the first recomputes 5."""
+    plan = {"pp": 4, "recompute": BY_STAGE}
+    titan = export("torchtitan", {**plan, "engine": "torchtitan"})
+    # one layer in 8 // 5 = 1: all of them
+    assert 'mode = "full"\n' in titan.files["job.toml"]
+    assert "one way for all layers; written: full, which" in losses(titan)["plan.recompute.layers"]
+    two = export("torchtitan", {**plan, "recompute": {"kind": "full", "layers": [3, 0, 0, 0]}, "engine": "torchtitan"})
+    assert 'selective_ac_option = "2"\n' in two.files["job.toml"]  # 8 // 3: one in two, 4 layers of each stage
+    text = export("maxtext", {**plan, "engine": "maxtext"}).files["maxtext.yml"]
+    assert 'remat_policy: "full"\n' in text
+    made = export("verl", plan)
+    assert "recompute_num_layers: 5\n" in made.files["verl.yaml"]
+    assert "written: full (5 layers of each stage)" in losses(made)["plan.recompute.layers"]
+    assert "activation_checkpoint_interval" in export("deepspeed", plan).files["ds_config.json"]
+
+
+@pytest.mark.parametrize("target", FILED)
+def test_what_the_rest_does_is_accounted_for(target: str) -> None:
+    made = export(target, {"pp": 4, "recompute": {**BY_STAGE, "rest": "selective"}})
+    assert "plan.recompute.rest" in losses(made)
+
+
+def test_verl_spells_a_last_stage_without_layers() -> None:
+    """32 layers as 11, 11, 10 and none: Megatron refuses a zero, so the layout is spelt."""
+    made = export("verl", {"pp": 4, "placement": [11, 11, 10, 0]})
+    assert 'pipeline_model_parallel_layout: "Et*11|t*11|t*10|L"\n' in made.files["verl.yaml"]
+    back = ridgeline.scenario(import_run(dict(made.files)).settings)
+    assert back.placement == (11, 11, 10, 0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "policy"),
+    [
+        (["attention"], "minimal"),
+        (["norm"], "minimal_with_context"),
+        (["mlp"], "save_dot_with_context_except_mlp"),
+        (["mlp", "attention"], "save_dot_except_mlp"),
+        (["mixer"], "full"),
+        (["alternate"], "full"),
+    ],
+)
+def test_maxtext_takes_the_first_policy_that_covers(parts: list[str], policy: str) -> None:
+    text = export("maxtext", {"recompute": {"kind": "selective", "parts": parts}}).files["maxtext.yml"]
+    assert f'remat_policy: "{policy}"\n' in text
+
+
+def test_maxtext_pipeline_takes_a_multiple_of_its_stages() -> None:
+    """64 chips in 16 stages, 4 data-parallel ranks of 64 sequences: 8 microbatches of 8 become 16 of 4."""
+    made = export("maxtext", {"pp": 16, "microbatch": 8})
+    assert "num_pipeline_microbatches: 16\n" in made.files["maxtext.yml"]
+    assert "written with 16 of 4" in losses(made)["plan.microbatch"]
+
+
+def test_maxtext_counts_two_devices_for_an_ironwood_chip() -> None:
+    table = {"model": "llama3-70b", "system": "tpu-v7x:4x4x4", "workload": {"seq": 8192, "global_batch": 256}}
+    made = ridgeline.scenario({**table, "plan": {"shard": "zero3", "microbatch": 2, "recompute": "full"}})
+    text = TARGETS["maxtext"].write(made).files["maxtext.yml"]
+    assert "ici_fsdp_parallelism: 128\n" in text  # 64 chips, 128 devices
+    assert "per_device_batch_size: 1.0\n" in text  # 2 sequences a chip
+    back = ridgeline.scenario(import_run({"maxtext.yml": text}).settings)
+    assert (back.plan.mesh.dp, back.plan.microbatch, back.workload.sequences) == (64, 2, 256)

@@ -104,6 +104,34 @@ bandwidth = "25 Gbit/s"
     assert lab.tiers[1].need_bandwidth().value == 25e9 / 8
 
 
+def test_a_file_may_lie_over_others_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "top.toml").write_text('base = "sub/middle.toml"\nchips = 32\n')
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "middle.toml").write_text('base = "low.toml"\n[tier.nvlink]\nbandwidth = "1 TB/s"\n')
+    (tmp_path / "sub" / "low.toml").write_text('base = "16xh100-sxm"\nnode = 4\n')
+    monkeypatch.chdir(Path(__file__).parent)
+    built = system(tmp_path / "top.toml")
+    assert (built.chips, built.node, built.tiers[0].need_bandwidth().value) == (32, 4, 1e12)
+    assert system(tmp_path / "sub" / "middle.toml").chips == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('base = "loop.toml"', "lead to an end"),
+        ('base = "../loop.toml"', "own folder"),
+        ('base = "8xh100-sxm"\nchips = 0', "1 to 10,000,000 chips"),
+        ('base = "8xh100-sxm"\nchips = true', "got True"),
+        ('base = "8xh100-sxm"\ndomain = 1.5', "got 1.5"),
+        ('name = "x"', "add chips"),
+    ],
+)
+def test_own_files_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "loop.toml").write_text(text)
+    with pytest.raises(InputError, match=message):
+        system(tmp_path / "loop.toml")
+
+
 def test_what_if_on_a_tier() -> None:
     faster = system({"base": "64xh100-sxm", "tier": {"infiniband": {"bandwidth": "800 Gbit/s"}}})
     assert faster.tiers[1].need_bandwidth().value == 100e9
@@ -140,6 +168,11 @@ def test_hops_and_bisection_by_hand(topology: Torus, chips: int, hops: int, bise
     assert diameter(topology, chips) == hops
     assert bisection_bytes_per_s(topology, chips, 1.0) == pytest.approx(bisection)
     assert label(topology)
+
+
+def test_labels_say_what_a_fabric_is_by_default() -> None:
+    assert label(FatTree()) == "fat tree, 1 rail, 1:1"
+    assert label(FatTree(rails=8, oversubscription=2.0)) == "fat tree, 8 rails, 2:1"
 
 
 def test_wrap_rules() -> None:

@@ -336,6 +336,15 @@ def test_unknown_reference_says_both_things(ref: str | Path) -> None:
         model(ref)
 
 
+def test_a_base_that_leads_back_or_outside_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop.toml").write_text('base = "loop.toml"\nlayers = 3\n')
+    with pytest.raises(InputError, match="lead to an end"):
+        model(tmp_path / "loop.toml")
+    (tmp_path / "loop.toml").write_text('base = "../other.toml"\n')
+    with pytest.raises(InputError, match="own folder"):
+        model(tmp_path / "loop.toml")
+
+
 def test_decorated_name_loads_what_it_changes() -> None:
     assert model("Llama3.1-405B truncated to 8 layers (proxy)").layers == 8
     assert model("meta-llama/Llama-3.1-8B-Instruct") is MODELS[resolve_name("llama3.1-8b")[0]]

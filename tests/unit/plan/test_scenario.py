@@ -227,6 +227,27 @@ def test_paths_in_a_file_stay_in_its_folder(tmp_path: Path) -> None:
             read_scenario(tmp_path / "inner" / "s.toml")
 
 
+@pytest.mark.parametrize("key", ["model", "system", "chip"])
+def test_bases_in_a_file_stay_in_its_folder(tmp_path: Path, key: str) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "secret.toml").write_text("x = 1\n")
+    rest = {"model": "llama3-8b", "system": "8xh100-sxm", "workload": {"seq": 8192, "global_batch": 8}}
+    (tmp_path / "inner" / "s.json").write_text(json.dumps(rest | {key: {"base": "../secret.toml"}}))
+    with pytest.raises(InputError, match=rf"{key}\.base: got '../secret.toml', expected a path inside"):
+        read_scenario(tmp_path / "inner" / "s.json")
+    (tmp_path / "inner" / "near.toml").write_text('base = "h100-sxm"\n' if key == "chip" else f'base = "{rest[key]}"\n')
+    (tmp_path / "inner" / "s.json").write_text(json.dumps(rest | {key: {"base": "near.toml"}}))
+    assert read_scenario(tmp_path / "inner" / "s.json").system.chips == 8
+
+
+@pytest.mark.parametrize("wrong", [3, 2.5, True, ["llama3-8b"]])
+def test_a_model_or_a_system_that_is_no_name(wrong: object) -> None:
+    rest = {"model": "llama3-8b", "system": "8xh100-sxm", "workload": {"seq": 8192, "global_batch": 8}}
+    for key in ("model", "system"):
+        with pytest.raises(InputError, match=f"{key}: got "):
+            scenario(rest | {key: wrong})
+
+
 def test_a_table_of_dimensions() -> None:
     own = {"hidden": 64, "layers": 2, "vocab": 100, "attention": {"heads": 4}, "mlp": {"hidden": 128}}
     built = scenario({**BASE, "model": own, "system": "1xh100-sxm", "plan": {}})

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from ridgeline.plan.plan import Plan
+from ridgeline.plan.plan import Plan, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
+from ridgeline.search import sweep
 from ridgeline.search.cells import priced_cells
-from ridgeline.search.kept import Entry, choice, entry
+from ridgeline.search.kept import Entry, choice, entry, ordered
 from ridgeline.search.plan import Search, find_plan
 from ridgeline.search.space import space_of
 from ridgeline.search.sweep import chunks_of
@@ -142,3 +143,33 @@ def test_one_plan_alone_can_be_searched(base: Scenario) -> None:
     pins = {"tp": (1,), "cp": (1,), "pp": (1,), "microbatch": (1,), "shard": ("zero3",)}
     swept = find_plan(base, pins).swept
     assert swept.considered == len(space_of(base, pins).recompute)
+
+
+# with one replica nothing is exchanged and nothing to shard: plans come in groups of a dozen equals
+IDLE = tuple(
+    Switches(overlap={"grad-reduce": gradients, "param-gather": weights})
+    for gradients in (True, False)
+    for weights in (False, True)
+)
+
+
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_equal_plans_come_in_one_order_however_the_sweep_is_cut(
+    base: Scenario, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pins = {"tp": (2, 4), "pp": (2, 4), "cp": (1,), "dp": (1,), "switches": IDLE}
+    whole = find_plan(base, pins).swept
+    takes = [(one.step_s, one.peak_bytes) for one in whole.best]
+    assert len(set(takes)) < len(takes)  # there are equals, and they are told apart
+    monkeypatch.setattr(sweep, "CHUNK", size)
+    cut = find_plan(base, pins).swept
+    assert (cut.best, cut.frontier) == (whole.best, whole.frontier)
+    assert (cut.families, cut.roomier) == (whole.families, whole.roomier)
+
+
+def test_of_equal_plans_the_plainest_comes_first() -> None:
+    plain, odd = Plan(), Plan(switches=Switches(sequence_parallel=False))
+    odder = replace(odd, microbatch=2)
+    made = [Entry(plan=plan, step_s=1.0, peak_bytes=2.0) for plan in (odder, odd, plain)]
+    smaller, faster = Entry(plan=odder, step_s=1.0, peak_bytes=1.0), Entry(plan=odder, step_s=0.5, peak_bytes=9.0)
+    assert list(ordered([*made, smaller, faster])) == [faster, smaller, *reversed(made)]

@@ -64,7 +64,7 @@ class TestIdle:
 def run_spans(after: str) -> tuple[object, ...]:
     """A kernel launched at 0 that starts 50 us after another ended."""
     from ridgeline.trace.breakdown import counted_rows
-    from ridgeline.trace.idle import idle_causes
+    from ridgeline.trace.idle import gaps_of, idle_causes
 
     spans = [
         Span(process="host", stream="t", name="cudaLaunchKernel", kind="runtime", start_s=0.0, duration_s=1e-6),
@@ -73,7 +73,7 @@ def run_spans(after: str) -> tuple[object, ...]:
     ]
     line = Timeline.of(spans)
     line = classify(replace(line, launch=np.array([-1, 0, 0], np.int32)))
-    return idle_causes(line, built_in(), counted_rows(line))
+    return idle_causes(gaps_of(line, built_in(), counted_rows(line)))
 
 
 class TestLaunches:

@@ -53,7 +53,7 @@ def test_joined_with_a_trace(tmp_path: Path) -> None:
 
 def test_names() -> None:
     name = "void at::native::(anonymous namespace)::cat<float, f(int)>(float*, int)"
-    assert without_parameters(name) == "at::native::(anonymous namespace)::cat<float, f(int)>"
+    assert without_parameters(name) == "at::native::cat<float, f(int)>"
     assert function(name) == "cat"
 
 

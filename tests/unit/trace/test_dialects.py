@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,3 +132,47 @@ class TestXla:
         times = breakdown(line).total
         assert (times.compute_ns, times.copy_ns, times.communication_ns) == (60_000, 6_000, 0)
         assert int((line.launch >= 0).sum()) == 1
+
+
+class TestXlaOnItsHost:
+    def events(self) -> list[dict[str, Any]]:
+        """Two steps of one host that is two devices: an op each, 10 us apart."""
+        names = {"process_name": "/host:CPU", "thread_name": "tf_XLAEigen/1"}
+        made: list[dict[str, Any]] = [
+            {"ph": "M", "pid": 7, "tid": 1, "name": key, "args": {"name": name}} for key, name in names.items()
+        ]
+        for step in (0, 1):
+            at = 100.0 * step
+            made.append(
+                {"ph": "X", "pid": 7, "tid": 2, "name": "train", "ts": at, "dur": 90, "args": {"step_num": str(step)}}
+            )
+            for device in (0, 1):
+                args = {"hlo_op": "dot.3", "hlo_module": "jit_step", "device_ordinal": str(device)}
+                made.append(
+                    {"ph": "X", "pid": 7, "tid": 1, "name": "dot.3", "ts": at + 10 * device, "dur": 5, "args": args}
+                )
+        return [*made, {"ph": "X", "pid": 7, "tid": 2, "name": "$builtins len", "ts": 1, "dur": 1}, {}]
+
+    def test_its_ops_are_work(self, tmp_path: Path) -> None:
+        line = read_timeline(write({"traceEvents": self.events()}, tmp_path / "t.json"))
+        work = np.flatnonzero(line.is_work)
+        assert [line.processes[code] for code in line.process[work].tolist()] == ["chip 0", "chip 1"] * 2
+        assert line.step[work].tolist() == [0, 0, 1, 1]
+        assert [line.kinds[code] for code in line.kind.tolist() if line.kinds[code] != "kernel"].count("python") == 1
+        assert (line.about.format, line.about.warnings, line.about.dropped) == ("XLA trace JSON", (), {})
+
+    def test_where_there_is_a_device_its_host_runs_no_ops(self, tmp_path: Path) -> None:
+        device = {"ph": "M", "pid": 9, "name": "process_name", "args": {"name": "/device:TPU:0"}}
+        ops = {"ph": "M", "pid": 9, "tid": 1, "name": "thread_name", "args": {"name": "XLA Ops"}}
+        span = {"ph": "X", "pid": 9, "tid": 1, "name": "fusion.1", "ts": 0, "dur": 3}
+        line = read_timeline(write({"traceEvents": [device, ops, *self.events(), span]}, tmp_path / "t.json"))
+        assert [line.names[code] for code in line.name[line.is_work].tolist()] == ["fusion.1"]
+
+    def test_a_folder_of_the_profiler(self, tmp_path: Path) -> None:
+        """The same trace twice is one; two runs are refused by name."""
+        for name in ("perfetto_trace.json.gz", "vm.trace.json.gz"):
+            write({"traceEvents": self.events()}, tmp_path / "plugins" / "profile" / "2026_01_02" / name)
+        assert read_timeline(tmp_path).about.sources == ("vm.trace.json.gz",)
+        write({"traceEvents": self.events()}, tmp_path / "plugins" / "profile" / "2026_01_03" / "vm.trace.json.gz")
+        with pytest.raises(InputError, match="2026_01_02, 2026_01_03"):
+            read_timeline(tmp_path)

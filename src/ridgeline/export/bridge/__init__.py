@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from ridgeline.export.bridge.read import read, recognises
 from ridgeline.export.bridge.write import ID, write
-from ridgeline.export.options import options
 from ridgeline.export.target import Target
 
-TARGET = Target(
-    id=ID,
-    title="Megatron-Bridge",
-    version=options(ID).version,
-    source=options(ID).source,
-    write=write,
-    read=read,
-    recognises=recognises,
-)
+TARGET = Target(id=ID, write=write, read=read, recognises=recognises)

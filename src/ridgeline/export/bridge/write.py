@@ -9,7 +9,7 @@ from typing import Any
 from ridgeline.export.bridge.fields import ACTIVATIONS, ALWAYS, DTYPES, FIELDS, OPPOSITE
 from ridgeline.export.decisions import decisions_of
 from ridgeline.export.launch import Command, comment, header, scripts
-from ridgeline.export.ledger import Fixed, Lose, Piece, Say, gather, matching
+from ridgeline.export.ledger import Fixed, Lose, Piece, Say, exported, gather, matching
 from ridgeline.export.megatron.layout import flags_of
 from ridgeline.export.megatron.write import admitted, pieces
 from ridgeline.export.options import options
@@ -60,19 +60,12 @@ def write(scenario: Scenario) -> Export:
     engine = Fixed("plan.engine", ID, "the software that runs it, whatever the prediction assumed")
     told = [engine, *_checked(spoken(scenario), known)]
     found = gather(decisions, [*told, *_always(told, decisions)])
-    title = f"{known.target} {known.version}"
+    title = known.title
     fields = {name: value for name, value in found.options.items() if "." in name}
     environment = {name: value for name, value in found.options.items() if name.isupper()}
     files = {FILE: recipe(scenario, fields, title)}
     files |= scripts(scenario, Command(words=(FILE,), environment=environment), title)
-    return Export(
-        target=ID,
-        version=known.version,
-        files=files,
-        expressed=found.expressed,
-        implied=found.implied,
-        lost=found.lost,
-    )
+    return exported(ID, files, found)
 
 
 def _checked(found: Iterator[Piece], known: Any) -> Iterator[Piece]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -151,10 +151,13 @@ def _world(launch: Mapping[str, Any]) -> int | None:
     return nodes * each if known and isinstance(nodes, int) and isinstance(each, int) else None
 
 
-def looks_like(files: Files, *signs: str) -> bool:
-    """Whether a script passes --num-layers and holds one of the signs (none asked: any will do)."""
+def recognises(files: Files) -> bool:
+    """Whether a script or a table speaks of --num-layers."""
+    return any(True for _ in speaking(files))
+
+
+def speaking(files: Files) -> Iterator[str]:
+    """The texts of scripts and tables that speak of --num-layers."""
     for name, text in files.items():
-        whole = "num-layers" in text or "num_layers" in text
-        if name.endswith((*SCRIPTS, ".yaml", ".yml")) and whole and (not signs or any(sign in text for sign in signs)):
-            return True
-    return False
+        if name.endswith((*SCRIPTS, ".yaml", ".yml")) and ("num-layers" in text or "num_layers" in text):
+            yield text

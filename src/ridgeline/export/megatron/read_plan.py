@@ -7,7 +7,8 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.export.megatron.layout import placement_of
-from ridgeline.export.megatron.write_plan import PARTS, STATES, STRATEGIES
+from ridgeline.export.megatron.write_formats import STRATEGIES
+from ridgeline.export.megatron.write_plan import PARTS, STATES
 from ridgeline.export.reading import Reader, pick
 from ridgeline.plan.engine import ENGINES
 
@@ -197,11 +198,11 @@ def _switches(reader: Reader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any
     flash = reader.switch("use-flash-attn", default=not local)
     attention = reader.word("attention-backend", among=backends, default="flash" if flash else "unfused")
     found |= {"attention": attention} if attention != ENGINES[seen.engine].attention else {}
-    graphs = {"none": "none", "local": "partial", "transformer_engine": "partial"}
+    graphs = {"none": "none", "local": "partial", "transformer_engine": "partial", "full_iteration": "full"}
     graph = reader.word("cuda-graph-impl", among=graphs, default="none")
     if reader.switch("enable-cuda-graph", "external-cuda-graph", default=False):
         graph = "partial"
-    scope = reader.take("cuda-graph-scope")
+    scope = reader.take("cuda-graph-modules", "cuda-graph-scope")
     graph = "full" if graph == "partial" and scope == "full_iteration" else graph
     if graph == "full":
         reader.take("no-check-for-nan-in-loss-and-grad")

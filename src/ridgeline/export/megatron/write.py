@@ -9,7 +9,7 @@ from typing import Any
 
 from ridgeline.export.decisions import decisions_of
 from ridgeline.export.launch import Command, comment, header, scripts
-from ridgeline.export.ledger import Fixed, Ledger, Lose, Piece, Say, gather
+from ridgeline.export.ledger import Fixed, Ledger, Lose, Piece, Say, exported, gather
 from ridgeline.export.megatron.write_model import MODEL
 from ridgeline.export.megatron.write_plan import PLAN
 from ridgeline.export.options import Options, options
@@ -63,8 +63,7 @@ def ledger(scenario: Scenario) -> Ledger:
 
 def write(scenario: Scenario) -> Export:
     """The launch scripts and the arguments of pretrain_gpt.py."""
-    known, found = options(ID), ledger(scenario)
-    title = f"{known.target} {known.version}"
+    found = ledger(scenario)
     fsdp = "--use-megatron-fsdp" in found.options
     environment = {} if fsdp else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     environment |= {name: value for name, value in found.options.items() if name.isupper()}
@@ -74,16 +73,14 @@ def write(scenario: Scenario) -> Export:
         before=arrays(found.options, RUN, model_options(scenario)),
         tail='"${MEGATRON_LM:-Megatron-LM}/pretrain_gpt.py" "${MODEL_ARGS[@]}" "${PLAN_ARGS[@]}" "${RUN_ARGS[@]}"',
     )
-    files = scripts(scenario, command, title)
-    files["args.yaml"] = comment(header(scenario, title)) + yaml_text(found.options)
-    return Export(
-        target=ID,
-        version=known.version,
-        files=files,
-        expressed=found.expressed,
-        implied=found.implied,
-        lost=found.lost,
-    )
+    return with_arguments(ID, scenario, command, found)
+
+
+def with_arguments(id: str, scenario: Scenario, command: Command, found: Ledger) -> Export:
+    """The launch scripts, and beside them the arguments as a table."""
+    title = options(id).title
+    table = comment(header(scenario, title)) + yaml_text(found.options)
+    return exported(id, {**scripts(scenario, command, title), "args.yaml": table}, found)
 
 
 def model_options(scenario: Scenario) -> frozenset[str]:

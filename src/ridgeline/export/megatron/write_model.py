@@ -36,8 +36,10 @@ def sizes(scenario: Scenario) -> Iterator[Piece]:
     yield Say("--hidden-size", model.hidden, "model.hidden")
     yield Say("--vocab-size", model.vocab, "model.vocab")
     learned = model.embedding.positions
-    longest = learned or max(model.context, seq)
-    yield Say("--max-position-embeddings", longest, *(["model.embedding.positions"] if learned else []))
+    longest = max(learned or model.context, seq)
+    yield Say("--max-position-embeddings", longest, *(["model.embedding.positions"] if learned == longest else []))
+    if learned and learned != longest:
+        yield Lose("model.embedding.positions", f"a row for each token of a sequence: {longest}")
     yield Fixed("model.embedding.positions", 0, "rotary positions have no rows")
     if longest == model.context:
         yield Say("--max-position-embeddings", longest, "model.context")
@@ -205,6 +207,8 @@ def _experts(scenario: Scenario, found: list[Moe]) -> Iterator[Piece]:
     pattern = tuple(isinstance(scenario.model.layer(index).ffn, Moe) for index in range(scenario.model.layers))
     freq = "1" if all(pattern) else pattern_of(pattern)
     yield Say("--moe-layer-freq", freq, "model.order", f"{FFN}.kind")
+    if _shared(found, "topk") == 1:  # a softmax over one expert would always be one
+        yield Say("--moe-router-pre-softmax", True)
     if scenario.plan.precision.activations.id == "bf16":  # the only format its kernels take
         yield Say("--moe-grouped-gemm", True)
     for name in ("shared_gate", "router_bias"):

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from ridgeline.export.decisions import has_experts
 from ridgeline.export.ledger import Fixed, Lose, Piece, Say
 from ridgeline.export.megatron.layout import layout_of
+from ridgeline.export.megatron.write_formats import STRATEGIES, is_aware, precision
 from ridgeline.export.megatron.write_model import Writer
-from ridgeline.plan.plan import NARROW
+from ridgeline.export.nearest import nearest, plain, price
+from ridgeline.models.spec import Moe
+from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
@@ -21,9 +24,7 @@ PARTS = {
     "moe": "moe",
     "latent-up": "mla_up_proj",
 }
-STRATEGIES = {"zero2": "optim_grads", "zero3": "optim_grads_params"}
 STATES = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8-e4m3": "fp8"}
-RECIPES = {("fp8-e4m3", "tensor"): "tensorwise", ("fp8-e4m3", "block"): "blockwise", ("mxfp8", "block"): "mxfp8"}
 OFF = "off unless told otherwise"
 
 
@@ -35,8 +36,11 @@ def axes(scenario: Scenario) -> Iterator[Piece]:
     yield Say("--context-parallel-size", mesh.cp, "plan.cp")
     yield Say(LAUNCH, scenario.system.chips, "plan.dp", "system.chips")
     if has_experts(scenario.model):
-        yield Say("--expert-model-parallel-size", mesh.ep, "plan.ep")
-        yield Say("--expert-tensor-parallel-size", mesh.etp, "plan.etp")
+        ep, etp = (mesh.ep * mesh.etp, 1) if _is_biased(scenario) else (mesh.ep, mesh.etp)
+        yield Say("--expert-model-parallel-size", ep, "plan.ep")
+        yield Say("--expert-tensor-parallel-size", etp, "plan.etp")
+        for path in ("plan.ep", "plan.etp") if etp != mesh.etp else ():
+            yield Lose(path, f"experts with biases are not cut; written: ep {ep}, which holds as much on each rank")
     yield Fixed("plan.ep", 1, "no experts")
     yield Fixed("plan.etp", 1, "no experts")
     if scenario.plan.sequence_parallel and mesh.tp > 1:
@@ -47,19 +51,34 @@ def axes(scenario: Scenario) -> Iterator[Piece]:
         yield Say("--cp-comm-type", kinds[scenario.plan.switches.cp_kind], "plan.cp_kind")
 
 
+def _is_biased(scenario: Scenario) -> bool:
+    """Whether experts have biases."""
+    return any(isinstance(block.ffn, Moe) and block.ffn.bias for block in scenario.model.blocks)
+
+
+def by_rank(scenario: Scenario) -> tuple[int, ...]:
+    """Layers that each rank of the pipeline holds, over all its virtual stages."""
+    pp, held = scenario.plan.mesh.pp, scenario.placement
+    if scenario.plan.schedule.name in ("zbv", "dualpipe-v"):  # down the ranks and up again
+        return tuple(held[rank] + held[2 * pp - 1 - rank] for rank in range(pp))
+    return tuple(sum(held[rank::pp]) for rank in range(pp))
+
+
 def pipeline(scenario: Scenario) -> Iterator[Piece]:
     """1f1b and interleaved, layers spread evenly or as a layout string spells."""
     plan, schedule = scenario.plan, scenario.plan.schedule
+    mtp = scenario.model.mtp.depth if scenario.model.mtp else 0
     if plan.mesh.pp == 1:
         return
     if schedule.name not in ("1f1b", "interleaved"):
         for path in ("plan.schedule.name", "plan.schedule.chunks", "plan.placement"):
-            yield Lose(path, "schedules are 1f1b and interleaved 1f1b")
+            yield Lose(path, "schedules are 1f1b and interleaved 1f1b; written: 1f1b, as many layers on each rank")
+        if len(set(by_rank(scenario))) > 1:
+            yield Say("--pipeline-model-parallel-layout", layout_of(by_rank(scenario), mtp))
         return
     placement = scenario.placement
     chunked = ("plan.schedule.name", "plan.schedule.chunks")
     if len(set(placement)) > 1:
-        mtp = scenario.model.mtp.depth if scenario.model.mtp else 0
         yield Say("--pipeline-model-parallel-layout", layout_of(placement, mtp), "plan.placement", *chunked)
     elif schedule.chunks > 1:
         yield Say("--num-layers-per-virtual-pipeline-stage", placement[0], *chunked, "plan.placement")
@@ -95,8 +114,10 @@ def optimizer(scenario: Scenario) -> Iterator[Piece]:
     if kind in ("momentum", "sgd"):
         yield Say("--sgd-momentum", 0.9 if kind == "momentum" else 0.0, f"{path}.name")
     aware = states != "fp32" or scenario.plan.offload.optimizer > 0
-    if aware and scenario.plan.sharding.shard == "none":
-        yield Lose(f"{path}.states", "other formats need the distributed optimizer")
+    if states != "fp32" and not is_aware(scenario):
+        yield Lose(f"{path}.states", "other formats need the distributed optimizer and adam")
+    elif aware and not is_aware(scenario):
+        aware = False
     elif aware:
         yield Say("--use-precision-aware-optimizer", True, f"{path}.states")
         for option in ("--exp-avg-dtype", "--exp-avg-sq-dtype"):
@@ -111,13 +132,19 @@ def optimizer(scenario: Scenario) -> Iterator[Piece]:
 def sharding(scenario: Scenario) -> Iterator[Piece]:
     """The distributed optimizer is zero1; Megatron-FSDP is zero2 and zero3."""
     plan, shard = scenario.plan, scenario.plan.sharding.shard
+    work = scenario.workload
+    known = isinstance(work, Train) and work.optimizer.name in ("adam", "adamw", "sgd", "momentum")
     if shard != "none":
         yield Say("--use-distributed-optimizer", True, "plan.shard")
         copies = plan.mesh.dp * plan.mesh.cp // plan.shard_degree
-        if copies > 1:
+        if copies > 1 and not known:
+            yield Lose("plan.shard_degree", "over all data-parallel ranks, except with adam and sgd")
+        elif copies > 1:
             yield Say("--num-distributed-optimizer-instances", copies, "plan.shard_degree")
         yield Fixed("plan.shard_degree", plan.mesh.dp * plan.mesh.cp, "over all data-parallel ranks")
-    if shard in STRATEGIES:
+    if shard in STRATEGIES and not known:
+        yield Lose("plan.shard", "weights and gradients are sharded with adam and sgd only; written: zero1")
+    elif shard in STRATEGIES:
         yield Say("--use-megatron-fsdp", True, "plan.shard")
         yield Say("--data-parallel-sharding-strategy", STRATEGIES[shard], "plan.shard")
         yield Say("--no-gradient-accumulation-fusion", True)
@@ -127,23 +154,45 @@ def sharding(scenario: Scenario) -> Iterator[Piece]:
 
 def recompute(scenario: Scenario) -> Iterator[Piece]:
     """Whole layers, all or some of each virtual stage; or named modules of every layer."""
-    chosen = scenario.plan.recompute
-    yield Lose("plan.recompute.blocks", "one choice for all layers")
-    if chosen.kind == "none":
+    written = said(scenario)
+    yield from recompute_words(written)
+    yield from changed(scenario, written, "one number for all stages, and modules in all layers")
+
+
+def said(scenario: Scenario) -> Recompute:
+    """What is written of recompute: activations of experts need grouped products, which are bf16."""
+    grouped = has_experts(scenario.model) and scenario.plan.precision.activations.id == "bf16"
+    return nearest(scenario, [part for part in PARTS if part != "activation" or grouped])
+
+
+def recompute_words(written: Recompute) -> Iterator[Piece]:
+    """What Megatron can say of recompute."""
+    if written.kind == "none":
         yield Fixed("plan.recompute.kind", "none", OFF)
         return
-    yield Say("--recompute-granularity", chosen.kind, "plan.recompute.kind")
-    if chosen.kind == "full":
-        method, layers = ("uniform", 1) if chosen.layers is None else ("block", chosen.layers)
+    yield Say("--recompute-granularity", written.kind, "plan.recompute.kind")
+    if written.kind == "full":
+        method, layers = ("uniform", 1) if written.layers is None else ("block", written.layers)
         yield Say("--recompute-method", method, "plan.recompute.layers")
         yield Say("--recompute-num-layers", layers, "plan.recompute.layers")
         return
     yield Fixed("plan.recompute.layers", None, "named modules are recomputed in every layer")
-    dense = "activation" in chosen.parts and not has_experts(scenario.model)
-    if set(chosen.parts) <= set(PARTS) and chosen.parts and not dense:
-        yield Say("--recompute-modules", tuple(PARTS[part] for part in sorted(chosen.parts)), "plan.recompute.parts")
-    else:
-        yield Lose("plan.recompute.parts", f"modules are {', '.join(PARTS.values())}, moe_act of experts only")
+    yield Say("--recompute-modules", tuple(PARTS[part] for part in sorted(written.parts)), "plan.recompute.parts")
+
+
+def changed(scenario: Scenario, written: Recompute, able: str) -> Iterator[Piece]:
+    """What had to be written otherwise, with what that costs; nothing where the plan says the same in other words."""
+    chosen, same = scenario.plan.recompute, plain(scenario)
+    if written == same:
+        for path in ("kind", "layers", "rest"):
+            yield Fixed(f"plan.recompute.{path}", getattr(chosen, path), "the same, said in the fewest words")
+        return
+    why = f"{able}; {price(scenario, written)}"
+    for path in ("kind", "parts", "layers", "rest", "blocks"):
+        if getattr(written, path) != getattr(chosen, path) and (path != "parts" or written.kind == "selective"):
+            yield Lose(f"plan.recompute.{path}", why)
+    if written.kind == "full" and chosen.kind == "selective":
+        yield Lose("plan.recompute.parts", why)
 
 
 def offload(scenario: Scenario) -> Iterator[Piece]:
@@ -156,13 +205,16 @@ def offload(scenario: Scenario) -> Iterator[Piece]:
         and plan.mesh.pp == 1
         and plan.recompute.kind == "none"
         and count / layers == share.activations
+        and count < layers
     ):
         yield Say("--cpu-offloading-num-layers", count, "plan.offload.activations")
     elif share.activations:
-        yield Lose("plan.offload.activations", "whole layers only, without a pipeline and without recompute")
+        yield Lose(
+            "plan.offload.activations", "whole layers, not all of them, without a pipeline and without recompute"
+        )
     yield Fixed("plan.offload.activations", 0.0, OFF)
-    if share.optimizer and plan.sharding.shard == "none":
-        yield Lose("plan.offload.optimizer", "needs the distributed optimizer")
+    if share.optimizer and not is_aware(scenario):
+        yield Lose("plan.offload.optimizer", "needs the distributed optimizer and adam")
     elif share.optimizer:
         yield Say("--optimizer-cpu-offload", True, "plan.offload.optimizer")
         yield Say("--optimizer-offload-fraction", share.optimizer, "plan.offload.optimizer")
@@ -173,65 +225,21 @@ def offload(scenario: Scenario) -> Iterator[Piece]:
     yield Fixed("plan.overlap.offload", not share.optimizer, "activations travel beside compute, states on request")
 
 
-def precision(scenario: Scenario) -> Iterator[Piece]:
-    """bf16, fp16 or fp32 at rest; fp8 and fp4 products by Transformer Engine's recipes."""
-    chosen = scenario.plan.precision
-    compute, where = chosen.compute.id, "plan.precision"
-    narrow = chosen.compute.peak in NARROW
-    rest = chosen.activations.id
-    if rest in ("bf16", "fp16"):
-        yield Say(f"--{rest}", True, f"{where}.activations")
-    yield Fixed(f"{where}.activations", "fp32", "fp32 unless told otherwise")
-    if not narrow:
-        if compute == rest and rest in ("bf16", "fp16"):
-            yield Say(f"--{rest}", True, f"{where}.compute")
-        yield Fixed(f"{where}.compute", rest if rest in ("bf16", "fp16") else "fp32", "as activations rest")
-    else:
-        yield from _narrow(compute, chosen.scaling or ("block" if chosen.compute.block else "tensor"))
-    stored = chosen.weights.id
-    if narrow and stored == compute:
-        yield Say("--fp4-param-gather" if compute == "nvfp4" else "--fp8-param-gather", True, f"{where}.weights")
-    elif stored == rest and rest in ("bf16", "fp16"):
-        yield Say(f"--{rest}", True, f"{where}.weights")
-    yield Fixed(f"{where}.weights", rest, "as activations rest")
-    yield from _gradients(scenario, rest)
-
-
-def _narrow(compute: str, scaling: str) -> Iterator[Piece]:
-    paths = ("plan.precision.compute", "plan.precision.scaling")
-    if compute == "nvfp4" and scaling == "block":
-        yield Say("--fp4-format", "e2m1", *paths)
-        yield Say("--fp4-recipe", "nvfp4", *paths)
-    elif (compute, scaling) in RECIPES:
-        yield Say("--fp8-format", "hybrid" if scaling == "tensor" else "e4m3", *paths)
-        yield Say("--fp8-recipe", RECIPES[compute, scaling], *paths)
-    else:
-        for path in paths:
-            yield Lose(path, "fp8 scaled by tensor or block, mxfp8 and nvfp4")
-
-
-def _gradients(scenario: Scenario, rest: str) -> Iterator[Piece]:
-    path = "plan.precision.gradients"
-    wanted = (scenario.plan.precision.gradients or scenario.engine.gradients).id
-    if rest == "bf16" and wanted == "bf16":
-        yield Say("--grad-reduce-in-bf16", True, path)
-    elif wanted == "fp32" and rest in ("bf16", "fp16"):
-        yield Say("--accumulate-allreduce-grads-in-fp32", True, path)
-    yield Fixed(path, {"bf16": "fp32"}.get(rest, rest), "bf16 reduces in fp32, the others in their own format")
-
-
 def switches(scenario: Scenario) -> Iterator[Piece]:
     """Attention kernels, captured graphs, dispatch of tokens, and what only other software switches."""
     plan = scenario.plan
     kind = plan.switches.attention or scenario.engine.attention
     yield Say("--attention-backend", "auto" if kind == "flash" else "unfused", "plan.attention")
     graph = plan.switches.graph or ("full" if scenario.engine.launch.mode == "graph" else "none")
-    if graph != "none":
-        how = {"partial": ("transformer_engine", "attn"), "full": ("local", "full_iteration")}[graph]
-        yield Say("--cuda-graph-impl", how[0], "plan.graph")
-        yield Say("--cuda-graph-scope", how[1], "plan.graph")
+    whole = said(scenario).kind == "full"
+    if graph == "partial" and (whole or plan.offload.activations):
+        yield Lose("plan.graph", "parts are captured without full recompute and without activations on the host")
+    elif graph != "none":
+        yield Say("--cuda-graph-impl", {"partial": "transformer_engine", "full": "full_iteration"}[graph], "plan.graph")
         yield Say("--te-rng-tracker", True)
-        if graph == "full":  # a whole captured step cannot stop to look for NaNs
+        if graph == "partial":
+            yield Say("--cuda-graph-modules", "attn", "plan.graph")
+        else:  # a whole captured step cannot stop to look for NaNs
             yield Say("--no-check-for-nan-in-loss-and-grad", True)
     yield Fixed("plan.graph", "none", OFF)
     yield Fixed("plan.compiled", False, "kernels are fused by hand, chains are not compiled")
@@ -266,9 +274,12 @@ def overlaps(scenario: Scenario) -> Iterator[Piece]:
             yield Say("--tp-comm-overlap", True, "plan.overlap.tp")
         else:
             yield Lose("plan.overlap.tp", "only with sequence parallelism")
-    if on("moe") and plan.mesh.ep > 1:
-        yield Say("--overlap-moe-expert-parallel-comm", True, "plan.overlap.moe")
     interleaved = plan.schedule.name == "interleaved"
+    if on("moe") and plan.mesh.ep > 1:
+        if why := _cannot_overlap_experts(scenario):
+            yield Lose("plan.overlap.moe", why)
+        else:
+            yield Say("--overlap-moe-expert-parallel-comm", True, "plan.overlap.moe")
     if interleaved and not on("pp") and plan.mesh.pp > 2:
         yield Say("--no-overlap-p2p-communication", True, "plan.overlap.pp")
     for name, value, why in (
@@ -280,6 +291,19 @@ def overlaps(scenario: Scenario) -> Iterator[Piece]:
         ("cp", plan.switches.cp_kind == "ring", "a ring exchanges beside attention, an all-to-all before it"),
     ):
         yield Fixed(f"plan.overlap.{name}", value, why)
+
+
+def _cannot_overlap_experts(scenario: Scenario) -> str:
+    """Why experts cannot exchange beside compute; empty where they can."""
+    plan, ahead = scenario.plan, scenario.model.mtp
+    written = said(scenario)
+    if plan.mesh.pp > 1 and plan.schedule.name != "interleaved":
+        return "with a pipeline only under the interleaved schedule"
+    if written.kind == "full" or (written.kind == "selective" and "moe" in written.parts):
+        return "not while layers or their experts are recomputed"
+    if plan.precision.activations.id not in ("bf16", "fp16"):
+        return "in bf16 and fp16 only"
+    return "with at most one layer that predicts further tokens" if ahead is not None and ahead.depth > 1 else ""
 
 
 PLAN: tuple[Writer, ...] = (

@@ -7,7 +7,7 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.export.megatron.layout import layout_of, pattern_of
-from ridgeline.export.megatron.read import collect, looks_like, settings_of
+from ridgeline.export.megatron.read import collect, settings_of, speaking
 from ridgeline.export.mindspeed.write import PARTS, RENAMED
 from ridgeline.export.target import Files, Imported
 
@@ -23,7 +23,7 @@ ALGORITHMS = {"megatron_cp_algo": "p2p", "ulysses_cp_algo": "a2a"}
 
 def recognises(files: Files) -> bool:
     """Whether a script passes Megatron's arguments and one that only MindSpeed has."""
-    return looks_like(files, *SIGNS)
+    return any(sign in text for text in speaking(files) for sign in SIGNS)
 
 
 def read(files: Files) -> Imported:

@@ -7,11 +7,12 @@ from types import MappingProxyType
 from typing import Any
 
 from ridgeline.export.decisions import decisions_of, has_experts
-from ridgeline.export.launch import Command, comment, header, scripts
+from ridgeline.export.launch import Command
 from ridgeline.export.ledger import Fixed, Lose, Piece, Say, gather
 from ridgeline.export.megatron import write_plan as plan_words
 from ridgeline.export.megatron.layout import flags_of
-from ridgeline.export.megatron.write import admitted, arrays, yaml_text
+from ridgeline.export.megatron.write import admitted, arrays, with_arguments
+from ridgeline.export.megatron.write_formats import precision
 from ridgeline.export.megatron.write_model import MODEL, Writer
 from ridgeline.export.options import options
 from ridgeline.export.target import Export
@@ -183,7 +184,7 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
             continue
         if isinstance(piece, Fixed) and piece.path == "plan.overlap.cp":
             continue
-        if isinstance(piece, Fixed) and piece.path in ("plan.overlap.moe", "plan.overlap.pp") and _dual(scenario):
+        if getattr(piece, "path", "") in ("plan.overlap.moe", "plan.overlap.pp") and _dual(scenario):
             continue  # said by the schedule
         yield piece
     if (scenario.plan.switches.attention or scenario.engine.attention) == "flash":
@@ -201,7 +202,7 @@ def _dual(scenario: Scenario) -> bool:
 
 
 PLAN: tuple[Writer, ...] = (
-    axes, pipeline, plan_words.batch, optimizer, sharding, recompute, offload, plan_words.precision, switches,
+    axes, pipeline, plan_words.batch, optimizer, sharding, recompute, offload, precision, switches,
 )  # fmt: skip
 
 
@@ -266,7 +267,6 @@ def write(scenario: Scenario) -> Export:
     engine = Fixed("plan.engine", "mindspeed", "the software that runs it, whatever the prediction assumed")
     model = list(admitted(spoken(scenario, MODEL), known))
     found = gather(decisions_of(scenario), [engine, *model, *admitted(spoken(scenario, PLAN), known)])
-    title = f"{known.target} {known.version}"
     of_model = frozenset(piece.option for piece in model if isinstance(piece, Say))
     command = Command(
         words=(),
@@ -274,13 +274,4 @@ def write(scenario: Scenario) -> Export:
         before=arrays(found.options, run_options(scenario), of_model),
         tail='"${MINDSPEED_LLM:-MindSpeed-LLM}/pretrain_gpt.py" "${MODEL_ARGS[@]}" "${PLAN_ARGS[@]}" "${RUN_ARGS[@]}"',
     )
-    files = scripts(scenario, command, title)
-    files["args.yaml"] = comment(header(scenario, title)) + yaml_text(found.options)
-    return Export(
-        target=ID,
-        version=known.version,
-        files=files,
-        expressed=found.expressed,
-        implied=found.implied,
-        lost=found.lost,
-    )
+    return with_arguments(ID, scenario, command, found)

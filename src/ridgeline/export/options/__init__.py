@@ -34,6 +34,11 @@ class Options:
     values: frozenset[str]
     choices: Mapping[str, tuple[str, ...]]
 
+    @property
+    def title(self) -> str:
+        """The software and the version of it."""
+        return f"{self.target} {self.version}"
+
     def problem(self, option: str, value: Any) -> Problem | None:
         """What is wrong with an option that is about to be written; True stands for a flag."""
         name = option.lstrip("-")
@@ -42,9 +47,7 @@ class Options:
         if name not in self.values:
             known = sorted(self.flags | self.values)
             wrong = not_among(option, name, known)
-            return Problem(
-                path=option, given=repr(value), expected=f"an option of {self.target} {self.version}", todo=wrong.todo
-            )
+            return Problem(path=option, given=repr(value), expected=f"an option of {self.title}", todo=wrong.todo)
         allowed = self.choices.get(name)
         if allowed is not None and str(value) not in allowed:
             return not_among(option, str(value), allowed)

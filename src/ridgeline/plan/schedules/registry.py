@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TypeAlias
 
+from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.plan.schedules.dualpipe_v import dualpipe_v_rows
 from ridgeline.plan.schedules.one_f_one_b import gpipe_rows, interleaved_rows, one_f_one_b_rows
 from ridgeline.plan.schedules.table import Row, ScheduleTable, loop_placement, v_placement
@@ -144,15 +145,18 @@ def _chunk_objection(kind: ScheduleKind, chunks: int) -> str | None:
 
 
 def build(name: str, *, stages: int, microbatches: int, chunks: int | None = None) -> ScheduleTable:
-    """The table of a named schedule; a ValueError with the reason where ``requirement`` gives one.
+    """The table of a named schedule; an `InputError` with the reason where ``requirement`` gives one.
 
     >>> table = build("1f1b", stages=4, microbatches=8)
     >>> print(table.row_text(2))
     F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7
     """
+    if name not in SCHEDULES:
+        raise UnknownId("schedule", name, SCHEDULES)
     reason = requirement(name, stages, microbatches, chunks)
     if reason is not None:
-        raise ValueError(reason)
+        size = f"{stages} stages, {microbatches} microbatches, {chunks or 'its own'} chunks"
+        raise InputError(Problem(path=name, given=size, expected=reason.removeprefix(f"{name} needs ")))
     kind = SCHEDULES[name]
     chunks = kind.fewest_chunks if chunks is None else chunks
     return ScheduleTable(

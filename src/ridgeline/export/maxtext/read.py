@@ -2,68 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.export.decisions import has_experts
+from ridgeline.export.maxtext.names import (
+    ALSO_NAMED,
+    AXES,
+    CONTEXT,
+    INPUT,
+    LIKE,
+    LONG,
+    MODELS_NAMED,
+    OPTIMIZERS,
+    OTHERS,
+    POLICIES,
+    PROJECTIONS,
+    QUANTIZED,
+    WIDE,
+    parts_of,
+)
 from ridgeline.export.model_table import known_as
 from ridgeline.export.reading import Reader, assigned, model_in, pick, tables
 from ridgeline.export.target import Files, Imported, Unread
 from ridgeline.models.dimensions import MOST_LAYERS
 from ridgeline.models.load import model as load_model
+from ridgeline.models.spec import ModelSpec
 
-# catalog id -> model_name, where MaxText's own model file describes the same model
-MODELS_NAMED = {
-    "llama2-7b": "llama2-7b",
-    "llama2-13b": "llama2-13b",
-    "llama2-70b": "llama2-70b",
-    "llama3-8b": "llama3-8b",
-    "llama3-70b": "llama3-70b",
-    "llama3.1-8b": "llama3.1-8b",
-    "llama3.1-70b": "llama3.1-70b",
-    "llama3.1-405b": "llama3.1-405b",
-    "llama3.3-70b": "llama3.3-70b",
-    "mistral-7b": "mistral-7b",
-    "mixtral-8x7b": "mixtral-8x7b",
-    "mixtral-8x22b": "mixtral-8x22b",
-    "deepseek-v2-lite": "deepseek2-16b",
-    "deepseek-v2": "deepseek2-236b",
-    "deepseek-v3": "deepseek3-671b",
-    "gpt-oss-20b": "gpt-oss-20b",
-    "gpt-oss-120b": "gpt-oss-120b",
-    "gemma2-9b": "gemma2-9b",
-    "gemma2-27b": "gemma2-27b",
-    "gemma3-4b": "gemma3-4b",
-    "gemma3-12b": "gemma3-12b",
-    "gemma3-27b": "gemma3-27b",
-    "llama4-scout": "llama4-17b-16e",
-    "llama4-maverick": "llama4-17b-128e",
-    "kimi-k2": "kimi-k2-1t",
-    "gpt3-175b": "gpt3-175b",
-    "qwen3-30b-a3b": "qwen3-30b-a3b",
-    "phi4": "phi4",
-}
-# remat_policy -> what it recomputes: it keeps named products, the rest is done again
-POLICIES = {
-    "none": ("none", ()),
-    "full": ("full", ()),
-    "minimal": ("selective", ("activation", "attention", "norm")),
-    "minimal_with_context": ("selective", ("activation", "norm")),
-    "save_dot_except_mlp": ("selective", ("attention", "mlp", "norm")),
-    "save_dot_with_context_except_mlp": ("selective", ("mlp", "norm")),
-}
-LIKE = {
-    "minimal_flash": "minimal_with_context",
-    "minimal_offloaded": "minimal",
-    "minimal_with_quantization": "minimal",
-    "save_qkv_proj": "save_dot_except_mlp",
-    "save_out_proj": "full",
-    "save_dot_except_mlpwi": "save_dot_except_mlp",
-    "qkv_proj_offloaded": "save_dot_except_mlp",
-    "custom": "full",
-}
-OPTIMIZERS = {"adamw": "adamw", "sgd": "sgd", "muon": "muon"}
 MANY = frozenset({"per_device_batch_size", "ici_fsdp_parallelism", "max_target_length", "remat_policy", "model_name"})
 APART = {
     "base_config": "the file this one changes",
@@ -81,6 +48,9 @@ APART = {
     "use_iota_embed": "how the embedding is looked up is not priced apart",
     "max_segments_per_seq": "documents in a sequence are not counted",
     "scan_layers": "how layers are compiled is not priced",
+    "use_qwix_quantization": "which library quantizes is not priced",
+    "use_tokamax_splash": "which flash kernel runs is not priced",
+    "context_parallel_load_balance": "the load is taken as balanced",
     "sa_block_*": "tile sizes are not priced",
     "gradient_clipping_threshold": "clipping is not priced apart",
     "hardware": "the system says it",
@@ -91,12 +61,16 @@ APART = {
 def read(files: Files) -> Imported:
     """What a configuration says; a launch script's arguments stand above the file."""
     reader = Reader(_merged(files))
-    workload_plan, per_rank = _mesh(reader)
-    batch, plan = workload_plan
-    plan |= _memory(reader) | _switches(reader) | {"engine": "maxtext"}
-    precision, optimizer = _formats(reader)
     model = _model(reader) or model_in(files)
-    if plan["tp"] > 1 and model is not None and has_experts(load_model(model)):
+    spec = load_model(model) if model is not None else None
+    second = _second(files)
+    plan = _mesh(reader, second)
+    batch, per_rank = _batch(reader, plan, 2 if second else 1)
+    if plan["pp"] > 1:
+        plan |= _pipeline(reader, plan, spec)
+    plan |= _memory(reader, spec is not None and has_experts(spec)) | _switches(reader) | {"engine": "maxtext"}
+    precision, optimizer = _formats(reader)
+    if plan["tp"] > 1 and spec is not None and has_experts(spec):
         plan["etp"] = plan["tp"]
     workload = {"kind": "train", "seq": reader.count("max_target_length", default=2048), "optimizer": optimizer}
     workload |= {"packed": reader.switch("packing", default=True)} | pick({"global_batch": batch})
@@ -126,7 +100,7 @@ def _merged(files: Files) -> Table:
 def _model(reader: Reader) -> Any:
     name = str(reader.take("model_name", default="default"))
     if name != "default":
-        id = next((id for id, word in MODELS_NAMED.items() if word == name), None)
+        id = next((id for id, word in MODELS_NAMED.items() if word == name), ALSO_NAMED.get(name))
         if id is None:
             reader.notes.append(Unread(option="model_name", value=name[:60], why="no catalog entry is it"))
         reader.take("mtp_num_layers")
@@ -160,9 +134,20 @@ def _model(reader: Reader) -> Any:
     return known_as(table, ("context",))
 
 
-def _mesh(reader: Reader) -> tuple[tuple[int | None, dict[str, Any]], int | None]:
-    """Degrees, batch and microbatch; -1 on one axis stands for the chips that the others leave."""
+def _second(files: Files) -> str:
+    """The axis that Ridgeline gave the second device of a chip, where JAX counts two."""
+    for text in files.values():
+        found = re.search(r"^# devices: two for each chip, the second on axis (\w{1,20})$", text, re.MULTILINE)
+        if found and "Written by Ridgeline" in text:
+            return found.group(1)
+    return ""
+
+
+def _mesh(reader: Reader, second: str) -> dict[str, Any]:
+    """The plan's degrees; -1 on one axis stands for the chips that the others leave."""
     degrees = {axis: _axis(reader, axis) for axis in AXES}
+    if degrees.get(second):
+        degrees[second] = max(1, (degrees[second] or 1) // 2)
     known = {axis: degree or 1 for axis, degree in degrees.items()}
     tp, cp, pp, ep = known["tensor"] * known["tensor_sequence"], known["context"], known["pipeline"], known["expert"]
     plan: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "ep": ep}
@@ -180,11 +165,7 @@ def _mesh(reader: Reader) -> tuple[tuple[int | None, dict[str, Any]], int | None
             plan["shard_degree"] = fsdp * cp * ep if plan["shard"] == "zero3" else plan["dp"]
     elif data != 1:
         reader.assumptions.append("one slice: dcn_data_parallelism is left to the number of slices")
-    return _batch(reader, plan)
-
-
-AXES = ("data", "fsdp", "tensor", "tensor_sequence", "context", "pipeline", "expert")
-LEFT = {"dcn_data_parallelism", "ici_fsdp_parallelism"}  # -1 unless given
+    return plan
 
 
 def _axis(reader: Reader, axis: str) -> int | None:
@@ -199,13 +180,14 @@ def _axis(reader: Reader, axis: str) -> int | None:
     return degree
 
 
-def _batch(reader: Reader, plan: dict[str, Any]) -> tuple[tuple[int | None, dict[str, Any]], int | None]:
+def _batch(reader: Reader, plan: dict[str, Any], devices: int) -> tuple[int | None, int | None]:
+    """The global batch, or the sequences of one data-parallel rank; sets the microbatch. `devices` of a chip."""
     value = reader.take("per_device_batch_size", default=12.0)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
         reader.bad("per_device_batch_size", value, "a positive number", None)
         value = 1.0
     steps = reader.degree("gradient_accumulation_steps")
-    each = value * plan["tp"] * plan["cp"] * plan["pp"]  # sequences of a data-parallel rank in one pass
+    each = value * devices * plan["tp"] * plan["cp"] * plan["pp"]  # sequences of a data-parallel rank in one pass
     held = max(1, round(each))
     if abs(each - held) > 1e-6 * held:
         reader.bad("per_device_batch_size", value, "whole sequences on each data-parallel rank", None)
@@ -213,31 +195,61 @@ def _batch(reader: Reader, plan: dict[str, Any]) -> tuple[tuple[int | None, dict
     if plan["pp"] > 1:
         count = reader.count("num_pipeline_microbatches", default=plan["pp"]) or plan["pp"]
         plan["microbatch"] = max(1, held // count)
-        repeats = reader.degree("num_pipeline_repeats")
-        plan["schedule"] = {"name": "interleaved" if repeats > 1 else "gpipe", "chunks": repeats}
-        if repeats > 1:
-            reader.assumptions.append("circular repeats are read as interleaved, which keeps fewer activations")
-        layers = reader.count("num_layers_per_pipeline_stage")
-        if layers is not None and plan["pp"] * repeats <= MOST_LAYERS:
-            plan["placement"] = [layers] * (plan["pp"] * repeats)
     whole = held * steps
-    return ((whole * plan["dp"], plan), None) if "dp" in plan else ((None, plan), whole)
+    return (whole * plan["dp"], None) if "dp" in plan else (None, whole)
 
 
-def _memory(reader: Reader) -> dict[str, Any]:
+def _pipeline(reader: Reader, plan: dict[str, Any], spec: ModelSpec | None) -> dict[str, Any]:
+    repeats = reader.degree("num_pipeline_repeats")
+    found: dict[str, Any] = {"schedule": {"name": "interleaved" if repeats > 1 else "gpipe", "chunks": repeats}}
+    if repeats > 1:
+        reader.assumptions.append("circular repeats are read as interleaved, which keeps fewer activations")
+    each, stages = reader.count("num_layers_per_pipeline_stage"), plan["pp"] * repeats
+    inner = reader.count("pipeline_parallel_layers", default=(each or 0) * stages) or 0
+    outside = spec.layers - inner if spec is not None and each else 0
+    if outside:
+        reader.assumptions.append(f"{outside} layers outside of the pipeline are dealt over its stages")
+    elif each is not None and stages <= MOST_LAYERS:
+        found["placement"] = [each] * stages
+    return found
+
+
+def _memory(reader: Reader, experts: bool) -> dict[str, Any]:
     policy = str(reader.take("remat_policy", default="full"))
-    if policy in LIKE:
+    kept, moved = _tensors(reader) if policy == "custom" else ("", 0.0)
+    if policy == "custom":
+        reader.assumptions.append(f"remat_policy = custom: read as {kept}, by the tensors that are kept")
+    elif policy in LIKE:
         reader.assumptions.append(f"remat_policy = {policy}: read as {LIKE[policy]}")
-    name = LIKE.get(policy, policy)
+    name = kept or LIKE.get(policy, policy)
     if name not in POLICIES:
-        reader.word("remat_policy", among=dict.fromkeys((*POLICIES, *LIKE)), default=None)
+        reader.word("remat_policy", among=dict.fromkeys((*POLICIES, *LIKE, "custom")), default=None)
         name = "full"
-    kind, parts = POLICIES[name]
+    kind, parts = POLICIES[name][0], list(parts_of(name, experts))
     offload = {
-        "activations": 1.0 if policy.endswith("_offloaded") else 0.0,
+        "activations": 1.0 if policy.endswith("_offloaded") else moved,
         "optimizer": 1.0 if reader.switch("optimizer_memory_host_offload", default=False) else 0.0,
     }
-    return {"recompute": {"kind": kind} | ({"parts": list(parts)} if parts else {}), "offload": offload}
+    return {"recompute": {"kind": kind} | ({"parts": parts} if parts else {}), "offload": offload}
+
+
+def _tensors(reader: Reader) -> tuple[str, float]:
+    """The policy nearest to a choice by tensor, and the share of the kept tensors that rests in host memory."""
+    places = {"remat": 0, "device": 1, "offload": 2}
+    at = {
+        name: reader.word(name, among=places, default=int(name == INPUT))
+        for name in (INPUT, *PROJECTIONS, *WIDE, *CONTEXT, *OTHERS)
+    }
+    kept = {name for name, place in at.items() if place}
+    groups = (not kept.isdisjoint(PROJECTIONS), not kept.isdisjoint(WIDE), not kept.isdisjoint(CONTEXT))
+    near = {
+        (True, True, True): "minimal_with_context",
+        (True, True, False): "minimal",
+        (True, False, True): "save_dot_with_context_except_mlp",
+        (True, False, False): "save_dot_except_mlp",
+    }
+    share = sum(at[name] == 2 for name in kept) / len(kept) if kept else 0.0
+    return near.get(groups, "full"), share
 
 
 def _switches(reader: Reader) -> dict[str, Any]:
@@ -246,14 +258,15 @@ def _switches(reader: Reader) -> dict[str, Any]:
 
 
 def _formats(reader: Reader) -> tuple[dict[str, Any], dict[str, Any]]:
-    short = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
+    short = {word: name for name, word in LONG.items()}
     used = reader.word("dtype", among=short, default="bf16")
     rest = reader.word("weight_dtype", among=short, default="fp32")
     gradients = reader.word("grad_dtype", among=short, default="fp32")
     reader.take("mu_dtype")
-    narrow = {"": None, "fp8": "fp8-e4m3", "fp8_full": "fp8-e4m3", "nanoo_fp8": "fp8-e4m3", "int8": "int8"}
-    compute = reader.word("quantization", among=narrow, default=None) or used
-    precision = {"compute": compute, "weights": used, "activations": used, "kv": used, "gradients": gradients}
+    narrow = reader.word("quantization", among=QUANTIZED, default=None)
+    precision = {"compute": used, "weights": used, "activations": used, "kv": used, "gradients": gradients}
+    if narrow is not None:
+        precision |= {"compute": narrow[0], "scaling": narrow[1]}
     names = {word: name for name, word in OPTIMIZERS.items()} | {"adam_pax": "adamw"}
     name = reader.word("opt_type", among=names, default="adamw")
     master = "none" if rest == used else rest

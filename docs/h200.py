@@ -1,0 +1,76 @@
+"""Take the figures of the two H200 traces again: the tables of `how-to/explain-a-gap.md` between their markers.
+
+    python docs/h200.py            rewrite the page
+    python docs/h200.py --check    fail when the page says something else than the traces give
+
+The traces are not part of the project; without them nothing is written and the check passes, saying so.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import ridgeline
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "how-to" / "explain-a-gap.md"
+TRACES = ROOT.parent / "shared" / "traces" / "kineto"
+SCENARIO = ROOT / "examples" / "llama3.2-1b-1xh200.toml"
+EAGER, COMPILED = (TRACES / f"h200_llama1b_train_{name}.json.gz" for name in ("eager", "compiled"))
+TOLD = {
+    "different kernels": "elementwise, copy and loss kernels fused, the softmax of the loss and its casts above all",
+    "slower kernels": "the same matrix products and attention, each a few per cent slower",
+    "launch gaps": "567 spans fewer a step, 1.5 us between any two",
+    "extra copies": "the same memsets",
+}
+
+
+def causes() -> str:
+    """Why the compiled step is shorter, as a table that sums."""
+    found = ridgeline.diff(EAGER, COMPILED)
+    rows = [f"| {one.cause} | {one.delta_ns / 1e6:+.2f} | {TOLD.get(one.cause, one.meaning)} |" for one in found.causes]
+    ends = f"{found.before.step_ns / 1e6:.2f} to {found.after.step_ns / 1e6:.2f} ms on the chip"
+    whole = f"| **sum** | **{found.delta_ns / 1e6:+.2f}** | {ends} |"
+    return "\n".join(["| cause | ms a step | what it is |", "|---|---|---|", *rows, whole])
+
+
+def remains() -> str:
+    """What `explain` says of both, the three largest classes each."""
+    rows = ["| | predicted ms | measured ms | largest parts of the gap |", "|---|---|---|---|"]
+    for name, trace, engine in (("eager", EAGER, "torch-eager"), ("compiled", COMPILED, "torch-compile")):
+        found = ridgeline.explain(SCENARIO, trace, settings=[f"plan.engine={engine}"])
+        parts = []
+        for one in found.by_class()[:3]:
+            most = max(one.parts, key=lambda part: abs(part.gap_ns))
+            roof = f"{most.efficiency:.0%} of the {most.bound} roof; " if most.efficiency and most.gap_ns > 0 else ""
+            parts.append(f"{one.class_} {one.gap_ns / 1e6:+.2f} ({roof}{most.change})")
+        rows.append(f"| {name} | {found.predicted_ns / 1e6:.1f} | {found.measured_ns / 1e6:.1f} | {', '.join(parts)} |")
+    return "\n".join(rows)
+
+
+def page(old: str) -> str:
+    """The page with both tables taken again."""
+    for name, table in (("causes", causes()), ("remains", remains())):
+        pattern = re.compile(rf"(<!-- h200 {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+        old = pattern.sub(lambda match, table=table: f"{match[1]}{table}{match[2]}", old)
+    return old
+
+
+def main() -> int:
+    if not EAGER.exists():
+        print("no H200 traces here; the page stays as it is")
+        return 0
+    old = PAGE.read_text(encoding="utf-8")
+    new = page(old)
+    if "--check" not in sys.argv:
+        PAGE.write_text(new, encoding="utf-8")
+        return 0
+    if old != new:
+        print(f"{PAGE.name} shows other figures than the traces give; run `python docs/h200.py`")
+    return int(old != new)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Turn rows that state their peak memory into Peaks: bytes measured beside bytes predicted, on the fullest chip."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ridgeline.calibrate.rows import Row
+from ridgeline.plan.scenario import Scenario
+from ridgeline.sim.predict import predict
+from ridgeline.sim.prediction import Prediction
+
+COLUMN = "x_peak_bytes"  # bytes the framework's allocator held at most, on the fullest chip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The memory of the fullest chip, in bytes."""
+
+    measured: float
+    predicted: float
+
+    @property
+    def residual(self) -> float:
+        """predicted / measured - 1."""
+        return self.predicted / self.measured - 1
+
+
+def peak_of(row: Row, scenario: Scenario) -> Peak | None:
+    """Both peaks of a row; None where it states none that can be read, or the scenario cannot run."""
+    try:
+        measured = float(row[COLUMN])
+    except ValueError:
+        return None
+    if not math.isfinite(measured) or measured <= 0:
+        return None
+    found = predict(scenario)
+    return Peak(measured=measured, predicted=float(found.memory.peak_bytes)) if isinstance(found, Prediction) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakErrors:
+    """How far off some peaks are together, as fractions.
+
+    short  the largest shortfall: how much more a run held than was predicted
+    """
+
+    n: int
+    mape: float
+    bias: float
+    short: float
+
+
+def peak_errors(peaks: Sequence[Peak]) -> PeakErrors | None:
+    """Mean |residual|, mean residual and the largest shortfall; None without any peak.
+
+    >>> peak_errors([Peak(measured=10.0, predicted=9.0), Peak(measured=10.0, predicted=13.0)])
+    PeakErrors(n=2, mape=0.2, bias=0.1, short=0.1)
+    """
+    if not peaks:
+        return None
+    residuals = np.round([peak.residual for peak in peaks], 12)
+    return PeakErrors(
+        n=len(peaks),
+        mape=float(np.abs(residuals).mean()),
+        bias=float(residuals.mean()),
+        short=float(max(0.0, -residuals.min())),
+    )

@@ -1,0 +1,102 @@
+"""Each verb in one line and by example, as `ridgeline --help` and `ridgeline VERB --help` print them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import typer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """What a verb answers, short enough for one line of 80 columns, and command lines that show it."""
+
+    summary: str
+    examples: tuple[str, ...]
+
+
+VERBS: Mapping[str, Verb] = MappingProxyType(
+    {
+        "show": Verb(
+            summary="What is known of chips, systems, models, engines, schedules.",
+            examples=(
+                "ridgeline show models",
+                "ridgeline show llama3-70b deepseek-v3 --seq 32768",
+                "ridgeline show h100-sxm b200-sxm --sources",
+                "ridgeline show 256xgb200-nvl72",
+            ),
+        ),
+        "check": Verb(
+            summary="Is a scenario possible? If not, every reason.",
+            examples=("ridgeline check run.toml", "ridgeline check run.toml --set plan.tp=4 --json"),
+        ),
+        "schema": Verb(
+            summary="The JSON schema of scenario files, for editors.",
+            examples=("ridgeline schema -o scenario.schema.json",),
+        ),
+        "predict": Verb(
+            summary="How long a training step takes, and whether it fits.",
+            examples=("ridgeline predict run.toml", "ridgeline predict run.toml --set plan.recompute=full"),
+        ),
+        "timeline": Verb(
+            summary="The predicted step as a trace or an interactive page.",
+            examples=("ridgeline timeline run.toml -o step.json", "ridgeline timeline run.toml --html step.html"),
+        ),
+        "plan": Verb(
+            summary="The best way to split the work, and why.",
+            examples=(
+                "ridgeline plan llama3-70b --on 64xh100-sxm -o found.toml",
+                "ridgeline plan llama3-70b --on 64xh100-sxm,64xb200-sxm --set plan.tp=2..8",
+                "ridgeline plan llama3-70b --on h100-sxm --tokens 2T --days 30",
+            ),
+        ),
+        "validate": Verb(
+            summary="Predictions against measured runs.",
+            examples=(
+                "ridgeline validate",
+                "ridgeline validate --where x_chip=h100-sxm --html page.html",
+                "ridgeline validate mine.csv",
+                "ridgeline validate collectives",
+            ),
+        ),
+        "fit": Verb(
+            summary="Derive the shipped parameters again from measured runs.",
+            examples=("ridgeline fit --quick", "ridgeline fit --check"),
+        ),
+        "export": Verb(
+            summary="A scenario as the files of the software that runs it.",
+            examples=("ridgeline export run.toml --to megatron -o launch", "ridgeline export run.toml --to torchtitan"),
+        ),
+        "import": Verb(
+            summary="A scenario from the files of a run.",
+            examples=("ridgeline import pretrain.sh --on 64xh100-sxm -o run.toml",),
+        ),
+        "analyze": Verb(
+            summary="What limits a step that was traced.",
+            examples=(
+                "ridgeline analyze trace.json.gz",
+                "ridgeline analyze ranks --html report.html",
+                'ridgeline analyze trace.json.gz --what-if "matmul x2"',
+            ),
+        ),
+        "diff": Verb(
+            summary="Why two traces or predictions differ.",
+            examples=("ridgeline diff before.json.gz after.json.gz", "ridgeline diff run.toml trace.json.gz"),
+        ),
+        "explain": Verb(
+            summary="What accounts for the gap between predicted and measured.",
+            examples=("ridgeline explain run.toml trace.json.gz -o residuals.csv",),
+        ),
+    }
+)
+
+
+def describe(app: typer.Typer) -> None:
+    """Give every command its line and its examples."""
+    for command in app.registered_commands:
+        name = command.name or (command.callback.__name__ if command.callback else "")
+        verb = VERBS[name]
+        command.short_help = verb.summary
+        command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in verb.examples)

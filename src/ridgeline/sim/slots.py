@@ -1,0 +1,132 @@
+"""Turn columns of ops into seconds by section, phase and class: every op priced at the rates its row sustains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.collectives import collective_seconds
+from ridgeline.cost.links import Links, links_of
+from ridgeline.cost.price import flash_seconds, padded_flops
+from ridgeline.cost.rates import PEAKS, SHARE, WIDE, Machines, Rates, at
+from ridgeline.sim.batch import AXES, PHASES, Batch
+from ridgeline.sim.run import Runs
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+CLASSES = ("matmul", "attention", "memory", "kernel", *AXES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Sustained rates by row: data sheets times parameters, with what graphs and engines change."""
+
+    machines: Machines
+    rates: Rates
+    peak: Array  # flops/s by peak key
+    attention: Array
+    attention_back: Array
+    memory: Array
+    links: Links
+    kernel: Array
+    host: Array
+    wait: Array
+
+
+def rows_of(machines: Machines, rates: Rates, runs: Runs) -> Rows:
+    """What the chips sustain under the engines that run on them."""
+    share = np.stack([rates[SHARE.get(key, "matmul_wide")] for key in PEAKS], axis=1)
+    share *= (machines.density ** -rates["power"])[:, None]  # clocks fall where flops are dense in power
+    return Rows(
+        machines=machines,
+        rates=rates,
+        peak=machines.peak * share,
+        attention=rates["attention"],
+        attention_back=rates["attention"] * rates["attention_back"],
+        memory=machines.memory * rates["memory"],
+        links=links_of(machines, rates),
+        kernel=rates["kernel"] * (1 - 0.7 * runs.graph),
+        host=rates["host"] * (1 - 0.9 * runs.graph) * (1 - 0.9 * runs.xla),
+        wait=rates["wait"] * (1 - runs.graph),
+    )
+
+
+def padded_of(batch: Batch, machines: Machines) -> Array:
+    """Padded flops of every product: they depend on sizes and cores alone, so that a fit works them out once."""
+    m, n, k, groups, _, _ = batch.matmuls
+    return padded_flops(m, n, k, groups, at(machines.cores, batch.slot_cell[batch.matmul_slot]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sections:
+    """Priced sections.
+
+    seconds   by class, phase and section, nothing hidden yet
+    issue_s   the host takes to issue its kernels
+    cell, params, away   as in `Batch`
+    """
+
+    cell: Index
+    params: Array
+    away: Array
+    seconds: Array
+    issue_s: Array
+
+
+def price_slots(batch: Batch, rows: Rows, padded: Array | None = None) -> Sections:
+    """Every op priced, summed up by section, phase and class."""
+    cell = batch.slot_cell
+    slots = len(cell)
+    table = np.zeros((len(CLASSES), slots))
+    table[0] = np.bincount(batch.matmul_slot, _matmuls(batch, rows, cell, padded), slots)
+    table[1] = np.bincount(batch.attend_slot, _attends(batch, rows, cell), slots)
+    size, count, waits = batch.streams
+    own = cell[batch.stream_slot]
+    moved = size * at(rows.rates["traffic"] / rows.memory, own)
+    table[2] = np.bincount(batch.stream_slot, moved, slots)
+    pauses = np.bincount(batch.stream_slot, waits * at(rows.wait, own), slots)
+    kernels = np.bincount(batch.matmul_slot, minlength=slots).astype(np.float64)
+    kernels += np.bincount(batch.stream_slot, count, slots)
+    kernels += np.bincount(batch.attend_slot, batch.attends[5], slots)
+    if batch.collectives.size:
+        kind, payload, ranks, stride, axis, spread = batch.collectives
+        links = rows.links.at(cell[batch.collective_slot])
+        spent = collective_seconds(kind.astype(np.int64), payload, ranks, stride, links, spread)
+        for index in range(len(AXES)):
+            mine = axis == index
+            table[4 + index] = np.bincount(batch.collective_slot[mine], spent[mine], slots)
+    table[3] = kernels * at(rows.kernel, cell) + pauses
+    return Sections(
+        cell=batch.cell,
+        params=batch.params,
+        away=batch.away,
+        seconds=np.ascontiguousarray(table.reshape(len(CLASSES), -1, PHASES).swapaxes(1, 2)),
+        issue_s=(kernels * at(rows.host, cell)).reshape(-1, PHASES).sum(1),
+    )
+
+
+def _matmuls(batch: Batch, rows: Rows, cell: Index, padded: Array | None) -> Array:
+    m, n, k, groups, size_in, size_out = batch.matmuls
+    own = cell[batch.matmul_slot]
+    peak = rows.peak[0, batch.matmul_peak] if len(rows.peak) == 1 else rows.peak[own, batch.matmul_peak]
+    rate = peak * np.where(groups > 1, at(rows.rates["experts"], own), 1.0)
+    compute = (padded if padded is not None else padded_of(batch, rows.machines)) / rate
+    moved = ((m * k + k * n) * size_in + m * n * size_out) * groups / at(rows.memory, own)
+    slower: Array = np.maximum(compute, moved)
+    return slower
+
+
+def _attends(batch: Batch, rows: Rows, cell: Index) -> Array:
+    """A flash kernel hides its traffic behind its products; unfused attention does one after the other."""
+    flops, size, dim, back, flash, _, scan = batch.attends
+    own = cell[batch.attend_slot]
+    wide = at(rows.machines.peak[:, WIDE], own)
+    share = np.where(back > 0, at(rows.attention_back, own), at(rows.attention, own))
+    tiled = flash_seconds(flops, dim, back, wide * share, at(rows.machines.exponentials, own) * share)
+    scanned = flops / (wide * at(rows.rates["scan"], own))
+    through = size * np.where(flash > 0, 1.0, at(rows.rates["traffic"], own)) / at(rows.memory, own)
+    dense = np.where(scan > 0, scanned, np.where(flash > 0, tiled, flops / (at(rows.peak[:, WIDE], own) * 0.5)))
+    seconds: Array = np.where(flash > 0, np.maximum(dense, through), dense + through)
+    return seconds
