@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.plan_table import recompute_words, sharding_words
-from ridgeline.search.kept import Entry
+from ridgeline.search.kept import Entry, ordered
 from ridgeline.search.plan import Swept
 
 
@@ -43,7 +43,7 @@ def kinds(swept: Swept, most: int) -> tuple[Entry, ...]:
 def first_of_each(entries: Iterable[Entry]) -> Iterable[Entry]:
     """The fastest entry of each kind, fastest first."""
     seen: set[Hashable] = set()
-    for entry in sorted(entries, key=lambda entry: entry.step_s):
+    for entry in ordered(entries):
         kind = kind_of(entry.plan)
         if kind not in seen:
             seen.add(kind)
