@@ -52,7 +52,7 @@ def reasons_of(answer: Answer, chosen: Outcome, *, further: bool = True) -> Reas
     tried = changes(chosen.search, winner) if further and answer.complete else ()
     events = tuple(simulated(plan) for plan in plans[:FEW]) if further and answer.complete else ()
     free = further and answer.complete and not any(axis in chosen.search.pins for axis in REFINED_AXES)
-    better = refined(plans, None, chosen.search.capacity_bytes) if free else ()
+    better = refined(plans, None, chosen.search.capacity_bytes, event_s=events) if free else ()
     why = explain(chosen.search, winner)
     return Reasons(plans=plans, why=why, simulated=events, tried=tried, given=own, refined=better)
 
