@@ -88,15 +88,15 @@ def _filled(
     taken = np.zeros((len(ahead), rows, table.ranks))
     some = np.zeros((rows, table.ranks), dtype=bool)
     start, each, own = np.zeros(rows, dtype=np.int64), np.arange(rows), policy[:, None]
+    ends, (rest, runs) = layers.ends[:, policy, :, None], layers.work[policy].T[:, :, None]
     held, again = np.zeros((2, rows, stages), dtype=np.int64)
     seen = [0] * table.ranks
     for stage, rank in enumerate(table.owner.tolist()):
         seen[rank] += 1
         added = ahead[:, sides, start[:, None] + window] @ choices
         scale = len(table.stages[rank]) / seen[rank]
-        whole = layers.ends[:, policy, rank, None] + scale * (taken[:, :, rank, None] + added)
-        runs_again = some[:, rank, None] | (pairs[:, 1] > 0)
-        work = np.where(runs_again, layers.work[policy, 1][:, None], layers.work[policy, 0][:, None])
+        whole = ends[:, :, rank] + scale * (taken[:, :, rank, None] + added)
+        work = np.where(some[:, rank, None] | (pairs[:, 1] > 0), runs, rest)
         able = table.peak(np.concatenate([whole[1:], work[None]]), own, rank) <= budget_bytes
         spare = many - max(0, stages - 2 - stage)  # every inner stage to come holds a layer
         able &= (whole[0] <= pace[:, None]) & (start[:, None] + pairs[:, 0] <= spare)

@@ -27,7 +27,7 @@ from ridgeline.sim.batch import batch_of
 from ridgeline.sim.beside import BY_CLASS, beside
 from ridgeline.sim.exchange import settling_of
 from ridgeline.sim.holding import Held, Needs, Params, Widths, needs_of, widths_of
-from ridgeline.sim.lines import Lines, Pattern, Ranks, held_by_rank, pattern_of, ranks_of, summed
+from ridgeline.sim.lines import Lines, Pattern, Ranks, heaviest, held_by_rank, pattern_of, ranks_of, summed
 from ridgeline.sim.memory import moment_bytes, moving_of, state_of
 from ridgeline.sim.pace import paced, sends_of, trained_of
 from ridgeline.sim.run import Runs, runs_of
@@ -303,7 +303,10 @@ def _useful(shape: Shape, needs: Needs, plainest: Needs) -> bool:
 
 
 def _slopes(needs: Sequence[Needs], ranks: Ranks, runs: Runs, widths: Widths) -> Array:
-    """The linear forms of memory, found by asking `sim.memory` for nothing and for some of each."""
+    """The linear forms of memory, found by asking `sim.memory` for nothing and for some of each.
+
+    A moment that never needs more than another one is left out: nothing has fewer than zero bytes.
+    """
     many, probes = len(needs), np.eye(6)[:, :5]
     units = np.concatenate([probes[5:], probes[:5]]) * PROBE  # nothing, then some of each
     first, last, number = ranks.first[:, None], ranks.last[:, None], ranks.number[:, None].astype(np.float64)
@@ -321,7 +324,8 @@ def _slopes(needs: Sequence[Needs], ranks: Ranks, runs: Runs, widths: Widths) ->
     wide = replace(runs, offload=np.tile(runs.offload, len(units)))
     found = moment_bytes(state_of(params, wide, widths), moving_of(held, wide, widths), widths)
     found = found.reshape(-1, len(number), len(units), many).swapaxes(1, 2)
-    return np.concatenate([(found[:, 1:] - found[:, :1]) / PROBE, found[:, :1]], axis=1)
+    slopes = np.concatenate([(found[:, 1:] - found[:, :1]) / PROBE, found[:, :1]], axis=1)
+    return slopes[heaviest(slopes.reshape(len(slopes), -1))]
 
 
 def _before(order: Sequence[int], blocks: int) -> Index:

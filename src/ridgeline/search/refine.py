@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from ridgeline.plan.scenario import Scenario, default_placement
 from ridgeline.search.evened import evened
 from ridgeline.search.filling import ALL_PAIRS, TWO_AT_ONCE, best, every, filled, polished
 from ridgeline.search.layouts import Array, Index, Layouts, Table, joined, table_of
-from ridgeline.sim.events import timeline
+from ridgeline.sim.events import simulate
 from ridgeline.sim.memory import capacity_of
 from ridgeline.sim.predict import default_calibration, predict
 from ridgeline.sim.prediction import Impossible, Prediction
@@ -99,20 +100,23 @@ class Refined:
 
 def refine(
     scenario: Scenario, calibration: Calibration | None = None, *, budget_bytes: float | None = None,
-    event_driven: bool = False,
+    event_driven: bool = False, event_s: float | None = None,
 ) -> Refined | Impossible:  # fmt: skip
     """The plan with stage boundaries, recompute by stage and offload chosen for the shortest predicted step.
 
     budget_bytes   of every rank; absent: what a program may take of a chip's memory
     event_driven   choose by event-driven steps among what `predict` calls faster; they tell in which order stages that
                    differ stand, which the closed form only knows as a mean and a slowest
+    event_s        the event-driven step of the plan as it is, where it is known
 
     >>> from ridgeline.plan.scenario_file import read_scenario
     >>> found = refine(read_scenario("examples/llama3-70b-64xh100.toml"))
     >>> found.fits, found.saved_s >= 0
     (True, True)
     """
-    return _refined(scenario, calibration, budget_bytes, event_driven, (_recomputed, _placed, _offloaded))
+    used = calibration or default_calibration()
+    first = (event_step_s(scenario, used) if event_s is None else event_s) if event_driven else None
+    return _refined(scenario, used, budget_bytes, first, (_recomputed, _placed, _offloaded))
 
 
 def even(
@@ -132,17 +136,20 @@ def least_recompute(
     scenario: Scenario, calibration: Calibration | None = None, *, budget_bytes: float | None = None
 ) -> Refined | Impossible:
     """The same plan with the least recompute that makes every rank fit; unchanged where none does."""
-    return _refined(scenario, calibration, budget_bytes, False, (_recomputed,))
+    return _refined(scenario, calibration or default_calibration(), budget_bytes, None, (_recomputed,))
 
 
 def refined(
     predictions: Sequence[Prediction], calibration: Calibration | None = None, budget_bytes: float | None = None,
-    *, most: int = REFINED,
+    *, most: int = REFINED, event_s: Sequence[float | None] = (),
 ) -> tuple[Refined, ...]:  # fmt: skip
-    """The first few of a shortlist refined and run event by event, fastest first; of plans that became equal one."""
+    """The first few of a shortlist refined and run event by event, fastest first; of plans that became equal one.
+
+    event_s   event-driven steps of the first of them, where they are known
+    """
     made: list[Refined] = []
-    for prediction in predictions[:most]:
-        found = refine(prediction.scenario, calibration, budget_bytes=budget_bytes, event_driven=True)
+    for prediction, known in zip_longest(predictions[:most], event_s[:most]):
+        found = refine(prediction.scenario, calibration, budget_bytes=budget_bytes, event_driven=True, event_s=known)
         if isinstance(found, Refined) and all(found.scenario.plan != other.scenario.plan for other in made):
             made.append(found)
     return tuple(sorted(made, key=lambda found: (not found.fits, found.prediction.step_time_s)))
@@ -150,8 +157,8 @@ def refined(
 
 def event_step_s(scenario: Scenario, calibration: Calibration | None = None) -> float | None:
     """The step with the schedule run event by event; None where it cannot or would take too long."""
-    found = timeline(scenario, calibration)
-    return None if isinstance(found, Impossible) else found.span_s
+    found = simulate(scenario, calibration)
+    return None if isinstance(found, Impossible) else found.step_s
 
 
 Found = tuple[Layouts, Array]  # layouts that fit, fastest first, and their steps
@@ -223,11 +230,10 @@ _Step = Callable[[_Search, Layouts], Found]
 
 
 def _refined(
-    scenario: Scenario, calibration: Calibration | None, budget_bytes: float | None, event_driven: bool,
-    steps: Sequence[_Step],
+    scenario: Scenario, used: Calibration, budget_bytes: float | None, first: float | None, steps: Sequence[_Step]
 ) -> Refined | Impossible:  # fmt: skip
     """The steps one after the other, each kept where `predict` calls it better."""
-    began, used = time.perf_counter(), calibration or default_calibration()
+    began = time.perf_counter()
     start = predict(scenario, used)
     if isinstance(start, Impossible):
         return start
@@ -235,8 +241,7 @@ def _refined(
     table = table_of(scenario, used)
     own = np.flatnonzero(table.offload == scenario.plan.offload.activations)
     search = _Search(table=table, calibration=used, budget_bytes=budget * (1 + ROUNDING), own=own)
-    now, layout = start, _layout_of(scenario)
-    first = seconds = event_step_s(scenario, used) if event_driven else None
+    now, layout, seconds = start, _layout_of(scenario), first
     changes: list[Change] = []
     for step in steps:
         chosen = _chosen(search, now, seconds, step(search, layout))

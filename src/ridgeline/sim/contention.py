@@ -110,6 +110,7 @@ class _Engine:
         ranks = range(table.stages)
         self.table, self.given = table, given
         self.rows = [compile_row(table, rank, given.work, 0.0, slow) for rank in ranks]
+        self.actions = [[actions_of(step) for step in row] for row in table.rows]
         self.mixes = [_mixes(table, given, rank) for rank in ranks]
         self.now, self.sequence = 0.0, 0
         self.heap: list[tuple[float, int, int, int, _Flow]] = []
@@ -179,15 +180,18 @@ class _Engine:
     def _retime(self, rank: int) -> None:
         """New rates for all that is under way at a rank, and when it will end by them."""
         flows = self.flows[rank]
-        near = round(sum(flow.loads[0] for flow in flows), 3)
-        far = round(sum(flow.loads[1] for flow in flows), 3)
-        longer, pace = 1.0, (1 / max(1.0, near), 1 / max(1.0, far))
-        mix = next((flow.mix for flow in flows if flow.mix is not None), None)
+        near = far = 0.0
+        mix: Mix | None = None
+        for flow in flows:
+            near, far = near + flow.loads[0], far + flow.loads[1]
+            mix = mix or flow.mix
+        near, far = round(near, 3), round(far, 3)
+        longer, slower = 1.0, (max(1.0, near), max(1.0, far))
         if mix is not None and (near or far):
             longer, pace = mix.beside((near, far))
-        slower = (1 / pace[0], 1 / pace[1])
+            slower = (1 / pace[0], 1 / pace[1])
         for flow in flows:
-            rate = 1 / longer if flow.mix is not None else 1 / slowdown(flow.loads, slower)
+            rate = 1 / (longer if flow.mix is not None else slowdown(flow.loads, slower))
             if rate == flow.rate:
                 continue  # it ends when it was going to
             flow.rate, flow.turn, self.sequence = rate, flow.turn + 1, self.sequence + 1
@@ -230,10 +234,8 @@ class _Engine:
 
     def _slice(self, rank: int, place: int, slice_: int) -> None:
         """One part of a step: those that finish gradients are cut, and hand over a bucket with each part."""
-        step = self.table.rows[rank][place]
-        stages = [
-            self.table.placement[rank][action.chunk] for action in actions_of(step) if self._finishes(rank, action)
-        ]
+        actions = self.actions[rank][place]
+        stages = [self.table.placement[rank][action.chunk] for action in actions if self._finishes(rank, action)]
         parts = max((self.given.buckets[stage] for stage in stages), default=1)
         for stage in stages:
             reduce = self.given.exchange[stage].reduce
@@ -248,7 +250,7 @@ class _Engine:
                 self._gathered(rank, place)
 
         flow = _Flow(rank, planned.duration_s / parts, done)
-        flow.mix = self.mixes[rank][tuple((action.phase, action.chunk) for action in actions_of(step))]
+        flow.mix = self.mixes[rank][tuple((action.phase, action.chunk) for action in actions)]
         self._begin(flow)
 
     def _finishes(self, rank: int, action: Action) -> bool:
@@ -256,9 +258,9 @@ class _Engine:
 
     def _gathered(self, rank: int, place: int) -> None:
         """End a step, unless it is a first forward whose weights are still being gathered."""
-        for action in actions_of(self.table.rows[rank][place]):
+        for action in self.actions[rank][place]:
             key = rank, action.chunk
-            if self.first.get(key) == action and self.gathering.get(key):
+            if self.gathering.get(key) and self.first.get(key) == action:
                 self.held[key] = lambda: self._gathered(rank, place)
                 return
         self.ends[rank].append(self.now)

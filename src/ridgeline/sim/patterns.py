@@ -62,7 +62,8 @@ def slowdown(loads: Loads, totals: Sequence[float]) -> float:
     >>> slowdown((1.0, 0.0), (2.0, 3.0)), slowdown((0.0, 0.0), (2.0, 3.0)), slowdown((0.5, 0.5), (0.9, 1.5))
     (2.0, 1.0, 1.5)
     """
-    return max([1.0, *(total for load, total in zip(loads, totals, strict=True) if load > 0)])
+    near, far = loads
+    return max(1.0, totals[0] if near > 0 else 1.0, totals[1] if far > 0 else 1.0)
 
 
 def flow(tasks: Sequence[Task], background: Loads = NOTHING) -> Pattern:

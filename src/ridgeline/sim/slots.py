@@ -16,6 +16,7 @@ from ridgeline.sim.run import Runs
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+BLOCK = 8192  # products tiled at once, so that what is tried of them stays in the cache
 CLASSES = ("matmul", "attention", "memory", "kernel", *AXES)
 
 
@@ -55,8 +56,12 @@ def rows_of(machines: Machines, rates: Rates, runs: Runs) -> Rows:
 
 def padded_of(batch: Batch, machines: Machines) -> Array:
     """Padded flops of every product: they depend on sizes and cores alone, so that a fit works them out once."""
-    m, n, k, groups, _, _ = batch.matmuls
-    return padded_flops(m, n, k, groups, at(machines.cores, batch.slot_cell[batch.matmul_slot]))
+    cell, found = batch.slot_cell[batch.matmul_slot], np.empty(len(batch.matmul_slot))
+    for start in range(0, len(found), BLOCK):
+        own = slice(start, start + BLOCK)
+        m, n, k, groups = batch.matmuls[:4, own]
+        found[own] = padded_flops(m, n, k, groups, at(machines.cores, cell[own]))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
