@@ -423,3 +423,13 @@ def test_a_mutated_config_reads_or_says_why(config: dict[str, Any], data: st.Dat
     mutated = {**config, key: data.draw(VALUES)}
     with contextlib.suppress(InputError):
         assert count(from_config(mutated)).total > 0
+
+
+def test_every_fourth_layer_chooses_its_tokens_anew() -> None:
+    """index_topk_freq = 4 from layer 2 on: layers 1, 5 and 9 choose, the three after each take that choice over."""
+    told = {"model_type": "glm_moe_dsa", "num_hidden_layers": 12, "index_topk_freq": 4, "index_skip_topk_offset": 2}
+    spec = from_config(told, id="x")
+    mixers = [spec.blocks[index].mixer for index in spec.order]
+    assert all(isinstance(mixer, LatentAttention) and mixer.indexer for mixer in mixers)
+    taken = [layer for layer, mixer in enumerate(mixers) if mixer.indexer.shared]  # type: ignore[union-attr]
+    assert taken == [2, 3, 4, 6, 7, 8, 10, 11]

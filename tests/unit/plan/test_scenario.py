@@ -167,11 +167,28 @@ def test_every_rule_has_a_case(table: dict[str, Any], settings: list[str], path:
         (BASE, ["plan.precision=nvfp4", "chip.peak.fp4=4 PFLOP/s"]),
         (BASE, ["plan.schedule=dualpipe-v"]),
         (BASE, ["plan.recompute.layers=[4, 0]"]),
+        (BASE, ["plan.cp=2", "plan.dp=2", "plan.cp_kind=all-to-all"]),  # 4 divides 32 heads
         (BASE, ["plan.recompute.layers=99"]),  # one number for all stages may be more than one holds
     ],
 )
 def test_what_is_not_required_is_accepted(table: dict[str, Any], settings: list[str]) -> None:
     assert paths(table, *settings) == []
+
+
+def test_a_batch_that_does_not_divide_names_its_neighbours() -> None:
+    (problem,) = assemble(BASE, ["workload.global_batch=66"])[1]
+    assert problem.todo == "use a global batch of 64 or 68"  # dp 4 x microbatch 1
+
+
+def test_what_is_missing_is_told_beside_what_is_wrong() -> None:
+    found = assemble({"modle": "llama3-8b", "workload": {"seq": 8192, "global_batch": 8}, "plan": {"tpp": 1}})[1]
+    assert [problem.path for problem in found] == ["modle", "model", "system", "plan.tpp"]
+
+
+def test_a_published_name_is_no_path(tmp_path: Path) -> None:
+    rest = {"system": "8xh100-sxm", "workload": {"seq": 8192, "global_batch": 8}}
+    (tmp_path / "s.json").write_text(json.dumps({"model": "meta-llama/Llama-3.1-8B", **rest}))
+    assert read_scenario(tmp_path / "s.json").model.id == "llama3.1-8b"
 
 
 def test_an_impossible_plan_is_a_value() -> None:
