@@ -107,8 +107,11 @@ def _fit_own(table: Path, quick: bool, output: Path | None, json: bool) -> None:
     """Fit the user's rows beside the bundled ones; tell what that is worth, and write the calibration if asked."""
     _need_scipy()
     from ridgeline.calibrate.own import fit_with, write_calibration
+    from ridgeline.core.errors import InputError, Problem
     from ridgeline.report.own import own_sheet, own_text
 
+    if output is not None and not output.parent.is_dir():  # said before the work, not after it
+        raise InputError(Problem(path="-o", given=str(output), expected="a file in a folder that exists"))
     with _progress() as tell:
         found = fit_with(table, quick=quick, progress=tell)
     if output is not None:
