@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from traces import ODD, Recipe, known, make, write
 
-
 SCENARIO = "examples/llama3.2-1b-1xh200.toml"
 
 
