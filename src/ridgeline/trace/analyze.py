@@ -84,10 +84,9 @@ def analyze(
     found = chip_of(line.about, chip)
     gaps = gaps_of(line, rules, counted)
     rates = op_rates(line, counted, found)
-    told = _counters(counters, files)
     graph = graph_of(line, rules, policy) if what_if or int(counted.sum()) < LARGEST // 4 else None
-    replayed = graph is not None and len(graph.at) <= LARGEST
-    gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if graph is not None and replayed else None
+    small = graph is not None and len(graph.at) <= LARGEST
+    gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if graph is not None and small else None
     ranks = rank_report(line, rules, counted, graph.meetings if graph is not None else None)
     facts = Facts(
         line=line, counted=counted, rules=rules, parts=parts, gaps=gaps, rates=rates, ranks=ranks, chip=found,
@@ -102,7 +101,7 @@ def analyze(
         rates=rates,
         chip=found,
         findings=findings(facts),
-        measured=join_counters(line, counted, told),
+        measured=join_counters(line, counted, _counters(counters, files)),
         critical=critical_path(graph) if graph is not None else None,
         ranks=ranks,
         memory=memory_peaks(line),
