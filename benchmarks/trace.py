@@ -7,6 +7,10 @@
 
 Every tool runs in a fresh process; CPU seconds are user and system time of it and its children, memory is the largest
 resident set. All do the same: load, then time busy and idle, compute and communication, and their overlap.
+
+HTA comes from the package index (HolisticTraceAnalysis). TraceLens is published as source only; its name on the index
+belongs to another project: where its repository cannot be reached, as on the machine these figures were taken on, it is
+left out, and no figure of it is quoted.
 """
 
 from __future__ import annotations

@@ -104,7 +104,8 @@ class Transformer(Maker):
             self.issue("aten::add_", ADD, 39.0, **flat(2))
         reduce = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
         us = 3450.0 if layer else 5200.0
-        self.issue("c10d::_reduce_scatter_base_", reduce, us, NETWORK, after=self.free[COMPUTE], moved=TOKENS)
+        told = {"moved": 18 * TOKENS * HIDDEN // 1024, "collective": "_reduce_scatter_base"}  # gradients of a layer
+        self.issue("c10d::_reduce_scatter_base_", reduce, us, NETWORK, after=self.free[COMPUTE], **told)
 
 
 def ranks(folder: Path, spans: int = 30_000, world: int = 4) -> Path:

@@ -158,7 +158,8 @@ class Maker:
         fact: Event = {}
         if "moved" in more:
             fact = {
-                "Collective name": "allreduce", "dtype": "BFloat16", "In msg nelems": more["moved"] * 1024,
+                "Collective name": more.get("collective", "allreduce"),
+                "dtype": "BFloat16", "In msg nelems": more["moved"] * 1024,
                 "Out msg nelems": more["moved"] * 1024, "Group size": self.recipe.world, "Process Group Name": "0",
             }  # fmt: skip
         self.kernel(name, stream, start, length, correlation, fact)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ridgeline.core.errors import InputError
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.cost.parameters import Calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario
@@ -41,6 +41,8 @@ def diff(
     >>> found.delta_ns, len(found.causes)
     (0.0, 0)
     """
+    if settings and not any(_is_scenario(one) for one in (before, after)):
+        raise InputError(Problem(path="--set", given=settings[0], expected="a scenario among A and B; both are traces"))
     rules = read_rules(classes)
     sides = [side_of(one, rules, settings) for one in (before, after)]
     labels = (_label(before, "A"), _label(after, "B"))
@@ -54,9 +56,14 @@ def side_of(what: Comparable, rules: Rules, settings: Sequence[str] = ()) -> Tim
     if isinstance(what, Scenario):
         return predicted_timeline(what, rules)
     path = Path(what)
-    if path.suffix.lower() in SCENARIOS and path.is_file():
+    if _is_scenario(path):
         return predicted_timeline(read_scenario(path, settings), rules)
     return read_timeline(path, rules=rules)
+
+
+def _is_scenario(what: Comparable) -> bool:
+    """Whether settings apply to it: a scenario file that can still be read otherwise."""
+    return isinstance(what, (Path, str)) and Path(what).suffix.lower() in SCENARIOS and Path(what).is_file()
 
 
 def predicted_timeline(scenario: Scenario, rules: Rules, calibration: Calibration | None = None) -> Timeline:

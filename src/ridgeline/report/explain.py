@@ -71,8 +71,8 @@ def draw_explanation(sheet: Sheet, console: Console) -> None:
 
 
 def page(sheet: Sheet) -> RenderableType:
-    """Predicted and measured, the gap in order, and what to change on which side."""
-    blocks = ([*_head(sheet)], [*_gap(sheet)], [*_todo(sheet)], _doubts(sheet))
+    """Predicted and measured, why that may be unfair, the gap in order, and what to change on which side."""
+    blocks = ([*_head(sheet)], _doubts(sheet), [*_gap(sheet)], [*_todo(sheet)])
     lines = [line for block in blocks if block for line in (*block, Text(""))]
     return Group(*lines[:-1])
 

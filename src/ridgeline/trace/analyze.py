@@ -88,7 +88,6 @@ def analyze(
     found = chip_of(line.about, chip)
     gaps = gaps_of(line, rules, counted)
     rates = op_rates(line, counted, found)
-    told = _counters(counters, files)
     graph = graph_of(line, rules, policy)
     replayed = len(graph.at) <= LARGEST
     gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if replayed else None
@@ -106,7 +105,7 @@ def analyze(
         rates=rates,
         chip=found,
         findings=findings(facts),
-        measured=join_counters(line, counted, told),
+        measured=join_counters(line, counted, _counters(counters, files)),
         critical=critical_path(graph),
         ranks=ranks,
         memory=memory_peaks(line),

@@ -24,9 +24,9 @@ LARGE = 8e6  # bytes a rank sends before bandwidth is what counts
 WIDTHS = {"Byte": 1, "Char": 1, "Half": 2, "BFloat16": 2, "Float": 4, "Int": 4, "Long": 8, "Double": 8}
 TWICE = ("allreduce",)  # reduce and gather: every byte crosses twice
 OVERLAPS = (
+    ("reducescatter", "start reduce-scatters as gradients are ready (FSDP, overlap_grad_reduce)"),
     ("allreduce|reduce", "bucket gradients and start reductions during backward (DDP, overlap_grad_reduce)"),
     ("allgather", "prefetch the gathers of the next layer (FSDP prefetching, overlap_param_gather)"),
-    ("reducescatter", "start reduce-scatters as gradients are ready (FSDP, overlap_grad_reduce)"),
     ("alltoall", "overlap expert dispatch with the shared expert or another microbatch; DeepEP"),
     ("send|recv|permute", "interleave or batch the exchanges, on a stream of their own"),
     ("broadcast", "broadcast less often: broadcast_buffers=False where statistics need not agree"),
@@ -84,7 +84,7 @@ def _kinds(facts: Facts, rows: NDArray[np.intp]) -> list[str]:
         pair = re.search(r"send_?recv|send|recv|permute", name, re.IGNORECASE)
         words[code] = (pair or found)[0].lower().replace("_", "") if (pair or found) else ""  # type: ignore[index]
     return [
-        (line.detail.collectives[place].name.lower().replace("_", "") if place >= 0 else "")
+        (line.detail.collectives[place].name.lower().replace("_", "").removesuffix("base") if place >= 0 else "")
         or words[int(line.name[row])]
         or line.classes[int(line.class_[row])]
         for row, place in zip(rows.tolist(), told.tolist(), strict=True)

@@ -27,7 +27,7 @@ from ridgeline.trace.timeline import Mask, Timeline
 LEAST = 0.01  # of the span: less is not worth saying
 MOST = 5  # spans named as evidence
 HIDDEN = 0.1  # of what a formula promises: a replay that gives less says that something else holds the step back
-BEHIND = "; alone this gains little: something else holds the step back, fix that first"
+BEHIND = "; alone this gains little: the step waits for something else, or cannot do without it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

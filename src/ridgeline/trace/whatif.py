@@ -182,7 +182,7 @@ def _meaning(asked: Question) -> str:
     if asked.form == "fuse":
         how = "the longest of each" if asked.longest else "their bytes need, or they took where bytes are unknown"
         return f"chains of {what} are one kernel and one launch each, as long as {how}"
-    return "calls and host work take no time"
+    return "calls and host work take no time; streams run beside each other where no wait in the trace orders them"
 
 
 def chosen_rows(graph: Graph, rules: Rules, asked: Question) -> Rows:

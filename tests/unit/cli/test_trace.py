@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from traces import ODD, Recipe, known, make, write
 
+SCENARIO = "examples/llama3.2-1b-1xh200.toml"
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ridgeline.cli.main", "analyze", *words]
+
+def run(*words: str, verb: str = "analyze") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ridgeline.cli.main", verb, *words]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -56,6 +58,30 @@ def test_refusals(content: str | None, words: list[str], says: str, tmp_path: Pa
     if content is not None:
         path.write_text(content)
     done = run(str(path), *words)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "says"),
+    [
+        ("diff", ["TRACE", "none.json"], "no such file"),
+        ("diff", ["TRACE", "TRACE", "--set", "plan.tp=2"], "a scenario among A and B"),
+        ("diff", [SCENARIO, SCENARIO, "--set", "plan.tp=3"], "a divisor of attention heads"),
+        ("diff", ["TRACE", "TRACE", "--policy", "some"], "all, linked"),
+        ("explain", [SCENARIO, "none.json"], "no such file"),
+        ("explain", ["TRACE", "TRACE"], "model: got nothing"),
+        ("explain", [SCENARIO, "TRACE", "--calibration", "none.json"], "no such file"),
+        ("explain", [SCENARIO, "TRACE", "-o", "no-folder/r.csv"], "folder"),
+        ("fit", ["--with", "none.csv"], "no such file"),
+        ("fit", ["--with", "TRACE", "-o", "no-folder/c.json"], "a folder that exists"),
+        ("predict", [SCENARIO, "--calibration", "TRACE"], "expected a calibration"),
+    ],
+)
+def test_refusals_of_the_other_verbs(verb: str, words: list[str], says: str, tmp_path: Path) -> None:
+    trace = write(make(Recipe()), tmp_path / "t.json")
+    done = run(*(str(trace) if word == "TRACE" else word for word in words), verb=verb)
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
