@@ -163,8 +163,9 @@ def sharding(scenario: Scenario) -> Iterator[Piece]:
 def recompute(scenario: Scenario) -> Iterator[Piece]:
     """Whole layers of each virtual stage, and activation functions in the others; attention; or named parts."""
     chosen = plain(scenario)
+    even = len(set(scenario.placement)) == 1  # layers are counted as if stages were alike
     two = chosen.kind == "full" and isinstance(chosen.layers, int) and chosen.rest == "selective"
-    if two and set(chosen.parts) == {"activation"}:  # the one pair of ways that it knows
+    if even and two and set(chosen.parts) == {"activation"}:  # the one pair of ways that it knows
         yield from plan_words.recompute_words(chosen)
         yield Say(PARTS["activation"], True, "plan.recompute.rest")
         return
@@ -175,7 +176,7 @@ def recompute(scenario: Scenario) -> Iterator[Piece]:
     elif written.kind == "selective":
         for part in written.parts:
             yield Say(PARTS[part], True, "plan.recompute.kind", "plan.recompute.parts")
-        if chosen.layers is not None and isinstance(chosen.layers, int) and set(chosen.parts) == {"activation"}:
+        if even and isinstance(chosen.layers, int) and set(chosen.parts) == {"activation"}:
             written = replace(written, layers=chosen.layers)
             yield Say("--recompute-activation-function-num-layers", chosen.layers, "plan.recompute.layers")
     else:
