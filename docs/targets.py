@@ -46,9 +46,11 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"schedule": "dualpipe-v"},
     {"placement": "uneven"},
     {"cp_kind": "all-to-all"},
+    {"tp": 1, "pp": 1, "cp_kind": "all-to-all", "shard": "zero3"},
     {"sequence_parallel": False},
     {"recompute": "full"},
     {"recompute": {"kind": "full", "layers": 1}},
+    {"recompute": {"kind": "full", "layers": [2, 1], "rest": "selective"}},
     *(
         {"recompute": {"kind": "selective", "parts": [part]}}
         for part in ("attention", "norm", "activation", "mlp", "mixer")
@@ -136,7 +138,8 @@ def section(id: str) -> str:
         for path, option in found.expressed.items():
             said.setdefault(general(path), {})[option] = None
         for part in found.lost:
-            lost.setdefault(general(part.path), {})[part.why] = None
+            why = part.why.partition("; written:")[0]  # what it costs is another matter with every plan
+            lost.setdefault(general(part.path), {})[why] = None
     lines = [f"## {id}", "", f"{target.title} {target.version}. Options: {target.source}.", ""]
     lines += ["| decision | carried by |", "|---|---|"]
     lines += [

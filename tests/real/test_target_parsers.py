@@ -20,6 +20,7 @@ import pytest
 import ridgeline
 from ridgeline.export.options import options
 from ridgeline.export.registry import TARGETS
+from ridgeline.export.verbs import import_run
 from ridgeline.plan.scenario import Scenario
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
@@ -134,6 +135,33 @@ def test_torchtitan_flavors_are_the_catalogs_models() -> None:
         args, entry = get_train_spec(family).model_args[flavor], MODELS[id]
         assert (args.dim, args.n_layers, args.vocab_size) == (entry.hidden, entry.layers, entry.vocab), (family, flavor)
         assert getattr(args, "n_heads", None) in (None, getattr(entry.layer(0).mixer, "heads", None)), (family, flavor)
+
+
+@pytest.mark.parametrize("family", ["llama3", "qwen3", "deepseek_v3", "gpt_oss"])
+def test_torchtitan_functions_are_read_as_they_run(family: str) -> None:
+    """Versions from 0.3 on: what the syntax tree says of a function against what the function returns."""
+    if not version("torchtitan") or not titan():
+        pytest.skip("torchtitan 0.3 is not installed")
+    registry = pytest.importorskip(f"torchtitan.models.{family}.config_registry")
+    path = Path(registry.__file__)
+    names = [name for name in dir(registry) if name.startswith(family) and "debug" not in name]
+    read = 0
+    for name in names:
+        if not callable(getattr(registry, name)) or "moe" in name:
+            continue
+        try:
+            real = getattr(registry, name)()
+        except ImportError:
+            continue  # narrow formats need torchao
+        found = import_run(Path(f"{path}::{name}"), system="512xh100-sxm").settings
+        assert found["workload"]["seq"] == real.training.seq_len, name
+        assert found["plan"]["tp"] == real.parallelism.tensor_parallel_degree, name
+        assert found["plan"]["ep"] == real.parallelism.expert_parallel_degree, name
+        assert found["plan"]["microbatch"] == real.training.local_batch_size, name
+        whole = type(real.activation_checkpoint).__qualname__.startswith("FullAC")
+        assert (found["plan"]["recompute"] == "full") == whole, name
+        read += 1
+    assert read
 
 
 @pytest.mark.skipif(not version("verl"), reason="verl is not installed")

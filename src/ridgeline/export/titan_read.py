@@ -1,4 +1,4 @@
-"""Turn a torchtitan job file (TOML, versions 0.1 and 0.2) into settings of a scenario."""
+"""Turn a torchtitan job file (TOML, versions 0.1 and 0.2), or a configuration function (0.3), into settings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from ridgeline.core.errors import InputError
 from ridgeline.export.reading import Reader, model_in, only, pick, tables
 from ridgeline.export.target import Files, Imported, Unread
+from ridgeline.export.titan_registry import is_registry, job_of
 from ridgeline.models.load import MODELS
 from ridgeline.models.names import find_name
 from ridgeline.models.spec import ModelSpec
@@ -39,6 +40,7 @@ SCHEDULES = {
     "dualpipe-v": "DualPipeV",
 }
 METHODS = {"ring": "alltoall"}
+COMPONENTS = "compile.components"
 # (family, recipe) -> (format, what shares a scale)
 CONVERTERS = {
     ("float8", "tensorwise"): ("fp8-e4m3", "tensor"),
@@ -65,6 +67,8 @@ APART = {
     "*.filter_fqns": "which products stay in bf16 is not priced",
     "*float8*": "a detail of float8 that is not priced",
     "quantize.*": "a detail of a narrow format that is not priced",
+    "training.disable_cuda_graphs": "graphs of this trainer are not priced",
+    "parallelism.spmd_backend": "how placements are tracked is not priced",
     "parallelism.disable_loss_parallel": "the loss over split logits is not priced apart",
     "parallelism.context_parallel_load_balancer": "the load is taken as balanced",
     "fault_tolerance.*": "replicas that come and go are not priced",
@@ -75,15 +79,18 @@ APART = {
 
 def read(files: Files) -> Imported:
     """What a job file says."""
-    reader = Reader(only(files, _is_job, "one TOML file with [model], [training] and [parallelism]", ".toml"))
+    expected = "one TOML file with [model], [training] and [parallelism], or a Python file of Trainer.Config functions"
+    coded = is_registry(files)
+    reader = Reader(job_of(files) if coded else only(files, _is_job, expected, ".toml"))
     model = _model(reader) or model_in(files)
     plan = _mesh(reader) | {"engine": "torchtitan"}
     plan |= _recompute(reader, MODELS[model] if model else None, plan)
     precision, optimizer = _formats(reader)
     if reader.switch("training.enable_cpu_offload", "experimental.enable_cpu_offload", default=False):
         plan["offload"] = ["optimizer"]
-    plan |= {"precision": precision, "compiled": reader.switch("compile.enable", "training.compile", default=False)}
-    reader.take("compile.components")
+    compiled, parts = reader.switch("compile.enable", "training.compile", default=False), reader.take(COMPONENTS)
+    compiled = compiled and (not isinstance(parts, list) or "model" in parts)
+    plan |= {"precision": precision, "compiled": compiled}
     batch, per_rank = _batch(reader, plan)
     settings = pick({"model": model}) | {
         "workload": pick(
@@ -145,7 +152,7 @@ def _mesh(reader: Reader) -> dict[str, Any]:
         plan["cp_kind"] = "ring"
         if method == "allgather":
             reader.assumptions.append("cp_kind = ring: keys are gathered at once, which is priced as a ring")
-    backends = {"standard": "all-to-all", "deepep": "deepep"}
+    backends = {"standard": "all-to-all", "deepep": "deepep", "hybridep": "hybridep", "minimal_async_ep": "all-to-all"}
     word = reader.word("parallelism.expert_parallel_comm_backend", among=backends, default=None)
     plan |= pick({"moe_dispatch": word})
     return plan | _shards(reader, plan["cp"], plan["pp"]) | _pipeline(reader, plan)
@@ -232,6 +239,10 @@ def _formats(reader: Reader) -> tuple[dict[str, Any], dict[str, Any]]:
     words = (
         converters.replace(" ", "").split(",") if isinstance(converters, str) else [str(part) for part in converters]
     )
+    for word in words:
+        if word.split(".")[-1] not in ("float8", "mx", ""):
+            why = "not a format this reader knows"
+            reader.notes.append(Unread(option="model.converters", value=word[:60], why=why))
     for family, compute in (("float8", "fp8-e4m3"), ("mx", "mxfp8")):
         if any(word.split(".")[-1] == family for word in words):
             recipes = {recipe: means for (kind, recipe), means in CONVERTERS.items() if kind == family}
@@ -255,7 +266,9 @@ def _is_job(data: dict[str, Any]) -> bool:
 
 
 def recognises(files: Files) -> bool:
-    """A TOML file whose [model] has a flavor."""
+    """A TOML file whose [model] has a flavor, or a Python file that builds a `Trainer.Config`."""
+    if is_registry(files):
+        return True
     try:
         return any(_is_job(table.data) for table in tables(files, ".toml"))
     except InputError:

@@ -129,7 +129,7 @@ def even(
     >>> found.fits, found.saved_s >= 0, found.scenario.plan.recompute.layers is None
     (True, True, True)
     """
-    return _refined(scenario, calibration, budget_bytes, False, (_evened,))
+    return _refined(scenario, calibration or default_calibration(), budget_bytes, None, (_evened,))
 
 
 def least_recompute(

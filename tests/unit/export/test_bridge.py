@@ -95,6 +95,54 @@ def deepseek(hf_path: str = "deepseek-ai/DeepSeek-V3", seq_length: int = 4096, g
     return cfg  # imports megatron.bridge elsewhere
 """
 
+# what the 0.6.2 release sets for Llama 3 70B on 32 GPUs and, from it, in a recipe that changes one thing
+LLAMA_70B = """
+from megatron.bridge import AutoBridge
+
+def llama3_70b():
+    cfg = _pretrain_common()
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-70B").to_megatron_provider(load_weights=False)
+    cfg.dataset.seq_length = 8192
+    cfg.model.tensor_model_parallel_size = 4
+    cfg.model.pipeline_model_parallel_size = 4
+    cfg.model.pipeline_model_parallel_layout = None
+    cfg.model.virtual_pipeline_model_parallel_size = 5
+    cfg.model.context_parallel_size = 2
+    cfg.model.sequence_parallel = True
+    cfg.model.seq_length = 8192
+    cfg.train.global_batch_size = 512
+    cfg.train.micro_batch_size = 1
+    cfg.model.recompute_granularity = None
+    cfg.ddp.overlap_grad_reduce = False
+    cfg.ddp.use_distributed_optimizer = True
+    cfg.ddp.use_megatron_fsdp = False
+    cfg.ddp.data_parallel_sharding_strategy = "no_shard"
+    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=True, tp_comm_overlap_cfg=userbuffers)
+    cfg.mixed_precision = bf16_mixed()
+    return cfg
+
+def llama3_70b_low(precision: str):
+    cfg = llama3_70b()
+    cfg.mixed_precision = precision
+    cfg.train.global_batch_size = 128
+    set_layout(cfg.model)
+    return cfg
+
+def llama3_70b_fp8():
+    cfg = llama3_70b_low("bf16_with_fp8_current_scaling_mixed")
+    return cfg
+
+def loop_a():
+    cfg = loop_b()
+    cfg.model.seq_length = 1
+    return cfg
+
+def loop_b():
+    cfg = loop_a()
+    cfg.model.seq_length = 2
+    return cfg
+"""
+
 
 def made(plan: dict[str, Any], model: Any = "llama3-8b", chips: int = 16, **work: Any) -> Scenario:
     workload = {"seq": 4096, "global_batch": 64, **work}
@@ -130,6 +178,46 @@ def test_a_published_recipe_that_builds_a_container() -> None:
     assert built.plan.precision.gradients.id == "bf16"
     assert getattr(built.workload, "optimizer").states.id == "bf16"  # noqa: B009
     assert any("if dir is None" in note for note in found.assumptions)
+
+
+def test_the_70b_recipe_of_the_release(tmp_path: Path) -> None:
+    path = tmp_path / "llama3.py"
+    path.write_text(LLAMA_70B)
+    built = ridgeline.scenario(import_run(f"{path}::llama3_70b", system="32xh100-sxm").settings)
+    mesh = built.plan.mesh
+    assert built.model.id == "llama3-70b"
+    assert (mesh.tp, mesh.pp, mesh.cp, mesh.dp) == (4, 4, 2, 1)
+    assert (built.plan.schedule.name, built.plan.schedule.chunks) == ("interleaved", 5)
+    assert built.placement == (4,) * 20
+    # an object for overlap asks for that of tensor ranks, and turns that of gradients on whatever ddp says
+    for name in ("tp", "grad-reduce"):
+        assert built.plan.switches.overlap.get(name, name in built.engine.overlaps)
+
+
+def test_a_recipe_that_changes_another(tmp_path: Path) -> None:
+    path = tmp_path / "llama3.py"
+    path.write_text(LLAMA_70B)
+    found = import_run(f"{path}::llama3_70b_fp8", system="32xh100-sxm")
+    built = ridgeline.scenario(found.settings)
+    assert (built.plan.precision.compute.id, built.workload.sequences, built.plan.mesh.tp) == ("fp8-e4m3", 128, 4)
+    assert any("set_layout" in note for note in found.assumptions)
+    unspelled = import_run(f"{path}::llama3_70b_low", system="32xh100-sxm")
+    assert ridgeline.scenario(unspelled.settings).plan.precision.compute.id == "bf16"
+    assert any("read as bf16_mixed" in note for note in unspelled.assumptions)
+    with pytest.raises(InputError):  # two that call each other end
+        import_run(f"{path}::loop_a", system="32xh100-sxm")
+
+
+def test_settings_that_are_kept_twice_are_said_twice() -> None:
+    fields = read_recipe(export(made({"shard": "none"}), to="megatron-bridge").files["recipe.py"]).fields
+    assert fields["ddp.use_distributed_optimizer"] is fields["optimizer.use_distributed_optimizer"] is False
+    assert fields["ddp.overlap_param_gather"] is fields["optimizer.overlap_param_gather"] is False
+    assert fields["ddp.overlap_grad_reduce"] is fields["comm_overlap.overlap_grad_reduce"] is True
+    moe = made({"ep": 8, "overlap": {"moe": True}, "shard": "zero1"}, model="qwen3-30b-a3b")
+    fields = read_recipe(export(moe, to="megatron-bridge").files["recipe.py"]).fields
+    assert fields["comm_overlap.overlap_moe_expert_parallel_comm"] is True
+    graph = read_recipe(export(made({"graph": "full"}), to="megatron-bridge").files["recipe.py"]).fields
+    assert graph["rerun_state_machine.check_for_nan_in_loss"] is False
 
 
 def test_what_the_common_recipe_sets_is_known() -> None:

@@ -71,6 +71,53 @@ def test_torchtitan_405b_on_128_chips() -> None:
     assert {left.option for left in found.unread} == {"optimizer.lr", "float8.filter_fqns"}
 
 
+# the same preset as version 0.3.0 has it in Python (models/llama3/config_registry.py, llama3_405b), its facts alone
+TITAN_CODE = """
+from torchtitan.trainer import Trainer
+
+def llama3_base() -> Trainer.Config:
+    spec = model_registry("405B", converters=[Float8LinearConverter.Config(filter_fqns=["lm_head"])])
+    return Trainer.Config(
+        hf_assets_path="./assets/hf/Llama-3.1-405B",
+        model_spec=spec,
+        optimizer=default_adamw(lr=8e-5),
+        training=TrainingConfig(local_batch_size=1, seq_len=8192),
+        activation_checkpoint=FullAC.Config(),
+        compile=CompileConfig(enable=True, enable_async_tensor_parallel=True),
+    )
+
+def llama3_405b() -> Trainer.Config:
+    config = llama3_base()
+    config.training.local_batch_size = 2
+    config.parallelism = ParallelismConfig(tensor_parallel_degree=8)
+    return config
+"""
+
+
+def test_torchtitan_in_python_means_the_same() -> None:
+    found = import_run({"config_registry.py::llama3_405b": TITAN_CODE}, system="128xh100-sxm")
+    made = ridgeline.scenario(found.settings)
+    assert found.target == "torchtitan"
+    assert (made.model.id, made.plan.mesh.tp, made.plan.mesh.dp, made.plan.microbatch) == ("llama3.1-405b", 8, 16, 2)
+    assert (made.plan.recompute.kind, made.plan.sharding.shard) == ("full", "zero3")
+    assert (made.plan.precision.compute.id, made.plan.precision.scaling) == ("fp8-e4m3", "row")
+    assert made.plan.switches.overlap["tp"] is True
+    assert made.plan.switches.compiled is True
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("config_registry.py", TITAN_CODE, "2 functions"),
+        ("config_registry.py::llama4", TITAN_CODE, "llama3_405b, llama3_base"),
+        ("config_registry.py", "import torchtitan\nTrainer.Config(", "no Python"),
+    ],
+)
+def test_torchtitan_functions_that_cannot_be_read(name: str, text: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        import_run({name: text})
+
+
 # AI-Hypercomputer/maxtext configs/gpu/a3/llama_3.1_405b/128vm.sh @5505348a: 128 nodes of 8 H100
 MAXTEXT_405B = """
 python3 -m maxtext.trainers.pre_train.train base.yml hardware=gpu steps=10 model_name=llama3.1-405b \\

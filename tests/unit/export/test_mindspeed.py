@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import ridgeline
+from ridgeline.export.decisions import decisions_of
 from ridgeline.export.megatron.read import from_script
 from ridgeline.export.options import options
 from ridgeline.export.verbs import export, import_run
@@ -42,6 +43,22 @@ python -m torch.distributed.launch $LAUNCH pretrain_gpt.py $GPT $MLA $MOE --mtp-
     --moe-fb-overlap --schedules-method dualpipev $MEMORY | tee run.log
 """
 
+# arguments of examples/mcore/qwen3/pretrain_qwen3_32b_ptd.sh @b50fdd1b, as facts in a script of our own
+QWEN = """
+NPUS_PER_NODE=8
+VPP=4
+OPTIMIZE="--use-flash-attn --use-fused-rotary-pos-emb --use-fused-swiglu --use-fused-rmsnorm \\
+    --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
+TRAIN="--micro-batch-size 1 --global-batch-size 16 --bf16 --seq-length 4096"
+SPLIT="--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --context-parallel-size 1 \\
+    --num-layers-per-virtual-pipeline-stage ${VPP} --context-parallel-algo ulysses_cp_algo"
+GPT="--use-mcore-models --kv-channels 128 --qk-layernorm --max-position-embeddings 4096 --num-layers 64 \\
+    --hidden-size 5120 --ffn-hidden-size 25600 --num-attention-heads 64 --padded-vocab-size 151936 \\
+    --untie-embeddings-and-output-weights --disable-bias-linear --position-embedding-type rope \\
+    --normalization RMSNorm --swiglu --group-query-attention --num-query-groups 8"
+torchrun --nproc_per_node $NPUS_PER_NODE --nnodes 2 pretrain_gpt.py $GPT $OPTIMIZE $TRAIN $SPLIT
+"""
+
 TWINS = ("deepseek-v3", "deepseek-r1")  # one architecture, two entries
 
 
@@ -67,6 +84,27 @@ def test_the_published_deepseek_script_is_the_catalog_model() -> None:
     assert built.plan.recompute.kind == "full"
     assert built.plan.engine == "mindspeed"
     assert built.plan.switches.overlap == {"tp": True, "moe": True}
+
+
+def test_the_published_qwen_script() -> None:
+    built = ridgeline.scenario(import_run({"pretrain.sh": QWEN}, system="16xascend-910b2").settings)
+    mesh, schedule = built.plan.mesh, built.plan.schedule
+    assert (built.model.hidden, built.model.layers, built.model.vocab) == (5120, 64, 151936)
+    assert (mesh.tp, mesh.pp, mesh.dp, schedule.name, schedule.chunks) == (8, 2, 1, "interleaved", 8)
+    assert not built.plan.sequence_parallel
+    assert built.plan.sharding.shard == "zero1"
+    again = ridgeline.scenario(import_run(export(built, to="mindspeed").files).settings)
+    assert decisions_of(again) == decisions_of(built)
+
+
+def test_the_v_schedule_and_what_it_goes_with() -> None:
+    plan = {"pp": 2, "ep": 4, "schedule": "dualpipe-v", "engine": "mindspeed", "shard": "zero1"}
+    found = from_script("x", export(made(plan, model="qwen3-30b-a3b"), to="mindspeed").files["launch.sh"])
+    assert found is not None
+    assert found.options["schedules-method"] == "dualpipev"
+    assert not {"overlap-grad-reduce", "overlap-param-gather"} & set(found.options)
+    with_context = made({**plan, "cp": 2}, model="qwen3-30b-a3b")
+    assert "plan.schedule.name" in lost(with_context)
 
 
 def test_it_writes_what_the_published_script_says() -> None:

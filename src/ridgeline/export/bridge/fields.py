@@ -38,6 +38,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "moe-layer-freq": "model.moe_layer_freq",
         "moe-latent-size": "model.moe_latent_size",
         "moe-grouped-gemm": "model.moe_grouped_gemm",
+        "moe-router-pre-softmax": "model.moe_router_pre_softmax",
         "add-qkv-bias": "model.add_qkv_bias",
         "mtp-num-layers": "model.mtp_num_layers",
         "seq-length": "model.seq_length",
@@ -62,11 +63,12 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "attention-backend": "model.attention_backend",
         "transformer-impl": "model.transformer_impl",
         "cuda-graph-impl": "model.cuda_graph_impl",
+        "cuda-graph-modules": "model.cuda_graph_modules",
         "cuda-graph-scope": "model.cuda_graph_scope",
         "te-rng-tracker": "model.use_te_rng_tracker",
         "moe-token-dispatcher-type": "model.moe_token_dispatcher_type",
         "moe-flex-dispatcher-backend": "model.moe_flex_dispatcher_backend",
-        "overlap-moe-expert-parallel-comm": "model.overlap_moe_expert_parallel_comm",
+        "overlap-moe-expert-parallel-comm": "comm_overlap.overlap_moe_expert_parallel_comm",
         "micro-batch-size": "train.micro_batch_size",
         "global-batch-size": "train.global_batch_size",
         "optimizer": "optimizer.optimizer",
@@ -90,6 +92,8 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "fp8-param-gather": "mixed_precision.fp8_param_gather",
         "fp4-format": "mixed_precision.fp4",
         "fp4-recipe": "mixed_precision.fp4_recipe",
+        "fp4-param-gather": "mixed_precision.fp4_param_gather",
+        "reuse-grad-buf-for-mxfp8-param-ag": "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag",
         "ckpt-format": "checkpoint.ckpt_format",
     }
 )
@@ -101,6 +105,15 @@ OPPOSITE: Mapping[str, str] = MappingProxyType(
         "no-gradient-accumulation-fusion": "model.gradient_accumulation_fusion",
         "no-overlap-p2p-communication": "comm_overlap.overlap_p2p_comm",
         "no-check-for-nan-in-loss-and-grad": "ddp.check_for_nan_in_grad",
+    }
+)
+# field -> others that have to say the same: settings are kept twice, and one of two that is on turns both on
+TWINS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "ddp.use_distributed_optimizer": ("optimizer.use_distributed_optimizer",),
+        "ddp.check_for_nan_in_grad": ("rerun_state_machine.check_for_nan_in_loss",),
+        "comm_overlap.overlap_grad_reduce": ("ddp.overlap_grad_reduce",),
+        "comm_overlap.overlap_param_gather": ("ddp.overlap_param_gather", "optimizer.overlap_param_gather"),
     }
 )
 # switches that the common recipe turns on: each has to be said either way

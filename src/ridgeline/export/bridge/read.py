@@ -30,10 +30,22 @@ def read(files: Files) -> Imported:
             found = read_recipe(text, chosen, path)
             options = translated(found)
             hint = model_in(files) or ""
-            given = Given(options=options, source=path, world=world_of(files), notes=found.notes, hint=hint)
+            notes = (*found.notes, *_unsaid(found))
+            given = Given(options=options, source=path, world=world_of(files), notes=notes, hint=hint)
             names = {option: field for field, option in NAMES.items()}
             return settings_of(given, "megatron-bridge", "megatron-bridge", names)
     raise InputError(Problem(path="", given=", ".join(files) or "no file", expected="a recipe: a Python file"))
+
+
+def _unsaid(found: Config) -> tuple[str, ...]:
+    """A precision that the file does not spell."""
+    name = _named(found.fields.get("mixed_precision", "bf16_mixed"))
+    known = name in RECIPES or name == "MixedPrecisionConfig"
+    return () if known else (f"mixed_precision = {name[:60]}: read as bf16_mixed",)
+
+
+def _named(precision: Any) -> str:
+    return str(precision).replace("-", "_").removesuffix("()")
 
 
 def translated(found: Config) -> dict[str, Any]:
@@ -71,10 +83,20 @@ def _value(option: str, value: Any) -> Any:
 
 def _lift(fields: dict[str, Any]) -> None:
     """Fields that say the same thing in another place."""
+    # an object for overlap turns both on with the distributed optimizer, unless it says otherwise
+    given = any(field.startswith("comm_overlap.") for field in fields)
+    asked = given and fields.get("ddp.use_distributed_optimizer") is True
     for name in ("overlap_grad_reduce", "overlap_param_gather"):
         own = fields.pop(f"ddp.{name}", None)
-        if fields.get(f"comm_overlap.{name}") is None:
-            fields[f"comm_overlap.{name}"] = own
+        fields.pop(f"optimizer.{name}", None)
+        if fields.get(f"comm_overlap.{name}") is None or not fields.get("ddp.use_distributed_optimizer"):
+            fields[f"comm_overlap.{name}"] = True if asked else own
+    own = fields.pop("model.overlap_moe_expert_parallel_comm", None)
+    if not given:  # such an object has its own word for it
+        fields["comm_overlap.overlap_moe_expert_parallel_comm"] = own
+    fields.pop("optimizer.use_distributed_optimizer", None)
+    fields.pop("rerun_state_machine.check_for_nan_in_loss", None)
+    fields.pop("comm_overlap.batch_p2p_comm", None)
     if fields.pop("model.tp_comm_overlap", None):
         fields["comm_overlap.tp_comm_overlap"] = True
     seq = fields.pop("dataset.seq_length", None) or fields.pop("dataset.sequence_length", None)
@@ -93,8 +115,8 @@ def _lift(fields: dict[str, Any]) -> None:
 
 def _precision(fields: dict[str, Any]) -> dict[str, Any]:
     """Formats: a named recipe, changed by fields; where the file names none, the common recipe's bf16."""
-    name = str(fields.pop("mixed_precision", "bf16_mixed")).replace("-", "_").removesuffix("()")
-    options = dict(RECIPES.get(name, {}))
+    name = _named(fields.pop("mixed_precision", "bf16_mixed"))
+    options = dict(RECIPES.get(name, {} if name == "MixedPrecisionConfig" else RECIPES["bf16_mixed"]))
     for word in ("bf16", "fp16"):
         if fields.pop(f"mixed_precision.{word}", None) is True:
             options = {word: True}

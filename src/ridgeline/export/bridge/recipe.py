@@ -1,7 +1,8 @@
 """Turn the text of a recipe into the fields it sets, by reading its syntax tree; nothing is imported or executed.
 
 Understood are literals, names of constants, defaults of parameters, joined and repeated lists, calls whose keywords
-become fields, and attributes that are set one after another. Branches and loops are left out and noted.
+become fields, calls of recipes in the same file, and attributes that are set one after another. Branches, loops and
+calls for their effect are left out and noted.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ridgeline.export.bridge.fields import COMMON
 
 DEEPEST = 50
 LONGEST = 20_000
+MOST_CALLS = 20  # recipes that recipes may call
 SIMPLE = (int, float, str, bool, type(None))
 
 
@@ -36,6 +38,16 @@ class Thing:
     parts: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Routine:
+    """A recipe that another may call: its syntax, the file's constants, and what is shared by all calls."""
+
+    node: ast.FunctionDef
+    constants: dict[str, Any]
+    notes: list[str]
+    calls: list[str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Fields by dotted name, and what was left out."""
@@ -53,8 +65,12 @@ def read_recipe(text: str, chosen: str = "", source: str = "") -> Config:
         raise InputError(Problem(path="", given="no Python", expected="a recipe", where=f"{source}:{line}")) from None
     constants: dict[str, Any] = {}
     notes: list[str] = []
-    recipes = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef) and _sets(node)}
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    recipes = {node.name: node for node in functions if _sets(node)}
+    recipes |= {node.name: node for node in functions if _calls(node, set(recipes))}
     _run([node for node in tree.body if not isinstance(node, (ast.FunctionDef, ast.ClassDef))], constants, notes)
+    calls: list[str] = []
+    constants |= {name: Routine(node, constants, notes, calls) for name, node in recipes.items()}
     if not recipes:
         return _config(constants, notes, source)
     if (chosen and chosen not in recipes) or (not chosen and len(recipes) > 1):
@@ -75,6 +91,11 @@ def _sets(node: ast.FunctionDef) -> bool:
         if isinstance(part, ast.Call) and _dotted(part.func) == "ConfigContainer":
             return True
     return False
+
+
+def _calls(node: ast.FunctionDef, names: set[str]) -> bool:
+    """Whether a function calls one of these."""
+    return any(isinstance(part, ast.Call) and _dotted(part.func) in names for part in ast.walk(node))
 
 
 def _defaults(node: ast.FunctionDef, scope: dict[str, Any]) -> dict[str, Any]:
@@ -102,6 +123,8 @@ def _run(body: list[ast.stmt], scope: dict[str, Any], notes: list[str]) -> None:
             main = isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
             if not main:
                 notes.append(f"line {node.lineno}: {ast.unparse(node).splitlines()[0][:60]}")
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and "cfg" in ast.unparse(node):
+            notes.append(f"line {node.lineno}: {ast.unparse(node).splitlines()[0][:60]}")
 
 
 def _store(target: ast.expr, value: Any, scope: dict[str, Any]) -> None:
@@ -172,6 +195,9 @@ def _call(node: ast.Call, scope: dict[str, Any], depth: int) -> Any:
     """A published model by name; a named format; otherwise an object with the call's keywords as attributes."""
     name = _dotted(node.func)
     last = name.rsplit(".", 1)[-1]
+    routine = scope.get(name)
+    if isinstance(routine, Routine):
+        return _called(routine, node, scope, depth)
     if last == "from_hf_pretrained" and node.args:
         return Thing(made=str(_value(node.args[0], scope, depth + 1)))
     if last == "to_megatron_provider" and isinstance(node.func, ast.Attribute):
@@ -185,6 +211,19 @@ def _call(node: ast.Call, scope: dict[str, Any], depth: int) -> Any:
         return _common()
     parts = {word.arg: _value(word.value, scope, depth + 1) for word in node.keywords if word.arg}
     return Thing(made="MixedPrecisionConfig" if last == "MixedPrecisionConfig" else "", parts=parts)
+
+
+def _called(routine: Routine, node: ast.Call, scope: dict[str, Any], depth: int) -> Any:
+    """What a recipe of the same file returns, given what it is called with."""
+    if len(routine.calls) >= MOST_CALLS:
+        return Unknown(routine.node.name)
+    routine.calls.append(routine.node.name)
+    inner = dict(routine.constants) | _defaults(routine.node, routine.constants)
+    names = [arg.arg for arg in routine.node.args.args]
+    inner |= {name: _value(arg, scope, depth + 1) for name, arg in zip(names, node.args, strict=False)}
+    inner |= {word.arg: _value(word.value, scope, depth + 1) for word in node.keywords if word.arg}
+    _run(routine.node.body, inner, routine.notes)
+    return inner.get("return", Unknown(routine.node.name))
 
 
 def _common() -> Thing:
@@ -221,6 +260,8 @@ def _flatten(thing: Thing, path: str, fields: dict[str, Any], depth: int) -> Non
         fields[path] = thing.made
     for key, value in thing.parts.items():
         name = f"{path}.{key}" if path else key
+        if isinstance(value, Routine):
+            continue
         if isinstance(value, Thing) and depth < DEEPEST:
             _flatten(value, name, fields, depth + 1)
         else:

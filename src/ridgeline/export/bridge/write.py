@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.export.bridge.fields import ACTIVATIONS, ALWAYS, DTYPES, FIELDS, OPPOSITE
+from ridgeline.export.bridge.fields import ACTIVATIONS, ALWAYS, DTYPES, FIELDS, OPPOSITE, TWINS
 from ridgeline.export.decisions import decisions_of
 from ridgeline.export.launch import Command, comment, header, scripts
 from ridgeline.export.ledger import Fixed, Lose, Piece, Say, exported, gather, matching
@@ -28,18 +28,26 @@ from megatron.bridge.models.mla_provider import MLAModelProvider
 from megatron.bridge.recipes.common import _pretrain_common
 from megatron.bridge.training.comm_overlap import CommOverlapConfig
 from megatron.bridge.training.config import ConfigContainer
-from megatron.bridge.training.gpt_step import forward_step
 from megatron.bridge.training.mixed_precision import MixedPrecisionConfig, bf16_mixed, fp16_mixed
-from megatron.bridge.training.pretrain import pretrain
 from megatron.core.activations import squared_relu
 from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from megatron.core.transformer.enums import AttnBackend
+"""
+SINGLE = "MixedPrecisionConfig(fp32=True, params_dtype=torch.float32, pipeline_dtype=torch.float32)"
+NO_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}  # what a step is predicted without
+MAIN = """\
+if __name__ == "__main__":
+    from megatron.bridge.training.gpt_step import forward_step
+    from megatron.bridge.training.pretrain import pretrain
+
+    pretrain(config=recipe(), forward_step_func=forward_step)
 """
 FIRST_RUN = (
     "    # made-up data and few steps: replace by your own\n"
     '    cfg.tokenizer.tokenizer_type = "NullTokenizer"\n'
     "    cfg.tokenizer.vocab_size = cfg.model.vocab_size\n"
     "    cfg.train.train_iters = 50\n"
+    "    cfg.scheduler.lr_warmup_iters = 1\n"
 )
 
 
@@ -59,7 +67,8 @@ def write(scenario: Scenario) -> Export:
     decisions = decisions_of(scenario)
     engine = Fixed("plan.engine", ID, "the software that runs it, whatever the prediction assumed")
     told = [engine, *_checked(spoken(scenario), known)]
-    found = gather(decisions, [*told, *_always(told, decisions)])
+    told += _always(told, decisions)
+    found = gather(decisions, [*told, *_twins(told)])
     title = known.title
     fields = {name: value for name, value in found.options.items() if "." in name}
     environment = {name: value for name, value in found.options.items() if name.isupper()}
@@ -89,6 +98,13 @@ def _always(told: list[Piece], decisions: Mapping[str, Any]) -> Iterator[Piece]:
             yield Say(field, False, *([path] if matching(decisions, path) else []))
 
 
+def _twins(told: list[Piece]) -> Iterator[Piece]:
+    """Fields that have to say what another says."""
+    for piece in told:
+        if isinstance(piece, Say):
+            yield from (Say(twin, piece.value) for twin in TWINS.get(piece.option, ()))
+
+
 def spoken(scenario: Scenario) -> Iterator[Piece]:
     """Megatron's pieces as fields of the ConfigContainer."""
     for piece in pieces(scenario):
@@ -98,7 +114,7 @@ def spoken(scenario: Scenario) -> Iterator[Piece]:
             yield piece
     rest = scenario.plan.precision.activations.id
     if rest not in ("bf16", "fp16"):
-        yield Say("mixed_precision", Code("MixedPrecisionConfig(fp32=True)"), "plan.precision.activations")
+        yield Say("mixed_precision", Code(SINGLE), "plan.precision.activations")
 
 
 def _field(piece: Say, scenario: Scenario) -> Iterator[Piece]:
@@ -131,9 +147,11 @@ def _field(piece: Say, scenario: Scenario) -> Iterator[Piece]:
             yield Say(FIELDS[name], value, *paths)
             if scenario.plan.schedule.chunks > 1:
                 yield Say("model.virtual_pipeline_model_parallel_size", scenario.plan.schedule.chunks, *paths)
-        case "fp8-param-gather" if scenario.plan.precision.compute.id == "mxfp8":
-            yield Say(FIELDS[name], True, *paths)
-            yield Say("mixed_precision.reuse_grad_buf_for_mxfp8_param_ag", True)
+        case "no-overlap-p2p-communication":
+            yield Say("comm_overlap.overlap_p2p_comm", False, *paths)
+            yield Say("comm_overlap.batch_p2p_comm", True)
+        case "cuda-graph-modules":
+            yield Say(FIELDS[name], (value,), *paths)
         case "cpu-offloading-num-layers":
             yield Say("model.cpu_offloading", True, *paths)
             yield Say(FIELDS[name], value, *paths)
@@ -174,13 +192,13 @@ def recipe(scenario: Scenario, fields: Mapping[str, Any], title: str) -> str:
     rest = {name: value for name, value in fields.items() if not name.startswith(("model.", "comm_overlap."))}
     beside = ", ".join(f"{key}={_python(part)}" for key, part in overlap.items())
     formats = scenario.plan.precision.activations.id
-    precision = f"{formats}_mixed()" if formats in ("bf16", "fp16") else "MixedPrecisionConfig(fp32=True)"
+    precision = f"{formats}_mixed()" if formats in ("bf16", "fp16") else SINGLE
     body = [
         "def recipe() -> ConfigContainer:",
         '    """The plan as Megatron-Bridge reads it."""',
         "    cfg = _pretrain_common()",
         f"    cfg.model = {'MLAModelProvider' if latent else 'GPTModelProvider'}(",
-        *(f"        {name}={_python(value)}," for name, value in model.items()),
+        *(f"        {name}={_python(value)}," for name, value in {**model, **NO_DROPOUT}.items()),
         "    )",
         f"    cfg.comm_overlap = CommOverlapConfig({beside})",
         f"    cfg.mixed_precision = {precision}",
@@ -189,15 +207,13 @@ def recipe(scenario: Scenario, fields: Mapping[str, Any], title: str) -> str:
     ]
     text = "\n".join(body)
     used = "".join(f"{line}\n" for line in IMPORTS.splitlines() if _used(line, text))
-    main = 'if __name__ == "__main__":\n    pretrain(config=recipe(), forward_step_func=forward_step)\n'
-    return f"{comment(header(scenario, title))}{used}\n\n{text}\n\n\n{main}"
+    return f"{comment(header(scenario, title))}{used}\n\n{text}\n\n\n{MAIN}"
 
 
 def _used(line: str, text: str) -> bool:
-    """Whether the recipe needs an import: every recipe needs the two that start the run."""
+    """Whether the recipe needs an import."""
     names = line.replace("import torch.nn.functional as F", "import F.").split("import ")[1].split(", ")
-    always = ("forward_step", "pretrain", "ConfigContainer", "_pretrain_common")
-    return any(name in always or name in text or (name == "torch" and "torch." in text) for name in names)
+    return any(f"{name}." in text if name == "torch" else name in text for name in names)
 
 
 def _python(value: Any) -> str:

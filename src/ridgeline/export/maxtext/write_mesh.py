@@ -51,7 +51,7 @@ def share(sequences: int, devices: int) -> float:
     """The number that MaxText multiplies by devices and cuts to a whole one, so that it comes to these sequences.
 
     >>> share(8, 64), int(share(27, 49) * 49), int(27 / 49 * 49)
-    (0.125, 27, 27)
+    (0.125, 27, 26)
     """
     each = sequences / devices
     while int(each * devices) < sequences:

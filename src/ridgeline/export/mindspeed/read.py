@@ -31,6 +31,7 @@ def read(files: Files) -> Imported:
     found = collect(files)
     said = dict(found.options)
     dual = said.pop("schedules-method", None) == "dualpipev"
+    again = _again(said)
     _layers(said, dual)
     _experts(said)
     _memory(said)
@@ -38,13 +39,29 @@ def read(files: Files) -> Imported:
     names = {other: own for own, other in OWN.items()}
     translated = {OWN.get(name, name): value for name, value in said.items()}
     imported = settings_of(replace(found, options=translated), "mindspeed", "mindspeed", names)
-    return _dual(imported) if dual else imported
+    if again:
+        imported = _with_plan(imported, recompute=again)
+    return _with_plan(imported, schedule="dualpipe-v") if dual else imported
 
 
-def _dual(imported: Imported) -> Imported:
-    """The V-shaped schedule in place of the interleaved one that two chunks read as."""
-    plan: dict[str, Any] = {**imported.settings["plan"], "schedule": "dualpipe-v"}
+def _with_plan(imported: Imported, **changes: Any) -> Imported:
+    """Decisions in place of what Megatron's words read as, which has none for them."""
+    plan: dict[str, Any] = {**imported.settings["plan"], **changes}
     return replace(imported, settings={**imported.settings, "plan": plan})
+
+
+def _again(said: dict[str, Any]) -> dict[str, Any]:
+    """Activation functions computed again in some layers, or in those beyond the whole ones; else nothing."""
+    if not said.get("recompute-activation-function"):
+        return {}
+    some = said.pop("recompute-activation-function-num-layers", None)
+    if said.get("recompute-granularity") == "full" and said.get("recompute-method") == "block":
+        said.pop("recompute-activation-function")
+        whole = _number(said, "recompute-num-layers", 0)
+        return {"kind": "full", "layers": whole, "rest": "selective", "parts": ["activation"]}
+    if type(some) is int and "recompute-granularity" not in said and 0 <= some <= 100_000:
+        return {"kind": "selective", "layers": some, "parts": ["activation"]}
+    return {}
 
 
 def _number(said: dict[str, Any], name: str, default: int) -> int:

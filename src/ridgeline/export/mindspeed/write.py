@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +15,7 @@ from ridgeline.export.megatron.layout import flags_of
 from ridgeline.export.megatron.write import admitted, arrays, with_arguments
 from ridgeline.export.megatron.write_formats import precision
 from ridgeline.export.megatron.write_model import MODEL, Writer
+from ridgeline.export.nearest import nearest, plain
 from ridgeline.export.options import options
 from ridgeline.export.target import Export
 from ridgeline.models.spec import LatentAttention, Moe
@@ -38,6 +40,7 @@ RENAMED: Mapping[str, str] = MappingProxyType(
 PARTS = {"norm": "--recompute-norm", "activation": "--recompute-activation-function"}
 PARTS["latent-up"] = "--recompute-mla-up-proj"
 OFF = plan_words.OFF
+EXPERTS = "--overlap-moe-expert-parallel-comm"
 ENVIRONMENT = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     "HCCL_CONNECT_TIMEOUT": "3600",
@@ -85,8 +88,9 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
     if len(set(placement)) > 1 and not empty and name in ("interleaved", "dualpipe-v"):
         for path in (*paths, "plan.placement", "plan.overlap.pp", "plan.overlap.moe"):
             yield Lose(path, "empty layers, which fill short stages, cannot stand among the dense ones at the start")
+        yield from _plain_split(scenario)
         return
-    if name == "dualpipe-v" and has_experts(scenario.model):
+    if _dual(scenario):
         yield Say("--schedules-method", "dualpipev", *paths)
         yield Say("--moe-fb-overlap", True, *paths)
         yield Fixed("plan.overlap.moe", True, "dualpipev always overlaps the exchange of experts")
@@ -95,11 +99,22 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
         yield Say("--num-layers-per-virtual-pipeline-stage", max(placement), *paths)
     else:
         for path in (*paths, "plan.placement"):
-            yield Lose(path, "schedules are 1f1b, interleaved 1f1b, and dualpipev for models with experts")
+            yield Lose(
+                path,
+                "schedules are 1f1b, interleaved 1f1b, and dualpipev: experts, untied embeddings, no context ranks",
+            )
+        yield from _plain_split(scenario)
         return
     if empty:
         yield Say("--noop-layers", ",".join(map(str, empty)), "plan.placement")
     yield Fixed("plan.placement", placement, "an even split is the default")
+
+
+def _plain_split(scenario: Scenario) -> Iterator[Piece]:
+    """As many layers on each rank as planned, where the schedule itself cannot be said."""
+    held = plan_words.by_rank(scenario)
+    if len(set(held)) > 1:
+        yield Say("--num-layer-list", ",".join(map(str, held)))
 
 
 def empty_layers(scenario: Scenario) -> tuple[int, ...]:
@@ -107,7 +122,7 @@ def empty_layers(scenario: Scenario) -> tuple[int, ...]:
     plan = scenario.plan
     if plan.mesh.pp == 1 or plan.schedule.name not in ("interleaved", "dualpipe-v"):
         return ()
-    if plan.schedule.name == "dualpipe-v" and not has_experts(scenario.model):
+    if plan.schedule.name == "dualpipe-v" and not _dual(scenario):
         return ()
     most = max(scenario.placement)
     dense = next((index for index, kind in enumerate(scenario.model.order) if _sparse(scenario, kind)), 0)
@@ -146,21 +161,30 @@ def sharding(scenario: Scenario) -> Iterator[Piece]:
 
 
 def recompute(scenario: Scenario) -> Iterator[Piece]:
-    """Whole layers, attention, or those of norm, activation and latent projections that are named."""
-    chosen = scenario.plan.recompute
-    if chosen.kind != "selective":
-        yield from plan_words.recompute(scenario)
+    """Whole layers of each virtual stage, and activation functions in the others; attention; or named parts."""
+    chosen = plain(scenario)
+    even = len(set(scenario.placement)) == 1  # layers are counted as if stages were alike
+    two = chosen.kind == "full" and isinstance(chosen.layers, int) and chosen.rest == "selective"
+    if even and two and set(chosen.parts) == {"activation"}:  # the one pair of ways that it knows
+        yield from plan_words.recompute_words(chosen)
+        yield Say(PARTS["activation"], True, "plan.recompute.rest")
         return
-    yield Lose("plan.recompute.blocks", "one choice for all layers")
-    yield Fixed("plan.recompute.layers", None, "in every layer")
-    if set(chosen.parts) == {"attention"}:
+    written = nearest(scenario, PARTS)
+    if chosen.kind == "selective" and set(chosen.parts) == {"attention"}:
+        written = replace(chosen, layers=None, rest="none")
         yield Say("--recompute-granularity", "selective", "plan.recompute.kind", "plan.recompute.parts")
-    elif chosen.parts and set(chosen.parts) <= set(PARTS):
-        for part in chosen.parts:
+    elif written.kind == "selective":
+        for part in written.parts:
             yield Say(PARTS[part], True, "plan.recompute.kind", "plan.recompute.parts")
+        if even and isinstance(chosen.layers, int) and set(chosen.parts) == {"activation"}:
+            written = replace(written, layers=chosen.layers)
+            yield Say("--recompute-activation-function-num-layers", chosen.layers, "plan.recompute.layers")
     else:
-        for path in ("plan.recompute.kind", "plan.recompute.parts"):
-            yield Lose(path, "attention alone, or norm, activation and latent projections")
+        yield from plan_words.recompute_words(written)
+    yield Fixed("plan.recompute.layers", None, "in every layer")
+    yield from plan_words.changed(
+        scenario, written, "one number for all stages; attention, or norm, activation, latent"
+    )
 
 
 def offload(scenario: Scenario) -> Iterator[Piece]:
@@ -178,7 +202,9 @@ def offload(scenario: Scenario) -> Iterator[Piece]:
 
 def switches(scenario: Scenario) -> Iterator[Piece]:
     """Flash attention on request; how context ranks exchange."""
-    for piece in (*plan_words.switches(scenario), *plan_words.overlaps(scenario)):
+    told = (*plan_words.switches(scenario), *plan_words.overlaps(scenario))
+    beside = _dual(scenario) or any(getattr(piece, "option", "") == EXPERTS for piece in told)
+    for piece in told:
         option = getattr(piece, "option", "")
         if option == "--attention-backend":
             continue
@@ -186,6 +212,10 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
             continue
         if getattr(piece, "path", "") in ("plan.overlap.moe", "plan.overlap.pp") and _dual(scenario):
             continue  # said by the schedule
+        if beside and option in ("--overlap-grad-reduce", "--overlap-param-gather"):
+            for path in getattr(piece, "paths", ()):
+                yield Lose(path, "not together with the overlap of expert exchange")
+            continue
         yield piece
     if (scenario.plan.switches.attention or scenario.engine.attention) == "flash":
         yield Say("--use-flash-attn", True, "plan.attention")
@@ -197,8 +227,11 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _dual(scenario: Scenario) -> bool:
+    """Whether the V-shaped schedule can be asked for: no tied embeddings, no context ranks, enough microbatches."""
     plan = scenario.plan
-    return plan.mesh.pp > 1 and plan.schedule.name == "dualpipe-v" and has_experts(scenario.model)
+    asked = plan.mesh.pp > 1 and plan.schedule.name == "dualpipe-v" and has_experts(scenario.model)
+    able = plan.mesh.cp == 1 and not scenario.model.embedding.tied
+    return asked and able and scenario.microbatches >= 2 * plan.mesh.pp - 1
 
 
 PLAN: tuple[Writer, ...] = (
