@@ -155,7 +155,7 @@ def sharding(scenario: Scenario) -> Iterator[Piece]:
 def recompute(scenario: Scenario) -> Iterator[Piece]:
     """Whole layers, all or some of each virtual stage; or named modules of every layer."""
     written = said(scenario)
-    yield from recompute_words(written)
+    yield from recompute_words(scenario, written)
     yield from changed(scenario, written, "one number for all stages, and modules in all layers")
 
 
@@ -165,7 +165,12 @@ def said(scenario: Scenario) -> Recompute:
     return nearest(scenario, [part for part in PARTS if part != "activation" or grouped])
 
 
-def recompute_words(written: Recompute) -> Iterator[Piece]:
+def parts_path(scenario: Scenario, written: Recompute) -> tuple[str, ...]:
+    """The decision about parts, where all of them are said: parts that no layer has are not."""
+    return ("plan.recompute.parts",) if set(written.parts) == set(scenario.plan.recompute.parts) else ()
+
+
+def recompute_words(scenario: Scenario, written: Recompute) -> Iterator[Piece]:
     """What Megatron can say of recompute."""
     if written.kind == "none":
         yield Fixed("plan.recompute.kind", "none", OFF)
@@ -177,15 +182,17 @@ def recompute_words(written: Recompute) -> Iterator[Piece]:
         yield Say("--recompute-num-layers", layers, "plan.recompute.layers")
         return
     yield Fixed("plan.recompute.layers", None, "named modules are recomputed in every layer")
-    yield Say("--recompute-modules", tuple(PARTS[part] for part in sorted(written.parts)), "plan.recompute.parts")
+    modules = tuple(PARTS[part] for part in sorted(written.parts))
+    yield Say("--recompute-modules", modules, *parts_path(scenario, written))
 
 
 def changed(scenario: Scenario, written: Recompute, able: str) -> Iterator[Piece]:
     """What had to be written otherwise, with what that costs; nothing where the plan says the same in other words."""
     chosen, same = scenario.plan.recompute, plain(scenario)
     if written == same:
-        for path in ("kind", "layers", "rest"):
-            yield Fixed(f"plan.recompute.{path}", getattr(chosen, path), "the same, said in the fewest words")
+        told = {"kind": chosen.kind, "layers": chosen.layers, "rest": chosen.rest, "parts": tuple(sorted(chosen.parts))}
+        for path, value in told.items():
+            yield Fixed(f"plan.recompute.{path}", value, "the same, said in the fewest words")
         return
     why = f"{able}; {price(scenario, written)}"
     for path in ("kind", "parts", "layers", "rest", "blocks"):

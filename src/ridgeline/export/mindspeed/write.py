@@ -166,21 +166,22 @@ def recompute(scenario: Scenario) -> Iterator[Piece]:
     even = len(set(scenario.placement)) == 1  # layers are counted as if stages were alike
     two = chosen.kind == "full" and isinstance(chosen.layers, int) and chosen.rest == "selective"
     if even and two and set(chosen.parts) == {"activation"}:  # the one pair of ways that it knows
-        yield from plan_words.recompute_words(chosen)
+        yield from plan_words.recompute_words(scenario, chosen)
         yield Say(PARTS["activation"], True, "plan.recompute.rest")
         return
     written = nearest(scenario, PARTS)
     if chosen.kind == "selective" and set(chosen.parts) == {"attention"}:
         written = replace(chosen, layers=None, rest="none")
-        yield Say("--recompute-granularity", "selective", "plan.recompute.kind", "plan.recompute.parts")
+        parts = plan_words.parts_path(scenario, chosen)
+        yield Say("--recompute-granularity", "selective", "plan.recompute.kind", *parts)
     elif written.kind == "selective":
         for part in written.parts:
-            yield Say(PARTS[part], True, "plan.recompute.kind", "plan.recompute.parts")
+            yield Say(PARTS[part], True, "plan.recompute.kind", *plan_words.parts_path(scenario, written))
         if even and isinstance(chosen.layers, int) and set(chosen.parts) == {"activation"}:
             written = replace(written, layers=chosen.layers)
             yield Say("--recompute-activation-function-num-layers", chosen.layers, "plan.recompute.layers")
     else:
-        yield from plan_words.recompute_words(written)
+        yield from plan_words.recompute_words(scenario, written)
     yield Fixed("plan.recompute.layers", None, "in every layer")
     yield from plan_words.changed(
         scenario, written, "one number for all stages; attention, or norm, activation, latent"
