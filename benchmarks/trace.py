@@ -4,6 +4,8 @@
     python benchmarks/trace.py --hta VENV/bin/python            beside Holistic Trace Analysis, installed in that Python
     python benchmarks/trace.py --tracelens VENV/bin/python      beside TraceLens, likewise
     python benchmarks/trace.py --trace FILE                     on a trace of your own
+    python benchmarks/trace.py --gigabytes 10                   on one of that size; with --packed as a gzip stream
+    python benchmarks/trace.py --ranks 64                       on a folder of so many ranks that share the events
 
 Every tool runs in a fresh process; CPU seconds are user and system time of it and its children, memory is the largest
 resident set. All do the same: load, then time busy and idle, compute and communication, and their overlap.
@@ -16,6 +18,7 @@ left out, and no figure of it is quoted.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import subprocess
@@ -25,6 +28,7 @@ from pathlib import Path
 from typing import TextIO
 
 EVENTS = 2_200_000
+EVENTS_A_GIGABYTE = 4_050_000
 LIMIT_MB, TIMES = 600, 5  # the targets: megabytes at most, times less CPU than HTA at least
 KERNELS = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, float, float, "
@@ -147,9 +151,9 @@ print("done")
 Cost = tuple[float, float, str]
 
 
-def generate(stream: TextIO, events: int) -> None:
-    """A trace in the words of the profiler: ten events a kernel, steps of a thousand kernels."""
-    stream.write(HEAD)
+def generate(stream: TextIO, events: int, rank: int = 0) -> None:
+    """A trace in the words of the profiler: ten events a kernel, steps of a thousand kernels; never held whole."""
+    stream.write(HEAD.replace('"rank": 0', f'"rank": {rank}'))
     at, kernels, first = 1_683_564_901_000_000, events // 10, 1_683_564_901_000_000
     for place in range(kernels):
         kind = 2 if place % 25 == 24 else place % 2 if place % 7 else 3
@@ -166,6 +170,21 @@ def generate(stream: TextIO, events: int) -> None:
             stream.write(STEP.format(step=place // 1000, start=first, length=at - first) + ("\n" if last else ",\n"))
             first = at
     stream.write('  ],\n  "traceName": "generated"\n}\n')
+
+
+def written(folder: Path, given: argparse.Namespace) -> Path:
+    """The trace asked for: a file, packed or not, or a folder of ranks."""
+    events = int(given.gigabytes * EVENTS_A_GIGABYTE) if given.gigabytes else given.events
+    for rank in range(given.ranks):
+        path = folder / f"rank{rank}.json{'.gz' if given.packed else ''}"
+        with gzip.open(path, "wt", 1) if given.packed else path.open("w", encoding="utf-8") as stream:
+            generate(stream, events // given.ranks, rank)
+    return folder if given.ranks > 1 else path
+
+
+def size_of(trace: Path) -> float:
+    """Megabytes of a file, or of the files in a folder."""
+    return sum(path.stat().st_size for path in (trace.iterdir() if trace.is_dir() else [trace])) / 1e6
 
 
 def measure(python: str, script: str, trace: Path) -> Cost:
@@ -185,16 +204,16 @@ def measure(python: str, script: str, trace: Path) -> Cost:
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--events", type=int, default=EVENTS)
+    asked.add_argument("--gigabytes", type=float)
+    asked.add_argument("--packed", action="store_true")
+    asked.add_argument("--ranks", type=int, default=1)
     asked.add_argument("--trace", type=Path)
     asked.add_argument("--hta", metavar="PYTHON")
     asked.add_argument("--tracelens", metavar="PYTHON")
     asked.add_argument("--json", action="store_true")
     given = asked.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        trace = given.trace or Path(folder) / "large.json"
-        if given.trace is None:
-            with trace.open("w", encoding="utf-8") as stream:
-                generate(stream, given.events)
+        trace = given.trace or written(Path(folder), given)
         tools = {
             "ridgeline: load, breakdown": (sys.executable, RIDGELINE),
             "ridgeline analyze, all of it": (sys.executable, WHOLE),
@@ -204,7 +223,7 @@ def main() -> None:
         if given.tracelens:
             tools["TraceLens: load, timeline"] = (given.tracelens, TRACELENS)
         costs = {name: measure(python, script, trace) for name, (python, script) in tools.items()}
-        size = trace.stat().st_size / 1e6
+        size = size_of(trace)
     if given.json:
         print(json.dumps({"megabytes": size, "costs": {name: cost[:2] for name, cost in costs.items()}}))
         return

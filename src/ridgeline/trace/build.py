@@ -56,34 +56,51 @@ class Changes:
 
 
 def join(parts: Sequence[Part]) -> Timeline:
-    """One timeline of all parts; second 0 is the first start of any."""
+    """One timeline of all parts; second 0 is the first start of any.
+
+    What a column was made of is let go as soon as it can be: where the caller holds the parts no longer, a span takes
+    about twice the bytes of its columns at most.
+    """
     ranks, doubts = ranks_of(parts)
     parts = [_named(part, rank, len(parts)) for part, rank in zip(parts, ranks, strict=True)]
-    starts = [int(part.start_ns.min()) for part in parts if len(part.start_ns)]
-    origin = min(starts, default=0)
-    tables, codes = _joined(parts, ranks)
-    start = _stacked([part.start_ns for part in parts], np.int64)
-    order = np.lexsort((codes["kind"], start))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    launch = np.concatenate([*_launches(parts), np.zeros(0, np.int64)])
-    launch = np.where(launch >= 0, place[launch] if len(place) else launch, -1)
+    origin = min((int(part.start_ns.min()) for part in parts if len(part.start_ns)), default=0)
+    launch = np.concatenate([*_launches(parts), np.zeros(0, np.int32)])
+    detail, about = _details(parts), _about(parts, origin, doubts)
+    counters = tuple(_counter(changes, origin) for part in parts for changes in part.counters)
+    tables, held = _joined(parts, ranks)
+    held["start"] = _stacked([part.start_ns for part in parts], np.int64)
+    held["duration"] = _stacked([part.duration_ns for part in parts], np.int64)
+    del parts
+    order = np.lexsort((held["kind"], held["start"])).astype(np.int32)
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    launch = np.where(launch >= 0, place[launch] if len(place) else launch, -1).astype(np.int32)[order]
+    detail = detail.moved(place)
+    del place
     line = Timeline(
-        start_s=(start[order] - origin) / DECIMAL["G"],
-        duration_s=_stacked([part.duration_ns for part in parts], np.int64)[order] / DECIMAL["G"],
-        process=codes["process"][order],
-        stream=codes["stream"][order],
-        name=codes["name"][order],
-        kind=codes["kind"][order],
+        start_s=_seconds(held.pop("start"), order, origin),
+        duration_s=_seconds(held.pop("duration"), order, 0),
+        process=held.pop("process")[order],
+        stream=held.pop("stream")[order],
+        name=held.pop("name")[order],
+        kind=held.pop("kind")[order],
         class_=np.zeros(len(order), np.int16),
         step=np.full(len(order), -1, np.int32),
-        launch=launch[order].astype(np.int32),
+        launch=launch,
         tables=tables,
-        counters=tuple(_counter(changes, origin) for part in parts for changes in part.counters),
-        detail=_details(parts).moved(place),
-        about=_about(parts, origin, doubts),
+        counters=counters,
+        detail=detail,
+        about=about,
     )
     return mark_steps(line)
+
+
+def _seconds(times: Longs, order: Codes, origin: int) -> NDArray[np.float64]:
+    """Whole nanoseconds as seconds since an origin, in an order."""
+    ordered = times[order]
+    ordered -= origin
+    found: NDArray[np.float64] = ordered / DECIMAL["G"]
+    return found
 
 
 def ranks_of(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
@@ -129,7 +146,7 @@ def _named(part: Part, rank: int, count: int) -> Part:
     )
 
 
-def _joined(parts: Sequence[Part], ranks: Sequence[int]) -> tuple[Tables, dict[str, Codes]]:
+def _joined(parts: Sequence[Part], ranks: Sequence[int]) -> tuple[Tables, dict[str, NDArray[Any]]]:
     """The tables of all parts as one, and the codes of every row into it."""
     joint: dict[str, dict[str, int]] = {"process": {}, "stream": {}, "name": {}, "kind": {}}
     plural = {"process": "processes", "stream": "streams", "name": "names", "kind": "kinds"}
@@ -159,7 +176,7 @@ def _stacked(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
     return np.concatenate([*pieces, np.zeros(0, dtype)]).astype(dtype, copy=False)
 
 
-def _launches(parts: Sequence[Part]) -> list[Longs]:
+def _launches(parts: Sequence[Part]) -> list[Codes]:
     """For every row of every part, the row among all parts of the call that launched it, -1 for none."""
     found, offset = [], 0
     for part in parts:
@@ -168,18 +185,16 @@ def _launches(parts: Sequence[Part]) -> list[Longs]:
     return found
 
 
-def _linked(part: Part, offset: int) -> Longs:
-    launch = np.full(len(part.start_ns), -1, np.int64)
+def _linked(part: Part, offset: int) -> Codes:
+    launch = np.full(len(part.start_ns), -1, np.int32)
     calls = part.kind == (part.tables.kinds.index(RUNTIME) if RUNTIME in part.tables.kinds else -1)
     calls &= part.correlation > 0
-    work = (part.correlation > 0) & ~calls
+    work = np.flatnonzero((part.correlation > 0) & ~calls)
     rows = np.flatnonzero(calls)
-    if not len(rows) or not work.any():
+    if not len(rows) or not len(work):
         return launch
-    order = np.lexsort((part.start_ns[rows], part.correlation[rows]))
-    rows = rows[order]
-    known = part.correlation[rows]
-    wanted = part.correlation[work]
+    rows = rows[np.lexsort((part.start_ns[rows], part.correlation[rows]))]
+    known, wanted = part.correlation[rows], part.correlation[work]
     place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
     launch[work] = np.where(known[place] == wanted, rows[place] + offset, -1)
     return launch

@@ -42,7 +42,7 @@ class Side:
         self.rows.append(row)
         self.values.append(value)
 
-    def done(self, place: NDArray[np.int64]) -> Sparse:
+    def done(self, place: NDArray[np.integer]) -> Sparse:
         """The table, rows that were dropped left out: row ``r`` is now ``place[r]``, gone when negative."""
         return Sparse(rows=np.array(self.rows, np.int32), values=np.array(self.values, np.int64)).moved(place)
 
@@ -244,7 +244,7 @@ class Gathered:
         pieces = self._columns.pop(name)
         return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
 
-    def detail(self, place: NDArray[np.int64]) -> Detail:
+    def detail(self, place: NDArray[np.integer]) -> Detail:
         """The side tables, with rows after dropping."""
         self.dropped["spans never ended"] += sum(map(len, self._open.values()))
         return Detail(

@@ -122,12 +122,12 @@ class _Finish:
         name = self._named_steps(name, track, tracks)
         kept &= kind >= 0
         gathered.dropped["spans of the profiler itself"] += int((kind < 0).sum())
-        place = np.where(kept, np.cumsum(kept) - 1, -1)
-        start, duration, track, kind = start[kept], duration[kept], track[kept], kind[kept]
-        name = name[kept]
+        place = np.where(kept, np.cumsum(kept, dtype=np.int32) - 1, -1).astype(np.int32)
+        if not kept.all():
+            start, duration, track, kind, name = (one[kept] for one in (start, duration, track, kind, name))
         self._doubt_unit(duration, kind, name, kind_table)
         process, stream, tables = self._tables(track, kind, tracks, kind_table)
-        correlation = gathered.column("correlation")[kept]
+        correlation = gathered.column("correlation")[kept if not kept.all() else slice(None)]
         detail = self._followed(gathered.detail(place), correlation, (start, duration, track, kind), kind_table)
         self._tell(fate, cut)
         if not len(start):

@@ -112,6 +112,7 @@ class Export:
         self.chips, self.hosts, self.texts = Interned(), Interned(), Interned()
         self.plain: dict[str, int] = {}
         self.broken = ""
+        self.only = self._only_process()
 
     def part(self) -> Part:
         self._need_work()
@@ -140,6 +141,18 @@ class Export:
             name: frozenset(row[1] for row in self.base.execute(f"PRAGMA table_info({name})"))
             for name in sorted(present)
         }
+
+    def _only_process(self) -> int:
+        """The one process that makes calls, 0 when there are several: whose work it is in tables that do not say."""
+        if "globalTid" not in self.tables.get("CUPTI_ACTIVITY_KIND_RUNTIME", frozenset()):
+            return 0
+        tid = _number("globalTid")
+        try:
+            ends = self.base.execute(f"SELECT min({tid}), max({tid}) FROM CUPTI_ACTIVITY_KIND_RUNTIME").fetchone()
+        except BROKEN:
+            return 0
+        low, high = (int(one or 0) - int(one or 0) % THREAD for one in ends)
+        return low if low == high else 0
 
     def _need_work(self) -> None:
         if any(table.name in self.tables for table in (*WORK, *CALLS)) or "NVTX_EVENTS" in self.tables:
@@ -191,6 +204,8 @@ class Export:
         kind = self.rows.kinds[table.kind]
         for rows in self._timed(table, columns):
             device, stream, correlation, pid = rows[:, 2], rows[:, 3], rows[:, 4], rows[:, 5]
+            if "globalPid" not in have:
+                pid = np.full(len(rows), self.only, np.int64)
             if "bytes" in have:
                 self._sizes(rows[:, 7])
             chips = [self.chips[pair] for pair in zip(pid.tolist(), device.tolist(), strict=True)]

@@ -30,7 +30,7 @@ NAMED = (
     (FORWARD, re.compile(r"^\W*forward( pass)?\W*$|\.forward$", re.I)),
 )
 AUTOGRAD = re.compile(r"autograd", re.IGNORECASE)
-MODULE = re.compile(r"nn\.Module: \w*?(?:Layer|Block|Decoder|Encoder)\w*_(\d+)$")
+MODULE = re.compile(r"nn\.Module: (?!\w*Norm)\w*?(?:Layer|Block|Decoder|Encoder)\w*_(\d+)$")
 DRAWN = re.compile(r"^layer (\d+) ")
 ACTION = re.compile(r"^(?P<phase>[FBIWfb])\d")
 NO_LAYER = -1
@@ -49,7 +49,7 @@ def phases(line: Timeline, rows: NDArray[np.intp]) -> Bytes:
     found = np.full(len(rows), OTHER, np.int8)
     if predicted(line):
         return _predicted(line, rows)
-    at = np.where(line.launch[rows] >= 0, line.launch[rows], rows if not line.is_work.any() else -1)
+    at = _calls(line, rows)
     known = at >= 0
     if not known.any():
         return found
@@ -62,6 +62,12 @@ def phases(line: Timeline, rows: NDArray[np.intp]) -> Bytes:
         code[_inside(line, own, pattern)] = phase
     found[known] = code
     return found
+
+
+def _calls(line: Timeline, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+    """The call that launched each row, -1 for none; where there is no device, host ops are their own."""
+    own = rows if not line.is_work.any() else np.full(len(rows), -1, np.int64)
+    return np.where(line.launch[rows] >= 0, line.launch[rows], own).astype(np.int64)
 
 
 def phases_at(line: Timeline, rank: int, times: NDArray[np.int64]) -> Bytes:
@@ -174,7 +180,7 @@ def by_arrows(
     line: Timeline, rows: NDArray[np.intp], layer: NDArray[np.int32], phase: Bytes
 ) -> NDArray[np.int32]:  # fmt: skip
     """The layers, those of backward work taken from the work that the forward op of its node launched."""
-    at = line.launch[rows]
+    at = _calls(line, rows)
     ahead = np.flatnonzero((at >= 0) & (phase == FORWARD) & (layer >= 0))
     behind = np.flatnonzero((at >= 0) & (phase == BACKWARD))
     if not len(ahead) or not len(behind) or not len(line.detail.forward):
@@ -195,15 +201,15 @@ def by_arrows(
 def _by_modules(line: Timeline, rows: NDArray[np.intp]) -> NDArray[np.int32]:
     found = np.full(len(rows), NO_LAYER, np.int32)
     numbers = {code: int(match[1]) for code, name in enumerate(line.names) if (match := MODULE.search(name[:300]))}
-    spans = np.flatnonzero(np.isin(line.name, list(numbers)) & line.of_kind(PYTHON, ANNOTATION))
-    at = line.launch[rows]
-    known = np.flatnonzero(at >= 0)
-    if not len(spans) or not len(known):
-        return found
+    modules = np.flatnonzero(np.isin(line.name, list(numbers)) & line.of_kind(PYTHON, ANNOTATION))
+    at = _calls(line, rows)
     start, end = line.start_ns, line.end_ns
-    place = np.searchsorted(start[spans], start[at[known]], side="right") - 1
-    inside = (place >= 0) & (start[at[known]] < end[spans[np.maximum(place, 0)]])
-    found[known[inside]] = [numbers[int(code)] for code in line.name[spans[place[inside]]].tolist()]
+    for rank in np.unique(line.rank[modules]).tolist():
+        spans = modules[line.rank[modules] == rank]
+        known = np.flatnonzero((at >= 0) & (line.rank[rows] == rank))
+        place = np.searchsorted(start[spans], start[at[known]], side="right") - 1
+        inside = (place >= 0) & (start[at[known]] < end[spans[np.maximum(place, 0)]])
+        found[known[inside]] = [numbers[int(code)] for code in line.name[spans[place[inside]]].tolist()]
     return found
 
 

@@ -66,7 +66,8 @@ def read_timeline(
             passed_over.append(wrong)
     if not parts:
         raise passed_over[0]
-    return classify(_told(join(parts), passed_over), rules)
+    line = join([parts.pop(0) for _ in range(len(parts))])  # handed over: only the timeline is held from here on
+    return classify(_told(line, passed_over), rules)
 
 
 def _placed(part: Part, found: Found) -> Part:

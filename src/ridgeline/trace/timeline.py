@@ -259,6 +259,14 @@ class Timeline:
         """End of every span in whole nanoseconds; a span that ends where another starts has the same number."""
         return _nanoseconds(self.start_s) + _nanoseconds(self.duration_s)
 
+    def starts_of(self, rows: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Starts of some rows in whole nanoseconds; all of them need not be worked out for these."""
+        return _nanoseconds(self.start_s[rows])
+
+    def ends_of(self, rows: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Ends of some rows."""
+        return self.starts_of(rows) + _nanoseconds(self.duration_s[rows])
+
     @property
     def span_s(self) -> float:
         """From the first start to the last end, 0 for an empty timeline."""
@@ -312,7 +320,8 @@ def _code(table: tuple[str, ...], text: str) -> int:
 
 
 def _nanoseconds(seconds: Floats) -> NDArray[np.int64]:
-    return np.rint(seconds * DECIMAL["G"]).astype(np.int64)
+    scaled = seconds * DECIMAL["G"]
+    return np.rint(scaled, out=scaled).astype(np.int64)
 
 
 def _freeze(*columns: NDArray[Any]) -> None:

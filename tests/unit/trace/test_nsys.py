@@ -94,6 +94,17 @@ def test_a_process_with_several_gpus(tmp_path: Path) -> None:
     assert np.unique(line.step[line.is_work]).tolist() == [0, 1]
 
 
+def test_tables_without_the_process_of_their_work(tmp_path: Path) -> None:
+    """Where one process makes all calls, the work is its own and its launches are found."""
+    path = nsys(tmp_path / "t.sqlite", gpus=1)
+    with sqlite3.connect(path) as base:
+        for table in ("KERNEL", "MEMCPY", "SYNCHRONIZATION"):
+            base.execute(f"ALTER TABLE CUPTI_ACTIVITY_KIND_{table} DROP COLUMN globalPid")
+    base.close()
+    line, whole = read_timeline(path), read_timeline(nsys(tmp_path / "whole.sqlite", gpus=1))
+    assert int((line.launch >= 0).sum()) == int((whole.launch >= 0).sum()) > 0
+
+
 class TestHostile:
     """Views, odd types and other databases."""
 
