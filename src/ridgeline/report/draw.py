@@ -263,13 +263,24 @@ def engine(sheet: Sheet) -> RenderableType:
         ("launch", sheet["launch"]["mode"]),
         ("attention", sheet["attention"]),
         ("gradients", sheet["gradients"]),
-        *((key, ", ".join(value)) for key, value in supports.items()),
+        *((key.replace("_", " "), _words(value)) for key, value in supports.items()),
         ("evidence", f"{sheet['evidence']}: {sheet['source']}"),
         ("notes", sheet["notes"]),
     )
     fuses = [f"{word}: {meaning}" for word, meaning in sheet["fuses"].items()]
     overlaps = [f"{word}: {meaning}" for word, meaning in sheet["overlaps"].items()]
     return Group(facts, *_listed(fuses, "fuses"), *_listed(overlaps, "overlaps"))
+
+
+def _words(value: str | Sequence[str | Sequence[str]]) -> str:
+    """A word, or several; those that go together joined.
+
+    >>> _words("each"), _words(["attention", ["norm", "mlp"]])
+    ('each', 'attention, norm+mlp')
+    """
+    if isinstance(value, str):
+        return value
+    return ", ".join(one if isinstance(one, str) else "+".join(one) for one in value)
 
 
 def schedule(sheet: Sheet) -> RenderableType:

@@ -75,7 +75,7 @@ def test_refusals(content: str | None, words: list[str], says: str, tmp_path: Pa
         ("explain", [SCENARIO, "TRACE", "--calibration", "none.json"], "no such file"),
         ("explain", [SCENARIO, "TRACE", "-o", "no-folder/r.csv"], "folder"),
         ("fit", ["--with", "none.csv"], "no such file"),
-        ("fit", ["--with", "TRACE", "-o", "no-folder/c.json"], "a folder that exists"),
+        ("fit", ["--with", "TRACE", "-o", "no-folder/c.json"], "which is no folder"),
         ("predict", [SCENARIO, "--calibration", "TRACE"], "expected a calibration"),
     ],
 )
