@@ -24,6 +24,7 @@ ACTIONS = {
     "copy": "pinned memory and non_blocking copies on a stream of their own; keep data on the chip",
     "dependency": "look for waits between streams and for other programs on the chip",
 }
+RECORDED = {"record_shapes": "shapes", "profile_memory": "memory", "with_stack": "stacks"}  # what costs the host time
 CURES = (  # what the host was in -> what helps
     ("zero_grad", "zero_grad(set_to_none=True)"),
     ("unflatten_dense|_broadcast_coalesced|broadcast", "broadcast_buffers=False, or synchronised norms instead"),
@@ -55,6 +56,15 @@ def _start(facts: Facts, places: NDArray[np.intp]) -> tuple[NDArray[np.int64], N
     return end - facts.gaps.length[places], end
 
 
+def slowed(facts: Facts) -> str:
+    """A warning where what was recorded slows the host: without a profiler launches may not be late at all."""
+    told = facts.line.about.properties
+    recorded = [word for key, word in RECORDED.items() if told.get(key)]
+    if not recorded:
+        return ""
+    return f"; first time a step without the profiler: recording {' and '.join(recorded)} slows the host"
+
+
 def launches_late(facts: Facts) -> Iterator[Finding]:
     """Gain: the gaps before kernels launched too late, but 1.5 us each, what a replayed graph still leaves."""
     every = facts.gaps.of("host")
@@ -72,7 +82,8 @@ def launches_late(facts: Facts) -> Iterator[Finding]:
     advice = cure(where[0], "") if where else ""
     yield facts.finding(
         f"idle, host: {MEANING['host']} ({count(len(places), 'gap')}, longest {longest:,.0f} us){told}",
-        facts.gaps.ended[places].tolist(), lost, gain, f"{action}; {advice}" if advice else action,
+        facts.gaps.ended[places].tolist(), lost, gain,
+        (f"{action}; {advice}" if advice else action) + slowed(facts),
     )  # fmt: skip
 
 
