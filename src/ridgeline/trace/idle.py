@@ -103,7 +103,7 @@ Longs = NDArray[np.int64]
 
 def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[Longs, Longs, NDArray[np.intp]]:
     """Length and cause of every gap of a chip, and the row that ended it."""
-    start, end = line.start_ns[rows], line.end_ns[rows]
+    start, end = line.starts_of(rows), line.ends_of(rows)
     between = gaps(cover(start, end))
     if not len(between):
         empty = np.zeros(0, np.int64)
@@ -116,7 +116,7 @@ def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[
     held = np.where(groups == COMMUNICATION, AFTER_COMMUNICATION, np.where(groups == COPY, AFTER_COPY, DEPENDENCY))
     held = np.where(length <= CLOSE_NS, BETWEEN, held)
     call = line.launch[ended]
-    launched = np.where(call >= 0, line.end_ns[np.maximum(call, 0)], 0)
+    launched = np.where(call >= 0, line.ends_of(np.maximum(call, 0)), 0)
     late = launched > between.start
     cause = np.where(call < 0, UNLINKED, np.where(late, _why_late(line, between, ended), held))
     return length, cause.astype(np.int64), ended
@@ -125,7 +125,7 @@ def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[
 def _why_late(line: Timeline, between: Cover, ended: NDArray[np.intp]) -> Longs:
     """What the host did while the chip waited for a launch."""
     call = np.maximum(line.launch[ended], 0)
-    until = np.maximum(line.start_ns[call], between.start)
+    until = np.maximum(line.starts_of(call), between.start)
     waited = np.maximum(until - between.start, 1)
     rank = line.rank == line.rank[ended[0]]
     threads = np.isin(_track(line), np.unique(_track(line)[call[line.launch[ended] >= 0]])) & rank
@@ -147,4 +147,4 @@ def _named(line: Timeline, pattern: re.Pattern[str], chosen: Mask) -> Cover:
     names = np.unique(line.name[chosen])
     matching = [code for code in names.tolist() if pattern.search(line.names[code][:200])]
     rows = np.flatnonzero(chosen & np.isin(line.name, matching))
-    return cover(line.start_ns[rows], line.end_ns[rows])
+    return cover(line.starts_of(rows), line.ends_of(rows))
