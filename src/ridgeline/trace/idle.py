@@ -115,7 +115,7 @@ def idle_causes(found: Gaps) -> tuple[IdleCause, ...]:
 
 def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[Longs, Longs, NDArray[np.intp]]:
     """Length and cause of every gap of a chip, and the row that ended it."""
-    start, end = line.start_ns[rows], line.end_ns[rows]
+    start, end = line.starts_of(rows), line.ends_of(rows)
     between = gaps(cover(start, end))
     if not len(between):
         empty = np.zeros(0, np.int64)
@@ -128,7 +128,7 @@ def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[
     held = np.where(groups == COMMUNICATION, AFTER_COMMUNICATION, np.where(groups == COPY, AFTER_COPY, DEPENDENCY))
     held = np.where(length <= CLOSE_NS, BETWEEN, held)
     call = line.launch[ended]
-    launched = np.where(call >= 0, line.end_ns[np.maximum(call, 0)], 0)
+    launched = np.where(call >= 0, line.ends_of(np.maximum(call, 0)), 0)
     after = between.end - launched  # from the launch to the span: more than a launch takes is another's fault
     late = (launched > between.start) & ((after <= CLOSE_NS) | (after * 2 <= length))
     cause = np.where(call < 0, UNLINKED, np.where(late, _why_late(line, between, ended), held))
@@ -138,7 +138,7 @@ def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[
 def _why_late(line: Timeline, between: Cover, ended: NDArray[np.intp]) -> Longs:
     """What the host did while the chip waited for a launch."""
     call = np.maximum(line.launch[ended], 0)
-    until = np.maximum(line.start_ns[call], between.start)
+    until = np.maximum(line.starts_of(call), between.start)
     waited = np.maximum(until - between.start, 1)
     rank = line.rank == line.rank[ended[0]]
     threads = np.isin(_track(line), np.unique(_track(line)[call[line.launch[ended] >= 0]])) & rank
@@ -160,4 +160,4 @@ def _named(line: Timeline, pattern: re.Pattern[str], chosen: Mask) -> Cover:
     names = np.unique(line.name[chosen])
     matching = [code for code in names.tolist() if pattern.search(line.names[code][:200])]
     rows = np.flatnonzero(chosen & np.isin(line.name, matching))
-    return cover(line.start_ns[rows], line.end_ns[rows])
+    return cover(line.starts_of(rows), line.ends_of(rows))

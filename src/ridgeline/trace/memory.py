@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ridgeline.trace.nesting import parents
 from ridgeline.trace.phases import PHASES, phases_at
-from ridgeline.trace.timeline import HOST, NOT_WORK, Counter, Timeline
+from ridgeline.trace.timeline import HOST, NOT_WORK, Counter, Mask, Timeline
 
 NAMES = ("allocated bytes", "memory")
 RESERVED = "reserved bytes"
@@ -62,14 +62,28 @@ class MemoryPeak:
 
 def memory_peaks(line: Timeline) -> tuple[MemoryPeak, ...]:
     """The peak of every chip whose memory was recorded."""
-    return tuple(_peak(line, one) for one in line.counters if one.name in NAMES and len(one.values))
+    held = [one for one in line.counters if one.name in NAMES and len(one.values)]
+    if not held:
+        return ()
+    kinds = (HOST,) if line.of_kind(HOST).any() else tuple(kind for kind in line.kinds if kind not in NOT_WORK)
+    ops = _Ops(chosen=line.of_kind(*kinds), above=parents(line, *kinds).astype(np.int64), end=line.end_ns)
+    return tuple(_peak(line, ops, one) for one in held)
 
 
-def _peak(line: Timeline, counter: Counter) -> MemoryPeak:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Ops:
+    """Host ops of all ranks: which rows they are, the op around each, and when rows end."""
+
+    chosen: Mask
+    above: Longs
+    end: Longs
+
+
+def _peak(line: Timeline, ops: _Ops, counter: Counter) -> MemoryPeak:
     rank = _rank(line, counter.process)
     at = int(counter.values.argmax())
     times = np.rint(counter.times_s * 1_000_000_000).astype(np.int64)
-    inner, outer = _open_at(line, rank, times[: at + 1])
+    inner, outer = _open_at(line, ops, rank, times[: at + 1])
     phase = phases_at(line, rank, times)
     change = np.diff(counter.values[: at + 1], prepend=counter.values[0])
     row = int(inner[at])
@@ -103,17 +117,15 @@ def _rank(line: Timeline, process: str) -> int:
     return min(line.tables.ranks, default=0)
 
 
-def _open_at(line: Timeline, rank: int, times: Longs) -> tuple[Longs, Longs]:
+def _open_at(line: Timeline, ops: _Ops, rank: int, times: Longs) -> tuple[Longs, Longs]:
     """The innermost and the outermost host op of a rank open at each instant, -1 for none; of threads the latest."""
-    hosted = line.of_kind(HOST)
-    kinds = (HOST,) if hosted.any() else tuple(kind for kind in line.kinds if kind not in NOT_WORK)
-    rows = np.flatnonzero(line.of_kind(*kinds) & (line.rank == rank))
-    above, end = parents(line, *kinds).astype(np.int64), line.end_ns
+    rows = np.flatnonzero(ops.chosen & (line.rank == rank))
+    above, end = ops.above, ops.end
     inner = np.full(len(times), -1, np.int64)
     track = line.process[rows].astype(np.int64) * max(1, len(line.streams)) + line.stream[rows]
     for one in np.unique(track).tolist():
         own = rows[track == one]
-        place = np.searchsorted(line.start_ns[own], times, side="right") - 1
+        place = np.searchsorted(line.starts_of(own), times, side="right") - 1
         at = np.where(place >= 0, own[np.maximum(place, 0)], -1)
         for _ in range(DEEPEST):
             over = (at >= 0) & (end[np.maximum(at, 0)] <= times)
@@ -136,7 +148,7 @@ def _steps(line: Timeline, rank: int, times: Longs) -> Longs:
     rows = np.flatnonzero((line.step >= 0) & (line.rank == rank) & ~line.is_work)
     if not len(rows):
         return np.full(len(times), -1, np.int64)
-    place = np.searchsorted(line.start_ns[rows], times, side="right") - 1
+    place = np.searchsorted(line.starts_of(rows), times, side="right") - 1
     return np.where(place >= 0, line.step[rows[np.maximum(place, 0)]], -1).astype(np.int64)
 
 

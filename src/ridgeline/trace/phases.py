@@ -77,12 +77,12 @@ def phases_at(line: Timeline, rank: int, times: NDArray[np.int64]) -> Bytes:
         codes = [code for code, name in enumerate(line.names) if pattern.search(name[:200])]
         rows = np.flatnonzero(np.isin(line.name, codes) & line.of_kind(HOST, ANNOTATION, PYTHON) & (line.rank == rank))
         if len(rows):
-            found[covered(cover(line.start_ns[rows], line.end_ns[rows]), times, times + 1) > 0] = phase
+            found[covered(cover(line.starts_of(rows), line.ends_of(rows)), times, times + 1) > 0] = phase
     if not predicted(line):
         return found
     steps = np.flatnonzero(line.of_kind(ANNOTATION) & (line.rank == rank))
     words = np.array([_action(name) for name in line.names] or [OTHER], np.int8)
-    place = np.searchsorted(line.start_ns[steps], times, side="right") - 1
+    place = np.searchsorted(line.starts_of(steps), times, side="right") - 1
     inside = (place >= 0) & (times <= line.end_ns[steps[np.maximum(place, 0)]]) if len(steps) else place < -1
     return np.where(inside, words[line.name[steps[np.maximum(place, 0)]]] if len(steps) else OTHER, OTHER).astype(
         np.int8
@@ -95,13 +95,13 @@ def _predicted(line: Timeline, rows: NDArray[np.intp]) -> Bytes:
         kinds = np.array([kind.startswith(prefix) for kind in line.kinds], np.bool_)
         found[kinds[line.kind[rows]]] = code
     steps = np.flatnonzero(line.of_kind(ANNOTATION))
-    middle = line.start_ns[rows] + (line.end_ns[rows] - line.start_ns[rows]) // 2
+    middle = line.starts_of(rows) + (line.ends_of(rows) - line.starts_of(rows)) // 2
     for process in np.unique(line.process[rows]).tolist():
         mine = steps[line.process[steps] == process]
         own = np.flatnonzero((line.process[rows] == process) & (found == OTHER))
         if not len(mine) or not len(own):
             continue
-        place = np.searchsorted(line.start_ns[mine], middle[own], side="right") - 1
+        place = np.searchsorted(line.starts_of(mine), middle[own], side="right") - 1
         inside = (place >= 0) & (middle[own] <= line.end_ns[mine[np.maximum(place, 0)]])
         words = np.array([_action(name) for name in line.names], np.int8)
         found[own[inside]] = words[line.name[mine[place[inside]]]]
@@ -127,7 +127,7 @@ def _inside(line: Timeline, rows: NDArray[np.integer], pattern: re.Pattern[str])
         return found
     count = max(1, len(line.streams))
     track = line.process.astype(np.int64) * count + line.stream
-    start = line.start_ns[rows]
+    start = line.starts_of(rows)
     for one in np.unique(track[named]).tolist():
         spans = named[track[named] == one]
         annotated = line.of_kind(ANNOTATION)[spans]
@@ -136,7 +136,7 @@ def _inside(line: Timeline, rows: NDArray[np.integer], pattern: re.Pattern[str])
             (spans[annotated], line.rank[rows] == line.rank[spans[0]]),
         ):
             if len(chosen):
-                found |= same & (covered(cover(line.start_ns[chosen], line.end_ns[chosen]), start, start + 1) > 0)
+                found |= same & (covered(cover(line.starts_of(chosen), line.ends_of(chosen)), start, start + 1) > 0)
     return found
 
 
@@ -191,7 +191,7 @@ def by_arrows(
     place = np.searchsorted(at[ahead], op)
     first = ahead[np.minimum(place, len(ahead) - 1)]
     inside = (
-        (place < len(ahead)) & (line.start_ns[at[first]] < line.end_ns[op]) & (line.rank[at[first]] == line.rank[op])
+        (place < len(ahead)) & (line.start_ns[at[first]] < line.ends_of(op)) & (line.rank[at[first]] == line.rank[op])
     )
     found = layer.copy()
     found[behind[inside]] = layer[first[inside]]

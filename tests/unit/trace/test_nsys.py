@@ -105,6 +105,18 @@ def test_tables_without_the_process_of_their_work(tmp_path: Path) -> None:
     assert int((line.launch >= 0).sum()) == int((whole.launch >= 0).sum()) > 0
 
 
+def test_graphs_recorded_as_one_span(tmp_path: Path) -> None:
+    """`--cuda-graph-trace=graph` keeps a row a replay, in a table that older versions do not write."""
+    more = (
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, "
+        "correlationId INTEGER, globalPid INTEGER, graphId INTEGER, graphExecId INTEGER)",
+        "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE SELECT end + 1000, end + 5000, deviceId, streamId, correlationId, "
+        "globalPid, 7, 9 FROM CUPTI_ACTIVITY_KIND_KERNEL LIMIT 1",
+    )
+    found = analyze(nsys(tmp_path / "t.sqlite", gpus=1, more=more)).breakdown
+    assert [(one.spans, one.total_ns) for one in found.classes if one.id == "graph"] == [(1, 4000)]
+
+
 class TestHostile:
     """Views, odd types and other databases."""
 
