@@ -6,7 +6,7 @@ PY     := $(VENV)/bin/python
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: plan test lint types unit docs wheel test-slow test-gpu bench fit clean
+.PHONY: plan test lint types unit docs wheel test-slow test-gpu test-targets bench fit clean
 
 plan: $(VENV)/.plan
 	$(VENV)/bin/ridgeline show llama3-70b
@@ -55,6 +55,9 @@ test-slow: $(VENV)/.test
 
 test-gpu: $(VENV)/.test
 	$(PY) -m pytest -m gpu
+
+test-targets: $(VENV)/.test  # exports against the software they are for: about 2 GB to install, once
+	$(PY) tests/targets.py
 
 bench: $(VENV)/.test $(VENV)/.peer
 	$(PY) benchmarks/describe.py

@@ -53,7 +53,7 @@ def main() -> int:
     worst = 0
     for name in TESTS:  # each in a process of its own: what they import does not mix
         tests = str(ROOT / "tests" / "real" / f"test_target_{name}.py")
-        command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", tests]
+        command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:warnings", tests]
         done = subprocess.run(
             command, cwd=ROOT, env=os.environ | known | {"PYTHONPATH": os.pathsep.join(path)}, check=False
         )
