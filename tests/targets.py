@@ -1,63 +1,100 @@
-"""Install the software that exports are for, beside the test set-up, and hold the exports against its own parsers.
+"""Install the software that exports are for, apart from the test set-up, and hold the exports against its own parsers.
 
-    python tests/targets.py [FOLDER]      about 2 GB from the package index, and some minutes
+    python tests/targets.py [FOLDER]      some gigabytes from the package index, once, and some minutes
 
-torch, pytest and Ridgeline come from the Python that runs this; the folder gets what each target's configuration needs
-to be read on a machine without an accelerator, and nothing of it reaches the test set-up. Wheels that ask for a newer
-Python are unpacked as they are. What still is missing is told by the tests as their reason to skip.
+Each group gets an environment of its own, with what its configuration needs to be read on a machine without an
+accelerator. Wheels that ask for a newer Python are unpacked as they are.
 """
 
 from __future__ import annotations
 
 import os
-import site
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from zipfile import ZipFile
 
 ROOT = Path(__file__).parent.parent
-PARSERS = (
-    *("deepspeed==0.19.8", "hjson", "py-cpuinfo", "einops", "msgpack", "psutil", "protobuf"),
-    *("torchtitan==0.2.2", "tyro", "tomli", "docstring-parser", "typeguard"),
-    *("verl==0.9.1", "ray", "hydra-core", "omegaconf", "antlr4-python3-runtime==4.9.3", "tensordict", "codetiming"),
-    *("triton", "datasets", "tensorboard", "peft", "diffusers", "accelerate"),  # Megatron and Megatron-Bridge
-    *("jax", "jaxlib", "flax", "orbax-checkpoint", "jinja2", "pathwaysutils", "fastapi", "requests", "pydantic"),
-)
-UNPACKED = ("megatron-core==0.19.2", "megatron-bridge==0.6.2", "maxtext==0.2.5")  # wheels for Python 3.12
-TESTS = ("parsers", "megatron", "bridge", "maxtext")
+COMMON = ("torch==2.13.0", "pytest>=8,<10", "hypothesis>=6.100,<7")
 
 
-def install(folder: Path) -> None:
-    """Fill the folder, once."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Targets whose software lives together: what is installed with its needs, alone, or unpacked; and the tests."""
+
+    needs: tuple[str, ...]
+    alone: tuple[str, ...] = ()
+    unpacked: tuple[str, ...] = ()
+    tests: tuple[str, ...]
+
+
+GROUPS = {
+    "parsers": Group(
+        needs=(
+            *("hjson", "py-cpuinfo", "einops", "msgpack", "ninja", "psutil", "triton"),  # of DeepSpeed
+            *("tyro", "tomli", "tomli-w", "tokenizers", "datasets", "torchdata"),  # of torchtitan
+            *("ray", "hydra-core", "tensordict", "transformers==5.9.*", "codetiming", "peft", "accelerate"),  # of verl
+        ),
+        alone=("deepspeed==0.19.8", "torchtitan==0.2.2", "verl==0.9.1"),
+        tests=("parsers",),
+    ),
+    "megatron": Group(
+        needs=(
+            *("triton", "packaging", "transformers==5.12.*", "hydra-core", "omegaconf", "einops", "tensorboard"),
+            *("peft", "diffusers", "accelerate", "datasets"),
+        ),
+        unpacked=("megatron-core==0.19.2", "megatron-bridge==0.6.2"),
+        tests=("megatron", "bridge"),
+    ),
+    "maxtext": Group(
+        needs=(
+            *("jax==0.10.2", "flax", "orbax-checkpoint", "omegaconf", "pydantic", "jinja2", "psutil"),
+            *("pathwaysutils", "fastapi", "requests"),
+        ),
+        unpacked=("maxtext==0.2.5",),
+        tests=("maxtext",),
+    ),
+}
+
+
+def install(folder: Path, group: Group) -> Path:
+    """The Python of the group's environment, made where it is not whole yet."""
+    python = folder / "bin" / "python"
     if (folder / ".complete").exists():
-        return
-    packages = folder / "packages"
-    packages.mkdir(parents=True, exist_ok=True)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--upgrade", "--target", packages, *PARSERS], check=True)
-    with tempfile.TemporaryDirectory() as place:
-        wheels = ["--no-deps", "--python-version", "3.12", "--only-binary=:all:", "--dest", place]
-        subprocess.run([*pip, "download", "--quiet", *wheels, *UNPACKED], check=True)
-        for wheel in sorted(Path(place).glob("*.whl")):
-            ZipFile(wheel).extractall(packages)
+        return python
+    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+    pip = [python, "-m", "pip", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "--quiet", *COMMON, *group.needs, "--editable", ROOT], check=True)
+    if group.alone:
+        subprocess.run([*pip, "install", "--quiet", "--no-deps", *group.alone], check=True)
+    for wheel in group.unpacked:
+        _unpack(wheel, pip, folder / "unpacked")
     (folder / ".complete").touch()
+    return python
+
+
+def _unpack(name: str, pip: list[str | Path], place: Path) -> None:
+    with tempfile.TemporaryDirectory() as here:
+        newer = ["--no-deps", "--python-version", "3.12", "--only-binary=:all:", "--dest", here]
+        subprocess.run([*pip, "download", "--quiet", *newer, name], check=True)
+        for wheel in Path(here).glob("*.whl"):
+            ZipFile(wheel).extractall(place)
 
 
 def main() -> int:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / ".venv" / "targets"
-    install(folder)
-    path = [str(ROOT / "src"), str(folder / "packages"), *site.getsitepackages()]
+    """The worst exit code of all tests."""
+    place = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / ".venv" / "targets"
     known = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16", "JAX_PLATFORMS": "cpu"}
     worst = 0
-    for name in TESTS:  # each in a process of its own: what they import does not mix
-        tests = str(ROOT / "tests" / "real" / f"test_target_{name}.py")
-        command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:warnings", tests]
-        done = subprocess.run(
-            command, cwd=ROOT, env=os.environ | known | {"PYTHONPATH": os.pathsep.join(path)}, check=False
-        )
-        worst = max(worst, done.returncode)
+    for name, group in GROUPS.items():
+        python = install(place / name, group)
+        for tests in group.tests:  # each in a process of its own: what they import does not mix
+            path = {"PYTHONPATH": str(place / name / "unpacked")} if group.unpacked else {}
+            quiet = ["-q", "-rs", "-p", "no:cacheprovider", "-p", "no:warnings"]
+            command = [python, "-m", "pytest", *quiet, ROOT / "tests" / "real" / f"test_target_{tests}.py"]
+            worst = max(worst, subprocess.run(command, cwd=ROOT, env=os.environ | known | path, check=False).returncode)
     return worst
 
 
