@@ -34,10 +34,33 @@ GROUPS = {
     "parsers": Group(
         needs=(
             *("hjson", "py-cpuinfo", "einops", "msgpack", "ninja", "psutil", "triton"),  # of DeepSpeed
-            *("tyro", "tomli", "tomli-w", "tokenizers", "datasets", "torchdata"),  # of torchtitan
-            *("ray", "hydra-core", "tensordict", "transformers==5.9.*", "codetiming", "peft", "accelerate"),  # of verl
+            *("tyro", "tomli", "tomli-w", "tokenizers", "datasets", "torchdata", "tensorboard"),  # of torchtitan
+            *(
+                "ray",
+                "hydra-core",
+                "tensordict<=0.10",
+                "transformers==5.9.*",
+                "codetiming",
+                "peft",
+                "accelerate",
+            ),  # of verl
+            *("orjson", "pylatexenc"),
         ),
         alone=("deepspeed==0.19.8", "torchtitan==0.2.2", "verl==0.9.1"),
+        tests=("parsers",),
+    ),
+    "titan": Group(
+        needs=(
+            "triton",
+            "tyro",
+            "tokenizers",
+            "datasets",
+            "torchdata",
+            "tensorboard",
+            "torch-checkpointing",
+            "spmd-types",
+        ),
+        alone=("torchtitan==0.3.0",),
         tests=("parsers",),
     ),
     "megatron": Group(
