@@ -38,6 +38,8 @@ def screen(command: str, lines: int) -> str:
     program = [sys.executable, *words[1:]] if words[0] == "python" else [sys.executable, "-m", "ridgeline", *words[1:]]
     narrow = {**os.environ, "COLUMNS": "80"}  # of help texts; answers choose their own width where nobody looks
     done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, check=False, env=narrow)
+    if "Traceback (most recent call last)" in done.stderr:  # a refusal may be shown, a bug may not
+        sys.exit(f"$ {command}\n{done.stderr}")
     shown = [line.rstrip() for line in (done.stdout + done.stderr).rstrip().splitlines()]
     return "\n".join(shown if lines == 0 or len(shown) <= lines else [*shown[:lines], "…"])
 
