@@ -217,6 +217,7 @@ class TestClasses:
             ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float>", "norm"),
             ("triton_red_fused__fused_rms_norm_0", "norm"),
             ("triton_poi_fused_mul_silu_5", "elementwise"),
+            ("triton_poi_fused__unsafe_view_cat_mul_silu_silu_backward_split_view_0", "elementwise"),
             ("void moe_align_block_size_kernel<int>", "moe-routing"),
             ("multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>>", "optimizer"),
             ("cunn_SoftMaxForward<LogSoftMaxForwardEpilogue>", "loss"),
