@@ -57,12 +57,12 @@ class PeakErrors:
 def peak_errors(peaks: Sequence[Peak]) -> PeakErrors | None:
     """Mean |residual|, mean residual and the largest shortfall; None without any peak.
 
-    >>> peak_errors([Peak(measured=10.0, predicted=9.0), Peak(measured=10.0, predicted=13.0)])
-    PeakErrors(n=2, mape=0.2, bias=0.1, short=0.1)
+    >>> peak_errors([Peak(measured=4.0, predicted=3.0), Peak(measured=4.0, predicted=7.0)])
+    PeakErrors(n=2, mape=0.5, bias=0.25, short=0.25)
     """
     if not peaks:
         return None
-    residuals = np.round([peak.residual for peak in peaks], 12)
+    residuals = np.array([peak.residual for peak in peaks])
     return PeakErrors(
         n=len(peaks),
         mape=float(np.abs(residuals).mean()),
