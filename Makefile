@@ -59,16 +59,21 @@ test-gpu: $(VENV)/.test
 test-targets: $(VENV)/.test  # exports against the software they are for: about 2 GB to install, once
 	$(PY) tests/targets.py
 
-bench: $(VENV)/.test $(VENV)/.peer
+bench: $(VENV)/.test $(VENV)/.peer $(VENV)/.hta
 	$(PY) benchmarks/describe.py
 	$(PY) benchmarks/predict.py --peer $(VENV)/peer/bin/python
 	$(PY) benchmarks/plan.py --peer $(VENV)/peer/bin/python
 	$(PY) benchmarks/refine.py
-	$(PY) benchmarks/trace.py
+	$(PY) benchmarks/trace.py --hta $(VENV)/hta/bin/python
 
 $(VENV)/.peer: | $(PY)  # llm-analysis pins an old transformers: a place of its own
 	$(PY) -m venv $(VENV)/peer
 	$(VENV)/peer/bin/python -m pip install --quiet llm-analysis==0.2.2
+	touch $@
+
+$(VENV)/.hta: | $(PY)  # HolisticTraceAnalysis does not run with pandas 3
+	$(PY) -m venv $(VENV)/hta
+	$(VENV)/hta/bin/python -m pip install --quiet HolisticTraceAnalysis==0.5.0 'pandas<3'
 	touch $@
 
 fit: $(VENV)/.test  # derive the shipped parameters and accuracy tables again: about seven minutes
