@@ -26,13 +26,18 @@ def padded_flops(m: Array, n: Array, k: Array, groups: Array, cores: Array) -> A
     1.08
     """
     best = np.full(np.broadcast(m, n, k).shape, np.inf)
+    depths = [k / split + HALF_DEPTH * (1 if split == 1 else 1.5) for split in SPLITS]
+    rows = {high: groups * np.ceil(m / high) for high in {tile[0] for tile in TILES}}
+    columns = {wide: np.ceil(n / wide) for wide in {tile[1] for tile in TILES}}
+    whole = cores > 1  # waves are whole where there are any
     for high, wide, share in TILES:
-        tiles = groups * np.ceil(m / high) * np.ceil(n / wide)
-        for split in SPLITS:
+        tiles = rows[high] * columns[wide]
+        for split, depth in zip(SPLITS, depths, strict=True):
             waves = tiles * split / cores
-            waves = np.where(cores > 1, np.where(waves > 12, waves, np.ceil(waves)), waves)
-            depth = k / split + HALF_DEPTH * (1 if split == 1 else 1.5)
-            best = np.minimum(best, waves * cores * (2 * high * wide / share) * depth)
+            np.ceil(waves, out=waves, where=whole & (waves <= 12))
+            waves *= cores
+            waves *= 2 * high * wide / share
+            np.minimum(best, waves * depth, out=best)
     return best
 
 

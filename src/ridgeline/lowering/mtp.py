@@ -9,26 +9,26 @@ Embedding and output matrix are the model's: they are used once more and held, g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ridgeline.ir.ops import Op
 from ridgeline.ir.program import Kept, Section
 from ridgeline.lowering.mixers import casts, gradient_bytes, gradient_casts
-from ridgeline.lowering.sections import lower_block, lower_embedding, lower_head
 from ridgeline.lowering.shape import Shape, input_gradient, matmul, stream, tensor_collective, weight_gradient
 from ridgeline.models.spec import Mtp
 from ridgeline.plan.engine import RecomputeKind
 
 
-def lower_prediction(shape: Shape, mtp: Mtp, kind: RecomputeKind) -> Section:
-    """One block of multi-token prediction.
+def lower_prediction(shape: Shape, mtp: Mtp, kind: RecomputeKind, lowered: Sequence[Section]) -> Section:
+    """One block of multi-token prediction; `lowered` are the model's embedding, its head, and the block as a layer.
 
         parameters   block + 2 h h / tp + 3 norms of h        kept beside the block's   3 h: a row, and the two joined
 
     h = hidden. Frozen weights need no inputs of theirs: the row alone. Entry and layer run again where everything is
     recomputed, which keeps the row alone, too; the state before is what the model's own output keeps.
     """
-    layer, head, rows = lower_block(shape, mtp.block, kind), lower_head(shape), lower_embedding(shape)
+    rows, head, layer = lowered
     entry = _entry(shape)
     hidden, size = shape.model.hidden, shape.precision.activations.bytes_per_element
     params = 2 * hidden * hidden / shape.degrees.tp + 3 * mtp.block.norm.params(hidden)

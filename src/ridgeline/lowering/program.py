@@ -33,7 +33,10 @@ def sections_of(shape: Shape) -> tuple[Section, ...]:
         if plan.layers is not None:
             made.append(replace(lower_block(shape, block, plan.rest), name=f"block {index}, rest"))
     if model.mtp is not None:
-        made.append(lower_prediction(shape, model.mtp, plan.kind))
+        same = next((2 + i for i, one in enumerate(model.blocks) if one == model.mtp.block), 0)
+        alike = same and plan.layers is None and not plan.blocks
+        layer = made[same] if alike else lower_block(shape, model.mtp.block, plan.kind)
+        made.append(lower_prediction(shape, model.mtp, plan.kind, (made[0], made[1], layer)))
     if _sees(shape):
         made += lower_vision(shape)
     return tuple(made)
