@@ -16,21 +16,6 @@ from ridgeline.calibrate.verdict import MACHINE, MODEL
 from ridgeline.cli.main import app
 from ridgeline.core.errors import InputError
 
-SCENARIO = """
-name = "one block"
-model = { base = "llama3.2-1b", layers = 4 }
-system = "1xh100-sxm"
-workload = { kind = "train", seq = 2048, global_batch = 1 }
-plan = { microbatch = 1, precision = "bf16", engine = "torch-eager" }
-"""
-
-
-@pytest.fixture
-def scenario(tmp_path: Path) -> Path:
-    path = tmp_path / "scenario.toml"
-    path.write_text(SCENARIO, encoding="utf-8")
-    return path
-
 
 def found(scenario: Path, recipe: Recipe) -> Explanation:
     return explain(scenario, write(make(recipe), scenario.parent / "trace.json"))

@@ -23,21 +23,6 @@ from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.sim.predict import predict
 from ridgeline.sim.prediction import Prediction
 
-SCENARIO = """
-name = "one block"
-model = { base = "llama3.2-1b", layers = 4 }
-system = "1xh100-sxm"
-workload = { kind = "train", seq = 2048, global_batch = 1 }
-plan = { microbatch = 1, precision = "bf16", engine = "torch-eager" }
-"""
-
-
-@pytest.fixture
-def scenario(tmp_path: Path) -> Path:
-    path = tmp_path / "scenario.toml"
-    path.write_text(SCENARIO, encoding="utf-8")
-    return path
-
 
 @pytest.fixture
 def residuals(scenario: Path, tmp_path: Path) -> Path:
@@ -62,11 +47,14 @@ def test_a_residual_file_is_a_measured_run(scenario: Path, residuals: Path, tmp_
     assert not case.cross_validated
 
 
-def test_settings_and_files_are_written_out(tmp_path: Path, residuals: Path) -> None:
+def test_settings_and_files_are_written_out(scenario: Path, tmp_path: Path, residuals: Path) -> None:
     """A scenario that names a file in its folder stays whole when the residuals go elsewhere."""
     (tmp_path / "mine.toml").write_text('base = "llama3.2-1b"\nlayers = 2\n', encoding="utf-8")
     path = tmp_path / "named.toml"
-    path.write_text(SCENARIO.replace('{ base = "llama3.2-1b", layers = 4 }', '"mine.toml"'), encoding="utf-8")
+    path.write_text(
+        scenario.read_text(encoding="utf-8").replace('{ base = "llama3.2-1b", layers = 4 }', '"mine.toml"'),
+        encoding="utf-8",
+    )
     done = explain(path, tmp_path / "run.json", settings=["workload.seq=1024"])
     (tmp_path / "away").mkdir()
     write_residuals(done, tmp_path / "away" / "r.csv")
