@@ -1,9 +1,9 @@
 """Record the answers of the golden replay again, or say what would change.
 
-    python tests/golden/record.py                   write every answer that changed, and print how
-    python tests/golden/record.py --case NAME       only cases whose verb/name contains NAME; may be repeated
-    python tests/golden/record.py --check           write nothing; exit code 1 if anything would change
-    python tests/golden/record.py --check --shuffle 7    run the cases in another order, to prove that it does not matter
+    python tests/golden/record.py                        write every answer that changed, and print how
+    python tests/golden/record.py --case NAME            only cases whose verb/name contains NAME; may be repeated
+    python tests/golden/record.py --check                write nothing; exit code 1 if anything would change
+    python tests/golden/record.py --check --shuffle 7    run the cases in another order, which must not matter
 
 For each file that changed the number of differences and the largest relative change of a number are printed. A change
 of a number needs a line of reason in the commit that records it.

@@ -1,4 +1,4 @@
-"""The command line answers what it answered when `record.py` was last run: every key, every number to the last digit."""
+"""The command line answers what it did when `record.py` was last run: every key, every number to the last digit."""
 
 from __future__ import annotations
 
