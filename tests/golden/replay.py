@@ -93,6 +93,7 @@ def answer(case: Case, folder: Path) -> list[dict[str, Any]]:
     """What the commands of a case answer in an empty folder."""
     for name, content in case.files.items():
         text = content if isinstance(content, str) else json.dumps(content, indent=1)
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     for name in case.inputs:
         INPUTS[name](folder)
