@@ -32,7 +32,7 @@ def step_s(scenario: Scenario) -> float:
     return found.step_time_s
 
 
-@pytest.mark.parametrize(("engine", "schedule"), product(ENGINES_WITH_STAGES, SCHEDULES))
+@pytest.mark.parametrize(("engine", "schedule"), list(product(ENGINES_WITH_STAGES, SCHEDULES)))
 def test_what_is_priced_is_what_is_exported(engine: str, schedule: str) -> None:
     scenario = made({"engine": engine, "schedule": schedule})
     priced, told = plan_columns([scenario]), decisions_of(scenario)
@@ -101,7 +101,7 @@ class TestEngineAsValue:
 
     def test_an_engine_from_nothing(self) -> None:
         own = {"id": "ours", "name": "ours", "source": "me", "evidence": "assumed",
-               "launch": {"mode": "eager"}, "supports": {"axes": ["tp", "pp", "dp"], "schedules": ["1f1b"]}}  # fmt: skip
+               "launch": {"mode": "eager"}, "supports": {"axes": ["tp", "pp", "dp"], "schedules": ["1f1b"]}}
         found = ridgeline.predict(made(engine=own))
         assert isinstance(found, ridgeline.Prediction)
         assert any("no measured run of engine ours" in line for line in found.assumptions)
