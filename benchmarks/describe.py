@@ -16,7 +16,7 @@ import time
 import tomllib
 from pathlib import Path
 
-from ridgeline import Plan, Scenario, check, model, system
+from ridgeline import Plan, Scenario, check, engine, model, system
 from ridgeline.hardware.load import FOLDER
 from ridgeline.models import load as models
 from ridgeline.plan.mesh import Mesh

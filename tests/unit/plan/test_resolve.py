@@ -100,8 +100,14 @@ class TestEngineAsValue:
         assert step_s(other) != step_s(made())
 
     def test_an_engine_from_nothing(self) -> None:
-        own = {"id": "ours", "name": "ours", "source": "me", "evidence": "assumed",
-               "launch": {"mode": "eager"}, "supports": {"axes": ["tp", "pp", "dp"], "schedules": ["1f1b"]}}
+        own = {
+            "id": "ours",
+            "name": "ours",
+            "source": "me",
+            "evidence": "assumed",
+            "launch": {"mode": "eager"},
+            "supports": {"axes": ["tp", "pp", "dp"], "schedules": ["1f1b"]},
+        }
         found = ridgeline.predict(made(engine=own))
         assert isinstance(found, ridgeline.Prediction)
         assert any("no measured run of engine ours" in line for line in found.assumptions)

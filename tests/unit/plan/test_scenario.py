@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline import Plan, Scenario, check, engine, model, read_scenario, scenario, schema, system
+from ridgeline import Plan, Scenario, check, model, read_scenario, scenario, schema, system
 from ridgeline.core.errors import InputError
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Precision, Recompute, Schedule, Sharding, Switches
