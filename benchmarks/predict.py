@@ -26,6 +26,7 @@ from ridgeline import predict, read_scenario
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import op_table
 from ridgeline.cost.price import SustainedRates, sustained_rates
+from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.models.params import count
 from ridgeline.plan.check import check
@@ -34,7 +35,6 @@ from ridgeline.sim.closed_form.stage_mix import stage_mixes
 from ridgeline.sim.closed_form.step import step_seconds
 from ridgeline.sim.events.simulate import timeline
 from ridgeline.sim.memory.peak import peak_memory
-from ridgeline.sim.plan_columns import plan_columns
 from ridgeline.sim.predict import default_calibration
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "llama3-70b-64xh100.toml"

@@ -261,7 +261,7 @@ def _predicted(table: Dataset, used: Sequence[Calibration]) -> tuple[Array, dict
     for key, calibration in distinct.items():
         mine = np.array([id(item) == key for item in used])
         with np.errstate(all="ignore"):
-            steps = table.steps(parameter_columns(calibration, table.scenarios), by_class=True)
+            steps = table.steps(parameter_columns(calibration, table.scenarios), by_part=True)
         predicted[mine] = steps.step_s[mine]
         for name, column in steps.parts.items():
             parts.setdefault(name, np.zeros(len(used)))[mine] = column[mine]

@@ -25,11 +25,6 @@ FLOPS_PER_EXPONENTIAL = 16.0  # 128 multiply-adds beside 16 exponentials a clock
 SHARE = {"fp8": "matmul_8", "int8": "matmul_8", "fp4": "matmul_4", "int4": "matmul_4"}
 
 
-def at(column: Array, rows: NDArray[np.int64] | slice) -> Array:
-    """Entries of a column by row; a column of one entry is the same for all rows."""
-    return column if len(column) == 1 else column[rows]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
     """What the data sheets say, by row: flops/s by peak (0 where not published), bytes/s, cores, chips of a domain."""

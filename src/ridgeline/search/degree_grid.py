@@ -18,6 +18,7 @@ from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import op_table_over
 from ridgeline.cost.price import SectionPrices, SustainedRates, price_sections, sustained_rates
 from ridgeline.lowering.context import Degrees, LoweringContext, lowering_context
+from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import sections_of
 from ridgeline.plan.check import blocks, context, experts, precision, tensor
 from ridgeline.plan.mesh import Mesh
@@ -25,7 +26,6 @@ from ridgeline.plan.plan import Plan, Precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.space import Space
 from ridgeline.sim.memory.footprint import BytesPerParam, SectionFootprint, bytes_per_param, section_footprint
-from ridgeline.sim.plan_columns import PlanColumns, plan_columns
 from ridgeline.sim.predict import not_predictable
 
 Array = NDArray[np.float64]
@@ -219,7 +219,7 @@ def _joined(parts: Sequence[_Structure], kinds: int) -> DegreeGrid:
     )
 
 
-_BY_SECTION = ("params", "away", "seconds", "issue_s")
+_BY_SECTION = ("params", "offloadable", "seconds", "issue_s")
 _BY_CELL = ("layer", "loss", "sends", "crossing", "head", "widest", "shared")
 
 

@@ -18,18 +18,25 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.machine import at
+from ridgeline.core.arrays import Array, Index, at
+from ridgeline.lowering.plan_columns import NAMES, SHARDS, PlanColumns, sized
 from ridgeline.lowering.program import stages_of
 from ridgeline.plan.engine import Shard
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Offload, Plan, Schedule, Sharding
 from ridgeline.plan.resolve import resolve_overlaps
 from ridgeline.plan.scenario import default_placement
-from ridgeline.plan.schedules import requirement
+from ridgeline.plan.schedules import requirement, virtual_stages_by_rank
 from ridgeline.search.degree_grid import DegreeGrid
 from ridgeline.search.space import Space
 from ridgeline.sim.closed_form.grad_sync import EndOfStep, end_of_step
-from ridgeline.sim.closed_form.overlap import SectionTimes, columns_of, gathered, gathering_of, section_times
+from ridgeline.sim.closed_form.overlap import (
+    SectionTimes,
+    exposed_gathers,
+    gather_seconds,
+    section_times,
+    stage_times,
+)
 from ridgeline.sim.closed_form.pipeline_time import PipelineTime, most_trained, pipeline_time, send_seconds
 from ridgeline.sim.closed_form.stage_mix import (
     PlacementMix,
@@ -37,15 +44,12 @@ from ridgeline.sim.closed_form.stage_mix import (
     StageMix,
     placement_mix,
     rank_mix,
-    virtual_stages_by_rank,
 )
+from ridgeline.sim.closed_form.stage_times import StageTimes
 from ridgeline.sim.closed_form.step import step_times
 from ridgeline.sim.memory.footprint import BytesPerParam, SectionFootprint, rank_footprint, rank_params
 from ridgeline.sim.memory.peak import ModelState, Transient, host_share, model_state, peak_bytes, transient
-from ridgeline.sim.plan_columns import NAMES, SHARDS, PlanColumns, sized
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 CHUNK = 4096  # rows worked on at once, so that their columns stay in the cache
 LAST_BITS = 12  # of a number's 52 that depend on where in a column it was worked out
 
@@ -99,7 +103,7 @@ class _Rows:
     """Cells on a pipeline: what is the same for all schedules of it.
 
     kin      which weights on which ranks a row has, `firsts` the first row of each, `widths` by kin
-    parts    columns x sections x rows, as `sim.beside` makes them
+    times    what sections take, sections x rows
     """
 
     cells: DegreeGrid
@@ -112,7 +116,7 @@ class _Rows:
     kin: Index
     firsts: Index
     plans: PlanColumns
-    parts: Array
+    times: StageTimes
     needs: SectionFootprint
     widths: BytesPerParam
 
@@ -195,22 +199,24 @@ def _row(
         kin=kin,
         firsts=firsts,
         plans=plans,
-        parts=_parts(cells, busy, cell, plans, (firsts, kin)),
+        times=_times(cells, busy, cell, plans, (firsts, kin)),
         needs=cells.needs.at(cell),
         widths=cells.width(cell[firsts]),
     )
 
 
-def _parts(cells: DegreeGrid, busy: SectionTimes, cell: Index, plans: PlanColumns, kin: tuple[Index, Index]) -> Array:
+def _times(
+    cells: DegreeGrid, busy: SectionTimes, cell: Index, plans: PlanColumns, kin: tuple[Index, Index]
+) -> StageTimes:
     """What sections take on these cells; weights that are sharded are gathered at the degree they are sharded at."""
     if plans.shard[0] < 3:
-        return cells.taken(columns_of(busy, np.zeros((2, 1))), cell)
+        return StageTimes(rows=cells.taken(stage_times(busy, np.zeros((2, 1))).rows, cell))
     firsts, own = kin
     rates = cells.rows.rates
-    spent = gathering_of(cells.taken(cells.sections.params[:2], cell[firsts]), plans.at(firsts), cells.rows.links)
+    spent = gather_seconds(cells.taken(cells.sections.params[:2], cell[firsts]), plans.at(firsts), cells.rows.links)
     taken = SectionTimes(**{item.name: cells.taken(getattr(busy, item.name), cell) for item in fields(SectionTimes)})
-    shown = gathered(spent.take(own, axis=-1), taken.phases, rates["hidden_shard"], rates["contention"])
-    return columns_of(taken, shown)
+    shown = exposed_gathers(spent.take(own, axis=-1), taken.phases, rates["hidden_shard"], rates["contention"])
+    return stage_times(taken, shown)
 
 
 def _stored(cells: DegreeGrid) -> Array:
@@ -240,7 +246,7 @@ def _scheduled(rows: _Rows, space: Space, schedule: Schedule) -> Iterator[Chunk]
     scenario = cells.scenarios[0]
     placement = scenario.plan.placement or default_placement(scenario.model, pp * schedule.chunks)
     stages, held = (
-        stages_of(cells.shape, placement, cells.kinds),
+        stages_of(cells.shape, placement),
         virtual_stages_by_rank(pp, schedule.chunks, schedule.name),
     )
     pattern, ranks = placement_mix(stages, held), rank_mix(stages, held, fullest=True)
@@ -254,7 +260,8 @@ def _scheduled(rows: _Rows, space: Space, schedule: Schedule) -> Iterator[Chunk]
     send = send_seconds(plans, cells.rows.links)
     for own in able:
         mine = plans.at(own)
-        pace = pipeline_time([_lines(pattern, own.stop - own.start)], rows.parts[:, :, own], at(send, own), mine)
+        times, mix = StageTimes(rows=rows.times.rows[:, :, own]), _lines(pattern, own.stop - own.start)
+        pace = pipeline_time([mix], times, at(send, own), mine)
         moving = transient(rank_footprint(rows.needs.at(own), ranks), mine, cells.widths[0])
         yield from _plans(rows, schedule, ways, (pace, moving, mine), own)
 

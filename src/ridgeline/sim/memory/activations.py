@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ridgeline.ir.ops import MatMul, Num
-from ridgeline.ir.program import SavedActivations, Section
+from ridgeline.ir.program import SavedActivations, Section, SectionRole
 from ridgeline.lowering.context import LoweringContext
 from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe
 
@@ -65,10 +65,9 @@ def _where(some: Num, size: Num) -> Num:
 
 def block_of(ctx: LoweringContext, section: Section) -> Block | None:
     """The model's block a section was made from; None for the two ends."""
-    words = section.name.replace(",", " ").split()
-    if words[:1] == ["block"] and len(words) > 1:
-        return ctx.model.blocks[int(words[1])]
-    return ctx.model.mtp.block if words[:1] == ["prediction"] and ctx.model.mtp else None
+    if section.role is SectionRole.BLOCK:
+        return ctx.model.blocks[section.key.block]
+    return ctx.model.mtp.block if section.role is SectionRole.MTP and ctx.model.mtp else None
 
 
 class _Sizes:
@@ -105,4 +104,4 @@ def _narrow_share(ctx: LoweringContext) -> float:
 
 def _final_norm(ctx: LoweringContext, section: Section) -> Num:
     """The head keeps the last layer's output beside the norm of it."""
-    return section.saved.inputs if section.name == "head" and ctx.engine.saves.attention_twice else 0.0
+    return section.saved.inputs if section.role is SectionRole.HEAD and ctx.engine.saves.attention_twice else 0.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ridgeline.cost.machine import at
+from ridgeline.core.arrays import Array, Index, Mask, at
 from ridgeline.hardware.topology import Torus
 from ridgeline.ir.ops import Num
 from ridgeline.lowering.context import Degrees
@@ -19,7 +19,6 @@ from ridgeline.plan.workload import STATES, Train
 
 NAMES = tuple(SCHEDULES)  # a schedule is its place in this list
 SHARDS = ("none", "zero1", "zero2", "zero3")
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +51,25 @@ class PlanColumns:
     offload_optimizer: Array  # share of optimizer states that lives there
     nodes: Array
 
-    def at(self, rows: NDArray[np.int64] | slice) -> PlanColumns:
+    def at(self, rows: Index | slice) -> PlanColumns:
         """These rows, in this order; a column of one entry stays as it is."""
         return PlanColumns(**{field.name: at(getattr(self, field.name), rows) for field in fields(self)})
+
+
+def facts_of(schedule: Array, fact: str) -> Mask:
+    """A fact of `ScheduleKind` for a column of schedules.
+
+    >>> facts_of(np.array([0.0, 3.0]), "splits_backward").tolist()
+    [False, True]
+    """
+    return np.asarray(_known(fact)[schedule.astype(np.int64)])
+
+
+@cache
+def _known(fact: str) -> Mask:
+    known = np.array([bool(getattr(kind, fact)) for kind in SCHEDULES.values()])
+    known.setflags(write=False)
+    return known
 
 
 def plan_columns(scenarios: Sequence[Scenario]) -> PlanColumns:
