@@ -24,7 +24,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-OPTIONS = Path(__file__).parent.parent / "src" / "ridgeline" / "export" / "options"
+OPTIONS = Path(__file__).parent.parent / "src" / "ridgeline" / "targets" / "options"
 ALONE = ("store_true", "store_false", "store_const", "count")
 BRIDGE = "megatron.bridge.training.config"
 # parts of the ConfigContainer that may be of several classes: the ones a text model uses

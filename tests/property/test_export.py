@@ -16,7 +16,7 @@ from ridgeline.plan.scenario_file import assemble, scenario
 from ridgeline.targets.api import export, import_run
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.ledger import UNSPOKEN
-from ridgeline.targets.megatron_bridge.fields import FIELDS
+from ridgeline.targets.megatron_bridge.names import FIELDS
 from ridgeline.targets.registry import TARGETS
 
 

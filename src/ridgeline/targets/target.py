@@ -1,4 +1,14 @@
-"""What a target of an export is, what writing for it yields and what reading it yields: frozen values."""
+"""What a target of an export is, what writing for it yields and what reading it yields: frozen values.
+
+Every target `some-id` is a package of the same shape, which a test holds all of them to:
+
+    targets/some_id/__init__.py   TARGET, a `Target` of that id
+                    write.py      write(Scenario) -> Export
+                    read.py       read(files) -> Imported, recognises(files) -> bool
+                    names.py      the target's words for things, used in both directions
+                    write_*.py, read_*.py    parts of the two, where one file is too small for them
+    targets/options/some-id-vVERSION.toml    the options that version documents
+"""
 
 from __future__ import annotations
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ridgeline.core.errors import InputError
+from ridgeline.targets.deepspeed.names import CP, FORMATS, ID, OPTIMIZERS, STAGES
 from ridgeline.targets.option_reader import Reader, model_in, only, pick, tables
 from ridgeline.targets.target import Files, Imported
 
-STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}
-OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "lion": "Lion", "muon": "Muon", "sgd": "SGD", "adafactor": "Adafactor"}
-FORMATS = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
-CP = "sequence_parallel_size"
 # what a configuration says that a scenario has no place for
 APART = {
     "scheduler.*": "learning rates decide nothing about speed",
@@ -59,7 +56,7 @@ def read(files: Files) -> Imported:
         "plan": plan,
     }
     return Imported(
-        target="deepspeed",
+        target=ID,
         settings=settings,
         unread=reader.unread(APART),
         assumptions=tuple(reader.assumptions),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of
-from ridgeline.targets.deepspeed.read import CP, FORMATS, OPTIMIZERS, STAGES
+from ridgeline.targets.deepspeed.names import CP, FORMATS, ID, OPTIMIZERS, STAGES
 from ridgeline.targets.launch import Command, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
 from ridgeline.targets.option_reader import nested
@@ -33,8 +33,8 @@ def write(scenario: Scenario) -> Export:
     ledger = gather(decisions_of(scenario), _pieces(scenario))
     text = json.dumps(nested(ledger.options), indent=2) + "\n"
     command = Command(words=("train.py", "--deepspeed", "--deepspeed_config", FILE), before=NOTE)
-    title = f"DeepSpeed {options('deepspeed').version}"
-    return exported("deepspeed", {FILE: text, **scripts(scenario, command, title)}, ledger)
+    title = options(ID).title
+    return exported(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:

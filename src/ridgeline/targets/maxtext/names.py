@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+ID = "maxtext"
+
 # catalog id -> model_name, where MaxText's own model file describes the same model
 MODELS_NAMED = {
     "llama2-7b": "llama2-7b",

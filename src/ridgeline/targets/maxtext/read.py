@@ -15,6 +15,7 @@ from ridgeline.targets.maxtext.names import (
     ALSO_NAMED,
     AXES,
     CONTEXT,
+    ID,
     INPUT,
     LIKE,
     LONG,
@@ -76,7 +77,7 @@ def read(files: Files) -> Imported:
     workload |= {"packed": reader.switch("packing", default=True)} | pick({"global_batch": batch})
     settings = pick({"model": model}) | {"workload": workload, "plan": plan | {"precision": precision}}
     return Imported(
-        target="maxtext",
+        target=ID,
         settings=settings,
         unread=reader.unread(APART),
         assumptions=tuple(reader.assumptions),

@@ -16,6 +16,7 @@ from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
 from ridgeline.targets.maxtext.names import (
     BY_QWIX,
     FIXED_OPTIMIZER,
+    ID,
     INPUT,
     LONG,
     MODELS_NAMED,
@@ -42,12 +43,12 @@ XLA = "the compiler arranges it"
 def write(scenario: Scenario) -> Export:
     """maxtext.yml and the launch scripts: one process for each host."""
     ledger = gather(decisions_of(scenario), _pieces(scenario))
-    title = f"MaxText {options('maxtext').version}"
+    title = options(ID).title
     head = header(scenario, title)
     if second(scenario):
         head = (*head, f"devices: two for each chip, the second on axis {second(scenario)}")
     body = "".join(f"{key}: {_yaml(value)}\n" for key, value in ledger.options.items())
-    return exported("maxtext", {FILE: comment(head) + body, **_launch(scenario, title)}, ledger)
+    return exported(ID, {FILE: comment(head) + body, **_launch(scenario, title)}, ledger)
 
 
 def _launch(scenario: Scenario, title: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table, parse_table
 from ridgeline.models.load import model as load_model
 from ridgeline.targets.decisions import has_experts
+from ridgeline.targets.megatron.names import ID
 from ridgeline.targets.megatron.read_model import read_model
 from ridgeline.targets.megatron.read_plan import Seen, read_plan, read_workload
 from ridgeline.targets.option_reader import Reader, model_in
@@ -39,7 +40,7 @@ class Given:
 
 def read(files: Files) -> Imported:
     """The settings of a script, or of a YAML table of arguments."""
-    return settings_of(collect(files), "megatron", "megatron-core")
+    return settings_of(collect(files), ID, "megatron-core")
 
 
 def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str] | None = None) -> Imported:

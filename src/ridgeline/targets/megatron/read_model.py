@@ -7,10 +7,9 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.megatron.layout import flags_of
+from ridgeline.targets.megatron.names import POSITIONS
 from ridgeline.targets.model_table import known_as, runs
 from ridgeline.targets.option_reader import Reader
-
-POSITIONS = {"rope": "rope", "learned_absolute": "learned", "none": "none", "alibi": "alibi"}
 
 
 def read_model(reader: Reader, hint: str = "") -> str | Mapping[str, Any]:
@@ -100,7 +99,8 @@ def _mixer(reader: Reader, hidden: int, biased: bool) -> dict[str, Any]:
     heads = _need(reader, "num-attention-heads")
     rotary = reader.switch("use-rotary-position-embeddings", default=False)
     default = "rope" if rotary else "learned"
-    positions = reader.word("position-embedding-type", among=POSITIONS, default=default)
+    words = {word: kind for kind, word in POSITIONS.items()}
+    positions = reader.word("position-embedding-type", among=words, default=default)
     positions = "rope" if rotary and positions == "learned" else positions
     if reader.switch("multi-latent-attention", default=False):
         reader.take("qk-layernorm"), reader.take("kv-channels")

@@ -8,11 +8,10 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.engine import ENGINES
 from ridgeline.targets.megatron.layout import placement_of
-from ridgeline.targets.megatron.write_formats import STRATEGIES
-from ridgeline.targets.megatron.write_plan import PARTS, STATES
+from ridgeline.targets.megatron.names import MODULES, STATES, STRATEGIES
 from ridgeline.targets.option_reader import Reader, pick
 
-MODULES = {word: part for part, word in PARTS.items()}
+PARTS = {word: part for part, word in MODULES.items()}
 FORMATS = {word: id for id, word in STATES.items()}
 SHARDS = {"no_shard": "none", "optim": "zero1", **{word: shard for shard, word in STRATEGIES.items()}}
 SCALES = {"tensorwise": "tensor", "delayed": "tensor", "blockwise": "block", "mxfp8": "block"}
@@ -143,7 +142,7 @@ def _memory(reader: Reader, layers: int) -> dict[str, Any]:
             reader.assumptions.append(f"recompute: every layer's input is kept, not one of {count}")
     elif kind == "selective":
         names = modules if isinstance(modules, (list, tuple)) else [modules or "core_attn"]
-        parts = [MODULES[name] for name in names if name in MODULES]
+        parts = [PARTS[name] for name in names if name in PARTS]
         if len(parts) < len(names):
             reader.taken.discard("recompute-modules")
         found["recompute"] = {"kind": "selective", "parts": parts} if parts != ["attention"] else "selective"

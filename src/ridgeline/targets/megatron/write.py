@@ -11,12 +11,12 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, exported, gather
+from ridgeline.targets.megatron.names import ID
 from ridgeline.targets.megatron.write_model import MODEL
 from ridgeline.targets.megatron.write_plan import PLAN
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.target import Export
 
-ID = "megatron"
 # what a first run needs beside the decisions: made-up data, few steps, throughput in the log
 RUN: Mapping[str, Any] = MappingProxyType(
     {

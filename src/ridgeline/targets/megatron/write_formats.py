@@ -8,9 +8,7 @@ from ridgeline.plan.plan import NARROW
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
-
-STRATEGIES = {"zero2": "optim_grads", "zero3": "optim_grads_params"}
-RECIPES = {("fp8-e4m3", "tensor"): "tensorwise", ("fp8-e4m3", "block"): "blockwise", ("mxfp8", "block"): "mxfp8"}
+from ridgeline.targets.megatron.names import RECIPES, STRATEGIES
 
 
 def precision(scenario: Scenario) -> Iterator[Piece]:

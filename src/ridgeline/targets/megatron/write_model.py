@@ -9,10 +9,10 @@ from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say
 from ridgeline.targets.megatron.layout import pattern_of
+from ridgeline.targets.megatron.names import POSITIONS
 
 ONE = "one value holds for all layers"
 MIXER, FFN = "model.blocks.*.mixer", "model.blocks.*.ffn"
-POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none", "alibi": "alibi"}
 
 
 def _shared(parts: list[Any], name: str) -> Any:

@@ -11,20 +11,12 @@ from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
 from ridgeline.targets.megatron.layout import layout_of
-from ridgeline.targets.megatron.write_formats import STRATEGIES, is_aware, precision
+from ridgeline.targets.megatron.names import MODULES, STATES, STRATEGIES
+from ridgeline.targets.megatron.write_formats import is_aware, precision
 from ridgeline.targets.megatron.write_model import Writer
 from ridgeline.targets.recompute_fallback import nearest, normalized, price
 
 LAUNCH = "torchrun --nnodes --nproc-per-node"
-PARTS = {
-    "attention": "core_attn",
-    "norm": "layernorm",
-    "activation": "moe_act",
-    "mlp": "mlp",
-    "moe": "moe",
-    "latent-up": "mla_up_proj",
-}
-STATES = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8-e4m3": "fp8"}
 OFF = "off unless told otherwise"
 
 
@@ -162,7 +154,7 @@ def recompute(scenario: Scenario) -> Iterator[Piece]:
 def said(scenario: Scenario) -> Recompute:
     """What is written of recompute: activations of experts need grouped products, which are bf16."""
     grouped = has_experts(scenario.model) and scenario.plan.precision.activations.id == "bf16"
-    return nearest(scenario, [part for part in PARTS if part != "activation" or grouped])
+    return nearest(scenario, [part for part in MODULES if part != "activation" or grouped])
 
 
 def parts_path(scenario: Scenario, written: Recompute) -> tuple[str, ...]:
@@ -182,7 +174,7 @@ def recompute_words(scenario: Scenario, written: Recompute) -> Iterator[Piece]:
         yield Say("--recompute-num-layers", layers, "plan.recompute.layers")
         return
     yield Fixed("plan.recompute.layers", None, "named modules are recomputed in every layer")
-    modules = tuple(PARTS[part] for part in sorted(written.parts))
+    modules = tuple(MODULES[part] for part in sorted(written.parts))
     yield Say("--recompute-modules", modules, *parts_path(scenario, written))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.load import model as load_model
 from ridgeline.targets.megatron.read import Given, settings_of, world_of
-from ridgeline.targets.megatron_bridge.fields import ACTIVATIONS, DTYPES, FIELDS, OPPOSITE, RECIPES
+from ridgeline.targets.megatron_bridge.names import ACTIVATIONS, DTYPES, FIELDS, ID, OPPOSITE, RECIPES
 from ridgeline.targets.megatron_bridge.recipe import Config, read_recipe
 from ridgeline.targets.option_reader import model_in
 from ridgeline.targets.target import Files, Imported
@@ -33,7 +33,7 @@ def read(files: Files) -> Imported:
             notes = (*found.notes, *_unsaid(found))
             given = Given(options=options, source=path, world=world_of(files), notes=notes, hint=hint)
             names = {option: field for field, option in NAMES.items()}
-            return settings_of(given, "megatron-bridge", "megatron-bridge", names)
+            return settings_of(given, ID, "megatron-bridge", names)
     raise InputError(Problem(path="", given=", ".join(files) or "no file", expected="a recipe: a Python file"))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.targets.megatron_bridge.fields import COMMON
+from ridgeline.targets.megatron_bridge.names import COMMON
 
 DEEPEST = 50
 LONGEST = 20_000

@@ -13,11 +13,10 @@ from ridgeline.targets.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, matching
 from ridgeline.targets.megatron.layout import flags_of
 from ridgeline.targets.megatron.write import admitted, pieces
-from ridgeline.targets.megatron_bridge.fields import ACTIVATIONS, ALWAYS, DTYPES, FIELDS, OPPOSITE, TWINS
+from ridgeline.targets.megatron_bridge.names import ACTIVATIONS, ALWAYS, DTYPES, FIELDS, ID, OPPOSITE, TWINS
 from ridgeline.targets.options import options
 from ridgeline.targets.target import Export
 
-ID = "megatron-bridge"
 FILE = "recipe.py"
 PATTERNS = ("moe-layer-freq", "window-attn-skip-freq", "no-rope-freq")
 IMPORTS = """\

@@ -7,8 +7,9 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.megatron.layout import layout_of, pattern_of
+from ridgeline.targets.megatron.names import MODULES
 from ridgeline.targets.megatron.read import collect, settings_of, speaking
-from ridgeline.targets.mindspeed.write import PARTS, RENAMED
+from ridgeline.targets.mindspeed.names import ALGORITHMS, ID, PARTS, RENAMED
 from ridgeline.targets.target import Files, Imported
 
 SIGNS = (
@@ -16,9 +17,7 @@ SIGNS = (
     "use-fused-swiglu", "moe-tp-extend-ep", "first-k-dense-replace", "use-ascend-coc", "NPUS_PER_NODE",
 )  # fmt: skip
 OWN = {name.lstrip("-"): other.lstrip("-") for other, name in RENAMED.items() if name.startswith("--")}
-MODULES = {"recompute-norm": "layernorm", "recompute-activation-function": "moe_act"}
-MODULES["recompute-mla-up-proj"] = "mla_up_proj"
-ALGORITHMS = {"megatron_cp_algo": "p2p", "ulysses_cp_algo": "a2a"}
+EXCHANGES = {algorithm: kind for kind, algorithm in ALGORITHMS.items()}
 
 
 def recognises(files: Files) -> bool:
@@ -38,7 +37,7 @@ def read(files: Files) -> Imported:
     _switches(said)
     names = {other: own for own, other in OWN.items()}
     translated = {OWN.get(name, name): value for name, value in said.items()}
-    imported = settings_of(replace(found, options=translated), "mindspeed", "mindspeed", names)
+    imported = settings_of(replace(found, options=translated), ID, "mindspeed", names)
     if again:
         imported = _with_plan(imported, recompute=again)
     return _with_plan(imported, schedule="dualpipe-v") if dual else imported
@@ -123,7 +122,7 @@ def _experts(said: dict[str, Any]) -> None:
 
 
 def _memory(said: dict[str, Any]) -> None:
-    modules = [word for name, word in MODULES.items() if said.get(name)]
+    modules = [MODULES[part] for part, flag in PARTS.items() if said.get(flag.lstrip("-"))]
     if modules and "recompute-granularity" not in said:
         for name in PARTS.values():
             said.pop(name.lstrip("-"), None)
@@ -138,7 +137,7 @@ def _memory(said: dict[str, Any]) -> None:
 def _switches(said: dict[str, Any]) -> None:
     algo = said.pop("context-parallel-algo", "ulysses_cp_algo")
     if _number(said, "context-parallel-size", 1) > 1:
-        said["cp-comm-type"] = ALGORITHMS.get(str(algo), "p2p")
+        said["cp-comm-type"] = EXCHANGES.get(str(algo), "p2p")
     flash = said.pop("use-flash-attn", False)
     said["attention-backend"] = "flash" if flash else "unfused"
     for name in ("use-mc2", "use-ascend-coc"):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from ridgeline.models.spec import LatentAttention, Moe
@@ -18,27 +17,11 @@ from ridgeline.targets.megatron.layout import flags_of
 from ridgeline.targets.megatron.write import admitted, arrays, with_arguments
 from ridgeline.targets.megatron.write_formats import precision
 from ridgeline.targets.megatron.write_model import MODEL, Writer
+from ridgeline.targets.mindspeed.names import ALGORITHMS, ID, PARTS, RENAMED
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import nearest, normalized
 from ridgeline.targets.target import Export
 
-ID = "mindspeed"
-# Megatron's name -> MindSpeed's, where only the name differs
-RENAMED: Mapping[str, str] = MappingProxyType(
-    {
-        "--multi-latent-attention": "--multi-head-latent-attention",
-        "--qk-head-dim": "--qk-nope-head-dim",
-        "--qk-pos-emb-head-dim": "--qk-rope-head-dim",
-        "--moe-router-num-groups": "--n-group",
-        "--moe-router-group-topk": "--topk-group",
-        "--tp-comm-overlap": "--use-mc2",
-        "--overlap-moe-expert-parallel-comm": "--moe-fb-overlap",
-        "--grad-reduce-in-bf16": "--o2-gradient",
-        "CUDA_LAUNCH_BLOCKING": "ASCEND_LAUNCH_BLOCKING",
-    }
-)
-PARTS = {"norm": "--recompute-norm", "activation": "--recompute-activation-function"}
-PARTS["latent-up"] = "--recompute-mla-up-proj"
 OFF = plan_words.OFF
 EXPERTS = "--overlap-moe-expert-parallel-comm"
 ENVIRONMENT = {
@@ -264,8 +247,7 @@ def _own(piece: Say, scenario: Scenario) -> Iterator[Piece]:
         case "--window-size":
             yield Say("--sliding-window", int(str(value).split(",")[0]), *paths)
         case "--cp-comm-type":
-            algo = {"p2p": "megatron_cp_algo", "a2a": "ulysses_cp_algo"}[value]
-            yield Say("--context-parallel-algo", algo, *paths)
+            yield Say("--context-parallel-algo", ALGORITHMS[value], *paths)
         case _:
             yield Say(RENAMED.get(option, option), value, *paths)
 

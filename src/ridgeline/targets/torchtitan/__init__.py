@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ridgeline.targets.target import Target
+from ridgeline.targets.torchtitan.names import ID
 from ridgeline.targets.torchtitan.read import read, recognises
 from ridgeline.targets.torchtitan.write import write
 
-TARGET = Target(id="torchtitan", write=write, read=read, recognises=recognises)
+TARGET = Target(id=ID, write=write, read=read, recognises=recognises)

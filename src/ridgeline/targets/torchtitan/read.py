@@ -11,42 +11,10 @@ from ridgeline.models.names import find_name
 from ridgeline.models.spec import ModelSpec
 from ridgeline.targets.option_reader import Reader, model_in, only, pick, tables
 from ridgeline.targets.target import Files, Imported, Unread
+from ridgeline.targets.torchtitan.names import CONVERTERS, FLAVORS, ID, SCHEDULES
 from ridgeline.targets.torchtitan.read_python import is_registry, job_of
 
-# (model.name, model.flavor) -> catalog id; flavors that differ only in their attention kernel are read, not written
-FLAVORS = {
-    ("llama3", "8B"): "llama3-8b",
-    ("llama3", "70B"): "llama3-70b",
-    ("llama3", "405B"): "llama3.1-405b",
-    ("qwen3", "0.6B"): "qwen3-0.6b",
-    ("qwen3", "1.7B"): "qwen3-1.7b",
-    ("qwen3", "4B"): "qwen3-4b",
-    ("qwen3", "8B"): "qwen3-8b",
-    ("qwen3", "14B"): "qwen3-14b",
-    ("qwen3", "32B"): "qwen3-32b",
-    ("qwen3", "30B-A3B"): "qwen3-30b-a3b",
-    ("qwen3", "235B-A22B"): "qwen3-235b-a22b",
-    ("deepseek_v3", "16B"): "deepseek-v2-lite",
-    ("deepseek_v3", "236B"): "deepseek-v2",
-    ("deepseek_v3", "671B"): "deepseek-v3",
-    ("gpt_oss", "20b"): "gpt-oss-20b",
-    ("gpt_oss", "120b"): "gpt-oss-120b",
-}
-SCHEDULES = {
-    "gpipe": "GPipe",
-    "1f1b": "1F1B",
-    "interleaved": "Interleaved1F1B",
-    "zbv": "ZBVZeroBubble",
-    "dualpipe-v": "DualPipeV",
-}
-METHODS = {"ring": "alltoall"}
 COMPONENTS = "compile.components"
-# (family, recipe) -> (format, what shares a scale)
-CONVERTERS = {
-    ("float8", "tensorwise"): ("fp8-e4m3", "tensor"),
-    ("float8", "rowwise"): ("fp8-e4m3", "row"),
-    ("mx", "mxfp8_cublas"): ("mxfp8", "block"),
-}
 APART = {
     "job.*": "where output goes",
     "profiling.*": "logging",
@@ -105,7 +73,7 @@ def read(files: Files) -> Imported:
     }
     unread = reader.unread(APART)
     return Imported(
-        target="torchtitan",
+        target=ID,
         settings=settings,
         unread=unread,
         assumptions=tuple(reader.assumptions),

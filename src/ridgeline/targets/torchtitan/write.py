@@ -20,10 +20,9 @@ from ridgeline.targets.option_reader import nested
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import changed, same_everywhere
 from ridgeline.targets.target import Export
-from ridgeline.targets.torchtitan.read import CONVERTERS, FLAVORS, METHODS, SCHEDULES
+from ridgeline.targets.torchtitan.names import CONVERTERS, FLAVORS, ID, METHODS, SCHEDULES
 from ridgeline.targets.vendors import runs_on
 
-VERSION = options("torchtitan").version
 FILE = "job.toml"
 FSDP = "FSDP2 does so by itself"
 NOTE = """\
@@ -35,11 +34,11 @@ BY_OP = frozenset({"alternate", "attention", "norm", "activation"})  # what per-
 def write(scenario: Scenario) -> Export:
     """job.toml and the launch scripts."""
     ledger = gather(decisions_of(scenario), _pieces(scenario))
-    title = f"torchtitan {VERSION}"
+    title = options(ID).title
     text = comment(header(scenario, title)) + "\n" + toml_text(nested(ledger.options))
     words = ("-m", "torchtitan.train", "--job.config_file", FILE, "--training.steps", "50")
     command = Command(words=words, environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, before=NOTE)
-    return exported("torchtitan", {FILE: text, **scripts(scenario, command, title)}, ledger)
+    return exported(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:

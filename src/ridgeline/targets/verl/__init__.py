@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ridgeline.targets.target import Target
+from ridgeline.targets.verl.names import ID
 from ridgeline.targets.verl.read import read, recognises
 from ridgeline.targets.verl.write import write
 
-TARGET = Target(id="verl", write=write, read=read, recognises=recognises)
+TARGET = Target(id=ID, write=write, read=read, recognises=recognises)

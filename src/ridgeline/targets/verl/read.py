@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.models.load import MODELS
 from ridgeline.models.names import find_name
-from ridgeline.models.spec import ModelSpec
 from ridgeline.targets.megatron.layout import placement_of
+from ridgeline.targets.megatron.names import MODULES, RECIPES
 from ridgeline.targets.option_reader import OPEN, Reader, assigned, flatten, model_in, nested, pick, tables
 from ridgeline.targets.target import Files, Imported, Unread
+from ridgeline.targets.verl.names import ACTOR, DDP, FSDP, ID, LAYER, LORA_NAMES, MEGATRON, MODEL, OPTIM
 
-ACTOR = "actor_rollout_ref.actor"
-MODEL = "actor_rollout_ref.model"
-MEGATRON = f"{ACTOR}.megatron"
-LAYER = f"{MEGATRON}.override_transformer_config"
-DDP = f"{MEGATRON}.override_ddp_config"
-FSDP = f"{ACTOR}.fsdp_config"
-OPTIM = f"{ACTOR}.optim"
-MODULES = {
-    "attention": "core_attn",
-    "norm": "layernorm",
-    "activation": "moe_act",
-    "mlp": "mlp",
-    "moe": "moe",
-    "latent-up": "mla_up_proj",
-}
-# (format, what shares a scale) -> fp8_recipe
-RECIPES = {("fp8-e4m3", "tensor"): "tensorwise", ("fp8-e4m3", "block"): "blockwise", ("mxfp8", "block"): "mxfp8"}
-# by whether the backend is Megatron: a plan's target -> names of modules
-LORA_NAMES: dict[bool, dict[str, tuple[str, ...]]] = {
-    False: {
-        "qkv": ("q_proj", "k_proj", "v_proj"),
-        "out": ("o_proj",),
-        "up": ("up_proj",),
-        "gate": ("gate_proj",),
-        "down": ("down_proj",),
-    },
-    True: {
-        "qkv": ("linear_qkv",),
-        "out": ("linear_proj",),
-        "up": ("linear_fc1",),
-        "gate": ("linear_fc1",),
-        "down": ("linear_fc2",),
-    },
-}
 APART = {
     "actor_rollout_ref.rollout.*": "how responses are generated is not part of the update",
     "actor_rollout_ref.ref.*": "the reference model is not part of the update",
@@ -71,18 +37,6 @@ APART = {
 }
 
 
-def weights_of(model: ModelSpec) -> str | None:
-    """The published weights that the catalog took the model from.
-
-    >>> weights_of(MODELS["qwen3-8b"]), weights_of(MODELS["megatron-22b"])
-    ('Qwen/Qwen3-8B', None)
-    """
-    found = re.match(r"config\.json of ([\w.-]+/[\w.-]+)", model.source)
-    if found is None or model.id not in MODELS or MODELS[model.id] != model:
-        return None
-    return found.group(1)
-
-
 def read(files: Files) -> Imported:
     """What the files say of the actor; overrides in scripts stand above YAML."""
     table = _merged(files)
@@ -100,9 +54,7 @@ def read(files: Files) -> Imported:
     model = _model(reader) or model_in(files)
     plan |= _placement(reader, plan, MODELS[model].layers if model else 0)
     settings = pick({"model": _trained(reader, model)}) | {"workload": workload, "plan": plan}
-    return Imported(
-        target="verl", settings=settings, unread=reader.unread(APART), assumptions=tuple(reader.assumptions)
-    )
+    return Imported(target=ID, settings=settings, unread=reader.unread(APART), assumptions=tuple(reader.assumptions))
 
 
 def _merged(files: Files) -> Table:

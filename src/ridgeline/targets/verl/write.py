@@ -21,12 +21,10 @@ from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import changed, same_everywhere
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import runs_on
-from ridgeline.targets.verl.read import ACTOR, LORA_NAMES, MODEL, weights_of
+from ridgeline.targets.verl.names import ACTOR, FSDP, ID, LORA_NAMES, MODEL, weights_of
 from ridgeline.targets.verl.write_megatron import megatron_pieces
 
-VERSION = options("verl").version
 FILE = "verl.yaml"
-FSDP = f"{ACTOR}.fsdp_config"
 
 
 def write(scenario: Scenario) -> Export:
@@ -34,12 +32,12 @@ def write(scenario: Scenario) -> Export:
     megatron = needs_megatron(scenario)
     backend = megatron_pieces(scenario) if megatron else _fsdp(scenario)
     ledger = gather(decisions_of(scenario), (*_common(scenario, megatron), *backend))
-    title = f"verl {VERSION}"
+    title = options(ID).title
     base = "ppo_megatron_trainer" if megatron else "ppo_trainer"
     top = f"defaults:\n  - {base}\n  - _self_\nhydra:\n  searchpath:\n    - pkg://verl.trainer.config\n"
     text = comment(header(scenario, title)) + top + "".join(_yaml(nested(ledger.options), 0))
     made = scripts(scenario, Command(words=("true",), per_chip=False), title)
-    return exported("verl", {FILE: text, ON_NODE: _launch(scenario, title), SLURM: made[SLURM]}, ledger)
+    return exported(ID, {FILE: text, ON_NODE: _launch(scenario, title), SLURM: made[SLURM]}, ledger)
 
 
 def needs_megatron(scenario: Scenario) -> bool:

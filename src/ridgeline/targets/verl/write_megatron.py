@@ -9,13 +9,9 @@ from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
 from ridgeline.targets.megatron.layout import layout_of
+from ridgeline.targets.megatron.names import MODULES, RECIPES
 from ridgeline.targets.recompute_fallback import changed, same_in_stages
-from ridgeline.targets.verl.read import ACTOR, MODEL, MODULES, RECIPES
-
-MEGATRON = f"{ACTOR}.megatron"
-LAYER = f"{MEGATRON}.override_transformer_config"
-DDP = f"{MEGATRON}.override_ddp_config"
-OPTIM = f"{ACTOR}.optim"
+from ridgeline.targets.verl.names import DDP, LAYER, MEGATRON, MODEL, OPTIM
 
 
 def megatron_pieces(scenario: Scenario) -> Iterator[Piece]:

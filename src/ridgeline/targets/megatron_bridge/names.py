@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+ID = "megatron-bridge"
+
 # Megatron option (without dashes) -> field, where the value is the same
 FIELDS: Mapping[str, str] = MappingProxyType(
     {
