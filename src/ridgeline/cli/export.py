@@ -61,9 +61,11 @@ def export(
 
 def _lost(found: Export) -> Iterator[str]:
     """A line for each reason, with the decisions it costs."""
+    from ridgeline.core.encode import plain
+
     reasons: dict[str, list[str]] = {}
     for part in found.lost:
-        reasons.setdefault(part.why, []).append(f"{part.path} = {_plain(part.value)}")
+        reasons.setdefault(part.why, []).append(f"{part.path} = {plain(part.value)}")
     for why, parts in reasons.items():
         rest = f", and {len(parts) - MOST} more (--json lists them)" if len(parts) > MOST else ""
         yield _one_line(f"lost {', '.join(parts[:MOST])}{rest}: {why}")
@@ -170,28 +172,24 @@ def _one_line(text: str) -> str:
 
 
 def _export_sheet(found: Export) -> dict[str, Any]:
+    from ridgeline.core.encode import plain
+
     return {
         "target": found.target,
         "version": found.version,
         "files": dict(found.files),
         "expressed": dict(found.expressed),
         "implied": dict(found.implied),
-        "lost": [{"path": part.path, "value": _plain(part.value), "why": part.why} for part in found.lost],
+        "lost": [{"path": part.path, "value": plain(part.value), "why": part.why} for part in found.lost],
     }
 
 
 def _import_sheet(found: Imported) -> dict[str, Any]:
+    from ridgeline.core.encode import plain
+
     return {
         "target": found.target,
-        "scenario": _plain(found.settings),
+        "scenario": plain(found.settings),
         "unread": [{"option": part.option, "value": part.value, "why": part.why} for part in found.unread],
         "assumptions": list(found.assumptions),
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    if hasattr(value, "items"):
-        return {str(key): _plain(part) for key, part in value.items()}
-    return value

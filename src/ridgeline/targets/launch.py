@@ -14,13 +14,13 @@ from types import MappingProxyType
 
 from ridgeline.hardware.system import System
 from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.vendors import vendor_of
 from ridgeline.version import __version__
 
 TORCHRUN = "torchrun"
 ON_NODE = "launch.sh"
 SLURM = "launch.sbatch"
-# how Slurm is asked for chips that are not GPUs, by vendor
-ASKS = {"Huawei": "--gres=npu:{}", "Google": "--gres=tpu:{}", "Intel": "--gres=hpu:{}", "AWS": "--gres=neuron:{}"}
+LEADER = ("NODE_RANK=${NODE_RANK:-0}", "MASTER_ADDR=${MASTER_ADDR:-localhost}", "MASTER_PORT=${MASTER_PORT:-29500}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,15 @@ class Command:
                  array that a script defines (`"${ARGS[@]}"`)
     before       shell text put in front of the command: arrays it uses
     environment  variables to set first
+    setup        shell lines put behind the variables: a note, or what else is made from them
+    rendezvous   the script has variables that say how many nodes there are, which this is and which leads
     per_chip     one process for each chip, started by torchrun; otherwise one process for each node
     """
 
     words: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    setup: tuple[str, ...] = ()
+    rendezvous: bool = True
     per_chip: bool = True
     tail: str = ""
     before: str = ""
@@ -84,13 +88,9 @@ def scripts(scenario: Scenario, command: Command, title: str) -> dict[str, str]:
 def on_node(scenario: Scenario, command: Command, title: str) -> str:
     """A script that starts this node's share; NODE_RANK, MASTER_ADDR and MASTER_PORT come from its environment."""
     nodes, each = nodes_of(scenario.system)
-    lines = [
-        f"NNODES=${{NNODES:-{nodes}}}",
-        "NODE_RANK=${NODE_RANK:-0}",
-        "MASTER_ADDR=${MASTER_ADDR:-localhost}",
-        "MASTER_PORT=${MASTER_PORT:-29500}",
-    ]
+    lines = [f"NNODES=${{NNODES:-{nodes}}}", *LEADER] if command.rendezvous else []
     lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(command.environment.items())]
+    lines += command.setup
     starter = []
     if command.per_chip:
         starter = [
@@ -112,7 +112,7 @@ def slurm(scenario: Scenario, title: str) -> str:
     return (
         f"#!/bin/bash\n{comment(header(scenario, title))}"
         f"#SBATCH --job-name={name}\n#SBATCH --nodes={nodes}\n#SBATCH --ntasks-per-node=1\n"
-        f"#SBATCH {ASKS.get(scenario.system.chip.vendor, '--gpus-per-node={}').format(each)}\n"
+        f"#SBATCH {vendor_of(scenario.system).slurm.format(each)}\n"
         "#SBATCH --exclusive\nset -euo pipefail\n\n"
         'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
         "export MASTER_ADDR MASTER_PORT=${MASTER_PORT:-29500} NNODES=$SLURM_NNODES\n"

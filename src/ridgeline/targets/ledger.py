@@ -23,7 +23,6 @@ from ridgeline.targets.options import options
 from ridgeline.targets.target import Export, Files, Lost
 
 UNSPOKEN = "the exporter does not know this decision"
-FLAG = True  # the value of an option that stands alone
 
 
 @dataclass(frozen=True, slots=True)

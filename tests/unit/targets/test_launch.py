@@ -12,6 +12,8 @@ import pytest
 import ridgeline
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.launch import Command, header, nodes_of, on_node, scripts, slurm, system_in
+from ridgeline.targets.registry import IDS
+from ridgeline.targets.vendors import vendors
 
 
 def made(system: str = "64xh100-sxm") -> Scenario:
@@ -36,8 +38,44 @@ def test_nodes_and_chips(system: str, nodes: int, each: int) -> None:
     assert f"--gpus-per-node={each}\n" in text
 
 
-def test_npus_are_asked_for_as_npus() -> None:
-    assert "--gres=npu:8" in slurm(made("16xascend-910b2"), "x")
+@pytest.mark.parametrize(
+    ("system", "asked"),
+    [
+        ("16xascend-910b2", "--gres=npu:8"),
+        ("16xgaudi3", "--gres=hpu:8"),
+        ("16xmi300x", "--gpus-per-node=8"),
+    ],
+)
+def test_slurm_is_asked_in_the_words_of_the_vendor(system: str, asked: str) -> None:
+    assert f"#SBATCH {asked}" in slurm(made(system), "x")
+
+
+def test_a_vendor_without_a_table_is_asked_for_by_gpus() -> None:
+    scenario = made("16xascend-910b2")
+    chip = replace(scenario.system.chip, vendor="Nobody")
+    unknown = replace(scenario, system=replace(scenario.system, chip=chip))
+    assert "#SBATCH --gpus-per-node=8" in slurm(unknown, "x")
+    lost = {part.path: part.why for part in ridgeline.export(unknown, to="verl").lost}
+    assert lost["system.chips"] == "it runs on chips of NVIDIA, AMD and Huawei, not of Nobody"
+
+
+def test_every_vendor_names_targets_that_exist() -> None:
+    known = {chip.vendor for chip in ridgeline.CHIPS.values()}
+    assert set(vendors()) <= known
+    for vendor in vendors().values():
+        assert set(vendor.targets) <= set(IDS)
+        assert vendor.slurm.format(8) != vendor.slurm
+
+
+def test_a_command_without_rendezvous_asks_for_no_leader() -> None:
+    """On a TPU slice every host runs the same line; elsewhere JAX is told who leads, from the script's variables."""
+    alone = ridgeline.export(made("tpu-v5p:4x4x4"), to="maxtext").files
+    assert set(alone) == {"maxtext.yml", "launch.sh"}
+    assert "NNODES" not in alone["launch.sh"]
+    lines = ridgeline.export(made(), to="maxtext").files["launch.sh"].splitlines()
+    told = next(at for at, line in enumerate(lines) if "JAX_COORDINATOR_IP" in line)
+    assert any(line.startswith("MASTER_ADDR=") for line in lines[:told])
+    assert any("maxtext.trainers" in line for line in lines[told:])
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
@@ -56,9 +94,10 @@ def test_hostile_words_stay_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-@pytest.mark.parametrize("target", ["megatron", "megatron-bridge", "mindspeed"])
-def test_written_scripts_are_shell(tmp_path: Path, target: str) -> None:
-    for name, text in ridgeline.export(made(), to=target).files.items():
+@pytest.mark.parametrize("system", ["64xh100-sxm", "tpu-v5p:4x4x4"])
+@pytest.mark.parametrize("target", IDS)
+def test_written_scripts_are_shell(tmp_path: Path, target: str, system: str) -> None:
+    for name, text in ridgeline.export(made(system), to=target).files.items():
         if name.endswith((".sh", ".sbatch")):
             (tmp_path / name).write_text(text)
             subprocess.run(["bash", "-n", str(tmp_path / name)], check=True)

@@ -39,7 +39,7 @@ def write(scenario: Scenario) -> Export:
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
     yield from _script()
-    yield from runs_on(scenario, "NVIDIA", "AMD", "Intel", "Huawei")
+    yield from runs_on(scenario, ID)
     for part in (_pipeline, _batch, _mesh, _experts, _zero, _offload, _formats, _optimizer):
         yield from part(scenario)
 

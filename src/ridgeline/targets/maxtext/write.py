@@ -11,7 +11,7 @@ from ridgeline.plan.engine import ENGINES, OVERLAPS
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
-from ridgeline.targets.launch import ON_NODE, Command, comment, header, scripts
+from ridgeline.targets.launch import ON_NODE, Command, comment, header, on_node, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
 from ridgeline.targets.maxtext.names import (
     BY_QWIX,
@@ -33,11 +33,14 @@ from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import changed, same_everywhere
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import runs_on
+from ridgeline.targets.yaml_text import yaml_text
 
 FILE = "maxtext.yml"
 RUN = ("run_name=ridgeline", "steps=50", "dataset_type=synthetic", "enable_checkpointing=false")
 SEGMENTS = 32  # documents in a packed sequence that cuDNN makes room for, as in MaxText's own GPU files
 XLA = "the compiler arranges it"
+EVERY_HOST = "# Run this on every host of the slice; JAX finds the others by itself."
+COORDINATOR = 'export JAX_COORDINATOR_IP="$MASTER_ADDR" JAX_COORDINATOR_PORT="$MASTER_PORT" NNODES NODE_RANK'
 
 
 def write(scenario: Scenario) -> Export:
@@ -47,8 +50,8 @@ def write(scenario: Scenario) -> Export:
     head = header(scenario, title)
     if second(scenario):
         head = (*head, f"devices: two for each chip, the second on axis {second(scenario)}")
-    body = "".join(f"{key}: {_yaml(value)}\n" for key, value in ledger.options.items())
-    return exported(ID, {FILE: comment(head) + body, **_launch(scenario, title)}, ledger)
+    text = comment(head) + yaml_text(ledger.options)
+    return exported(ID, {FILE: text, **_launch(scenario, title)}, ledger)
 
 
 def _launch(scenario: Scenario, title: str) -> dict[str, str]:
@@ -57,30 +60,17 @@ def _launch(scenario: Scenario, title: str) -> dict[str, str]:
     What comes after the file's name starts a short run on made-up data; words given to the script stand above it.
     """
     words = ("python3", "-m", "maxtext.trainers.pre_train.train", FILE, *RUN)
-    tpu = on_tpu(scenario.system)
-    flags = {} if tpu else {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true"}
-    made = scripts(scenario, Command(words=words, per_chip=False, environment=flags), title)
-    if tpu:
-        start = made[ON_NODE].index("NNODES=")
-        end = made[ON_NODE].index('\ncd "$(dirname')
-        note = "# Run this on every host of the slice; JAX finds the others by itself.\n"
-        return {ON_NODE: made[ON_NODE][:start] + note + made[ON_NODE][end:]}
-    told = 'export JAX_COORDINATOR_IP="$MASTER_ADDR" JAX_COORDINATOR_PORT="$MASTER_PORT" NNODES NODE_RANK\n'
-    return made | {ON_NODE: made[ON_NODE].replace('\ncd "$(dirname', f'{told}\ncd "$(dirname', 1)}
-
-
-def _yaml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_yaml(part) for part in value) + "]"
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+    if on_tpu(scenario.system):
+        alone = Command(words=words, per_chip=False, rendezvous=False, setup=(EVERY_HOST,))
+        return {ON_NODE: on_node(scenario, alone, title)}
+    flags = {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true"}
+    return scripts(scenario, Command(words=words, per_chip=False, environment=flags, setup=(COORDINATOR,)), title)
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
     yield Say("base_config", "base.yml")
     yield Say("hardware", "tpu" if on_tpu(scenario.system) else "gpu")
-    yield from runs_on(scenario, "Google", "NVIDIA", "AMD")
+    yield from runs_on(scenario, ID)
     for part in (_model, batch, _work, mesh, pipeline, _recompute, _formats, _switches):
         yield from part(scenario)
 

@@ -21,13 +21,14 @@ from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.launch import nodes_of
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
 from ridgeline.targets.maxtext.names import MODELS_NAMED, devices_of
+from ridgeline.targets.vendors import vendor_of
 
 OUTERMOST = ("pipeline", "data", "fsdp", "expert", "context", "tensor", "tensor_sequence")
 
 
 def on_tpu(system: System) -> bool:
     """Whether the chips are TPUs; everything else MaxText calls a gpu."""
-    return system.chip.id.startswith("tpu")
+    return vendor_of(system).device == "tpu"
 
 
 def batch(scenario: Scenario) -> Iterator[Piece]:

@@ -16,6 +16,7 @@ from ridgeline.targets.megatron.write_model import MODEL
 from ridgeline.targets.megatron.write_plan import PLAN
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.target import Export
+from ridgeline.targets.yaml_text import yaml_text
 
 # what a first run needs beside the decisions: made-up data, few steps, throughput in the log
 RUN: Mapping[str, Any] = MappingProxyType(
@@ -79,7 +80,8 @@ def write(scenario: Scenario) -> Export:
 def with_arguments(id: str, scenario: Scenario, command: Command, found: Ledger) -> Export:
     """The launch scripts, and beside them the arguments as a table."""
     title = options(id).title
-    table = comment(header(scenario, title)) + yaml_text(found.options)
+    dashed = {name[2:]: value for name, value in found.options.items() if name.startswith("--")}
+    table = comment(header(scenario, title)) + yaml_text(dashed)
     return exported(id, {**scripts(scenario, command, title), "args.yaml": table}, found)
 
 
@@ -113,12 +115,3 @@ def words(option: str, value: Any) -> list[str]:
         return [option]
     values = value if isinstance(value, tuple) else (value,)
     return [option, *(shlex.quote(str(part)) for part in values)]
-
-
-def yaml_text(said: Mapping[str, Any]) -> str:
-    """The arguments as a flat YAML table."""
-    import yaml
-
-    plain = {name[2:]: list(value) if isinstance(value, tuple) else value for name, value in said.items()
-             if name.startswith("--")}  # fmt: skip
-    return str(yaml.safe_dump(plain, sort_keys=False, width=1000))

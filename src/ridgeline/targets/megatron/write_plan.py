@@ -286,7 +286,7 @@ def overlaps(scenario: Scenario) -> Iterator[Piece]:
         ("param-gather", False, OFF),
         ("tp", False, OFF),
         ("moe", False, OFF),
-        ("pp", interleaved, "sends overlap under the interleaved schedule and wait under normalized 1f1b"),
+        ("pp", interleaved, "sends overlap under the interleaved schedule and wait under plain 1f1b"),
         ("cp", plan.switches.cp_kind == "ring", "a ring exchanges beside attention, an all-to-all before it"),
     ):
         yield Fixed(f"plan.overlap.{name}", value, why)

@@ -42,7 +42,7 @@ def write(scenario: Scenario) -> Export:
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
-    yield from runs_on(scenario, "NVIDIA", "AMD", "Intel")
+    yield from runs_on(scenario, ID)
     for part in (_model, _training, _data_parallel, _mesh, _pipeline, _recompute, _formats, _switches):
         yield from part(scenario)
 

@@ -8,21 +8,21 @@ backend is written unless the plan asks for what only the Megatron backend has.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from ridgeline.core.dtype import dtype
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
-from ridgeline.targets.launch import ON_NODE, SLURM, Command, comment, header, nodes_of, scripts
+from ridgeline.targets.launch import ON_NODE, SLURM, comment, header, nodes_of, slurm
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
 from ridgeline.targets.option_reader import nested
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import changed, same_everywhere
 from ridgeline.targets.target import Export
-from ridgeline.targets.vendors import runs_on
+from ridgeline.targets.vendors import runs_on, vendor_of
 from ridgeline.targets.verl.names import ACTOR, FSDP, ID, LORA_NAMES, MODEL, weights_of
 from ridgeline.targets.verl.write_megatron import megatron_pieces
+from ridgeline.targets.yaml_text import yaml_text
 
 FILE = "verl.yaml"
 
@@ -34,10 +34,9 @@ def write(scenario: Scenario) -> Export:
     ledger = gather(decisions_of(scenario), (*_common(scenario, megatron), *backend))
     title = options(ID).title
     base = "ppo_megatron_trainer" if megatron else "ppo_trainer"
-    top = f"defaults:\n  - {base}\n  - _self_\nhydra:\n  searchpath:\n    - pkg://verl.trainer.config\n"
-    text = comment(header(scenario, title)) + top + "".join(_yaml(nested(ledger.options), 0))
-    made = scripts(scenario, Command(words=("true",), per_chip=False), title)
-    return exported(ID, {FILE: text, ON_NODE: _launch(scenario, title), SLURM: made[SLURM]}, ledger)
+    hydra = {"defaults": [base, "_self_"], "hydra": {"searchpath": ["pkg://verl.trainer.config"]}}
+    text = comment(header(scenario, title)) + yaml_text(hydra | nested(ledger.options))
+    return exported(ID, {FILE: text, ON_NODE: _launch(scenario, title), SLURM: slurm(scenario, title)}, ledger)
 
 
 def needs_megatron(scenario: Scenario) -> bool:
@@ -71,33 +70,18 @@ def _launch(scenario: Scenario, title: str) -> str:
     )
 
 
-def _yaml(table: dict[str, Any], depth: int) -> Iterator[str]:
-    for key, value in table.items():
-        if isinstance(value, dict) and value:
-            yield f"{'  ' * depth}{key}:\n"
-            yield from _yaml(value, depth + 1)
-        else:
-            yield f"{'  ' * depth}{key}: {_scalar(value)}\n"
-
-
-def _scalar(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_scalar(part) for part in value) + "]"
-    return f'"{value}"' if isinstance(value, str) else repr(value)
-
-
 def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     """What both backends take."""
     work, plan = scenario.workload, scenario.plan
     assert isinstance(work, Train)
     nodes, each = nodes_of(scenario.system)
-    yield from runs_on(scenario, "NVIDIA", "AMD", "Huawei")
+    others = list(runs_on(scenario, ID))
+    yield from others
     yield Say("trainer.nnodes", nodes, "system.chips", "plan.dp")
     yield Say("trainer.n_gpus_per_node", each, "system.chips", "plan.dp")
-    if scenario.system.chip.vendor == "Huawei":
-        yield Say("trainer.device", "npu")
+    device = vendor_of(scenario.system).device
+    if device != "cuda" and not others:
+        yield Say("trainer.device", device)
     yield Say("data.train_batch_size", work.sequences)
     yield Say(f"{ACTOR}.ppo_mini_batch_size", work.sequences, "workload.global_batch")
     yield Say("actor_rollout_ref.rollout.n", 1, "workload.global_batch")
