@@ -16,13 +16,17 @@ from dataclasses import dataclass, field
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.shell_lexer import Token, Word, tokens
 
-MOST_WORDS = 20_000
+# what a hostile script may cost: lengths are bounded so that text made of nothing but openings is read in linear time
+MOST_WORDS = 20_000  # of all commands, and of one array
 LONGEST = 1_000_000  # characters of one variable
 DEEPEST = 20  # expansions inside expansions
+_BRACES = 2000  # characters of ${...}, $(...) and backquotes
+_SUM = 500  # characters of $((...))
 _ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-# lengths are bounded so that text made of nothing but openings is still read in linear time
 _VARIABLE = re.compile(
-    r"\$(?:(\w+|[@*#?])|\{([^{}]{0,2000})\})|\$\(\((.{0,500}?)\)\)|(\$\(.{0,2000}?\)|`[^`]{0,2000}`)", re.DOTALL
+    rf"\$(?:(\w+|[@*#?])|\{{([^{{}}]{{0,{_BRACES}}})\}})|\$\(\((.{{0,{_SUM}}}?)\)\)"
+    rf"|(\$\(.{{0,{_BRACES}}}?\)|`[^`]{{0,{_BRACES}}}`)",
+    re.DOTALL,
 )
 _BRACED = re.compile(r"(\w+)(?:\[[@*]\])?(?:(:?[-=+])(.*))?", re.DOTALL)
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
@@ -67,49 +71,88 @@ def read_script(text: str) -> Script:
     [['run', '--tp', '2', '--sp']]
     """
     script = Script()
-    _block(script, list(tokens(text)), True)
+    _follow(script, list(tokens(text)))
     return script
 
 
-def _block(script: Script, stream: list[Token], taken: bool) -> None:
-    """Follow statements; `taken` says whether the branch they stand in is."""
-    branches: list[tuple[bool, bool]] = []  # (this branch, any earlier one) of every open `if`
+def _follow(script: Script, stream: list[Token]) -> None:
+    """Follow the statements of a script in order, those of a branch only where its condition holds."""
+    branches = _Branches(script)
     at = 0
     while at < len(stream):
-        head = stream[at]
-        asked = isinstance(head, Word) and head.bare in ("if", "elif")
-        end = _statement_end(stream, at, "\n;" if asked else "\n;|&")
-        words = stream[at:end]
-        at = end + 1
-        while words and isinstance(words[0], Word) and words[0].bare in ("then", "do", "{", "else", "elif", "fi", "if"):
-            keyword = words[0].bare
-            live = taken and all(here for here, _ in branches[: -1 if keyword in ("else", "elif", "fi") else None])
-            if keyword == "if":
-                holds = live and _condition(script, words[1:])
-                branches.append((holds, holds))
-                words = []
-            elif keyword == "elif" and branches:
-                before = branches[-1][1]
-                holds = live and not before and _condition(script, words[1:])
-                branches[-1] = (holds, before or holds)
-                words = []
-            elif keyword == "else" and branches:
-                branches[-1] = (not branches[-1][1], True)
-                words = words[1:]
-            elif keyword == "fi" and branches:
-                branches.pop()
-                words = words[1:]
-            else:
-                words = words[1:]
-        if words and isinstance(words[0], Word) and words[0].bare in SKIPPED:
-            at = _after(stream, at, SKIPPED[words[0].bare])
-            script.notes.append(f"a {words[0].bare} block")
-        elif words and taken and all(here for here, _ in branches):
+        end = _statement_end(stream, at)
+        words, at = stream[at:end], end + 1
+        while (keyword := _keyword(words)) in KEYWORDS:
+            words = KEYWORDS[keyword](branches, words)
+        if keyword in SKIPPED:
+            at = _after(stream, at, SKIPPED[keyword])
+            script.notes.append(f"a {keyword} block")
+        elif words and branches.live:
             _statement(script, words)
 
 
-def _statement_end(stream: list[Token], at: int, stops: str) -> int:
-    """Where a statement ends: at one of the operators, outside parentheses."""
+@dataclass(slots=True)
+class _Branches:
+    """The stack of open `if`s: of each, whether its present branch is taken, and whether that or an earlier one is.
+
+    The methods take a statement that begins with a keyword and leave the words behind it that are a statement too.
+    """
+
+    script: Script
+    stack: list[tuple[bool, bool]] = field(default_factory=list)
+
+    @property
+    def live(self) -> bool:
+        """Whether a statement here runs."""
+        return all(taken for taken, _ in self.stack)
+
+    def begin(self, words: list[Token]) -> list[Token]:
+        holds = self.live and _condition(self.script, words[1:])
+        self.stack.append((holds, holds))
+        return []
+
+    def otherwise_if(self, words: list[Token]) -> list[Token]:
+        if not self.stack:
+            return words[1:]
+        _, before = self.stack.pop()
+        holds = self.live and not before and _condition(self.script, words[1:])
+        self.stack.append((holds, before or holds))
+        return []
+
+    def otherwise(self, words: list[Token]) -> list[Token]:
+        if self.stack:
+            _, before = self.stack.pop()
+            self.stack.append((not before, True))
+        return words[1:]
+
+    def end(self, words: list[Token]) -> list[Token]:
+        if self.stack:
+            self.stack.pop()
+        return words[1:]
+
+    def go_on(self, words: list[Token]) -> list[Token]:
+        return words[1:]
+
+
+KEYWORDS: Mapping[str, Callable[[_Branches, list[Token]], list[Token]]] = {
+    "if": _Branches.begin,
+    "elif": _Branches.otherwise_if,
+    "else": _Branches.otherwise,
+    "fi": _Branches.end,
+    "then": _Branches.go_on,
+    "do": _Branches.go_on,
+    "{": _Branches.go_on,
+}
+
+
+def _keyword(words: list[Token]) -> str:
+    """The first word of a statement, where it is one that may be a keyword: plain text."""
+    return words[0].bare if words and isinstance(words[0], Word) else ""
+
+
+def _statement_end(stream: list[Token], at: int) -> int:
+    """Where the statement that begins here ends, outside parentheses; a condition goes on behind `||` and `&&`."""
+    stops = "\n;" if _keyword(stream[at : at + 1]) in ("if", "elif") else "\n;|&"
     depth = 0
     while at < len(stream):
         token = stream[at]

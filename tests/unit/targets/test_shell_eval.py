@@ -47,6 +47,30 @@ def test_conditions_are_followed_and_unknown_ones_are_noted() -> None:
     assert unknown.notes
 
 
+@pytest.mark.parametrize(
+    ("outer", "inner", "said"),
+    [("1", "1", "a"), ("1", "2", "b"), ("1", "3", "c"), ("2", "1", "d"), ("2", "2", "d"), ("3", "1", "e")],
+)
+def test_conditions_inside_conditions(outer: str, inner: str, said: str) -> None:
+    """A branch inside one that is not taken is not taken either, whatever it asks."""
+    text = f"""O={outer}; I={inner}
+if [ $O = 1 ]; then
+    if [ $I = 1 ]; then X=a
+    elif [ $I = 2 ]; then X=b
+    else X=c; fi
+elif [ $O = 2 ]; then X=d
+else
+    X=e
+fi
+run $X
+"""
+    assert commands(text) == [["run", said]]
+
+
+def test_keywords_without_an_open_condition_are_passed_over() -> None:
+    assert commands("fi\nelse run 1\nelif run 2\nthen run 3") == [["run", "1"], ["run", "2"], ["run", "3"]]
+
+
 def test_nothing_runs(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     found = read_script(f"A=$(touch {marker})\ntouch {marker}\n`touch {marker}`\nfor i in 1 2; do touch {marker}; done")

@@ -12,7 +12,7 @@ from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, exported, gather
 from ridgeline.targets.megatron.names import ID
-from ridgeline.targets.megatron.write_model import MODEL
+from ridgeline.targets.megatron.write_model import MODEL, Writer
 from ridgeline.targets.megatron.write_plan import PLAN
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.target import Export
@@ -34,9 +34,9 @@ RUN: Mapping[str, Any] = MappingProxyType(
 )
 
 
-def pieces(scenario: Scenario) -> Iterator[Piece]:
-    """Everything Megatron's words can say of a scenario."""
-    for writer in (*MODEL, *PLAN):
+def pieces(scenario: Scenario, writers: tuple[Writer, ...] = (*MODEL, *PLAN)) -> Iterator[Piece]:
+    """What these writers say of a scenario in Megatron's words: all of it, unless fewer are named."""
+    for writer in writers:
         yield from writer(scenario)
 
 
@@ -56,22 +56,18 @@ def admitted(found: Iterable[Piece], known: Options) -> Iterator[Piece]:
                 yield Lose(path, why)
 
 
-def ledger(scenario: Scenario) -> Ledger:
-    """The account of every decision in Megatron's words."""
-    engine = Fixed("plan.engine", "megatron-core", "the software that runs it, whatever the prediction assumed")
-    return gather(decisions_of(scenario), [engine, *admitted(pieces(scenario), options(ID))])
-
-
 def write(scenario: Scenario) -> Export:
     """The launch scripts and the arguments of pretrain_gpt.py."""
-    found = ledger(scenario)
+    engine = Fixed("plan.engine", "megatron-core", "the software that runs it, whatever the prediction assumed")
+    model = list(admitted(pieces(scenario, MODEL), options(ID)))
+    found = gather(decisions_of(scenario), [engine, *model, *admitted(pieces(scenario, PLAN), options(ID))])
     fsdp = "--use-megatron-fsdp" in found.options
     environment = {} if fsdp else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     environment |= {name: value for name, value in found.options.items() if name.isupper()}
     command = Command(
         words=(),
         environment=environment,
-        before=arrays(found.options, RUN, model_options(scenario)),
+        before=arrays(found.options, RUN, said_by(model)),
         tail='"${MEGATRON_LM:-Megatron-LM}/pretrain_gpt.py" "${MODEL_ARGS[@]}" "${PLAN_ARGS[@]}" "${RUN_ARGS[@]}"',
     )
     return with_arguments(ID, scenario, command, found)
@@ -85,9 +81,9 @@ def with_arguments(id: str, scenario: Scenario, command: Command, found: Ledger)
     return exported(id, {**scripts(scenario, command, title), "args.yaml": table}, found)
 
 
-def model_options(scenario: Scenario) -> frozenset[str]:
-    """The options that speak of the model."""
-    return frozenset(piece.option for writer in MODEL for piece in writer(scenario) if isinstance(piece, Say))
+def said_by(found: Iterable[Piece]) -> frozenset[str]:
+    """The options that pieces say."""
+    return frozenset(piece.option for piece in found if isinstance(piece, Say))
 
 
 def arrays(said: Mapping[str, Any], run: Mapping[str, Any], of_model: frozenset[str]) -> str:

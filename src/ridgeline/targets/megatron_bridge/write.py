@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.models.spec import LatentAttention
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, matching
-from ridgeline.targets.megatron.layout import flags_of
+from ridgeline.targets.ledger import Fixed, Piece, Say, exported, gather, matching
 from ridgeline.targets.megatron.write import admitted, pieces
-from ridgeline.targets.megatron_bridge.names import ACTIVATIONS, ALWAYS, DTYPES, FIELDS, ID, OPPOSITE, TWINS
-from ridgeline.targets.options import options
+from ridgeline.targets.megatron_bridge.names import ALWAYS, ID, TWINS
+from ridgeline.targets.megatron_bridge.write_fields import Code, fields_of
+from ridgeline.targets.options import Options, options
 from ridgeline.targets.target import Export
 
 FILE = "recipe.py"
-PATTERNS = ("moe-layer-freq", "window-attn-skip-freq", "no-rope-freq")
 IMPORTS = """\
 import torch
 import torch.nn.functional as F
@@ -50,16 +48,6 @@ FIRST_RUN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
-    """A Python expression, written as it is."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
 def write(scenario: Scenario) -> Export:
     """The recipe and the scripts that launch it."""
     known = options(ID)
@@ -76,7 +64,7 @@ def write(scenario: Scenario) -> Export:
     return exported(ID, files, found)
 
 
-def _checked(found: Iterator[Piece], known: Any) -> Iterator[Piece]:
+def _checked(found: Iterator[Piece], known: Options) -> Iterator[Piece]:
     """Fields the target documents; the same gate as for options, which begin with dashes."""
     for piece in found:
         if isinstance(piece, Say) and "." in piece.option:
@@ -108,79 +96,12 @@ def spoken(scenario: Scenario) -> Iterator[Piece]:
     """Megatron's pieces as fields of the ConfigContainer."""
     for piece in pieces(scenario):
         if isinstance(piece, Say) and piece.option.startswith("--"):
-            yield from _field(piece, scenario)
+            yield from fields_of(piece, scenario)
         else:
             yield piece
     rest = scenario.plan.precision.activations.id
     if rest not in ("bf16", "fp16"):
         yield Say("mixed_precision", Code(SINGLE), "plan.precision.activations")
-
-
-def _field(piece: Say, scenario: Scenario) -> Iterator[Piece]:
-    name, value, paths = piece.option[2:], piece.value, piece.paths
-    match name:
-        case "bf16" | "fp16":
-            yield Say("mixed_precision", Code(f"{name}_mixed()"), *paths)
-        case "grad-reduce-in-bf16" | "accumulate-allreduce-grads-in-fp32":
-            for owner in ("mixed_precision", "ddp"):
-                yield Say(f"{owner}.grad_reduce_in_fp32", name.startswith("accumulate"), *paths)
-        case "swiglu":
-            yield Say("model.gated_linear_unit", True, *paths)
-            yield Say("model.activation_func", Code("F.silu"), *paths)
-        case "squared-relu" | "quick-geglu":
-            yield Say("model.gated_linear_unit", name == "quick-geglu", *paths)
-            yield Say("model.activation_func", Code(ACTIVATIONS[name]), *paths)
-        case "max-position-embeddings":
-            for path in paths:  # learned positions have a row for each token of a sequence
-                if path == "model.embedding.positions" and value == scenario.workload.seq:
-                    yield Say("model.seq_length", value, path)
-                elif path == "model.context":
-                    yield Fixed(path, scenario.model.context, "what the model was made for; a run has its own length")
-                else:
-                    yield Lose(path, "the provider takes its length from seq_length")
-        case "group-query-attention":
-            return
-        case "num-layers-per-virtual-pipeline-stage":
-            yield Say("model.virtual_pipeline_model_parallel_size", scenario.plan.schedule.chunks, *paths)
-        case "pipeline-model-parallel-layout":
-            yield Say(FIELDS[name], value, *paths)
-            if scenario.plan.schedule.chunks > 1:
-                yield Say("model.virtual_pipeline_model_parallel_size", scenario.plan.schedule.chunks, *paths)
-        case "no-overlap-p2p-communication":
-            yield Say("comm_overlap.overlap_p2p_comm", False, *paths)
-            yield Say("comm_overlap.batch_p2p_comm", True)
-        case "cuda-graph-modules":
-            yield Say(FIELDS[name], (value,), *paths)
-        case "cpu-offloading-num-layers":
-            yield Say("model.cpu_offloading", True, *paths)
-            yield Say(FIELDS[name], value, *paths)
-        case "seq-length":
-            yield Say("model.seq_length", value, *paths)
-            yield Say("dataset.seq_length", value, *paths)
-        case _:
-            yield from _plain(name, value, paths, scenario)
-
-
-def _plain(name: str, value: Any, paths: tuple[str, ...], scenario: Scenario) -> Iterator[Piece]:
-    """Fields that hold what the option holds, in Python's words."""
-    if name in OPPOSITE:
-        yield Say(OPPOSITE[name], False, *paths)
-    elif name not in FIELDS:
-        for path in paths:
-            yield Lose(path, f"no field for --{name}")
-    elif name in PATTERNS and "[" in str(value):
-        flags = flags_of(str(value), scenario.model.layers)
-        yield Say(FIELDS[name], Code(str([int(flag) for flag in flags])), *paths)
-    elif name == "moe-layer-freq":
-        yield Say(FIELDS[name], int(value), *paths)
-    elif name == "window-size":
-        yield Say(FIELDS[name], Code(f"({int(str(value).split(',')[0])}, 0)"), *paths)
-    elif name == "attention-backend":
-        yield Say(FIELDS[name], Code(f"AttnBackend.{value}"), *paths)
-    elif name.endswith("-dtype"):
-        yield Say(FIELDS[name], Code(DTYPES.get(str(value), str(value))), *paths)
-    else:
-        yield Say(FIELDS[name], value, *paths)
 
 
 def recipe(scenario: Scenario, fields: Mapping[str, Any], title: str) -> str:

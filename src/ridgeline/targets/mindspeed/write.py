@@ -14,7 +14,7 @@ from ridgeline.targets.launch import Command
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, gather
 from ridgeline.targets.megatron import write_plan as plan_words
 from ridgeline.targets.megatron.layout import flags_of
-from ridgeline.targets.megatron.write import admitted, arrays, with_arguments
+from ridgeline.targets.megatron.write import admitted, arrays, said_by, with_arguments
 from ridgeline.targets.megatron.write_formats import precision
 from ridgeline.targets.megatron.write_model import MODEL, Writer
 from ridgeline.targets.mindspeed.names import ALGORITHMS, ID, PARTS, RENAMED
@@ -283,11 +283,10 @@ def write(scenario: Scenario) -> Export:
     engine = Fixed("plan.engine", "mindspeed", "the software that runs it, whatever the prediction assumed")
     model = list(admitted(spoken(scenario, MODEL), known))
     found = gather(decisions_of(scenario), [engine, *model, *admitted(spoken(scenario, PLAN), known)])
-    of_model = frozenset(piece.option for piece in model if isinstance(piece, Say))
     command = Command(
         words=(),
         environment=ENVIRONMENT | {name: value for name, value in found.options.items() if name.isupper()},
-        before=arrays(found.options, run_options(scenario), of_model),
+        before=arrays(found.options, run_options(scenario), said_by(model)),
         tail='"${MINDSPEED_LLM:-MindSpeed-LLM}/pretrain_gpt.py" "${MODEL_ARGS[@]}" "${PLAN_ARGS[@]}" "${RUN_ARGS[@]}"',
     )
     return with_arguments(ID, scenario, command, found)
