@@ -43,12 +43,12 @@ class Dataset:
     @property
     def chips(self) -> list[str]:
         """Chip id by row."""
-        return [scenario.system.chip.id for scenario in self.scenarios]
+        return [scenario.system.chip.fitted_id for scenario in self.scenarios]
 
     @property
     def engines(self) -> list[str]:
         """Engine id by row."""
-        return [scenario.plan.engine for scenario in self.scenarios]
+        return [scenario.engine.fitted_id for scenario in self.scenarios]
 
     def steps(self, rates: ParameterColumns, *, by_class: bool = False) -> StepTimes:
         """Step times of all rows under these parameters; a breakdown by class where it is asked for."""
@@ -57,7 +57,7 @@ class Dataset:
 
     def predict(self, calibration: Calibration) -> Array:
         """Seconds of a step by row."""
-        return self.steps(parameter_columns(calibration, self.chips, self.engines)).step_s
+        return self.steps(parameter_columns(calibration, self.scenarios)).step_s
 
 
 def dataset_of(rows: Iterable[Row]) -> Dataset:

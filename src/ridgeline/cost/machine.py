@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.dtype import DTYPES
-from ridgeline.cost.calibration import PARAMETERS, Calibration
+from ridgeline.cost.calibration import PARAMETERS, Calibration, owners
 from ridgeline.cost.collectives.topology_columns import TopologyColumns, leaving, topology_columns
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.system import System
 from ridgeline.hardware.topology import Torus
+from ridgeline.plan.scenario import Scenario
 
 Array = NDArray[np.float64]
 PEAKS = tuple(dict.fromkeys(item.peak for item in DTYPES.values()))
@@ -124,8 +125,8 @@ class ParameterColumns:
         return self.values[name]
 
 
-def parameter_columns(calibration: Calibration, chips: Sequence[str], engines: Sequence[str]) -> ParameterColumns:
-    """The parameters of several scenarios under one calibration."""
-    pairs = list(zip(chips, engines, strict=True))
-    known = {pair: {name: calibration.value(name, *pair) for name in PARAMETERS} for pair in dict.fromkeys(pairs)}
-    return ParameterColumns(values={name: np.array([known[pair][name] for pair in pairs]) for name in PARAMETERS})
+def parameter_columns(calibration: Calibration, scenarios: Sequence[Scenario]) -> ParameterColumns:
+    """The parameters of several scenarios under one calibration: by the chip and the engine that each carries."""
+    each = [owners(scenario.system.chip, scenario.engine) for scenario in scenarios]
+    known = {own: {name: calibration.owned(name, own) for name in PARAMETERS} for own in dict.fromkeys(each)}
+    return ParameterColumns(values={name: np.array([known[own][name] for own in each]) for name in PARAMETERS})

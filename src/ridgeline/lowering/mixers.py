@@ -122,7 +122,7 @@ def _delta(ctx: LoweringContext, mixer: GatedDeltaNet) -> SublayerOps:
 def _scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[int, bool]) -> tuple[list[Op], list[Op]]:
     """Forward and backward of the score part. Flash executes what is visible; unfused all of it, through memory."""
     tokens, tp = ctx.tokens, ctx.degrees.tp
-    visible = mean_visible(ctx.seq, seen[0], seen[1], ctx.causal) if ctx.flash else float(ctx.seq)
+    visible = mean_visible(ctx.keys, seen[0], seen[1], ctx.causal, ctx.queries) if ctx.flash else float(ctx.keys)
     each = 2 * tokens * heads / tp * (qk + value)
     forward = each * visible
     size = ctx.precision.activations.bytes_per_element
@@ -144,7 +144,7 @@ def _scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[i
             ],
         )
     passes = SCORE_PASSES if "masked-softmax" in ctx.fuses else LOOSE_SCORE_PASSES
-    scores = tokens * ctx.seq * heads / tp * size
+    scores = tokens * ctx.keys * heads / tp * size
     kernels = 10 if "masked-softmax" in ctx.fuses else 14  # transposes and dropout among them
     return (
         [
@@ -166,8 +166,8 @@ def _edges(ctx: LoweringContext, seen: tuple[int, bool]) -> float:
     """Edges of what a query sees that cut through tiles: its own place, and where a sliding window begins, which the
     first queries do not reach: 2 - w / s. Chunks begin where tiles do."""
     window, chunked = seen
-    slides = ctx.causal and 0 < window < ctx.seq and not chunked
-    return 2 - window / ctx.seq if slides else 1.0
+    slides = ctx.causal and 0 < window < ctx.keys and not chunked
+    return 2 - window / ctx.keys if slides else 1.0
 
 
 def _scan(ctx: LoweringContext, flops: Num, elements: Num, head_dim: int) -> tuple[list[Op], list[Op]]:
@@ -206,7 +206,7 @@ def _context_exchange(ctx: LoweringContext, kv: Num, heads: Num) -> tuple[list[O
     if isinstance(cp, int) and cp == 1:
         return [], []
     tokens, tp = ctx.tokens, ctx.degrees.tp
-    if ctx.ring:
+    if ctx.resolved.cp_kind == "ring":
         label, payload = "context ring", tokens * cp * kv / tp * size
         once = Collective(label=label, kind="all-gather", axis="cp", payload_bytes=payload, ranks=cp, stride=tp)
         return [once], [replace(once, label=f"{label} dX", payload_bytes=2 * payload)]
@@ -268,12 +268,12 @@ def _score_bytes(ctx: LoweringContext, mixer: Mixer) -> Num:
     """What unfused attention keeps of its score matrices: scores, softmax and a mask."""
     if ctx.flash or not isinstance(mixer, (Attention, LatentAttention)):
         return 0
-    return ctx.tokens * ctx.seq * mixer.heads / ctx.degrees.tp * 5
+    return ctx.tokens * ctx.keys * mixer.heads / ctx.degrees.tp * 5
 
 
 def gradient_bytes(ctx: LoweringContext) -> float:
     """Bytes of one element of the gradient buffer."""
-    return (ctx.precision.gradients or ctx.engine.gradients).bytes_per_element
+    return ctx.resolved.gradients.bytes_per_element
 
 
 def _entering(ctx: LoweringContext, mixer: Mixer) -> int:
@@ -319,7 +319,7 @@ def casts(ctx: LoweringContext, products: list[MatMul], written: bool = False) -
 
     A norm that is one kernel, or a product's epilogue, writes narrow at once: nothing is read again (`written`).
     """
-    if not ctx.narrow:
+    if not ctx.low_precision:
         return []
     passes = _cast_passes(ctx, written)
     return [stream(ctx, f"cast for {op.label}", op.m * op.k * op.groups, passes, 1.0) for op in products]
@@ -327,7 +327,7 @@ def casts(ctx: LoweringContext, products: list[MatMul], written: bool = False) -
 
 def gradient_casts(ctx: LoweringContext, products: list[MatMul], written: bool = False) -> list[Op]:
     """Casting the gradients that arrive at narrow products, for both of their own products."""
-    if not ctx.narrow:
+    if not ctx.low_precision:
         return []
     passes = _cast_passes(ctx, written)
     return [stream(ctx, f"cast for {op.label} dX", op.m * op.n * op.groups, passes, 1.0) for op in products]

@@ -165,7 +165,8 @@ def lower_vision(ctx: LoweringContext) -> tuple[Section, Section, Section]:
     inner = replace(
         ctx,
         model=replace(ctx.model, hidden=vision.hidden),
-        seq=(vision.image // vision.patch) ** 2,
+        queries=(vision.image // vision.patch) ** 2,
+        keys=(vision.image // vision.patch) ** 2,
         causal=False,
         degrees=replace(ctx.degrees, microbatch=ctx.degrees.microbatch * ctx.images, cp=1),
     )

@@ -149,13 +149,15 @@ def _with(scenario: Scenario, **degrees: int) -> Scenario:
 def _structure(scenario: Scenario, degrees: Array, calibration: Calibration) -> _Structure:
     """One structure lowered with arrays for sizes, and priced."""
     tp, cp, ep, etp, microbatch = degrees.T
+    one = lowering_context(scenario)
+    split = scenario.plan.switches.sequence_parallel is not False
     shape = replace(
-        lowering_context(scenario),
+        one,
         degrees=Degrees(tp=tp, cp=cp, ep=ep, etp=etp, microbatch=microbatch),
-        sequence_parallel=scenario.plan.switches.sequence_parallel is not False,
+        resolved=replace(one.resolved, sequence_parallel=split),
     )
     sections, plans = sections_of(shape), plan_columns([_with(scenario)])
-    rates = parameter_columns(calibration, [scenario.system.chip.id], [scenario.plan.engine])
+    rates = parameter_columns(calibration, [scenario])
     rows = sustained_rates(machines_of([scenario.system]), rates, graph=plans.graph, xla=plans.xla)
     return _Structure(
         scenario=scenario,

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.machine import at
 from ridgeline.lowering.program import stages_of
-from ridgeline.plan.engine import Shard, overlaps
+from ridgeline.plan.engine import Shard
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Offload, Plan, Schedule, Sharding
+from ridgeline.plan.resolve import resolve_overlaps
 from ridgeline.plan.scenario import default_placement
 from ridgeline.plan.schedules import requirement
 from ridgeline.search.degree_grid import DegreeGrid
@@ -349,8 +350,8 @@ def rounded(values: Array) -> Array:
 
 def _sends_beside(cells: DegreeGrid, schedule: Schedule) -> Array:
     """Whether sends overlap compute under a schedule, by structure: as the plan says, or as the engine does."""
-    habit = overlaps(cells.scenarios[0].engine, "pp", schedule.name)
-    return np.array([float(scenario.plan.switches.overlap.get("pp", habit)) for scenario in cells.scenarios])
+    on = (resolve_overlaps(one.plan.switches, one.engine, schedule.name).pp for one in cells.scenarios)
+    return np.array([float(overlapped) for overlapped in on])
 
 
 def _shardings(rows: _Rows, space: Space) -> Iterator[tuple[Shard, int]]:

@@ -12,7 +12,7 @@ from ridgeline.cost.machine import at
 from ridgeline.hardware.topology import Torus
 from ridgeline.ir.ops import Num
 from ridgeline.lowering.context import Degrees
-from ridgeline.plan.engine import overlaps
+from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import STATES, Train
@@ -45,7 +45,6 @@ class PlanColumns:
     overlap_gather: Array
     overlap_pp: Array
     overlap_moe: Array
-    eager: Array
     graph: Array
     xla: Array
     blocking: Array  # every launch is waited for
@@ -67,8 +66,8 @@ def plan_columns(scenarios: Sequence[Scenario]) -> PlanColumns:
 
 
 def _one(scenario: Scenario) -> dict[str, Num]:
-    plan, mesh, work, engine = scenario.plan, scenario.plan.mesh, scenario.workload, scenario.engine
-    gradients = (plan.precision.gradients or engine.gradients).bytes_per_element
+    plan, mesh, work, resolved = scenario.plan, scenario.plan.mesh, scenario.workload, resolve(scenario)
+    gradients = resolved.gradients.bytes_per_element
     weights = plan.precision.weights.bytes_per_element
     optimizer = work.optimizer if isinstance(work, Train) else None
     traffic = 0.0
@@ -77,9 +76,7 @@ def _one(scenario: Scenario) -> dict[str, Num]:
         states = 2 * STATES[optimizer.name] * optimizer.states.bytes_per_element
         clipping = 2 * gradients  # the norm reads every gradient, and clearing writes it
         traffic = states + 2 * master + gradients + weights * (1 if optimizer.master else 2) + clipping
-    habit = {key: overlaps(engine, key, plan.schedule.name) for key in _OVERLAPS}
-    overlap = {key: float(plan.switches.overlap.get(key, habit[key])) for key in _OVERLAPS}
-    graph = plan.switches.graph or ("full" if engine.launch.mode == "graph" else "none")
+    overlap = resolved.overlap
     inner = scenario.system.tiers[0] if scenario.system.tiers else None
     torus = inner is not None and isinstance(inner.topology, Torus)
     degrees = Degrees(tp=mesh.tp, cp=mesh.cp, ep=mesh.ep, etp=mesh.etp, microbatch=plan.microbatch)
@@ -91,15 +88,14 @@ def _one(scenario: Scenario) -> dict[str, Num]:
         "weight_bytes": weights,
         "gradient_bytes": gradients,
         "optimizer_bytes": traffic,
-        "overlap_tp": overlap["tp"],
-        "overlap_grad": overlap["grad-reduce"],
-        "overlap_gather": overlap["param-gather"],
-        "overlap_pp": overlap["pp"],
-        "overlap_moe": overlap["moe"],
-        "eager": float(engine.launch.mode == "eager"),
-        "graph": {"none": 0.0, "partial": 0.5, "full": 1.0}[graph],
-        "xla": float(engine.launch.mode == "xla"),
-        "blocking": float(plan.switches.launch_blocking),
+        "overlap_tp": float(overlap.tp),
+        "overlap_grad": float(overlap.grad_reduce),
+        "overlap_gather": float(overlap.param_gather),
+        "overlap_pp": float(overlap.pp),
+        "overlap_moe": float(overlap.moe),
+        "graph": {"none": 0.0, "partial": 0.5, "full": 1.0}[resolved.graph],
+        "xla": float(resolved.launch == "xla"),
+        "blocking": float(resolved.launch_blocking),
         "offload": plan.offload.activations,
         "offload_optimizer": plan.offload.optimizer,
         "nodes": 1 if torus else max(1, scenario.system.chips // (inner.chips if inner else 1)),
@@ -121,6 +117,3 @@ def sized(scenario: Scenario, degrees: Degrees, pp: Num, dp: Num) -> dict[str, N
         "expert_stride": d.ep * d.etp,
         "boundary_bytes": local * scenario.model.hidden * stored,
     }
-
-
-_OVERLAPS = ("tp", "grad-reduce", "param-gather", "pp", "moe")

@@ -105,7 +105,7 @@ def price(scenario: Scenario, calibration: Calibration) -> Priced:
     """Lower a possible scenario and price it as a batch of one."""
     program = lower(scenario)
     batch, lines, plans = op_table([program]), stage_mixes([scenario], [program]), plan_columns([scenario])
-    rates = parameter_columns(calibration, [scenario.system.chip.id], [scenario.plan.engine])
+    rates = parameter_columns(calibration, [scenario])
     rows = sustained_rates(machines_of([scenario.system]), rates, graph=plans.graph, xla=plans.xla)
     return Priced(program=program, batch=batch, plans=plans, rows=rows, steps=step_seconds(batch, lines, plans, rows))
 
@@ -136,7 +136,7 @@ def _rates(scenario: Scenario) -> Iterator[tuple[str, Quoted | None, str]]:
 
 
 def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Prediction | Impossible:
-    chip, engine = scenario.system.chip.id, scenario.plan.engine
+    chip, engine = scenario.system.chip, scenario.engine
     priced = price(scenario, calibration)
     program, steps = priced.program, priced.steps
     step_s = float(steps.step_s[0])
@@ -149,7 +149,7 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
         breakdown=_breakdown(priced),
         utilization=utilization(scenario, priced, step_s, causal),
         memory=peak_memory(scenario, program, priced.plans),
-        interval=shipped_interval(step_s, chip, engine),
+        interval=shipped_interval(step_s, chip.fitted_id, engine.fitted_id),
         bill=_bill(scenario, step_s),
         evidence=_evidence(scenario, known),
         assumptions=(*scenario.assumptions, *_assumed(scenario, calibration, known)),
@@ -250,10 +250,10 @@ def _evidence(scenario: Scenario, known: tuple[bool, bool]) -> Evidence:
 
 def _assumed(scenario: Scenario, calibration: Calibration, known: tuple[bool, bool]) -> Iterator[str]:
     """What stands in for inputs nobody gave."""
-    chip, engine = scenario.system.chip, scenario.plan.engine
+    chip, engine = scenario.system.chip, scenario.engine
     if not calibration.offsets:
         yield "no calibration at hand: every rate at its default"
-    for took_part, what in zip(known, (f"chip {chip.id}", f"engine {engine}"), strict=True):
+    for took_part, what in zip(known, (f"chip {chip.id}", f"engine {engine.id}"), strict=True):
         if not took_part:
             yield f"no measured run of {what} took part in the calibration: common values used"
     if chip.hbm.usable is None:

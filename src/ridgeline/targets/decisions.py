@@ -16,6 +16,7 @@ from ridgeline.core.dtype import DType
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.spec import ModelSpec, Moe
 from ridgeline.plan.plan import NARROW
+from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
@@ -104,38 +105,36 @@ def _memory(scenario: Scenario) -> dict[str, Any]:
 
 def _precision(scenario: Scenario) -> dict[str, Any]:
     precision = scenario.plan.precision
-    found = {
+    found: dict[str, Any] = {
         "plan.precision.compute": precision.compute.id,
         "plan.precision.weights": precision.weights.id,
         "plan.precision.activations": precision.activations.id,
-        "plan.precision.gradients": (precision.gradients or scenario.engine.gradients).id,
+        "plan.precision.gradients": resolve(scenario).gradients.id,
         "plan.precision.kv": precision.kv.id,
     }
     if precision.compute.peak in NARROW:
-        found["plan.precision.scaling"] = precision.scaling or ("block" if precision.compute.block else "tensor")
+        found["plan.precision.scaling"] = resolve(scenario).precision.scaling
     return found
 
 
 def _switches(scenario: Scenario) -> dict[str, Any]:
-    plan, engine, mesh = scenario.plan, scenario.engine, scenario.plan.mesh
-    switches = plan.switches
-    graph = switches.graph or ("full" if engine.launch.mode == "graph" else "none")
+    mesh, resolved = scenario.plan.mesh, resolve(scenario)
     found: dict[str, Any] = {
-        "plan.attention": switches.attention or engine.attention,
-        "plan.graph": graph,
-        "plan.compiled": "elementwise" in engine.fuses if switches.compiled is None else switches.compiled,
-        "plan.launch_blocking": switches.launch_blocking,
+        "plan.attention": resolved.attention,
+        "plan.graph": resolved.graph,
+        "plan.compiled": resolved.compiled,
+        "plan.launch_blocking": resolved.launch_blocking,
     }
     if mesh.tp > 1:
-        found["plan.sequence_parallel"] = plan.sequence_parallel
+        found["plan.sequence_parallel"] = resolved.sequence_parallel
     if mesh.cp > 1:
-        found["plan.cp_kind"] = switches.cp_kind
+        found["plan.cp_kind"] = resolved.cp_kind
     if has_experts(scenario.model):
-        found["plan.moe_dispatch"] = switches.moe_dispatch or "all-to-all"
-        found["plan.moe_imbalance"] = switches.moe_imbalance
+        found["plan.moe_dispatch"] = resolved.moe_dispatch
+        found["plan.moe_imbalance"] = resolved.moe_imbalance
     for name, able in _overlappable(scenario):
         if able:
-            found[f"plan.overlap.{name}"] = switches.overlap.get(name, name in engine.overlaps)
+            found[f"plan.overlap.{name}"] = resolved.overlap[name]
     return found
 
 

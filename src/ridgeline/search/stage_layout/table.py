@@ -265,7 +265,7 @@ def layout_table(scenario: Scenario, calibration: Calibration) -> LayoutTable:
     """The sections of a scenario under every policy."""
     plan, model = scenario.plan, scenario.model
     shape, plans = lowering_context(scenario), plan_columns([scenario])
-    rates = parameter_columns(calibration, [scenario.system.chip.id], [plan.engine])
+    rates = parameter_columns(calibration, [scenario])
     rows = sustained_rates(machines_of([scenario.system]), rates, graph=plans.graph, xla=plans.xla)
     shapes = [replace(shape, recompute=recompute) for recompute in recomputes_of(scenario)]
     programs = [Program(sections=sections_of(own), stages=()) for own in shapes]

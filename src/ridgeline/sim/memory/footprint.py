@@ -186,7 +186,7 @@ class BytesPerParam:
 def bytes_per_param(ctx: LoweringContext, scenario: Scenario) -> BytesPerParam:
     """The widths of a scenario: the same for every plan of one structure."""
     precision, engine, work = ctx.precision, ctx.engine, scenario.workload
-    gradients = (precision.gradients or engine.gradients).bytes_per_element
+    gradients = ctx.resolved.gradients.bytes_per_element
     wide, narrow = (kind.bytes_per_element for kind in (precision.weights, precision.compute))
     compiled = engine.launch.mode == "xla"
     return BytesPerParam(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ridgeline.plan.plan import NARROW
+from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
@@ -75,7 +76,7 @@ def _narrow(compute: str, scaling: str, scenario: Scenario) -> Iterator[Piece]:
 
 def _gradients(scenario: Scenario, rest: str) -> Iterator[Piece]:
     path = "plan.precision.gradients"
-    wanted = (scenario.plan.precision.gradients or scenario.engine.gradients).id
+    wanted = resolve(scenario).gradients.id
     if rest == "bf16" and wanted == "bf16":
         yield Say("--grad-reduce-in-bf16", True, path)
     elif wanted == "fp32" and rest in ("bf16", "fp16"):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ridgeline.models.spec import Moe
 from ridgeline.plan.plan import Recompute
+from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import has_experts
@@ -217,8 +218,7 @@ def offload(scenario: Scenario) -> Iterator[Piece]:
     elif share.optimizer:
         yield Say("--optimizer-cpu-offload", True, "plan.offload.optimizer")
         yield Say("--optimizer-offload-fraction", share.optimizer, "plan.offload.optimizer")
-        beside = plan.switches.overlap.get("offload", "offload" in scenario.engine.overlaps)
-        if beside:
+        if resolve(scenario).overlap.offload:
             yield Say("--overlap-cpu-optimizer-d2h-h2d", True, "plan.overlap.offload")
     yield Fixed("plan.offload.optimizer", 0.0, OFF)
     yield Fixed("plan.overlap.offload", not share.optimizer, "activations travel beside compute, states on request")
@@ -226,10 +226,9 @@ def offload(scenario: Scenario) -> Iterator[Piece]:
 
 def switches(scenario: Scenario) -> Iterator[Piece]:
     """Attention kernels, captured graphs, dispatch of tokens, and what only other software switches."""
-    plan = scenario.plan
-    kind = plan.switches.attention or scenario.engine.attention
-    yield Say("--attention-backend", "auto" if kind == "flash" else "unfused", "plan.attention")
-    graph = plan.switches.graph or ("full" if scenario.engine.launch.mode == "graph" else "none")
+    plan, resolved = scenario.plan, resolve(scenario)
+    yield Say("--attention-backend", "auto" if resolved.attention == "flash" else "unfused", "plan.attention")
+    graph = resolved.graph
     whole = said(scenario).kind == "full"
     if graph == "partial" and (whole or plan.offload.activations):
         yield Lose("plan.graph", "parts are captured without full recompute and without activations on the host")
@@ -242,11 +241,11 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
             yield Say("--no-check-for-nan-in-loss-and-grad", True)
     yield Fixed("plan.graph", "none", OFF)
     yield Fixed("plan.compiled", False, "kernels are fused by hand, chains are not compiled")
-    if plan.switches.launch_blocking:
+    if resolved.launch_blocking:
         yield Say("CUDA_LAUNCH_BLOCKING", "1", "plan.launch_blocking")
     yield Fixed("plan.launch_blocking", False, OFF)
     if has_experts(scenario.model):
-        dispatch = plan.switches.moe_dispatch or "all-to-all"
+        dispatch = resolved.moe_dispatch
         flexible = dispatch != "all-to-all"
         yield Say("--moe-token-dispatcher-type", "flex" if flexible else "alltoall", "plan.moe_dispatch")
         if flexible:
@@ -257,8 +256,7 @@ def overlaps(scenario: Scenario) -> Iterator[Piece]:
     """What communication runs beside compute, where Megatron's own conditions allow it."""
     plan = scenario.plan
 
-    def on(name: str) -> bool:
-        return plan.switches.overlap.get(name, name in scenario.engine.overlaps)
+    on = resolve(scenario).overlap.__getitem__
 
     ranks = plan.mesh.dp * plan.mesh.cp
     if on("grad-reduce") and ranks > 1:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ridgeline.models.spec import LatentAttention, Moe
+from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
@@ -201,11 +202,11 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
                 yield Lose(path, "not together with the overlap of expert exchange")
             continue
         yield piece
-    if (scenario.plan.switches.attention or scenario.engine.attention) == "flash":
+    if resolve(scenario).attention == "flash":
         yield Say("--use-flash-attn", True, "plan.attention")
     yield Fixed("plan.attention", "unfused", "unless flash attention is asked for")
     ring = scenario.plan.switches.cp_kind == "ring" and scenario.plan.mesh.cp > 1
-    if ring and scenario.plan.switches.overlap.get("cp", "cp" in scenario.engine.overlaps):
+    if ring and resolve(scenario).overlap.cp:
         yield Say("--use-cp-send-recv-overlap", True, "plan.overlap.cp")
     yield Fixed("plan.overlap.cp", False, OFF)
 
