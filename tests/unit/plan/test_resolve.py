@@ -10,13 +10,13 @@ import pytest
 import ridgeline
 from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import InputError
-from ridgeline.export.decisions import decisions_of
 from ridgeline.hardware.load import CHIPS
 from ridgeline.plan.engine import ENGINES, OVERLAPS
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.sim.plan_columns import plan_columns
+from ridgeline.targets.decisions import decisions_of
 
 ENGINES_WITH_STAGES = ("megatron-core", "nemo", "megatron-bridge", "mindspeed", "torchtitan")
 
