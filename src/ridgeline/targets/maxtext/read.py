@@ -10,6 +10,7 @@ from ridgeline.core.files import Table
 from ridgeline.models.dimensions import MOST_LAYERS
 from ridgeline.models.load import model as load_model
 from ridgeline.models.spec import ModelSpec
+from ridgeline.targets.catalog_match import known_as
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.maxtext.names import (
     ALSO_NAMED,
@@ -28,7 +29,6 @@ from ridgeline.targets.maxtext.names import (
     WIDE,
     parts_of,
 )
-from ridgeline.targets.model_table import known_as
 from ridgeline.targets.option_reader import Reader, assigned, model_in, pick, tables
 from ridgeline.targets.target import Files, Imported, Unread
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.targets.catalog_match import known_as
 from ridgeline.targets.megatron.layout import flags_of
 from ridgeline.targets.megatron.names import POSITIONS
-from ridgeline.targets.model_table import known_as, runs
 from ridgeline.targets.option_reader import Reader
 
 
@@ -158,4 +158,18 @@ def _blocks(parts: list[dict[str, Any]]) -> dict[str, Any]:
         order.append(kinds.index(part))
     if len(kinds) == 1:
         return dict(kinds[0])
-    return {"pattern": list(runs(tuple(order))), "block": {f"b{index}": kind for index, kind in enumerate(kinds)}}
+    return {"pattern": list(runs(order)), "block": {f"b{index}": kind for index, kind in enumerate(kinds)}}
+
+
+def runs(order: Sequence[int]) -> Iterator[str]:
+    """Block names with how often each stands in a row.
+
+    >>> list(runs([0, 0, 0, 1]))
+    ['b0*3', 'b1']
+    """
+    start = 0
+    for index in range(1, len(order) + 1):
+        if index == len(order) or order[index] != order[start]:
+            count = index - start
+            yield f"b{order[start]}*{count}" if count > 1 else f"b{order[start]}"
+            start = index
