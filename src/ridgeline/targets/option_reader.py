@@ -69,7 +69,7 @@ def only(files: Files, wanted: Callable[[dict[str, Any]], bool], expected: str, 
     return found[0]
 
 
-class Reader:
+class OptionReader:
     """The options of one file. `take` and its kin note what was asked for; a bad value is a problem, not a crash."""
 
     def __init__(self, table: Table) -> None:

@@ -20,7 +20,7 @@ CLOSERS = {"(": ")", "{": "}"}
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WordPart:
     """A stretch of a word and how it was quoted."""
 
     text: str
@@ -31,7 +31,7 @@ class Part:
 class Word:
     """One word of a script, before variables are filled in."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[WordPart, ...]
 
     @property
     def bare(self) -> str:
@@ -54,22 +54,22 @@ def tokens(text: str) -> Iterator[Token]:
     ['TP=8', '\\n', 'cmd', '$TP', 'a b']
     """
     at = 0
-    parts: list[Part] = []
+    parts: list[WordPart] = []
     while at < len(text):
         char = text[at]
         if char == "\\" and at + 1 < len(text):
             if text[at + 1] != "\n":
-                parts.append(Part(text[at + 1], "single"))
+                parts.append(WordPart(text[at + 1], "single"))
             at += 2
             continue
         if char in "'\"":
             end = _closing(text, at, char)
-            parts.append(Part(text[at + 1 : end], "single" if char == "'" else "double"))
+            parts.append(WordPart(text[at + 1 : end], "single" if char == "'" else "double"))
             at = end + 1
             continue
         if char in "$`":
             end = _expansion(text, at)
-            parts.append(Part(text[at:end], "plain"))
+            parts.append(WordPart(text[at:end], "plain"))
             at = end
             continue
         if char in BLANK or char in OPERATORS or (char == "#" and not parts):
@@ -87,18 +87,18 @@ def tokens(text: str) -> Iterator[Token]:
         end = at + 1
         while end < len(text) and text[end] not in "\\'\"$`" and text[end] not in BLANK and text[end] not in OPERATORS:
             end += 1
-        parts.append(Part(text[at:end], "plain"))
+        parts.append(WordPart(text[at:end], "plain"))
         at = end
     if parts:
         yield _word(parts)
 
 
-def _word(parts: list[Part]) -> Word:
+def _word(parts: list[WordPart]) -> Word:
     """The word of these parts, neighbours of one quoting joined."""
-    joined: list[Part] = []
+    joined: list[WordPart] = []
     for part in parts:
         if joined and joined[-1].quote == part.quote:
-            joined[-1] = Part(joined[-1].text + part.text, part.quote)
+            joined[-1] = WordPart(joined[-1].text + part.text, part.quote)
         else:
             joined.append(part)
     return Word(tuple(joined))

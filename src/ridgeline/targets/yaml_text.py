@@ -23,4 +23,4 @@ def yaml_text(table: Mapping[str, Any]) -> str:
     scale: 1.0e-05
     name: 'say "hi": # no'
     """
-    return str(yaml.safe_dump(plain(table), sort_keys=False, width=WIDTH, allow_unicode=True))
+    return str(yaml.safe_dump(plain(table), sort_keys=False, width=WIDTH))

@@ -6,7 +6,7 @@ from typing import Any
 
 from ridgeline.core.errors import InputError
 from ridgeline.targets.deepspeed.names import CP, FORMATS, ID, OPTIMIZERS, STAGES
-from ridgeline.targets.option_reader import Reader, model_in, only, pick, tables
+from ridgeline.targets.option_reader import OptionReader, model_in, only, pick, tables
 from ridgeline.targets.target import Files, Imported
 
 # what a configuration says that a scenario has no place for
@@ -34,7 +34,7 @@ APART = {
 def read(files: Files) -> Imported:
     """What a ds_config.json says; the model and the sequence length come from elsewhere."""
     expected = "one JSON file with DeepSpeed's keys, such as zero_optimization or train_batch_size"
-    reader = Reader(only(files, _is_config, expected, ".json"))
+    reader = OptionReader(only(files, _is_config, expected, ".json"))
     optimizer = _read_optimizer(reader)
     mesh, zero = _read_mesh(reader), _read_zero(reader)
     plan = mesh | zero | {"overlap": mesh.pop("overlap", {}) | zero.pop("overlap", {})} | _read_formats(reader)
@@ -64,7 +64,7 @@ def read(files: Files) -> Imported:
     )
 
 
-def _read_mesh(reader: Reader) -> dict[str, Any]:
+def _read_mesh(reader: OptionReader) -> dict[str, Any]:
     plan: dict[str, Any] = {"tp": reader.degree("tensor_parallel.autotp_size"), "cp": reader.degree(CP)}
     plan["pp"] = reader.degree("pipeline.stages")
     reader.take("data_parallel_size", "seq_parallel_communication_data_type")
@@ -81,7 +81,7 @@ def _read_mesh(reader: Reader) -> dict[str, Any]:
     return plan
 
 
-def _read_zero(reader: Reader) -> dict[str, Any]:
+def _read_zero(reader: OptionReader) -> dict[str, Any]:
     shards = {str(stage): shard for shard, stage in STAGES.items()}
     shard = reader.word("zero_optimization.stage", among=shards, default="none")
     plan: dict[str, Any] = {"shard": shard}
@@ -100,7 +100,7 @@ def _read_zero(reader: Reader) -> dict[str, Any]:
     return plan
 
 
-def _read_formats(reader: Reader) -> dict[str, Any]:
+def _read_formats(reader: OptionReader) -> dict[str, Any]:
     stored = "fp32"
     for name in ("bf16", "fp16"):
         if reader.switch(f"{name}.enabled", "bfloat16.enabled" if name == "bf16" else f"{name}.enabled", default=False):
@@ -114,7 +114,7 @@ def _read_formats(reader: Reader) -> dict[str, Any]:
     return {"precision": {"name": stored, "gradients": gradients}}
 
 
-def _read_optimizer(reader: Reader) -> dict[str, Any]:
+def _read_optimizer(reader: OptionReader) -> dict[str, Any]:
     names = {kind: name for name, kind in OPTIMIZERS.items()} | {"onebitadam": "adam", "zerooneadam": "adam"}
     name = reader.word("optimizer.type", among=names, default=None)
     if name is None:

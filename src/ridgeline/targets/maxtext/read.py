@@ -29,7 +29,7 @@ from ridgeline.targets.maxtext.names import (
     WIDE,
     parts_of,
 )
-from ridgeline.targets.option_reader import Reader, assigned, model_in, pick, tables
+from ridgeline.targets.option_reader import OptionReader, assigned, model_in, pick, tables
 from ridgeline.targets.target import Files, Imported, Unread
 
 MANY = frozenset({"per_device_batch_size", "ici_fsdp_parallelism", "max_target_length", "remat_policy", "model_name"})
@@ -61,7 +61,7 @@ APART = {
 
 def read(files: Files) -> Imported:
     """What a configuration says; a launch script's arguments stand above the file."""
-    reader = Reader(_merged(files))
+    reader = OptionReader(_merged(files))
     model = _model(reader) or model_in(files)
     spec = load_model(model) if model is not None else None
     second = _second(files)
@@ -98,7 +98,7 @@ def _merged(files: Files) -> Table:
     return Table(data={**found[0].data, **known}, source=found[0].source, lines=found[0].lines)
 
 
-def _model(reader: Reader) -> Any:
+def _model(reader: OptionReader) -> Any:
     name = str(reader.take("model_name", default="default"))
     if name != "default":
         id = next((id for id, word in MODELS_NAMED.items() if word == name), ALSO_NAMED.get(name))
@@ -144,7 +144,7 @@ def _second(files: Files) -> str:
     return ""
 
 
-def _mesh(reader: Reader, second: str) -> dict[str, Any]:
+def _mesh(reader: OptionReader, second: str) -> dict[str, Any]:
     """The plan's degrees; -1 on one axis stands for the chips that the others leave."""
     degrees = {axis: _axis(reader, axis) for axis in AXES}
     if degrees.get(second):
@@ -169,7 +169,7 @@ def _mesh(reader: Reader, second: str) -> dict[str, Any]:
     return plan
 
 
-def _axis(reader: Reader, axis: str) -> int | None:
+def _axis(reader: OptionReader, axis: str) -> int | None:
     """The degree of an axis; None where it takes what the others leave."""
     degree = 1
     for place in ("dcn", "ici"):
@@ -181,7 +181,7 @@ def _axis(reader: Reader, axis: str) -> int | None:
     return degree
 
 
-def _batch(reader: Reader, plan: dict[str, Any], devices: int) -> tuple[int | None, int | None]:
+def _batch(reader: OptionReader, plan: dict[str, Any], devices: int) -> tuple[int | None, int | None]:
     """The global batch, or the sequences of one data-parallel rank; sets the microbatch. `devices` of a chip."""
     value = reader.take("per_device_batch_size", default=12.0)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
@@ -200,7 +200,7 @@ def _batch(reader: Reader, plan: dict[str, Any], devices: int) -> tuple[int | No
     return (whole * plan["dp"], None) if "dp" in plan else (None, whole)
 
 
-def _pipeline(reader: Reader, plan: dict[str, Any], spec: ModelSpec | None) -> dict[str, Any]:
+def _pipeline(reader: OptionReader, plan: dict[str, Any], spec: ModelSpec | None) -> dict[str, Any]:
     repeats = reader.degree("num_pipeline_repeats")
     found: dict[str, Any] = {"schedule": {"name": "interleaved" if repeats > 1 else "gpipe", "chunks": repeats}}
     if repeats > 1:
@@ -215,7 +215,7 @@ def _pipeline(reader: Reader, plan: dict[str, Any], spec: ModelSpec | None) -> d
     return found
 
 
-def _memory(reader: Reader, experts: bool) -> dict[str, Any]:
+def _memory(reader: OptionReader, experts: bool) -> dict[str, Any]:
     policy = str(reader.take("remat_policy", default="full"))
     kept, moved = _tensors(reader) if policy == "custom" else ("", 0.0)
     if policy == "custom":
@@ -234,7 +234,7 @@ def _memory(reader: Reader, experts: bool) -> dict[str, Any]:
     return {"recompute": {"kind": kind} | ({"parts": parts} if parts else {}), "offload": offload}
 
 
-def _tensors(reader: Reader) -> tuple[str, float]:
+def _tensors(reader: OptionReader) -> tuple[str, float]:
     """The policy nearest to a choice by tensor, and the share of the kept tensors that rests in host memory."""
     places = {"remat": 0, "device": 1, "offload": 2}
     at = {
@@ -253,12 +253,12 @@ def _tensors(reader: Reader) -> tuple[str, float]:
     return near.get(groups, "full"), share
 
 
-def _switches(reader: Reader) -> dict[str, Any]:
+def _switches(reader: OptionReader) -> dict[str, Any]:
     kinds = {"autoselected": "flash", "flash": "flash", "cudnn_flash_te": "flash", "dot_product": "unfused"}
     return {"attention": reader.word("attention", among=kinds, default="flash")}
 
 
-def _formats(reader: Reader) -> tuple[dict[str, Any], dict[str, Any]]:
+def _formats(reader: OptionReader) -> tuple[dict[str, Any], dict[str, Any]]:
     short = {word: name for name, word in LONG.items()}
     used = reader.word("dtype", among=short, default="bf16")
     rest = reader.word("weight_dtype", among=short, default="fp32")

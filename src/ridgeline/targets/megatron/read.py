@@ -16,7 +16,7 @@ from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.megatron.names import ID
 from ridgeline.targets.megatron.read_model import read_model
 from ridgeline.targets.megatron.read_plan import Seen, read_plan, read_workload
-from ridgeline.targets.option_reader import Reader, model_in
+from ridgeline.targets.option_reader import OptionReader, model_in
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.shell_eval import read_script
 from ridgeline.targets.target import Files, Imported, Unread
@@ -46,7 +46,7 @@ def read(files: Files) -> Imported:
 def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str] | None = None) -> Imported:
     """Options in Megatron's words as settings; `names` gives back what another dialect calls them."""
     said = {name: value for name, value in found.options.items() if name != "model"}
-    reader = Reader(Table(data=said, source=found.source))
+    reader = OptionReader(Table(data=said, source=found.source))
     if "model" in found.options:  # named rather than spelled
         model: str | Mapping[str, Any] = found.options["model"]
     else:

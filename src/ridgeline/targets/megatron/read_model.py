@@ -9,10 +9,10 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.catalog_match import known_as
 from ridgeline.targets.megatron.layout import flags_of
 from ridgeline.targets.megatron.names import POSITIONS
-from ridgeline.targets.option_reader import Reader
+from ridgeline.targets.option_reader import OptionReader
 
 
-def read_model(reader: Reader, hint: str = "") -> str | Mapping[str, Any]:
+def read_model(reader: OptionReader, hint: str = "") -> str | Mapping[str, Any]:
     """The model; what the options leave open is filled in from a catalog entry that agrees in everything else."""
     layers, hidden = _need(reader, "num-layers"), _need(reader, "hidden-size")
     vocab = reader.count("vocab-size", "padded-vocab-size")
@@ -34,7 +34,7 @@ def read_model(reader: Reader, hint: str = "") -> str | Mapping[str, Any]:
     return _named(reader, table, vocab, hint)
 
 
-def _named(reader: Reader, table: dict[str, Any], vocab: int | None, hint: str) -> str | Mapping[str, Any]:
+def _named(reader: OptionReader, table: dict[str, Any], vocab: int | None, hint: str) -> str | Mapping[str, Any]:
     found = known_as(table, unsure=() if vocab else ("vocab",), prefer=hint)
     if vocab is not None:
         return found
@@ -48,7 +48,7 @@ def _named(reader: Reader, table: dict[str, Any], vocab: int | None, hint: str) 
     return found
 
 
-def _need(reader: Reader, name: str) -> int:
+def _need(reader: OptionReader, name: str) -> int:
     value = reader.count(name)
     if value is None:
         expected, todo = "a number of the model", "is this the right script? only what it says itself is read"
@@ -56,7 +56,7 @@ def _need(reader: Reader, name: str) -> int:
     return value
 
 
-def _layers(reader: Reader, layers: int, hidden: int) -> Iterator[dict[str, Any]]:
+def _layers(reader: OptionReader, layers: int, hidden: int) -> Iterator[dict[str, Any]]:
     """The parts of every layer, in order."""
     biased = not reader.switch("disable-bias-linear", default=False)
     mixer = _mixer(reader, hidden, biased)
@@ -81,7 +81,7 @@ def _skipped(text: str, layers: int) -> tuple[bool, ...]:
     return flags_of(text, layers)
 
 
-def _windows(reader: Reader, layers: int) -> tuple[int, tuple[bool, ...]]:
+def _windows(reader: OptionReader, layers: int) -> tuple[int, tuple[bool, ...]]:
     span = reader.take("window-size")
     skip = reader.take("window-attn-skip-freq")
     if span is None:
@@ -95,7 +95,7 @@ def _windows(reader: Reader, layers: int) -> tuple[int, tuple[bool, ...]]:
     return size, flags_of(str(skip), layers)
 
 
-def _mixer(reader: Reader, hidden: int, biased: bool) -> dict[str, Any]:
+def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
     heads = _need(reader, "num-attention-heads")
     rotary = reader.switch("use-rotary-position-embeddings", default=False)
     default = "rope" if rotary else "learned"
@@ -121,7 +121,7 @@ def _mixer(reader: Reader, hidden: int, biased: bool) -> dict[str, Any]:
     return mixer | ({} if positions == "rope" else {"positions": positions})
 
 
-def _activation(reader: Reader) -> dict[str, Any]:
+def _activation(reader: OptionReader) -> dict[str, Any]:
     if reader.switch("swiglu", default=False):
         return {}
     if reader.switch("quick-geglu", default=False):
@@ -130,7 +130,7 @@ def _activation(reader: Reader) -> dict[str, Any]:
     return {"gated": False, "activation": "relu2" if squared else "gelu"}
 
 
-def _experts(reader: Reader, ffn: int, act: Mapping[str, Any], biased: bool) -> dict[str, Any]:
+def _experts(reader: OptionReader, ffn: int, act: Mapping[str, Any], biased: bool) -> dict[str, Any]:
     count = reader.count("num-experts")
     if count is None:
         return {}

@@ -9,7 +9,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.engine import ENGINES
 from ridgeline.targets.megatron.layout import placement_of
 from ridgeline.targets.megatron.names import MODULES, STATES, STRATEGIES
-from ridgeline.targets.option_reader import Reader, pick
+from ridgeline.targets.option_reader import OptionReader, pick
 
 PARTS = {word: part for part, word in MODULES.items()}
 FORMATS = {word: id for id, word in STATES.items()}
@@ -27,7 +27,7 @@ class Seen:
     world: int | None = None
 
 
-def read_workload(reader: Reader) -> dict[str, Any]:
+def read_workload(reader: OptionReader) -> dict[str, Any]:
     """The [workload] table; the global batch may stay open."""
     optimizer: dict[str, Any] = {}
     kind = reader.word(
@@ -55,7 +55,7 @@ def read_workload(reader: Reader) -> dict[str, Any]:
     return pick(found)
 
 
-def read_plan(reader: Reader, seen: Seen) -> dict[str, Any]:
+def read_plan(reader: OptionReader, seen: Seen) -> dict[str, Any]:
     """The [plan] table: what is left out is as a plan leaves it."""
     axes = {"tp": "tensor-model-parallel-size", "pp": "pipeline-model-parallel-size", "cp": "context-parallel-size"}
     plan: dict[str, Any] = {axis: reader.degree(name) for axis, name in axes.items()}
@@ -72,7 +72,7 @@ def read_plan(reader: Reader, seen: Seen) -> dict[str, Any]:
     return pick(plan)
 
 
-def _pipeline(reader: Reader, layers: int, pp: int) -> dict[str, Any]:
+def _pipeline(reader: OptionReader, layers: int, pp: int) -> dict[str, Any]:
     layout = reader.take("pipeline-model-parallel-layout")
     each = reader.count("num-layers-per-virtual-pipeline-stage")
     chunks = reader.count("num-virtual-stages-per-pipeline-rank") or 1
@@ -109,7 +109,7 @@ def _spread(
     return tuple(stages)
 
 
-def _sharding(reader: Reader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
+def _sharding(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
     shard = "zero1" if reader.switch("use-distributed-optimizer", default=False) else "none"
     strategy = reader.word("data-parallel-sharding-strategy", among=SHARDS, default="none")
     if reader.switch("use-megatron-fsdp", "use-custom-fsdp", default=False):
@@ -127,7 +127,7 @@ def _sharding(reader: Reader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any
     return found
 
 
-def _memory(reader: Reader, layers: int) -> dict[str, Any]:
+def _memory(reader: OptionReader, layers: int) -> dict[str, Any]:
     found: dict[str, Any] = {"recompute": "none"}
     kinds = {"full": "full", "selective": "selective"}
     kind = reader.word("recompute-granularity", among=kinds, default=None)
@@ -155,7 +155,7 @@ def _memory(reader: Reader, layers: int) -> dict[str, Any]:
     return found | ({"offload": offload} if offload else {})
 
 
-def _size(reader: Reader, name: str) -> int | None:
+def _size(reader: OptionReader, name: str) -> int | None:
     """A whole number, 0 included."""
     value = reader.take(name)
     if value is None or (type(value) is int and 0 <= value < 2**31):
@@ -163,7 +163,7 @@ def _size(reader: Reader, name: str) -> int | None:
     return reader.bad(name, value, "a whole number", None)
 
 
-def _precision(reader: Reader) -> Any:
+def _precision(reader: OptionReader) -> Any:
     half = reader.switch("fp16", default=False)
     rest = "bf16" if reader.switch("bf16", default=False) else "fp16" if half else "fp32"
     own = {"bf16": "fp32"}.get(rest, rest)
@@ -184,7 +184,7 @@ def _precision(reader: Reader) -> Any:
     return found
 
 
-def _switches(reader: Reader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
+def _switches(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     parallel = reader.switch("sequence-parallel", default=False)
     if parallel != (plan["tp"] > 1) and plan["tp"] > 1:
@@ -214,7 +214,7 @@ def _switches(reader: Reader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any
     return found | _overlap(reader, seen, plan)
 
 
-def _dispatch(reader: Reader) -> dict[str, Any]:
+def _dispatch(reader: OptionReader) -> dict[str, Any]:
     kind = reader.take("moe-token-dispatcher-type", default="allgather")
     backend = str(reader.take("moe-flex-dispatcher-backend", default="deepep"))
     reader.take("moe-enable-deepep")
@@ -223,7 +223,7 @@ def _dispatch(reader: Reader) -> dict[str, Any]:
     return {"moe_dispatch": backend if kind == "flex" and backend in ("deepep", "hybridep") else "all-to-all"}
 
 
-def _overlap(reader: Reader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
+def _overlap(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
     """What runs beside compute, where it differs from the engine's habit."""
     names = {"grad-reduce": "overlap-grad-reduce", "param-gather": "overlap-param-gather", "tp": "tp-comm-overlap"}
     names["moe"] = "overlap-moe-expert-parallel-comm"

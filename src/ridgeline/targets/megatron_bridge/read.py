@@ -8,7 +8,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.load import model as load_model
 from ridgeline.targets.megatron.read import Given, settings_of, world_of
 from ridgeline.targets.megatron_bridge.names import ACTIVATIONS, DTYPES, FIELDS, ID, OPPOSITE, RECIPES
-from ridgeline.targets.megatron_bridge.recipe import Config, read_recipe
+from ridgeline.targets.megatron_bridge.read_recipe import RecipeFields, read_recipe
 from ridgeline.targets.option_reader import model_in
 from ridgeline.targets.target import Files, Imported
 
@@ -37,7 +37,7 @@ def read(files: Files) -> Imported:
     raise InputError(Problem(path="", given=", ".join(files) or "no file", expected="a recipe: a Python file"))
 
 
-def _unsaid(found: Config) -> tuple[str, ...]:
+def _unsaid(found: RecipeFields) -> tuple[str, ...]:
     """A precision that the file does not spell."""
     name = _named(found.fields.get("mixed_precision", "bf16_mixed"))
     known = name in RECIPES or name == "MixedPrecisionConfig"
@@ -48,7 +48,7 @@ def _named(precision: Any) -> str:
     return str(precision).replace("-", "_").removesuffix("()")
 
 
-def translated(found: Config) -> dict[str, Any]:
+def translated(found: RecipeFields) -> dict[str, Any]:
     """The recipe's fields as Megatron's options."""
     fields = dict(found.fields)
     options = _precision(fields)

@@ -9,7 +9,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.models.load import MODELS
 from ridgeline.models.names import find_name
 from ridgeline.models.spec import ModelSpec
-from ridgeline.targets.option_reader import Reader, model_in, only, pick, tables
+from ridgeline.targets.option_reader import OptionReader, model_in, only, pick, tables
 from ridgeline.targets.target import Files, Imported, Unread
 from ridgeline.targets.torchtitan.names import CONVERTERS, FLAVORS, ID, SCHEDULES
 from ridgeline.targets.torchtitan.read_python import is_registry, job_of
@@ -49,7 +49,7 @@ def read(files: Files) -> Imported:
     """What a job file says."""
     expected = "one TOML file with [model], [training] and [parallelism], or a Python file of Trainer.Config functions"
     coded = is_registry(files)
-    reader = Reader(job_of(files) if coded else only(files, _is_job, expected, ".toml"))
+    reader = OptionReader(job_of(files) if coded else only(files, _is_job, expected, ".toml"))
     model = _model(reader) or model_in(files)
     plan = _mesh(reader) | {"engine": "torchtitan"}
     plan |= _recompute(reader, MODELS[model] if model else None, plan)
@@ -81,7 +81,7 @@ def read(files: Files) -> Imported:
     )
 
 
-def _model(reader: Reader) -> str | None:
+def _model(reader: OptionReader) -> str | None:
     """The flavor's catalog entry; the folder of the tokenizer tells apart models that share a shape."""
     family = str(reader.take("model.name", default="llama3"))
     flavor = str(reader.take("model.flavor", default="debugmodel"))
@@ -104,7 +104,7 @@ def _same_shape(one: ModelSpec, other: ModelSpec) -> bool:
     return (one.hidden, one.vocab, one.blocks, one.order) == (other.hidden, other.vocab, other.blocks, other.order)
 
 
-def _mesh(reader: Reader) -> dict[str, Any]:
+def _mesh(reader: OptionReader) -> dict[str, Any]:
     plan: dict[str, Any] = {
         axis: reader.degree(f"parallelism.{name}_parallel_degree", f"experimental.{name}_parallel_degree")
         for axis, name in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"))
@@ -126,7 +126,7 @@ def _mesh(reader: Reader) -> dict[str, Any]:
     return plan | _shards(reader, plan["cp"], plan["pp"]) | _pipeline(reader, plan)
 
 
-def _shards(reader: Reader, cp: int, pp: int) -> dict[str, Any]:
+def _shards(reader: OptionReader, cp: int, pp: int) -> dict[str, Any]:
     replicate = reader.degree("parallelism.data_parallel_replicate_degree")
     given = reader.take("parallelism.data_parallel_shard_degree", default=-1)
     split = None if given == -1 else reader.count("parallelism.data_parallel_shard_degree")
@@ -143,7 +143,7 @@ def _shards(reader: Reader, cp: int, pp: int) -> dict[str, Any]:
     return {"shard": shard, "dp": replicate * split, "shard_degree": split * cp}
 
 
-def _pipeline(reader: Reader, plan: dict[str, Any]) -> dict[str, Any]:
+def _pipeline(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
     means = {word: name for name, word in SCHEDULES.items()}
     parts = reader.take("parallelism.module_fqns_per_model_part")
     each = reader.count("parallelism.pipeline_parallel_layers_per_stage")
@@ -166,7 +166,7 @@ def _pipeline(reader: Reader, plan: dict[str, Any]) -> dict[str, Any]:
     return found | {"schedule": {"name": name, "chunks": chunks}}
 
 
-def _batch(reader: Reader, plan: dict[str, Any]) -> tuple[int | None, int | None]:
+def _batch(reader: OptionReader, plan: dict[str, Any]) -> tuple[int | None, int | None]:
     """The global batch, or the sequences of one data-parallel rank where it is not stated."""
     local = reader.count("training.local_batch_size", "training.batch_size", default=8) or 8
     stated = reader.take("training.global_batch_size", default=-1)
@@ -180,7 +180,7 @@ def _batch(reader: Reader, plan: dict[str, Any]) -> tuple[int | None, int | None
     return (local * plan["dp"], None) if "dp" in plan else (None, local)
 
 
-def _recompute(reader: Reader, model: ModelSpec | None, plan: dict[str, Any]) -> dict[str, Any]:
+def _recompute(reader: OptionReader, model: ModelSpec | None, plan: dict[str, Any]) -> dict[str, Any]:
     kinds = {"none": "none", "full": "full", "selective": "selective"}
     if reader.take("activation_checkpoint.mode") == "memory_budget":
         reader.assumptions.append("recompute = selective: a memory budget chooses it while compiling")
@@ -197,7 +197,7 @@ def _recompute(reader: Reader, model: ModelSpec | None, plan: dict[str, Any]) ->
     return {"recompute": {"kind": "full", "layers": layers}}
 
 
-def _formats(reader: Reader) -> tuple[dict[str, Any], dict[str, Any]]:
+def _formats(reader: OptionReader) -> tuple[dict[str, Any], dict[str, Any]]:
     long = {"bfloat16": "bf16", "float32": "fp32"}
     stored = reader.word("training.mixed_precision_param", among=long, default="bf16")
     kept = reader.word("training.dtype", among=long, default="fp32")

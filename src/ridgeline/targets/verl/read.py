@@ -10,7 +10,7 @@ from ridgeline.models.load import MODELS
 from ridgeline.models.names import find_name
 from ridgeline.targets.megatron.layout import placement_of
 from ridgeline.targets.megatron.names import MODULES, RECIPES
-from ridgeline.targets.option_reader import OPEN, Reader, assigned, flatten, model_in, nested, pick, tables
+from ridgeline.targets.option_reader import OPEN, OptionReader, assigned, flatten, model_in, nested, pick, tables
 from ridgeline.targets.target import Files, Imported, Unread
 from ridgeline.targets.verl.names import ACTOR, DDP, FSDP, ID, LAYER, LORA_NAMES, MEGATRON, MODEL, OPTIM
 
@@ -43,7 +43,7 @@ def read(files: Files) -> Imported:
     if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)):
         expected = "a YAML file or script with actor_rollout_ref.* options"
         raise InputError(Problem(path="", given="no such file", expected=expected, todo="name verl's own file"))
-    reader = Reader(table)
+    reader = OptionReader(table)
     megatron = str(reader.take(f"{ACTOR}.strategy", default="")) == "megatron"
     megatron = megatron or any(option.startswith(f"{MEGATRON}.") for option in reader.options)
     plan = _megatron(reader) if megatron else _fsdp(reader)
@@ -66,7 +66,7 @@ def _merged(files: Files) -> Table:
     return Table(data=nested(below | words), source=found[0].source, lines=found[0].lines)
 
 
-def _model(reader: Reader) -> str | None:
+def _model(reader: OptionReader) -> str | None:
     path = reader.take(f"{MODEL}.path")
     if not isinstance(path, str):
         return None
@@ -78,7 +78,7 @@ def _model(reader: Reader) -> str | None:
     return None
 
 
-def _trained(reader: Reader, model: str | None) -> str | dict[str, Any] | None:
+def _trained(reader: OptionReader, model: str | None) -> str | dict[str, Any] | None:
     """The model that is updated: blocks that predict further tokens are left out unless they are asked for."""
     ahead = [reader.switch(f"{MODEL}.mtp.{name}", default=False) for name in ("enable", "enable_train")]
     if model is None or MODELS[model].mtp is None or all(ahead):
@@ -87,7 +87,7 @@ def _trained(reader: Reader, model: str | None) -> str | dict[str, Any] | None:
     return {"base": model, "mtp": 0}
 
 
-def _workload(reader: Reader, plan: dict[str, Any], megatron: bool) -> dict[str, Any]:
+def _workload(reader: OptionReader, plan: dict[str, Any], megatron: bool) -> dict[str, Any]:
     prompt = reader.count("data.max_prompt_length", default=512) or 512
     response = reader.count("data.max_response_length", default=512) or 512
     prompts = reader.count(f"{ACTOR}.ppo_mini_batch_size", default=256) or 256
@@ -117,7 +117,7 @@ def _workload(reader: Reader, plan: dict[str, Any], megatron: bool) -> dict[str,
     return workload
 
 
-def _fsdp(reader: Reader) -> dict[str, Any]:
+def _fsdp(reader: OptionReader) -> dict[str, Any]:
     names = ("ulysses_sequence_parallel_size",)
     cp = reader.degree(*(f"{ACTOR}.{name}" for name in names), *(f"{FSDP}.{name}" for name in names))
     reader.take(f"{FSDP}.ulysses_sequence_parallel_size")
@@ -147,7 +147,7 @@ def _fsdp(reader: Reader) -> dict[str, Any]:
     return plan
 
 
-def _megatron(reader: Reader) -> dict[str, Any]:
+def _megatron(reader: OptionReader) -> dict[str, Any]:
     degrees = {
         "tp": "tensor_model_parallel_size",
         "pp": "pipeline_model_parallel_size",
@@ -173,7 +173,7 @@ def _megatron(reader: Reader) -> dict[str, Any]:
     return plan | _megatron_memory(reader, plan) | _megatron_formats(reader)
 
 
-def _placement(reader: Reader, plan: dict[str, Any], layers: int) -> dict[str, Any]:
+def _placement(reader: OptionReader, plan: dict[str, Any], layers: int) -> dict[str, Any]:
     """Layers are dealt evenly, except that the first and the last stage may be told their share."""
     first = reader.count(f"{LAYER}.num_layers_in_first_pipeline_stage")
     last = reader.count(f"{LAYER}.num_layers_in_last_pipeline_stage")
@@ -195,7 +195,7 @@ def _placement(reader: Reader, plan: dict[str, Any], layers: int) -> dict[str, A
     return {"placement": [*([first] if first else []), *rows, *([last] if last else [])]}
 
 
-def _megatron_memory(reader: Reader, plan: dict[str, Any]) -> dict[str, Any]:
+def _megatron_memory(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
     whole = reader.switch(f"{MEGATRON}.use_megatron_fsdp", default=False)
     split = reader.switch(f"{MEGATRON}.use_distributed_optimizer", default=True)
     found: dict[str, Any] = {"shard": "zero3" if whole else "zero1" if split else "none"}
@@ -217,7 +217,7 @@ def _megatron_memory(reader: Reader, plan: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _megatron_formats(reader: Reader) -> dict[str, Any]:
+def _megatron_formats(reader: OptionReader) -> dict[str, Any]:
     stored = reader.word(f"{MEGATRON}.dtype", among={"bfloat16": "bf16", "float16": "fp16"}, default="bf16")
     precision: dict[str, Any] = {"compute": stored, "weights": stored, "activations": stored, "kv": stored}
     if reader.take(f"{LAYER}.fp8"):

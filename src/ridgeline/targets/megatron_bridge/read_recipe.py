@@ -49,14 +49,14 @@ class Routine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class RecipeFields:
     """Fields by dotted name, and what was left out."""
 
     fields: dict[str, Any]
     notes: tuple[str, ...]
 
 
-def read_recipe(text: str, chosen: str = "", source: str = "") -> Config:
+def read_recipe(text: str, chosen: str = "", source: str = "") -> RecipeFields:
     """The fields that a recipe sets; an `InputError` lists the recipes of a file that holds several."""
     try:
         tree = ast.parse(text)
@@ -244,14 +244,14 @@ def _dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else "call"
 
 
-def _config(scope: dict[str, Any], notes: list[str], source: str) -> Config:
+def _config(scope: dict[str, Any], notes: list[str], source: str) -> RecipeFields:
     """The configuration among the names: what is returned, or the one called cfg or config."""
     for name in ("return", "cfg", "config"):
         found = scope.get(name)
         if isinstance(found, Thing) and found.parts:
             fields: dict[str, Any] = {}
             _flatten(found, "", fields, 0)
-            return Config(fields=fields, notes=tuple(notes))
+            return RecipeFields(fields=fields, notes=tuple(notes))
     raise InputError(Problem(path="", given="no configuration", expected="a recipe that returns cfg", where=source))
 
 
