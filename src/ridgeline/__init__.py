@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from ridgeline.calibrate.explain import explain
     from ridgeline.calibrate.fit_with import fit_with
     from ridgeline.calibrate.validate import validate
-    from ridgeline.export.verbs import export, import_run
     from ridgeline.hardware.load import CHIPS, SYSTEMS, chip, system
     from ridgeline.models.load import MODELS, model
     from ridgeline.plan.check import check
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from ridgeline.sim.events.simulate import timeline
     from ridgeline.sim.predict import predict
     from ridgeline.sim.prediction import Impossible, Prediction
+    from ridgeline.targets.api import export, import_run
     from ridgeline.trace.analyze import analyze
     from ridgeline.trace.read import read_timeline
 
@@ -84,7 +84,8 @@ _HOMES = {
     "diff": "ridgeline.calibrate.compare",
     "explain": "ridgeline.calibrate.explain",
     "fit_with": "ridgeline.calibrate.fit_with",
-    "import_run": "ridgeline.export.verbs",
+    "export": "ridgeline.targets.api",
+    "import_run": "ridgeline.targets.api",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read",
 }
@@ -126,8 +127,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "export":
-        return import_module("ridgeline.export")  # a package that can be called
     if name not in _HOMES:
         raise AttributeError(f"module 'ridgeline' has no attribute {name!r}")
     home, _, there = _HOMES[name].partition(":")

@@ -18,7 +18,7 @@ FLOORS = (
     ("lowering", "cost"),
     ("sim",),
     ("calibrate", "search"),
-    ("export", "report"),
+    ("targets", "report"),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}

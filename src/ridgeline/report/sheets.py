@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from ridgeline.core.dtype import DType, dtype
+from ridgeline.core import encode
+from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import Problem
-from ridgeline.core.evidence import Evidence, Quoted
+from ridgeline.core.evidence import Quoted
 from ridgeline.hardware.chip import PEAK_KEYS, Chip
 from ridgeline.hardware.facts import Ratio, link_bytes_per_flop, ridge_points
 from ridgeline.hardware.system import System, Tier
@@ -46,18 +47,14 @@ class Detail:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON can hold it."""
+    """The value as JSON can hold it, every field of a dataclass among it, defaults too."""
+    return encode.plain(value, _record)
+
+
+def _record(value: Any) -> Sheet:
     if isinstance(value, Quoted):
         return quoted(value)
-    if isinstance(value, (DType, Evidence)):
-        return value.id if isinstance(value, DType) else value.label
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, (list, tuple)):
-        return [plain(part) for part in value]
-    if hasattr(value, "items"):
-        return {str(key): plain(part) for key, part in value.items()}
-    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
+    return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
 
 
 def quoted(number: Quoted) -> Sheet:

@@ -10,7 +10,6 @@ import pytest
 import ridgeline
 from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import InputError
-from ridgeline.export.decisions import decisions_of
 from ridgeline.hardware.load import CHIPS
 from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.plan.engine import ENGINES, OVERLAPS
