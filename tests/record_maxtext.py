@@ -1,4 +1,4 @@
-"""Record the options of MaxText from its own package, as `targets/options` keeps them; nothing of it is imported or run.
+"""Record the options of MaxText from its own package, as `targets/options` keeps them; nothing of it is run.
 
     python tests/record_maxtext.py FOLDER > src/ridgeline/targets/options/maxtext-vVERSION.toml
 

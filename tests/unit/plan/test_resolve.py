@@ -16,6 +16,7 @@ from ridgeline.plan.engine import ENGINES, OVERLAPS
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
+from ridgeline.targets.decisions import decisions_of
 
 ENGINES_WITH_STAGES = ("megatron-core", "nemo", "megatron-bridge", "mindspeed", "torchtitan")
 
