@@ -19,7 +19,7 @@ from ridgeline.lowering.context import (
 )
 from ridgeline.lowering.sublayer import SublayerOps
 from ridgeline.models.facts import mean_visible
-from ridgeline.models.params import mixer_params
+from ridgeline.models.params import indexer_params, mixer_params
 from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mixer
 
 SCORE_PASSES = (6.0, 9.0)  # reads and writes of a score matrix, forward and backward, with a fused masked softmax
@@ -249,7 +249,8 @@ def _held_params(ctx: LoweringContext, mixer: Mixer) -> Num:
     """Parameters of a mixer on one tensor rank: its share, and copies of what ranks hold alike.
 
         attention   (all + (c - 1) G (d + v) (h + bias)) / tp         c = max(1, tp / G): ranks that hold the same heads
-        latent      (all + (tp - 1) (h (q + k + r) + q + k)) / tp     latents and their norms are whole on every rank
+        latent      (all + (tp - 1) (h (q + k + r) + q + k)) / tp     latents, their norms and an indexer of sparse
+                                                                      attention are whole on every rank
 
     G = kv_heads, d, v = size of a key and a value, h = hidden, q, k = latents of queries and of keys, r = rope_dim.
     """
@@ -260,7 +261,8 @@ def _held_params(ctx: LoweringContext, mixer: Mixer) -> Num:
         more = np.maximum(0.0, tp / mixer.kv_heads - 1) * keys * (hidden + mixer.qkv_bias)
     elif isinstance(mixer, LatentAttention):
         latents = mixer.q_rank + mixer.kv_rank
-        more = (tp - 1) * (hidden * (latents + mixer.rope_dim) + latents)
+        alike = hidden * (latents + mixer.rope_dim) + latents + indexer_params(mixer.indexer, mixer.q_rank, hidden)
+        more = (tp - 1) * alike
     return (mixer_params(mixer, hidden) + more) / tp
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from ridgeline.ir.program import Program, Section, SectionKey, SectionRole
 from ridgeline.lowering.context import LoweringContext, lowering_context
 from ridgeline.lowering.mtp import lower_prediction
+from ridgeline.lowering.placements import section_tensors
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.sections import lower_block, lower_embedding, lower_head, lower_vision
 from ridgeline.lowering.step_ops import step_ops
@@ -22,13 +23,15 @@ EMBEDDING, HEAD, MTP = (SectionKey(role) for role in (SectionRole.EMBEDDING, Sec
 VISION = tuple(SectionKey(role) for role in (SectionRole.VISION_ENDS, SectionRole.VISION, SectionRole.VISION_WINDOWED))
 
 
-def lower(scenario: Scenario, plans: PlanColumns | None = None) -> Program:
-    """The program of one scenario; `plans` where its columns are at hand.
+def lower(scenario: Scenario, plans: PlanColumns | None = None, *, tensors: bool = True) -> Program:
+    """The program of one scenario; `plans` where its columns are at hand, without `tensors` where only prices count.
 
     Cost grows with distinct blocks and virtual stages, never with layers or ranks.
     """
     ctx = lowering_context(scenario)
     sections, stages = sections_of(ctx), stages_of(ctx, scenario.placement)
+    if tensors:
+        sections = tuple(replace(section, tensors=section_tensors(ctx, section.key)) for section in sections)
     if not ctx.backward:
         return Program(sections=sections, stages=stages)
     plan, counts = scenario.plan, np.array(stages)
