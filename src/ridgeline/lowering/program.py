@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -95,17 +94,31 @@ def _sees(ctx: LoweringContext) -> bool:
 
 def stages_of(ctx: LoweringContext, placement: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """How often each section stands in each virtual stage, for layers placed so many to a stage."""
-    keys, order = section_keys(ctx), iter(ctx.model.order)
-    stages: list[tuple[int, ...]] = []
+    place = {key: index for index, key in enumerate(section_keys(ctx))}
+    covered, rest = (
+        [place.get(SectionKey(SectionRole.BLOCK, block, again), -1) for block in range(len(ctx.model.blocks))]
+        for again in (False, True)
+    )
+    stages, order, layer = [], ctx.model.order, 0
     for stage, held in enumerate(placement):
-        again = ctx.recompute.layers_of(stage, held)
-        counts = Counter(SectionKey(SectionRole.BLOCK, next(order), place >= again) for place in range(held))
-        if stage == 0:
-            counts.update(_before(ctx))
-        if stage == len(placement) - 1:
-            counts.update({HEAD: 1, MTP: ctx.model.mtp.depth if ctx.model.mtp else 0})
-        stages.append(tuple(counts[key] for key in keys))
+        counts = [0] * len(place)
+        middle, end = layer + ctx.recompute.layers_of(stage, held), layer + held
+        for block in order[layer:middle]:
+            counts[covered[block]] += 1
+        for block in order[middle:end]:
+            counts[rest[block]] += 1
+        layer = end
+        for key, often in (_before(ctx) if stage == 0 else {}).items():
+            counts[place[key]] += often
+        for key, often in (_behind(ctx) if stage == len(placement) - 1 else {}).items():
+            counts[place[key]] += often
+        stages.append(tuple(counts))
     return tuple(stages)
+
+
+def _behind(ctx: LoweringContext) -> dict[SectionKey, int]:
+    """What the last stage runs behind its layers."""
+    return {HEAD: 1, MTP: ctx.model.mtp.depth} if ctx.model.mtp else {HEAD: 1}
 
 
 def _before(ctx: LoweringContext) -> dict[SectionKey, int]:
