@@ -109,7 +109,7 @@ def _fit_own(table: Path, quick: bool, output: Path | None, json: bool) -> None:
     _need_scipy()
     from ridgeline.calibrate.own import fit_with, write_calibration
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.report.own import own_sheet, own_text
+    from ridgeline.report.fit_with import fit_with_sheet, fit_with_text
 
     if output is not None:
         refuse_unwritable(output)
@@ -118,9 +118,9 @@ def _fit_own(table: Path, quick: bool, output: Path | None, json: bool) -> None:
     if output is not None:
         write_calibration(found, output)
     if json:
-        print_json(own_sheet(found))
+        print_json(fit_with_sheet(found))
         return
-    typer.echo(own_text(found))
+    typer.echo(fit_with_text(found))
     if output is not None:
         typer.echo(f"{output}: {len(found.calibration.offsets)} offsets; use it with `--calibration {output}`")
 

@@ -7,11 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import DECIMAL
-from ridgeline.report.causes import causes_sheet, memory_lines, path_lines, rank_lines, what_if_lines
+from ridgeline.report.catalog_sheets import Sheet
+from ridgeline.report.catalog_tables import clean
+from ridgeline.report.cells import NANO, bar, grid, time
 from ridgeline.report.counters import measured_lines, measured_sheet
-from ridgeline.report.draw import clean
-from ridgeline.report.lines import NANO, bar, grid, time
-from ridgeline.report.sheets import Sheet
+from ridgeline.report.dependencies import dependencies_sheet, memory_lines, path_lines, rank_lines, what_if_lines
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.breakdown import Breakdown, NameTime, Row, Times
 from ridgeline.trace.finding import Finding
@@ -44,7 +44,7 @@ def analysis_sheet(found: Analysis) -> Sheet:
         "top_ops": [_name(one) for one in parts.names[:OPS]],
         "idle_causes": [_cause(one, parts) for one in found.idle],
         "findings": [_finding(one) for one in found.findings],
-        **causes_sheet(found),
+        **dependencies_sheet(found),
         "op_rates": [_rate(one) for one in found.rates[:RATES]],
         **measured_sheet(found.measured),
         "launches": [_launches(one) for one in found.launches],

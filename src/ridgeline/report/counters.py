@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import DECIMAL, format_quantity
-from ridgeline.report.draw import clean
-from ridgeline.report.sheets import Sheet
+from ridgeline.report.catalog_sheets import Sheet
+from ridgeline.report.catalog_tables import clean
 from ridgeline.trace import ascend
 from ridgeline.trace.counters import FORMAT, KernelCounters, read_counters
 from ridgeline.trace.measured import Joined

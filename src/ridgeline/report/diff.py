@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from ridgeline.report.draw import clean
-from ridgeline.report.lines import NANO, better_or_worse, grid, signed, time
-from ridgeline.report.sheets import Sheet
+from ridgeline.report.catalog_sheets import Sheet
+from ridgeline.report.catalog_tables import clean
+from ridgeline.report.cells import NANO, better_or_worse, grid, signed, time
 from ridgeline.trace.diff import Diff, Item, Place, Side
 
 ITEMS = 40  # of a cause in a sheet

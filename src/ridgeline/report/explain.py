@@ -7,10 +7,10 @@ from rich.text import Text
 
 from ridgeline.calibrate.explain import Explanation, GapPart
 from ridgeline.core.units import DECIMAL, format_quantity
+from ridgeline.report.catalog_sheets import Sheet
+from ridgeline.report.catalog_tables import clean
+from ridgeline.report.cells import NANO, better_or_worse, grid, signed, time
 from ridgeline.report.diff import diff_sheet
-from ridgeline.report.draw import clean
-from ridgeline.report.lines import NANO, better_or_worse, grid, signed, time
-from ridgeline.report.sheets import Sheet
 
 LEAST = 0.05  # microseconds: less is rounding
 COLOURS = {"model": "cyan", "machine": "yellow", "unclear": "magenta", "nothing": "dim"}

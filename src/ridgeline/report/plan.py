@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import DECIMAL, format_count, format_quantity
-from ridgeline.report.draw import DASH, clean
+from ridgeline.report.catalog_sheets import Sheet
+from ridgeline.report.catalog_tables import DASH, clean
 from ridgeline.report.plan_sheet import signed
 from ridgeline.report.plot import Axis, Dot, scatter
 from ridgeline.report.predict import COLOURS, gib
-from ridgeline.report.sheets import Sheet
 
 MOST = 12  # assumptions shown before the rest is counted
 Form = tuple[str, str, Callable[[float], str]]  # key of a sheet, name, how a number is written

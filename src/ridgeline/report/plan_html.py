@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from ridgeline.core.units import format_count, format_quantity
+from ridgeline.report.catalog_sheets import Sheet
 from ridgeline.report.plan import FORMS
 from ridgeline.report.plan_sheet import signed
 from ridgeline.report.predict import gib
-from ridgeline.report.sheets import Sheet
 from ridgeline.report.validate_html import STYLE as HOUSE
 
 WIDE, TALL, EDGE = 720, 380, 64  # of a chart, in pixels

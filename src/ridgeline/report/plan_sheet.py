@@ -13,7 +13,7 @@ from ridgeline.core.units import format_quantity
 from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan_table import plan_table, plan_words
 from ridgeline.plan.scenario import Scenario
-from ridgeline.report.sheets import Sheet, plain
+from ridgeline.report.catalog_sheets import Sheet, plain
 from ridgeline.search.changes import Change, changes, worth
 from ridgeline.search.compare import Answer
 from ridgeline.search.explain import Explanation, Loss, Standing, difference, explain, simulated, standing

@@ -12,8 +12,8 @@ from rich.text import Text
 from ridgeline.core.errors import Problem
 from ridgeline.core.units import BINARY, DECIMAL, format_quantity
 from ridgeline.plan.scenario import Scenario
-from ridgeline.report.draw import WEAK, clean
-from ridgeline.report.sheets import Sheet, plain
+from ridgeline.report.catalog_sheets import Sheet, plain
+from ridgeline.report.catalog_tables import WEAK, clean
 from ridgeline.sim.memory import Memory
 from ridgeline.sim.prediction import Impossible, Prediction
 

@@ -15,7 +15,7 @@ from ridgeline.models.params import count
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.scenario_file import apply_settings, read_scenario
 from ridgeline.plan.schedules import SCHEDULES, build, requirement
-from ridgeline.report.sheets import (
+from ridgeline.report.catalog_sheets import (
     Detail,
     Sheet,
     chip_sheet,

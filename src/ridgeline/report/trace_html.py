@@ -21,7 +21,7 @@ import numpy as np
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 from ridgeline.report.analyze import analysis_sheet
-from ridgeline.report.sheets import Sheet
+from ridgeline.report.catalog_sheets import Sheet
 from ridgeline.report.trace_pack import MOST, Packed, clean, pack
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.breakdown import counted_rows

@@ -14,7 +14,7 @@ from ridgeline.calibrate.accuracy import in_headline
 from ridgeline.calibrate.reasons import likely, runs_known
 from ridgeline.calibrate.validate import Case, Validation, errors_of, shipped
 from ridgeline.core.units import format_quantity
-from ridgeline.report.draw import DASH, clean
+from ridgeline.report.catalog_tables import DASH, clean
 
 Sheet = dict[str, Any]
 WORST = 10  # rows that are listed with a guess at the reason

@@ -20,7 +20,7 @@ from ridgeline.cli.export import TARGETS
 from ridgeline.cli.main import app
 from ridgeline.cli.verbs import VERBS
 from ridgeline.export import registry
-from ridgeline.report.draw import draw
+from ridgeline.report.catalog_tables import draw
 from ridgeline.report.show import show
 from ridgeline.version import __version__
 

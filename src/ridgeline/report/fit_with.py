@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ridgeline.calibrate.own import OwnFit
 from ridgeline.core.units import format_quantity
-from ridgeline.report.sheets import Sheet
+from ridgeline.report.catalog_sheets import Sheet
 
 SHOWN = 20
 COLUMNS = ("before_s", "held_out_s", "after_s")
 
 
-def own_sheet(found: OwnFit) -> Sheet:
+def fit_with_sheet(found: OwnFit) -> Sheet:
     """Everything such a fit says; seconds and fractions."""
     return {
         "kind": "own fit",
@@ -31,7 +31,7 @@ def own_sheet(found: OwnFit) -> Sheet:
     }
 
 
-def own_text(found: OwnFit) -> str:
+def fit_with_text(found: OwnFit) -> str:
     """The runs with the residuals of the three predictions; without colours."""
     wide = max([len(case.id) for case in found.cases[:SHOWN]] + [4])
     lines = [f"{'run':{wide}}  {'measured':>9}  {'before':>8}  {'held out':>8}  {'after':>8}"]

@@ -6,9 +6,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ridgeline.core.units import format_quantity
-from ridgeline.report.draw import clean
-from ridgeline.report.lines import NANO, grid, time
-from ridgeline.report.sheets import Sheet
+from ridgeline.report.catalog_sheets import Sheet
+from ridgeline.report.catalog_tables import clean
+from ridgeline.report.cells import NANO, grid, time
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.critical import Path
 from ridgeline.trace.memory import MemoryPeak
@@ -18,7 +18,7 @@ from ridgeline.trace.whatif import Answer
 SHOWN = 8
 
 
-def causes_sheet(found: Analysis) -> Sheet:
+def dependencies_sheet(found: Analysis) -> Sheet:
     """The keys of an analysis that rest on dependencies; times in microseconds."""
     ranks = found.ranks
     return {
