@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli.terminal import Json, console, print_json
+from ridgeline.cli.terminal import Json, console, print_json, stderr_console
 
 
 def register(app: typer.Typer) -> None:
@@ -141,10 +141,9 @@ def _need_scipy() -> None:
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on standard error."""
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=stderr_console(), transient=True) as bar:
         shown = bar.add_task("fitting", total=None)
 
         def tell(what: str, done: int, total: int) -> None:

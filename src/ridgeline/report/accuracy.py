@@ -18,7 +18,8 @@ from ridgeline.calibrate.accuracy import accuracy_of, differences
 from ridgeline.calibrate.validate import Validation, shipped, validate
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_text, write_text
-from ridgeline.report.validate import percent
+from ridgeline.core.units import signed_share
+from ridgeline.report.cells import percent
 
 Sheet = dict[str, Any]
 FIGURES = Path("docs") / "accuracy.json"
@@ -122,7 +123,12 @@ def _groups_table(sheet: Sheet) -> str:
 
 def _ablation_table(sheet: Sheet) -> str:
     rows = [
-        (item["group"], ", ".join(item["parameters"]), percent(item["mape"]), f"{item['buys'] * 100:+.1f} points")
+        (
+            item["group"],
+            ", ".join(item["parameters"]),
+            percent(item["mape"]),
+            signed_share(item["buys"], unit=" points"),
+        )
         for item in sheet.get("ablation", ())
     ]
     return _table(("group", "parameters held at their defaults", "headline mean", "what fitting them buys"), rows)

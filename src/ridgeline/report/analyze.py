@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import DECIMAL
 from ridgeline.report.catalog_sheets import Sheet
-from ridgeline.report.catalog_tables import clean
-from ridgeline.report.cells import NANO, bar, grid, time
+from ridgeline.report.cells import NANO, bar, blocks, clean, grid, listed, time
 from ridgeline.report.counters import measured_lines, measured_sheet
 from ridgeline.report.dependencies import dependencies_sheet, memory_lines, path_lines, rank_lines, what_if_lines
 from ridgeline.trace.analyze import Analysis
@@ -188,12 +187,10 @@ def draw_analysis(sheet: Sheet, console: Console) -> None:
 def page(sheet: Sheet) -> RenderableType:
     """What was read, where the time went, in which classes and ops, why the chip idled, and what to do."""
     depend = path_lines(sheet) + rank_lines(sheet) + memory_lines(sheet)
-    blocks = (
-        [*_headline(sheet)], [_split(sheet)], [_by_class(sheet)], _idle(sheet), depend, _rates(sheet),
+    return blocks(
+        _headline(sheet), [_split(sheet)], [_by_class(sheet)], _idle(sheet), depend, _rates(sheet),
         measured_lines(sheet), [_ops(sheet)], _found(sheet), what_if_lines(sheet), _doubts(sheet),
     )  # fmt: skip
-    lines = [line for block in blocks if block for line in (*block, Text(""))]
-    return Group(*lines[:-1])
 
 
 def _headline(sheet: Sheet) -> list[RenderableType]:
@@ -299,7 +296,6 @@ def _found(sheet: Sheet) -> list[RenderableType]:
 
 
 def _doubts(sheet: Sheet) -> list[RenderableType]:
-    lines = [Text.assemble("  - ", clean(line)) for line in sheet["warnings"][:SHOWN]]
     dropped = ", ".join(f"{count:,} {what}" for what, count in sheet["dropped"].items())
     rest: list[RenderableType] = [Text(f"not kept: {dropped}", style="dim")] if dropped else []
-    return [*rest, *([Text("doubtful", style="yellow"), *lines] if lines else [])]
+    return [*rest, *listed("doubtful", sheet["warnings"][:SHOWN], style="yellow")]

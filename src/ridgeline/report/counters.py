@@ -8,9 +8,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.core.units import DECIMAL, format_quantity
+from ridgeline.core.units import DECIMAL
 from ridgeline.report.catalog_sheets import Sheet
-from ridgeline.report.catalog_tables import clean
+from ridgeline.report.cells import NANO, clean, time
 from ridgeline.trace import ascend
 from ridgeline.trace.counters import FORMAT, KernelCounters, read_counters
 from ridgeline.trace.measured import Joined
@@ -43,7 +43,7 @@ def measured_sheet(found: Joined) -> Sheet:
     return {
         "kernel_counters": [
             _counters(one.counters)
-            | {"class": one.class_, "spans": one.spans, "total_us": one.total_ns / 1e3, "span_ids": list(one.rows)}
+            | {"class": one.class_, "spans": one.spans, "total_us": one.total_ns / NANO, "span_ids": list(one.rows)}
             for one in found.kernels[:LISTED]
         ],
         "counters_not_in_trace": [one.name for one in found.absent[:LISTED]],
@@ -54,7 +54,7 @@ def _counters(one: KernelCounters) -> Sheet:
     return {
         "name": one.name,
         "launches": one.launches,
-        "duration_us": one.duration_ns / 1e3,
+        "duration_us": one.duration_ns / NANO,
         "compute_share": one.compute,
         "memory_share": one.memory,
         "dram_share": one.dram,
@@ -100,7 +100,7 @@ def _table(sheet: Sheet, most: int) -> Table:
         name.truncate(72, overflow="ellipsis")
         total = one.get("total_us", one["duration_us"] * one["launches"])
         table.add_row(
-            format_quantity(total * 1e-6, "s", 4) if total else "0 s", f"{one.get('spans', one['launches']):,}",
+            time(total), f"{one.get('spans', one['launches']):,}",
             _share(one["compute_share"]), _share(one["memory_share"]), _share(one["dram_share"]),
             _rate(one["gbytes_per_s"], "GB/s"), _rate(one["tflops_per_s"], "TFLOP/s"), _share(one["occupancy"]), name,
         )  # fmt: skip

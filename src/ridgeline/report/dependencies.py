@@ -5,10 +5,9 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.text import Text
 
-from ridgeline.core.units import format_quantity
+from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.catalog_sheets import Sheet
-from ridgeline.report.catalog_tables import clean
-from ridgeline.report.cells import NANO, grid, time
+from ridgeline.report.cells import NANO, clean, grid, time
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.critical import Path
 from ridgeline.trace.memory import MemoryPeak
@@ -135,7 +134,7 @@ def what_if_lines(sheet: Sheet) -> list[RenderableType]:
         return []
     table = grid("left", "right", "right", "left")
     for one in sheet["what_if"]:
-        gain = f"{-one['gain']:+.1%}" if one["gain"] else "0.0%"
+        gain = signed_share(-one["gain"]) if one["gain"] else "0.0%"
         table.add_row(clean(one["what_if"]), time(one["span_us"]), gain, Text(one["meaning"], style="dim"))
     return [Text("what if, by replaying the dependencies", style="dim"), table]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
+from ridgeline.core.units import signed_share
 from ridgeline.report.catalog_sheets import Sheet
-from ridgeline.report.catalog_tables import clean
-from ridgeline.report.cells import NANO, better_or_worse, grid, signed, time
+from ridgeline.report.cells import NANO, better_or_worse, blocks, clean, grid, signed, time
 from ridgeline.trace.diff import Diff, Item, Place, Side
 
 ITEMS = 40  # of a cause in a sheet
@@ -79,10 +79,8 @@ def draw_diff(sheet: Sheet, console: Console) -> None:
 
 def page(sheet: Sheet) -> RenderableType:
     """The two steps, the causes of their difference with the largest items, and where it lies."""
-    blocks: list[list[RenderableType]] = [[*_head(sheet)], [*_causes(sheet)]]
-    blocks += [_places(sheet, key) for key in ("phases", "classes", "layers") if sheet[key]]
-    lines = [line for block in blocks if block for line in (*block, Text(""))]
-    return Group(*lines[:-1])
+    places = (_places(sheet, key) for key in ("phases", "classes", "layers"))
+    return blocks(_head(sheet), _causes(sheet), *places)
 
 
 def _head(sheet: Sheet) -> list[RenderableType]:
@@ -93,7 +91,8 @@ def _head(sheet: Sheet) -> list[RenderableType]:
         what = "predicted" if one["predicted"] else f"mean of {one['steps']} step(s), {chips}"
         table.add_row(mark, clean(one["label"]), time(one["step_us"]), Text(what, style="dim"))
     share = sheet["difference_us"] / (sheet["before"]["step_us"] or 1.0)
-    table.add_row("", Text("B - A", style="bold"), Text(signed(sheet["difference_us"]), style="bold"), f"{share:+.1%}")
+    whole = Text(signed(sheet["difference_us"]), style="bold")
+    table.add_row("", Text("B − A", style="bold"), whole, signed_share(share))
     return [table]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from ridgeline.calibrate.explain import Explanation, GapPart
-from ridgeline.core.units import DECIMAL, format_quantity
+from ridgeline.core.units import DECIMAL, format_quantity, signed_share
 from ridgeline.report.catalog_sheets import Sheet
-from ridgeline.report.catalog_tables import clean
-from ridgeline.report.cells import NANO, better_or_worse, grid, signed, time
+from ridgeline.report.cells import NANO, better_or_worse, blocks, clean, grid, listed, signed, time
 from ridgeline.report.diff import diff_sheet
 
 LEAST = 0.05  # microseconds: less is rounding
@@ -72,19 +71,18 @@ def draw_explanation(sheet: Sheet, console: Console) -> None:
 
 def page(sheet: Sheet) -> RenderableType:
     """Predicted and measured, why that may be unfair, the gap in order, and what to change on which side."""
-    blocks = ([*_head(sheet)], _doubts(sheet), [*_gap(sheet)], [*_todo(sheet)])
-    lines = [line for block in blocks if block for line in (*block, Text(""))]
-    return Group(*lines[:-1])
+    doubts = listed("doubtful", sheet["doubts"], style="yellow")
+    return blocks(_head(sheet), doubts, _gap(sheet), _todo(sheet))
 
 
 def _head(sheet: Sheet) -> list[RenderableType]:
     low, high = sheet["interval_us"]
     table = grid("left", "right", "left")
     inside = "inside" if sheet["inside_interval"] else "outside"
-    span = f"{format_quantity(low * 1e-6, 's', 3)} to {format_quantity(high * 1e-6, 's', 3)}"
+    span = f"{format_quantity(low * DECIMAL['u'], 's', 3)} to {format_quantity(high * DECIMAL['u'], 's', 3)}"
     table.add_row("predicted", time(sheet["predicted_us"]), Text(f"{sheet['engine']}; {span}", style="dim"))
     table.add_row("measured", time(sheet["measured_us"]), Text(f"{inside} the interval of the prediction", style="dim"))
-    residual = "" if sheet["residual"] is None else f"residual {sheet['residual']:+.1%}"
+    residual = "" if sheet["residual"] is None else f"residual {signed_share(sheet['residual'])}"
     table.add_row(Text("gap", style="bold"), Text(signed(sheet["gap_us"]), style="bold"), residual)
     title = f"{sheet['model']} on {sheet['system']}   {', '.join(sheet['trace'][:2])}"
     return [Text.assemble(clean(title), style="bold"), table]
@@ -138,8 +136,3 @@ def _todo(sheet: Sheet) -> list[RenderableType]:
                 clean(part["action"]),
             )
     return [Text.assemble(("of the gap ", "dim"), parts), *([table] if seen else [])]
-
-
-def _doubts(sheet: Sheet) -> list[RenderableType]:
-    lines = [Text.assemble("  - ", clean(line)) for line in sheet["doubts"]]
-    return [Text("doubtful", style="yellow"), *lines] if lines else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ridgeline.calibrate.own import OwnFit
-from ridgeline.core.units import format_quantity
+from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.catalog_sheets import Sheet
 
 SHOWN = 20
@@ -36,7 +36,7 @@ def fit_with_text(found: OwnFit) -> str:
     wide = max([len(case.id) for case in found.cases[:SHOWN]] + [4])
     lines = [f"{'run':{wide}}  {'measured':>9}  {'before':>8}  {'held out':>8}  {'after':>8}"]
     for case in found.cases[:SHOWN]:
-        off = "  ".join(f"{getattr(case, which) / case.measured_s - 1:>+8.1%}" for which in COLUMNS)
+        off = "  ".join(f"{signed_share(getattr(case, which) / case.measured_s - 1):>8}" for which in COLUMNS)
         lines.append(f"{case.id:{wide}}  {format_quantity(case.measured_s, 's'):>9}  {off}")
     if len(found.cases) > SHOWN:
         lines.append(f"and {len(found.cases) - SHOWN} more")

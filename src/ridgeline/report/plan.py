@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.core.units import DECIMAL, format_count, format_quantity
+from ridgeline.core.units import DECIMAL, format_count, format_gib, format_quantity, signed_quantity, signed_share
 from ridgeline.report.catalog_sheets import Sheet
-from ridgeline.report.catalog_tables import DASH, clean
-from ridgeline.report.plan_sheet import signed
+from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed
 from ridgeline.report.plot import Axis, Dot, scatter
-from ridgeline.report.predict import COLOURS, gib
+from ridgeline.report.predict import COLOURS
 
 MOST = 12  # assumptions shown before the rest is counted
 Form = tuple[str, str, Callable[[float], str]]  # key of a sheet, name, how a number is written
 FORMS: dict[str, Form] = {
     "time": ("step_time_s", "step", lambda value: format_quantity(value, "s", 3)),
-    "memory": ("peak_memory_bytes", "memory of the fullest chip", gib),
+    "memory": ("peak_memory_bytes", "memory of the fullest chip", format_gib),
     "cost": ("cost_usd", "USD a step", lambda value: f"{value:.3g} USD"),
     "energy": ("energy_j", "energy a step", lambda value: format_quantity(value, "J", 3)),
     "chips": ("chips", "chips", lambda value: f"{value:,.0f}"),
@@ -34,29 +33,14 @@ def draw_plan(sheet: Sheet, console: Console) -> None:
 
 def page(sheet: Sheet) -> RenderableType:
     """Everything at one glance, the most important first; how long the search took stands last."""
-    parts: list[Iterable[RenderableType]] = [
+    return blocks(
         _headline(sheet), _top(sheet), _refined(sheet), _why(sheet), _next(sheet), _compared(sheet), _frontier(sheet),
-        _assumed(sheet), [_found(sheet)],
-    ]  # fmt: skip
-    lines: list[RenderableType] = []
-    for part in parts:
-        own = list(part)
-        lines += [Text(""), *own] if lines and own else own
-    return Group(*lines)
-
-
-def _lines(rows: Iterable[tuple[str, Text | str]]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in rows:
-        table.add_row(Text(name, style="dim"), value if isinstance(value, Text) else clean(value))
-    return table
+        listed("assumed", sheet["assumptions"], most=MOST), [_found(sheet)],
+    )  # fmt: skip
 
 
 def _table(*columns: str, right: Iterable[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return table
+    return headed(columns, right=right, head="dim", overflow="fold")
 
 
 def _headline(sheet: Sheet) -> Iterable[RenderableType]:
@@ -75,7 +59,7 @@ def _headline(sheet: Sheet) -> Iterable[RenderableType]:
         ("", Text(f"under {sheet['engine']}", style="dim")),
         ("step", step),
         ("speed", f"{best['tokens_per_s_per_chip']:,.0f} tokens/s/chip   MFU {best['mfu']:.1%}"),
-        ("memory", f"{gib(best['peak_memory_bytes'])} of {gib(capacity)}, {free:.0%} free"),
+        ("memory", f"{format_gib(best['peak_memory_bytes'])} of {format_gib(capacity)}, {free:.0%} free"),
     ]
     bill = _bill(best)
     rows += [("bill", bill)] if bill else []
@@ -86,7 +70,7 @@ def _headline(sheet: Sheet) -> Iterable[RenderableType]:
             "before all reasons were found" if sheet["complete"] else "before all plans were priced: the best so far"
         )
         rows.append(("stopped", Text(early, style="bold yellow")))
-    yield _lines(rows)
+    yield facts(*rows)
 
 
 def _bill(best: Sheet) -> str:
@@ -105,7 +89,7 @@ def _run(sheet: Sheet) -> str:
 
 def _given(own: Sheet) -> str:
     place = f"{own['faster']:,} plans are faster" if own["faster"] else "none is faster"
-    lost = f"{signed(own['loses_s'])} to the best: {own['to']}" if own["loses_s"] else "the best itself"
+    lost = f"{signed_quantity(own['loses_s'], 's')} to the best: {own['to']}" if own["loses_s"] else "the best itself"
     return f"{own['words']}: {format_quantity(own['step_time_s'], 's')}, {place}; {lost}"
 
 
@@ -116,8 +100,8 @@ def _top(sheet: Sheet) -> Iterable[RenderableType]:
     for number, plan in enumerate(sheet["kinds"], 1):
         lost = plan["step_time_s"] - best["step_time_s"]
         table.add_row(
-            str(number), format_quantity(plan["step_time_s"], "s"), signed(lost) if number > 1 else DASH,
-            gib(plan["peak_memory_bytes"]), f"{plan['tokens_per_s_per_chip']:,.0f}", f"{plan['mfu']:.1%}",
+            str(number), format_quantity(plan["step_time_s"], "s"), signed_quantity(lost, "s") if number > 1 else DASH,
+            format_gib(plan["peak_memory_bytes"]), f"{plan['tokens_per_s_per_chip']:,.0f}", f"{plan['mfu']:.1%}",
             plan["words"],
         )  # fmt: skip
     yield table
@@ -142,7 +126,9 @@ def _gained(plan: Sheet, name: str) -> Iterable[RenderableType]:
     share = plan["saves_s"] / (plan["step_time_s"] + plan["saves_s"])
     gain = f"saves {format_quantity(plan['saves_s'], 's', 3)} ({share:.1%}) of plan 1"
     step = format_quantity(plan["step_time_s"], "s")
-    yield Text.assemble((name, "dim"), (step, "bold"), f", {gain}, {gib(plan['peak_memory_bytes'])}: {plan['words']}")
+    yield Text.assemble(
+        (name, "dim"), (step, "bold"), f", {gain}, {format_gib(plan['peak_memory_bytes'])}: {plan['words']}"
+    )
     for change in plan["changes"]:
         yield Text.assemble(("        - ", "dim"), change)
 
@@ -153,12 +139,12 @@ def _why(sheet: Sheet) -> Iterable[RenderableType]:
     if sheet["why"]:
         table = _table("instead", "loses", "to", right=("loses",))
         for loss in sheet["why"]:
-            table.add_row(loss["choice"], signed(loss["loses_s"]), loss["to"])
+            table.add_row(loss["choice"], signed_quantity(loss["loses_s"], "s"), loss["to"])
         yield table
     yield Text.assemble(("limited by ", "dim"), *limits)
     events = sheet["plans"][0]["simulated_s"]
     if events is not None:
-        text = f"{format_quantity(events, 's')} ({events / total - 1:+.2%}); {_order(sheet)}"
+        text = f"{format_quantity(events, 's')} ({signed_share(events / total - 1, 2)}); {_order(sheet)}"
         yield Text.assemble(("event by event ", "dim"), text)
     sure = sheet["sure"]
     if sure["runner_up_loses_s"] is not None:
@@ -168,7 +154,7 @@ def _why(sheet: Sheet) -> Iterable[RenderableType]:
 def _sure(sure: Sheet, total: float) -> str:
     """Whether the order of the first plans can be trusted."""
     lost = sure["runner_up_loses_s"]
-    gap = f"{signed(lost)} ({lost / total:+.1%})"
+    gap = f"{signed_quantity(lost, 's')} ({signed_share(lost / total)})"
     told = f"the best plan of another kind is {gap}; the interval rests on {sure['basis']}"
     if not sure["runner_up_overlaps"]:
         return f"{told} and does not reach that far"
@@ -191,7 +177,7 @@ def _next(sheet: Sheet) -> Iterable[RenderableType]:
     for change in sheet["next"]:
         table.add_row(
             change["what"],
-            f"{change['gain']:+.1%}",
+            signed_share(change["gain"]),
             change["how"] or "another machine",
             Text(change["words"], style="dim"),
         )
@@ -237,7 +223,7 @@ def _row(row: Sheet) -> dict[str, str]:
         "tokens/s": format_count(row["tokens_per_s"]),
         "efficiency": f"{row['efficiency']:.0%}",
         "MFU": f"{row['mfu']:.1%}",
-        "memory": f"{gib(row['peak_memory_bytes'])} of {gib(row['capacity_bytes'])}",
+        "memory": f"{format_gib(row['peak_memory_bytes'])} of {format_gib(row['capacity_bytes'])}",
         "USD/M tokens": DASH if row["cost_usd"] is None else f"{row['cost_usd'] * million:.3g}",
         "days": f"{run['days']:.1f}" if run else DASH,
         "USD": DASH if run.get("cost_usd") is None else f"{run['cost_usd']:,.0f}",
@@ -270,14 +256,6 @@ def _frontier(sheet: Sheet) -> Iterable[RenderableType]:
 def _chosen_dot(sheet: Sheet, key_x: str, key_y: str) -> Dot:
     best: dict[str, Any] = {**sheet["plans"][0], "chips": sheet["chips"]}
     return Dot(x=best[key_x], y=best[key_y], mark="*")
-
-
-def _assumed(sheet: Sheet) -> Iterable[RenderableType]:
-    notes = sheet["assumptions"]
-    yield Text("assumed", style="dim")
-    yield from (Text.assemble("  - ", clean(note)) for note in notes[:MOST])
-    if len(notes) > MOST:
-        yield Text(f"  … {len(notes) - MOST} more with --json", style="dim")
 
 
 def _found(sheet: Sheet) -> Text:

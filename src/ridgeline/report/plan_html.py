@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ridgeline.core.units import format_count, format_quantity
+from ridgeline.core.units import format_count, format_gib, format_quantity, signed_quantity, signed_share
 from ridgeline.report.catalog_sheets import Sheet
 from ridgeline.report.html import HOUSE, document, dot, escaped, facts, label, rule, svg, table
 from ridgeline.report.plan import FORMS
-from ridgeline.report.plan_sheet import signed
-from ridgeline.report.predict import gib
 from ridgeline.report.scale import Scale
 
 WIDE, TALL, EDGE = 720, 380, 64  # of a chart, in pixels
@@ -63,7 +61,7 @@ def _winner(sheet: Sheet) -> str:
         (format_quantity(best["step_time_s"], "s"), f"a step; {low} to {high} with {span['coverage']:.0%} probability"),
         (f"{best['tokens_per_s_per_chip']:,.0f}", "tokens/s/chip"),
         (f"{best['mfu']:.1%}", "MFU"),
-        (gib(best["peak_memory_bytes"]), f"of {gib(sheet['capacity_bytes'])}; {free:.0%} free"),
+        (format_gib(best["peak_memory_bytes"]), f"of {format_gib(sheet['capacity_bytes'])}; {free:.0%} free"),
     ]
     if "run" in sheet:
         run = sheet["run"]
@@ -91,8 +89,8 @@ def _limits(sheet: Sheet) -> str:
 def _top(sheet: Sheet) -> str:
     best = sheet["plans"][0]["step_time_s"]
     rows = [
-        (plan["words"], format_quantity(plan["step_time_s"], "s"), signed(plan["step_time_s"] - best),
-         gib(plan["peak_memory_bytes"]), f"{plan['mfu']:.1%}")
+        (plan["words"], format_quantity(plan["step_time_s"], "s"), signed_quantity(plan["step_time_s"] - best, "s"),
+         format_gib(plan["peak_memory_bytes"]), f"{plan['mfu']:.1%}")
         for plan in sheet["kinds"]
     ]  # fmt: skip
     told = "The best plan of each kind: another mesh, sharding or recompute."
@@ -107,7 +105,7 @@ def _refined(sheet: Sheet) -> str:
     rows += [(beyond["words"], beyond, beyond["lacking"])] if beyond else []
     cells = [
         (words, format_quantity(plan["step_time_s"], "s"), format_quantity(plan["saves_s"], "s", 3),
-         gib(plan["peak_memory_bytes"]), "; ".join(plan["changes"]), note)
+         format_gib(plan["peak_memory_bytes"]), "; ".join(plan["changes"]), note)
         for words, plan, note in rows
     ]  # fmt: skip
     head = ("refined", "step", "saves", "memory", "changes", "")
@@ -115,7 +113,7 @@ def _refined(sheet: Sheet) -> str:
 
 
 def _why(sheet: Sheet) -> str:
-    rows = [(loss["choice"], signed(loss["loses_s"]), loss["to"], loss["words"]) for loss in sheet["why"]]
+    rows = [(loss["choice"], signed_quantity(loss["loses_s"], "s"), loss["to"], loss["words"]) for loss in sheet["why"]]
     if not rows:
         return ""
     told = "The best plan that decides one thing otherwise, and the parts of the step it loses to."
@@ -125,7 +123,7 @@ def _why(sheet: Sheet) -> str:
 
 def _next(sheet: Sheet) -> str:
     rows = [
-        (change["what"], f"{change['gain']:+.1%}", change["how"] or "another machine", change["words"])
+        (change["what"], signed_share(change["gain"]), change["how"] or "another machine", change["words"])
         for change in sheet["next"]
     ]
     cells = table(("change", "gains", "how", "plan then"), rows, text=(0, 2, 3))

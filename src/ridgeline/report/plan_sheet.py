@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from ridgeline.core.errors import Problem
-from ridgeline.core.units import format_quantity
+from ridgeline.core.units import signed_quantity
 from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan_table import plan_table, plan_words
 from ridgeline.plan.scenario import Scenario
@@ -206,16 +206,7 @@ def _reason(prediction: Prediction, winner: Prediction) -> str:
         limits = ", ".join(f"{name} {seconds / winner.step_time_s:.0%}" for name, seconds in winner.bounds.items())
         return f"the best of all that fit; limited by {limits}"
     lost = prediction.step_time_s - winner.step_time_s
-    return f"{signed(lost)}: {spread(difference(prediction, winner), winner.step_time_s)}"
-
-
-def signed(seconds: float) -> str:
-    """A difference of times with its sign.
-
-    >>> signed(0.25), signed(-2)
-    ('+250 ms', '−2 s')
-    """
-    return ("−" if seconds < 0 else "+") + format_quantity(abs(seconds), "s", 3)
+    return f"{signed_quantity(lost, 's')}: {spread(difference(prediction, winner), winner.step_time_s)}"
 
 
 def spread(parts: Mapping[str, float], step_s: float) -> str:
@@ -227,8 +218,8 @@ def spread(parts: Mapping[str, float], step_s: float) -> str:
     told = [(name, seconds) for name, seconds in parts.items() if abs(seconds) > SILENT * step_s][:TOLD]
     told = told or list(parts.items())[:1]
     rest = sum(parts.values()) - sum(seconds for _, seconds in told)
-    words = [f"{name} {signed(seconds)}" for name, seconds in told]
-    return ", ".join([*words, f"rest {signed(rest)}"] if abs(rest) > SILENT * step_s else words)
+    words = [f"{name} {signed_quantity(seconds, 's')}" for name, seconds in told]
+    return ", ".join([*words, f"rest {signed_quantity(rest, 's')}"] if abs(rest) > SILENT * step_s else words)
 
 
 def _loss(loss: Loss) -> Sheet:

@@ -10,15 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.errors import Problem
-from ridgeline.core.units import BINARY, DECIMAL, format_quantity
+from ridgeline.core.units import DECIMAL, format_gib, format_quantity
 from ridgeline.plan.scenario import Scenario
 from ridgeline.report.catalog_sheets import Sheet, plain
-from ridgeline.report.catalog_tables import WEAK, clean
+from ridgeline.report.catalog_tables import WEAK
+from ridgeline.report.cells import Side, bar, clean, grid, listed
 from ridgeline.sim.memory import Memory
 from ridgeline.sim.prediction import Impossible, Prediction
 
 COLOURS = {"compute": "blue", "memory": "green", "network": "magenta", "host": "yellow"}
 WIDE = 36  # cells of a bar
+COLUMNS: tuple[Side, ...] = ("left", "right", "right", "left", "left")  # name, size, share, bar, meaning
 MOST = 6  # assumptions shown before the rest is counted
 
 
@@ -139,26 +141,13 @@ def _bill(sheet: Sheet) -> list[RenderableType]:
     return [Text.assemble(("bill ", "dim"), ", ".join(parts))] if parts else []
 
 
-def _bar(share: float, colour: str) -> Text:
-    """A bar of eighths of a cell."""
-    eighths = max(1, round(share * WIDE * 8)) if share > 0 else 0
-    return Text("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip(), style=colour)
-
-
-def _grid() -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for justify in ("left", "right", "right", "left", "left"):
-        table.add_column(justify=justify)
-    return table
-
-
 def _time(sheet: Sheet) -> Table:
-    table, total = _grid(), sheet["step_time_s"]
+    table, total = grid(*COLUMNS), sheet["step_time_s"]
     for name, seconds in sheet["breakdown"].items():
         part = sheet["parts"][name]
         colour = COLOURS[part["bound"]]
         table.add_row(
-            name, format_quantity(seconds, "s", 3), f"{seconds / total:.1%}", _bar(seconds / total, colour),
+            name, format_quantity(seconds, "s", 3), f"{seconds / total:.1%}", bar(seconds / total, colour, WIDE),
             Text(part["meaning"], style="dim"),
         )  # fmt: skip
     return table
@@ -172,33 +161,31 @@ def _bounds(sheet: Sheet) -> Text:
 
 def _memory(sheet: Sheet) -> list[RenderableType]:
     peak, capacity, headroom = sheet["peak_memory_bytes"], sheet["capacity_bytes"], sheet["headroom_bytes"]
-    verdict = (f"fits, {gib(headroom)} to spare", "bold green")
+    verdict = (f"fits, {format_gib(headroom)} to spare", "bold green")
     if headroom < 0:
-        verdict = (f"does not fit: {gib(-headroom)} too much", "bold red")
+        verdict = (f"does not fit: {format_gib(-headroom)} too much", "bold red")
     elif not sheet["fits"]:
         over = sheet["host_bytes"] - sheet["host_capacity_bytes"]
-        verdict = (f"the host does not hold what is offloaded: {gib(over)} too much", "bold red")
+        verdict = (f"the host does not hold what is offloaded: {format_gib(over)} too much", "bold red")
     fullest = max(sheet["stages"], key=lambda stage: stage["peak_bytes"])
     where = f" on stage {fullest['stage']} of {len(sheet['stages'])}" if len(sheet["stages"]) > 1 else ""
     head = Text.assemble(
-        ("memory ", "dim"), (gib(peak), "bold"), f" of {gib(capacity)}{where}, at its {fullest['moment']}: ", verdict
+        ("memory ", "dim"),
+        (format_gib(peak), "bold"),
+        f" of {format_gib(capacity)}{where}, at its {fullest['moment']}: ",
+        verdict,
     )
-    table = _grid()
+    table = grid(*COLUMNS)
     for kind, size in sheet["memory"].items():
         if size > 0:
-            table.add_row(kind, gib(size), f"{size / capacity:.1%}", _bar(min(1.0, size / capacity), "cyan"), "")
+            table.add_row(kind, format_gib(size), f"{size / capacity:.1%}", bar(size / capacity, "cyan", WIDE), "")
     if sheet["host_bytes"] > 0:
         whole = sheet["host_capacity_bytes"]
         share = f"{sheet['host_bytes'] / whole:.1%}" if whole else ""
         table.add_row(
-            "host", gib(sheet["host_bytes"]), share, "", Text("offloaded by the chips of one host", style="dim")
+            "host", format_gib(sheet["host_bytes"]), share, "", Text("offloaded by the chips of one host", style="dim")
         )
     return [head, table]
-
-
-def gib(size: float) -> str:
-    """Bytes in GiB, as drivers and profilers show memory."""
-    return f"{size / BINARY['Gi']:.1f} GiB"
 
 
 def _trust(sheet: Sheet) -> list[RenderableType]:
@@ -209,9 +196,5 @@ def _trust(sheet: Sheet) -> list[RenderableType]:
         ("   interval from ", "dim"),
         sheet["interval"]["basis"],
     )
-    notes = sheet["assumptions"]
-    rows: list[RenderableType] = [Text.assemble("  - ", clean(note)) for note in notes[:MOST]]
-    if len(notes) > MOST:
-        rows.append(Text(f"  … {len(notes) - MOST} more with --json", style="dim"))
-    lines = [head, Text("counted: " + "; ".join(sheet["conventions"]), style="dim")]
-    return [*lines, *([Text("assumed", style="dim"), *rows] if rows else [])]
+    counted = Text("counted: " + "; ".join(sheet["conventions"]), style="dim")
+    return [head, counted, *listed("assumed", sheet["assumptions"], most=MOST)]

@@ -17,6 +17,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 from ridgeline.report.analyze import analysis_sheet
 from ridgeline.report.catalog_sheets import Sheet
+from ridgeline.report.cells import NANO
 from ridgeline.report.html import as_data, document, printable
 from ridgeline.report.trace_pack import MOST, Packed, pack
 from ridgeline.trace.analyze import Analysis
@@ -109,8 +110,8 @@ def _ops(found: Analysis) -> list[Sheet]:
             "name": printable(one.name),
             "class": one.class_,
             "spans": one.spans,
-            "total_us": one.total_ns / 1000,
-            "longest_us": one.longest_ns / 1000,
+            "total_us": one.total_ns / NANO,
+            "longest_us": one.longest_ns / NANO,
             "share_of_busy": one.share,
             "span_ids": list(one.rows),
         }

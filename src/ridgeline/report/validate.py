@@ -13,8 +13,8 @@ from rich.text import Text
 from ridgeline.calibrate.accuracy import in_headline
 from ridgeline.calibrate.reasons import likely, runs_known
 from ridgeline.calibrate.validate import Case, Validation, errors_of, shipped
-from ridgeline.core.units import format_quantity
-from ridgeline.report.catalog_tables import DASH, clean
+from ridgeline.core.units import format_quantity, signed_share
+from ridgeline.report.cells import DASH, clean, headed, percent
 
 Sheet = dict[str, Any]
 WORST = 10  # rows that are listed with a guess at the reason
@@ -85,23 +85,11 @@ def draw_validation(found: Validation, console: Console) -> None:
         console.print(_skipped(found))
 
 
-def percent(value: float | None) -> str:
-    """A fraction as people read it.
-
-    >>> percent(0.0457), percent(None)
-    ('4.6 %', '–')
-    """
-    return DASH if value is None else f"{value * 100:.1f} %"
-
-
 def _summary(found: Validation) -> Table:
     """All rows, and beside them the headline ones where they are some of many."""
     best = [case for case in found.cases if in_headline(case)]
     shown = {"all": found.errors} | ({"headline": errors_of(best)} if 0 < len(best) < len(found.cases) else {})
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for name in shown:
-        table.add_column(name, justify="right")
+    table = headed(("", *shown), right=shown)
     for label, figures in (
         ("rows", [str(item.n) for item in shown.values()]),
         ("mean |residual|", [percent(item.mape) for item in shown.values()]),
@@ -123,14 +111,12 @@ def _draw_memory(found: Validation, console: Console) -> None:
 
 
 def _signed(value: float | None) -> str:
-    return DASH if value is None else f"{value * 100:+.1f} %"
+    return DASH if value is None else signed_share(value, unit=" %")
 
 
 def _groups(found: Validation, grouping: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(grouping)
-    for column in ("rows", "mean", "median", "bias", "covered"):
-        table.add_column(column, justify="right")
+    figures = ("rows", "mean", "median", "bias", "covered")
+    table = headed((grouping, *figures), right=figures)
     for name, item in found.by(grouping).items():
         cells = [percent(item.mape), percent(item.median_ape), _signed(item.bias), percent(item.coverage90)]
         table.add_row(clean(name), str(item.n), *cells)
@@ -138,14 +124,9 @@ def _groups(found: Validation, grouping: str) -> Table:
 
 
 def _worst(found: Validation) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="bold")
-    table.add_column("furthest off")
-    table.add_column("measured", justify="right")
-    table.add_column("predicted", justify="right")
-    table.add_column("residual", justify="right")
-    training = found.kind == "training"
-    table.add_column("model on chips" if training else "collective on chips")
-    table.add_column("look first at" if training else "notes")
+    training, figures = found.kind == "training", ("measured", "predicted", "residual")
+    words = ("model on chips", "look first at") if training else ("collective on chips", "notes")
+    table = headed(("furthest off", *figures, *words), right=figures)
     for case, reason in worst(found):
         what = f"{case.row['model_name'][:28]} on {case.row['gpus'][:8]} x {case.chip}"
         if not training:
@@ -161,10 +142,7 @@ def _skipped(found: Validation) -> Table:
     reasons: dict[str, list[str]] = {}
     for item in found.skipped:
         reasons.setdefault(item.reason, []).append(item.id)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("skipped", justify="right")
-    table.add_column("because")
-    table.add_column("such as")
+    table = headed(("skipped", "because", "such as"), right=("skipped",))
     ordered = sorted(reasons, key=lambda reason: -len(reasons[reason]))
     for reason in ordered[:SKIPS]:
         table.add_row(str(len(reasons[reason])), clean(reason[:120]), clean(", ".join(reasons[reason][:2])[:60]))

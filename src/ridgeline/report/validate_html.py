@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 
 from ridgeline.calibrate.validate import Case, Validation
+from ridgeline.core.units import signed_share
+from ridgeline.report.cells import percent
 from ridgeline.report.html import HOUSE, document, dot, escaped, facts, label, rule, svg, table
 from ridgeline.report.scale import Scale
-from ridgeline.report.validate import percent, worst
+from ridgeline.report.validate import worst
 
 SIDE, EDGE = 540, 56  # of the scatter, in pixels
 WIDE, TALL, NAMES = 760, 22, 190  # of a strip of residuals
@@ -68,7 +70,7 @@ def _plus(residual: float, digits: int) -> str:
     >>> _plus(-0.25, 0), _plus(0.0, 0), _plus(1.424, 1)
     ('−25 %', '0 %', '+142.4 %')
     """
-    return f"{residual * 100:+.{digits}f} %".replace("-", "−") if residual else "0 %"
+    return signed_share(residual, digits, " %") if residual else "0 %"
 
 
 def _scatter(cases: Sequence[Case]) -> str:
