@@ -105,7 +105,8 @@ def check(
     """Check a scenario file: print it as understood, or every reason why it cannot run (exit code 2)."""
     from ridgeline.core.errors import InputError
     from ridgeline.plan.scenario_file import read_scenario
-    from ridgeline.report.catalog_sheets import plain, scenario_sheet
+    from ridgeline.report.catalog_sheets import scenario_sheet
+    from ridgeline.report.sheets.plain import plain
 
     try:
         built = read_scenario(scenario, settings or ())

@@ -76,20 +76,17 @@ def analyze(
     from ridgeline.report.analyze import analysis_sheet, draw_analysis
     from ridgeline.report.counters import counters_sheet, draw_counters
 
-    alone = _only_counters(traces)
-    if alone:
-        sheet = counters_sheet(traces[0])
-    else:
-        found = _analysed(
-            traces, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or []
-        )
-        if html is not None:
-            _write(found, html, html_spans)
-        sheet = analysis_sheet(found)
-    if json:
-        print_json(sheet)
+    if _only_counters(traces):
+        kernels = counters_sheet(traces[0])
+        print_json(kernels) if json else draw_counters(kernels, console())
         return
-    (draw_counters if alone else draw_analysis)(sheet, console())
+    found = _analysed(
+        traces, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or []
+    )
+    if html is not None:
+        _write(found, html, html_spans)
+    sheet = analysis_sheet(found)
+    print_json(sheet) if json else draw_analysis(sheet, console())
 
 
 def _write(found: Analysis, path: Path, spans: int) -> None:

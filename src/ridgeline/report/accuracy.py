@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from ridgeline.calibrate.accuracy import accuracy_of, differences
 from ridgeline.calibrate.validate import Validation, shipped, validate
@@ -20,8 +19,8 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_text, write_text
 from ridgeline.core.units import signed_share
 from ridgeline.report.cells import percent
+from ridgeline.report.sheets import Sheet
 
-Sheet = dict[str, Any]
 FIGURES = Path("docs") / "accuracy.json"
 PAGES = (Path("docs") / "concepts" / "accuracy.md", Path("README.md"))
 MEASURES = MappingProxyType({"mape": "mean", "median_ape": "median", "coverage90": "inside the interval"})

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from ridgeline.core.dtype import DType, dtype
+from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import Problem
-from ridgeline.core.evidence import Evidence, Quoted
+from ridgeline.core.evidence import Quoted
 from ridgeline.hardware.chip import PEAK_KEYS, Chip
 from ridgeline.hardware.facts import Ratio, link_bytes_per_flop, ridge_points
 from ridgeline.hardware.system import System, Tier
@@ -20,8 +19,9 @@ from ridgeline.plan.engine import FUSIONS, OVERLAPS, Engine
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import Costs, ScheduleTable, actions_of, peak_in_flight, run_in_order
 from ridgeline.plan.schedules.registry import SCHEDULES
+from ridgeline.report.sheets import Sheet
+from ridgeline.report.sheets.plain import plain, quoted
 
-Sheet = dict[str, Any]
 LARGEST = {"seq": 10**9, "batch": 10**9, "stages": 256, "microbatches": 4096, "chunks": 64}
 CONVENTION = "2 flops a multiply-add; causal attention counted at half; training is 3x forward, no recompute"
 
@@ -43,31 +43,6 @@ class Detail:
             value = getattr(self, key)
             if value is not None and not 1 <= value <= most:
                 yield Problem(path=f"--{key}", given=str(value), expected=f"a number from 1 to {most:,}")
-
-
-def plain(value: Any) -> Any:
-    """The value as JSON can hold it."""
-    if isinstance(value, Quoted):
-        return quoted(value)
-    if isinstance(value, (DType, Evidence)):
-        return value.id if isinstance(value, DType) else value.label
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, (list, tuple)):
-        return [plain(part) for part in value]
-    if hasattr(value, "items"):
-        return {str(key): plain(part) for key, part in value.items()}
-    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
-
-
-def quoted(number: Quoted) -> Sheet:
-    """A quoted number with everything said about it; what is empty is left out."""
-    sheet: Sheet = {"value": number.value, "evidence": number.evidence.label, "source": number.source}
-    if number.note:
-        sheet["note"] = number.note
-    if number.conflicts:
-        sheet["conflicts"] = [{key: part for key, part in asdict(other).items() if part} for other in number.conflicts]
-    return sheet
 
 
 def chip_numbers(chip: Chip) -> Iterator[tuple[str, str, Quoted | None]]:

@@ -6,8 +6,15 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ridgeline.core.units import format_quantity, signed_share
-from ridgeline.report.catalog_sheets import Sheet
 from ridgeline.report.cells import NANO, clean, grid, time
+from ridgeline.report.sheets.analyze import (
+    AnalysisSheet,
+    CriticalPathSheet,
+    DependenciesSheet,
+    MemoryPeakSheet,
+    PathSheet,
+    WhatIfSheet,
+)
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.critical import Path
 from ridgeline.trace.memory import MemoryPeak
@@ -17,7 +24,7 @@ from ridgeline.trace.whatif import Answer
 SHOWN = 8
 
 
-def dependencies_sheet(found: Analysis) -> Sheet:
+def dependencies_sheet(found: Analysis) -> DependenciesSheet:
     """The keys of an analysis that rest on dependencies; times in microseconds."""
     ranks = found.ranks
     return {
@@ -61,7 +68,7 @@ def dependencies_sheet(found: Analysis) -> Sheet:
     }  # fmt: skip
 
 
-def _critical(found: Analysis) -> Sheet | None:
+def _critical(found: Analysis) -> CriticalPathSheet | None:
     path = found.critical
     if path is None:
         return None
@@ -76,9 +83,8 @@ def _critical(found: Analysis) -> Sheet | None:
     }
 
 
-def _path(one: Path, line: Timeline) -> Sheet:
-    return {
-        **({"step": one.step} if one.step is not None else {}),
+def _path(one: Path, line: Timeline) -> PathSheet:
+    sheet: PathSheet = {
         "length_us": one.length_ns / NANO,
         "spans_on_it": one.many,
         "parts": [
@@ -90,9 +96,10 @@ def _path(one: Path, line: Timeline) -> Sheet:
             for span in one.spans
         ],
     }
+    return sheet if one.step is None else {"step": one.step, **sheet}
 
 
-def _memory(one: MemoryPeak) -> Sheet:
+def _memory(one: MemoryPeak) -> MemoryPeakSheet:
     return {
         "process": one.process,
         "rank": one.rank,
@@ -111,7 +118,7 @@ def _memory(one: MemoryPeak) -> Sheet:
     }
 
 
-def _answer(one: Answer) -> Sheet:
+def _answer(one: Answer) -> WhatIfSheet:
     return {
         "what_if": one.question,
         "meaning": one.meaning,
@@ -128,7 +135,7 @@ def _answer(one: Answer) -> Sheet:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def what_if_lines(sheet: Sheet) -> list[RenderableType]:
+def what_if_lines(sheet: AnalysisSheet) -> list[RenderableType]:
     """Questions and what replays answered."""
     if not sheet["what_if"]:
         return []
@@ -139,7 +146,7 @@ def what_if_lines(sheet: Sheet) -> list[RenderableType]:
     return [Text("what if, by replaying the dependencies", style="dim"), table]
 
 
-def path_lines(sheet: Sheet) -> list[RenderableType]:
+def path_lines(sheet: AnalysisSheet) -> list[RenderableType]:
     """What the critical path consists of, in one line."""
     path = sheet["critical_path"]
     if path is None:
@@ -152,7 +159,7 @@ def path_lines(sheet: Sheet) -> list[RenderableType]:
     ]
 
 
-def rank_lines(sheet: Sheet) -> list[RenderableType]:
+def rank_lines(sheet: AnalysisSheet) -> list[RenderableType]:
     """Stragglers and bubbles."""
     every = sheet["collectives"]["matched"]
     lines: list[RenderableType] = [
@@ -170,7 +177,7 @@ def rank_lines(sheet: Sheet) -> list[RenderableType]:
     return lines
 
 
-def memory_lines(sheet: Sheet) -> list[RenderableType]:
+def memory_lines(sheet: AnalysisSheet) -> list[RenderableType]:
     """The peak of each chip and what had grown until then."""
     lines: list[RenderableType] = []
     for one in sheet["memory"][:4]:

@@ -7,15 +7,15 @@ from rich.text import Text
 
 from ridgeline.calibrate.explain import Explanation, GapPart
 from ridgeline.core.units import DECIMAL, format_quantity, signed_share
-from ridgeline.report.catalog_sheets import Sheet
 from ridgeline.report.cells import NANO, better_or_worse, blocks, clean, grid, listed, signed, time
 from ridgeline.report.diff import diff_sheet
+from ridgeline.report.sheets.diff import ExplanationSheet, GapPartSheet
 
 LEAST = 0.05  # microseconds: less is rounding
 COLOURS = {"model": "cyan", "machine": "yellow", "unclear": "magenta", "nothing": "dim"}
 
 
-def explanation_sheet(found: Explanation) -> Sheet:
+def explanation_sheet(found: Explanation) -> ExplanationSheet:
     """Everything an explanation says; times of one step and chip, in microseconds."""
     span = found.prediction.interval
     return {
@@ -47,7 +47,7 @@ def explanation_sheet(found: Explanation) -> Sheet:
     }
 
 
-def _part(part: GapPart) -> Sheet:
+def _part(part: GapPart) -> GapPartSheet:
     return {
         "phase": part.phase,
         "class": part.class_,
@@ -64,18 +64,18 @@ def _part(part: GapPart) -> Sheet:
     }
 
 
-def draw_explanation(sheet: Sheet, console: Console) -> None:
+def draw_explanation(sheet: ExplanationSheet, console: Console) -> None:
     """Print the page of an explanation."""
     console.print(page(sheet))
 
 
-def page(sheet: Sheet) -> RenderableType:
+def page(sheet: ExplanationSheet) -> RenderableType:
     """Predicted and measured, why that may be unfair, the gap in order, and what to change on which side."""
     doubts = listed("doubtful", sheet["doubts"], style="yellow")
     return blocks(_head(sheet), doubts, _gap(sheet), _todo(sheet))
 
 
-def _head(sheet: Sheet) -> list[RenderableType]:
+def _head(sheet: ExplanationSheet) -> list[RenderableType]:
     low, high = sheet["interval_us"]
     table = grid("left", "right", "left")
     inside = "inside" if sheet["inside_interval"] else "outside"
@@ -88,7 +88,7 @@ def _head(sheet: Sheet) -> list[RenderableType]:
     return [Text.assemble(clean(title), style="bold"), table]
 
 
-def _gap(sheet: Sheet) -> list[RenderableType]:
+def _gap(sheet: ExplanationSheet) -> list[RenderableType]:
     """Classes, the largest gap first, and below each its phases where it has several."""
     table = grid("left", "right", "right", "right", "left", "left", "left")
     largest = max((abs(one["gap_us"]) for one in sheet["classes"]), default=1.0) or 1.0
@@ -114,14 +114,14 @@ def _gap(sheet: Sheet) -> list[RenderableType]:
     return [Text(head, style="dim"), table]
 
 
-def _verdict(part: Sheet | None) -> tuple[Text, Text]:
+def _verdict(part: GapPartSheet | None) -> tuple[Text, Text]:
     """Who should change, and why; nothing for a sum of parts."""
     if part is None:
         return Text(""), Text("")
     return Text(part["change"], style=COLOURS[part["change"]]), Text(part["why"], style="dim")
 
 
-def _todo(sheet: Sheet) -> list[RenderableType]:
+def _todo(sheet: ExplanationSheet) -> list[RenderableType]:
     """Of whom how much is, and each action once, beside the largest part that asks for it."""
     parts = ", ".join(f"{change} {signed(gap)}" for change, gap in sheet["by_change"].items())
     table = grid("left", "left", "left")

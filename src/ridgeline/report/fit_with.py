@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ridgeline.calibrate.own import OwnFit
 from ridgeline.core.units import format_quantity, signed_share
-from ridgeline.report.catalog_sheets import Sheet
+from ridgeline.report.sheets.validate import FitWithSheet
 
 SHOWN = 20
 COLUMNS = ("before_s", "held_out_s", "after_s")
 
 
-def fit_with_sheet(found: OwnFit) -> Sheet:
+def fit_with_sheet(found: OwnFit) -> FitWithSheet:
     """Everything such a fit says; seconds and fractions."""
     return {
         "kind": "own fit",
@@ -21,7 +21,9 @@ def fit_with_sheet(found: OwnFit) -> Sheet:
             {
                 "id": case.id,
                 "measured_s": case.measured_s,
-                **{which: getattr(case, which) for which in COLUMNS},
+                "before_s": case.before_s,
+                "held_out_s": case.held_out_s,
+                "after_s": case.after_s,
                 "residual": {which: getattr(case, which) / case.measured_s - 1 for which in COLUMNS},
             }
             for case in found.cases

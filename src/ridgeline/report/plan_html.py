@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ridgeline.core.units import format_count, format_gib, format_quantity, signed_quantity, signed_share
-from ridgeline.report.catalog_sheets import Sheet
 from ridgeline.report.html import HOUSE, document, dot, escaped, facts, label, rule, svg, table
 from ridgeline.report.plan import FORMS
 from ridgeline.report.scale import Scale
+from ridgeline.report.sheets.plan import ComparedSheet, HandedPlanSheet, PlanSheet, RefinedPlanSheet
 
 WIDE, TALL, EDGE = 720, 380, 64  # of a chart, in pixels
 FEW = 8  # different values that are all written at an axis
@@ -40,7 +41,7 @@ for (const figure of document.querySelectorAll("figure[data-chart]")) {
 """
 
 
-def page(sheet: Sheet) -> str:
+def page(sheet: PlanSheet) -> str:
     """The whole page; every piece of text is escaped."""
     what = f"{sheet['model']} on {sheet['system']}"
     body = "".join(
@@ -52,7 +53,7 @@ def page(sheet: Sheet) -> str:
     return document(title=f"Ridgeline plan: {what}", body=body, style=STYLE, script=SCRIPT)
 
 
-def _winner(sheet: Sheet) -> str:
+def _winner(sheet: PlanSheet) -> str:
     best = sheet["plans"][0]
     span = best["interval"]
     free = 1 - best["peak_memory_bytes"] / sheet["capacity_bytes"]
@@ -73,7 +74,7 @@ def _winner(sheet: Sheet) -> str:
     return f"<p>{escaped(asked)}. {escaped(found)}.{stopped}</p><p class=plan>{escaped(best['words'])}</p>{facts(told)}"
 
 
-def _limits(sheet: Sheet) -> str:
+def _limits(sheet: PlanSheet) -> str:
     """What limits how much of the step, as one bar as wide as the page."""
     total, at, parts = sheet["plans"][0]["step_time_s"], 0.0, []
     for name, seconds in sheet["bounds"].items():
@@ -86,7 +87,7 @@ def _limits(sheet: Sheet) -> str:
     return f"{bar}<p>Limited by {escaped(words)}.</p>"
 
 
-def _top(sheet: Sheet) -> str:
+def _top(sheet: PlanSheet) -> str:
     best = sheet["plans"][0]["step_time_s"]
     rows = [
         (plan["words"], format_quantity(plan["step_time_s"], "s"), signed_quantity(plan["step_time_s"] - best, "s"),
@@ -98,10 +99,11 @@ def _top(sheet: Sheet) -> str:
     return f"<h2>The best plans</h2><p>{told}</p>{cells}{_refined(sheet)}"
 
 
-def _refined(sheet: Sheet) -> str:
+def _refined(sheet: PlanSheet) -> str:
     """What moving layers and recomputing by stage gain."""
     own, beyond = sheet["handed"], sheet["handed"]["beyond"]
-    rows = [(own["words"], own, "handed over")] if own["refined"] else []
+    rows: list[tuple[str, HandedPlanSheet | RefinedPlanSheet, str]] = []
+    rows += [(own["words"], own, "handed over")] if own["refined"] else []
     rows += [(beyond["words"], beyond, beyond["lacking"])] if beyond else []
     cells = [
         (words, format_quantity(plan["step_time_s"], "s"), format_quantity(plan["saves_s"], "s", 3),
@@ -112,7 +114,7 @@ def _refined(sheet: Sheet) -> str:
     return f"<h2>Refined by stage</h2>{table(head, cells, text=(0, 4, 5))}" if cells else ""
 
 
-def _why(sheet: Sheet) -> str:
+def _why(sheet: PlanSheet) -> str:
     rows = [(loss["choice"], signed_quantity(loss["loses_s"], "s"), loss["to"], loss["words"]) for loss in sheet["why"]]
     if not rows:
         return ""
@@ -121,7 +123,7 @@ def _why(sheet: Sheet) -> str:
     return f"<h2>Why this plan</h2><p>{told}</p>{cells}"
 
 
-def _next(sheet: Sheet) -> str:
+def _next(sheet: PlanSheet) -> str:
     rows = [
         (change["what"], signed_share(change["gain"]), change["how"] or "another machine", change["words"])
         for change in sheet["next"]
@@ -175,18 +177,18 @@ def _chart(marks: str, note: str) -> str:
     )
 
 
-def _frontier(sheet: Sheet) -> str:
+def _frontier(sheet: PlanSheet) -> str:
     first, second = sheet["frontier_axes"]
     (key_x, name_x, form_x), (key_y, name_y, form_y) = FORMS[first], FORMS[second]
-    rows = sheet["frontier"]
+    rows: Sequence[Mapping[str, Any]] = sheet["frontier"]
     if len(rows) < 2:
         return ""
-    best = {**sheet["plans"][0], "chips": sheet["chips"], "system": sheet["system"]}
+    best: Mapping[str, Any] = {**sheet["plans"][0], "chips": sheet["chips"], "system": sheet["system"]}
     x = _Axis(name=name_x, form=form_x, values=[row[key_x] for row in (*rows, best)])
     y = _Axis(name=name_y, form=form_y, values=[row[key_y] for row in (*rows, best)])
     across, up = x.across(), y.up()
 
-    def told(row: Sheet) -> str:
+    def told(row: Mapping[str, Any]) -> str:
         return f"{row['words']} on {row['system']}: {form_x(row[key_x])}, {form_y(row[key_y])}"
 
     dots = [_dot(across(row[key_x]), up(row[key_y]), told(row), "dot") for row in rows]
@@ -196,7 +198,7 @@ def _frontier(sheet: Sheet) -> str:
     return f"<h2>Frontier</h2>{_chart(marks, note)}"
 
 
-def _scaling(sheet: Sheet) -> str:
+def _scaling(sheet: PlanSheet) -> str:
     rows = sorted((row for row in sheet["compared"] if "step_time_s" in row), key=lambda row: row["chips"])
     if len({row["chips"] for row in rows}) < 3:
         return ""
@@ -209,7 +211,7 @@ def _scaling(sheet: Sheet) -> str:
     def path(values: Sequence[float]) -> str:
         return "M" + "L".join(f"{across(x):.1f} {up(y):.1f}" for x, y in zip(chips.values, values, strict=True))
 
-    def told(row: Sheet) -> str:
+    def told(row: ComparedSheet) -> str:
         days = f", {row['days']:.1f} days" if "days" in row else ""
         rate = f"{row['tokens_per_s']:,.0f} tokens/s, efficiency {row['efficiency']:.0%}"
         return f"{row['system']}: {rate}{days}; {row['words']}"
@@ -222,7 +224,7 @@ def _scaling(sheet: Sheet) -> str:
     return f"<h2>Scaling</h2>{_chart(_axes(chips, speed) + rule(path(ideal), 'line') + ''.join(dots), note)}"
 
 
-def _compared(sheet: Sheet) -> str:
+def _compared(sheet: PlanSheet) -> str:
     if len(sheet["compared"]) < 2:
         return ""
     rows = []
@@ -241,6 +243,6 @@ def _compared(sheet: Sheet) -> str:
     return f"<h2>Compared</h2>{table(head, rows, text=(0, 1, 2))}"
 
 
-def _assumed(sheet: Sheet) -> str:
+def _assumed(sheet: PlanSheet) -> str:
     notes = "".join(f"<li>{escaped(note)}</li>" for note in (*sheet["assumptions"], *sheet["skipped"]))
     return f"<h2>Assumed</h2><ul>{notes}</ul>"

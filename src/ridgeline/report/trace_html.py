@@ -16,9 +16,10 @@ import numpy as np
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 from ridgeline.report.analyze import analysis_sheet
-from ridgeline.report.catalog_sheets import Sheet
 from ridgeline.report.cells import NANO
 from ridgeline.report.html import as_data, document, printable
+from ridgeline.report.sheets import Sheet
+from ridgeline.report.sheets.analyze import AnalysisSheet, OpTimesSheet
 from ridgeline.report.trace_pack import MOST, Packed, pack
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.breakdown import counted_rows
@@ -72,7 +73,7 @@ def _filled(data: dict[str, Any], spans: str) -> str:
     )
 
 
-def _title(sheet: Sheet) -> str:
+def _title(sheet: AnalysisSheet) -> str:
     if sheet["format"] == "predicted" and not sheet["sources"]:
         return "a predicted step"
     names = sheet["sources"]
@@ -103,7 +104,7 @@ def _cleaned(value: Any) -> Any:
     return printable(value, 600) if isinstance(value, str) else value
 
 
-def _ops(found: Analysis) -> list[Sheet]:
+def _ops(found: Analysis) -> list[OpTimesSheet]:
     """More names than a sheet lists, in its words."""
     return [
         {

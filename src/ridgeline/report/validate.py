@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,13 +13,14 @@ from ridgeline.calibrate.reasons import likely, runs_known
 from ridgeline.calibrate.validate import Case, Validation, errors_of, shipped
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.cells import DASH, clean, headed, percent
+from ridgeline.report.sheets.plain import plain
+from ridgeline.report.sheets.validate import CaseSheet, ValidationSheet
 
-Sheet = dict[str, Any]
 WORST = 10  # rows that are listed with a guess at the reason
 SKIPS = 5  # reasons for skipping that are listed
 
 
-def validation_sheet(found: Validation) -> Sheet:
+def validation_sheet(found: Validation) -> ValidationSheet:
     """Everything a program wants to know: fractions and seconds."""
     errors = found.errors
     return {
@@ -34,7 +33,7 @@ def validation_sheet(found: Validation) -> Sheet:
         "p90_ape": errors.p90_ape,
         "bias": errors.bias,
         "coverage90": errors.coverage90,
-        "memory": asdict(found.memory) if found.memory else None,
+        "memory": plain(found.memory),
         "groups": {
             grouping: {name: {"n": item.n, "mape": item.mape} for name, item in found.by(grouping).items()}
             for grouping in found.groupings
@@ -43,7 +42,7 @@ def validation_sheet(found: Validation) -> Sheet:
     }
 
 
-def _case(case: Case) -> Sheet:
+def _case(case: Case) -> CaseSheet:
     return {
         "id": case.row.id,
         "measured": case.measured_s,
@@ -52,7 +51,7 @@ def _case(case: Case) -> Sheet:
         "low": case.low_s,
         "high": case.high_s,
         "cross_validated": case.cross_validated,
-        "peak_memory_bytes": asdict(case.peak) if case.peak else None,
+        "peak_memory_bytes": plain(case.peak),
     }
 
 
@@ -69,8 +68,8 @@ def draw_validation(found: Validation, console: Console) -> None:
     held = sum(case.cross_validated for case in found.cases)
     console.print(Text(f"{errors.n} rows predicted, {len(found.skipped)} skipped", style="bold"))
     if errors.n:
-        plain = "with the shipped parameters" if found.kind == "training" else "with the chips to themselves"
-        how = "without their own group in the fit" if held == errors.n else plain
+        usual = "with the shipped parameters" if found.kind == "training" else "with the chips to themselves"
+        how = "without their own group in the fit" if held == errors.n else usual
         mixed = f"{held} without their own group in the fit, {errors.n - held} with the shipped parameters"
         console.print(Text(f"predicted {how if held in (0, errors.n) else mixed}", style="dim"))
         console.print(_summary(found))
