@@ -7,8 +7,8 @@ from rich.text import Text
 
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.cells import NANO, clean, grid, time
-from ridgeline.report.sheets.analyze import (
-    AnalysisSheet,
+from ridgeline.report.sheets.analyze import AnalysisSheet
+from ridgeline.report.sheets.dependencies import (
     CriticalPathSheet,
     DependenciesSheet,
     MemoryPeakSheet,

@@ -13,6 +13,7 @@ from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan_table import plan_table, plan_words
 from ridgeline.report.sheets.plain import plain
 from ridgeline.report.sheets.plan import (
+    AskedSheet,
     ChangeSheet,
     ComparedSheet,
     GivenPlanSheet,
@@ -24,6 +25,7 @@ from ridgeline.report.sheets.plan import (
     PricedPlanSheet,
     RefinedPlanSheet,
     RunSheet,
+    SimulatedPlanSheet,
     SureSheet,
 )
 from ridgeline.search.changes import Change, changes, worth
@@ -99,7 +101,7 @@ def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[st
     """Everything that was found, in base units."""
     search, winner = chosen.search, reasons.plans[0]
     scenario = winner.scenario
-    sheet: PlanSheet = {
+    return {
         "kind": "plan",
         "possible": True,
         "complete": answer.complete,
@@ -118,10 +120,7 @@ def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[st
         "explained": reasons.complete,
         "capacity_bytes": capacity_of(scenario),
         "headroom": search.headroom,
-        "plans": [
-            {**_plan(prediction, winner), "simulated_s": seconds}
-            for prediction, seconds in zip_longest(reasons.plans, reasons.simulated)
-        ],
+        "plans": [_simulated(*pair, winner) for pair in zip_longest(reasons.plans, reasons.simulated)],
         "kinds": [_plan(prediction, winner) for prediction in reasons.kinds],
         "refined": [_refined(one, winner) for one in reasons.handed.refined] if reasons.handed else [],
         "handed": _handed(reasons, winner),
@@ -135,13 +134,19 @@ def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[st
         "compared": compared(answer, chosen),
         "skipped": list(answer.skipped),
         "assumptions": list(_assumed(answer, winner, chosen.run)),
+        **_asked(answer, chosen, reasons),
     }
+
+
+def _asked(answer: Answer, chosen: Outcome, reasons: Reasons) -> AskedSheet:
+    """What is told only where it was asked for."""
+    asked: AskedSheet = {}
     tokens = answer.ask.goal.tokens
     if chosen.run is not None and tokens is not None:
-        sheet |= {"tokens": tokens, "days": chosen.run.days, "run": _run(chosen.run)}
+        asked = {"tokens": tokens, "days": chosen.run.days, "run": _run(chosen.run)}
     if reasons.given is not None:
-        sheet["given"] = _given(reasons.given)
-    return sheet
+        asked["given"] = _given(reasons.given)
+    return asked
 
 
 def usual_axes(answer: Answer) -> tuple[str, str]:
@@ -184,6 +189,10 @@ def _plan(prediction: Prediction, winner: Prediction) -> PricedPlanSheet:
         "cost_usd": prediction.bill.cost_usd,
         "energy_j": prediction.bill.energy_j,
     }
+
+
+def _simulated(prediction: Prediction, seconds: float | None, winner: Prediction) -> SimulatedPlanSheet:
+    return {**_plan(prediction, winner), "simulated_s": seconds}
 
 
 def _refined(found: Refined, winner: Prediction) -> RefinedPlanSheet:

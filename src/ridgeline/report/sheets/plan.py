@@ -192,7 +192,16 @@ class GivenPlanSheet(TypedDict):
     to: str
 
 
-class PlanSheet(TypedDict):
+class AskedSheet(TypedDict):
+    """What is there only where it was asked for: a whole run with `--tokens`, the place of a scenario's own plan."""
+
+    tokens: NotRequired[float]
+    days: NotRequired[float]
+    run: NotRequired[RunSheet]
+    given: NotRequired[GivenPlanSheet]
+
+
+class PlanSheet(AskedSheet):
     """What a search found.
 
     complete, explained   false where it was stopped before all plans were priced, before all reasons were found
@@ -238,10 +247,6 @@ class PlanSheet(TypedDict):
     compared: list[ComparedSheet]
     skipped: list[str]
     assumptions: list[str]
-    tokens: NotRequired[float]
-    days: NotRequired[float]
-    run: NotRequired[RunSheet]
-    given: NotRequired[GivenPlanSheet]
 
 
 class NoPlanSheet(TypedDict):
