@@ -57,6 +57,20 @@ def test_the_bar_of_limits_is_as_wide_as_the_page(page: Path, tmp_path: Path) ->
         assert shown.run("return document.querySelector('.limits').getBoundingClientRect().height") < 30
 
 
+def test_no_text_of_a_chart_is_cut_off(page: Path, tmp_path: Path) -> None:
+    cut = """
+    return [...document.querySelectorAll('figure svg')].flatMap(svg => {
+      const drawn = svg.getBoundingClientRect();
+      return [...svg.querySelectorAll('text')].filter(text => {
+        const at = text.getBoundingClientRect();
+        return at.left < drawn.left || at.right > drawn.right + 1 || at.bottom > drawn.bottom + 1;
+      }).map(text => text.textContent);
+    })"""
+    with browser(tmp_path) as shown:
+        shown.go(page.as_uri())
+        assert shown.run(cut) == []
+
+
 def test_what_a_page_did_not_bring_does_not_run(page: Path, tmp_path: Path) -> None:
     foreign = "<script>window.broken = 1</script><img src=x onerror='window.broken = 2'></body>"
     broken = tmp_path / "broken.html"

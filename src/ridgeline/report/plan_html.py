@@ -12,7 +12,7 @@ from ridgeline.report.plan import FORMS
 from ridgeline.report.scale import Scale
 from ridgeline.report.sheets.plan import ComparedSheet, HandedPlanSheet, PlanSheet, RefinedPlanSheet
 
-WIDE, TALL, EDGE = 720, 380, 64  # of a chart, in pixels
+WIDE, TALL, EDGE, LEFT = 720, 380, 64, 88  # of a chart, in pixels; numbers of up to 14 characters stand at its left
 FEW = 8  # different values that are all written at an axis
 STYLE = (
     HOUSE
@@ -141,7 +141,7 @@ class _Axis:
     values: Sequence[float]
 
     def across(self) -> Scale:
-        return Scale.of(self.values, EDGE, WIDE - EDGE / 2)
+        return Scale.of(self.values, LEFT, WIDE - EDGE / 2)
 
     def up(self) -> Scale:
         return Scale.of(self.values, TALL - EDGE, EDGE / 3)
@@ -157,10 +157,10 @@ def _axes(x: _Axis, y: _Axis) -> str:
         marks.append(label(x.form(value), at, TALL - EDGE + 16, anchor="middle"))
     for value in up.ticks():
         at = up(value)
-        marks.append(rule(f"M{EDGE} {at:.1f}H{WIDE - EDGE / 2}"))
-        marks.append(label(y.form(value), EDGE - 6, at + 4, anchor="end"))
+        marks.append(rule(f"M{LEFT} {at:.1f}H{WIDE - EDGE / 2}"))
+        marks.append(label(y.form(value), LEFT - 6, at + 4, anchor="end"))
     marks.append(label(x.name, WIDE / 2, TALL - 22, anchor="middle", faint=False))
-    marks.append(label(y.name, EDGE, 12, faint=False))
+    marks.append(label(y.name, LEFT, 12, faint=False))
     return "".join(marks)
 
 
