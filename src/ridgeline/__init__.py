@@ -33,12 +33,10 @@ from ridgeline.version import __version__ as __version__
 
 if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getattr__`; a test compares both
     from ridgeline.calibrate.compare import diff as diff
+    from ridgeline.calibrate.cross_validate import refit
     from ridgeline.calibrate.explain import explain as explain
-    from ridgeline.calibrate.own import fit_with as fit_with
-    from ridgeline.calibrate.refit import refit
+    from ridgeline.calibrate.fit_with import fit_with as fit_with
     from ridgeline.calibrate.validate import validate as validate
-    from ridgeline.export.verbs import export as export
-    from ridgeline.export.verbs import import_run as import_run
     from ridgeline.hardware.load import CHIPS as CHIPS
     from ridgeline.hardware.load import SYSTEMS as SYSTEMS
     from ridgeline.hardware.load import chip as chip
@@ -56,11 +54,13 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.plan.schedules import SCHEDULES as SCHEDULES
     from ridgeline.plan.schedules import build
     from ridgeline.report.show import show as show
-    from ridgeline.search.plan import find_plan as find_plan
-    from ridgeline.sim.events import timeline as timeline
+    from ridgeline.search.find_plan import find_plan as find_plan
+    from ridgeline.sim.events.simulate import timeline as timeline
     from ridgeline.sim.predict import predict as predict
     from ridgeline.sim.prediction import Impossible as Impossible
     from ridgeline.sim.prediction import Prediction as Prediction
+    from ridgeline.targets.api import export as export
+    from ridgeline.targets.api import import_run as import_run
     from ridgeline.trace.analyze import analyze as analyze
     from ridgeline.trace.read import read_timeline as read_timeline
 
@@ -86,18 +86,18 @@ _HOMES = {
     "SCHEDULES": "ridgeline.plan.schedules",
     "schedule": "ridgeline.plan.schedules:build",
     "show": "ridgeline.report.show",
-    "timeline": "ridgeline.sim.events",
+    "timeline": "ridgeline.sim.events.simulate",
     "predict": "ridgeline.sim.predict",
-    "find_plan": "ridgeline.search.plan",
+    "find_plan": "ridgeline.search.find_plan",
     "Impossible": "ridgeline.sim.prediction",
     "Prediction": "ridgeline.sim.prediction",
     "validate": "ridgeline.calibrate.validate",
-    "fit": "ridgeline.calibrate.refit:refit",
+    "fit": "ridgeline.calibrate.cross_validate:refit",
     "diff": "ridgeline.calibrate.compare",
     "explain": "ridgeline.calibrate.explain",
-    "fit_with": "ridgeline.calibrate.own",
-    "export": "ridgeline.export.verbs",
-    "import_run": "ridgeline.export.verbs",
+    "fit_with": "ridgeline.calibrate.fit_with",
+    "export": "ridgeline.targets.api",
+    "import_run": "ridgeline.targets.api",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read",
 }
@@ -106,8 +106,6 @@ __all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name == "export":
-        return import_module("ridgeline.export")  # a package that can be called
     if name not in _HOMES:
         raise AttributeError(f"module 'ridgeline' has no attribute {name!r}")
     home, _, there = _HOMES[name].partition(":")

@@ -54,6 +54,32 @@ def test_importing_ridgeline_loads_nothing_else() -> None:
     assert done.stdout.split() == ["ridgeline", "ridgeline.version"]
 
 
+@pytest.mark.parametrize(
+    "first",
+    ["import ridgeline", "import ridgeline.targets.megatron.write", "from ridgeline.targets.registry import TARGETS"],
+)
+def test_export_is_a_function_whatever_was_imported_first(first: str) -> None:
+    """A package of that name would take the function's place as soon as one of its modules is imported."""
+    code = (
+        f"{first}\n"
+        "import types, ridgeline\n"
+        "assert type(ridgeline.export) is types.FunctionType\n"
+        "from ridgeline.targets.decisions import decisions_of\n"
+        "made = ridgeline.scenario({'model': 'llama3-8b', 'system': '8xh100-sxm', 'workload': {'seq': 8192,"
+        " 'global_batch': 64}, 'plan': {'tp': 2}})\n"
+        "assert ridgeline.export(made, to='megatron').expressed['plan.tp'] == '--tensor-model-parallel-size'\n"
+        "assert type(ridgeline.export) is types.FunctionType\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_package_has_the_name_of_a_public_function() -> None:
+    """Importing a submodule binds its package in `ridgeline`, over a function of the same name."""
+    packages = {path.parent.name for path in Path(ridgeline.__file__).parent.glob("*/__init__.py")}
+    assert packages & set(ridgeline.__all__) == set()
+
+
 def test_the_docstring_names_what_is_exported() -> None:
     listed = ridgeline.__doc__ or ""
     types = {"Impossible", "Plan", "Prediction", "Scenario", "__version__"}

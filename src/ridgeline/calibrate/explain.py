@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ridgeline.calibrate.attribution import Reached, action, own_bytes, reached, verdict
 from ridgeline.calibrate.compare import predicted_timeline
-from ridgeline.calibrate.doubts import doubts
+from ridgeline.calibrate.mismatch import doubts
 from ridgeline.calibrate.residuals import self_contained
-from ridgeline.calibrate.verdict import Reached, action, own_bytes, reached, verdict
 from ridgeline.core.errors import InputError
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost.parameters import Calibration, read_calibration
+from ridgeline.cost.calibration import Calibration, read_calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.sim.predict import default_calibration, predict
@@ -154,7 +154,7 @@ def explain(
     drawn = predicted_timeline(built, found.rules, used)
     compared = diff_timelines(drawn, found.timeline, found.rules, policy, (built.name or "predicted", _source(found)))
     sides = [_by_part(line, found.rules, policy) for line in (drawn, found.timeline)]
-    share = (used or default_calibration()).value("memory", built.system.chip.id, built.plan.engine)
+    share = (used or default_calibration()).value("memory", built.system.chip, built.engine)
     moved = [side.get(("optimizer", "optimizer"), 0.0) for side in sides]
     rates = reached(found) | ({} if built.plan.offload.optimizer else own_bytes(moved[0], moved[1], share))
     return Explanation(

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from ridgeline.calibrate.rows import Row
-from ridgeline.calibrate.table import Table
-from ridgeline.cost.parameters import APART, PARAMETERS, Calibration, known_share, owners
-from ridgeline.cost.rates import Rates
+from ridgeline.calibrate.dataset import Dataset
+from ridgeline.calibrate.truth.rows import Row
+from ridgeline.cost.calibration import APART, PARAMETERS, Calibration, known_share, owners
+from ridgeline.cost.machine import ParameterColumns
 
 Array = NDArray[np.float64]
 FOLDS = 5
@@ -42,7 +42,7 @@ class Layout:
     own: dict[str, list[NDArray[np.int64]]]  # by parameter: index of each row's own offset, by chip and by engine
     known: dict[str, Array]  # by parameter: what its value is multiplied with, by row
 
-    def rates(self, offsets: Array) -> Rates:
+    def rates(self, offsets: Array) -> ParameterColumns:
         """Values of all parameters by row."""
         values = {}
         for name, item in PARAMETERS.items():
@@ -54,7 +54,7 @@ class Layout:
             values[name] = (
                 np.broadcast_to(item.low * np.exp(log(item.high / item.low) * share), self.rows) * self.known[name]
             )
-        return Rates(values=values)
+        return ParameterColumns(values=values)
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -62,28 +62,25 @@ class Layout:
         return next(iter(self.own.values()))[0].shape
 
 
-def layout_of(table: Table, without: frozenset[str] = frozenset()) -> Layout:
+def layout_of(table: Dataset, without: frozenset[str] = frozenset()) -> Layout:
     """The offsets to fit: one per parameter, one more per chip or engine it may differ by; not those `without`."""
     names: list[str] = []
     spread: list[float] = []
     common: dict[str, int] = {}
     own: dict[str, list[NDArray[np.int64]]] = {}
-    each = [owners(chip, engine) for chip, engine in zip(table.chips, table.engines, strict=True)]
+    each = [owners(scenario.system.chip, scenario.engine) for scenario in table.scenarios]
     for name, item in PARAMETERS.items():
         fixed = item.group in without
         common[name] = len(names)
         names.append(name)
         spread.append(1e-6 if fixed else item.spread)
         for owner in item.per:
-            column = [own_names[owner] or "?" for own_names in each]
+            column = [own_names.of(owner) or "?" for own_names in each]
             places = {member: len(names) + index for index, member in enumerate(sorted(set(column)))}
             names += [f"{name}/{member}" for member in sorted(set(column))]
             spread += [1e-6 if fixed else APART[owner]] * len(places)
             own.setdefault(name, []).append(np.array([places[member] for member in column], dtype=np.int64))
-    known = {
-        name: np.array([known_share(name, *pair) for pair in zip(table.chips, table.engines, strict=True)])
-        for name in PARAMETERS
-    }
+    known = {name: np.array([known_share(name, own) for own in each]) for name in PARAMETERS}
     return Layout(names=tuple(names), spread=np.array(spread), common=common, own=own, known=known)
 
 
@@ -94,7 +91,7 @@ def weights(rows: Sequence[Row]) -> Array:
 
 
 def fit(
-    table: Table, chosen: NDArray[np.bool_], *, start: Array | None = None, without: frozenset[str] = frozenset(),
+    table: Dataset, chosen: NDArray[np.bool_], *, start: Array | None = None, without: frozenset[str] = frozenset(),
     progress: Callable[[float], None] = lambda _: None, rounds: int = 12,
 ) -> tuple[Layout, Array]:  # fmt: skip
     """Offsets that fit the chosen rows best."""

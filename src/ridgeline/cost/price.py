@@ -1,59 +1,194 @@
-"""Turn sizes and rates into seconds: one formula per op, for one op or for arrays of them."""
+"""Turn ops into seconds at the rates their rows sustain: op by op with what bounds each, and summed up by section.
+
+MatMul       max(padded flops / rate, operands / memory)            compute or memory
+Attend       flash: max(kernel, operands / memory); unfused: one after the other
+Stream       bytes x traffic / memory                               memory
+Collective   the fastest algorithm on its links                     network
+HostCopy     bytes / host link                                      network
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-# tiles a product may be cut into (rows, columns) and what share of the large tile's rate each reaches
-TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.93), (64.0, 128.0, 0.78), (64.0, 64.0, 0.6))
-SPLITS = (1, 2, 4)  # parts of the depth that may run side by side when tiles alone do not fill the cores
-HALF_DEPTH = 192.0  # depth at which a tile's start-up and write-back cost as much as its products
+from ridgeline.core.arrays import Array, Index, Mask, at
+from ridgeline.cost.collectives.links import Links, links_of
+from ridgeline.cost.collectives.price import KINDS, collective_seconds
+from ridgeline.cost.kernels import flash_seconds, padded_flops
+from ridgeline.cost.machine import PEAKS, SHARE, WIDE, Machines, ParameterColumns
+from ridgeline.cost.op_table import PHASES, OpTable
+from ridgeline.cost.step_part import AXES, COMPUTE, SECTION_PARTS
+from ridgeline.ir.ops import Collective, HostCopy
+
+BLOCK = 8192  # products tiled at once, so that what is tried of them stays in the cache
 
 
-def padded_flops(m: Array, n: Array, k: Array, groups: Array, cores: Array) -> Array:
-    """Flops that `groups` products (m x k) by (k x n) cost once cut into tiles; over the sustained rate, their time.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SustainedRates:
+    """What chips sustain, by row: data sheets times parameters, with what graphs and engines change."""
 
-        tiles  = groups * ceil(m / a) * ceil(n / b)               a x b = a tile; the best of a few is taken
-        padded = ceil(tiles / cores) * cores * 2 a b (k + k0)
+    machines: Machines
+    rates: ParameterColumns
+    peak: Array  # flops/s by peak key
+    attention: Array
+    attention_back: Array
+    memory: Array
+    links: Links
+    kernel: Array
+    host: Array
+    wait: Array
 
-    k0 = what starting a tile costs, in depth. Many waves hide the last one. A machine without waves (a systolic array)
-    has cores = 1 and pays for padding only.
 
-    >>> side = np.array([4096.0])
-    >>> round(float(padded_flops(side, side, side, np.ones(1), np.array([132.0]))[0]) / (2 * 4096**3), 3)
-    1.08
+def sustained_rates(machines: Machines, rates: ParameterColumns, *, graph: Array, xla: Array) -> SustainedRates:
+    """What the chips sustain under the engines that run on them.
+
+    graph, xla   share of kernels replayed from a CUDA graph; 1 where the step is one XLA program
     """
-    best = np.full(np.broadcast(m, n, k).shape, np.inf)
-    depths = [k / split + HALF_DEPTH * (1 if split == 1 else 1.5) for split in SPLITS]
-    rows = {high: groups * np.ceil(m / high) for high in {tile[0] for tile in TILES}}
-    columns = {wide: np.ceil(n / wide) for wide in {tile[1] for tile in TILES}}
-    whole = cores > 1  # waves are whole where there are any
-    for high, wide, share in TILES:
-        tiles = rows[high] * columns[wide]
-        for split, depth in zip(SPLITS, depths, strict=True):
-            waves = tiles * split / cores
-            np.ceil(waves, out=waves, where=whole & (waves <= 12))
-            waves *= cores
-            waves *= 2 * high * wide / share
-            np.minimum(best, waves * depth, out=best)
-    return best
+    share = np.stack([rates[SHARE.get(key, "matmul_wide")] for key in PEAKS], axis=1)
+    share *= (machines.density ** -rates["power"])[:, None]  # clocks fall where flops are dense in power
+    return SustainedRates(
+        machines=machines,
+        rates=rates,
+        peak=machines.peak * share,
+        attention=rates["attention"],
+        attention_back=rates["attention"] * rates["attention_back"],
+        memory=machines.memory * rates["memory"],
+        links=links_of(machines, rates),
+        kernel=rates["kernel"] * (1 - 0.7 * graph),
+        host=rates["host"] * (1 - 0.9 * graph) * (1 - 0.9 * xla),
+        wait=rates["wait"] * (1 - graph),
+    )
 
 
-def flash_seconds(flops: Array, head_dim: Array, backward: Array, products: Array, exponentials: Array) -> Array:
-    """Time of a flash kernel, whose matrix unit and exponential unit work side by side but wait for each other.
+def padded_products(table: OpTable, machines: Machines) -> Array:
+    """Padded flops of every product: they depend on sizes and cores alone, so that a fit works them out once."""
+    cell, found = table.slot_cell[table.matmul_slot], np.empty(len(table.matmul_slot))
+    for start in range(0, len(found), BLOCK):
+        own = slice(start, start + BLOCK)
+        m, n, k, groups = table.matmuls[:4, own]
+        found[own] = padded_flops(m, n, k, groups, at(machines.cores, cell[own]))
+    return found
 
-        t = sqrt((flops / p)^2 + (scores / e)^2)        scores = flops / (4 d) forward, flops / (10 d) backward
 
-    p = flops/s and e = exponentials/s that the kernel sustains, d = head_dim. Two products and one exponential a score
-    forward, five and one backward. The square root stands between perfect overlap and none: with it kernels measured at
-    head sizes 64 and 128 on H100, B200 and B300 reach the same share of both units within 8 %.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpPrices:
+    """Seconds of every op of a table, in its order, and which products and attention kernels memory limits."""
 
-    >>> one = np.ones(1)
-    >>> wide, narrow = (flash_seconds(one * 1e12, one * d, one * 0, one * 989e12, one * 4.19e12)[0] for d in (128, 64))
-    >>> round(float(wide / narrow), 2)  # FlashAttention-3 measured 0.76, cuDNN 0.72
-    0.81
+    matmul_s: Array
+    matmul_memory_bound: Mask
+    attend_s: Array
+    attend_memory_bound: Mask
+    stream_s: Array
+    collective_s: Array
+
+
+def price_ops(table: OpTable, rates: SustainedRates, padded: Array | None = None) -> OpPrices:
+    """Every op priced; `padded` where the padded flops of its products are at hand."""
+    cell = table.slot_cell
+    matmul_s, matmul_bound = _matmuls(table, rates, cell, padded)
+    attend_s, attend_bound = _attends(table, rates, cell)
+    own = cell[table.stream_slot]
+    return OpPrices(
+        matmul_s=matmul_s,
+        matmul_memory_bound=matmul_bound,
+        attend_s=attend_s,
+        attend_memory_bound=attend_bound,
+        stream_s=table.streams[0] * at(rates.rates["traffic"] / rates.memory, own),
+        collective_s=_collectives(table, rates.links.at(cell[table.collective_slot])),
+    )
+
+
+def _matmuls(table: OpTable, rates: SustainedRates, cell: Index, padded: Array | None) -> tuple[Array, Mask]:
+    m, n, k, groups, size_in, size_out = table.matmuls
+    own = cell[table.matmul_slot]
+    peak = rates.peak[0, table.matmul_peak] if len(rates.peak) == 1 else rates.peak[own, table.matmul_peak]
+    rate = peak * np.where(groups > 1, at(rates.rates["experts"], own), 1.0)
+    compute = (padded if padded is not None else padded_products(table, rates.machines)) / rate
+    moved = ((m * k + k * n) * size_in + m * n * size_out) * groups / at(rates.memory, own)
+    return np.maximum(compute, moved), moved > compute
+
+
+def _attends(table: OpTable, rates: SustainedRates, cell: Index) -> tuple[Array, Mask]:
+    """A flash kernel hides its traffic behind its products; unfused attention does one after the other."""
+    flops, size, dim, back, flash, _, scan = table.attends
+    own = cell[table.attend_slot]
+    wide = at(rates.machines.peak[:, WIDE], own)
+    share = np.where(back > 0, at(rates.attention_back, own), at(rates.attention, own))
+    tiled = flash_seconds(flops, dim, back, wide * share, at(rates.machines.exponentials, own) * share)
+    scanned = flops / (wide * at(rates.rates["scan"], own))
+    through = size * np.where(flash > 0, 1.0, at(rates.rates["traffic"], own)) / at(rates.memory, own)
+    dense = np.where(scan > 0, scanned, np.where(flash > 0, tiled, flops / (at(rates.peak[:, WIDE], own) * 0.5)))
+    return np.where(flash > 0, np.maximum(dense, through), dense + through), through > dense
+
+
+def _collectives(table: OpTable, links: Links) -> Array:
+    if not table.collectives.size:
+        return np.zeros(0)
+    kind, payload, ranks, stride, _, copies = table.collectives
+    return collective_seconds(kind.astype(np.int64), payload, ranks, stride, links, copies)
+
+
+def collective_op_seconds(ops: Sequence[Collective], links: Links) -> Array:
+    """Collectives that run one after the other, their sizes columns beside the links."""
+    total: Array = np.zeros(1)
+    for op in ops:
+        sizes = (op.payload_bytes, op.ranks, op.stride)
+        payload, ranks, stride = (np.asarray(size, dtype=np.float64) for size in sizes)
+        total = total + collective_seconds(KINDS[op.kind], payload, ranks, stride, links, op.token_copies)
+    return total
+
+
+def copy_seconds(op: HostCopy, machines: Machines, rows: Index | slice = slice(None)) -> Array:
+    """A copy over the chip's link to its host; nothing where the catalog does not state its rate."""
+    return np.asarray(op.payload_bytes / at(machines.host, rows), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionPrices:
+    """Priced sections.
+
+    seconds       by part of `SECTION_PARTS`, phase and section, nothing overlapped yet
+    issue_s       the host takes to issue its kernels
+    cell, params, offloadable   as in `OpTable`
     """
-    scores = flops / (head_dim * np.where(backward > 0, 10.0, 4.0))
-    return np.hypot(flops / products, scores / exponentials)
+
+    cell: Index
+    params: Array
+    offloadable: Array
+    seconds: Array
+    issue_s: Array
+
+
+def price_sections(table: OpTable, rates: SustainedRates, padded: Array | None = None) -> SectionPrices:
+    """Every op priced, summed up by section, phase and part."""
+    return sum_sections(table, rates, price_ops(table, rates, padded))
+
+
+def sum_sections(table: OpTable, rates: SustainedRates, prices: OpPrices) -> SectionPrices:
+    """Priced ops summed up by section, phase and part."""
+    cell = table.slot_cell
+    slots = len(cell)
+    found = np.zeros((len(SECTION_PARTS), slots))
+    found[0] = np.bincount(table.matmul_slot, prices.matmul_s, slots)
+    found[1] = np.bincount(table.attend_slot, prices.attend_s, slots)
+    found[2] = np.bincount(table.stream_slot, prices.stream_s, slots)
+    pauses = np.bincount(table.stream_slot, table.streams[2] * at(rates.wait, cell[table.stream_slot]), slots)
+    kernels = np.bincount(table.matmul_slot, minlength=slots).astype(np.float64)
+    kernels += np.bincount(table.stream_slot, table.streams[1], slots)
+    kernels += np.bincount(table.attend_slot, table.attends[5], slots)
+    if table.collectives.size:
+        axis = table.collectives[4]
+        for place in range(len(AXES)):
+            mine = axis == place
+            found[len(COMPUTE) + place] = np.bincount(table.collective_slot[mine], prices.collective_s[mine], slots)
+    found[3] = kernels * at(rates.kernel, cell) + pauses
+    return SectionPrices(
+        cell=table.cell,
+        params=table.params,
+        offloadable=table.offloadable,
+        seconds=np.ascontiguousarray(found.reshape(len(SECTION_PARTS), -1, PHASES).swapaxes(1, 2)),
+        issue_s=(kernels * at(rates.host, cell)).reshape(-1, PHASES).sum(1),
+    )

@@ -22,7 +22,7 @@ from ridgeline.report.sheets.predict import (
     StageSheet,
     TitleSheet,
 )
-from ridgeline.sim.memory import Memory
+from ridgeline.sim.memory.peak import Memory
 from ridgeline.sim.prediction import Impossible, Prediction
 
 COLOURS = {"compute": "blue", "memory": "green", "network": "magenta", "host": "yellow"}

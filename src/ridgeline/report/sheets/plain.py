@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields
 from typing import Any
 
-from ridgeline.core.dtype import DType
-from ridgeline.core.evidence import Evidence, Quoted
+from ridgeline.core import encode
+from ridgeline.core.evidence import Quoted
 from ridgeline.report.sheets import Sheet
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON can hold it."""
+    """The value as JSON can hold it, every field of a dataclass among it, defaults too."""
+    return encode.plain(value, _record)
+
+
+def _record(value: Any) -> Sheet:
     if isinstance(value, Quoted):
         return quoted(value)
-    if isinstance(value, (DType, Evidence)):
-        return value.id if isinstance(value, DType) else value.label
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, (list, tuple)):
-        return [plain(part) for part in value]
-    if hasattr(value, "items"):
-        return {str(key): plain(part) for key, part in value.items()}
-    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
+    return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
 
 
 def quoted(number: Quoted) -> Sheet:

@@ -1,0 +1,247 @@
+"""The fitted numbers: what each is physically, its unit, its plausible range, and how a calibration sets it.
+
+A parameter has one value for everything, moved for a family of chips, a chip, or an engine where runs say so. It is
+held as an offset x from its default on a scale that cannot leave the plausible range:
+
+    value = low * (high / low) ** sigmoid(x0 + x)          x0 puts the default at x = 0
+
+so a chip or an engine nobody measured gets the common value, and no fit can leave physics.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import exp, log
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import read_table
+from ridgeline.hardware.chip import Chip
+from ridgeline.plan.engine import Engine
+
+Owner = Literal["family", "chip", "kernel", "kin", "engine"]
+# how far, in units of x, the members of each may differ: chips by family first, engines by the software they share
+APART: Mapping[Owner, float] = MappingProxyType({"family": 1.4, "chip": 0.35, "kernel": 1.1, "kin": 1.1, "engine": 0.7})
+# a library's attention against the best one of a family of chips, before runs move it: FlashAttention-2 has no Hopper
+# instructions (half of cuDNN on an H200, 0.63 of it on an H100); Triton kernels of 2023 on an A100 reach 0.6 of it
+KERNELS: Mapping[str, float] = MappingProxyType(
+    {"flash-2@hopper": 0.55, "flash-2@blackwell": 0.4, "triton@ampere": 0.6, "triton@hopper": 0.35}
+)
+# the best matrix product a family of chips was seen to reach, as a share of its peak, against an H100's 0.80 and beyond
+# what rated power explains: peaks are quoted at a boost clock that full load does not hold. MI300X 668 and MI325X 785
+# of 1307 TFLOP/s in bf16, tuned (ml-engineering, maximum achievable matmul flops): 0.68 and 0.73. MI355X was not tuned
+PRODUCTS: Mapping[str, float] = MappingProxyType({"cdna3*": 0.7})
+SHIPPED = Path(__file__).parent / "calibration.json"
+FURTHEST = 100.0  # no offset that keeps a value off the ends of its range is anywhere near
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One fitted number.
+
+    per     what it may differ by: chip (and its family), engine (and its kin), or nothing
+    spread  how far the common value may move, in units of x
+    group   what an ablation switches off together
+    """
+
+    name: str
+    unit: str
+    low: float
+    default: float
+    high: float
+    meaning: str
+    group: str
+    per: tuple[Owner, ...] = ()
+    spread: float = 1.0
+
+    def value(self, offset: float) -> float:
+        """The number at an offset.
+
+        >>> round(PARAMETERS["memory"].value(0.0), 3)
+        0.82
+        """
+        at = log(self.default / self.low) / log(self.high / self.low)
+        return self.low * exp(log(self.high / self.low) / (1 + exp(-(log(at / (1 - at)) + offset))))
+
+
+EACH: Mapping[str, tuple[Owner, ...]] = MappingProxyType(
+    {"chip": ("family", "chip"), "engine": ("kin", "engine"), "kernel": ("family", "chip", "kernel")}
+)
+
+
+def _p(name: str, unit: str, rng: tuple[float, float, float], group: str, per: str, meaning: str) -> Parameter:
+    low, default, high = rng
+    wanted = [part for word in per.split() for part in EACH[word]]
+    owners = tuple(owner for owner in APART if owner in wanted)
+    return Parameter(
+        name=name, unit=unit, low=low, default=default, high=high, group=group, per=owners, meaning=meaning
+    )
+
+
+_LIST = (
+    _p(
+        "matmul_wide", "of peak", (0.5, 0.72, 0.95), "compute", "chip", "sustained share of the peak, 16 bits and wider"
+    ),
+    _p("matmul_8", "of peak", (0.35, 0.62, 0.9), "compute", "chip engine", "the same for 8-bit formats"),
+    _p("matmul_4", "of peak", (0.25, 0.48, 0.8), "compute", "chip", "the same for 4-bit formats"),
+    _p(
+        "attention",
+        "of peak",
+        (0.2, 0.68, 0.95),
+        "compute",
+        "kernel",
+        "flash attention forward, of matrix and exponential unit together",
+    ),
+    _p(
+        "power",
+        "exponent",
+        (0.01, 0.15, 0.6),
+        "compute",
+        "",
+        "how sustained matrix rates fall with flops per joule of rated power",
+    ),
+    _p("experts", "of product", (0.7, 0.93, 1.0), "compute", "engine", "grouped expert products against a single one"),
+    _p("scan", "of peak", (0.03, 0.2, 0.6), "compute", "", "chunked linear scans, of the 16-bit peak"),
+    _p("attention_back", "of forward", (0.4, 0.85, 1.3), "compute", "", "flash attention backward against forward"),
+    _p("memory", "of peak", (0.6, 0.82, 0.95), "memory", "chip", "sustained share of main memory's rate"),
+    _p("traffic", "x", (0.7, 1.2, 3.0), "memory", "engine", "memory traffic of the software against the ops' own"),
+    _p("near", "of link", (0.5, 0.8, 1.1), "network", "chip", "share of the innermost links a large collective gets"),
+    _p("far", "of link", (0.6, 0.93, 1.0), "network", "chip", "the same beyond the innermost domain"),
+    _p(
+        "meet",
+        "s",
+        (0.5e-6, 10e-6, 60e-6),
+        "network",
+        "",
+        "ranks wait for the last at a collective, per doubling of them",
+    ),
+    _p("kernel", "s", (1e-6, 2.5e-6, 6e-6), "host", "", "chip idles around each kernel"),
+    _p("host", "s", (4e-6, 30e-6, 60e-6), "host", "engine", "host issues one kernel of an eager program"),
+    _p("wait", "s", (20e-6, 80e-6, 600e-6), "host", "", "host learns how many tokens each expert got"),
+    _p("hidden_tp", "share", (0.1, 0.6, 0.95), "overlap", "", "tensor-parallel communication hidden where overlapped"),
+    _p("hidden_dp", "share", (0.4, 0.8, 0.99), "overlap", "", "gradient exchange that can hide behind compute"),
+    _p("hidden_shard", "share", (0.2, 0.8, 0.99), "overlap", "engine", "gathering of sharded weights that can hide"),
+    _p("hidden_moe", "share", (0.1, 0.6, 0.95), "overlap", "", "expert dispatch hidden where overlapped"),
+    _p("contention", "share", (0.02, 0.1, 0.35), "overlap", "", "compute lost while a collective runs beside it"),
+    _p(
+        "jitter",
+        "per doubling",
+        (0.0005, 0.004, 0.02),
+        "scale",
+        "",
+        "step lost to the slowest node, per doubling of nodes",
+    ),
+    _p("fixed", "s", (0.0001, 0.003, 0.03), "scale", "engine", "a step costs this whatever it does"),
+)
+PARAMETERS: Mapping[str, Parameter] = MappingProxyType({item.name: item for item in _LIST})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Offsets by `name` and by `name/chip` or `name/engine`; what is absent is zero."""
+
+    offsets: Mapping[str, float]
+    source: str = "defaults"
+
+    def value(self, name: str, chip: Chip, engine: Engine) -> float:
+        """The parameter's value for one chip under one engine."""
+        return self.owned(name, owners(chip, engine))
+
+    def owned(self, name: str, own: Owners) -> float:
+        """The parameter's value for what a scenario's chip and engine are known by."""
+        item = PARAMETERS[name]
+        moved = sum(self.offsets.get(f"{name}/{of}", 0.0) for owner in item.per if (of := own.of(owner)))
+        return item.value(self.offsets.get(name, 0.0) + moved) * known_share(name, own)
+
+    def knows(self, chip: Chip, engine: Engine) -> tuple[bool, bool]:
+        """Whether runs on this chip, and of this engine, took part in the fit."""
+        ends = f"/{chip.fitted_id}", f"/{engine.fitted_id}"
+        return any(key.endswith(ends[0]) for key in self.offsets), any(key.endswith(ends[1]) for key in self.offsets)
+
+
+class Owners(NamedTuple):
+    """What a scenario's parameters may differ by, as calibrations name it; empty where nothing is known.
+
+    family, chip     of chips
+    kernel           the engine's attention library on that family
+    kin, engine      software that shares a core, and the engine itself
+    """
+
+    family: str
+    chip: str
+    kernel: str
+    kin: str
+    engine: str
+
+    def of(self, owner: Owner) -> str:
+        """By the word of `APART`."""
+        return str(getattr(self, owner))
+
+
+def owners(chip: Chip, engine: Engine) -> Owners:
+    """What a chip and an engine are known by: values of theirs, so that a copy in a user's file is priced alike.
+
+    >>> from ridgeline.hardware.load import chip
+    >>> from ridgeline.plan.engine import engine
+    >>> tuple(owners(chip("h200-sxm"), engine("nemo")))
+    ('hopper*', 'h200-sxm', 'cudnn@hopper', 'megatron-core*', 'nemo')
+    """
+    family, kin, kernel = chip.family, engine.family, engine.kernel
+    return Owners(
+        family=family and f"{family}*",
+        chip=chip.fitted_id,
+        kernel=kernel and family and f"{kernel}@{family}",
+        kin=kin and f"{kin}*",
+        engine=engine.fitted_id,
+    )
+
+
+def known_share(name: str, own: Owners) -> float:
+    """What a parameter is multiplied with for reasons that kernels alone have shown; 1 for most.
+
+    >>> from ridgeline.hardware.load import chip
+    >>> from ridgeline.plan.engine import engine
+    >>> h100, titan, nemo = chip("h100-sxm"), engine("torchtitan"), engine("nemo")
+    >>> known_share("attention", owners(h100, titan)), known_share("attention", owners(h100, nemo))
+    (0.55, 1.0)
+    >>> known_share("matmul_8", owners(chip("mi325x"), engine("rocm-mlperf")))
+    0.7
+    """
+    if name.startswith("matmul"):
+        return PRODUCTS.get(own.family, 1.0)
+    return KERNELS.get(own.kernel, 1.0) if name == "attention" else 1.0
+
+
+def read_calibration(path: Path) -> Calibration:
+    """A calibration from a file that `ridgeline fit --with` wrote; `InputError` for anything else."""
+    table = read_table(path).data
+    offsets, source = table.get("offsets"), table.get("source")
+    if not isinstance(offsets, Mapping) or not isinstance(source, str):
+        expected = "a calibration with `source` and `offsets`"
+        todo = "write one with `ridgeline fit --with FILE.csv -o FILE.json`"
+        raise InputError(Problem(path="", given="another table", expected=expected, todo=todo, where=str(path)))
+    problems = [
+        Problem(
+            path=f"offsets.{name}", given=repr(value)[:40], expected="a number of a known parameter", where=str(path)
+        )
+        for name, value in offsets.items()
+        if name.partition("/")[0] not in PARAMETERS
+        or isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not abs(value) < FURTHEST
+    ]
+    if problems:
+        raise InputError(problems)
+    return Calibration(offsets=MappingProxyType({name: float(x) for name, x in offsets.items()}), source=source)
+
+
+@cache
+def shipped() -> Calibration:
+    """The calibration that comes with Ridgeline, fitted by `ridgeline fit` on the bundled rows."""
+    table = json.loads(SHIPPED.read_text(encoding="utf-8"))
+    return Calibration(offsets=MappingProxyType(table["offsets"]), source=table["source"])

@@ -1,0 +1,180 @@
+"""What lowering needs of a scenario: which passes apply (one value), and the sizes (numbers, or arrays over plans)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ridgeline.ir.ops import Collective, CollectiveKind, MatMul, Num, Stream
+from ridgeline.models.spec import ModelSpec
+from ridgeline.plan.engine import Engine
+from ridgeline.plan.plan import Precision, Recompute
+from ridgeline.plan.resolve import Resolved, resolve
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Decode, Lora, Train
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degrees:
+    """The sizes a search varies; each an int or an array over plans."""
+
+    tp: Num = 1
+    cp: Num = 1
+    ep: Num = 1
+    etp: Num = 1
+    microbatch: Num = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweringContext:
+    """One structure: everything that decides which ops there are, with the degrees that size them.
+
+    queries, keys   tokens of a sequence that are worked on, and tokens that attention sees: the same when a sequence is
+                    trained on or read whole; one query and all keys for a decode step
+    backward        whether the ops of the backward pass are wanted, too
+    images          images of one sequence
+    """
+
+    model: ModelSpec
+    engine: Engine
+    resolved: Resolved
+    degrees: Degrees
+    queries: int
+    keys: int
+    recompute: Recompute = Recompute()
+    backward: bool = True
+    images: float = 0.0
+    causal: bool = True
+    lora: Lora | None = None
+
+    @property
+    def tokens(self) -> Num:
+        """Tokens of a microbatch on one rank, before sequence parallelism."""
+        return self.degrees.microbatch * (self.queries / self.degrees.cp)
+
+    @property
+    def split_tokens(self) -> Num:
+        """Tokens of a microbatch on one rank where norms and residuals run: split over tp with sequence parallelism."""
+        return self.tokens / self.degrees.tp if self.sequence_parallel else self.tokens
+
+    @property
+    def precision(self) -> Precision:
+        """Number formats, gradients among them."""
+        return self.resolved.precision
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether norms and residuals are split over tp."""
+        return self.resolved.sequence_parallel
+
+    @property
+    def flash(self) -> bool:
+        """Whether scores stay inside the attention kernel."""
+        return self.resolved.attention == "flash"
+
+    @property
+    def fuses(self) -> frozenset[str]:
+        """What runs in one kernel, in the words of `plan.engine.FUSIONS`."""
+        return self.resolved.fuses
+
+    @property
+    def low_precision(self) -> bool:
+        """Whether matrix products read cast copies narrower than what is stored."""
+        return self.precision.compute.bits < self.precision.activations.bits
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the base weights are not trained (adapters only)."""
+        return self.lora is not None
+
+
+def lowering_context(scenario: Scenario) -> LoweringContext:
+    """The context of one scenario, a batch of one."""
+    plan, work = scenario.plan, scenario.workload
+    train = work if isinstance(work, Train) else None
+    return LoweringContext(
+        model=scenario.model,
+        engine=scenario.engine,
+        resolved=resolve(scenario),
+        degrees=Degrees(
+            tp=plan.mesh.tp,
+            cp=plan.mesh.cp,
+            ep=plan.mesh.ep,
+            etp=plan.mesh.etp,
+            microbatch=plan.microbatch,
+        ),
+        queries=1 if isinstance(work, Decode) else work.seq,
+        keys=work.seq,
+        recompute=plan.recompute,
+        backward=train is not None,
+        images=train.images if train else 0.0,
+        lora=(train.lora or Lora()) if train and train.task == "lora" else None,
+    )
+
+
+def matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num, groups: Num = 1) -> MatMul:
+    """A forward product in the plan's compute format."""
+    compute = ctx.precision.compute
+    by_row = ctx.precision.scaling == "row"  # kernels that scale rows reach no more than the stored format's rate
+    return MatMul(
+        label=label,
+        m=m,
+        n=n,
+        k=k,
+        groups=groups,
+        peak=ctx.precision.activations.peak if by_row else compute.peak,
+        in_bytes=compute.bytes_per_element,
+        out_bytes=ctx.precision.activations.bytes_per_element,
+    )
+
+
+def plain_matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num) -> MatMul:
+    """A product kept in the stored format even in a narrow recipe: router, output head."""
+    stored = ctx.precision.activations
+    return MatMul(label=label, m=m, n=n, k=k, peak=stored.peak, in_bytes=stored.bytes_per_element, out_bytes=2.0)
+
+
+def input_gradient(op: MatMul) -> MatMul:
+    """dX = dY W^T of a forward product."""
+    return MatMul(
+        label=f"{op.label} dX", m=op.m, n=op.k, k=op.n, groups=op.groups, peak=op.peak,
+        in_bytes=op.in_bytes, out_bytes=op.out_bytes,
+    )  # fmt: skip
+
+
+def weight_gradient(op: MatMul, gradient_bytes: float) -> MatMul:
+    """dW = X^T dY of a forward product, added into the gradient buffer."""
+    return MatMul(
+        label=f"{op.label} dW", m=op.k, n=op.n, k=op.m, groups=op.groups, peak=op.peak,
+        in_bytes=op.in_bytes, out_bytes=2 * gradient_bytes,
+    )  # fmt: skip
+
+
+TARGETS = {"qkv": "qkv", "out": "attention out", "up": "up", "gate": "up", "down": "down"}
+
+
+def adapters(ctx: LoweringContext, products: list[MatMul]) -> tuple[list[MatMul], Num]:
+    """Low-rank products beside the targeted ones, forward order, and their parameters; nothing without adapters."""
+    if ctx.lora is None:
+        return [], 0
+    labels = {TARGETS[target] for target in ctx.lora.targets if target in TARGETS}
+    made: list[MatMul] = []
+    params: Num = 0
+    for op in products:
+        if op.label in labels:
+            rank = ctx.lora.rank
+            made.append(plain_matmul(ctx, f"{op.label} adapter in", op.m, rank, op.k))
+            made.append(plain_matmul(ctx, f"{op.label} adapter out", op.m, op.n, rank))
+            params = params + rank * (op.k + op.n)
+    return made, params
+
+
+def stream(ctx: LoweringContext, label: str, elements: Num, passes: float, kernels: float = 1.0) -> Stream:
+    """Memory-bound work that reads and writes `passes` times the elements in the stored format."""
+    size = ctx.precision.activations.bytes_per_element
+    return Stream(label=label, stream_bytes=elements * passes * size, kernels=kernels)
+
+
+def tensor_collective(ctx: LoweringContext, label: str, kind: CollectiveKind, elements: Num) -> Collective:
+    """Communication of activations over the tensor-parallel ranks."""
+    size = ctx.precision.activations.bytes_per_element
+    return Collective(label=label, kind=kind, axis="tp", payload_bytes=elements * size, ranks=ctx.degrees.tp)

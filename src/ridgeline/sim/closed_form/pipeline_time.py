@@ -1,0 +1,160 @@
+"""Turn what sections take into the time of a pipeline: the bottleneck rank, and the bubble around its work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ridgeline.core.arrays import Array, Index
+from ridgeline.cost.collectives.links import Links
+from ridgeline.cost.price import collective_op_seconds
+from ridgeline.lowering.plan_columns import NAMES, PlanColumns, facts_of
+from ridgeline.lowering.step_ops import boundary_send
+from ridgeline.sim.closed_form.schedule_time import PathWork, PhaseSeconds, closed_form
+from ridgeline.sim.closed_form.stage_mix import StageMix
+from ridgeline.sim.closed_form.stage_times import StageTimes
+from ridgeline.sim.host_stall import host_stall
+
+EQUAL = 1e-12  # relative difference that means nothing: the first of equals is taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineTime:
+    """A pipeline without what ends a step, by row.
+
+    bottleneck   the rank that has most to do, for one microbatch, waiting for the host included
+    bubble_s     what the schedule adds to that rank's work
+    sends_s      what sends between stages add, where compute is told apart by part: otherwise they are in the bubble
+    """
+
+    bottleneck: StageTimes
+    bubble_s: Array
+    sends_s: Array
+
+
+def send_seconds(plans: PlanColumns, links: Links) -> Array:
+    """Seconds of one send between stages."""
+    return collective_op_seconds((boundary_send(plans),), links)
+
+
+def most_trained(mixes: Sequence[StageMix], params: Array) -> Array:
+    """Dense and expert parameters of the rank that trains most; `params` those of every section."""
+    if len(mixes) == 1:
+        return _trained(mixes[0], params)
+    found = np.empty((2, sum(len(group.rows) for group in mixes)))
+    for group in mixes:
+        found[:, group.rows] = _trained(group, params)
+    return found
+
+
+def _trained(mix: StageMix, params: Array) -> Array:
+    held = mix.summed(params)
+    return _most(held, held.sum(0), mix.roles.whole)
+
+
+def pipeline_time(mixes: Sequence[StageMix], times: StageTimes, send_s: Array, plans: PlanColumns) -> PipelineTime:
+    """The bottleneck rank of every row, and what the schedule makes it wait; `times` by section."""
+    if len(mixes) == 1:
+        return _pipeline_time(mixes[0], times, send_s, plans)
+    many = sum(len(group.rows) for group in mixes)
+    rows, bubble, sends = np.empty((len(times.rows), many)), np.empty(many), np.empty(many)
+    for group in mixes:
+        own = _pipeline_time(group, times, send_s[group.rows], plans.at(group.rows))
+        rows[:, group.rows] = own.bottleneck.rows
+        bubble[group.rows], sends[group.rows] = own.bubble_s, own.sends_s
+    return PipelineTime(bottleneck=StageTimes(rows=rows), bubble_s=bubble, sends_s=sends)
+
+
+def _pipeline_time(mix: StageMix, times: StageTimes, send: Array, plans: PlanColumns) -> PipelineTime:
+    """The same for rows whose mixes have the same roles."""
+    stages, roles, many = StageTimes(rows=mix.summed(times.rows)), mix.roles, plans.microbatches
+    stages.add_stall(host_stall(stages.busy, stages.issue, plans.blocking))
+    bottleneck = StageTimes(rows=_most(stages.rows, stages.busy, roles.whole))
+    if plans.pp.max() == 1:
+        nothing = np.zeros(bottleneck.rows.shape[1])
+        return PipelineTime(bottleneck=bottleneck, bubble_s=nothing, sends_s=nothing)
+    first, middle, last = (stages.at(int(place)) for place in roles.ends)
+    slowest = StageTimes(rows=_most(stages.rows, stages.busy, roles.inner))
+    work = PathWork(
+        first=_phases(first), inner=_phases(middle), last=_phases(last), slowest=_phases(slowest), send_s=send
+    )
+    still, moving = _schedules(work, plans, apart=times.by_part)
+    around, passed = _around(roles.number, (first, middle), plans)
+    around += many * stages.at(roles.whole).busy
+    moving = np.maximum(moving, (around + passed * send).max(0))
+    still = np.maximum(still, around.max(0)) if times.by_part else moving
+    return PipelineTime(
+        bottleneck=bottleneck,
+        bubble_s=np.maximum(still - many * bottleneck.busy, 0.0),
+        sends_s=np.maximum(moving - still, 0.0) if times.by_part else np.zeros(1),
+    )
+
+
+def _phases(stage: StageTimes) -> PhaseSeconds:
+    return PhaseSeconds(
+        forward_s=stage.forward, backward_input_s=stage.backward_input, backward_weight_s=stage.backward_weight
+    )
+
+
+def _around(number: Index, ends: tuple[StageTimes, StageTimes], plans: PlanColumns) -> tuple[Array, Array]:
+    """Warm-up and cool-down of each rank: seconds of other stages before its first and after its last step, and the
+    sends on that way.
+
+    A microbatch comes down through the ranks before; where a rank's last step is a backward its gradient goes back up.
+    Paths through equal stages know this; of stages that differ they know the mean, so every rank is asked by itself.
+    `ends` are the first and the mean inner stage.
+    """
+    split = facts_of(plans.schedule, "splits_backward")
+    first, inner = (np.where(split, end.forward, end.busy) for end in ends)
+    way = first + np.maximum(number - 1.0, 0.0) * inner
+    return np.where(number > 0, way, 0.0), np.where(split, 1.0, 2.0) * number
+
+
+def _most(columns: Array, values: Array, lines: Index) -> Array:
+    """Columns of that one of some lines that has the largest value, by row; the first of equals."""
+    first, *others = lines.tolist()
+    found, most = columns[:, first], values[first]
+    for line in others:
+        more = values[line] > most * (1 + EQUAL)
+        found, most = np.where(more, columns[:, line], found), np.where(more, values[line], most)
+    return found
+
+
+def _schedules(work: PathWork, plans: PlanColumns, *, apart: bool) -> tuple[Array, Array]:
+    """Seconds of the schedules with sends that take no time, where asked apart, and with sends as they are."""
+    kinds = plans.schedule.astype(np.int64)
+    many = len(np.atleast_1d(work.first.forward_s))
+    send = np.broadcast_to(np.asarray(work.send_s, dtype=np.float64), many)
+    path = replace(work, send_s=np.stack([np.zeros(many), send] if apart else [send]))
+    if len(kinds) == 1:
+        seconds = _schedule(NAMES[kinds[0]], path, plans)
+        return seconds[0], seconds[-1]
+    seconds = np.empty(np.shape(path.send_s))
+    for kind in np.unique(kinds):
+        own = np.flatnonzero(kinds == kind)
+        seconds[:, own] = _schedule(NAMES[kind], _part(path, own), plans.at(own))
+    return seconds[0], seconds[-1]
+
+
+def _schedule(name: str, work: PathWork, plans: PlanColumns) -> Array:
+    return closed_form(
+        name, stages=plans.pp, chunks=plans.chunks, microbatches=plans.microbatches, work=work,
+        send_blocks=plans.overlap_pp == 0,
+    )  # fmt: skip
+
+
+def _part(work: PathWork, rows: Index) -> PathWork:
+    """The work of some rows."""
+
+    def taken(phases: PhaseSeconds) -> PhaseSeconds:
+        return PhaseSeconds(**{name: np.asarray(getattr(phases, name))[rows] for name in PhaseSeconds.__slots__})
+
+    return PathWork(
+        first=taken(work.first),
+        inner=taken(work.inner),
+        last=taken(work.last),
+        slowest=taken(work.slowest or work.inner),
+        send_s=np.asarray(work.send_s)[:, rows],
+    )

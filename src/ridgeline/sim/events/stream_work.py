@@ -1,0 +1,254 @@
+"""Turn a priced scenario into what every section puts on which stream in each of its passes.
+
+    section   embedding, head, a distinct block       pass   forward, backward input, backward weight, recompute
+    compute   seconds by class                        comm   seconds alone, the share that may hide, the tiers
+
+A comm's hidden share runs beside compute, the rest is waited for. What hides where:
+
+    tp, ep   beside the compute of the pass, where the plan overlaps them
+    cp       beside attention
+    shard    gathers of the next layer's weights and scatters of the last one's gradients, beside the whole pass
+    host     copies of saved activations out and back, spread evenly over the passes of a section
+
+Sizes are those of the Program's ops; this is the only module of the event simulation that knows how they are priced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from ridgeline.core.arrays import Array
+from ridgeline.cost.collectives.links import Links
+from ridgeline.cost.collectives.price import collective_seconds
+from ridgeline.cost.op_table import PHASES
+from ridgeline.cost.price import collective_op_seconds, copy_seconds
+from ridgeline.cost.step_part import AXES, COMPUTE, SECTION_PARTS, StepPart
+from ridgeline.ir.ops import Collective
+from ridgeline.ir.program import StepOps
+from ridgeline.lowering.step_ops import trained_params
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.schedules import virtual_stages_by_rank
+from ridgeline.sim.closed_form.overlap import HIDDEN_COPY, HIDDEN_RING
+from ridgeline.sim.predict import Priced
+
+Loads = tuple[float, float]
+"""Share of a communication's time in which it keeps its chip's links busy: scale-up, scale-out."""
+FORWARD, INPUT, WEIGHT, AGAIN = range(PHASES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comm:
+    """One stream's communication within a pass, or one message: seconds alone, and the share that may be hidden."""
+
+    stream: str
+    seconds: float
+    hidden: float = 0.0
+    loads: Loads = (0.0, 0.0)
+
+    def part(self, share: float) -> Comm:
+        """A share of it, none of which is hidden from whoever waits."""
+        return Comm(stream=self.stream, seconds=self.seconds * share, loads=self.loads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassWork:
+    """One section in one pass, for one microbatch."""
+
+    compute: Mapping[str, float]
+    comms: tuple[Comm, ...] = ()
+
+    @property
+    def compute_s(self) -> float:
+        """All classes."""
+        return sum(self.compute.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What a pipeline rank exchanges with its replicas in a step: gradients, and weights where they are sharded.
+
+    hidden of `reduce` runs while the last gradients are made, hidden of `gather` beside the first forward.
+    """
+
+    reduce: Comm
+    gather: Comm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWork:
+    """A scenario as the event simulation takes it.
+
+    names, passes   by distinct section; passes in the order forward, backward input, backward weight, recompute
+    stages          for each virtual stage how often each section stands in it
+    issue_s         by section, host seconds to issue the kernels of all its passes
+    exchange, optimizer_s   by pipeline rank
+    """
+
+    names: tuple[str, ...]
+    passes: tuple[tuple[PassWork, PassWork, PassWork, PassWork], ...]
+    stages: tuple[tuple[int, ...], ...]
+    issue_s: tuple[float, ...]
+    placement: tuple[tuple[int, ...], ...]
+    send: Comm
+    send_blocks: bool
+    exchange: tuple[Exchange, ...]
+    trained: tuple[float, ...]
+    """Trained parameters by virtual stage: how a rank's exchange is shared among its chunks."""
+    optimizer_s: tuple[float, ...]
+    waiting_s: float
+    launches_wait: bool
+
+
+def step_work(scenario: Scenario, priced: Priced) -> StepWork:
+    """What a priced scenario's ranks do."""
+    program, step, plans, plan = priced.program, priced.program.step, priced.plans, scenario.plan
+    assert step is not None
+    used = [index for index, counts in enumerate(zip(*program.stages, strict=True)) if any(counts)]
+    stages = tuple(tuple(counts[index] for index in used) for counts in program.stages)
+    sections = [program.sections[index] for index in used]
+    trained = np.array(stages, dtype=np.float64) @ np.array([trained_params(section) for section in sections])
+    made = _passes(priced, step)
+    placement = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
+    spent = step.optimizer.stream_bytes / priced.rates.memory + copy_seconds(step.optimizer_copy, priced.rates.machines)
+    return StepWork(
+        names=tuple(section.name for section in sections),
+        passes=tuple(made[index] for index in used),
+        stages=stages,
+        issue_s=tuple(priced.sections.issue_s[used].tolist()),
+        placement=placement,
+        send=_comms("pp", (step.send,), priced.rates.links, 1)[0],
+        send_blocks=not plans.overlap_pp[0],
+        exchange=tuple(_exchanges(priced, step, len(placement))),
+        trained=tuple(trained.sum(1).tolist()),
+        optimizer_s=tuple(float(seconds) for seconds in np.asarray(spent)),
+        waiting_s=float(priced.steps.parts[StepPart.WAITING][0]),
+        launches_wait=bool(plans.blocking[0]),
+    )
+
+
+def _passes(priced: Priced, step: StepOps) -> list[tuple[PassWork, PassWork, PassWork, PassWork]]:
+    """The passes of every section: compute, communication of its axes, and what runs beside all of it."""
+    axes = _axis_comms(priced)
+    bare = [
+        [_bare(priced.sections.seconds[:, phase, place], axes[place][phase]) for phase in range(PHASES)]
+        for place in range(len(axes))
+    ]
+    busy = [[_busy(item) for item in passes] for passes in bare]
+    gathers, copies = _gathers(priced, step, busy), _copies(priced, step, busy)
+    made = []
+    for passes, gather, copy in zip(bare, gathers, copies, strict=True):
+        beside = [tuple(comm for comm in pair if comm.seconds > 0) for pair in zip(gather, copy, strict=True)]
+        whole = [replace(item, comms=item.comms + more) for item, more in zip(passes, beside, strict=True)]
+        made.append((whole[FORWARD], whole[INPUT], whole[WEIGHT], whole[AGAIN]))
+    return made
+
+
+def _bare(seconds: Array, comms: Sequence[Comm]) -> PassWork:
+    """A pass from its seconds by part, and the communication of its axes."""
+    compute = {part.value: float(seconds[place]) for place, part in enumerate(COMPUTE)}
+    return PassWork(compute=MappingProxyType(compute), comms=tuple(comm for comm in comms if comm.seconds > 0))
+
+
+def _busy(item: PassWork) -> float:
+    """Seconds of a pass without what runs beside all of it."""
+    waits = sum(comm.seconds * (1 - comm.hidden) for comm in item.comms)
+    late = (comm.seconds * comm.hidden - item.compute["attention"] for comm in item.comms if comm.stream == "cp")
+    return item.compute_s + waits + sum(max(0.0, over) for over in late)
+
+
+def _rate(priced: Priced, name: str) -> float:
+    """A fitted share, less what compute loses while communication runs beside it."""
+    return float(priced.rates.rates[name][0]) * (1 - float(priced.rates.rates["contention"][0]))
+
+
+def _gathers(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> list[list[Comm]]:
+    """zero3: gathers before the forward; gathers and scatters of the backward, spread over its passes by length."""
+    many, links = len(busy), priced.rates.links
+    if not step.layer_gather:
+        return [[Comm(stream="shard", seconds=0.0)] * PHASES] * many
+    hidden = _rate(priced, "hidden_shard")
+    forward = _comms("shard", step.layer_gather, links, many, hidden)
+    backward = _comms("shard", (*step.layer_gather, *step.layer_scatter), links, many, hidden)
+    made = []
+    for place, own in enumerate(busy):
+        whole, back = sum(own[1:]) or 1.0, backward[place]
+        made.append([forward[place], *(replace(back, seconds=back.seconds * part / whole) for part in own[1:])])
+    return made
+
+
+def _copies(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> list[list[Comm]]:
+    """Saved activations on their way to the host and back."""
+    one_way = copy_seconds(step.offload, priced.rates.machines).tolist()
+    return [
+        [Comm(stream="host", seconds=2 * spent * part / (sum(own) or 1.0), hidden=HIDDEN_COPY) for part in own]
+        for spent, own in zip(one_way, busy, strict=True)
+    ]
+
+
+def _exchanges(priced: Priced, step: StepOps, ranks: int) -> list[Exchange]:
+    """Gradients and weights of every pipeline rank, as its sharding moves them."""
+    plans, hidden, links = priced.plans, _rate(priced, "hidden_dp"), priced.rates.links
+    reduce = _comms("dp", step.grad_reduce, links, ranks, hidden * float(plans.overlap_grad[0] > 0))
+    gather = _comms("dp", step.param_gather, links, ranks, hidden * float(plans.overlap_gather[0] > 0))
+    return [Exchange(reduce=one, gather=other) for one, other in zip(reduce, gather, strict=True)]
+
+
+def _comms(stream: str, ops: Sequence[Collective], links: Links, many: int, hidden: float = 0.0) -> list[Comm]:
+    """Collectives of one stream one after the other, for each of `many` sizes."""
+    spent = [np.broadcast_to(collective_op_seconds(ops, each), many) for each in _tiers(links)]
+    busy = np.stack([spent[0], spent[1] - spent[3], spent[2] - spent[3]], axis=1)
+    return [Comm(stream=stream, seconds=float(own[0]), hidden=hidden, loads=_loads(own)) for own in busy]
+
+
+def _tiers(links: Links) -> tuple[Links, ...]:
+    """Links as they are, those of each tier alone (the other infinitely fast), and those of none: hops and no bytes."""
+    never, bare = np.full_like(links.scale_up, np.inf), links.without_latency()
+    return (
+        links,
+        replace(bare, scale_out=never),
+        replace(bare, scale_up=never),
+        replace(bare, scale_up=never, scale_out=never),
+    )
+
+
+def _loads(whole: Array) -> Loads:
+    """Share of the time in which each tier is at work; latency keeps nothing busy."""
+    total = float(whole[0]) or 1.0
+    return min(1.0, float(whole[1]) / total), min(1.0, float(whole[2]) / total)
+
+
+def _axis_comms(priced: Priced) -> list[list[list[Comm]]]:
+    """By section and pass, the communication of each axis as priced, with the tiers it loads."""
+    table, rates = priced.table, priced.rates
+    slots = len(table.cell) * PHASES
+    busy = np.zeros((slots, len(AXES), 3))
+    if table.collectives.size:
+        kind, payload, ranks, stride, axis, copies = table.collectives
+        links = rates.links.at(np.zeros(len(kind), dtype=np.int64))
+        sizes = (kind.astype(np.int64), payload, ranks, stride)
+        spent = [collective_seconds(*sizes, each, copies) for each in _tiers(links)]
+        for place, seconds in enumerate((spent[0], spent[1] - spent[3], spent[2] - spent[3])):
+            np.add.at(busy[:, :, place], (table.collective_slot, axis.astype(np.int64)), seconds)
+    hidden = {
+        StepPart.TP: float(priced.plans.overlap_tp[0]) * _rate(priced, "hidden_tp"),
+        StepPart.EP: float(priced.plans.overlap_moe[0]) * _rate(priced, "hidden_moe"),
+        StepPart.CP: HIDDEN_RING * (1 - float(rates.rates["contention"][0])),
+    }
+    seconds = priced.sections.seconds
+    made = [
+        [
+            Comm(
+                stream=name.value,
+                seconds=float(seconds[SECTION_PARTS.index(name), slot % PHASES, slot // PHASES]),
+                hidden=hidden[name],
+                loads=_loads(busy[slot, place]),
+            )
+            for place, name in enumerate(AXES)
+        ]
+        for slot in range(slots)
+    ]
+    return [made[first : first + PHASES] for first in range(0, slots, PHASES)]
