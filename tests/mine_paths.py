@@ -203,7 +203,7 @@ def symbols_for(name: str) -> tuple[tuple[str, ...], ...]:
 def letters(symbols: Sequence[str], sizes: Sequence[Size]) -> Floats:
     """The value of each letter at each size."""
     p, m, v = (np.array(column) for column in zip(*sizes, strict=True))
-    given = formula._Sizes(p=p, m=m, v=v)
+    given = formula._Size(p=p, m=m, v=v)
     return np.stack([formula._SYMBOLS[symbol](given) for symbol in symbols], axis=1).astype(np.float64)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from ridgeline.plan.schedules import ScheduleTable
+from ridgeline.sim.closed_form.schedule_time import PathWork, PhaseSeconds
 from ridgeline.sim.events.pipeline_run import (
     PipelineRun,
     Planned,
@@ -121,3 +122,31 @@ def _tails(clocks: Sequence[float], tail: Tail) -> tuple[tuple[StepInterval, ...
         )
         ends = tuple(interval.end_s for interval in found[-1])
     return tuple(found)
+
+
+def summarize(work: Sequence[StageWork], placement: Sequence[Sequence[int]]) -> PathWork:
+    """The stages of one plan, as the event loop takes them, in the form the closed form takes."""
+    ends = (0, len(work) - 1)
+    inner = [work[stage] for stage in range(1, len(work) - 1)]
+    held = [[work[stage] for stage in own if stage not in ends] for own in placement]
+    slowest = max(held, key=lambda own: sum(stage.total_s for stage in own) / (len(own) or 1))
+    return PathWork(
+        first=_mean(work[:1]),
+        inner=_mean(inner or work[:1]),
+        last=_mean(work[-1:]),
+        slowest=_mean(slowest) if inner else None,
+        send_s=max(stage.send_s for stage in work),
+    )
+
+
+def _mean(stages: Sequence[StageWork]) -> PhaseSeconds:
+    return PhaseSeconds(
+        forward_s=sum(stage.forward_s for stage in stages) / len(stages),
+        backward_input_s=sum(stage.backward_input_s for stage in stages) / len(stages),
+        backward_weight_s=sum(stage.backward_weight_s for stage in stages) / len(stages),
+    )
+
+
+def last_rank(run: PipelineRun) -> int:
+    """The rank that ends last, its tail included; the first of equals."""
+    return max(range(len(run.gather)), key=lambda rank: run.gather[rank].end_s)

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline_oracle import run_events
+from pipeline_oracle import run_events, summarize
 
 from ridgeline.plan.schedules import SCHEDULES, ScheduleTable, build, requirement
-from ridgeline.sim.closed_form.schedule_time import closed_form, summarize
+from ridgeline.sim.closed_form.schedule_time import closed_form
 from ridgeline.sim.events.pipeline_run import PipelineRun, Slowdown, StageWork, Tail
 
 NAMES = sorted(SCHEDULES)

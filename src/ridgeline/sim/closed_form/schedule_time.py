@@ -29,7 +29,7 @@ links, since only the event loop knows which one it is; the tail after the last 
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -41,7 +41,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.plan.schedules import SCHEDULES, requirement
 from ridgeline.sim.closed_form.longest_paths import PATHS
-from ridgeline.sim.events.pipeline_run import StageWork
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -72,29 +71,6 @@ class PathWork:
     slowest: PhaseSeconds | None = None
     send_s: ArrayLike = 0.0
     overlapped_gain: ArrayLike = 0.0
-
-
-def summarize(work: Sequence[StageWork], placement: Sequence[Sequence[int]]) -> PathWork:
-    """The stages of one plan, as the event loop takes them, in the form the closed form takes."""
-    ends = (0, len(work) - 1)
-    inner = [work[stage] for stage in range(1, len(work) - 1)]
-    held = [[work[stage] for stage in own if stage not in ends] for own in placement]
-    slowest = max(held, key=lambda own: sum(stage.total_s for stage in own) / (len(own) or 1))
-    return PathWork(
-        first=_mean(work[:1]),
-        inner=_mean(inner or work[:1]),
-        last=_mean(work[-1:]),
-        slowest=_mean(slowest) if inner else None,
-        send_s=max(stage.send_s for stage in work),
-    )
-
-
-def _mean(stages: Sequence[StageWork]) -> PhaseSeconds:
-    return PhaseSeconds(
-        forward_s=sum(stage.forward_s for stage in stages) / len(stages),
-        backward_input_s=sum(stage.backward_input_s for stage in stages) / len(stages),
-        backward_weight_s=sum(stage.backward_weight_s for stage in stages) / len(stages),
-    )
 
 
 def closed_form(

@@ -8,8 +8,8 @@ Event by event, the rows of every rank in order, and beside the steps of the tab
     tail       what is left of the reduction, the optimizer, what is left of the gathering
 
 All traffic that a chip sends on one tier at the same time shares the tier: each goes slower by the sum of the loads.
-A step of the table has collectives of its own, some of the time; ``overlap_fluid`` says how much longer it takes beside the
-rest, and how fast the rest moves meanwhile. A send loads the links of its sender; receiving is the other direction.
+A step of the table has collectives of its own, some of the time; ``overlap_fluid`` says how much longer it takes beside
+the rest, and how fast the rest moves meanwhile. A send loads the links of its sender; receiving is the other direction.
 
 Events are ordered by (time, phase, sequence): what communication ends at an instant ends before compute does, and
 within a phase what was started first.

@@ -6,8 +6,8 @@ Sends between ranks are either
     blocking     by the rank itself: it is busy for send_s, the value arrives when it is done
 
 A link is one direction between two ranks and carries one message at a time, in the order of the sender's row; an
-overlapped pair sends its activation before its gradient. The receiver spends no time of its own. ``event_loop`` executes
-the rows; batches of plans are timed by ``closed_form.schedule_time``, which tests hold against it.
+overlapped pair sends its activation before its gradient. The receiver spends no time of its own. ``event_loop``
+executes the rows; batches of plans are timed by ``closed_form.schedule_time``, which tests hold against it.
 """
 
 from collections.abc import Mapping, Sequence
