@@ -11,6 +11,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     show                                       names -> sheets of facts, as `ridgeline show --json` prints them
     schema                                     the JSON schema of scenario files
     predict                                    Scenario -> Prediction, or Impossible with its reasons
+    estimate                                   Scenario -> every op of a rank with seconds, bound and evidence
     timeline                                   Scenario -> Timeline of one predicted step
     find_plan                                  Scenario -> Search: the best plans of all, as `ridgeline plan` finds them
     validate                                   measured runs -> Validation: each beside its prediction
@@ -56,6 +57,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.report.show import show as show
     from ridgeline.search.find_plan import find_plan as find_plan
     from ridgeline.sim.events.simulate import timeline as timeline
+    from ridgeline.sim.predict import estimate as estimate
     from ridgeline.sim.predict import predict as predict
     from ridgeline.sim.prediction import Impossible as Impossible
     from ridgeline.sim.prediction import Prediction as Prediction
@@ -88,6 +90,7 @@ _HOMES = {
     "show": "ridgeline.report.show",
     "timeline": "ridgeline.sim.events.simulate",
     "predict": "ridgeline.sim.predict",
+    "estimate": "ridgeline.sim.predict",
     "find_plan": "ridgeline.search.find_plan",
     "Impossible": "ridgeline.sim.prediction",
     "Prediction": "ridgeline.sim.prediction",
