@@ -13,7 +13,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import log
 from types import MappingProxyType
 
 import numpy as np
@@ -49,11 +48,7 @@ class Layout:
             x = offsets[self.common[name]]
             for places in self.own.get(name, ()):
                 x = x + offsets[places]
-            at = log(item.default / item.low) / log(item.high / item.low)
-            share = 1 / (1 + np.exp(-(log(at / (1 - at)) + x)))
-            values[name] = (
-                np.broadcast_to(item.low * np.exp(log(item.high / item.low) * share), self.rows) * self.known[name]
-            )
+            values[name] = np.broadcast_to(item.value(x), self.rows) * self.known[name]
         return ParameterColumns(values=values)
 
     @property
