@@ -12,7 +12,8 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     schema                                     the JSON schema of scenario files
     predict                                    Scenario -> Prediction, or Impossible with its reasons
     timeline                                   Scenario -> Timeline of one predicted step
-    find_plan                                  Scenario -> Search: the best plans of all, as `ridgeline plan` finds them
+    recommend                                  PlanRequest -> Recommendation: what `ridgeline plan` prints and writes
+    find_plan                                  Scenario -> Search: the best plans of its space
     validate                                   measured runs -> Validation: each beside its prediction
     fit                                        measured runs -> Refit: parameters, and what they are worth
     export                                     Scenario -> Export: a target's files, and what it cannot express
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from ridgeline.plan.schedules import build as schedule
     from ridgeline.report.show import show
     from ridgeline.search.find_plan import find_plan
+    from ridgeline.search.recommend import recommend
+    from ridgeline.search.request import PlanRequest
     from ridgeline.sim.events.simulate import timeline
     from ridgeline.sim.predict import predict
     from ridgeline.sim.prediction import Impossible, Prediction
@@ -77,6 +80,8 @@ _HOMES = {
     "timeline": "ridgeline.sim.events.simulate",
     "predict": "ridgeline.sim.predict",
     "find_plan": "ridgeline.search.find_plan",
+    "recommend": "ridgeline.search.recommend",
+    "PlanRequest": "ridgeline.search.request",
     "Impossible": "ridgeline.sim.prediction",
     "Prediction": "ridgeline.sim.prediction",
     "validate": "ridgeline.calibrate.validate",
@@ -97,6 +102,7 @@ __all__ = [
     "SYSTEMS",
     "Impossible",
     "Plan",
+    "PlanRequest",
     "Prediction",
     "Scenario",
     "__version__",
@@ -115,6 +121,7 @@ __all__ = [
     "predict",
     "read_scenario",
     "read_timeline",
+    "recommend",
     "scenario",
     "schedule",
     "schema",

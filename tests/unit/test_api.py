@@ -12,7 +12,7 @@ import ridgeline
 from ridgeline.cli.verbs import VERBS
 from ridgeline.core.errors import InputError, Problem
 
-RENAMED = {"plan": "find_plan", "import": "import_run"}  # `plan` is a package, `import` a keyword
+RENAMED = {"plan": "recommend", "import": "import_run"}  # `plan` is a package, `import` a keyword
 
 
 def test_every_verb_is_a_function() -> None:
@@ -31,7 +31,7 @@ def test_every_name_is_there_with_a_docstring_and_types(name: str) -> None:
 
 def test_the_docstring_names_what_is_exported() -> None:
     listed = ridgeline.__doc__ or ""
-    types = {"Impossible", "Plan", "Prediction", "Scenario", "__version__"}
+    types = {"Impossible", "Plan", "PlanRequest", "Prediction", "Scenario", "__version__"}
     assert [name for name in ridgeline.__all__ if name not in listed and name not in types] == []
     assert (Path(ridgeline.__file__).parent / "py.typed").exists()
 
