@@ -130,3 +130,10 @@ def test_a_stopped_refinement_recommends_nothing() -> None:
 
     assert refinement([start, start], None, start.memory.peak_bytes * 1.02, go_on) is None
     assert len(asked) > 1
+
+
+def test_plans_that_become_equal_are_refined_once() -> None:
+    built = small(8, pp=4, dp=1, recompute="full")
+    same = replace(built, plan=replace(built.plan, recompute=Recompute(kind="full", layers=8)))
+    budget = predicted(built).memory.peak_bytes * 1.2
+    assert len(refined([predicted(built), predicted(same)], None, budget).refined) == 1
