@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -37,9 +37,9 @@ class Layout:
 
     names: tuple[str, ...]
     spread: Array
-    common: dict[str, int]
-    own: dict[str, list[NDArray[np.int64]]]  # by parameter: index of each row's own offset, by chip and by engine
-    known: dict[str, Array]  # by parameter: what its value is multiplied with, by row
+    common: Mapping[str, int]
+    own: Mapping[str, tuple[NDArray[np.int64], ...]]  # by parameter: index of each row's own offset, by each owner
+    known: Mapping[str, Array]  # by parameter: what its value is multiplied with, by row
 
     def rates(self, offsets: Array) -> ParameterColumns:
         """Values of all parameters by row."""
@@ -79,7 +79,13 @@ def layout_of(table: Dataset, without: frozenset[str] = frozenset()) -> Layout:
         name: np.array([known_share(name, *pair) for pair in zip(table.chips, table.engines, strict=True)])
         for name in PARAMETERS
     }
-    return Layout(names=tuple(names), spread=np.array(spread), common=common, own=own, known=known)
+    return Layout(
+        names=tuple(names),
+        spread=np.array(spread),
+        common=MappingProxyType(common),
+        own=MappingProxyType({name: tuple(places) for name, places in own.items()}),
+        known=MappingProxyType(known),
+    )
 
 
 def weights(rows: Sequence[Row]) -> Array:

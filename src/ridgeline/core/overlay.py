@@ -7,10 +7,10 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 
-Table = Mapping[str, Any]
+Nested = Mapping[str, Any]  # a table of tables
 
 
-def overlay(base: Table, over: Table, replaces: Callable[[Table, Table], bool], path: str = "") -> dict[str, Any]:
+def overlay(base: Nested, over: Nested, replaces: Callable[[Nested, Nested], bool], path: str = "") -> dict[str, Any]:
     """`base` with the keys of `over` laid upon it: a deep merge.
 
         table over table            merged key by key, unless `replaces(below, above)`: then the upper one stands alone
@@ -41,7 +41,7 @@ def _named(part: object) -> bool:
     return isinstance(part, Mapping) and "name" in part
 
 
-def _refuse_unknown(given: Table, known: list[Any], path: str) -> None:
+def _refuse_unknown(given: Nested, known: list[Any], path: str) -> None:
     for name in given:
         if name not in known:
             expected = "one of " + ", ".join(str(part) for part in known)

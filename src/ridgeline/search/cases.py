@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
@@ -131,7 +132,7 @@ def case(request: PlanRequest, ref: Any, engine: str | None) -> Case:
     pins = pins_of(request.pins, built, problems)
     if problems:
         raise InputError(dict.fromkeys(problems))
-    return Case(scenario=built, pins=pins, table=table, given=given is not None)
+    return Case(scenario=built, pins=pins, table=MappingProxyType(table), given=given is not None)
 
 
 def _defaults(table: dict[str, Any], plan: Mapping[str, Any], engine: str | None) -> list[str]:

@@ -17,6 +17,7 @@ from ridgeline.plan.plan_table import plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.objectives import Goal, Outcome, unpriced
+from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins
 from ridgeline.sim.memory.peak import capacity_of
 
@@ -24,10 +25,13 @@ DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp")
 LARGER = (2, 4, 8, 16, 32)  # times the chips that are tried when nothing fits
 
 
-def refusal(outcomes: Sequence[Outcome], goal: Goal) -> tuple[Problem, ...]:
-    """Why none of the outcomes qualifies: nothing fits, a price is not known, or the deadline is missed."""
+def refusal(outcomes: Sequence[Outcome], goal: Goal, go_on: GoOn = always) -> tuple[Problem, ...]:
+    """Why none of the outcomes qualifies: nothing fits, a price is not known, or the deadline is missed.
+
+    What would help is tried until `go_on` answers False.
+    """
     able = [one for one in outcomes if one.best is not None]
-    reasons = [] if able else [problem for one in outcomes for problem in why_not(one.search)]
+    reasons = [] if able else [problem for one in outcomes for problem in why_not(one.search, go_on)]
     lacking = unpriced([one.scenario.system for one in able], goal.objective)
     if lacking:
         key, unit = ("price", "2.5 USD/h") if goal.objective == "cost" else ("tdp", "700 W")
@@ -50,17 +54,17 @@ def _late(able: Sequence[Outcome], goal: Goal) -> Iterator[Problem]:
     yield Problem(path="--days", given=given, expected=f"at most {goal.days:g} days", todo=todo)
 
 
-def why_not(search: Search) -> tuple[Problem, ...]:
+def why_not(search: Search, go_on: GoOn = always) -> tuple[Problem, ...]:
     """The reasons why a search has no plan to offer; empty where it has one."""
     if search.problems:
         return search.problems
     found = search.swept
     if found.feasible or not found.complete:
         return ()
-    return (_too_large(search),) if found.considered else tuple(_barred(search))
+    return (_too_large(search, go_on),) if found.considered else tuple(_barred(search))
 
 
-def _too_large(search: Search) -> Problem:
+def _too_large(search: Search, go_on: GoOn) -> Problem:
     """Nothing fits: the plan that comes nearest, and what would make room."""
     nearest, limit = search.swept.nearest, search.capacity_bytes
     if nearest is None:
@@ -72,7 +76,7 @@ def _too_large(search: Search) -> Problem:
     )
     whole = capacity_of(search.scenario)
     expected = f"at most {_gib(limit)}, {search.headroom:.0%} of {_gib(whole)} kept free: {_gib(missing)} too much"
-    helps = list(_helps(search, nearest.peak_bytes <= whole))
+    helps = list(_helps(search, nearest.peak_bytes <= whole, go_on))
     return Problem(
         path="memory", given=given, expected=expected, todo=f"what helps: {', or '.join(helps) or 'a smaller model'}"
     )
@@ -82,17 +86,18 @@ def _gib(size: float) -> str:
     return f"{size / BINARY['Gi']:.1f} GiB"
 
 
-def _helps(search: Search, narrowly: bool) -> Iterator[str]:
+def _helps(search: Search, narrowly: bool, go_on: GoOn) -> Iterator[str]:
     """What was tried and makes room."""
     scenario, pins = search.scenario, search.pins
     if narrowly:
         yield "--headroom 0% would take it"
     for axis in pins.pinned:
-        if _fits(search, scenario, pins.without(axis)):
+        if go_on(f"{axis} not pinned") and _fits(search, scenario, pins.without(axis)):
             yield f"leave {axis} free"
     if pins.offload is None:
         for what in ENGINES[scenario.plan.engine].supports.offload:
-            if _fits(search, scenario, replace(pins, offload=(Offload(**{what: 1.0}),))):
+            offloaded = replace(pins, offload=(Offload(**{what: 1.0}),))
+            if go_on(f"{what} in host memory") and _fits(search, scenario, offloaded):
                 yield f"--set plan.offload={what}"
     for times in LARGER:
         try:
@@ -100,7 +105,7 @@ def _helps(search: Search, narrowly: bool) -> Iterator[str]:
             larger = replace(larger, chip=scenario.system.chip)
         except InputError:
             return
-        if _fits(search, replace(scenario, system=larger), pins):
+        if go_on(f"{larger.chips} chips") and _fits(search, replace(scenario, system=larger), pins):
             yield f"use {larger.chips} chips"
             return
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
 from ridgeline.core.errors import InputError, Problem, not_among
@@ -90,7 +91,7 @@ class PlanRequest:
             todo = "for example --on 64xh100-sxm; `ridgeline show systems` lists them"
             raise InputError(Problem(path="--on", given="nothing", expected="a system", todo=todo))
         return cls(
-            table=table,
+            table=MappingProxyType(table),
             systems=systems,
             settings=rest,
             pins=pins,

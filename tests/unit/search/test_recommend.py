@@ -146,6 +146,21 @@ def test_why_there_is_none_is_a_value() -> None:
     assert (stopped.complete, stopped.chosen, stopped.problems) == (False, None, ())
 
 
+def test_what_helps_is_tried_until_it_is_stopped() -> None:
+    asked: list[str] = []
+
+    def watch(progress: Progress) -> bool:
+        asked.append(progress.what) if progress.phase == "explain" else None
+        return progress.phase == "search"
+
+    made = recommend(PlanRequest.from_options("llama3-70b", on="8xa100-40-sxm"), watch)
+    assert made.complete
+    (problem,) = made.problems
+    assert "GiB too much" in problem.expected
+    assert problem.todo == "what helps: a smaller model"
+    assert len(asked) == 2, "the phase, and the first thing to try"
+
+
 def test_refinement_can_be_left_out(found: Recommendation) -> None:
     assert found.reasons is not None
     assert found.reasons.refinement is not None
