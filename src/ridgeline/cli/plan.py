@@ -144,7 +144,7 @@ class _Watch:
         from ridgeline.core.units import format_quantity
 
         if progress.phase == "explain":
-            return f"the best plan is found; trying {progress.what} (Ctrl-C tells it now)"
+            return f"plans are priced; now {progress.what} (Ctrl-C tells what there is)"
         start = self._begin.setdefault(progress.what, time.perf_counter())
         speed = progress.priced / max(1e-3, time.perf_counter() - start)
         best = format_quantity(progress.best_s, "s") if progress.best_s < float("inf") else "none fits yet"

@@ -125,7 +125,7 @@ def recommend(request: PlanRequest, watch: Watch = unwatched) -> Recommendation:
             break
     complete = all(one.search.swept.complete for one in outcomes)
     best = chosen(outcomes, request.goal)
-    watch(Progress(phase="explain", what="the plans that were found"))
+    watch(Progress(phase="explain", what="why the best is the best"))
     axes = request.frontier or usual_axes(one.scenario.system for one in outcomes)
     return Recommendation(
         request=request,
@@ -157,7 +157,7 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None) -> Reason
     search, small = best.search, request.goal.objective == "memory"
     plans = ranked(search, request.goal, request.top)
     some = plans if small else predicted(search.scenario, kinds(search.swept, request.top))
-    tried = what_if(search, plans[0], go_on=go_on) if go_on("what would beat it") else ()
+    tried = what_if(search, plans[0], go_on=go_on) if go_on("what would beat the best") else ()
     events = tuple(simulated_step_s(plan) for plan in plans[:SIMULATED] if go_on("the first plans, event by event"))
     free = request.refine and not small and not any(axis in search.pins.pinned for axis in REFINED_AXES)
     refined = None
