@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli.terminal import console, print_json
+from ridgeline.cli.terminal import Json, console, print_json, stderr_console
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -62,7 +62,7 @@ def plan(
     refine: Annotated[bool, typer.Option(help="Also choose stage boundaries and recompute by stage.")] = True,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the plan as a scenario file.")] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the page as HTML.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a page.")] = False,
+    json: Json = False,
 ) -> None:
     """Find the best way to train a model on a system: every split of the work priced, the best explained."""
     from ridgeline.core.errors import InputError
@@ -177,11 +177,10 @@ def _shown() -> Iterator[tuple[Bar | None, TaskID | None]]:
     if not sys.stderr.isatty():
         yield None, None
         return
-    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=stderr_console(), transient=True) as bar:
         yield bar, bar.add_task("pricing the parts of the plans", total=None)
 
 
@@ -196,34 +195,26 @@ class _Out:
 
 def _tell(found: Recommendation, took: Took, out: _Out) -> None:
     """Print and write what was found, or say why nothing was."""
+    from ridgeline.core.errors import InputError
     from ridgeline.report.plan_sheet import plan_sheet
 
-    if found.reasons is None:
-        _refuse(found, took, json=out.json)
-        return
+    if found.chosen is None and not found.complete:
+        typer.echo("ridgeline: stopped before a plan that fits was found", err=True)
+        raise typer.Exit(STOPPED)
     sheet = plan_sheet(found, took)
+    if not out.json and sheet["possible"] is False:
+        raise InputError(found.problems)
     if out.json:
         print_json(sheet)
-    else:
+    if sheet["possible"] is False:
+        raise typer.Exit(2)
+    if not out.json:
         from ridgeline.report.plan import draw_plan
 
         draw_plan(sheet, console())
     _write(found, sheet, out)
-    if not found.reasons.complete:
+    if not sheet["explained"]:
         raise typer.Exit(STOPPED)
-
-
-def _refuse(found: Recommendation, took: Took, *, json: bool) -> None:
-    from ridgeline.core.errors import InputError
-    from ridgeline.report.plan_sheet import plan_sheet
-
-    if not found.complete:
-        typer.echo("ridgeline: stopped before a plan that fits was found", err=True)
-        raise typer.Exit(STOPPED)
-    if not json:
-        raise InputError(found.problems)
-    print_json(plan_sheet(found, took))
-    raise typer.Exit(2)
 
 
 def _write(found: Recommendation, sheet: Any, out: _Out) -> None:

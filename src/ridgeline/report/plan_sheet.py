@@ -7,10 +7,25 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from ridgeline.core.errors import Problem
-from ridgeline.core.units import format_quantity
+from ridgeline.core.units import signed_quantity
 from ridgeline.plan.plan_table import plan_table, plan_words
-from ridgeline.plan.scenario import Scenario
-from ridgeline.report.sheets import Sheet, plain
+from ridgeline.report.sheets.plain import plain
+from ridgeline.report.sheets.plan import (
+    AskedSheet,
+    ChangeSheet,
+    ComparedSheet,
+    GivenPlanSheet,
+    HandedPlanSheet,
+    LossSheet,
+    NoPlanSheet,
+    PlanSheet,
+    PointSheet,
+    PricedPlanSheet,
+    RefinedPlanSheet,
+    RunSheet,
+    SimulatedPlanSheet,
+    SureSheet,
+)
 from ridgeline.search.distinct import kind_words
 from ridgeline.search.explain import Explanation, GivenPlan, Loss, difference
 from ridgeline.search.objectives import Outcome, Point, Run, scaling_efficiency
@@ -34,32 +49,40 @@ class Took:
     explain_seconds: float
 
 
-def plan_sheet(found: Recommendation, took: Took) -> Sheet:
+def plan_sheet(found: Recommendation, took: Took) -> PlanSheet | NoPlanSheet:
     """Everything that was found, in base units; why there is no plan where none was."""
-    chosen, reasons = found.chosen, found.reasons
-    if chosen is None or reasons is None:
+    if found.chosen is None or found.reasons is None:
         return _refused(found, took)
+    return _found(found, found.chosen, found.reasons, took)
+
+
+def _found(found: Recommendation, chosen: Outcome, reasons: Reasons, took: Took) -> PlanSheet:
     winner = reasons.plans[0]
     scenario = winner.scenario
-    sheet: Sheet = {
+    return {
         "kind": "plan",
         "possible": True,
         "complete": found.complete,
         "objective": found.request.goal.objective,
-        **_question(scenario),
-        **_counts(found, took),
+        "model": scenario.model.id,
+        "system": scenario.system.name,
+        "chips": scenario.system.chips,
+        "engine": scenario.plan.engine,
+        "seq": scenario.workload.seq,
+        "global_batch": scenario.workload.sequences,
+        "considered": found.considered,
+        "feasible": found.feasible,
+        "seconds": took.seconds,
+        "cpu_seconds": took.cpu_seconds,
         "explain_seconds": took.explain_seconds,
         "explained": reasons.complete,
         "capacity_bytes": capacity_of(scenario),
         "headroom": chosen.search.headroom,
-        "plans": [
-            {**_plan(prediction, winner), "simulated_s": seconds}
-            for prediction, seconds in zip_longest(reasons.plans, reasons.simulated_s)
-        ],
+        "plans": [_simulated(*pair, winner) for pair in zip_longest(reasons.plans, reasons.simulated_s)],
         "kinds": [_plan(prediction, winner) for prediction in reasons.kinds],
         "refined": [_refined(one, winner) for one in reasons.refinement.refined] if reasons.refinement else [],
         "handed": _handed(reasons, winner),
-        "bounds": dict(winner.bounds),
+        "bounds": {str(bound): seconds for bound, seconds in winner.bounds.items()},
         "why": [_loss(loss) for loss in reasons.why.losses],
         "sure": _sure(reasons.why),
         "next": [_change(change) for change in worth(reasons.what_if)],
@@ -69,52 +92,39 @@ def plan_sheet(found: Recommendation, took: Took) -> Sheet:
         "compared": compared(found),
         "skipped": list(found.skipped),
         "assumptions": list(reasons.assumptions),
+        **_asked(found, chosen, reasons),
     }
-    if chosen.run is not None:
-        sheet |= {"tokens": found.request.goal.tokens, "days": chosen.run.days, "run": _run(chosen.run)}
+
+
+def _asked(found: Recommendation, chosen: Outcome, reasons: Reasons) -> AskedSheet:
+    """What is told only where it was asked for."""
+    asked: AskedSheet = {}
+    tokens = found.request.goal.tokens
+    if chosen.run is not None and tokens is not None:
+        asked = {"tokens": tokens, "days": chosen.run.days, "run": _run(chosen.run)}
     if reasons.given is not None:
-        sheet["given"] = _given(reasons.given)
-    return sheet
+        asked["given"] = _given(reasons.given)
+    return asked
 
 
-def _counts(found: Recommendation, took: Took) -> Sheet:
-    """Plans priced and feasible, and how long that took."""
-    return {
-        "considered": found.considered,
-        "feasible": found.feasible,
-        "seconds": took.seconds,
-        "cpu_seconds": took.cpu_seconds,
-    }
-
-
-def _question(scenario: Scenario) -> Sheet:
-    """What is to be trained on what."""
-    return {
-        "model": scenario.model.id,
-        "system": scenario.system.name,
-        "chips": scenario.system.chips,
-        "engine": scenario.plan.engine,
-        "seq": scenario.workload.seq,
-        "global_batch": scenario.workload.sequences,
-    }
-
-
-def refusal_sheet(problems: Iterable[Problem]) -> Sheet:
+def refusal_sheet(problems: Iterable[Problem]) -> NoPlanSheet:
     """Why there is no plan."""
     return {"kind": "plan", "possible": False, "problems": plain(list(problems)), "plans": []}
 
 
-def _refused(found: Recommendation, took: Took) -> Sheet:
-    return {
-        **refusal_sheet(found.problems),
+def _refused(found: Recommendation, took: Took) -> NoPlanSheet:
+    return refusal_sheet(found.problems) | {
         "complete": found.complete,
-        **_counts(found, took),
+        "considered": found.considered,
+        "feasible": found.feasible,
+        "seconds": took.seconds,
+        "cpu_seconds": took.cpu_seconds,
         "compared": compared(found),
         "skipped": list(found.skipped),
     }
 
 
-def _plan(prediction: Prediction, winner: Prediction) -> Sheet:
+def _plan(prediction: Prediction, winner: Prediction) -> PricedPlanSheet:
     plan = prediction.scenario.plan
     return {
         "plan": plan_table(plan),
@@ -132,14 +142,18 @@ def _plan(prediction: Prediction, winner: Prediction) -> Sheet:
     }
 
 
-def _refined(found: Refined, winner: Prediction) -> Sheet:
+def _simulated(prediction: Prediction, seconds: float | None, winner: Prediction) -> SimulatedPlanSheet:
+    return {**_plan(prediction, winner), "simulated_s": seconds}
+
+
+def _refined(found: Refined, winner: Prediction) -> RefinedPlanSheet:
     """A plan that refinement made better, and what it changed."""
     saved = winner.step_time_s - found.prediction.step_time_s
     changes = [str(change) for change in found.changes]
     return {**_plan(found.prediction, winner), "saves_s": saved, "changes": changes, "lacking": lacking(found)}
 
 
-def _handed(reasons: Reasons, winner: Prediction) -> Sheet:
+def _handed(reasons: Reasons, winner: Prediction) -> HandedPlanSheet:
     """The plan that `-o` writes: the winner, or what refinement made of one of the first plans."""
     made = reasons.refinement or Refinement(prediction=winner, start=winner)
     return {
@@ -158,16 +172,7 @@ def _reason(prediction: Prediction, winner: Prediction) -> str:
         limits = ", ".join(f"{name} {seconds / winner.step_time_s:.0%}" for name, seconds in winner.bounds.items())
         return f"the best of all that fit; limited by {limits}"
     lost = prediction.step_time_s - winner.step_time_s
-    return f"{signed(lost)}: {spread(difference(prediction, winner), winner.step_time_s)}"
-
-
-def signed(seconds: float) -> str:
-    """A difference of times with its sign.
-
-    >>> signed(0.25), signed(-2)
-    ('+250 ms', '−2 s')
-    """
-    return ("−" if seconds < 0 else "+") + format_quantity(abs(seconds), "s", 3)
+    return f"{signed_quantity(lost, 's')}: {spread(difference(prediction, winner), winner.step_time_s)}"
 
 
 def spread(parts: Mapping[str, float], step_s: float) -> str:
@@ -179,11 +184,11 @@ def spread(parts: Mapping[str, float], step_s: float) -> str:
     told = [(name, seconds) for name, seconds in parts.items() if abs(seconds) > SILENT * step_s][:TOLD]
     told = told or list(parts.items())[:1]
     rest = sum(parts.values()) - sum(seconds for _, seconds in told)
-    words = [f"{name} {signed(seconds)}" for name, seconds in told]
-    return ", ".join([*words, f"rest {signed(rest)}"] if abs(rest) > SILENT * step_s else words)
+    words = [f"{name} {signed_quantity(seconds, 's')}" for name, seconds in told]
+    return ", ".join([*words, f"rest {signed_quantity(rest, 's')}"] if abs(rest) > SILENT * step_s else words)
 
 
-def _loss(loss: Loss) -> Sheet:
+def _loss(loss: Loss) -> LossSheet:
     step_s = loss.prediction.step_time_s - loss.seconds
     return {
         "axis": list(loss.axis),
@@ -197,7 +202,7 @@ def _loss(loss: Loss) -> Sheet:
     }
 
 
-def _sure(why: Explanation) -> Sheet:
+def _sure(why: Explanation) -> SureSheet:
     runner = why.runner_up
     return {
         "runner_up_loses_s": runner.seconds if runner else None,
@@ -208,7 +213,7 @@ def _sure(why: Explanation) -> Sheet:
     }
 
 
-def _change(change: WhatIf) -> Sheet:
+def _change(change: WhatIf) -> ChangeSheet:
     made = change.prediction
     return {
         "kind": change.kind,
@@ -222,7 +227,7 @@ def _change(change: WhatIf) -> Sheet:
     }
 
 
-def _point(point: Point) -> Sheet:
+def _point(point: Point) -> PointSheet:
     return {
         "system": point.system,
         "chips": point.chips,
@@ -235,17 +240,18 @@ def _point(point: Point) -> Sheet:
     }
 
 
-def compared(found: Recommendation) -> list[Sheet]:
+def compared(found: Recommendation) -> list[ComparedSheet]:
     """Every system and size; efficiency is tokens/s/chip over that of the same chip's smallest system that fits."""
     rows = [_outcome(one, found.chosen) for one in found.outcomes]
     for row, efficiency in zip(rows, scaling_efficiency(found.outcomes), strict=True):
-        row |= {} if efficiency is None else {"efficiency": efficiency}
+        if efficiency is not None:
+            row["efficiency"] = efficiency
     return rows
 
 
-def _outcome(one: Outcome, chosen: Outcome | None) -> Sheet:
+def _outcome(one: Outcome, chosen: Outcome | None) -> ComparedSheet:
     system, found = one.scenario.system, one.search.swept
-    sheet: Sheet = {
+    sheet: ComparedSheet = {
         "system": system.name,
         "chips": system.chips,
         "chip": system.chip.id,
@@ -273,7 +279,7 @@ def _outcome(one: Outcome, chosen: Outcome | None) -> Sheet:
     return sheet | ({"days": one.run.days, "run": _run(one.run)} if one.run else {})
 
 
-def _run(run: Run) -> Sheet:
+def _run(run: Run) -> RunSheet:
     return {
         "days": run.days,
         "cost_usd": run.cost_usd,
@@ -286,7 +292,7 @@ def _run(run: Run) -> Sheet:
     }
 
 
-def _given(own: GivenPlan) -> Sheet:
+def _given(own: GivenPlan) -> GivenPlanSheet:
     return {
         "plan": plan_table(own.prediction.scenario.plan),
         "words": plan_words(own.prediction.scenario.plan),

@@ -19,7 +19,7 @@ from ridgeline.models.load import model as load_model
 from ridgeline.plan.engine import default_engine
 from ridgeline.plan.plan import Switches
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.scenario_file import apply_settings, assemble
+from ridgeline.plan.scenario_file import apply_settings, assemble, described_engine
 from ridgeline.search.objectives import Outcome, chosen, quarters, sizes_of
 from ridgeline.search.pins import pins_of
 from ridgeline.search.request import PlanRequest
@@ -117,8 +117,9 @@ def case(request: PlanRequest, ref: Any, engine: str | None) -> Case:
     problems = apply_settings(table, request.settings)
     own = table.pop("plan", {})
     own = own if isinstance(own, Mapping) else {}
-    usual = _default_engine(table)
-    notes = _defaults(table, own, None if engine else usual)
+    described = described_engine(table)
+    usual = described or _default_engine(table)
+    notes = _defaults(table, own, None if engine or described else usual)
     kept = {key: value for key, value in own.items() if key in KEPT}
     kept = {"engine": usual, "precision": "bf16", **kept, **({"engine": engine} if engine else {})}
     settled = {"dp": 1, "microbatch": 1, "recompute": "none", **kept}
@@ -136,7 +137,7 @@ def case(request: PlanRequest, ref: Any, engine: str | None) -> Case:
 
 
 def _defaults(table: dict[str, Any], plan: Mapping[str, Any], engine: str | None) -> list[str]:
-    """Fill in what the workload leaves out; what was assumed, a line each. `engine` where none was asked for."""
+    """Fill in what the workload leaves out; what was assumed, a line each. `engine` is the default where it is used."""
     notes = []
     work = dict(table["workload"]) if isinstance(table.get("workload"), Mapping) else {}
     if "seq" not in work:

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.units import BINARY
+from ridgeline.core.units import format_gib
 from ridgeline.hardware.load import resized
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.check import check
-from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Offload
 from ridgeline.plan.plan_table import plan_words
@@ -71,19 +70,16 @@ def _too_large(search: Search, go_on: GoOn) -> Problem:
         return Problem(path="memory", given="no plan", expected="one that fits")
     missing = nearest.peak_bytes - limit
     given = (
-        f"{_gib(nearest.peak_bytes)} on the fullest chip of the nearest of {search.swept.considered:,} plans "
+        f"{format_gib(nearest.peak_bytes)} on the fullest chip of the nearest of {search.swept.considered:,} plans "
         f"({plan_words(nearest.plan)})"
     )
     whole = capacity_of(search.scenario)
-    expected = f"at most {_gib(limit)}, {search.headroom:.0%} of {_gib(whole)} kept free: {_gib(missing)} too much"
+    room = f"at most {format_gib(limit)}, {search.headroom:.0%} of {format_gib(whole)} kept free"
+    expected = f"{room}: {format_gib(missing)} too much"
     helps = list(_helps(search, nearest.peak_bytes <= whole, go_on))
     return Problem(
         path="memory", given=given, expected=expected, todo=f"what helps: {', or '.join(helps) or 'a smaller model'}"
     )
-
-
-def _gib(size: float) -> str:
-    return f"{size / BINARY['Gi']:.1f} GiB"
 
 
 def _helps(search: Search, narrowly: bool, go_on: GoOn) -> Iterator[str]:
@@ -95,7 +91,7 @@ def _helps(search: Search, narrowly: bool, go_on: GoOn) -> Iterator[str]:
         if go_on(f"{axis} not pinned") and _fits(search, scenario, pins.without(axis)):
             yield f"leave {axis} free"
     if pins.offload is None:
-        for what in ENGINES[scenario.plan.engine].supports.offload:
+        for what in scenario.engine.supports.offload:
             offloaded = replace(pins, offload=(Offload(**{what: 1.0}),))
             if go_on(f"{what} in host memory") and _fits(search, scenario, offloaded):
                 yield f"--set plan.offload={what}"

@@ -16,7 +16,7 @@ from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.table import given
 from ridgeline.hardware.system import System
 from ridgeline.models.spec import Moe
-from ridgeline.plan.engine import ENGINES, RecomputePart, Shard
+from ridgeline.plan.engine import RecomputePart, Shard
 from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
@@ -138,8 +138,7 @@ def space_of(scenario: Scenario, pins: Pins | PinTable = NO_PINS) -> Space:
 def _free(scenario: Scenario) -> Space:
     """The space with nothing pinned."""
     plan, system, model = scenario.plan, scenario.system, scenario.model
-    engine = ENGINES[plan.engine]
-    able = engine.supports
+    able = scenario.engine.supports
     moe = next((block.ffn for block in model.blocks if isinstance(block.ffn, Moe)), None)
     axes: set[str] = set(able.axes)
     powers = powers_of_two(system.chips)
@@ -166,7 +165,7 @@ def parts_of(scenario: Scenario, space: Space, pins: Pins = NO_PINS) -> tuple[Sp
     Under a pipeline a schedule or a sharding that the engine is not known to run is left out unless it is pinned. 1f1b
     is always in the space, because it is also how a plan without stages runs.
     """
-    able = ENGINES[scenario.plan.engine].supports
+    able = scenario.engine.supports
     schedules = tuple(one for one in space.schedule if pins.schedule is not None or one.name in able.schedules)
     shards = tuple(one for one in space.shard if pins.shard is not None or one in able.pipelined_shard)
     flat, staged = (tuple(size for size in space.pp if (size > 1) == many) for many in (False, True))

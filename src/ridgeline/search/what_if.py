@@ -16,7 +16,6 @@ from ridgeline.core.evidence import Evidence
 from ridgeline.core.table import decode
 from ridgeline.cost.calibration import Calibration
 from ridgeline.hardware.system import System, Tier
-from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.plan import Offload, Plan, Precision, Schedule
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
@@ -144,7 +143,7 @@ def _formats(search: Search, near: Pins) -> Iterator[_Idea]:
     """Formats that the engine takes and the chip multiplies faster."""
     scenario, chip = search.scenario, search.scenario.system.chip
     peaks = [chip.peak[one.compute.peak].value for one in search.space.precision if one.compute.peak in chip.peak]
-    for name in ENGINES[scenario.plan.engine].supports.precision:
+    for name in scenario.engine.supports.precision:
         peak = chip.peak.get(dtype(name).peak)
         if peak is not None and peak.value > max(peaks, default=0.0):
             made: Precision = decode(Plan, {"precision": name}).precision
@@ -169,7 +168,7 @@ def _faster(tier: Tier) -> Tier:
 def _states(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea]:
     """State elsewhere: in host memory, or sharded within a domain and replicated over the rest."""
     scenario = search.scenario
-    able = ENGINES[scenario.plan.engine].supports
+    able = scenario.engine.supports
     if search.pins.offload is None and scenario.system.chip.host.bandwidth is not None:
         for what in able.offload:
             pins = replace(near, offload=(Offload(**{what: 1.0}),))
@@ -192,7 +191,7 @@ def _schedules(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea
     """Schedules that the engine is not known to have, where stages wait."""
     if search.pins.schedule is not None or _share(winner, "bubble") < WAITING:
         return
-    engine = ENGINES[search.scenario.plan.engine]
+    engine = search.scenario.engine
     for name, kind in SCHEDULES.items():
         if name not in engine.supports.schedules and name != "gpipe":
             pins = replace(near, schedule=(Schedule(name=name, chunks=kind.fewest_chunks),))

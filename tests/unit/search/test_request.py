@@ -11,6 +11,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.search.cases import cases
 from ridgeline.search.objectives import Goal
 from ridgeline.search.request import PlanRequest, read_request
+from ridgeline.search.space import space_of
 
 SCENARIO = """
 model = "llama3-8b"
@@ -47,6 +48,15 @@ def test_the_default_engine_is_the_systems() -> None:
     assert engines == ["megatron-core", "maxtext", "mindspeed"]
     asked = PlanRequest.from_options("llama3-8b", on="8xtpu-v5p", engine="levanter")
     assert [case.scenario.plan.engine for case in cases(asked, [])] == ["levanter"]
+
+
+def test_an_engine_of_ones_own_is_searched_as_it_is_described(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    text = 'model = "llama3-8b"\nsystem = "8xtpu-v5p"\n[workload]\nseq = 4096\nglobal_batch = 32\n'
+    path.write_text(text + '[engine]\nbase = "torchtitan"\n[engine.supports]\nshard = ["zero3"]\n', encoding="utf-8")
+    (case,) = cases(PlanRequest.from_options(str(path)), [])
+    assert (case.scenario.plan.engine, space_of(case.scenario).shard) == ("torchtitan", ("zero3",))
+    assert not [note for note in case.scenario.assumptions if note.startswith("engine = ")]
 
 
 def test_options_are_laid_over_a_scenario(scenario: str) -> None:
