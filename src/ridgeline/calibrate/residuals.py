@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_table, write_text
 from ridgeline.core.units import DECIMAL
-from ridgeline.plan.scenario_file import apply_settings, self_contained
+from ridgeline.plan.scenario_file import self_contained
+from ridgeline.plan.settings import apply_settings
 
 if TYPE_CHECKING:
     from ridgeline.calibrate.explain import Explanation

@@ -32,20 +32,13 @@ def predict(
     ] = None,
 ) -> None:
     """Predict one training step: how long, where the time goes, what limits it, whether it fits, how sure that is."""
-    from ridgeline.core.errors import InputError
     from ridgeline.cost.calibration import read_calibration
     from ridgeline.plan.scenario_file import read_scenario
-    from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet, refusal
+    from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet
     from ridgeline.sim.predict import predict as library
     from ridgeline.sim.prediction import Impossible
 
-    try:
-        built = read_scenario(scenario, settings or ())
-    except InputError as wrong:
-        if json and wrong.problems:
-            print_json(refusal(wrong.problems))
-            raise typer.Exit(2) from None
-        raise
+    built = read_scenario(scenario, settings or ())
     used = None if calibration is None else read_calibration(calibration)
     found = library(built, used, causal=not full_attention)
     if isinstance(found, Impossible):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json as codec
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
+
+from ridgeline.cli.streams import Trimmed, is_unicode
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-PIPED = 160  # columns where no terminal says how wide it is
+PIPED = 160  # columns where neither a terminal nor COLUMNS says how wide it is
+NARROWEST, WIDEST = 20, 10_000  # columns that COLUMNS may say
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 Settings = Annotated[
@@ -23,10 +27,18 @@ ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenar
 
 
 def console() -> Console:
-    """The terminal at its own width; a pipe or a file gets no colours and a fixed width."""
+    """The terminal at its own width; a pipe or a file gets no colours, no trailing blanks and a fixed width."""
     from rich.console import Console
 
-    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=PIPED)
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, width=_columns(), file=cast(TextIO, Trimmed(sys.stdout)))
+
+
+def _columns() -> int:
+    """What COLUMNS says, where it is a width."""
+    told = os.environ.get("COLUMNS", "")
+    return max(NARROWEST, min(int(told), WIDEST)) if told.isascii() and told.isdigit() and int(told) else PIPED
 
 
 def stderr_console() -> Console:
@@ -37,5 +49,6 @@ def stderr_console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """The answer for programs; a number that is none would be a mistake of ours."""
-    typer.echo(codec.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    """The answer for programs; a number that is none would be a mistake of ours. An ASCII terminal gets escapes."""
+    escaped = not is_unicode(sys.stdout)
+    typer.echo(codec.dumps(value, indent=2, ensure_ascii=escaped, allow_nan=False))

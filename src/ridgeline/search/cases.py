@@ -19,7 +19,8 @@ from ridgeline.models.load import model as load_model
 from ridgeline.plan.engine import default_engine
 from ridgeline.plan.plan import Switches
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.scenario_file import apply_settings, assemble, described_engine
+from ridgeline.plan.scenario_file import assemble, described_engine
+from ridgeline.plan.settings import apply_settings
 from ridgeline.search.objectives import Outcome, chosen, quarters, sizes_of
 from ridgeline.search.pins import pins_of
 from ridgeline.search.request import PlanRequest
