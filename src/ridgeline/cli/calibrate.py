@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,7 +144,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on standard error."""
     from rich.progress import Progress
 
-    with Progress(console=stderr_console(), transient=True) as bar:
+    with Progress(console=stderr_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
         shown = bar.add_task("fitting", total=None)
 
         def tell(what: str, done: int, total: int) -> None:

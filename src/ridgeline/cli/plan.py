@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.terminal import Json, console, print_json, stderr_console
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ridgeline.search.recommend import Recommendation
     from ridgeline.search.request import PlanRequest
 
-STOPPED = 130  # as shells report an interrupt
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A catalog id, a config.json or a scenario file.")]
 On = Annotated[str, typer.Option("--on", metavar="SYSTEM[,SYSTEM...]", help="Systems such as 64xh100-sxm.")]
 Settings = Annotated[
@@ -204,21 +204,24 @@ def _tell(found: Recommendation, took: Took, out: _Out) -> None:
     sheet = plan_sheet(found, took)
     if not out.json and sheet["possible"] is False:
         raise InputError(found.problems)
+    if sheet["possible"] is False:
+        print_json(sheet)
+        raise typer.Exit(UNUSABLE)
+    written = _write(found, sheet, out)
     if out.json:
         print_json(sheet)
-    if sheet["possible"] is False:
-        raise typer.Exit(2)
-    if not out.json:
+    else:
         from ridgeline.report.plan import draw_plan
 
         draw_plan(sheet, console())
-    _write(found, sheet, out)
+        for line in written:
+            typer.echo(line)
     if not sheet["explained"]:
         raise typer.Exit(STOPPED)
 
 
-def _write(found: Recommendation, sheet: Any, out: _Out) -> None:
-    """The recommended plan as a scenario file, and the page, where they are wanted."""
+def _write(found: Recommendation, sheet: Any, out: _Out) -> list[str]:
+    """Write the recommended plan as a scenario file, and the page, where they are wanted; a line for each."""
     from ridgeline.core.files import write_text
 
     if out.output is not None:
@@ -228,6 +231,5 @@ def _write(found: Recommendation, sheet: Any, out: _Out) -> None:
 
         write_text(out.html, page(sheet))
     which = "the refined plan" if sheet["handed"]["refined"] else "plan 1"
-    for path, what in ((out.output, f", {which}"), (out.html, "")):
-        if path is not None and not out.json:
-            typer.echo(f"written: {path}{what}")
+    named = ((out.output, f", {which}"), (out.html, ""))
+    return [f"written: {path}{what}" for path, what in named if path is not None]

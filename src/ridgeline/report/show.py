@@ -14,8 +14,8 @@ from ridgeline.models.load import MODELS, model
 from ridgeline.models.params import count
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.scenario_file import read_scenario
-from ridgeline.plan.settings import apply_settings
 from ridgeline.plan.schedules import SCHEDULES, build, requirement
+from ridgeline.plan.settings import apply_settings
 from ridgeline.report.catalog_sheets import (
     Detail,
     chip_sheet,
