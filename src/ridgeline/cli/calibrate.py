@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, console, print_json, stderr_console
 
 
@@ -92,17 +93,17 @@ def fit(
     if json:
         print_json(sheet)
     else:
-        typer.echo(accuracy.sets_table(sheet))
+        say(accuracy.sets_table(sheet))
 
 
 def _check(stale: Sequence[str]) -> None:
     """Say which tables are out of date, with exit code 1, or that none is."""
     for line in stale[:20]:
-        typer.echo(f"ridgeline: {line}", err=True)
+        say(f"ridgeline: {line}", err=True)
     if stale:
-        typer.echo("ridgeline: run `ridgeline fit` and commit what it writes", err=True)
+        say("ridgeline: run `ridgeline fit` and commit what it writes", err=True)
         raise typer.Exit(1)
-    typer.echo("accuracy tables are as the shipped parameters give them")
+    say("accuracy tables are as the shipped parameters give them")
 
 
 def _fit_own(table: Path, quick: bool, output: Path | None, json: bool) -> None:
@@ -121,9 +122,9 @@ def _fit_own(table: Path, quick: bool, output: Path | None, json: bool) -> None:
     if json:
         print_json(fit_with_sheet(found))
         return
-    typer.echo(fit_with_text(found))
+    say(fit_with_text(found))
     if output is not None:
-        typer.echo(f"{output}: {len(found.calibration.offsets)} offsets; use it with `--calibration {output}`")
+        say(f"{output}: {len(found.calibration.offsets)} offsets; use it with `--calibration {output}`")
 
 
 def _need_scipy() -> None:
@@ -164,5 +165,5 @@ def _refit(quick: bool, root: Path | None) -> dict[str, object]:
     if root is not None:
         write_parameters(found)
         for path in write_tables(found.accuracy, root):
-            typer.echo(f"wrote {path.relative_to(root)}", err=True)
+            say(f"wrote {path.relative_to(root)}", err=True)
     return found.accuracy

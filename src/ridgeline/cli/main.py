@@ -17,8 +17,8 @@ import typer
 
 from ridgeline.cli import calibrate, export, plan, predict, trace
 from ridgeline.cli.refuse import DONE, STOPPED, refuse
-from ridgeline.cli.streams import finish, prepare, silence
-from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, print_json
+from ridgeline.cli.streams import finish, prepare, say, silence
+from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, count, print_json
 from ridgeline.cli.verbs import describe
 from ridgeline.version import __version__
 
@@ -34,7 +34,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"ridgeline {__version__}")
+        say(f"ridgeline {__version__}")
         raise typer.Exit
 
 
@@ -65,7 +65,10 @@ def show(
         ),
     ],
     json: Json = False,
-    seq: Annotated[int, typer.Option(help="Models: sequence length for flops and cache.")] = 8192,
+    seq: Annotated[
+        int,
+        typer.Option(metavar="N", parser=count, help="Models: sequence length for flops and cache, 8192 or 8k."),
+    ] = 8192,
     batch: Annotated[int, typer.Option(help="Models: sequences of a decode step.")] = 1,
     dtype: Annotated[str, typer.Option(help="Models: format of weights and cache.")] = "bf16",
     stages: Annotated[int, typer.Option(help="Schedules: pipeline stages.")] = 4,

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
-from ridgeline.cli.terminal import Json, console, print_json, stderr_console
+from ridgeline.cli.streams import say
+from ridgeline.cli.terminal import GlobalBatch, Json, Seq, console, print_json, stderr_console
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -47,8 +48,8 @@ def register(app: typer.Typer) -> None:
 def plan(
     model: Model,
     on: On = "",
-    seq: Annotated[int | None, typer.Option(help="Tokens of a sequence; 8192 unless given.")] = None,
-    global_batch: Annotated[int | None, typer.Option(help="Sequences of a step; 1024 unless given.")] = None,
+    seq: Seq = None,
+    global_batch: GlobalBatch = None,
     engine: Annotated[str, typer.Option(metavar="ID", help="The software that runs the plan.")] = "",
     settings: Settings = None,
     space: Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file whose [space] pins as --set.")] = None,
@@ -78,7 +79,7 @@ def plan(
         found, took = _recommended(request)
         _tell(found, took, _Out(output=output, html=html, json=json))
     except KeyboardInterrupt:
-        typer.echo("ridgeline: stopped before there was anything to tell", err=True)
+        say("ridgeline: stopped before there was anything to tell", err=True)
         raise typer.Exit(STOPPED) from None
     except InputError as wrong:
         if not json or not wrong.problems:
@@ -199,7 +200,7 @@ def _tell(found: Recommendation, took: Took, out: _Out) -> None:
     from ridgeline.report.plan_sheet import plan_sheet
 
     if found.chosen is None and not found.complete:
-        typer.echo("ridgeline: stopped before a plan that fits was found", err=True)
+        say("ridgeline: stopped before a plan that fits was found", err=True)
         raise typer.Exit(STOPPED)
     sheet = plan_sheet(found, took)
     if not out.json and sheet["possible"] is False:
@@ -215,7 +216,7 @@ def _tell(found: Recommendation, took: Took, out: _Out) -> None:
 
         draw_plan(sheet, console())
         for line in written:
-            typer.echo(line)
+            say(line)
     if not sheet["explained"]:
         raise typer.Exit(STOPPED)
 

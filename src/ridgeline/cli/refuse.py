@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from ridgeline.cli.streams import say
+
 if TYPE_CHECKING:
     from ridgeline.core.errors import Problem
 
@@ -106,6 +108,6 @@ def _lines(wrong: BaseException) -> list[str]:
 def _complain(lines: Sequence[str]) -> None:
     """One line on standard error, or a count and a line for each."""
     if len(lines) > 1:
-        typer.echo(f"ridgeline: {len(lines)} problems", err=True)
+        say(f"ridgeline: {len(lines)} problems", err=True)
     for line in lines:
-        typer.echo(f"ridgeline: {line}" if len(lines) == 1 else f"  {line}", err=True)
+        say(f"ridgeline: {line}" if len(lines) == 1 else f"  {line}", err=True)

@@ -62,6 +62,11 @@ def prepare() -> None:
             stream.reconfigure(errors=HANDLER)
 
 
+def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """A line on standard output or standard error, in the encoding that the stream has."""
+    print(text, file=sys.stderr if err else sys.stdout, end="\n" if nl else "")
+
+
 def is_unicode(stream: TextIO) -> bool:
     """Whether it takes every character."""
     return (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-").startswith("utf")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
-from ridgeline.cli.streams import Trimmed, is_unicode
+from ridgeline.cli.streams import Trimmed, is_unicode, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +22,25 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs inst
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
+]
+
+
+def count(text: str | int) -> int:
+    """A number of tokens or sequences as an option: 8192, 128k, 1M; a default is a number already."""
+    from ridgeline.core.errors import UnitError
+    from ridgeline.core.units import parse_count
+
+    try:
+        return parse_count(str(text))
+    except UnitError as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+
+
+Seq = Annotated[
+    int | None, typer.Option(metavar="N", parser=count, help="Tokens of a sequence, 8192 unless given; 128k is 131072.")
+]
+GlobalBatch = Annotated[
+    int | None, typer.Option(metavar="N", parser=count, help="Sequences of a step; 1024 unless given.")
 ]
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file in TOML, JSON or YAML.")]
 
@@ -51,4 +70,4 @@ def stderr_console() -> Console:
 def print_json(value: Any) -> None:
     """The answer for programs; a number that is none would be a mistake of ours. An ASCII terminal gets escapes."""
     escaped = not is_unicode(sys.stdout)
-    typer.echo(codec.dumps(value, indent=2, ensure_ascii=escaped, allow_nan=False))
+    say(codec.dumps(value, indent=2, ensure_ascii=escaped, allow_nan=False))

@@ -33,6 +33,10 @@ class _Absent:
     def __getattr__(self, name: str) -> Any:
         raise self.Looked(name)
 
+    @property
+    def __class__(self) -> Any:  # what `isinstance` asks
+        raise self.Looked("kind")
+
 
 def check_known(**parts: Any) -> tuple[Problem, ...]:
     """What can be said of a scenario some of whose parts (model, system, workload, engine, plan) are None.
@@ -169,11 +173,12 @@ def batch(scenario: Scenario) -> Iterator[Problem]:
 
 def pipeline(scenario: Scenario) -> Iterator[Problem]:
     """Every virtual stage holds a layer, the embedding or the output, and the schedule accepts the numbers."""
-    plan, layers = scenario.plan, scenario.model.layers
+    plan = scenario.plan
     pp, schedule = plan.mesh.pp, plan.schedule
     if schedule.name not in SCHEDULES:
         yield not_among("plan.schedule.name", schedule.name, SCHEDULES)
         return
+    layers = scenario.model.layers
     if plan.virtual_stages > layers + 2:
         given = f"pp {pp} x chunks {schedule.chunks} = {plan.virtual_stages} stages"
         expected = f"at most one stage for each of {layers} layers, the embedding and the output"

@@ -7,6 +7,7 @@ A setting below a short form turns it into a table first: upon `recompute = "ful
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ridgeline.core.errors import Problem, not_among
@@ -51,6 +52,13 @@ def parents_first(settings: Iterable[str]) -> list[str]:
     ['plan.tp=2', 'plan.recompute=full', 'plan.recompute.layers=2']
     """
     return sorted(settings, key=lambda setting: setting.partition("=")[0].count("."))
+
+
+def told_by(settings: Iterable[str], problem: Problem) -> Problem:
+    """The problem with `--set` as its place where a setting wrote what it is about."""
+    paths = [setting.partition("=")[0].strip() for setting in settings]
+    said = any(f"{problem.path}.".startswith(f"{path}.") for path in paths if path)
+    return replace(problem, where="--set") if said and not problem.where else problem
 
 
 def _set(data: dict[str, Any], setting: str, problems: list[Problem]) -> None:

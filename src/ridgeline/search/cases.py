@@ -9,9 +9,9 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Unpack
 
-from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.table import keys
 from ridgeline.hardware.load import resized
 from ridgeline.hardware.load import system as load_system
@@ -20,10 +20,10 @@ from ridgeline.plan.engine import default_engine
 from ridgeline.plan.plan import Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble, described_engine
-from ridgeline.plan.settings import apply_settings
+from ridgeline.plan.settings import apply_settings, told_by
 from ridgeline.search.objectives import Outcome, chosen, quarters, sizes_of
 from ridgeline.search.pins import pins_of
-from ridgeline.search.request import PlanRequest
+from ridgeline.search.request import PlanOptions, PlanRequest, no_system, request_table
 from ridgeline.search.space import Pins
 
 SEQ, GLOBAL_BATCH = 8192, 1024
@@ -135,6 +135,37 @@ def case(request: PlanRequest, ref: Any, engine: str | None) -> Case:
     if problems:
         raise InputError(dict.fromkeys(problems))
     return Case(scenario=built, pins=pins, table=MappingProxyType(table), given=given is not None)
+
+
+def one_scenario(model: str, **options: Unpack[PlanOptions]) -> Scenario:
+    """The scenario that a model, a system and settings mean, by the defaults of a search, each stated as assumed.
+
+    What a search would choose and no setting says is the plainest: data parallel over the chips that are left.
+
+    >>> found = one_scenario("llama3-8b", on="8xh100-sxm", settings=["plan.tp=2"])
+    >>> found.plan.mesh.dp, found.workload.seq, "global_batch = 1024 sequences: not given" in found.assumptions
+    (4, 8192, True)
+    """
+    settings = tuple(options.get("settings", ()))
+    try:
+        table = request_table(model, options, settings)
+    except UnknownId:
+        table = {"model": model}  # told with everything else that is wrong
+    if options.get("on"):
+        table["system"] = options["on"]
+    problems = apply_settings(table, settings)
+    own = table.get("plan", {})
+    own = dict(own) if isinstance(own, Mapping) else {}
+    if options.get("engine"):
+        own["engine"] = options["engine"]
+    described = described_engine(table)
+    usual = described or _default_engine(table)
+    notes = _defaults(table, own, None if described else usual)
+    built, found = assemble({**table, "plan": {"engine": usual, "precision": "bf16", **own}})
+    problems += found if "system" in table else [no_system(), *(one for one in found if one.path != "system")]
+    if problems or built is None:
+        raise InputError([told_by(settings, problem) for problem in dict.fromkeys(problems)])
+    return replace(built, assumptions=tuple(dict.fromkeys((*notes, *built.assumptions))))
 
 
 def _defaults(table: dict[str, Any], plan: Mapping[str, Any], engine: str | None) -> list[str]:

@@ -117,7 +117,15 @@ def hostile(folder: Path) -> list[str]:
     """Paths at which nothing that can be read lies."""
     stems = ("absent", "folder", "binary", "empty", "loop", "a" * 300, "\ud800", "deep/" * 2000 + "x")
     named = [str(folder / f"{stem}{suffix}") for stem in stems for suffix in (".toml", ".json")]
-    return [*named, "a\0b.toml", "", str(folder / "folder.toml"), "/dev/null", "/proc/self/mem", str(folder / "run.toml" / "x.toml")]
+    return [
+        *named,
+        "a\0b.toml",
+        "",
+        str(folder / "folder.toml"),
+        "/dev/null",
+        "/proc/self/mem",
+        str(folder / "run.toml" / "x.toml"),
+    ]
 
 
 def test_every_verb_refuses_every_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
