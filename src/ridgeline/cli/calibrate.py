@@ -62,6 +62,9 @@ def fit(
     check: Annotated[
         bool, typer.Option("--check", help="Fit nothing: fail if the tables in the documentation are out of date.")
     ] = False,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Fit nothing: write the tables that follow from the shipped parameters.")
+    ] = False,
     own: Annotated[
         Path | None,
         typer.Option(
@@ -85,6 +88,10 @@ def fit(
         from ridgeline.core.errors import InputError, Problem
 
         raise InputError(Problem(path="-o", given="no --with", expected="--with FILE.csv, whose calibration it gets"))
+    if tables:
+        for path in accuracy.write_current():
+            say(f"wrote {path}", err=True)
+        return
     if check:
         _check(accuracy.check())
         return

@@ -173,3 +173,12 @@ def test_what_can_be_checked_is_checked_when_a_part_is_missing(capsys: Capture, 
     assert {problem["path"] for problem in json.loads(out)["problems"]} == {"system", "plan.tp"}
     out = run(capsys, monkeypatch, "check", EXAMPLE, "--json", "--set", "workload.seq=16kk")[1]
     assert [problem["path"] for problem in json.loads(out)["problems"]] == ["workload.seq"]
+
+
+def test_equal_plans_are_listed_once(capsys: Capture, monkeypatch: Patch) -> None:
+    """On one chip sharding changes nothing."""
+    asked = ("llama3.2-1b", "--on", "1xh100-sxm", "--global-batch", "4", "--no-refine", "--json")
+    sheet = json.loads(run(capsys, monkeypatch, "plan", *asked)[1])
+    for listed in (sheet["plans"], sheet["kinds"]):
+        told = [(plan["step_time_s"], plan["peak_memory_bytes"]) for plan in listed]
+        assert len(told) == len(set(told)) > 2
