@@ -32,6 +32,7 @@ class LoweringContext:
                     trained on or read whole; one query and all keys for a decode step
     backward        whether the ops of the backward pass are wanted, too
     images          images of one sequence
+    document        tokens of one document where several fill a sequence; 0: a sequence is one document
     """
 
     model: ModelSpec
@@ -43,6 +44,7 @@ class LoweringContext:
     recompute: Recompute = Recompute()
     backward: bool = True
     images: float = 0.0
+    document: int = 0
     causal: bool = True
     lora: Lora | None = None
 
@@ -80,6 +82,16 @@ class LoweringContext:
     def low_precision(self) -> bool:
         """Whether matrix products read cast copies narrower than what is stored."""
         return self.precision.compute.bits < self.precision.activations.bits
+
+    @property
+    def gradient_bytes(self) -> float:
+        """Bytes of one element of the gradient buffer."""
+        return self.resolved.gradients.bytes_per_element
+
+    @property
+    def span(self) -> int:
+        """Tokens that attention sees at most: all keys, or those of a document where several fill a sequence."""
+        return min(self.keys, self.document or self.keys)
 
     @property
     def frozen(self) -> bool:

@@ -8,7 +8,7 @@ from ridgeline.ir.ops import MatMul, Op, Stream
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
 from ridgeline.lowering.context import LoweringContext, input_gradient, plain_matmul, stream, weight_gradient
 from ridgeline.lowering.ffn import lower_ffn
-from ridgeline.lowering.mixers import gradient_bytes, lower_mixer
+from ridgeline.lowering.mixers import lower_mixer
 from ridgeline.lowering.sublayer import SublayerOps
 from ridgeline.models.spec import Attention, Block, Moe, Vision
 from ridgeline.plan.engine import RecomputeKind
@@ -82,7 +82,8 @@ def _recomputed(
         again += mixer.forward if whole else mixer.again
         saved = replace(saved, attention=0 if whole else mixer.saved_selective)
     if "latent-up" in parts and "mixer" not in parts:
-        again += tuple(op for op in mixer.forward if isinstance(op, MatMul) and op.label.endswith(" up"))
+        again += mixer.up
+        saved = replace(saved, attention=saved.attention - mixer.saved_up)
     if ("moe" if experts else "mlp") in parts:
         again += ffn.forward
         saved = replace(saved, mlp=0)
@@ -141,7 +142,7 @@ def lower_head(ctx: LoweringContext) -> Section:
     passes = 3.0 if fused else 7.0
     loss = stream(ctx, "loss", values, 2 * passes, 2.0 if fused else 8.0)
     norm = stream(ctx, "final norm", ctx.split_tokens * model.hidden, 2.0)
-    grad = gradient_bytes(ctx)
+    grad = ctx.gradient_bytes
     chunked = "linear-cross-entropy" in ctx.fuses
     return Section(
         key=SectionKey(SectionRole.HEAD),
@@ -188,7 +189,7 @@ def _vision_ends(inner: LoweringContext, vision: Vision) -> Section:
     project = plain_matmul(inner, "projector", tokens, vision.projector_params / vision.hidden, vision.hidden)
     products = [embed, project] if vision.projector_params else [embed]
     params = vision.projector_params + vision.other_params
-    grad = gradient_bytes(inner)
+    grad = inner.gradient_bytes
     size = inner.precision.activations.bytes_per_element
     return Section(
         key=SectionKey(SectionRole.VISION_ENDS),

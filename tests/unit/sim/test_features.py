@@ -12,7 +12,7 @@ from ridgeline import predict, scenario
 from ridgeline.cost.calibration import shipped
 from ridgeline.ir.ops import Attend, Collective, MatMul, Op, Stream
 from ridgeline.ir.program import Section
-from ridgeline.lowering.mixers import FLASH_EXTRA
+from ridgeline.lowering.attention_core import FLASH_EXTRA
 from ridgeline.lowering.program import lower
 from ridgeline.models.spec import Attention
 from ridgeline.sim.prediction import Prediction
