@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ridgeline.ir.ops import Collective, CollectiveKind, MatMul, Num, Stream
 from ridgeline.models.spec import ModelSpec
@@ -161,14 +163,25 @@ def weight_gradient(op: MatMul, gradient_bytes: float) -> MatMul:
     )  # fmt: skip
 
 
-TARGETS = {"qkv": "qkv", "out": "attention out", "up": "up", "gate": "up", "down": "down"}
+# products an adapter's target names, by label; routed experts get none, and embedding rows are looked up (`ends`)
+TARGETS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "qkv": frozenset({"qkv", "latent down", "query up", "key-value up", "state in", "delta in"}),
+        "out": frozenset({"attention out", "state out", "delta out"}),
+        "up": frozenset({"up"}),
+        "gate": frozenset({"up"}),
+        "down": frozenset({"down"}),
+        "router": frozenset({"router"}),
+        "head": frozenset({"logits"}),
+    }
+)
 
 
 def adapters(ctx: LoweringContext, products: list[MatMul]) -> tuple[list[MatMul], Num]:
     """Low-rank products beside the targeted ones, forward order, and their parameters; nothing without adapters."""
     if ctx.lora is None:
         return [], 0
-    labels = {TARGETS[target] for target in ctx.lora.targets if target in TARGETS}
+    labels = {label for target in ctx.lora.targets for label in TARGETS.get(target, ())}
     made: list[MatMul] = []
     params: Num = 0
     for op in products:

@@ -125,27 +125,37 @@ def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
     choose = replace(stream(ctx, "top-k", tokens * moe.experts, 6.0, 6.0 if "router" in ctx.fuses else 14.0), waits=1.0)
     moved = _dispatch(ctx, copies * inner * size, moe.topk)
     grad = ctx.gradient_bytes
+    low, adapted = adapters(ctx, [router])
     latent = [matmul(ctx, "latent experts", tokens, inner, width)] if moe.latent else []
-    weights = (
-        () if ctx.frozen else (weight_gradient(down, grad), weight_gradient(up, grad), weight_gradient(router, grad))
-    )
+    trained = low if ctx.frozen else [down, up, router, *latent * 2]
     routed = SublayerOps(
-        forward=(router, choose, *latent, permute, *moved, *inside.forward, *moved, permute, *latent),
+        forward=(router, *low, choose, *latent, permute, *moved, *inside.forward, *moved, permute, *latent),
         backward_input=(
             permute, *moved, *inside.backward_input, *moved, permute,
-            input_gradient(router), *(input_gradient(op) for op in latent * 2),
+            input_gradient(router), *map(input_gradient, low), *map(input_gradient, latent * 2),
         ),
-        backward_weight=(*weights, *(weight_gradient(op, grad) for op in latent * 2)),
+        backward_weight=tuple(weight_gradient(op, grad) for op in trained),
         again=inside.again,
         saved=(copies * (inner + moe.hidden * (2 + moe.gated)) + tokens * moe.experts) * size,
         saved_selective=(copies * (inner + moe.hidden * (1 + moe.gated)) + tokens * moe.experts) * size,
         params=_router_params(ctx, moe),
         expert_params=moe_params(moe, width).experts / (degrees.ep * degrees.etp),
+        adapters=adapted,
     )  # fmt: skip
     if not moe.shared_hidden:
         return routed
     shared = _dense(ctx, moe.shared_hidden, moe.gated, moe.activation, sides)
-    return together(routed, shared)
+    return together(routed, shared, _shared_gate(ctx)) if moe.shared_gate else together(routed, shared)
+
+
+def _shared_gate(ctx: LoweringContext) -> SublayerOps:
+    """A sigmoid of one output weighs the shared part: its input is read, its output read and written; backward also the
+    gradients of both."""
+    elements = ctx.split_tokens * ctx.model.hidden
+    return SublayerOps(
+        forward=(stream(ctx, "shared gate", elements, 3.0, 3.0),),
+        backward_input=(stream(ctx, "shared gate dX", elements, 5.0, 3.0),),
+    )
 
 
 def _inside_experts(ctx: LoweringContext, moe: Moe, copies: Num, products: tuple[MatMul, MatMul]) -> SublayerOps:
