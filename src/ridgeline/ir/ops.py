@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 Num: TypeAlias = int | float | NDArray[np.float64]
 
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
-Axis = Literal["tp", "cp", "dp", "ep", "edp", "pp", "shard", "replica", "host"]
+Axis = Literal["tp", "cp", "dp", "ep", "etp", "edp", "pp", "shard", "replica", "host"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Literal
 
 import numpy as np
 
@@ -31,19 +32,20 @@ class Split:
 class Tensor:
     """One tensor of a section, whole, and how ranks share it.
 
-    name      within its section, such as `attention.qkv.weight`
-    dims      sizes of the whole tensor
+    name      within its section, such as `attention.query.weight`
+    dims      sizes of the whole tensor; an activation's first is tokens of one microbatch of a data-parallel rank
     splits    dims that are cut; what is not named is on every rank
     partial   axes whose ranks each hold a summand
     """
 
     name: str
-    dims: tuple[int, ...]
+    kind: Literal["weight", "activation"] = "weight"
+    dims: tuple[Num, ...]
     splits: tuple[Split, ...] = ()
     partial: tuple[Axis, ...] = ()
 
     @property
-    def elements(self) -> int:
+    def elements(self) -> Num:
         """Of the whole tensor."""
         return prod(self.dims)
 
@@ -55,7 +57,7 @@ class Tensor:
         >>> bool(kv.local_elements == kv.elements / 4)     # four heads over eight ranks: each is held twice
         True
         """
-        local: Num = float(self.elements)
+        local: Num = self.elements
         for split in self.splits:
             local = local / (np.minimum(split.degree, split.units) if split.units else split.degree)
         return local

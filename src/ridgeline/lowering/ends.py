@@ -21,7 +21,7 @@ def lower_embedding(ctx: LoweringContext) -> Section:
     """Looking up token rows, and adding up their gradients; a projection where rows are narrower than the model, a norm
     where it has one.
 
-        parameters   (vocab w + positions h) / tp  +  w h where w differs  +  norm        w = width of a row, h = hidden
+        parameters   vocab w / tp  +  positions h  +  w h where w differs  +  norm        w = width of a row, h = hidden
     """
     model, tp, own = ctx.model, ctx.degrees.tp, ctx.model.embedding
     width = own.width or model.hidden
@@ -29,7 +29,7 @@ def lower_embedding(ctx: LoweringContext) -> Section:
     forward: list[Op] = [stream(ctx, "embedding", elements, 2.0, 2.0)]
     inputs: list[Op] = []
     weights: list[Op] = [] if ctx.frozen else [stream(ctx, "embedding dW", elements, 4.0, 3.0)]
-    params = (model.vocab * width + own.positions * model.hidden) / tp
+    params = model.vocab * width / tp + own.positions * model.hidden
     saved = ctx.split_tokens * 8
     if own.width:
         project = matmul(ctx, "embedding projection", ctx.split_tokens, model.hidden, own.width)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ridgeline.lowering.casts import casts, gradient_casts
 from ridgeline.lowering.context import LoweringContext, adapters, input_gradient, weight_gradient
 from ridgeline.lowering.sublayer import SublayerOps
 from ridgeline.lowering.tensor_boundary import Sides, tensor_boundary
-from ridgeline.models.params import mixer_params
+from ridgeline.models.params import indexer_params, mixer_params
 from ridgeline.models.spec import Attention, LatentAttention, Mixer
 
 
@@ -80,8 +80,8 @@ def held_params(ctx: LoweringContext, mixer: Mixer) -> Num:
         more = np.maximum(0.0, tp / mixer.kv_heads - 1) * keys * (hidden + mixer.qkv_bias)
     elif isinstance(mixer, LatentAttention):
         latents = mixer.q_rank + mixer.kv_rank
-        indexer = mixer_params(mixer, hidden) - mixer_params(replace(mixer, indexer=None), hidden)
-        more = (tp - 1) * (hidden * (latents + mixer.rope_dim) + latents + indexer)
+        alike = hidden * (latents + mixer.rope_dim) + latents + indexer_params(mixer.indexer, mixer.q_rank, hidden)
+        more = (tp - 1) * alike
     return (mixer_params(mixer, hidden) + more) / tp
 
 

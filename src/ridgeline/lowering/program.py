@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ from ridgeline.ir.program import Program, Section, SectionKey, SectionRole
 from ridgeline.lowering.context import LoweringContext, lowering_context
 from ridgeline.lowering.ends import lower_embedding, lower_head
 from ridgeline.lowering.mtp import lower_prediction
+from ridgeline.lowering.placements import section_tensors
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.sections import lower_block, lower_vision
 from ridgeline.lowering.step_ops import step_ops
@@ -23,13 +23,15 @@ EMBEDDING, HEAD, MTP = (SectionKey(role) for role in (SectionRole.EMBEDDING, Sec
 VISION = tuple(SectionKey(role) for role in (SectionRole.VISION_ENDS, SectionRole.VISION, SectionRole.VISION_WINDOWED))
 
 
-def lower(scenario: Scenario, plans: PlanColumns | None = None) -> Program:
-    """The program of one scenario; `plans` where its columns are at hand.
+def lower(scenario: Scenario, plans: PlanColumns | None = None, *, tensors: bool = True) -> Program:
+    """The program of one scenario; `plans` where its columns are at hand, without `tensors` where only prices count.
 
     Cost grows with distinct blocks and virtual stages, never with layers or ranks.
     """
     ctx = lowering_context(scenario)
     sections, stages = sections_of(ctx), stages_of(ctx, scenario.placement)
+    if tensors:
+        sections = tuple(replace(section, tensors=section_tensors(ctx, section.key)) for section in sections)
     if not ctx.backward:
         return Program(sections=sections, stages=stages)
     plan, counts = scenario.plan, np.array(stages)
@@ -93,17 +95,31 @@ def _sees(ctx: LoweringContext) -> bool:
 
 def stages_of(ctx: LoweringContext, placement: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """How often each section stands in each virtual stage, for layers placed so many to a stage."""
-    keys, order = section_keys(ctx), iter(ctx.model.order)
-    stages: list[tuple[int, ...]] = []
+    place = {key: index for index, key in enumerate(section_keys(ctx))}
+    covered, rest = (
+        [place.get(SectionKey(SectionRole.BLOCK, block, again), -1) for block in range(len(ctx.model.blocks))]
+        for again in (False, True)
+    )
+    stages, order, layer = [], ctx.model.order, 0
     for stage, held in enumerate(placement):
-        again = ctx.recompute.layers_of(stage, held)
-        counts = Counter(SectionKey(SectionRole.BLOCK, next(order), place >= again) for place in range(held))
-        if stage == 0:
-            counts.update(_before(ctx))
-        if stage == len(placement) - 1:
-            counts.update({HEAD: 1, MTP: ctx.model.mtp.depth if ctx.model.mtp else 0})
-        stages.append(tuple(counts[key] for key in keys))
+        counts = [0] * len(place)
+        middle, end = layer + ctx.recompute.layers_of(stage, held), layer + held
+        for block in order[layer:middle]:
+            counts[covered[block]] += 1
+        for block in order[middle:end]:
+            counts[rest[block]] += 1
+        layer = end
+        for key, often in (_before(ctx) if stage == 0 else {}).items():
+            counts[place[key]] += often
+        for key, often in (_behind(ctx) if stage == len(placement) - 1 else {}).items():
+            counts[place[key]] += often
+        stages.append(tuple(counts))
     return tuple(stages)
+
+
+def _behind(ctx: LoweringContext) -> dict[SectionKey, int]:
+    """What the last stage runs behind its layers."""
+    return {HEAD: 1, MTP: ctx.model.mtp.depth} if ctx.model.mtp else {HEAD: 1}
 
 
 def _before(ctx: LoweringContext) -> dict[SectionKey, int]:

@@ -6,7 +6,6 @@ resolved value, so that what was predicted is what is launched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -133,18 +132,22 @@ def resolve_overlaps(switches: Switches, engine: Engine, schedule: str) -> Overl
     >>> [resolve_overlaps(Switches(), core, name).pp for name in ("1f1b", "gpipe", "interleaved")]
     [False, False, True]
     """
-    sends = not engine.sends_beside or schedule in engine.sends_beside
-    habit: Mapping[str, bool] = {word: word != "pp" or sends for word in engine.overlaps}
 
     def on(word: str) -> bool:
-        return switches.overlap.get(word, habit.get(word, False))
+        return switches.overlap.get(word, word in engine.overlaps)
 
     return Overlaps(
         grad_reduce=on("grad-reduce"),
         param_gather=on("param-gather"),
         tp=on("tp"),
-        pp=on("pp"),
+        pp=sends_overlap(switches, engine, schedule),
         cp=on("cp"),
         moe=on("moe"),
         offload=on("offload"),
     )
+
+
+def sends_overlap(switches: Switches, engine: Engine, schedule: str) -> bool:
+    """Whether pipeline sends run beside compute under a schedule."""
+    habit = "pp" in engine.overlaps and (not engine.sends_beside or schedule in engine.sends_beside)
+    return switches.overlap.get("pp", habit)

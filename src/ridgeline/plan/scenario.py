@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.hardware.system import System
 from ridgeline.models.spec import ModelSpec
@@ -28,6 +28,10 @@ class Scenario:
     plan: Plan = Plan()
     assumptions: tuple[str, ...] = ()
     name: str = ""
+
+    def with_engine(self, engine: Engine) -> Scenario:
+        """The same under other software."""
+        return replace(self, engine=engine, plan=replace(self.plan, engine=engine.id))
 
     @property
     def microbatches(self) -> int:

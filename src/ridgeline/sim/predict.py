@@ -89,7 +89,7 @@ class Priced:
 def price(scenario: Scenario, calibration: Calibration) -> Priced:
     """Lower a possible scenario and price it as a batch of one."""
     plans = plan_columns([scenario])
-    program = lower(scenario, plans)
+    program = lower(scenario, plans, tensors=False)
     table, parameters = op_table([program]), parameter_columns(calibration, [scenario])
     rates = sustained_rates(machines_of([scenario.system]), parameters, graph=plans.graph, xla=plans.xla)
     ops = price_ops(table, rates)

@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from ridgeline.cli.main import app
 from ridgeline.cli.verbs import VERBS
-from ridgeline.report.draw import draw
+from ridgeline.report.catalog_tables import draw
 from ridgeline.report.show import show
 from ridgeline.targets.registry import IDS
 from ridgeline.version import __version__

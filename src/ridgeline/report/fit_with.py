@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ridgeline.calibrate.fit_with import OwnFit
-from ridgeline.core.units import format_quantity
-from ridgeline.report.sheets import Sheet
+from ridgeline.core.units import format_quantity, signed_share
+from ridgeline.report.sheets.validate import FitWithSheet
 
 SHOWN = 20
 COLUMNS = ("before_s", "held_out_s", "after_s")
 
 
-def own_sheet(found: OwnFit) -> Sheet:
+def fit_with_sheet(found: OwnFit) -> FitWithSheet:
     """Everything such a fit says; seconds and fractions."""
     return {
         "kind": "own fit",
@@ -21,7 +21,9 @@ def own_sheet(found: OwnFit) -> Sheet:
             {
                 "id": case.id,
                 "measured_s": case.measured_s,
-                **{which: getattr(case, which) for which in COLUMNS},
+                "before_s": case.before_s,
+                "held_out_s": case.held_out_s,
+                "after_s": case.after_s,
                 "residual": {which: getattr(case, which) / case.measured_s - 1 for which in COLUMNS},
             }
             for case in found.cases
@@ -31,12 +33,12 @@ def own_sheet(found: OwnFit) -> Sheet:
     }
 
 
-def own_text(found: OwnFit) -> str:
+def fit_with_text(found: OwnFit) -> str:
     """The runs with the residuals of the three predictions; without colours."""
     wide = max([len(case.id) for case in found.cases[:SHOWN]] + [4])
     lines = [f"{'run':{wide}}  {'measured':>9}  {'before':>8}  {'held out':>8}  {'after':>8}"]
     for case in found.cases[:SHOWN]:
-        off = "  ".join(f"{getattr(case, which) / case.measured_s - 1:>+8.1%}" for which in COLUMNS)
+        off = "  ".join(f"{signed_share(getattr(case, which) / case.measured_s - 1):>8}" for which in COLUMNS)
         lines.append(f"{case.id:{wide}}  {format_quantity(case.measured_s, 's'):>9}  {off}")
     if len(found.cases) > SHOWN:
         lines.append(f"and {len(found.cases) - SHOWN} more")

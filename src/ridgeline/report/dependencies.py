@@ -5,10 +5,16 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.text import Text
 
-from ridgeline.core.units import format_quantity
-from ridgeline.report.draw import clean
-from ridgeline.report.lines import NANO, grid, time
-from ridgeline.report.sheets import Sheet
+from ridgeline.core.units import format_quantity, signed_share
+from ridgeline.report.cells import NANO, clean, grid, time
+from ridgeline.report.sheets.analyze import AnalysisSheet
+from ridgeline.report.sheets.dependencies import (
+    CriticalPathSheet,
+    DependenciesSheet,
+    MemoryPeakSheet,
+    PathSheet,
+    WhatIfSheet,
+)
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.critical import Path
 from ridgeline.trace.memory import MemoryPeak
@@ -18,7 +24,7 @@ from ridgeline.trace.whatif import Answer
 SHOWN = 8
 
 
-def causes_sheet(found: Analysis) -> Sheet:
+def dependencies_sheet(found: Analysis) -> DependenciesSheet:
     """The keys of an analysis that rest on dependencies; times in microseconds."""
     ranks = found.ranks
     return {
@@ -62,7 +68,7 @@ def causes_sheet(found: Analysis) -> Sheet:
     }  # fmt: skip
 
 
-def _critical(found: Analysis) -> Sheet | None:
+def _critical(found: Analysis) -> CriticalPathSheet | None:
     path = found.critical
     if path is None:
         return None
@@ -77,9 +83,8 @@ def _critical(found: Analysis) -> Sheet | None:
     }
 
 
-def _path(one: Path, line: Timeline) -> Sheet:
-    return {
-        **({"step": one.step} if one.step is not None else {}),
+def _path(one: Path, line: Timeline) -> PathSheet:
+    sheet: PathSheet = {
         "length_us": one.length_ns / NANO,
         "spans_on_it": one.many,
         "parts": [
@@ -91,9 +96,10 @@ def _path(one: Path, line: Timeline) -> Sheet:
             for span in one.spans
         ],
     }
+    return sheet if one.step is None else {"step": one.step, **sheet}
 
 
-def _memory(one: MemoryPeak) -> Sheet:
+def _memory(one: MemoryPeak) -> MemoryPeakSheet:
     return {
         "process": one.process,
         "rank": one.rank,
@@ -112,7 +118,7 @@ def _memory(one: MemoryPeak) -> Sheet:
     }
 
 
-def _answer(one: Answer) -> Sheet:
+def _answer(one: Answer) -> WhatIfSheet:
     return {
         "what_if": one.question,
         "meaning": one.meaning,
@@ -129,18 +135,18 @@ def _answer(one: Answer) -> Sheet:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def what_if_lines(sheet: Sheet) -> list[RenderableType]:
+def what_if_lines(sheet: AnalysisSheet) -> list[RenderableType]:
     """Questions and what replays answered."""
     if not sheet["what_if"]:
         return []
     table = grid("left", "right", "right", "left")
     for one in sheet["what_if"]:
-        gain = f"{-one['gain']:+.1%}" if one["gain"] else "0.0%"
+        gain = signed_share(-one["gain"]) if one["gain"] else "0.0%"
         table.add_row(clean(one["what_if"]), time(one["span_us"]), gain, Text(one["meaning"], style="dim"))
     return [Text("what if, by replaying the dependencies", style="dim"), table]
 
 
-def path_lines(sheet: Sheet) -> list[RenderableType]:
+def path_lines(sheet: AnalysisSheet) -> list[RenderableType]:
     """What the critical path consists of, in one line."""
     path = sheet["critical_path"]
     if path is None:
@@ -153,7 +159,7 @@ def path_lines(sheet: Sheet) -> list[RenderableType]:
     ]
 
 
-def rank_lines(sheet: Sheet) -> list[RenderableType]:
+def rank_lines(sheet: AnalysisSheet) -> list[RenderableType]:
     """Stragglers and bubbles."""
     every = sheet["collectives"]["matched"]
     lines: list[RenderableType] = [
@@ -171,7 +177,7 @@ def rank_lines(sheet: Sheet) -> list[RenderableType]:
     return lines
 
 
-def memory_lines(sheet: Sheet) -> list[RenderableType]:
+def memory_lines(sheet: AnalysisSheet) -> list[RenderableType]:
     """The peak of each chip and what had grown until then."""
     lines: list[RenderableType] = []
     for one in sheet["memory"][:4]:

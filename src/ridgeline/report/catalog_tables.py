@@ -1,25 +1,21 @@
-"""Turn sheets into terminal tables and grids. Nothing is computed here.
-
-Text that came from a file is never read as markup, and control characters in it are dropped.
-"""
+"""Turn sheets of the catalogs into terminal tables and grids. Nothing is computed here."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import format_count, format_quantity
 from ridgeline.hardware.chip import PEAK_KEYS
-from ridgeline.report.sheets import NUMBERS, Sheet
+from ridgeline.report.catalog_sheets import NUMBERS
+from ridgeline.report.cells import DASH, clean, facts, headed, listed
+from ridgeline.report.sheets import Sheet
 
-DASH = "–"
 COLOURS = {"F": "white on blue", "B": "black on green", "I": "black on cyan", "W": "black on yellow"}
 PARTS = (
     "embedding", "attention", "mlp", "experts", "shared_experts", "router", "norms", "head", "vision", "extra",
@@ -42,39 +38,12 @@ def draw(sheets: Sequence[Sheet], console: Console) -> None:
         index = end
 
 
-def clean(text: object) -> Text:
-    """Text from a stranger: no markup, no control characters."""
-    return Text(re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", str(text)))
-
-
-def _table(title: str, columns: Iterable[str], *, right: Iterable[str] = ()) -> Table:
-    table = Table(
-        title=clean(title), title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
-    )
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left")
-    return table
-
-
-def _lines(*lines: tuple[str, object]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in lines:
-        if value not in (None, "", [], {}):
-            table.add_row(Text(name, style="dim"), value if isinstance(value, Text) else clean(value))
-    return table
-
-
-def _listed(items: Iterable[str], title: str) -> list[RenderableType]:
-    rows = [Text.assemble("  - ", clean(item)) for item in items]
-    return [Text(title, style="dim"), *rows] if rows else []
-
-
 # -- chips ------------------------------------------------------------------------------------------------------------
 
 
 def chips(sheets: Sequence[Sheet]) -> RenderableType:
     """Chips side by side: quoted numbers, ridge points, bytes per flop; weaker evidence is coloured."""
-    table = _table(", ".join(sheet["name"] for sheet in sheets), ["", *(sheet["id"] for sheet in sheets)])
+    table = headed(["", *(sheet["id"] for sheet in sheets)], title=", ".join(sheet["name"] for sheet in sheets))
     for path in NUMBERS:
         if any(path in sheet["numbers"] for sheet in sheets):
             table.add_row(Text(path), *(_number(sheet["numbers"].get(path)) for sheet in sheets))
@@ -126,7 +95,7 @@ def sources(sheets: Sequence[Sheet], known: Any) -> RenderableType:
     """Where every number of the chips comes from, and who disagrees."""
     parts: list[RenderableType] = []
     for sheet in sheets:
-        table = _table(f"{sheet['id']}: sources", ["number", "value", "evidence", "source", "note"])
+        table = headed(("number", "value", "evidence", "source", "note"), title=f"{sheet['id']}: sources")
         for path, number in sheet["numbers"].items():
             source = clean(known.get(number["source"], number["source"]))
             table.add_row(path, _number(number), number["evidence"], source, clean(number.get("note", "")))
@@ -146,7 +115,7 @@ Row = tuple[str, Callable[[Sheet], str], str]  # its name, what stands there for
 
 def models(sheets: Sequence[Sheet]) -> RenderableType:
     """Models side by side: parameters by part, flops, cache, intensity."""
-    table = _table(", ".join(sheet["name"] for sheet in sheets), ["", *(sheet["id"] for sheet in sheets)])
+    table = headed(["", *(sheet["id"] for sheet in sheets)], title=", ".join(sheet["name"] for sheet in sheets))
     for section in (_shape_rows(), _param_rows(), _flop_rows(sheets), _cache_rows()):
         for name, cell, style in section:
             cells = [cell(sheet) for sheet in sheets]
@@ -231,7 +200,8 @@ def _flops(sheet: Sheet, part: str) -> str:
 
 def system(sheet: Sheet) -> RenderableType:
     """A sized system: its tiers from the inside out, and its totals."""
-    tiers = _table(sheet["name"], ["tier", "topology", "chips", "instances", "per chip, one way", "bisection", "hops"])
+    heads = ("tier", "topology", "chips", "instances", "per chip, one way", "bisection", "hops")
+    tiers = headed(heads, title=sheet["name"])
     for tier in sheet["tiers"]:
         rate = tier["bandwidth"]
         tiers.add_row(
@@ -245,20 +215,20 @@ def system(sheet: Sheet) -> RenderableType:
         )
     totals = sheet["totals"]
     peaks = ", ".join(f"{key} {format_quantity(value, 'FLOP/s')}" for key, value in totals["peak_flops_per_s"].items())
-    facts = _lines(
+    about = facts(
         ("chips", f"{sheet['chips']} x {sheet['chip']}, {sheet['node']} per host ({sheet['template']})"),
         ("peak", peaks),
         ("memory", format_quantity(totals["memory_bytes"], "B") if totals["memory_bytes"] else DASH),
         ("power", format_quantity(totals["power_w"], "W") if totals["power_w"] else DASH),
         ("price", f"{totals['price_usd_per_hour']:.2f} USD/h" if totals["price_usd_per_hour"] else DASH),
     )
-    return Group(tiers, facts, *_listed(sheet["assumptions"], "assumed"))
+    return Group(tiers, about, *listed("assumed", sheet["assumptions"]))
 
 
 def engine(sheet: Sheet) -> RenderableType:
     """A training software."""
     supports = sheet["supports"]
-    facts = _lines(
+    about = facts(
         ("engine", f"{sheet['id']}: {sheet['name']}"),
         ("launch", sheet["launch"]["mode"]),
         ("attention", sheet["attention"]),
@@ -269,7 +239,7 @@ def engine(sheet: Sheet) -> RenderableType:
     )
     fuses = [f"{word}: {meaning}" for word, meaning in sheet["fuses"].items()]
     overlaps = [f"{word}: {meaning}" for word, meaning in sheet["overlaps"].items()]
-    return Group(facts, *_listed(fuses, "fuses"), *_listed(overlaps, "overlaps"))
+    return Group(about, *listed("fuses", fuses), *listed("overlaps", overlaps))
 
 
 def _words(value: str | Sequence[str | Sequence[str]]) -> str:
@@ -295,7 +265,7 @@ def schedule(sheet: Sheet) -> RenderableType:
             clock = step["end"]
         grid.append((f"rank {rank:<3}", line))
     size = f"{sheet['stages']} stages, {sheet['microbatches']} microbatches, {sheet['chunks']} chunk(s) per rank"
-    facts = _lines(
+    about = facts(
         (sheet["id"], sheet["meaning"]),
         ("size", size),
         ("bubble", f"{sheet['bubble_fraction']:.1%} of {sheet['makespan']:g} units, every F, I and W costing one"),
@@ -307,7 +277,7 @@ def schedule(sheet: Sheet) -> RenderableType:
         ("I backward, input", COLOURS["I"]), " ", ("W backward, weights", COLOURS["W"]),
         "  later chunks are underlined",
     )  # fmt: skip
-    return Group(facts, _Bands(rows=tuple(grid)), legend)
+    return Group(about, _Bands(rows=tuple(grid)), legend)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +314,7 @@ def scenario(sheet: Sheet) -> RenderableType:
     work, plan = sheet["workload"], sheet["plan"]
     mesh = " ".join(f"{axis}={degree}" for axis, degree in plan["mesh"].items() if degree > 1) or "one rank"
     batch = f"{sheet['sequences']} sequences a step"
-    facts = _lines(
+    about = facts(
         ("scenario", sheet["name"]),
         ("model", sheet["model"]),
         ("system", f"{sheet['system']} ({sheet['chips']} chips)"),
@@ -361,7 +331,7 @@ def scenario(sheet: Sheet) -> RenderableType:
         ("precision", plan["precision"]["compute"]),
         ("engine", plan["engine"]),
     )
-    return Group(facts, *_listed(sheet["assumptions"], "assumed"))
+    return Group(about, *listed("assumed", sheet["assumptions"]))
 
 
 def listing(sheet: Sheet) -> RenderableType:
@@ -369,10 +339,10 @@ def listing(sheet: Sheet) -> RenderableType:
     rows = sheet["rows"]
     columns = list(rows[0]) if rows else []
     numbers = [key for key in columns if any(isinstance(row[key], (int, float)) for row in rows)]
-    table = _table(
-        f"{len(rows)} {sheet['of']}",
+    table = headed(
         [key.replace("_", " ") for key in columns],
         right=[key.replace("_", " ") for key in numbers],
+        title=f"{len(rows)} {sheet['of']}",
     )
     for row in rows:
         table.add_row(*(clean(_cell(key, row[key])) for key in columns))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
-from ridgeline.core import encode
 from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Quoted
@@ -21,8 +19,9 @@ from ridgeline.plan.engine import FUSIONS, OVERLAPS, Engine
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import Costs, ScheduleTable, actions_of, peak_in_flight, run_in_order
 from ridgeline.plan.schedules.registry import SCHEDULES
+from ridgeline.report.sheets import Sheet
+from ridgeline.report.sheets.plain import plain, quoted
 
-Sheet = dict[str, Any]
 LARGEST = {"seq": 10**9, "batch": 10**9, "stages": 256, "microbatches": 4096, "chunks": 64}
 CONVENTION = "2 flops a multiply-add; causal attention counted at half; training is 3x forward, no recompute"
 
@@ -44,27 +43,6 @@ class Detail:
             value = getattr(self, key)
             if value is not None and not 1 <= value <= most:
                 yield Problem(path=f"--{key}", given=str(value), expected=f"a number from 1 to {most:,}")
-
-
-def plain(value: Any) -> Any:
-    """The value as JSON can hold it, every field of a dataclass among it, defaults too."""
-    return encode.plain(value, _record)
-
-
-def _record(value: Any) -> Sheet:
-    if isinstance(value, Quoted):
-        return quoted(value)
-    return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-
-
-def quoted(number: Quoted) -> Sheet:
-    """A quoted number with everything said about it; what is empty is left out."""
-    sheet: Sheet = {"value": number.value, "evidence": number.evidence.label, "source": number.source}
-    if number.note:
-        sheet["note"] = number.note
-    if number.conflicts:
-        sheet["conflicts"] = [{key: part for key, part in asdict(other).items() if part} for other in number.conflicts]
-    return sheet
 
 
 def chip_numbers(chip: Chip) -> Iterator[tuple[str, str, Quoted | None]]:
