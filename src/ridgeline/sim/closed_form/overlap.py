@@ -18,8 +18,8 @@ from ridgeline.lowering.plan_columns import PlanColumns
 from ridgeline.lowering.step_ops import layer_gather, layer_scatter
 from ridgeline.sim.closed_form.stage_times import StageTimes
 
-HIDDEN_COPY = 0.95  # share of copies to the host that can hide behind compute
-HIDDEN_RING = 0.85  # share of a ring of keys and values that can hide behind attention
+HIDDEN_COPY = 0.95  # share of copies to the host that can hide behind compute, where the plan overlaps them
+HIDDEN_RING = 0.85  # share of a ring of keys and values that can hide behind attention, where the plan overlaps it
 _ATTENTION, _TP, _CP, _EP = (
     SECTION_PARTS.index(part) for part in (StepPart.ATTENTION, StepPart.TP, StepPart.CP, StepPart.EP)
 )
@@ -59,7 +59,7 @@ def section_times(sections: SectionPrices, plans: PlanColumns, rates: SustainedR
     cell = sections.cell
     contention = at(rates.rates["contention"], cell)
     table = sections.seconds.copy()
-    table[_CP] = exposed(table[_CP], table[_ATTENTION], HIDDEN_RING, contention)
+    table[_CP] = exposed(table[_CP], table[_ATTENTION], HIDDEN_RING * at(plans.overlap_cp, cell), contention)
     window = table[: len(COMPUTE)].sum(0) + table[_CP]
     for axis, switch, share in ((_EP, plans.overlap_moe, "hidden_moe"), (_TP, plans.overlap_tp, "hidden_tp")):
         hidden = at(switch, cell) * at(rates.rates[share], cell)
@@ -67,7 +67,8 @@ def section_times(sections: SectionPrices, plans: PlanColumns, rates: SustainedR
         window = window + table[axis]
     phases = table.sum(0)
     one_way = sections.offloadable * at(plans.offload / rates.machines.host, cell)
-    copies = exposed(2 * one_way, phases.sum(0), HIDDEN_COPY, np.zeros(1))  # out and back; copy engines take no cores
+    hidden = HIDDEN_COPY * at(plans.overlap_offload, cell)
+    copies = exposed(2 * one_way, phases.sum(0), hidden, np.zeros(1))  # out and back; copy engines take no cores
     return SectionTimes(parts=table, phases=phases, copies=copies, issue_s=sections.issue_s)
 
 

@@ -281,5 +281,6 @@ def _switches(scenario: Scenario) -> Iterator[Piece]:
     yield Fixed("plan.launch_blocking", False, "the environment decides: CUDA_LAUNCH_BLOCKING")
     yield Fixed("plan.overlap.grad-reduce", True, FSDP)
     yield Fixed("plan.overlap.param-gather", True, FSDP)
-    for name in ("pp", "cp", "moe", "offload"):
+    yield Fixed("plan.overlap.cp", True, "keys and values are asked for before they are needed")
+    for name in ("pp", "moe", "offload"):
         yield Fixed(f"plan.overlap.{name}", False, "torchtitan does not overlap it")
