@@ -121,6 +121,7 @@ def lowering_context(scenario: Scenario) -> LoweringContext:
         recompute=plan.recompute,
         backward=train is not None,
         images=train.images if train else 0.0,
+        document=train.document_tokens if train and train.packed else 0,
         lora=(train.lora or Lora()) if train and train.task == "lora" else None,
     )
 

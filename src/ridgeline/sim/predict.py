@@ -206,12 +206,15 @@ def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool)
     """MFU and HFU of a step, with the conventions they are counted by."""
     plan, system, work = scenario.plan, scenario.system, scenario.workload
     mesh = plan.mesh
-    each = training_flops_per_token(scenario.model, work.seq, causal).total
+    assert isinstance(work, Train)
+    each = training_flops_per_token(scenario.model, work.document_tokens, causal).total
     notes = ["causal attention counted at half" if causal else "attention counted over all pairs of tokens"]
-    if isinstance(work, Train) and work.task == "lora":
+    if work.document_tokens < work.seq:
+        notes.append(_documents(work))
+    if work.task == "lora":
         each *= 2 / 3
         notes.append("frozen weights need no weight gradients: two passes counted, not three")
-    model_flops = each * work.tokens
+    model_flops = each * work.useful_tokens
     executed = executed_flops(priced, mesh.tp * mesh.cp * mesh.dp, scenario.microbatches)
     peak = system.chip.peak_flops_per_s(plan.precision.compute)
     able = step_s * system.chips * peak.value
@@ -229,6 +232,13 @@ def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool)
         hfu=executed / able,
         conventions=tuple(notes),
     )
+
+
+def _documents(work: Train) -> str:
+    """What tokens/s and model flops count where documents are shorter than their sequence."""
+    if work.packed:
+        return f"attention counted inside documents of {work.document_tokens} tokens"
+    return f"tokens/s and MFU over {work.document_tokens} of the {work.seq} tokens of a sequence: the rest is padding"
 
 
 def _bill(scenario: Scenario, step_s: float) -> Bill:
