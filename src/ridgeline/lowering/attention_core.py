@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ridgeline.ir.ops import Attend, Collective, Num, Op
@@ -14,7 +15,7 @@ LOOSE_SCORE_PASSES = (11.0, 14.0)  # the same, scale, mask, softmax and dropout 
 # keys' worth of work a flash kernel does beyond what is visible, forward and backward: masked parts of tiles, starting
 # and ending a row of them; from causal kernels of 512 to 16384 tokens on an H200
 FLASH_EXTRA = (160.0, 320.0)
-Passes = tuple[list[Op], list[Op]]
+Passes = tuple[Sequence[Op], Sequence[Op]]
 """Ops of the forward, and of the input gradient."""
 
 
