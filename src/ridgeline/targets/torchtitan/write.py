@@ -96,9 +96,7 @@ def _training(scenario: Scenario) -> Iterator[Piece]:
         yield Say("training.local_batch_size", plan.microbatch, "plan.microbatch")
     yield Fixed("workload.task", "pretrain", "all weights are updated")
     yield Fixed("workload.packed", True, "documents are joined into full sequences")
-    yield Lose(
-        "workload.document", "a matter of the data; documents see each other unless masked by block"
-    )
+    yield Lose("workload.document", "a matter of the data; documents see each other unless masked by block")
     yield Fixed("workload.images", 0.0, "text only")
     yield Lose("workload.lora.*", "torchtitan trains all weights")
     name = {"adamw": "AdamW", "adam": "Adam"}.get(work.optimizer.name)
