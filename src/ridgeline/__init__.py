@@ -60,8 +60,8 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.search.recommend import recommend as recommend
     from ridgeline.search.request import PlanRequest as PlanRequest
     from ridgeline.sim.events.simulate import timeline as timeline
-    from ridgeline.sim.predict import estimate as estimate
-    from ridgeline.sim.predict import predict as predict
+    from ridgeline.sim.predict_step import estimate as estimate
+    from ridgeline.sim.predict_step import predict as predict
     from ridgeline.sim.prediction import Impossible as Impossible
     from ridgeline.sim.prediction import Prediction as Prediction
     from ridgeline.targets.api import export as export
@@ -92,8 +92,8 @@ _HOMES = {
     "schedule": "ridgeline.plan.schedules:build",
     "show": "ridgeline.report.show",
     "timeline": "ridgeline.sim.events.simulate",
-    "predict": "ridgeline.sim.predict",
-    "estimate": "ridgeline.sim.predict",
+    "predict": "ridgeline.sim.predict_step",
+    "estimate": "ridgeline.sim.predict_step",
     "find_plan": "ridgeline.search.find_plan",
     "recommend": "ridgeline.search.recommend",
     "PlanRequest": "ridgeline.search.request",

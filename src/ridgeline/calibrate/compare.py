@@ -12,8 +12,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario
-from ridgeline.sim.events.simulate import timeline
-from ridgeline.sim.prediction import Impossible
+from ridgeline.sim import Impossible, timeline
 from ridgeline.trace.breakdown import ALL
 from ridgeline.trace.classes import Rules, classify, read_rules
 from ridgeline.trace.diff import Diff, diff_timelines

@@ -24,8 +24,7 @@ from ridgeline.core.units import DECIMAL
 from ridgeline.cost.calibration import Calibration, read_calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario
-from ridgeline.sim.predict import default_calibration, predict
-from ridgeline.sim.prediction import Impossible, Prediction
+from ridgeline.sim import Impossible, Prediction, default_calibration, predict
 from ridgeline.trace.analyze import Analysis, analyze
 from ridgeline.trace.breakdown import ALL
 from ridgeline.trace.classes import Rules

@@ -25,7 +25,7 @@ from ridgeline.search.stage_layout.table import Array, Index, Layouts, LayoutTab
 from ridgeline.search.stage_layout.uniform import evened
 from ridgeline.sim.events.simulate import simulate
 from ridgeline.sim.memory.peak import capacity_of
-from ridgeline.sim.predict import default_calibration, predict
+from ridgeline.sim.predict_step import default_calibration, predict
 from ridgeline.sim.prediction import Impossible, Prediction
 
 STARTS = 2  # layouts that are polished; of few stages FEW times as many

@@ -33,7 +33,7 @@ from ridgeline.lowering.step_ops import trained_params
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
 from ridgeline.sim.closed_form.overlap import HIDDEN_COPY, HIDDEN_RING
-from ridgeline.sim.predict import Priced
+from ridgeline.sim.predict_step import Priced
 
 Loads = tuple[float, float]
 """Share of a communication's time in which it keeps its chip's links busy: scale-up, scale-out."""

@@ -16,7 +16,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.search.stage_layout.refine import Refined, event_step_s, least_recompute, refine
 from ridgeline.search.stage_layout.table import Layouts, layout_table, recomputes_of
-from ridgeline.sim.predict import default_calibration, predict
+from ridgeline.sim.predict_step import default_calibration, predict
 from ridgeline.sim.prediction import Impossible, Prediction
 
 CALIBRATION = default_calibration()

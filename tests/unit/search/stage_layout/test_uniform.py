@@ -16,7 +16,7 @@ from ridgeline.plan.scenario_file import scenario
 from ridgeline.search.refinement import Refinement, lacking, refinement
 from ridgeline.search.space import selective_parts
 from ridgeline.search.stage_layout.refine import Refined, even, refine
-from ridgeline.sim.predict import default_calibration, predict
+from ridgeline.sim.predict_step import default_calibration, predict
 from ridgeline.sim.prediction import Prediction
 
 CALIBRATION = default_calibration()
