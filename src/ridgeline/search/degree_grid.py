@@ -59,10 +59,11 @@ def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list
     """The cells of a space, one value for all structures that stand in stages alike and run at the same rates."""
     groups: dict[tuple[int, object, str | None], list[_Structure]] = {}
     priced: dict[tuple[str, bytes], _Structure] = {}
+    switched = [_degrees(replace(base, plan=replace(base.plan, switches=one)), space) for one in space.switches]
     for recompute, formats, switches in space.structures:
         plan = replace(base.plan, recompute=recompute, precision=formats, switches=switches)
         scenario = replace(base, plan=plan)
-        degrees = _degrees(scenario, space)
+        degrees = switched[space.switches.index(switches)]
         possible = not any(problem for rule in RULES for problem in rule(scenario))
         if possible and len(degrees):
             # what overlaps changes no op
@@ -85,7 +86,10 @@ class _Structure:
 
 
 def _degrees(scenario: Scenario, space: Space) -> Array:
-    """tp, cp, ep, etp, microbatch of every cell that can run somewhere, one row each; judged by `plan.check`."""
+    """tp, cp, ep, etp, microbatch of every cell that can run somewhere, one row each; judged by `plan.check`.
+
+    Formats and recompute have no say in it.
+    """
     plan, chips = scenario.plan, scenario.system.chips
     tps = [tp for tp in space.tp if not any(tensor(_with(scenario, tp=tp)))]
     pairs = [
