@@ -16,7 +16,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.report.analyze import analysis_sheet
 from ridgeline.trace import Timeline
 from ridgeline.trace.analyze import analyze
-from ridgeline.trace.read import read_timeline
+from ridgeline.trace.read.readers import read_timeline
 
 ROOM = 96 * 2**20  # bytes that reading and analysing a small file may take, whatever it says about itself
 ODD: list[Any] = [

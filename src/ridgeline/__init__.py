@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ridgeline.sim.predict import predict
     from ridgeline.sim.prediction import Impossible, Prediction
     from ridgeline.trace.analyze import analyze
-    from ridgeline.trace.read import read_timeline
+    from ridgeline.trace.read.readers import read_timeline
 
 # where a name is found, and what it is called there where that differs
 _HOMES = {
@@ -86,7 +86,7 @@ _HOMES = {
     "fit_with": "ridgeline.calibrate.own",
     "import_run": "ridgeline.export.verbs",
     "analyze": "ridgeline.trace.analyze",
-    "read_timeline": "ridgeline.trace.read",
+    "read_timeline": "ridgeline.trace.read.readers",
 }
 
 __all__ = [

@@ -16,7 +16,7 @@ from ridgeline.report.analyze import analysis_sheet
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analyze import analyze
 from ridgeline.trace.classes import built_in
-from ridgeline.trace.graph import deviation_ns, graph_of
+from ridgeline.trace.graph.dependency_graph import deviation_ns, graph_of
 
 KINDS = (
     "kernel", "kernel", "kernel", "memcpy", "host", "runtime", "annotation", "marker", "exposed", "send", "waiting",

@@ -18,7 +18,7 @@ from exports import ascend_trace, xla_trace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ridgeline.trace import kineto, read
+from ridgeline.trace.read import kineto, read
 
 every = pytest.mark.parametrize("format", FORMATS)
 places = st.floats(0, 1, exclude_max=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from ridgeline.calibrate.compare import diff
+from ridgeline.trace.analysis.critical_path import critical_path
+from ridgeline.trace.analysis.exclusive_time import ledger
 from ridgeline.trace.classes import built_in, classify
-from ridgeline.trace.critical import critical_path
-from ridgeline.trace.graph import Graph, deviation_ns, graph_of
-from ridgeline.trace.ledger import ledger
-from ridgeline.trace.read import read_timeline
+from ridgeline.trace.graph.dependency_graph import Graph, deviation_ns, graph_of
+from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.timeline import Timeline
 
 FOLDER = Path(__file__).parents[3] / "shared" / "traces" / "kineto"

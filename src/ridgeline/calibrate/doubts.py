@@ -12,10 +12,10 @@ from ridgeline.core.units import format_quantity
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
+from ridgeline.trace.analysis.breakdown import Breakdown
+from ridgeline.trace.analysis.chip_names import chip_of
+from ridgeline.trace.analysis.phases import predicted
 from ridgeline.trace.analyze import Analysis
-from ridgeline.trace.breakdown import Breakdown
-from ridgeline.trace.chips import chip_of
-from ridgeline.trace.phases import predicted
 
 GENERATED = ("triton_poi_", "triton_red_", "triton_per_", "triton_tem_")  # names torch.compile gives its kernels
 KNOWN = 0.9  # of the time of matrix products must have shapes before their flops are compared

@@ -26,11 +26,11 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.sim.predict import default_calibration, predict
 from ridgeline.sim.prediction import Impossible, Prediction
+from ridgeline.trace.analysis.exclusive_time import ledger
 from ridgeline.trace.analyze import Analysis, analyze
-from ridgeline.trace.breakdown import ALL
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.diff import Diff, Entry, diff_timelines, entries_of
-from ridgeline.trace.ledger import ledger
+from ridgeline.trace.policy import ALL
 from ridgeline.trace.timeline import Timeline
 
 

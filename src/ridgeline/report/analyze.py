@@ -12,12 +12,12 @@ from ridgeline.report.counters import measured_lines, measured_sheet
 from ridgeline.report.draw import clean
 from ridgeline.report.lines import NANO, bar, grid, time
 from ridgeline.report.sheets import Sheet
+from ridgeline.trace.analysis.breakdown import Breakdown, NameTime, Row, Times
+from ridgeline.trace.analysis.idle import IdleCause
+from ridgeline.trace.analysis.launches import Launches
+from ridgeline.trace.analysis.roofline import OpRate
 from ridgeline.trace.analyze import Analysis
-from ridgeline.trace.breakdown import Breakdown, NameTime, Row, Times
-from ridgeline.trace.finding import Finding
-from ridgeline.trace.idle import IdleCause
-from ridgeline.trace.launch import Launches
-from ridgeline.trace.roofline import OpRate
+from ridgeline.trace.findings.finding import Finding
 
 OPS = 20  # names a sheet lists
 RATES = 200  # ops with rates a sheet lists

@@ -9,11 +9,11 @@ from ridgeline.core.units import format_quantity
 from ridgeline.report.draw import clean
 from ridgeline.report.lines import NANO, grid, time
 from ridgeline.report.sheets import Sheet
+from ridgeline.trace.analysis.critical_path import Path
+from ridgeline.trace.analysis.memory_peaks import MemoryPeak
+from ridgeline.trace.analysis.what_if import Answer
 from ridgeline.trace.analyze import Analysis
-from ridgeline.trace.critical import Path
-from ridgeline.trace.memory import MemoryPeak
 from ridgeline.trace.timeline import Timeline
-from ridgeline.trace.whatif import Answer
 
 SHOWN = 8
 

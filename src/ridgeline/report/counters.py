@@ -11,10 +11,10 @@ from rich.text import Text
 from ridgeline.core.units import DECIMAL, format_quantity
 from ridgeline.report.draw import clean
 from ridgeline.report.sheets import Sheet
-from ridgeline.trace import ascend
-from ridgeline.trace.counters import FORMAT, KernelCounters, read_counters
-from ridgeline.trace.measured import Joined
-from ridgeline.trace.source import Source
+from ridgeline.trace.analysis.join_counters import Joined
+from ridgeline.trace.read import ascend
+from ridgeline.trace.read.kernel_counters import FORMAT, KernelCounters, read_counters
+from ridgeline.trace.read.source import Source
 
 SHOWN = 12  # rows of a table beside an analysis
 ALL = 60  # rows of a table alone

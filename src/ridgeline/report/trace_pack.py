@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.detail import Collective, Shape
-from ridgeline.trace.nesting import launching_ops
+from ridgeline.trace.graph.call_stack import launching_ops
+from ridgeline.trace.side_tables import Collective, Shape
 from ridgeline.trace.timeline import Mask, Timeline
 
 MOST = 400_000  # spans a page keeps

@@ -7,27 +7,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.hardware.chip import Chip
-from ridgeline.trace.breakdown import ALL, Breakdown, breakdown, counted_rows
-from ridgeline.trace.chips import chip_of
+from ridgeline.trace.analysis.breakdown import Breakdown, breakdown
+from ridgeline.trace.analysis.chip_names import chip_of
+from ridgeline.trace.analysis.critical_path import Critical, critical_path
+from ridgeline.trace.analysis.idle import IdleCause, gaps_of, idle_causes
+from ridgeline.trace.analysis.join_counters import Joined, join_counters
+from ridgeline.trace.analysis.launches import Launches, launches
+from ridgeline.trace.analysis.memory_peaks import MemoryPeak, memory_peaks
+from ridgeline.trace.analysis.roofline import OpRate, op_rates
+from ridgeline.trace.analysis.stragglers import RankReport, rank_report
+from ridgeline.trace.analysis.what_if import Answer
+from ridgeline.trace.analysis.what_if import what_if as answers
 from ridgeline.trace.classes import Rules, classify, read_rules
-from ridgeline.trace.counters import KernelCounters, read_counters
-from ridgeline.trace.critical import Critical, critical_path
-from ridgeline.trace.finding import Facts, Finding
-from ridgeline.trace.findings import findings
-from ridgeline.trace.folder import tables_of
-from ridgeline.trace.gains import LARGEST, Gains, sizes_of
-from ridgeline.trace.graph import graph_of
-from ridgeline.trace.idle import IdleCause, gaps_of, idle_causes
-from ridgeline.trace.launch import Launches, launches
-from ridgeline.trace.measured import Joined, join_counters
-from ridgeline.trace.memory import MemoryPeak, memory_peaks
-from ridgeline.trace.ranks import RankReport, rank_report
-from ridgeline.trace.read import read_timeline
-from ridgeline.trace.roofline import OpRate, op_rates
-from ridgeline.trace.source import Progress
+from ridgeline.trace.findings.finding import Facts, Finding
+from ridgeline.trace.findings.gains import LARGEST, Gains, sizes_of
+from ridgeline.trace.findings.rules import findings
+from ridgeline.trace.graph.dependency_graph import graph_of
+from ridgeline.trace.policy import ALL, counted_rows
+from ridgeline.trace.read.folder import tables_of
+from ridgeline.trace.read.kernel_counters import KernelCounters, read_counters
+from ridgeline.trace.read.readers import read_timeline
+from ridgeline.trace.read.source import Progress
 from ridgeline.trace.timeline import Timeline
-from ridgeline.trace.whatif import Answer
-from ridgeline.trace.whatif import what_if as answers
 
 UNREPLAYED = f"more than {LARGEST:,} starts and ends: predicted gains are upper bounds by their formulas, not replays"
 
@@ -68,7 +69,7 @@ def analyze(
     """Analyse traces: files, folders of ranks, or one timeline that is already there.
 
     ``chip`` names the chip of the roofline where the trace does not say it; ``classes`` is a file of further classes.
-    ``counters`` is a file of counters for each kernel, see `counters.py`; ``unit`` is that of the times, see
+    ``counters`` is a file of counters for each kernel, see `read.kernel_counters`; ``unit`` is that of the times, see
     `read_timeline`.
     ``what_if`` are questions that a replay answers: "matmul x2", "overlap nccl", "no launch gaps", "fuse elementwise".
 

@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.errors import InputError
-from ridgeline.trace.breakdown import ALL
+from ridgeline.trace.analysis.exclusive_time import Ledger, ledger
+from ridgeline.trace.analysis.idle import CAUSES as IDLE
+from ridgeline.trace.analysis.phases import NO_LAYER, PHASES, predicted
 from ridgeline.trace.classes import COMMUNICATION, COPY, GROUPS, WAITING, Rules, built_in
-from ridgeline.trace.idle import CAUSES as IDLE
-from ridgeline.trace.ledger import Ledger, ledger
-from ridgeline.trace.phases import NO_LAYER, PHASES, predicted
+from ridgeline.trace.policy import ALL
 from ridgeline.trace.timeline import Timeline
 
 SLOWER, DIFFERENT, OVERLAP, GAPS, COPIES, IMBALANCE, OTHER = CAUSES = (

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.units import DECIMAL
-from ridgeline.trace.detail import About, Detail
+from ridgeline.trace.side_tables import About, Detail
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]

@@ -14,12 +14,12 @@ from traces import Recipe, make, straggling, write
 from ridgeline.core.errors import InputError
 from ridgeline.report.analyze import analysis_sheet
 from ridgeline.trace import Span, Timeline
+from ridgeline.trace.analysis.op_flops import ask
 from ridgeline.trace.analyze import Analysis, analyze
 from ridgeline.trace.classes import built_in, classify, read_rules
-from ridgeline.trace.detail import Shape
+from ridgeline.trace.graph.call_stack import parents
 from ridgeline.trace.intervals import cover, covered, minus, overlap_length
-from ridgeline.trace.nesting import parents
-from ridgeline.trace.shapes import ask
+from ridgeline.trace.side_tables import Shape
 
 KEYS = {
     "span_us", "idle_us", "compute_us", "communication_us", "exposed_communication_us", "overlap_fraction", "policy",
@@ -63,8 +63,8 @@ class TestIdle:
 
 def run_spans(after: str) -> tuple[object, ...]:
     """A kernel launched at 0 that starts 50 us after another ended."""
-    from ridgeline.trace.breakdown import counted_rows
-    from ridgeline.trace.idle import gaps_of, idle_causes
+    from ridgeline.trace.analysis.idle import gaps_of, idle_causes
+    from ridgeline.trace.policy import counted_rows
 
     spans = [
         Span(process="host", stream="t", name="cudaLaunchKernel", kind="runtime", start_s=0.0, duration_s=1e-6),

@@ -15,11 +15,11 @@ from traces import Recipe, make, straggling, write
 import ridgeline
 from ridgeline.calibrate.compare import diff
 from ridgeline.cli.main import app
+from ridgeline.trace.analysis.exclusive_time import ledger
+from ridgeline.trace.analysis.phases import PHASES, layers, phases
 from ridgeline.trace.classes import built_in, classify
 from ridgeline.trace.diff import Diff
-from ridgeline.trace.ledger import ledger
-from ridgeline.trace.phases import PHASES, layers, phases
-from ridgeline.trace.read import read_timeline
+from ridgeline.trace.read.readers import read_timeline
 
 EXAMPLE = "examples/llama3-70b-64xh100.toml"
 

@@ -1,0 +1,72 @@
+"""Turn what several ranks do together into edges: collectives, sends with their receives, predicted sends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ridgeline.trace.graph.edges import CLOSE_NS, MEET, MOST, RECEIVE, SEND, Edges, Longs, Points, edges_of
+from ridgeline.trace.graph.match_collectives import PREDICTED, Meeting, Meetings
+
+TO_STAGE = re.compile(r"^(?P<action>\S+) to stage (?P<stage>\d+)$")
+
+
+def meeting_edges(points: Points, given: Meetings) -> tuple[Longs, list[Edges]]:
+    """Times of the points where ranks meet, and the edges into and out of them; meetings that clocks deny are left."""
+    times, made = _meet(points, given.found, MEET, len(points.at))
+    more, paired = _meet(points, given.pairs, RECEIVE, len(points.at) + len(times))
+    return np.concatenate([times, more]), [made, paired, _sent_early(points, given.pairs)]
+
+
+def _meet(points: Points, found: Sequence[Meeting], kind: int, next_point: int) -> tuple[Longs, Edges]:
+    """A point for each meeting, when the last of its parts began, between the starts and the ends of its parts."""
+    if not found:
+        empty = np.zeros(0, np.int64)
+        return empty, Edges(src=empty, dst=empty, lag=empty, kind=kind)
+    size = np.array([len(one.rows) for one in found])
+    rows = np.concatenate([np.array(one.rows, np.int64) for one in found])
+    first = np.concatenate([[0], np.cumsum(size)[:-1]])
+    start, end = points.start(rows), points.end(rows)
+    last = np.maximum.reduceat(points.at[start], first)
+    good = (np.minimum.reduceat(points.at[end], first) >= last) & (np.minimum.reduceat(points.place[rows], first) >= 0)
+    kept = np.repeat(good, size)
+    meet = np.repeat(next_point + np.cumsum(good) - 1, size)[kept]
+    start, end, begun = start[kept], end[kept], np.repeat(last, size)[kept]
+    return last[good], Edges(
+        src=np.concatenate([start, meet]),
+        dst=np.concatenate([meet, end]),
+        lag=np.concatenate([np.zeros(len(start), np.int64), points.at[end] - begun]),
+        kind=kind,
+    )
+
+
+def _sent_early(points: Points, pairs: Sequence[Meeting]) -> Edges:
+    """Sends that ended before their receive began: the receive ends after them, however early it begins."""
+    rows = np.array([one.rows for one in pairs], np.int64).reshape(-1, 2)
+    rows = rows[(points.place[rows] >= 0).all(axis=1)]
+    early = points.at[points.end(rows[:, 0])] < points.at[points.start(rows[:, 1])]
+    return edges_of(points, points.end(rows[early, 0]), points.end(rows[early, 1]), 0, RECEIVE)
+
+
+def send_edges(points: Points) -> Iterator[Edges]:
+    """A predicted send ends before the step it feeds begins: `F3 to stage 1` and the first work of F3 on stage 1."""
+    line, work = points.line, points.work
+    if line.about.format not in PREDICTED or not len(work):
+        return
+    stage = {process: code for code, process in enumerate(line.processes)}
+    fed_by = np.array(
+        [stage.get(f"stage {found['stage']}", -1) if (found := TO_STAGE.match(name)) else -1 for name in line.names]
+    )
+    sends = work[fed_by[line.name[work]] >= 0]
+    for process in np.unique(fed_by[line.name[sends]]).tolist():
+        own = work[line.process[work] == process]
+        mine = sends[fed_by[line.name[sends]] == process]
+        if not len(own):
+            continue
+        start = points.at[points.start(own)]  # rows of work are in order of their starts
+        until = points.at[points.end(mine)]
+        place = np.minimum(np.searchsorted(start, until), len(own) - 1)
+        near = (start[place] >= until) & (start[place] - until <= CLOSE_NS)
+        yield edges_of(points, points.end(mine[near]), points.start(own[place[near]]), MOST, SEND)
