@@ -23,19 +23,19 @@ from peer import Peer, measured
 from plan import best_of, gpt3
 
 from ridgeline import predict, read_scenario
-from ridgeline.cost.rates import machines_of, rates_of
+from ridgeline.cost.machine import machines_of, parameter_columns
+from ridgeline.cost.op_table import op_table
+from ridgeline.cost.price import sustained_rates
 from ridgeline.lowering.program import lower
 from ridgeline.models.params import count
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
-from ridgeline.sim.batch import batch_of
-from ridgeline.sim.events import timeline
-from ridgeline.sim.lines import scenario_lines
-from ridgeline.sim.memory import memory_of
+from ridgeline.sim.closed_form.stage_mix import stage_mixes
+from ridgeline.sim.closed_form.step import step_seconds
+from ridgeline.sim.events.simulate import timeline
+from ridgeline.sim.memory.peak import peak_memory
+from ridgeline.sim.plan_columns import plan_columns
 from ridgeline.sim.predict import default_calibration
-from ridgeline.sim.run import runs_of
-from ridgeline.sim.slots import rows_of
-from ridgeline.sim.step import step_seconds
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "llama3-70b-64xh100.toml"
 TARGET, BATCH_TARGET = 300, 500_000  # predictions a core-second, one at a time and in batches
@@ -72,22 +72,22 @@ def envelope(scenario: Scenario) -> float:
 def split(scenario: Scenario) -> dict[str, float]:
     """CPU seconds of the steps of one prediction."""
     program, calibration = lower(scenario), default_calibration()
-    batch, runs, lines = batch_of([program]), runs_of([scenario]), scenario_lines([scenario], [program])
+    batch, runs, lines = op_table([program]), plan_columns([scenario]), stage_mixes([scenario], [program])
     names = [scenario.system.chip.id], [scenario.plan.engine]
 
     def rates() -> object:
-        return rows_of(machines_of([scenario.system]), rates_of(calibration, *names), runs)
+        return sustained_rates(machines_of([scenario.system]), parameter_columns(calibration, *names), graph=runs.graph, xla=runs.xla)
 
-    rows = rows_of(machines_of([scenario.system]), rates_of(calibration, *names), runs)
+    rows = sustained_rates(machines_of([scenario.system]), parameter_columns(calibration, *names), graph=runs.graph, xla=runs.xla)
     return {
         "check": cpu_seconds(lambda: check(scenario), 0.3),
         "lowering": cpu_seconds(lambda: lower(scenario), 0.3),
         "columns": cpu_seconds(
-            lambda: (batch_of([program]), scenario_lines([scenario], [program]), runs_of([scenario])), 0.3
+            lambda: (op_table([program]), stage_mixes([scenario], [program]), plan_columns([scenario])), 0.3
         ),
         "rates": cpu_seconds(rates, 0.3),
         "pricing": cpu_seconds(lambda: step_seconds(batch, lines, runs, rows), 0.3),
-        "memory": cpu_seconds(lambda: memory_of(scenario, program), 0.3),
+        "memory": cpu_seconds(lambda: peak_memory(scenario, program), 0.3),
     }
 
 

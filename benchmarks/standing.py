@@ -26,12 +26,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from ridgeline.calibrate.cells import Skipped
-from ridgeline.calibrate.rows import BUNDLED, Row, headline, read_rows, where
-from ridgeline.calibrate.scenarios import to_scenario
+from ridgeline.calibrate.truth.csv_cells import Skipped
+from ridgeline.calibrate.truth.row_scenario import to_scenario
+from ridgeline.calibrate.truth.rows import BUNDLED, Row, headline, read_rows, where
 from ridgeline.core.files import write_text
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.standing import NEAR, Standing, problem_of, standings
+from ridgeline.search.plan_rank import NEAR, Standing, problem_of, standings
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "concepts" / "plan-standing.md"

@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.plan.schedules import SCHEDULES, ScheduleTable, build
-from ridgeline.sim import pipeline_formula as formula
-from ridgeline.sim.pipeline import StageWork, run_events
-from ridgeline.sim.pipeline_formula import PathWork, PhaseSeconds, closed_form
+from ridgeline.sim.closed_form import schedule_time as formula
+from ridgeline.sim.closed_form.schedule_time import PathWork, PhaseSeconds, closed_form
+from ridgeline.sim.events.pipeline_run import StageWork, run_events
 
 Floats = NDArray[np.float64]
 Size = tuple[int, int, int]  # p, m, v

@@ -33,9 +33,9 @@ from ridgeline.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ridgeline.calibrate.compare import diff
+    from ridgeline.calibrate.cross_validate import refit as fit
     from ridgeline.calibrate.explain import explain
-    from ridgeline.calibrate.own import fit_with
-    from ridgeline.calibrate.refit import refit as fit
+    from ridgeline.calibrate.fit_with import fit_with
     from ridgeline.calibrate.validate import validate
     from ridgeline.export.verbs import export, import_run
     from ridgeline.hardware.load import CHIPS, SYSTEMS, chip, system
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from ridgeline.plan.schedules import SCHEDULES
     from ridgeline.plan.schedules import build as schedule
     from ridgeline.report.show import show
-    from ridgeline.search.plan import find_plan
-    from ridgeline.sim.events import timeline
+    from ridgeline.search.find_plan import find_plan
+    from ridgeline.sim.events.simulate import timeline
     from ridgeline.sim.predict import predict
     from ridgeline.sim.prediction import Impossible, Prediction
     from ridgeline.trace.analyze import analyze
@@ -74,16 +74,16 @@ _HOMES = {
     "SCHEDULES": "ridgeline.plan.schedules",
     "schedule": "ridgeline.plan.schedules:build",
     "show": "ridgeline.report.show",
-    "timeline": "ridgeline.sim.events",
+    "timeline": "ridgeline.sim.events.simulate",
     "predict": "ridgeline.sim.predict",
-    "find_plan": "ridgeline.search.plan",
+    "find_plan": "ridgeline.search.find_plan",
     "Impossible": "ridgeline.sim.prediction",
     "Prediction": "ridgeline.sim.prediction",
     "validate": "ridgeline.calibrate.validate",
-    "fit": "ridgeline.calibrate.refit:refit",
+    "fit": "ridgeline.calibrate.cross_validate:refit",
     "diff": "ridgeline.calibrate.compare",
     "explain": "ridgeline.calibrate.explain",
-    "fit_with": "ridgeline.calibrate.own",
+    "fit_with": "ridgeline.calibrate.fit_with",
     "import_run": "ridgeline.export.verbs",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read.readers",

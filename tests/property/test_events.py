@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from ridgeline.core.errors import InputError
-from ridgeline.cost.parameters import Calibration
+from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.sim.events import Simulated, simulate, timeline
-from ridgeline.sim.memory import memory_of
-from ridgeline.sim.pipeline import Slowdown, run_events
-from ridgeline.sim.pipeline_formula import closed_form, summarize
+from ridgeline.sim.closed_form.schedule_time import closed_form, summarize
+from ridgeline.sim.events.pipeline_run import Slowdown, run_events
+from ridgeline.sim.events.simulate import Simulated, simulate, timeline
+from ridgeline.sim.memory.peak import peak_memory
 from ridgeline.sim.predict import predict
 from ridgeline.sim.prediction import Prediction
 from ridgeline.trace import Timeline
@@ -146,7 +146,7 @@ def test_the_memory_counter_peaks_where_the_memory_model_does() -> None:
     for made in scenarios(6, (1, 2, 4), 60):
         found = timeline(made, DEFAULTS)
         assert isinstance(found, Timeline)
-        memory = memory_of(made, simulated(made).priced.program)
+        memory = peak_memory(made, simulated(made).priced.program)
         few = made.plan.schedule.name == "zbv" and made.microbatches < 2 * made.plan.mesh.pp
         if few or len(set(made.placement)) > 1:
             continue

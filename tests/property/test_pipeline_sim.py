@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.plan.schedules import SCHEDULES, ScheduleTable, build, requirement
-from ridgeline.sim.pipeline import PipelineRun, Slowdown, StageWork, Tail, run_events, timeline
-from ridgeline.sim.pipeline_formula import closed_form, summarize
+from ridgeline.sim.closed_form.schedule_time import closed_form, summarize
+from ridgeline.sim.events.pipeline_run import PipelineRun, Slowdown, StageWork, Tail, run_events, timeline
 
 NAMES = sorted(SCHEDULES)
 CLOSE = 0.02

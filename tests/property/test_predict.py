@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.core.errors import InputError
-from ridgeline.cost.parameters import Calibration
+from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.sim.interval import Residual, interval
 from ridgeline.sim.predict import predict
 from ridgeline.sim.prediction import Prediction
+from ridgeline.sim.prediction_interval import Residual, interval
 
 DEFAULTS = Calibration(offsets={})
 SOME = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])

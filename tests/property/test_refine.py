@@ -6,10 +6,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.core.errors import InputError
-from ridgeline.cost.parameters import Calibration
+from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.search.refine import Refined, least_recompute, refine
+from ridgeline.search.stage_layout.refine import Refined, least_recompute, refine
 from ridgeline.sim.predict import predict
 from ridgeline.sim.prediction import Prediction
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.core.dtype import dtype
-from ridgeline.cost.parameters import Calibration
+from ridgeline.cost.calibration import Calibration
 from ridgeline.models.spec import Moe
 from ridgeline.plan.check import check
 from ridgeline.plan.mesh import Mesh
@@ -24,11 +24,11 @@ from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, S
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.search import sweep
-from ridgeline.search.cells import priced_cells
-from ridgeline.search.plan import Swept, find_plan, swept
+from ridgeline.search.degree_grid import priced_grids
+from ridgeline.search.find_plan import Swept, find_plan, swept
 from ridgeline.search.space import Space
 from ridgeline.search.sweep import chunks_of
-from ridgeline.sim.memory import capacity_of
+from ridgeline.sim.memory.peak import capacity_of
 from ridgeline.sim.predict import not_predictable, predict
 from ridgeline.sim.prediction import Prediction
 
@@ -151,7 +151,7 @@ def plainly(plan: Plan) -> Plan:
 def priced(scenario: Scenario, space: Space) -> dict[str, tuple[Plan, float, float]]:
     """Every plan of the sweep by its name, with step time and peak memory."""
     found: dict[str, tuple[Plan, float, float]] = {}
-    for chunk in chunks_of(priced_cells(scenario, space, DEFAULTS), space):
+    for chunk in chunks_of(priced_grids(scenario, space, DEFAULTS), space):
         for place in range(len(chunk.step_s)):
             plan = chunk.plan(place)
             name = str(plan)
@@ -167,7 +167,7 @@ def predicted(scenario: Scenario, plan: Plan) -> Prediction:
 
 
 def all_of(scenario: Scenario, space: Space) -> Swept:
-    return swept(chunks_of(priced_cells(scenario, space, DEFAULTS), space), capacity_of(scenario))
+    return swept(chunks_of(priced_grids(scenario, space, DEFAULTS), space), capacity_of(scenario))
 
 
 @FEW

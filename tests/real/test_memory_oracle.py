@@ -24,14 +24,14 @@ from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker  # noqa: E
 from torch.distributed._tools.mem_tracker import MemTracker  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from ridgeline.calibrate.cells import Skipped  # noqa: E402
-from ridgeline.calibrate.rows import headline, read_rows  # noqa: E402
-from ridgeline.calibrate.scenarios import to_scenario  # noqa: E402
+from ridgeline.calibrate.truth.csv_cells import Skipped  # noqa: E402
+from ridgeline.calibrate.truth.row_scenario import to_scenario  # noqa: E402
+from ridgeline.calibrate.truth.rows import headline, read_rows  # noqa: E402
 from ridgeline.core.units import BINARY  # noqa: E402
 from ridgeline.lowering.program import lower  # noqa: E402
 from ridgeline.plan.scenario import Scenario  # noqa: E402
 from ridgeline.plan.scenario_file import scenario  # noqa: E402
-from ridgeline.sim.memory import memory_of  # noqa: E402
+from ridgeline.sim.memory.peak import peak_memory  # noqa: E402
 
 SIZES = {
     "grouped": {"layers": 4, "hidden": 512, "heads": 8, "kv_heads": 2, "wide": 1536, "vocab": 4000},
@@ -175,7 +175,7 @@ def test_one_chip(name: str, recompute: str, bf16: None) -> None:
     peak, after = tracked(size, recompute=recompute == "full")
     made = described(size, recompute=recompute)
     program = lower(made)
-    memory = memory_of(made, program)
+    memory = peak_memory(made, program)
     state = memory.stages[0].state
     assert state["weights"] == peak["PARAM"]
     assert state["gradients"] == after["GRAD"]
@@ -191,7 +191,7 @@ def test_sharded_over_four(bf16: None, four_ranks: None) -> None:
     peak, after = tracked(size, shard=True)
     made = described(size, dp=4, shard="zero3")
     program = lower(made)
-    memory = memory_of(made, program)
+    memory = peak_memory(made, program)
     state = memory.stages[0].state
     assert state["weights"] == peak["SHARDED_PARAM"]
     assert state["gradients"] == after["SHARDED_GRAD"]
@@ -206,7 +206,7 @@ def test_allocated_on_one_h200() -> None:
             continue
         made = to_scenario(row)
         assert isinstance(made, Scenario)
-        predicted = memory_of(made, lower(made)).allocated_bytes
+        predicted = peak_memory(made, lower(made)).allocated_bytes
         assert predicted == pytest.approx(float(noted[1]) * BINARY["Gi"], rel=0.08), row.id
 
 
@@ -215,6 +215,6 @@ def test_what_ran_is_predicted_to_fit() -> None:
     for row in headline(read_rows()):
         made = to_scenario(row)
         if not isinstance(made, Skipped):
-            fitted.append(memory_of(made, lower(made)).headroom_bytes >= 0)
+            fitted.append(peak_memory(made, lower(made)).headroom_bytes >= 0)
     assert len(fitted) > 400
     assert sum(fitted) / len(fitted) >= 0.97

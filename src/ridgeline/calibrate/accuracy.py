@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ridgeline.calibrate.folds import takes_part
-from ridgeline.calibrate.rows import BUNDLED, is_headline
+from ridgeline.calibrate.truth.rows import BUNDLED, is_headline
 from ridgeline.calibrate.validate import Case, Parameters, Validation, errors_of
-from ridgeline.cost.parameters import PARAMETERS, Calibration
+from ridgeline.cost.calibration import PARAMETERS, Calibration
 
 ENOUGH = 8  # rows an accelerator needs before its mean says something
 Sheet = dict[str, Any]

@@ -15,14 +15,14 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.calibrate.cells import Cells, Skipped, Unusable
-from ridgeline.calibrate.rows import COLLECTIVES as TABLE
-from ridgeline.calibrate.rows import TRUTH, Row, read_table
+from ridgeline.calibrate.truth.csv_cells import RowCells, Skipped, Unusable
+from ridgeline.calibrate.truth.rows import COLLECTIVES as TABLE
+from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
 from ridgeline.core.errors import RidgelineError, near
 from ridgeline.core.units import BINARY, DECIMAL
-from ridgeline.cost.collectives import KINDS, collective_seconds
-from ridgeline.cost.links import bare_links
-from ridgeline.cost.rates import machines_of
+from ridgeline.cost.collectives.links import bare_links
+from ridgeline.cost.collectives.price import KINDS, collective_seconds
+from ridgeline.cost.machine import machines_of
 from ridgeline.hardware.load import CHIPS, SYSTEMS, system
 from ridgeline.hardware.system import System
 
@@ -76,7 +76,7 @@ class Measured:
 
 def measured_of(row: Row) -> Measured | Skipped:
     """What a row says, or why nothing can be predicted for it; never raises for what a row holds."""
-    cells = Cells(row=row)
+    cells = RowCells(row=row)
     try:
         return _read(cells)
     except Unusable as wrong:
@@ -85,7 +85,7 @@ def measured_of(row: Row) -> Measured | Skipped:
         return Skipped(id=row.id, reason=str(wrong).splitlines()[0])
 
 
-def _read(cells: Cells) -> Measured:
+def _read(cells: RowCells) -> Measured:
     row = cells.row
     for column, pattern, why in ELSEWHERE:
         if pattern.search(row[column]):
@@ -120,7 +120,7 @@ def _read(cells: Cells) -> Measured:
     )
 
 
-def _seconds(cells: Cells, kind: str, ranks: int, size: float) -> float:
+def _seconds(cells: RowCells, kind: str, ranks: int, size: float) -> float:
     """Seconds as measured.
 
     factor    all-reduce 2 (R-1)/R,  the others (R-1)/R
@@ -140,7 +140,7 @@ def _seconds(cells: Cells, kind: str, ranks: int, size: float) -> float:
     return seconds
 
 
-def _system(cells: Cells, ranks: int, nodes: int) -> System:
+def _system(cells: RowCells, ranks: int, nodes: int) -> System:
     chip = cells.text("x_chip")
     for (id, text), other in READ_AS.items():
         if chip == id and cells.text("system") == text:
@@ -175,10 +175,10 @@ def predicted_s(measured: Sequence[Measured]) -> Array:
     if not measured:
         return np.zeros(0)
     links = bare_links(machines_of([item.system for item in measured]))
-    wiring = links.wiring
-    if wiring.in_switch is not None:
-        able = wiring.in_switch * np.array([item.in_switch for item in measured])
-        links = replace(links, wiring=replace(wiring, in_switch=able))
+    topology = links.topology
+    if topology.in_switch is not None:
+        able = topology.in_switch * np.array([item.in_switch for item in measured])
+        links = replace(links, topology=replace(topology, in_switch=able))
     columns = [[item.size for item in measured], [item.ranks for item in measured], [item.stride for item in measured]]
     size, ranks, stride = (np.array(column, dtype=np.float64) for column in columns)
     kinds = np.array([KINDS[item.kind] for item in measured], dtype=np.int64)

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.cost.parameters import Calibration
+from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario
-from ridgeline.sim.events import timeline
+from ridgeline.sim.events.simulate import timeline
 from ridgeline.sim.prediction import Impossible
 from ridgeline.trace.classes import Rules, classify, read_rules
 from ridgeline.trace.diff import Diff, diff_timelines

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ridgeline.calibrate.attribution import Reached, action, own_bytes, reached, verdict
 from ridgeline.calibrate.compare import predicted_timeline
-from ridgeline.calibrate.doubts import doubts
+from ridgeline.calibrate.mismatch import doubts
 from ridgeline.calibrate.residuals import self_contained
-from ridgeline.calibrate.verdict import Reached, action, own_bytes, reached, verdict
 from ridgeline.core.errors import InputError
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost.parameters import Calibration, read_calibration
+from ridgeline.cost.calibration import Calibration, read_calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.sim.predict import default_calibration, predict

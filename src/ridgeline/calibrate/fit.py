@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from ridgeline.calibrate.rows import Row
-from ridgeline.calibrate.table import Table
-from ridgeline.cost.parameters import APART, PARAMETERS, Calibration, known_share, owners
-from ridgeline.cost.rates import Rates
+from ridgeline.calibrate.dataset import Dataset
+from ridgeline.calibrate.truth.rows import Row
+from ridgeline.cost.calibration import APART, PARAMETERS, Calibration, known_share, owners
+from ridgeline.cost.machine import ParameterColumns
 
 Array = NDArray[np.float64]
 FOLDS = 5
@@ -42,7 +42,7 @@ class Layout:
     own: dict[str, list[NDArray[np.int64]]]  # by parameter: index of each row's own offset, by chip and by engine
     known: dict[str, Array]  # by parameter: what its value is multiplied with, by row
 
-    def rates(self, offsets: Array) -> Rates:
+    def rates(self, offsets: Array) -> ParameterColumns:
         """Values of all parameters by row."""
         values = {}
         for name, item in PARAMETERS.items():
@@ -54,7 +54,7 @@ class Layout:
             values[name] = (
                 np.broadcast_to(item.low * np.exp(log(item.high / item.low) * share), self.rows) * self.known[name]
             )
-        return Rates(values=values)
+        return ParameterColumns(values=values)
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -62,7 +62,7 @@ class Layout:
         return next(iter(self.own.values()))[0].shape
 
 
-def layout_of(table: Table, without: frozenset[str] = frozenset()) -> Layout:
+def layout_of(table: Dataset, without: frozenset[str] = frozenset()) -> Layout:
     """The offsets to fit: one per parameter, one more per chip or engine it may differ by; not those `without`."""
     names: list[str] = []
     spread: list[float] = []
@@ -94,7 +94,7 @@ def weights(rows: Sequence[Row]) -> Array:
 
 
 def fit(
-    table: Table, chosen: NDArray[np.bool_], *, start: Array | None = None, without: frozenset[str] = frozenset(),
+    table: Dataset, chosen: NDArray[np.bool_], *, start: Array | None = None, without: frozenset[str] = frozenset(),
     progress: Callable[[float], None] = lambda _: None, rounds: int = 12,
 ) -> tuple[Layout, Array]:  # fmt: skip
     """Offsets that fit the chosen rows best."""

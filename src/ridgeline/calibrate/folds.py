@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.calibrate.rows import Row, is_headline, read_rows
-from ridgeline.cost.parameters import Calibration
+from ridgeline.calibrate.truth.rows import Row, is_headline, read_rows
+from ridgeline.cost.calibration import Calibration
 
 SHIPPED_FOLDS = Path(__file__).parent / "folds.json"
 

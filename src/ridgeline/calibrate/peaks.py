@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.calibrate.rows import Row
+from ridgeline.calibrate.truth.rows import Row
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.predict import predict
 from ridgeline.sim.prediction import Prediction

@@ -19,18 +19,18 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.calibrate.cells import Skipped
 from ridgeline.calibrate.collectives import Measured, around, measured_of, predicted_s, size_class
+from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.folds import Folds, bundled, is_bundled, shipped_folds
 from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
-from ridgeline.calibrate.rows import COLLECTIVES, TRUTH, Kind, Row, read_rows, read_table
-from ridgeline.calibrate.rows import where as pick
-from ridgeline.calibrate.table import Table, table_of
-from ridgeline.cost.parameters import Calibration
-from ridgeline.cost.parameters import shipped as shipped_calibration
-from ridgeline.cost.rates import rates_of
-from ridgeline.sim.interval import SHIPPED as SHIPPED_RESIDUALS
-from ridgeline.sim.interval import Residual, interval, read_residuals
+from ridgeline.calibrate.truth.csv_cells import Skipped
+from ridgeline.calibrate.truth.rows import COLLECTIVES, TRUTH, Kind, Row, read_rows, read_table
+from ridgeline.calibrate.truth.rows import where as pick
+from ridgeline.cost.calibration import Calibration
+from ridgeline.cost.calibration import shipped as shipped_calibration
+from ridgeline.cost.machine import parameter_columns
+from ridgeline.sim.prediction_interval import SHIPPED as SHIPPED_RESIDUALS
+from ridgeline.sim.prediction_interval import Residual, interval, read_residuals
 
 Array = NDArray[np.float64]
 PREDICTED: tuple[Kind, ...] = ("training", "collectives")  # kinds of tables that predictions exist for
@@ -181,12 +181,12 @@ def validate(path: Path | str | None = None, where: Iterable[str] = ()) -> Valid
     (7, True)
     """
     if path is None:
-        return validation_of(table_of(pick(read_rows(), where)), shipped())
+        return validation_of(dataset_of(pick(read_rows(), where)), shipped())
     bundled_table = str(path) == "collectives" and not Path(path).exists()
     kind, rows = read_table(TRUTH / COLLECTIVES if bundled_table else path, PREDICTED)
     if kind == "collectives":
         return collectives_of(pick(rows, where))
-    return validation_of(table_of(pick(rows, where)), shipped())
+    return validation_of(dataset_of(pick(rows, where)), shipped())
 
 
 def collectives_of(rows: Sequence[Row]) -> Validation:
@@ -216,7 +216,7 @@ def collectives_of(rows: Sequence[Row]) -> Validation:
     )
 
 
-def validation_of(table: Table, parameters: Parameters) -> Validation:
+def validation_of(table: Dataset, parameters: Parameters) -> Validation:
     """The cases of a table: bundled rows without their own group, all others with the full fit."""
     own = [is_bundled(row) for row in table.rows]
     held = [parameters.folds.without(row.group) if mine else None for row, mine in zip(table.rows, own, strict=True)]
@@ -250,7 +250,7 @@ def validation_of(table: Table, parameters: Parameters) -> Validation:
     return Validation(kind="training", cases=tuple(cases), skipped=tuple(skipped))
 
 
-def _predicted(table: Table, used: Sequence[Calibration]) -> tuple[Array, dict[str, Array]]:
+def _predicted(table: Dataset, used: Sequence[Calibration]) -> tuple[Array, dict[str, Array]]:
     """Seconds by row and their parts, each row under its own calibration."""
     distinct = {id(item): item for item in used}
     predicted = np.zeros(len(used))
@@ -258,7 +258,7 @@ def _predicted(table: Table, used: Sequence[Calibration]) -> tuple[Array, dict[s
     for key, calibration in distinct.items():
         mine = np.array([id(item) == key for item in used])
         with np.errstate(all="ignore"):
-            steps = table.steps(rates_of(calibration, table.chips, table.engines), by_class=True)
+            steps = table.steps(parameter_columns(calibration, table.chips, table.engines), by_class=True)
         predicted[mine] = steps.step_s[mine]
         for name, column in steps.parts.items():
             parts.setdefault(name, np.zeros(len(used)))[mine] = column[mine]

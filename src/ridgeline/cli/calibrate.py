@@ -107,7 +107,7 @@ def _check(stale: Sequence[str]) -> None:
 def _fit_own(table: Path, quick: bool, output: Path | None, json: bool) -> None:
     """Fit the user's rows beside the bundled ones; tell what that is worth, and write the calibration if asked."""
     _need_scipy()
-    from ridgeline.calibrate.own import fit_with, write_calibration
+    from ridgeline.calibrate.fit_with import fit_with, write_calibration
     from ridgeline.core.files import refuse_unwritable
     from ridgeline.report.own import own_sheet, own_text
 
@@ -156,7 +156,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
 def _refit(quick: bool, root: Path | None) -> dict[str, object]:
     """Fit with a progress bar on standard error; write where there is a checkout to write to."""
     _need_scipy()
-    from ridgeline.calibrate.refit import refit, write_parameters
+    from ridgeline.calibrate.cross_validate import refit, write_parameters
     from ridgeline.report.accuracy import write_tables
 
     with _progress() as tell:

@@ -17,9 +17,9 @@ import typer
 
 if TYPE_CHECKING:
     from ridgeline.report.plan_sheet import Reasons
-    from ridgeline.search.ask import Ask
-    from ridgeline.search.compare import Answer, Watch
+    from ridgeline.search.answer import Answer, Watch
     from ridgeline.search.objectives import Outcome
+    from ridgeline.search.request import PlanRequest
     from ridgeline.sim.prediction import Prediction
 
 STOPPED = 130  # as shells report an interrupt
@@ -124,12 +124,14 @@ def _wish(engine: str, settings: Any, space: Path | None) -> tuple[Any, tuple[st
     return wish, tuple(rest)
 
 
-def _ask(model: str, on: str, given: dict[str, Any], wish: tuple[Any, tuple[str, ...]], goal: dict[str, Any]) -> Ask:
+def _ask(
+    model: str, on: str, given: dict[str, Any], wish: tuple[Any, tuple[str, ...]], goal: dict[str, Any]
+) -> PlanRequest:
     from ridgeline.core.errors import InputError, Problem, not_among
-    from ridgeline.search.ask import Ask, read_ask
     from ridgeline.search.objectives import OBJECTIVES, Goal, tokens_of
+    from ridgeline.search.request import PlanRequest, read_request
 
-    table = read_ask(model)
+    table = read_request(model)
     systems = tuple(name.strip() for name in on.split(",") if name.strip())
     if not systems and "system" not in table:
         todo = "for example --on 64xh100-sxm; `ridgeline show systems` lists them"
@@ -147,7 +149,7 @@ def _ask(model: str, on: str, given: dict[str, Any], wish: tuple[Any, tuple[str,
     chosen = next((known for known in OBJECTIVES if known == named), None)
     if chosen is None:
         raise InputError(not_among("--objective", named, OBJECTIVES))
-    return Ask(
+    return PlanRequest(
         table=table,
         systems=systems,
         settings=wish[1],
@@ -173,8 +175,8 @@ def _share(text: str) -> float:
     return value
 
 
-def _searched(ask: Ask) -> Answer:
-    from ridgeline.search.compare import answer
+def _searched(ask: PlanRequest) -> Answer:
+    from ridgeline.search.answer import answer
 
     with _watched() as watch:
         return answer(ask, watch)
@@ -183,7 +185,7 @@ def _searched(ask: Ask) -> Answer:
 @contextmanager
 def _watched() -> Iterator[Watch]:
     """A line with plans per second on a terminal's standard error, nothing elsewhere."""
-    from ridgeline.search.compare import unwatched
+    from ridgeline.search.answer import unwatched
 
     if not sys.stderr.isatty():
         yield unwatched
@@ -232,7 +234,7 @@ def _tell(found: Answer, axes: tuple[str, str] | None, out: _Out) -> None:
         _print(sheet)
     else:
         _draw(sheet)
-    made = reasons.handed
+    made = reasons.recommended
     _write(found, made.prediction if made else reasons.plans[0], sheet, out)
     if not found.complete or not sheet["explained"]:
         raise typer.Exit(STOPPED)
@@ -241,7 +243,7 @@ def _tell(found: Answer, axes: tuple[str, str] | None, out: _Out) -> None:
 def _refuse(found: Answer, *, json: bool) -> None:
     from ridgeline.core.errors import InputError
     from ridgeline.report.plan_sheet import refusal_sheet
-    from ridgeline.search.compare import refusal
+    from ridgeline.search.answer import refusal
 
     if not found.complete:
         typer.echo("ridgeline: stopped before a plan that fits was found", err=True)
@@ -289,7 +291,7 @@ def _write(found: Answer, made: Prediction, sheet: Any, out: _Out) -> None:
     from ridgeline.core.files import write_text
 
     if out.output is not None:
-        from ridgeline.search.ask import scenario_file
+        from ridgeline.search.request import scenario_file
 
         note = f"Found by `ridgeline plan`: {found.considered:,} plans priced, predicted step {made.step_time_s:.4g} s."
         write_text(out.output, scenario_file(found.case.table, made.scenario.plan, note))

@@ -33,7 +33,7 @@ def predict(
 ) -> None:
     """Predict one training step: how long, where the time goes, what limits it, whether it fits, how sure that is."""
     from ridgeline.core.errors import InputError
-    from ridgeline.cost.parameters import read_calibration
+    from ridgeline.cost.calibration import read_calibration
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet, refusal
     from ridgeline.sim.predict import predict as library
@@ -79,9 +79,9 @@ def timeline(
     from ridgeline.core.files import refuse_unwritable
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.report.perfetto import page_files
-    from ridgeline.sim.events import timeline as library
+    from ridgeline.sim.events.simulate import timeline as library
+    from ridgeline.sim.events.to_timeline import drawn_together
     from ridgeline.sim.prediction import Impossible
-    from ridgeline.sim.spans import drawn_together
     from ridgeline.trace import write_chrome
 
     if output is None and (html is None or show):
@@ -109,7 +109,7 @@ def timeline(
 def _told(found: Any, output: Path, *, shown: bool) -> str:
     """What was written, and how to look at it."""
     from ridgeline.core.units import format_quantity
-    from ridgeline.sim.spans import drawn_together
+    from ridgeline.sim.events.to_timeline import drawn_together
 
     where = f"{len(found):,} spans of {len(found.processes)} stage(s), {format_quantity(found.span_s, 's')}"
     note = "; the layers of a step are drawn as one, there are too many" if drawn_together(found) else ""

@@ -83,7 +83,7 @@ class Collective:
     payload_bytes  the full tensor: what all ranks hold together after an all-gather, before a reduce-scatter;
                    for an all-to-all, what one rank holds
     ranks, stride  size of the group and the distance between neighbours in rank numbers
-    spread         for an all-to-all of token copies that sends a token once per domain: copies per token
+    token_copies   for an all-to-all of token copies that sends a token once per domain: copies per token
     """
 
     label: str
@@ -92,7 +92,7 @@ class Collective:
     payload_bytes: Num
     ranks: Num
     stride: Num = 1
-    spread: float = 0.0
+    token_copies: float = 0.0
 
 
 Op: TypeAlias = MatMul | Attend | Stream | Collective

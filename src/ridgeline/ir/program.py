@@ -8,7 +8,7 @@ from ridgeline.ir.ops import Num, Op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class SavedActivations:
     """Bytes one section keeps between forward and backward for one microbatch, by what they are."""
 
     inputs: Num = 0
@@ -42,8 +42,8 @@ class Section:
     params: Num = 0
     expert_params: Num = 0
     trained: Num = 0
-    kept: Kept = field(default_factory=Kept)
-    whole: Kept = field(default_factory=Kept)
+    saved: SavedActivations = field(default_factory=SavedActivations)
+    whole: SavedActivations = field(default_factory=SavedActivations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

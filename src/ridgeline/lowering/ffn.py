@@ -6,6 +6,15 @@ from dataclasses import replace
 from typing import assert_never
 
 from ridgeline.ir.ops import Collective, MatMul, Num, Op
+from ridgeline.lowering.context import (
+    LoweringContext,
+    adapters,
+    input_gradient,
+    matmul,
+    plain_matmul,
+    stream,
+    weight_gradient,
+)
 from ridgeline.lowering.mixers import (
     boundary,
     casts,
@@ -14,8 +23,7 @@ from ridgeline.lowering.mixers import (
     gradient_casts,
     leave_gradient,
 )
-from ridgeline.lowering.parts import Passes, together
-from ridgeline.lowering.shape import Shape, adapters, input_gradient, matmul, plain_matmul, stream, weight_gradient
+from ridgeline.lowering.sublayer import SublayerOps, together
 from ridgeline.models.params import ffn_params, moe_params
 from ridgeline.models.spec import Ffn, Mlp, Moe
 
@@ -24,70 +32,70 @@ BIAS_KERNELS = 8.0  # of adding expert biases where nothing fuses them
 COMMON = frozenset({"silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "quick_gelu", "swiglu"})
 
 
-def lower_ffn(shape: Shape, ffn: Ffn) -> Passes:
+def lower_ffn(ctx: LoweringContext, ffn: Ffn) -> SublayerOps:
     """Up, activation, down; for experts also routing, dispatch and combine."""
     match ffn:
         case Mlp():
-            dense = _dense(shape, ffn.hidden, ffn.gated, ffn.activation, shape.tokens)
-            params = ffn_params(ffn, shape.model.hidden) / shape.degrees.tp
-            return together(dense, Passes(params=params))
+            dense = _dense(ctx, ffn.hidden, ffn.gated, ffn.activation, ctx.tokens)
+            params = ffn_params(ffn, ctx.model.hidden) / ctx.degrees.tp
+            return together(dense, SublayerOps(params=params))
         case Moe():
-            return _experts(shape, ffn)
+            return _experts(ctx, ffn)
         case _:
             assert_never(ffn)
 
 
-def _activation(shape: Shape, elements: Num, gated: bool, name: str) -> tuple[Op, Op]:
+def _activation(ctx: LoweringContext, elements: Num, gated: bool, name: str) -> tuple[Op, Op]:
     """Forward and backward of the activation; several kernels where nothing fuses it."""
-    fused = "elementwise" in shape.fuses or ("bias-activation" in shape.fuses and name in COMMON)
+    fused = "elementwise" in ctx.fuses or ("bias-activation" in ctx.fuses and name in COMMON)
     passes, back = ((3.0, 5.0) if gated else (2.0, 3.0)) if fused else ((5.0, 8.0) if gated else (4.0, 6.0))
     kernels = 1.0 if fused else 3.0
     return (
-        stream(shape, "activation", elements, passes, kernels),
-        stream(shape, "activation dX", elements, back, kernels),
+        stream(ctx, "activation", elements, passes, kernels),
+        stream(ctx, "activation dX", elements, back, kernels),
     )
 
 
-def _epilogue(shape: Shape, elements: Num, gated: bool) -> tuple[Op, Op]:
+def _epilogue(ctx: LoweringContext, elements: Num, gated: bool) -> tuple[Op, Op]:
     """The activation inside the expert products: only its kept input is read again, by the backward."""
     return (
-        stream(shape, "activation", elements, 0.0, 0.0),
-        stream(shape, "activation dX", elements, 1.0 + gated, 0.0),
+        stream(ctx, "activation", elements, 0.0, 0.0),
+        stream(ctx, "activation dX", elements, 1.0 + gated, 0.0),
     )
 
 
-def _expert_biases(shape: Shape, elements: Num) -> tuple[list[Op], list[Op]]:
+def _expert_biases(ctx: LoweringContext, elements: Num) -> tuple[list[Op], list[Op]]:
     """Biases of experts, added expert by expert where nothing fuses them: slices summed, then put together again."""
-    fused = "elementwise" in shape.fuses
+    fused = "elementwise" in ctx.fuses
     each, launches = (2.0, 4.0) if fused else (4.0, BIAS_KERNELS)
     return (
-        [stream(shape, "expert biases", elements, each, launches)],
-        [stream(shape, "expert biases dX", elements, each / 2, launches)],
+        [stream(ctx, "expert biases", elements, each, launches)],
+        [stream(ctx, "expert biases dX", elements, each / 2, launches)],
     )
 
 
-def _dense(shape: Shape, hidden: int, gated: bool, activation: str, tokens: Num) -> Passes:
-    tp, width = shape.degrees.tp, shape.model.hidden
-    up = matmul(shape, "up", tokens, hidden * (1 + gated) / tp, width)
-    down = matmul(shape, "down", tokens, width, hidden / tp)
-    act, act_back = _activation(shape, tokens * hidden / tp, gated, activation)
+def _dense(ctx: LoweringContext, hidden: int, gated: bool, activation: str, tokens: Num) -> SublayerOps:
+    tp, width = ctx.degrees.tp, ctx.model.hidden
+    up = matmul(ctx, "up", tokens, hidden * (1 + gated) / tp, width)
+    down = matmul(ctx, "down", tokens, width, hidden / tp)
+    act, act_back = _activation(ctx, tokens * hidden / tp, gated, activation)
     alone = isinstance(tp, int) and tp == 1
-    enter, leave = ([], []) if alone else boundary(shape)
-    grad = gradient_bytes(shape)
-    size = shape.precision.activations.bytes_per_element
-    low, adapted = adapters(shape, [up, down])
-    weights = tuple(weight_gradient(op, grad) for op in (low if shape.frozen else (down, up)))
+    enter, leave = ([], []) if alone else boundary(ctx)
+    grad = gradient_bytes(ctx)
+    size = ctx.precision.activations.bytes_per_element
+    low, adapted = adapters(ctx, [up, down])
+    weights = tuple(weight_gradient(op, grad) for op in (low if ctx.frozen else (down, up)))
     backward = [
-        *leave_gradient(shape, alone),
+        *leave_gradient(ctx, alone),
         input_gradient(down),
         act_back,
         input_gradient(up),
-        *enter_gradient(shape, alone),
+        *enter_gradient(ctx, alone),
     ]
-    return Passes(
+    return SublayerOps(
         forward=(
-            *casts(shape, [up], "norm" in shape.fuses),
-            *casts(shape, [down]),
+            *casts(ctx, [up], "norm" in ctx.fuses),
+            *casts(ctx, [down]),
             *enter,
             up,
             act,
@@ -95,42 +103,40 @@ def _dense(shape: Shape, hidden: int, gated: bool, activation: str, tokens: Num)
             *leave,
             *low,
         ),
-        backward_input=(*gradient_casts(shape, [down, up]), *map(input_gradient, low), *backward),
+        backward_input=(*gradient_casts(ctx, [down, up]), *map(input_gradient, low), *backward),
         adapters=adapted,
         backward_weight=weights,
         again=(act,),
-        kept=tokens * hidden * (2 + gated) / tp * size,
-        kept_again=tokens * hidden * (1 + gated) / tp * size,
+        saved=tokens * hidden * (2 + gated) / tp * size,
+        saved_selective=tokens * hidden * (1 + gated) / tp * size,
     )
 
 
-def _experts(shape: Shape, moe: Moe) -> Passes:
+def _experts(ctx: LoweringContext, moe: Moe) -> SublayerOps:
     """Routed experts over ep ranks; balanced, a rank ends up with as many token copies as it sent."""
-    degrees, width = shape.degrees, shape.model.hidden
-    size = shape.precision.activations.bytes_per_element
-    tokens = shape.tokens / degrees.tp  # before experts the tokens of a tensor group are split over its ranks
-    copies = tokens * moe.topk * shape.imbalance
+    degrees, width = ctx.degrees, ctx.model.hidden
+    size = ctx.precision.activations.bytes_per_element
+    tokens = ctx.tokens / degrees.tp  # before experts the tokens of a tensor group are split over its ranks
+    copies = tokens * moe.topk * ctx.imbalance
     inner = moe.latent or width
     local = moe.experts / degrees.ep
     rows = copies * degrees.etp / local
-    up = matmul(shape, "experts up", rows, moe.hidden * (1 + moe.gated) / degrees.etp, inner, local)
-    down = matmul(shape, "experts down", rows, inner, moe.hidden / degrees.etp, local)
-    inside = _inside_experts(shape, moe, copies, (up, down))
-    router = plain_matmul(shape, "router", tokens, moe.experts, width)
-    fused = "permute" in shape.fuses
+    up = matmul(ctx, "experts up", rows, moe.hidden * (1 + moe.gated) / degrees.etp, inner, local)
+    down = matmul(ctx, "experts down", rows, inner, moe.hidden / degrees.etp, local)
+    inside = _inside_experts(ctx, moe, copies, (up, down))
+    router = plain_matmul(ctx, "router", tokens, moe.experts, width)
+    fused = "permute" in ctx.fuses
     # a dispatcher of its own writes tokens in place; otherwise they are permuted, and sorted again by local expert
-    moves = 1.0 if shape.once_per_domain else 4.0 if fused else 8.0
-    permute = stream(shape, "permute", copies * inner, moves, 4.0 if fused else 12.0)
-    choose = replace(
-        stream(shape, "top-k", tokens * moe.experts, 6.0, 6.0 if "router" in shape.fuses else 14.0), waits=1.0
-    )
-    moved = _dispatch(shape, copies * inner * size, moe.topk)
-    grad = gradient_bytes(shape)
-    latent = [matmul(shape, "latent experts", tokens, inner, width)] if moe.latent else []
+    moves = 1.0 if ctx.once_per_domain else 4.0 if fused else 8.0
+    permute = stream(ctx, "permute", copies * inner, moves, 4.0 if fused else 12.0)
+    choose = replace(stream(ctx, "top-k", tokens * moe.experts, 6.0, 6.0 if "router" in ctx.fuses else 14.0), waits=1.0)
+    moved = _dispatch(ctx, copies * inner * size, moe.topk)
+    grad = gradient_bytes(ctx)
+    latent = [matmul(ctx, "latent experts", tokens, inner, width)] if moe.latent else []
     weights = (
-        () if shape.frozen else (weight_gradient(down, grad), weight_gradient(up, grad), weight_gradient(router, grad))
+        () if ctx.frozen else (weight_gradient(down, grad), weight_gradient(up, grad), weight_gradient(router, grad))
     )
-    routed = Passes(
+    routed = SublayerOps(
         forward=(router, choose, *latent, permute, *moved, *inside.forward, *moved, permute, *latent),
         backward_input=(
             permute, *moved, *inside.backward_input, *moved, permute,
@@ -138,53 +144,59 @@ def _experts(shape: Shape, moe: Moe) -> Passes:
         ),
         backward_weight=(*weights, *(weight_gradient(op, grad) for op in latent * 2)),
         again=inside.again,
-        kept=(copies * (inner + moe.hidden * (2 + moe.gated)) + tokens * moe.experts) * size,
-        kept_again=(copies * (inner + moe.hidden * (1 + moe.gated)) + tokens * moe.experts) * size,
-        params=_router_params(shape, moe),
+        saved=(copies * (inner + moe.hidden * (2 + moe.gated)) + tokens * moe.experts) * size,
+        saved_selective=(copies * (inner + moe.hidden * (1 + moe.gated)) + tokens * moe.experts) * size,
+        params=_router_params(ctx, moe),
         expert_params=moe_params(moe, width).experts / (degrees.ep * degrees.etp),
     )  # fmt: skip
     if not moe.shared_hidden:
         return routed
-    shared = _dense(shape, moe.shared_hidden, moe.gated, moe.activation, shape.tokens)
+    shared = _dense(ctx, moe.shared_hidden, moe.gated, moe.activation, ctx.tokens)
     return together(routed, shared)
 
 
-def _inside_experts(shape: Shape, moe: Moe, copies: Num, products: tuple[MatMul, MatMul]) -> Passes:
+def _inside_experts(ctx: LoweringContext, moe: Moe, copies: Num, products: tuple[MatMul, MatMul]) -> SublayerOps:
     """From arrived tokens to finished ones: casts, products, activation, biases; apart, or inside the products."""
     up, down = products
-    if "expert-epilogue" in shape.fuses:
-        act, back = _epilogue(shape, copies * moe.hidden, moe.gated)
-        into = [*casts(shape, [up]), *casts(shape, [down], True)]
-        out_of = [*gradient_casts(shape, [down]), *gradient_casts(shape, [up], True)]
-        return Passes(
+    if "expert-epilogue" in ctx.fuses:
+        act, back = _epilogue(ctx, copies * moe.hidden, moe.gated)
+        into = [*casts(ctx, [up]), *casts(ctx, [down], True)]
+        out_of = [*gradient_casts(ctx, [down]), *gradient_casts(ctx, [up], True)]
+        return SublayerOps(
             forward=(*into, up, act, down),
             backward_input=(*out_of, input_gradient(down), back, input_gradient(up)),
             again=(act,),
         )
-    act, back = _activation(shape, copies * moe.hidden, moe.gated, moe.activation)
-    books = stream(shape, "expert bookkeeping", 0.0, 1.0, BOOKKEEPING)
-    widths = moe.hidden * (1 + moe.gated) + (moe.latent or shape.model.hidden)
-    biases = _expert_biases(shape, copies * widths) if moe.bias else ([], [])
-    out_of = gradient_casts(shape, [down, up])
-    return Passes(
-        forward=(books, *casts(shape, [up, down]), up, act, down, *biases[0]),
+    act, back = _activation(ctx, copies * moe.hidden, moe.gated, moe.activation)
+    books = stream(ctx, "expert bookkeeping", 0.0, 1.0, BOOKKEEPING)
+    widths = moe.hidden * (1 + moe.gated) + (moe.latent or ctx.model.hidden)
+    biases = _expert_biases(ctx, copies * widths) if moe.bias else ([], [])
+    out_of = gradient_casts(ctx, [down, up])
+    return SublayerOps(
+        forward=(books, *casts(ctx, [up, down]), up, act, down, *biases[0]),
         backward_input=(books, *out_of, input_gradient(down), back, input_gradient(up), *biases[1]),
         again=(act,),
     )
 
 
-def _router_params(shape: Shape, moe: Moe) -> Num:
-    parts = moe_params(moe, shape.model.hidden)
-    return parts.router + parts.shared_experts / shape.degrees.tp
+def _router_params(ctx: LoweringContext, moe: Moe) -> Num:
+    parts = moe_params(moe, ctx.model.hidden)
+    return parts.router + parts.shared_experts / ctx.degrees.tp
 
 
-def _dispatch(shape: Shape, payload: Num, topk: int) -> list[Op]:
-    ranks = shape.degrees.ep * shape.degrees.etp
+def _dispatch(ctx: LoweringContext, payload: Num, topk: int) -> list[Op]:
+    ranks = ctx.degrees.ep * ctx.degrees.etp
     if isinstance(ranks, int) and ranks == 1:
         return []
-    spread = float(topk) if shape.once_per_domain else 0.0
+    token_copies = float(topk) if ctx.once_per_domain else 0.0
     return [
         Collective(
-            label="dispatch", kind="all-to-all", axis="ep", payload_bytes=payload, ranks=ranks, stride=1, spread=spread
+            label="dispatch",
+            kind="all-to-all",
+            axis="ep",
+            payload_bytes=payload,
+            ranks=ranks,
+            stride=1,
+            token_copies=token_copies,
         )
     ]

@@ -8,9 +8,8 @@ from typing import assert_never
 import numpy as np
 
 from ridgeline.ir.ops import Attend, Collective, MatMul, Num, Op
-from ridgeline.lowering.parts import Passes
-from ridgeline.lowering.shape import (
-    Shape,
+from ridgeline.lowering.context import (
+    LoweringContext,
     adapters,
     input_gradient,
     matmul,
@@ -18,6 +17,7 @@ from ridgeline.lowering.shape import (
     tensor_collective,
     weight_gradient,
 )
+from ridgeline.lowering.sublayer import SublayerOps
 from ridgeline.models.facts import mean_visible
 from ridgeline.models.params import mixer_params
 from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mixer
@@ -30,107 +30,105 @@ FLASH_EXTRA = (160.0, 320.0)
 SCAN_CHUNK = 128  # tokens a state-space kernel handles at once
 
 
-def lower_mixer(shape: Shape, mixer: Mixer) -> Passes:
+def lower_mixer(ctx: LoweringContext, mixer: Mixer) -> SublayerOps:
     """Projections, the part between them, and the tensor-parallel communication around both."""
     match mixer:
         case Attention():
-            return _attention(shape, mixer)
+            return _attention(ctx, mixer)
         case LatentAttention():
-            return _latent(shape, mixer)
+            return _latent(ctx, mixer)
         case Mamba2():
-            return _mamba2(shape, mixer)
+            return _mamba2(ctx, mixer)
         case GatedDeltaNet():
-            return _delta(shape, mixer)
+            return _delta(ctx, mixer)
         case _:
             assert_never(mixer)
 
 
-def _attention(shape: Shape, mixer: Attention) -> Passes:
-    tp, tokens, hidden = shape.degrees.tp, shape.tokens, shape.model.hidden
+def _attention(ctx: LoweringContext, mixer: Attention) -> SublayerOps:
+    tp, tokens, hidden = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
     wide = mixer.heads * mixer.head_dim
     copies = np.maximum(1.0, tp / mixer.kv_heads)  # beyond the key-value heads each tensor rank holds a whole one
     kv = mixer.kv_heads * copies * (mixer.head_dim + mixer.value_dim)
     projected = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
-    qkv = matmul(shape, "qkv", tokens, (wide * (1 + mixer.gate) + projected * copies) / tp, hidden)
-    out = matmul(shape, "attention out", tokens, hidden, mixer.heads * mixer.value_dim / tp)
-    scores = _scores(shape, mixer.heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked))
-    rotary = _rotary(shape, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)
-    exchange = _context_exchange(shape, kv, mixer.heads * (mixer.head_dim + mixer.value_dim))
-    kept = tokens * (2 * wide + kv) / tp * shape.precision.activations.bytes_per_element
-    return _assembled(shape, mixer, [qkv], [out], rotary, scores, exchange, kept)
+    qkv = matmul(ctx, "qkv", tokens, (wide * (1 + mixer.gate) + projected * copies) / tp, hidden)
+    out = matmul(ctx, "attention out", tokens, hidden, mixer.heads * mixer.value_dim / tp)
+    scores = _scores(ctx, mixer.heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked))
+    rotary = _rotary(ctx, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)
+    exchange = _context_exchange(ctx, kv, mixer.heads * (mixer.head_dim + mixer.value_dim))
+    saved = tokens * (2 * wide + kv) / tp * ctx.precision.activations.bytes_per_element
+    return _assembled(ctx, mixer, [qkv], [out], rotary, scores, exchange, saved)
 
 
-def _latent(shape: Shape, mixer: LatentAttention) -> Passes:
-    tp, tokens, hidden = shape.degrees.tp, shape.tokens, shape.model.hidden
+def _latent(ctx: LoweringContext, mixer: LatentAttention) -> SublayerOps:
+    tp, tokens, hidden = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
     qk = mixer.nope_dim + mixer.rope_dim
     inner: list[MatMul] = []
     down = mixer.kv_rank + mixer.rope_dim + mixer.q_rank
-    inner.append(matmul(shape, "latent down", shape.split_tokens, down, hidden))
+    inner.append(matmul(ctx, "latent down", ctx.split_tokens, down, hidden))
     q_in = mixer.q_rank or hidden
-    inner.append(matmul(shape, "query up", tokens, mixer.heads * qk / tp, q_in))
-    inner.append(
-        matmul(shape, "key-value up", tokens, mixer.heads * (mixer.nope_dim + mixer.v_dim) / tp, mixer.kv_rank)
-    )
-    out = matmul(shape, "attention out", tokens, hidden, mixer.heads * mixer.v_dim / tp)
-    scores = _scores(shape, mixer.heads, qk, mixer.v_dim, (0, False))
+    inner.append(matmul(ctx, "query up", tokens, mixer.heads * qk / tp, q_in))
+    inner.append(matmul(ctx, "key-value up", tokens, mixer.heads * (mixer.nope_dim + mixer.v_dim) / tp, mixer.kv_rank))
+    out = matmul(ctx, "attention out", tokens, hidden, mixer.heads * mixer.v_dim / tp)
+    scores = _scores(ctx, mixer.heads, qk, mixer.v_dim, (0, False))
     rotary: list[Op] = [
-        stream(shape, "latent norms", shape.split_tokens * down, 4.0, 2.0),
-        stream(shape, "rotary and concat", tokens * mixer.heads * qk / tp, 2.0, 3.0),
+        stream(ctx, "latent norms", ctx.split_tokens * down, 4.0, 2.0),
+        stream(ctx, "rotary and concat", tokens * mixer.heads * qk / tp, 2.0, 3.0),
     ]
-    exchange = _context_exchange(shape, mixer.heads * (qk + mixer.v_dim), mixer.heads * (qk + mixer.v_dim))
-    kept = shape.split_tokens * down + tokens * mixer.heads * (2 * qk + 2 * mixer.v_dim) / tp
-    kept = kept * shape.precision.activations.bytes_per_element
-    return _assembled(shape, mixer, inner, [out], rotary, scores, exchange, kept)
+    exchange = _context_exchange(ctx, mixer.heads * (qk + mixer.v_dim), mixer.heads * (qk + mixer.v_dim))
+    saved = ctx.split_tokens * down + tokens * mixer.heads * (2 * qk + 2 * mixer.v_dim) / tp
+    saved = saved * ctx.precision.activations.bytes_per_element
+    return _assembled(ctx, mixer, inner, [out], rotary, scores, exchange, saved)
 
 
-def _mamba2(shape: Shape, mixer: Mamba2) -> Passes:
-    tp, tokens, hidden = shape.degrees.tp, shape.tokens, shape.model.hidden
+def _mamba2(ctx: LoweringContext, mixer: Mamba2) -> SublayerOps:
+    tp, tokens, hidden = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
     conv = mixer.inner + 2 * mixer.groups * mixer.state
-    project = matmul(shape, "state in", tokens, (mixer.inner + conv + mixer.heads) / tp, hidden)
-    out = matmul(shape, "state out", tokens, hidden, mixer.inner / tp)
+    project = matmul(ctx, "state in", tokens, (mixer.inner + conv + mixer.heads) / tp, hidden)
+    out = matmul(ctx, "state out", tokens, hidden, mixer.inner / tp)
     flops = (
         tokens * mixer.inner / tp * (4 * mixer.state + 2 * SCAN_CHUNK)
         + tokens * 2 * mixer.groups * SCAN_CHUNK * mixer.state / tp
     )
-    scan = _scan(shape, flops, tokens * (3 * mixer.inner + conv) / tp, mixer.head_dim)
+    scan = _scan(ctx, flops, tokens * (3 * mixer.inner + conv) / tp, mixer.head_dim)
     around: list[Op] = [
-        stream(shape, "convolution", tokens * conv / tp, 2.0),
-        stream(shape, "gated norm", tokens * mixer.inner / tp, 4.0, 2.0),
+        stream(ctx, "convolution", tokens * conv / tp, 2.0),
+        stream(ctx, "gated norm", tokens * mixer.inner / tp, 4.0, 2.0),
     ]
-    kept = tokens * (2 * conv + 2 * mixer.inner) / tp * shape.precision.activations.bytes_per_element
-    return _assembled(shape, mixer, [project], [out], around, scan, ([], []), kept)
+    saved = tokens * (2 * conv + 2 * mixer.inner) / tp * ctx.precision.activations.bytes_per_element
+    return _assembled(ctx, mixer, [project], [out], around, scan, ([], []), saved)
 
 
-def _delta(shape: Shape, mixer: GatedDeltaNet) -> Passes:
-    tp, tokens, hidden = shape.degrees.tp, shape.tokens, shape.model.hidden
+def _delta(ctx: LoweringContext, mixer: GatedDeltaNet) -> SublayerOps:
+    tp, tokens, hidden = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
     key, value = mixer.key_heads * mixer.key_dim, mixer.value_heads * mixer.value_dim
-    project = matmul(shape, "delta in", tokens, (2 * key + 2 * value + 2 * mixer.value_heads) / tp, hidden)
-    out = matmul(shape, "delta out", tokens, hidden, value / tp)
+    project = matmul(ctx, "delta in", tokens, (2 * key + 2 * value + 2 * mixer.value_heads) / tp, hidden)
+    out = matmul(ctx, "delta out", tokens, hidden, value / tp)
     flops = (
         tokens
         * mixer.value_heads
         / tp
         * (6 * mixer.key_dim * mixer.value_dim + 2 * SCAN_CHUNK * (mixer.key_dim + mixer.value_dim))
     )
-    scan = _scan(shape, flops, tokens * (4 * key + 4 * value) / tp, mixer.key_dim)
+    scan = _scan(ctx, flops, tokens * (4 * key + 4 * value) / tp, mixer.key_dim)
     around: list[Op] = [
-        stream(shape, "convolution", tokens * (2 * key + value) / tp, 2.0),
-        stream(shape, "gated norm", tokens * value / tp, 4.0, 2.0),
+        stream(ctx, "convolution", tokens * (2 * key + value) / tp, 2.0),
+        stream(ctx, "gated norm", tokens * value / tp, 4.0, 2.0),
     ]
-    kept = tokens * (4 * key + 4 * value) / tp * shape.precision.activations.bytes_per_element
-    return _assembled(shape, mixer, [project], [out], around, scan, ([], []), kept)
+    saved = tokens * (4 * key + 4 * value) / tp * ctx.precision.activations.bytes_per_element
+    return _assembled(ctx, mixer, [project], [out], around, scan, ([], []), saved)
 
 
-def _scores(shape: Shape, heads: int, qk: int, value: int, seen: tuple[int, bool]) -> tuple[list[Op], list[Op]]:
+def _scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[int, bool]) -> tuple[list[Op], list[Op]]:
     """Forward and backward of the score part. Flash executes what is visible; unfused all of it, through memory."""
-    tokens, tp = shape.tokens, shape.degrees.tp
-    visible = mean_visible(shape.seq, seen[0], seen[1], shape.causal) if shape.flash else float(shape.seq)
+    tokens, tp = ctx.tokens, ctx.degrees.tp
+    visible = mean_visible(ctx.seq, seen[0], seen[1], ctx.causal) if ctx.flash else float(ctx.seq)
     each = 2 * tokens * heads / tp * (qk + value)
     forward = each * visible
-    size = shape.precision.activations.bytes_per_element
+    size = ctx.precision.activations.bytes_per_element
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
-    if shape.flash:
-        forward, backward = (each * (visible + _edges(shape, seen) * extra) for extra in FLASH_EXTRA)
+    if ctx.flash:
+        forward, backward = (each * (visible + _edges(ctx, seen) * extra) for extra in FLASH_EXTRA)
         backward *= 2.5  # five products for two, one of them the recomputed scores
         return (
             [Attend(label="attention", flops=forward, stream_bytes=operands, head_dim=qk)],
@@ -145,9 +143,9 @@ def _scores(shape: Shape, heads: int, qk: int, value: int, seen: tuple[int, bool
                 )
             ],
         )
-    passes = SCORE_PASSES if "masked-softmax" in shape.fuses else LOOSE_SCORE_PASSES
-    scores = tokens * shape.seq * heads / tp * size
-    kernels = 10 if "masked-softmax" in shape.fuses else 14  # transposes and dropout among them
+    passes = SCORE_PASSES if "masked-softmax" in ctx.fuses else LOOSE_SCORE_PASSES
+    scores = tokens * ctx.seq * heads / tp * size
+    kernels = 10 if "masked-softmax" in ctx.fuses else 14  # transposes and dropout among them
     return (
         [
             Attend(
@@ -164,17 +162,17 @@ def _scores(shape: Shape, heads: int, qk: int, value: int, seen: tuple[int, bool
     )  # fmt: skip
 
 
-def _edges(shape: Shape, seen: tuple[int, bool]) -> float:
+def _edges(ctx: LoweringContext, seen: tuple[int, bool]) -> float:
     """Edges of what a query sees that cut through tiles: its own place, and where a sliding window begins, which the
     first queries do not reach: 2 - w / s. Chunks begin where tiles do."""
     window, chunked = seen
-    slides = shape.causal and 0 < window < shape.seq and not chunked
-    return 2 - window / shape.seq if slides else 1.0
+    slides = ctx.causal and 0 < window < ctx.seq and not chunked
+    return 2 - window / ctx.seq if slides else 1.0
 
 
-def _scan(shape: Shape, flops: Num, elements: Num, head_dim: int) -> tuple[list[Op], list[Op]]:
+def _scan(ctx: LoweringContext, flops: Num, elements: Num, head_dim: int) -> tuple[list[Op], list[Op]]:
     """A chunked linear scan: matrix work in small tiles, and its operands through memory several times."""
-    size = shape.precision.activations.bytes_per_element
+    size = ctx.precision.activations.bytes_per_element
     return (
         [Attend(label="scan", flops=flops, stream_bytes=2 * elements * size, head_dim=head_dim, scan=True, kernels=5)],
         [
@@ -191,24 +189,24 @@ def _scan(shape: Shape, flops: Num, elements: Num, head_dim: int) -> tuple[list[
     )
 
 
-def _rotary(shape: Shape, elements: Num, mixer: Attention) -> list[Op]:
+def _rotary(ctx: LoweringContext, elements: Num, mixer: Attention) -> list[Op]:
     ops: list[Op] = []
     if mixer.positions == "rope":
-        fused = "rotary" in shape.fuses or "elementwise" in shape.fuses
-        ops.append(stream(shape, "rotary", elements, 2.0 if fused else 7.0, 1.0 if fused else 6.0))
+        fused = "rotary" in ctx.fuses or "elementwise" in ctx.fuses
+        ops.append(stream(ctx, "rotary", elements, 2.0 if fused else 7.0, 1.0 if fused else 6.0))
     if mixer.qk_norm != "none":
-        ops.append(stream(shape, "query-key norm", elements, 2.0, 2.0))
+        ops.append(stream(ctx, "query-key norm", elements, 2.0, 2.0))
     return ops
 
 
-def _context_exchange(shape: Shape, kv: Num, heads: Num) -> tuple[list[Op], list[Op]]:
+def _context_exchange(ctx: LoweringContext, kv: Num, heads: Num) -> tuple[list[Op], list[Op]]:
     """Context parallelism, forward and backward: keys and values travel round the ring, or heads are exchanged for
     sequence. Backward, keys and values go round again with the gradients they gather."""
-    cp, size = shape.degrees.cp, shape.precision.activations.bytes_per_element
+    cp, size = ctx.degrees.cp, ctx.precision.activations.bytes_per_element
     if isinstance(cp, int) and cp == 1:
         return [], []
-    tokens, tp = shape.tokens, shape.degrees.tp
-    if shape.ring:
+    tokens, tp = ctx.tokens, ctx.degrees.tp
+    if ctx.ring:
         label, payload = "context ring", tokens * cp * kv / tp * size
         once = Collective(label=label, kind="all-gather", axis="cp", payload_bytes=payload, ranks=cp, stride=tp)
         return [once], [replace(once, label=f"{label} dX", payload_bytes=2 * payload)]
@@ -220,34 +218,34 @@ def _context_exchange(shape: Shape, kv: Num, heads: Num) -> tuple[list[Op], list
 
 
 def _assembled(
-    shape: Shape, mixer: Mixer, into: list[MatMul], out_of: list[MatMul], around: list[Op],
-    core: tuple[list[Op], list[Op]], exchange: tuple[list[Op], list[Op]], kept: Num,
-) -> Passes:  # fmt: skip
+    ctx: LoweringContext, mixer: Mixer, into: list[MatMul], out_of: list[MatMul], around: list[Op],
+    core: tuple[list[Op], list[Op]], exchange: tuple[list[Op], list[Op]], saved: Num,
+) -> SublayerOps:  # fmt: skip
     """A mixer from its products, its core and what stands around it, tensor-parallel communication included."""
-    grad = gradient_bytes(shape)
-    split = isinstance(shape.degrees.tp, int) and shape.degrees.tp == 1
-    width = _entering(shape, mixer)
-    enter, leave = ([], []) if split else boundary(shape, width)
+    grad = gradient_bytes(ctx)
+    split = isinstance(ctx.degrees.tp, int) and ctx.degrees.tp == 1
+    width = _entering(ctx, mixer)
+    enter, leave = ([], []) if split else boundary(ctx, width)
     products = [*into, *out_of]
     forward = [*enter, *into, *around, *exchange[0], *core[0], *out_of, *leave]
-    backward = [*leave_gradient(shape, split), *map(input_gradient, out_of), *core[1], *exchange[1], *around]
-    backward += [*map(input_gradient, reversed(into)), *enter_gradient(shape, split, width)]
-    low, adapted = adapters(shape, products)
-    trained = low if shape.frozen else products
+    backward = [*leave_gradient(ctx, split), *map(input_gradient, out_of), *core[1], *exchange[1], *around]
+    backward += [*map(input_gradient, reversed(into)), *enter_gradient(ctx, split, width)]
+    low, adapted = adapters(ctx, products)
+    trained = low if ctx.frozen else products
     weights = [weight_gradient(op, grad) for op in reversed(trained)]
-    return Passes(
-        forward=(*casts(shape, into[:1], "norm" in shape.fuses), *casts(shape, [*into[1:], *out_of]), *forward, *low),
-        backward_input=(*gradient_casts(shape, products), *map(input_gradient, low), *backward),
+    return SublayerOps(
+        forward=(*casts(ctx, into[:1], "norm" in ctx.fuses), *casts(ctx, [*into[1:], *out_of]), *forward, *low),
+        backward_input=(*gradient_casts(ctx, products), *map(input_gradient, low), *backward),
         adapters=adapted,
         backward_weight=tuple(weights),
         again=tuple(core[0]),
-        kept=kept + _score_bytes(shape, mixer),
-        kept_again=kept,
-        params=_held_params(shape, mixer),
+        saved=saved + _score_bytes(ctx, mixer),
+        saved_selective=saved,
+        params=_held_params(ctx, mixer),
     )
 
 
-def _held_params(shape: Shape, mixer: Mixer) -> Num:
+def _held_params(ctx: LoweringContext, mixer: Mixer) -> Num:
     """Parameters of a mixer on one tensor rank: its share, and copies of what ranks hold alike.
 
         attention   (all + (c - 1) G (d + v) (h + bias)) / tp         c = max(1, tp / G): ranks that hold the same heads
@@ -255,7 +253,7 @@ def _held_params(shape: Shape, mixer: Mixer) -> Num:
 
     G = kv_heads, d, v = size of a key and a value, h = hidden, q, k = latents of queries and of keys, r = rope_dim.
     """
-    tp, hidden = shape.degrees.tp, shape.model.hidden
+    tp, hidden = ctx.degrees.tp, ctx.model.hidden
     more: Num = 0
     if isinstance(mixer, Attention):
         keys = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
@@ -266,76 +264,76 @@ def _held_params(shape: Shape, mixer: Mixer) -> Num:
     return (mixer_params(mixer, hidden) + more) / tp
 
 
-def _score_bytes(shape: Shape, mixer: Mixer) -> Num:
+def _score_bytes(ctx: LoweringContext, mixer: Mixer) -> Num:
     """What unfused attention keeps of its score matrices: scores, softmax and a mask."""
-    if shape.flash or not isinstance(mixer, (Attention, LatentAttention)):
+    if ctx.flash or not isinstance(mixer, (Attention, LatentAttention)):
         return 0
-    return shape.tokens * shape.seq * mixer.heads / shape.degrees.tp * 5
+    return ctx.tokens * ctx.seq * mixer.heads / ctx.degrees.tp * 5
 
 
-def gradient_bytes(shape: Shape) -> float:
+def gradient_bytes(ctx: LoweringContext) -> float:
     """Bytes of one element of the gradient buffer."""
-    return (shape.precision.gradients or shape.engine.gradients).bytes_per_element
+    return (ctx.precision.gradients or ctx.engine.gradients).bytes_per_element
 
 
-def _entering(shape: Shape, mixer: Mixer) -> int:
+def _entering(ctx: LoweringContext, mixer: Mixer) -> int:
     """Width of what tensor ranks exchange where they enter a mixer: its input, or the latents that every rank makes of
     its own tokens; queries without a latent are made of the input."""
     if not isinstance(mixer, LatentAttention):
-        return shape.model.hidden
-    return mixer.kv_rank + mixer.rope_dim + (mixer.q_rank or shape.model.hidden)
+        return ctx.model.hidden
+    return mixer.kv_rank + mixer.rope_dim + (mixer.q_rank or ctx.model.hidden)
 
 
-def boundary(shape: Shape, width: int = 0) -> tuple[list[Op], list[Op]]:
+def boundary(ctx: LoweringContext, width: int = 0) -> tuple[list[Op], list[Op]]:
     """Forward communication at the entry and the exit of a tensor-parallel part; `width` of the entry, or hidden."""
-    elements = shape.tokens * shape.model.hidden
-    if shape.sequence_parallel:
-        entering = shape.tokens * (width or shape.model.hidden)
+    elements = ctx.tokens * ctx.model.hidden
+    if ctx.sequence_parallel:
+        entering = ctx.tokens * (width or ctx.model.hidden)
         return (
-            [tensor_collective(shape, "gather tokens", "all-gather", entering)],
-            [tensor_collective(shape, "scatter tokens", "reduce-scatter", elements)],
+            [tensor_collective(ctx, "gather tokens", "all-gather", entering)],
+            [tensor_collective(ctx, "scatter tokens", "reduce-scatter", elements)],
         )
-    return [], [tensor_collective(shape, "sum over ranks", "all-reduce", elements)]
+    return [], [tensor_collective(ctx, "sum over ranks", "all-reduce", elements)]
 
 
-def leave_gradient(shape: Shape, alone: bool) -> list[Op]:
+def leave_gradient(ctx: LoweringContext, alone: bool) -> list[Op]:
     """Backward communication at the exit, which the backward enters first."""
-    if alone or not shape.sequence_parallel:
+    if alone or not ctx.sequence_parallel:
         return []
-    return [tensor_collective(shape, "gather gradients", "all-gather", shape.tokens * shape.model.hidden)]
+    return [tensor_collective(ctx, "gather gradients", "all-gather", ctx.tokens * ctx.model.hidden)]
 
 
-def enter_gradient(shape: Shape, alone: bool, width: int = 0) -> list[Op]:
+def enter_gradient(ctx: LoweringContext, alone: bool, width: int = 0) -> list[Op]:
     """Backward communication at the entry; with sequence parallelism the input is gathered once more for dW."""
     if alone:
         return []
-    elements = shape.tokens * (width or shape.model.hidden)
-    if not shape.sequence_parallel:
-        return [tensor_collective(shape, "sum gradients", "all-reduce", elements)]
-    again = [] if shape.frozen else [tensor_collective(shape, "gather tokens again", "all-gather", elements)]
-    return [*again, tensor_collective(shape, "scatter gradients", "reduce-scatter", elements)]
+    elements = ctx.tokens * (width or ctx.model.hidden)
+    if not ctx.sequence_parallel:
+        return [tensor_collective(ctx, "sum gradients", "all-reduce", elements)]
+    again = [] if ctx.frozen else [tensor_collective(ctx, "gather tokens again", "all-gather", elements)]
+    return [*again, tensor_collective(ctx, "scatter gradients", "reduce-scatter", elements)]
 
 
-def casts(shape: Shape, products: list[MatMul], written: bool = False) -> list[Op]:
+def casts(ctx: LoweringContext, products: list[MatMul], written: bool = False) -> list[Op]:
     """Casting the inputs of narrow products: read wide, write narrow twice (as it is and transposed).
 
     A norm that is one kernel, or a product's epilogue, writes narrow at once: nothing is read again (`written`).
     """
-    if not shape.narrow:
+    if not ctx.narrow:
         return []
-    passes = _cast_passes(shape, written)
-    return [stream(shape, f"cast for {op.label}", op.m * op.k * op.groups, passes, 1.0) for op in products]
+    passes = _cast_passes(ctx, written)
+    return [stream(ctx, f"cast for {op.label}", op.m * op.k * op.groups, passes, 1.0) for op in products]
 
 
-def gradient_casts(shape: Shape, products: list[MatMul], written: bool = False) -> list[Op]:
+def gradient_casts(ctx: LoweringContext, products: list[MatMul], written: bool = False) -> list[Op]:
     """Casting the gradients that arrive at narrow products, for both of their own products."""
-    if not shape.narrow:
+    if not ctx.narrow:
         return []
-    passes = _cast_passes(shape, written)
-    return [stream(shape, f"cast for {op.label} dX", op.m * op.n * op.groups, passes, 1.0) for op in products]
+    passes = _cast_passes(ctx, written)
+    return [stream(ctx, f"cast for {op.label} dX", op.m * op.n * op.groups, passes, 1.0) for op in products]
 
 
-def _cast_passes(shape: Shape, written: bool) -> float:
-    wide, narrow = shape.precision.activations.bytes_per_element, shape.precision.compute.bytes_per_element
-    reads = 0.0 if written else 2.0 if shape.precision.scaling == "row" else 1.0
+def _cast_passes(ctx: LoweringContext, written: bool) -> float:
+    wide, narrow = ctx.precision.activations.bytes_per_element, ctx.precision.compute.bytes_per_element
+    reads = 0.0 if written else 2.0 if ctx.precision.scaling == "row" else 1.0
     return 2 * narrow / wide + reads

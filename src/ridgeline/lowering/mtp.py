@@ -13,14 +13,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ridgeline.ir.ops import Op
-from ridgeline.ir.program import Kept, Section
+from ridgeline.ir.program import SavedActivations, Section
+from ridgeline.lowering.context import (
+    LoweringContext,
+    input_gradient,
+    matmul,
+    stream,
+    tensor_collective,
+    weight_gradient,
+)
 from ridgeline.lowering.mixers import casts, gradient_bytes, gradient_casts
-from ridgeline.lowering.shape import Shape, input_gradient, matmul, stream, tensor_collective, weight_gradient
 from ridgeline.models.spec import Mtp
 from ridgeline.plan.engine import RecomputeKind
 
 
-def lower_prediction(shape: Shape, mtp: Mtp, kind: RecomputeKind, lowered: Sequence[Section]) -> Section:
+def lower_prediction(ctx: LoweringContext, mtp: Mtp, kind: RecomputeKind, lowered: Sequence[Section]) -> Section:
     """One block of multi-token prediction; `lowered` are the model's embedding, its head, and the block as a layer.
 
         parameters   block + 2 h h / tp + 3 norms of h        kept beside the block's   3 h: a row, and the two joined
@@ -29,12 +36,12 @@ def lower_prediction(shape: Shape, mtp: Mtp, kind: RecomputeKind, lowered: Seque
     recomputed, which keeps the row alone, too; the state before is what the model's own output keeps.
     """
     rows, head, layer = lowered
-    entry = _entry(shape)
-    hidden, size = shape.model.hidden, shape.precision.activations.bytes_per_element
-    params = 2 * hidden * hidden / shape.degrees.tp + 3 * mtp.block.norm.params(hidden)
+    entry = _entry(ctx)
+    hidden, size = ctx.model.hidden, ctx.precision.activations.bytes_per_element
+    params = 2 * hidden * hidden / ctx.degrees.tp + 3 * mtp.block.norm.params(hidden)
     again = (*entry.forward, *layer.recompute) if kind == "full" else layer.recompute
-    joined = (1 if shape.frozen else 3) * shape.split_tokens * hidden * size
-    beside = head.kept.inputs + (0 if kind == "full" else joined)
+    joined = (1 if ctx.frozen else 3) * ctx.split_tokens * hidden * size
+    beside = head.saved.inputs + (0 if kind == "full" else joined)
     return Section(
         name="prediction block",
         forward=(*rows.forward, *entry.forward, *layer.forward, *head.forward),
@@ -45,55 +52,55 @@ def lower_prediction(shape: Shape, mtp: Mtp, kind: RecomputeKind, lowered: Seque
         recompute=again,
         params=layer.params + params,
         expert_params=layer.expert_params,
-        trained=layer.trained + (0 if shape.frozen else params),
-        kept=replace(layer.kept, norms=layer.kept.norms + beside),
-        whole=replace(layer.whole, norms=layer.whole.norms + head.kept.inputs + joined),
+        trained=layer.trained + (0 if ctx.frozen else params),
+        saved=replace(layer.saved, norms=layer.saved.norms + beside),
+        whole=replace(layer.whole, norms=layer.whole.norms + head.saved.inputs + joined),
     )  # fmt: skip
 
 
-def _entry(shape: Shape) -> Section:
+def _entry(ctx: LoweringContext) -> Section:
     """Two norms and a projection from twice the width, whose columns tensor ranks split: inputs are gathered along the
     sequence, outputs along the width. Backward, every rank has the whole gradient or gathers it first."""
-    tokens, hidden = shape.tokens, shape.model.hidden
-    elements = shape.split_tokens * hidden
-    fused = "norm" in shape.fuses or "elementwise" in shape.fuses
+    tokens, hidden = ctx.tokens, ctx.model.hidden
+    elements = ctx.split_tokens * hidden
+    fused = "norm" in ctx.fuses or "elementwise" in ctx.fuses
     passes, back, kernels = (2.0, 4.0, 1.0) if fused else (6.0, 9.0, 5.0)
-    project = matmul(shape, "projection", tokens, hidden / shape.degrees.tp, 2 * hidden)
-    split = not (isinstance(shape.degrees.tp, int) and shape.degrees.tp == 1)
-    enter, leave, back_in, back_out = _around(shape) if split else ([], [], [], [])
+    project = matmul(ctx, "projection", tokens, hidden / ctx.degrees.tp, 2 * hidden)
+    split = not (isinstance(ctx.degrees.tp, int) and ctx.degrees.tp == 1)
+    enter, leave, back_in, back_out = _around(ctx) if split else ([], [], [], [])
     return Section(
         name="entry",
         forward=(
-            stream(shape, "entry norms", 2 * elements, passes, 2 * kernels),
-            stream(shape, "join", 2 * elements, 2.0),
-            *casts(shape, [project]),
+            stream(ctx, "entry norms", 2 * elements, passes, 2 * kernels),
+            stream(ctx, "join", 2 * elements, 2.0),
+            *casts(ctx, [project]),
             *enter,
             project,
             *leave,
         ),
         backward_input=(
             *back_in,
-            *gradient_casts(shape, [project]),
+            *gradient_casts(ctx, [project]),
             input_gradient(project),
             *back_out,
-            stream(shape, "join dX", 2 * elements, 2.0),
-            stream(shape, "entry norms dX", 2 * elements, back, 2 * (kernels + 1)),
+            stream(ctx, "join dX", 2 * elements, 2.0),
+            stream(ctx, "entry norms dX", 2 * elements, back, 2 * (kernels + 1)),
         ),
-        backward_weight=() if shape.frozen else (weight_gradient(project, gradient_bytes(shape)),),
-        kept=Kept(),
+        backward_weight=() if ctx.frozen else (weight_gradient(project, gradient_bytes(ctx)),),
+        saved=SavedActivations(),
     )
 
 
-def _around(shape: Shape) -> tuple[list[Op], list[Op], list[Op], list[Op]]:
+def _around(ctx: LoweringContext) -> tuple[list[Op], list[Op], list[Op], list[Op]]:
     """Communication of the projection over tensor ranks: before and after it, and the same of its backward."""
-    out = shape.tokens * shape.model.hidden
-    leave: list[Op] = [tensor_collective(shape, "gather projected", "all-gather", out)]
-    if not shape.sequence_parallel:
-        return [], leave, [], [tensor_collective(shape, "sum joined gradients", "all-reduce", 2 * out)]
-    again: list[Op] = [] if shape.frozen else [tensor_collective(shape, "gather joined again", "all-gather", 2 * out)]
+    out = ctx.tokens * ctx.model.hidden
+    leave: list[Op] = [tensor_collective(ctx, "gather projected", "all-gather", out)]
+    if not ctx.sequence_parallel:
+        return [], leave, [], [tensor_collective(ctx, "sum joined gradients", "all-reduce", 2 * out)]
+    again: list[Op] = [] if ctx.frozen else [tensor_collective(ctx, "gather joined again", "all-gather", 2 * out)]
     return (
-        [tensor_collective(shape, "gather joined", "all-gather", 2 * out)],
+        [tensor_collective(ctx, "gather joined", "all-gather", 2 * out)],
         leave,
-        [tensor_collective(shape, "gather projected gradients", "all-gather", out)],
-        [*again, tensor_collective(shape, "scatter joined gradients", "reduce-scatter", 2 * out)],
+        [tensor_collective(ctx, "gather projected gradients", "all-gather", out)],
+        [*again, tensor_collective(ctx, "scatter joined gradients", "reduce-scatter", 2 * out)],
     )

@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ridgeline.ir.ops import MatMul, Op, Stream
-from ridgeline.ir.program import Kept, Section
+from ridgeline.ir.program import SavedActivations, Section
+from ridgeline.lowering.context import LoweringContext, input_gradient, plain_matmul, stream, weight_gradient
 from ridgeline.lowering.ffn import lower_ffn
 from ridgeline.lowering.mixers import gradient_bytes, lower_mixer
-from ridgeline.lowering.parts import Passes
-from ridgeline.lowering.shape import Shape, input_gradient, plain_matmul, stream, weight_gradient
+from ridgeline.lowering.sublayer import SublayerOps
 from ridgeline.models.spec import Attention, Block, Moe, Vision
 from ridgeline.plan.engine import RecomputeKind
 
 
-def lower_block(shape: Shape, block: Block, kind: RecomputeKind) -> Section:
+def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Section:
     """One layer with its norms and residuals, under one kind of recompute."""
-    mixer = lower_mixer(shape, block.mixer) if block.mixer else Passes()
-    ffn = lower_ffn(shape, block.ffn) if block.ffn else Passes()
-    norms, norms_back = _norms(shape, block)
+    mixer = lower_mixer(ctx, block.mixer) if block.mixer else SublayerOps()
+    ffn = lower_ffn(ctx, block.ffn) if block.ffn else SublayerOps()
+    norms, norms_back = _norms(ctx, block)
     forward = (*norms, *mixer.forward, *ffn.forward)
-    params = mixer.params + ffn.params + block.norms * shape.model.hidden
-    kept = _kept(shape, mixer, ffn, block)
+    params = mixer.params + ffn.params + block.norms * ctx.model.hidden
+    saved = _kept(ctx, mixer, ffn, block)
     section = Section(
         name="block",
         forward=forward,
@@ -30,70 +30,72 @@ def lower_block(shape: Shape, block: Block, kind: RecomputeKind) -> Section:
         params=params,
         expert_params=ffn.expert_params,
         trained=mixer.adapters + ffn.adapters
-        if shape.frozen
-        else mixer.params + ffn.params + block.norms * shape.model.hidden,
-        kept=kept,
-        whole=kept,
+        if ctx.frozen
+        else mixer.params + ffn.params + block.norms * ctx.model.hidden,
+        saved=saved,
+        whole=saved,
     )
-    return _recomputed(shape, section, mixer, ffn, kind, isinstance(block.ffn, Moe))
+    return _recomputed(ctx, section, mixer, ffn, kind, isinstance(block.ffn, Moe))
 
 
-def _norms(shape: Shape, block: Block) -> tuple[list[Op], list[Op]]:
+def _norms(ctx: LoweringContext, block: Block) -> tuple[list[Op], list[Op]]:
     """Norms and residual additions; where nothing fuses them they read and write more."""
-    elements = shape.split_tokens * shape.model.hidden
+    elements = ctx.split_tokens * ctx.model.hidden
     parts = (block.mixer is not None) + (block.ffn is not None)
-    norm_fused = "norm" in shape.fuses or "elementwise" in shape.fuses
-    add_fused = "bias-dropout-add" in shape.fuses or "elementwise" in shape.fuses
+    norm_fused = "norm" in ctx.fuses or "elementwise" in ctx.fuses
+    add_fused = "bias-dropout-add" in ctx.fuses or "elementwise" in ctx.fuses
     norm, norm_back = (2.0, 4.0) if norm_fused else (6.0, 9.0)
     add = 3.0 if add_fused else 5.0
     forward: list[Op] = [
-        stream(shape, "norm", elements * block.norms, norm, block.norms * (1.0 if norm_fused else 5.0)),
-        stream(shape, "residual", elements * parts, add, parts * (1.0 if add_fused else 2.0)),
+        stream(ctx, "norm", elements * block.norms, norm, block.norms * (1.0 if norm_fused else 5.0)),
+        stream(ctx, "residual", elements * parts, add, parts * (1.0 if add_fused else 2.0)),
     ]
     backward: list[Op] = [
-        stream(shape, "norm dX", elements * block.norms, norm_back, block.norms * (2.0 if norm_fused else 6.0)),
-        stream(shape, "residual dX", elements * parts, add, float(parts)),
+        stream(ctx, "norm dX", elements * block.norms, norm_back, block.norms * (2.0 if norm_fused else 6.0)),
+        stream(ctx, "residual dX", elements * parts, add, float(parts)),
     ]
     return forward, backward
 
 
-def _kept(shape: Shape, mixer: Passes, ffn: Passes, block: Block) -> Kept:
-    size = shape.precision.activations.bytes_per_element
-    elements = shape.split_tokens * shape.model.hidden
+def _kept(ctx: LoweringContext, mixer: SublayerOps, ffn: SublayerOps, block: Block) -> SavedActivations:
+    size = ctx.precision.activations.bytes_per_element
+    elements = ctx.split_tokens * ctx.model.hidden
     parts = (block.mixer is not None) + (block.ffn is not None)
-    return Kept(inputs=elements * size, attention=mixer.kept, mlp=ffn.kept, norms=elements * size * (2 * parts - 1))
+    return SavedActivations(
+        inputs=elements * size, attention=mixer.saved, mlp=ffn.saved, norms=elements * size * (2 * parts - 1)
+    )
 
 
 def _recomputed(
-    shape: Shape, section: Section, mixer: Passes, ffn: Passes, kind: RecomputeKind, experts: bool
+    ctx: LoweringContext, section: Section, mixer: SublayerOps, ffn: SublayerOps, kind: RecomputeKind, experts: bool
 ) -> Section:
     """What runs again before the backward, and what is kept instead."""
     if kind == "full":
-        return replace(section, recompute=section.forward, kept=Kept(inputs=section.kept.inputs))
+        return replace(section, recompute=section.forward, saved=SavedActivations(inputs=section.saved.inputs))
     if kind == "none":
         return section
-    parts = shape.recompute.parts
+    parts = ctx.recompute.parts
     again: tuple[Op, ...] = ()
-    kept = section.kept
+    saved = section.saved
     if "attention" in parts or "mixer" in parts:
         whole = "mixer" in parts
         again += mixer.forward if whole else mixer.again
-        kept = replace(kept, attention=0 if whole else mixer.kept_again)
+        saved = replace(saved, attention=0 if whole else mixer.saved_selective)
     if "latent-up" in parts and "mixer" not in parts:
         again += tuple(op for op in mixer.forward if isinstance(op, MatMul) and op.label.endswith(" up"))
     if ("moe" if experts else "mlp") in parts:
         again += ffn.forward
-        kept = replace(kept, mlp=0)
+        saved = replace(saved, mlp=0)
     elif "activation" in parts:
         again += ffn.again
-        kept = replace(kept, mlp=ffn.kept_again)
+        saved = replace(saved, mlp=ffn.saved_selective)
     if "alternate" in parts:
         again += _alternate(section.forward)
-        kept = replace(kept, attention=kept.attention / 2, mlp=kept.mlp / 2, norms=0)
+        saved = replace(saved, attention=saved.attention / 2, mlp=saved.mlp / 2, norms=0)
     if "norm" in parts:
         again += section.forward[:1]
-        kept = replace(kept, norms=0)
-    return replace(section, recompute=again, kept=kept)
+        saved = replace(saved, norms=0)
+    return replace(section, recompute=again, saved=saved)
 
 
 def _alternate(ops: tuple[Op, ...]) -> tuple[Op, ...]:
@@ -110,67 +112,69 @@ def _alternate(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     return tuple(again)
 
 
-def lower_embedding(shape: Shape) -> Section:
+def lower_embedding(ctx: LoweringContext) -> Section:
     """Looking up token rows, and adding up their gradients."""
-    model, tp = shape.model, shape.degrees.tp
+    model, tp = ctx.model, ctx.degrees.tp
     width = model.embedding.width or model.hidden
-    elements = shape.split_tokens * width
+    elements = ctx.split_tokens * width
     rows = (model.vocab + model.embedding.positions) * width
-    forward = (stream(shape, "embedding", elements, 2.0, 2.0),)
-    backward = () if shape.frozen else (stream(shape, "embedding dW", elements, 4.0, 3.0),)
+    forward = (stream(ctx, "embedding", elements, 2.0, 2.0),)
+    backward = () if ctx.frozen else (stream(ctx, "embedding dW", elements, 4.0, 3.0),)
     return Section(
         name="embedding",
         forward=forward,
         backward_input=(),
         backward_weight=backward,
         params=rows / tp,
-        trained=0 if shape.frozen else rows / tp,
-        kept=Kept(inputs=shape.split_tokens * 8),
+        trained=0 if ctx.frozen else rows / tp,
+        saved=SavedActivations(inputs=ctx.split_tokens * 8),
     )
 
 
-def lower_head(shape: Shape) -> Section:
+def lower_head(ctx: LoweringContext) -> Section:
     """Final norm, logits and loss. Logits are worked on in 32 bits by the loss unless it is fused with the product."""
-    model, tp, tokens = shape.model, shape.degrees.tp, shape.tokens
-    padded = -(-model.vocab // shape.engine.vocab_multiple) * shape.engine.vocab_multiple
-    logits = plain_matmul(shape, "logits", tokens, padded / tp, model.hidden)
+    model, tp, tokens = ctx.model, ctx.degrees.tp, ctx.tokens
+    padded = -(-model.vocab // ctx.engine.vocab_multiple) * ctx.engine.vocab_multiple
+    logits = plain_matmul(ctx, "logits", tokens, padded / tp, model.hidden)
     values = tokens * padded / tp
-    fused = {"cross-entropy", "linear-cross-entropy", "elementwise"} & shape.fuses
+    fused = {"cross-entropy", "linear-cross-entropy", "elementwise"} & ctx.fuses
     passes = 3.0 if fused else 7.0
-    loss = stream(shape, "loss", values, 2 * passes, 2.0 if fused else 8.0)
-    norm = stream(shape, "final norm", shape.split_tokens * model.hidden, 2.0)
-    grad = gradient_bytes(shape)
-    chunked = "linear-cross-entropy" in shape.fuses
+    loss = stream(ctx, "loss", values, 2 * passes, 2.0 if fused else 8.0)
+    norm = stream(ctx, "final norm", ctx.split_tokens * model.hidden, 2.0)
+    grad = gradient_bytes(ctx)
+    chunked = "linear-cross-entropy" in ctx.fuses
     return Section(
         name="head",
         forward=(norm, logits, loss),
-        backward_input=(stream(shape, "loss dX", values, 3.0), input_gradient(logits)),
-        backward_weight=() if shape.frozen else (weight_gradient(logits, grad),),
+        backward_input=(stream(ctx, "loss dX", values, 3.0), input_gradient(logits)),
+        backward_weight=() if ctx.frozen else (weight_gradient(logits, grad),),
         params=0 if model.embedding.tied else model.vocab * model.hidden / tp,
-        trained=0 if model.embedding.tied or shape.frozen else model.vocab * model.hidden / tp,
-        kept=Kept(inputs=shape.split_tokens * model.hidden * 2, logits=0 if chunked else values * (6 if fused else 10)),
+        trained=0 if model.embedding.tied or ctx.frozen else model.vocab * model.hidden / tp,
+        saved=SavedActivations(
+            inputs=ctx.split_tokens * model.hidden * 2, logits=0 if chunked else values * (6 if fused else 10)
+        ),
     )
 
 
-def lower_vision(shape: Shape) -> tuple[Section, Section, Section]:
+def lower_vision(ctx: LoweringContext) -> tuple[Section, Section, Section]:
     """The image encoder over the images of a microbatch, on the first stage: its ends, a layer that sees the whole
     image, and one that stays inside its window. Patches see each other both ways."""
-    vision = shape.model.vision
+    vision = ctx.model.vision
     if vision is None:
         raise ValueError("the model has no image encoder")
     inner = replace(
-        shape,
-        model=replace(shape.model, hidden=vision.hidden),
+        ctx,
+        model=replace(ctx.model, hidden=vision.hidden),
         seq=(vision.image // vision.patch) ** 2,
         causal=False,
-        degrees=replace(shape.degrees, microbatch=shape.degrees.microbatch * shape.images, cp=1),
+        degrees=replace(ctx.degrees, microbatch=ctx.degrees.microbatch * ctx.images, cp=1),
     )
-    kind = shape.recompute.kind
+    kind = ctx.recompute.kind
     whole = replace(lower_block(inner, _unwindowed(vision.block), kind), name="vision")
     return _vision_ends(inner, vision), whole, replace(lower_block(inner, vision.block, kind), name="vision, windowed")
 
 
-def _vision_ends(inner: Shape, vision: Vision) -> Section:
+def _vision_ends(inner: LoweringContext, vision: Vision) -> Section:
     """Patch embedding before the encoder and projector behind it.
 
         patches * 2 * 3 p^2 e   and   image tokens * 2 * projector weights      flops forward
@@ -191,7 +195,7 @@ def _vision_ends(inner: Shape, vision: Vision) -> Section:
         backward_weight=() if inner.frozen else tuple(weight_gradient(op, grad) for op in reversed(products)),
         params=params,
         trained=0 if inner.frozen else params,
-        kept=Kept(inputs=(patches * 3 * vision.patch**2 + tokens * vision.hidden) * size),
+        saved=SavedActivations(inputs=(patches * 3 * vision.patch**2 + tokens * vision.hidden) * size),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ridgeline.calibrate.own import OwnFit
+from ridgeline.calibrate.fit_with import OwnFit
 from ridgeline.core.units import format_quantity
 from ridgeline.report.sheets import Sheet
 

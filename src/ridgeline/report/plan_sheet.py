@@ -14,15 +14,15 @@ from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan_table import plan_table, plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.report.sheets import Sheet, plain
-from ridgeline.search.changes import Change, changes, worth
-from ridgeline.search.compare import Answer
+from ridgeline.search.answer import Answer
+from ridgeline.search.distinct import kind_words, kinds
 from ridgeline.search.explain import Explanation, Loss, Standing, difference, explain, simulated, standing
-from ridgeline.search.handed import Handed, handed, lacking
-from ridgeline.search.kinds import kind_words, kinds
+from ridgeline.search.find_plan import predicted
 from ridgeline.search.objectives import Outcome, Point, Run, frontier, points, ranked
-from ridgeline.search.plan import predicted
-from ridgeline.search.refine import Refined
-from ridgeline.sim.memory import capacity_of
+from ridgeline.search.recommend import Recommendation, lacking, recommended
+from ridgeline.search.stage_layout.refine import Refined
+from ridgeline.search.what_if import Change, what_if, worth
+from ridgeline.sim.memory.peak import capacity_of
 from ridgeline.sim.prediction import Prediction
 
 FEW = 5  # plans simulated event by event
@@ -46,7 +46,7 @@ class Reasons:
     tried: tuple[Change, ...] = ()
     given: Standing | None = None
     kinds: tuple[Prediction, ...] = ()
-    handed: Handed | None = None
+    recommended: Recommendation | None = None
     seconds: float = 0.0
     complete: bool = True
 
@@ -65,7 +65,7 @@ def reasons_of(answer: Answer, chosen: Outcome, *, further: bool = True, refine:
     winner = plans[0]
     some = plans if goal.objective == "memory" else predicted(search.scenario, kinds(search.swept, answer.ask.top))
     own = standing(search, search.scenario, winner) if answer.case.given else None
-    tried = changes(search, winner) if further and answer.complete else ()
+    tried = what_if(search, winner) if further and answer.complete else ()
     events = tuple(simulated(plan) for plan in plans[:FEW]) if further and answer.complete else ()
     free = further and refine and answer.complete and goal.objective != "memory"
     free = free and not any(axis in search.pins for axis in REFINED_AXES)
@@ -77,7 +77,7 @@ def reasons_of(answer: Answer, chosen: Outcome, *, further: bool = True, refine:
         tried=tried,
         given=own,
         kinds=some,
-        handed=handed(good, events[0], search.capacity_bytes) if free else None,
+        recommended=recommended(good, events[0], search.capacity_bytes) if free else None,
         seconds=time.perf_counter() - began,
         complete=further and answer.complete,
     )
@@ -106,7 +106,7 @@ def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[st
             for prediction, seconds in zip_longest(reasons.plans, reasons.simulated)
         ],
         "kinds": [_plan(prediction, winner) for prediction in reasons.kinds],
-        "refined": [_refined(one, winner) for one in reasons.handed.refined] if reasons.handed else [],
+        "refined": [_refined(one, winner) for one in reasons.recommended.refined] if reasons.recommended else [],
         "handed": _handed(reasons, winner),
         "bounds": dict(winner.bounds),
         "why": [_loss(loss) for loss in reasons.why.losses],
@@ -183,13 +183,13 @@ def _plan(prediction: Prediction, winner: Prediction) -> Sheet:
 def _refined(found: Refined, winner: Prediction) -> Sheet:
     """A plan that refinement made better, and what it changed."""
     saved = winner.step_time_s - found.prediction.step_time_s
-    changes = [str(change) for change in found.changes]
-    return {**_plan(found.prediction, winner), "saves_s": saved, "changes": changes, "lacking": lacking(found)}
+    what_if = [str(change) for change in found.changes]
+    return {**_plan(found.prediction, winner), "saves_s": saved, "changes": what_if, "lacking": lacking(found)}
 
 
 def _handed(reasons: Reasons, winner: Prediction) -> Sheet:
     """The plan that `-o` writes: the winner, or what refinement made of one of the first plans."""
-    made = reasons.handed or Handed(prediction=winner, start=winner)
+    made = reasons.recommended or Recommendation(prediction=winner, start=winner)
     return {
         **_plan(made.prediction, winner),
         "refined": bool(made.changes),

@@ -14,7 +14,7 @@ from ridgeline.core.units import BINARY, DECIMAL, format_quantity
 from ridgeline.plan.scenario import Scenario
 from ridgeline.report.draw import WEAK, clean
 from ridgeline.report.sheets import Sheet, plain
-from ridgeline.sim.memory import Memory
+from ridgeline.sim.memory.peak import Memory
 from ridgeline.sim.prediction import Impossible, Prediction
 
 COLOURS = {"compute": "blue", "memory": "green", "network": "magenta", "host": "yellow"}

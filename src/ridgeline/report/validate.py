@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.calibrate.accuracy import in_headline
-from ridgeline.calibrate.reasons import likely, runs_known
+from ridgeline.calibrate.outlier_hints import likely, runs_known
 from ridgeline.calibrate.validate import Case, Validation, errors_of, shipped
 from ridgeline.core.units import format_quantity
 from ridgeline.report.draw import DASH, clean

@@ -15,10 +15,10 @@ from ridgeline.core.encode import encode
 from ridgeline.plan.plan import Plan, Switches
 from ridgeline.plan.plan_table import offload_words, recompute_words, schedule_words
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.kept import Entry, choice
-from ridgeline.search.kinds import kind_of, kinds
-from ridgeline.search.plan import Search, predicted
-from ridgeline.sim.events import Simulated, simulate
+from ridgeline.search.distinct import kind_of, kinds
+from ridgeline.search.find_plan import Search, predicted
+from ridgeline.search.shortlist import Entry, choice
+from ridgeline.sim.events.simulate import Simulated, simulate
 from ridgeline.sim.predict import predict
 from ridgeline.sim.prediction import Prediction
 
@@ -68,7 +68,7 @@ def explain(search: Search, winner: Prediction) -> Explanation:
     """The reasons for a plan of a search; alternatives are told for the fastest, which a small plan need not be.
 
     >>> from ridgeline.plan.scenario_file import assemble
-    >>> from ridgeline.search.plan import find_plan
+    >>> from ridgeline.search.find_plan import find_plan
     >>> table = {"model": "llama3-8b", "system": "8xh100-sxm", "workload": {"seq": 8192, "global_batch": 64}}
     >>> found = find_plan(assemble(table)[0])
     >>> why = explain(found, found.plans[0])

@@ -19,8 +19,8 @@ from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.system import System
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
+from ridgeline.search.find_plan import Search, predicted
 from ridgeline.search.goodput import Goodput, days_to_train, goodput
-from ridgeline.search.plan import Search, predicted
 from ridgeline.search.space import powers_of_two
 from ridgeline.sim.predict import HOUR
 from ridgeline.sim.prediction import Prediction

@@ -18,23 +18,30 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.rates import at
+from ridgeline.cost.machine import at
 from ridgeline.lowering.program import stages_of
 from ridgeline.plan.engine import Shard, overlaps
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Offload, Plan, Schedule, Sharding
 from ridgeline.plan.scenario import default_placement
 from ridgeline.plan.schedules import requirement
-from ridgeline.search.cells import Cells
+from ridgeline.search.degree_grid import DegreeGrid
 from ridgeline.search.space import Space
-from ridgeline.sim.beside import Busy, busy_of, columns_of, gathered, gathering_of
-from ridgeline.sim.exchange import Settling, settling_of
-from ridgeline.sim.holding import Needs, Widths, held_of, params_of
-from ridgeline.sim.lines import Lines, Pattern, Ranks, held_by_rank, pattern_of, ranks_of
-from ridgeline.sim.memory import Moving, State, host_share, moving_of, peak_bytes, state_of
-from ridgeline.sim.pace import Pace, paced, sends_of, trained_of
-from ridgeline.sim.run import NAMES, SHARDS, Runs, sized
-from ridgeline.sim.step import step_of
+from ridgeline.sim.closed_form.grad_sync import EndOfStep, end_of_step
+from ridgeline.sim.closed_form.overlap import SectionTimes, columns_of, gathered, gathering_of, section_times
+from ridgeline.sim.closed_form.pipeline_time import PipelineTime, most_trained, pipeline_time, send_seconds
+from ridgeline.sim.closed_form.stage_mix import (
+    PlacementMix,
+    RankMix,
+    StageMix,
+    placement_mix,
+    rank_mix,
+    virtual_stages_by_rank,
+)
+from ridgeline.sim.closed_form.step import step_times
+from ridgeline.sim.memory.footprint import BytesPerParam, SectionFootprint, rank_footprint, rank_params
+from ridgeline.sim.memory.peak import ModelState, Transient, host_share, model_state, peak_bytes, transient
+from ridgeline.sim.plan_columns import NAMES, SHARDS, PlanColumns, sized
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -46,7 +53,7 @@ LAST_BITS = 12  # of a number's 52 that depend on where in a column it was worke
 class Chunk:
     """Plans that differ in their cells alone, with step times and peak memory."""
 
-    cells: Cells
+    cells: DegreeGrid
     cell: Index
     pp: int
     dp: Array
@@ -94,7 +101,7 @@ class _Rows:
     parts    columns x sections x rows, as `sim.beside` makes them
     """
 
-    cells: Cells
+    cells: DegreeGrid
     cell: Index
     pp: int
     dp: Array
@@ -103,16 +110,16 @@ class _Rows:
     degree: Array
     kin: Index
     firsts: Index
-    runs: Runs
+    plans: PlanColumns
     parts: Array
-    needs: Needs
-    widths: Widths
+    needs: SectionFootprint
+    widths: BytesPerParam
 
 
-def sweep(cells: Cells, space: Space) -> Iterator[Chunk]:
+def sweep(cells: DegreeGrid, space: Space) -> Iterator[Chunk]:
     """Every plan of a space on these cells, priced; plans that cannot run are left out."""
     for offload in space.offload:
-        busy = busy_of(cells.sections, replace(cells.runs, offload=np.array([offload.activations])), cells.rows)
+        busy = section_times(cells.sections, replace(cells.plans, offload=np.array([offload.activations])), cells.rows)
         for pp in space.pp:
             for rows in _rows(cells, space, busy, offload, pp):
                 for schedule in _schedules(space, pp):
@@ -127,7 +134,7 @@ def _schedules(space: Space, pp: int) -> tuple[Schedule, ...]:
     return tuple(sorted(single, key=lambda schedule: (schedule != Schedule(), schedule.name))[:1])
 
 
-def _dealt(cells: Cells, pp: int) -> tuple[Index, Array]:
+def _dealt(cells: DegreeGrid, pp: int) -> tuple[Index, Array]:
     """Cells on which chips, experts and sequences can be dealt evenly with so many stages, and the dp that is left."""
     scenario, sizes = cells.scenarios[0], cells.degrees
     inner = np.asarray(sizes.tp * sizes.cp)
@@ -140,7 +147,7 @@ def _dealt(cells: Cells, pp: int) -> tuple[Index, Array]:
     return cell, dp[cell]
 
 
-def _rows(cells: Cells, space: Space, busy: Busy, offload: Offload, pp: int) -> Iterator[_Rows]:
+def _rows(cells: DegreeGrid, space: Space, busy: SectionTimes, offload: Offload, pp: int) -> Iterator[_Rows]:
     """Rows whose weights are whole, and rows whose weights are sharded at every degree."""
     cell, dp = _dealt(cells, pp)
     if not len(cell):
@@ -156,7 +163,9 @@ def _rows(cells: Cells, space: Space, busy: Busy, offload: Offload, pp: int) -> 
                 yield _row(cells, busy, offload, pp, (cell[own], dp[own], degree[own]))
 
 
-def _row(cells: Cells, busy: Busy, offload: Offload, pp: int, dealt: tuple[Index, Array, Array | None]) -> _Rows:
+def _row(
+    cells: DegreeGrid, busy: SectionTimes, offload: Offload, pp: int, dealt: tuple[Index, Array, Array | None]
+) -> _Rows:
     cell, dp, degree = dealt
     three = degree is not None
     sizes = replace(
@@ -165,8 +174,8 @@ def _row(cells: Cells, busy: Busy, offload: Offload, pp: int, dealt: tuple[Index
     )
     columns = sized(cells.scenarios[0], sizes, pp, dp)
     columns["boundary_bytes"] = columns["boundary_bytes"] * _stored(cells)[cell]
-    runs = replace(
-        cells.runs.at(cell),
+    plans = replace(
+        cells.plans.at(cell),
         **{name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in columns.items()},
         shard=np.array([3.0 if three else 0.0]),
         shard_degree=np.ones(1) if degree is None else degree,
@@ -184,26 +193,26 @@ def _row(cells: Cells, busy: Busy, offload: Offload, pp: int, dealt: tuple[Index
         degree=np.ones(len(cell)) if degree is None else degree,
         kin=kin,
         firsts=firsts,
-        runs=runs,
-        parts=_parts(cells, busy, cell, runs, (firsts, kin)),
+        plans=plans,
+        parts=_parts(cells, busy, cell, plans, (firsts, kin)),
         needs=cells.needs.at(cell),
         widths=cells.width(cell[firsts]),
     )
 
 
-def _parts(cells: Cells, busy: Busy, cell: Index, runs: Runs, kin: tuple[Index, Index]) -> Array:
+def _parts(cells: DegreeGrid, busy: SectionTimes, cell: Index, plans: PlanColumns, kin: tuple[Index, Index]) -> Array:
     """What sections take on these cells; weights that are sharded are gathered at the degree they are sharded at."""
-    if runs.shard[0] < 3:
+    if plans.shard[0] < 3:
         return cells.taken(columns_of(busy, np.zeros((2, 1))), cell)
     firsts, own = kin
     rates = cells.rows.rates
-    spent = gathering_of(cells.taken(cells.sections.params[:2], cell[firsts]), runs.at(firsts), cells.rows.links)
-    taken = Busy(**{item.name: cells.taken(getattr(busy, item.name), cell) for item in fields(Busy)})
+    spent = gathering_of(cells.taken(cells.sections.params[:2], cell[firsts]), plans.at(firsts), cells.rows.links)
+    taken = SectionTimes(**{item.name: cells.taken(getattr(busy, item.name), cell) for item in fields(SectionTimes)})
     shown = gathered(spent.take(own, axis=-1), taken.phases, rates["hidden_shard"], rates["contention"])
     return columns_of(taken, shown)
 
 
-def _stored(cells: Cells) -> Array:
+def _stored(cells: DegreeGrid) -> Array:
     """Bytes of a stored activation by cell, over those of the first structure, which `sized` counted with."""
     widths = [scenario.plan.precision.activations.bytes_per_element for scenario in cells.scenarios]
     return (np.array(widths) / widths[0])[cells.structure]
@@ -215,8 +224,8 @@ class _Way:
 
     shard: Shard
     degree: Array
-    settling: Settling
-    state: State
+    settling: EndOfStep
+    state: ModelState
 
 
 def _scheduled(rows: _Rows, space: Space, schedule: Schedule) -> Iterator[Chunk]:
@@ -224,30 +233,33 @@ def _scheduled(rows: _Rows, space: Space, schedule: Schedule) -> Iterator[Chunk]
     cells, pp = rows.cells, rows.pp
     if pp * schedule.chunks > cells.scenarios[0].model.layers + 2:
         return
-    able = list(_able(schedule, pp, rows.runs.microbatches))
+    able = list(_able(schedule, pp, rows.plans.microbatches))
     if not able:
         return
     scenario = cells.scenarios[0]
     placement = scenario.plan.placement or default_placement(scenario.model, pp * schedule.chunks)
-    stages, held = stages_of(cells.shape, placement, cells.kinds), held_by_rank(pp, schedule.chunks, schedule.name)
-    pattern, ranks = pattern_of(stages, held), ranks_of(stages, held, fullest=True)
-    runs = replace(
-        rows.runs,
+    stages, held = (
+        stages_of(cells.shape, placement, cells.kinds),
+        virtual_stages_by_rank(pp, schedule.chunks, schedule.name),
+    )
+    pattern, ranks = placement_mix(stages, held), rank_mix(stages, held, fullest=True)
+    plans = replace(
+        rows.plans,
         chunks=np.array([float(schedule.chunks)]),
         schedule=np.array([float(NAMES.index(schedule.name))]),
         overlap_pp=at(_sends_beside(cells, schedule), cells.structure[rows.cell]),
     )
     ways = _ways(rows, space, pattern, ranks)
-    send = sends_of(runs, cells.rows.links)
+    send = send_seconds(plans, cells.rows.links)
     for own in able:
-        mine = runs.at(own)
-        pace = paced([_lines(pattern, own.stop - own.start)], rows.parts[:, :, own], at(send, own), mine)
-        moving = moving_of(held_of(rows.needs.at(own), ranks), mine, cells.widths[0])
+        mine = plans.at(own)
+        pace = pipeline_time([_lines(pattern, own.stop - own.start)], rows.parts[:, :, own], at(send, own), mine)
+        moving = transient(rank_footprint(rows.needs.at(own), ranks), mine, cells.widths[0])
         yield from _plans(rows, schedule, ways, (pace, moving, mine), own)
 
 
-def _lines(pattern: Pattern, rows: int) -> Lines:
-    return Lines(rows=np.arange(rows), counts=pattern.counts, roles=pattern.roles)
+def _lines(pattern: PlacementMix, rows: int) -> StageMix:
+    return StageMix(rows=np.arange(rows), counts=pattern.counts, roles=pattern.roles)
 
 
 def _able(schedule: Schedule, pp: int, microbatches: Array) -> Iterator[slice]:
@@ -268,31 +280,37 @@ def _cut(start: int, end: int) -> Iterator[slice]:
         yield slice(start + (end - start) * place // many, start + (end - start) * (place + 1) // many)
 
 
-def _ways(rows: _Rows, space: Space, pattern: Pattern, ranks: Ranks) -> list[_Way]:
+def _ways(rows: _Rows, space: Space, pattern: PlacementMix, ranks: RankMix) -> list[_Way]:
     """All ways of sharding, with what they do to the weights of every kin."""
     cells, cell = rows.cells, rows.cell[rows.firsts]
-    trained = trained_of([_lines(pattern, len(cell))], cells.taken(cells.sections.params[2:], cell))
-    params = params_of(cells.needs.at(cell), ranks)
-    runs = rows.runs.at(rows.firsts)
-    settled: dict[tuple[bool, int], Settling] = {}
+    trained = most_trained([_lines(pattern, len(cell))], cells.taken(cells.sections.params[2:], cell))
+    params = rank_params(cells.needs.at(cell), ranks)
+    plans = rows.plans.at(rows.firsts)
+    settled: dict[tuple[bool, int], EndOfStep] = {}
     ways = []
     for shard, size in _shardings(rows, space):
         degree = _degree(rows, space, (shard, size))
         if not np.isfinite(degree).any():
             continue
-        own = replace(runs, shard=np.array([float(SHARDS.index(shard))]), shard_degree=degree)
+        own = replace(plans, shard=np.array([float(SHARDS.index(shard))]), shard_degree=degree)
         key = (shard == "none", size)  # sharded gradients take no longer than sharded states alone
         if key not in settled:
-            settled[key] = settling_of(trained, own, cells.rows)
-        ways.append(_Way(shard=shard, degree=degree, settling=settled[key], state=state_of(params, own, rows.widths)))
+            settled[key] = end_of_step(trained, own, cells.rows)
+        ways.append(
+            _Way(shard=shard, degree=degree, settling=settled[key], state=model_state(params, own, rows.widths))
+        )
     return ways
 
 
 def _plans(
-    rows: _Rows, schedule: Schedule, ways: Sequence[_Way], priced: tuple[Pace, Moving, Runs], own: slice
+    rows: _Rows,
+    schedule: Schedule,
+    ways: Sequence[_Way],
+    priced: tuple[PipelineTime, Transient, PlanColumns],
+    own: slice,
 ) -> Iterator[Chunk]:
     """All ways of sharding on some rows."""
-    pace, moving, runs = priced
+    pace, moving, plans = priced
     cells, kin = rows.cells, rows.kin[own]
     width, host = cells.widths[0], host_share(cells.scenarios[0])
     steps: dict[int, Array] = {}
@@ -302,7 +320,7 @@ def _plans(
         if not fits.any():
             continue
         if id(way.settling) not in steps:
-            steps[id(way.settling)] = rounded(step_of(pace, way.settling.at(kin), runs, cells.rows).step_s)
+            steps[id(way.settling)] = rounded(step_times(pace, way.settling.at(kin), plans, cells.rows).step_s)
         made = Chunk(
             cells=cells,
             cell=rows.cell[own],
@@ -329,7 +347,7 @@ def rounded(values: Array) -> Array:
     return bits.view(np.float64)
 
 
-def _sends_beside(cells: Cells, schedule: Schedule) -> Array:
+def _sends_beside(cells: DegreeGrid, schedule: Schedule) -> Array:
     """Whether sends overlap compute under a schedule, by structure: as the plan says, or as the engine does."""
     habit = overlaps(cells.scenarios[0].engine, "pp", schedule.name)
     return np.array([float(scenario.plan.switches.overlap.get("pp", habit)) for scenario in cells.scenarios])
@@ -363,7 +381,7 @@ def _splits(space: Space, size: int, replicas: Array) -> NDArray[np.bool_]:
     return np.asarray((replicas % size == 0) & ((size < replicas) | (0 not in space.shard_degree)))
 
 
-def chunks_of(cells: Sequence[Cells], space: Space) -> Iterator[Chunk]:
+def chunks_of(cells: Sequence[DegreeGrid], space: Space) -> Iterator[Chunk]:
     """The plans of all cells."""
     for group in cells:
         yield from sweep(group, space)

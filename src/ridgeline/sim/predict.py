@@ -16,22 +16,22 @@ import numpy as np
 from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, Quoted, weakest
 from ridgeline.core.units import DECIMAL, parse_quantity
-from ridgeline.cost.parameters import SHIPPED, Calibration, shipped
-from ridgeline.cost.rates import machines_of, rates_of
+from ridgeline.cost.calibration import SHIPPED, Calibration, shipped
+from ridgeline.cost.machine import machines_of, parameter_columns
+from ridgeline.cost.op_table import PHASES, OpTable, op_table
+from ridgeline.cost.price import SustainedRates, sustained_rates
 from ridgeline.ir.program import Program
 from ridgeline.lowering.program import lower
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
-from ridgeline.sim.batch import PHASES, Batch, batch_of
-from ridgeline.sim.interval import shipped_interval
-from ridgeline.sim.lines import scenario_lines
-from ridgeline.sim.memory import memory_of
+from ridgeline.sim.closed_form.stage_mix import stage_mixes
+from ridgeline.sim.closed_form.step import StepTimes, step_seconds
+from ridgeline.sim.memory.peak import peak_memory
+from ridgeline.sim.plan_columns import PlanColumns, plan_columns
 from ridgeline.sim.prediction import Bill, Bound, Impossible, Part, Prediction, Utilization
-from ridgeline.sim.run import Runs, runs_of
-from ridgeline.sim.slots import Rows, rows_of
-from ridgeline.sim.step import Steps, step_seconds
+from ridgeline.sim.prediction_interval import shipped_interval
 
 HOUR = parse_quantity("1 h", "s")
 ABSURD = DECIMAL["E"] * DECIMAL["M"]  # no chip moves or computes this much in a second
@@ -95,19 +95,19 @@ class Priced:
     """A scenario on its way to a prediction: the program, its columns, the rates that price them, and the step."""
 
     program: Program
-    batch: Batch
-    runs: Runs
-    rows: Rows
-    steps: Steps
+    batch: OpTable
+    plans: PlanColumns
+    rows: SustainedRates
+    steps: StepTimes
 
 
 def price(scenario: Scenario, calibration: Calibration) -> Priced:
     """Lower a possible scenario and price it as a batch of one."""
     program = lower(scenario)
-    batch, lines, runs = batch_of([program]), scenario_lines([scenario], [program]), runs_of([scenario])
-    rates = rates_of(calibration, [scenario.system.chip.id], [scenario.plan.engine])
-    rows = rows_of(machines_of([scenario.system]), rates, runs)
-    return Priced(program=program, batch=batch, runs=runs, rows=rows, steps=step_seconds(batch, lines, runs, rows))
+    batch, lines, plans = op_table([program]), stage_mixes([scenario], [program]), plan_columns([scenario])
+    rates = parameter_columns(calibration, [scenario.system.chip.id], [scenario.plan.engine])
+    rows = sustained_rates(machines_of([scenario.system]), rates, graph=plans.graph, xla=plans.xla)
+    return Priced(program=program, batch=batch, plans=plans, rows=rows, steps=step_seconds(batch, lines, plans, rows))
 
 
 def not_predictable(scenario: Scenario) -> Iterator[Problem]:
@@ -148,7 +148,7 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
         step_time_s=step_s,
         breakdown=_breakdown(priced),
         utilization=utilization(scenario, priced, step_s, causal),
-        memory=memory_of(scenario, program, priced.runs),
+        memory=peak_memory(scenario, program, priced.plans),
         interval=shipped_interval(step_s, chip, engine),
         bill=_bill(scenario, step_s),
         evidence=_evidence(scenario, known),
@@ -156,7 +156,7 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
     )
 
 
-def unbelievable(steps: Steps) -> tuple[Problem, ...]:
+def unbelievable(steps: StepTimes) -> tuple[Problem, ...]:
     """The parts of a step that are not times, as reasons; empty for a step that can be believed."""
     parts = {name: float(seconds[0]) for name, seconds in steps.parts.items()}
     wrong = {name: value for name, value in parts.items() if not math.isfinite(value) or value < 0}
@@ -180,7 +180,7 @@ def _breakdown(priced: Priced) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _matmul_bound(batch: Batch, rows: Rows) -> Bound:
+def _matmul_bound(batch: OpTable, rows: SustainedRates) -> Bound:
     """Memory when moving operands more than doubles the time that the flops take at the sustained rate."""
     m, n, k, groups, size_in, size_out = batch.matmuls[:6]
     flops = 2 * m * n * k * groups / rows.peak[0, batch.matmul_peak]
@@ -188,7 +188,7 @@ def _matmul_bound(batch: Batch, rows: Rows) -> Bound:
     return "memory" if float(np.maximum(moved, flops).sum()) > 2 * float(flops.sum()) else "compute"
 
 
-def _attention_bound(batch: Batch, rows: Rows) -> Bound:
+def _attention_bound(batch: OpTable, rows: SustainedRates) -> Bound:
     flops, size = batch.attends[:2]
     return "memory" if float(size.sum() / rows.memory[0]) > float(flops.sum() / rows.attention[0]) else "compute"
 

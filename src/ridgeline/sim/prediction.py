@@ -9,8 +9,8 @@ from typing import Literal
 from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Evidence
 from ridgeline.plan.scenario import Scenario
-from ridgeline.sim.interval import Interval
-from ridgeline.sim.memory import Memory
+from ridgeline.sim.memory.peak import Memory
+from ridgeline.sim.prediction_interval import Interval
 
 Bound = Literal["compute", "memory", "network", "host"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ridgeline.calibrate import collectives as module
-from ridgeline.calibrate.cells import Skipped
 from ridgeline.calibrate.collectives import Measured, measured_of, predicted_s
-from ridgeline.calibrate.rows import Row
+from ridgeline.calibrate.truth.csv_cells import Skipped
+from ridgeline.calibrate.truth.rows import Row
 from ridgeline.calibrate.validate import Validation, errors_of, validate
 from ridgeline.report.validate import validation_sheet, worst
 from ridgeline.report.validate_html import page

@@ -10,9 +10,9 @@ import pytest
 from traces import Recipe, make, write
 from typer.testing import CliRunner
 
+from ridgeline.calibrate.attribution import MACHINE, MODEL
 from ridgeline.calibrate.explain import Explanation, explain
 from ridgeline.calibrate.residuals import COLUMNS, write_residuals
-from ridgeline.calibrate.verdict import MACHINE, MODEL
 from ridgeline.cli.main import app
 from ridgeline.core.errors import InputError
 

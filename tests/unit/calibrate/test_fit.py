@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from command import run
 
+from ridgeline.calibrate import cross_validate as refitting
 from ridgeline.calibrate import fit as fitting
-from ridgeline.calibrate import refit as refitting
 from ridgeline.calibrate.accuracy import differences
+from ridgeline.calibrate.cross_validate import Refit, refit
+from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.fit import Array, Layout, calibration_of, fit, fold_of, layout_of
 from ridgeline.calibrate.folds import bundled, shipped_folds
-from ridgeline.calibrate.refit import Refit, refit
-from ridgeline.calibrate.rows import Row
-from ridgeline.calibrate.table import Table, table_of
-from ridgeline.cost.parameters import PARAMETERS, SHIPPED, Calibration, known_share
+from ridgeline.calibrate.truth.rows import Row
+from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration, known_share
 from ridgeline.report import accuracy as tables
 
 PLANTED = {"matmul_wide": 0.9, "traffic": 0.5, "fixed": -0.5}
@@ -34,13 +34,13 @@ def some() -> tuple[Row, ...]:
 
 
 @cache
-def planted() -> Table:
+def planted() -> Dataset:
     """The same runs, as if measured on a machine with known parameters."""
-    table = table_of(some())
+    table = dataset_of(some())
     return replace(table, measured_s=table.predict(Calibration(offsets=PLANTED)))
 
 
-def everything(table: Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def everything(table: Dataset) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.ones(len(table.rows), dtype=np.bool_)
 
 
@@ -99,7 +99,7 @@ def test_refit_gives_the_same_twice() -> None:
 def test_progress_counts_every_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, int, int]] = []
 
-    def unmoved(table: Table, *_: object, start: Array | None = None, **__: object) -> tuple[Layout, Array]:
+    def unmoved(table: Dataset, *_: object, start: Array | None = None, **__: object) -> tuple[Layout, Array]:
         layout = layout_of(table)
         return layout, np.zeros(len(layout.names)) if start is None else start
 
@@ -144,7 +144,7 @@ class TestCommand:
     def test_without_scipy_it_says_so(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for name in ("ridgeline.calibrate.refit", "ridgeline.calibrate.fit"):
+        for name in ("ridgeline.calibrate.cross_validate", "ridgeline.calibrate.fit"):
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, "scipy.optimize", None)
         code, _, err = run(capsys, monkeypatch, "fit", "--quick")

@@ -9,8 +9,8 @@ import pytest
 
 import ridgeline
 from ridgeline.calibrate.peaks import COLUMN, peak_of
-from ridgeline.calibrate.rows import Row, read_rows
-from ridgeline.calibrate.scenarios import to_scenario
+from ridgeline.calibrate.truth.row_scenario import to_scenario
+from ridgeline.calibrate.truth.rows import Row, read_rows
 from ridgeline.calibrate.validate import validate
 from ridgeline.plan.scenario import Scenario
 

@@ -10,14 +10,14 @@ from traces import Recipe, make, write
 from typer.testing import CliRunner
 
 from ridgeline.calibrate.explain import explain
-from ridgeline.calibrate.own import configuration, fit_with
+from ridgeline.calibrate.fit_with import configuration, fit_with
 from ridgeline.calibrate.residuals import write_residuals
-from ridgeline.calibrate.rows import read_rows
-from ridgeline.calibrate.scenarios import to_scenario
+from ridgeline.calibrate.truth.row_scenario import to_scenario
+from ridgeline.calibrate.truth.rows import read_rows
 from ridgeline.calibrate.validate import validate
 from ridgeline.cli.main import app
 from ridgeline.core.errors import InputError
-from ridgeline.cost.parameters import read_calibration
+from ridgeline.cost.calibration import read_calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.sim.predict import predict

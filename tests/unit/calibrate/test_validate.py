@@ -18,21 +18,21 @@ import pytest
 from command import run
 
 import ridgeline
-from ridgeline.calibrate import accuracy, folds, reasons
+from ridgeline.calibrate import accuracy, folds, outlier_hints
 from ridgeline.calibrate import validate as module
+from ridgeline.calibrate.dataset import dataset_of
 from ridgeline.calibrate.folds import Folds, bundled, folds_from, is_bundled
-from ridgeline.calibrate.reasons import likely, runs_known
-from ridgeline.calibrate.rows import Row
-from ridgeline.calibrate.table import table_of
+from ridgeline.calibrate.outlier_hints import likely, runs_known
+from ridgeline.calibrate.truth.rows import Row
 from ridgeline.calibrate.validate import Parameters, shipped, validate, validation_of
 from ridgeline.core.errors import InputError
-from ridgeline.cost.parameters import Calibration
+from ridgeline.cost.calibration import Calibration
 from ridgeline.report import accuracy as tables
 from ridgeline.report import validate as sheets
 from ridgeline.report import validate_html
 from ridgeline.report.validate import validation_sheet, worst
 from ridgeline.report.validate_html import page
-from ridgeline.sim.interval import Residual
+from ridgeline.sim.prediction_interval import Residual
 
 KEYS = {
     "kind", "rows", "predicted", "skipped", "mape", "median_ape", "p90_ape", "bias", "coverage90", "groups", "cases",
@@ -55,7 +55,9 @@ def cells(**changes: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "tested", [folds, module, reasons, accuracy, tables, sheets, validate_html], ids=lambda tested: tested.__name__
+    "tested",
+    [folds, module, outlier_hints, accuracy, tables, sheets, validate_html],
+    ids=lambda tested: tested.__name__,
 )
 def test_doctests(tested: object) -> None:
     assert doctest.testmod(tested).failed == 0  # type: ignore[arg-type]
@@ -65,7 +67,7 @@ class TestWhoIsPredictedHow:
     def test_a_stranger_gets_the_shipped_parameters(self, tmp_path: Path) -> None:
         found = validate(write(tmp_path / "mine.csv", [cells()]))
         assert [case.cross_validated for case in found.cases] == [False]
-        table = table_of([Row(id="mine-1", table="mine.csv", cells=cells())])
+        table = dataset_of([Row(id="mine-1", table="mine.csv", cells=cells())])
         assert found.cases[0].predicted_s == pytest.approx(float(table.predict(shipped().full)[0]))
 
     def test_a_bundled_row_gets_the_fold_that_never_saw_it(self, tmp_path: Path) -> None:
@@ -74,7 +76,7 @@ class TestWhoIsPredictedHow:
         fold = shipped().folds.without(row.group)
         assert fold is not None
         assert found.cases[0].cross_validated
-        assert found.cases[0].predicted_s == pytest.approx(float(table_of([row]).predict(fold)[0]))
+        assert found.cases[0].predicted_s == pytest.approx(float(dataset_of([row]).predict(fold)[0]))
         assert found.cases[0].predicted_s == validate(where=[f"id={ID}"]).cases[0].predicted_s
 
     def test_one_changed_cell_makes_a_stranger(self) -> None:
@@ -89,7 +91,7 @@ class TestWhoIsPredictedHow:
         assert first.group != second.group
         slow, fast = Calibration(offsets={"matmul_wide": -2.0}), Calibration(offsets={"matmul_wide": 2.0})
         made = Folds(calibrations=(slow, fast), left_out={first.group: 0, second.group: 1})
-        table = table_of([first, second])
+        table = dataset_of([first, second])
         found = validation_of(table, Parameters(full=Calibration(offsets={}), folds=made))
         expected = [table.predict(slow)[0], table.predict(fast)[1]]
         assert [case.predicted_s for case in found.cases] == pytest.approx(expected)
@@ -99,10 +101,10 @@ class TestWhoIsPredictedHow:
         others = [("other", Residual(chip="h200-sxm", engine="torch-compile", residual=0.0))] * 20
         own = [(row.group, Residual(chip="h200-sxm", engine="torch-compile", residual=3.0))] * 20
         parameters = Parameters(full=Calibration(offsets={}), residuals=(*others, *own))
-        case = validation_of(table_of([row]), parameters).cases[0]
+        case = validation_of(dataset_of([row]), parameters).cases[0]
         assert case.low_s == pytest.approx(case.high_s)
         stranger = Row(id="mine", table="x", cells=row.cells)
-        wide = validation_of(table_of([stranger]), parameters).cases[0]
+        wide = validation_of(dataset_of([stranger]), parameters).cases[0]
         assert wide.low_s < 0.5 * wide.high_s
 
     def test_folds_survive_their_file(self) -> None:
@@ -205,7 +207,7 @@ class TestSheet:
         assert likely(told["ep"], many) == "expert dispatch is 90% of the prediction"
         assert "host-bound small model" in likely(told["kernel"], many)
         assert "bubble" in likely(told["bubble"], many)
-        assert "few measured runs" in likely(case, known) or known[case.chip] >= reasons.FEW
+        assert "few measured runs" in likely(case, known) or known[case.chip] >= outlier_hints.FEW
         assert "no measured runs" in likely(case, Counter())
         assumed = replace(case, assumptions=("recompute = none: unknown in the table",))
         assert likely(assumed, many).startswith("recompute was assumed")

@@ -12,7 +12,7 @@ import pytest
 from ridgeline.cli.main import main
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.report import plan_sheet as sheets
-from ridgeline.search import plan as library
+from ridgeline.search import find_plan as library
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = str(ROOT / "examples" / "llama3-70b-64xh100.toml")

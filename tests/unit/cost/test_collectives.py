@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.core.errors import MissingNumber
-from ridgeline.cost.algorithms import IN_SWITCH, IN_SWITCH_STEP, TREE
-from ridgeline.cost.collectives import (
+from ridgeline.cost.collectives.algorithms import IN_SWITCH, IN_SWITCH_STEP, TREE
+from ridgeline.cost.collectives.links import Links, bare_links
+from ridgeline.cost.collectives.price import (
     ALGORITHMS,
     ALL_GATHER,
     ALL_REDUCE,
@@ -22,9 +23,8 @@ from ridgeline.cost.collectives import (
     collective_seconds,
     explain_collective,
 )
-from ridgeline.cost.links import Links, bare_links
-from ridgeline.cost.rates import machines_of
-from ridgeline.cost.wiring import FAR_STEP, NEAR_STEP, START
+from ridgeline.cost.collectives.topology_columns import SCALE_OUT_STEP, SCALE_UP_STEP, START
+from ridgeline.cost.machine import machines_of
 from ridgeline.hardware.load import system
 
 GB = 1e9
@@ -33,7 +33,7 @@ GB = 1e9
 def links(*names: str | dict[str, Any]) -> Links:
     """Links at the full rate of the data sheet, ranks arriving together."""
     machines = machines_of([system(name) for name in names])
-    return replace(bare_links(machines), near=machines.near, far=machines.far)
+    return replace(bare_links(machines), scale_up=machines.scale_up, scale_out=machines.scale_out)
 
 
 def took(wire: float, slice_s: float, once: float = 0.0) -> float:
@@ -58,36 +58,38 @@ class TestSwitched:
     def test_ring_in_a_node(self) -> None:
         """7/8 of 8 GB at 300 GB/s are 23.33 ms; seven hops."""
         found = options(ALL_GATHER, 8 * GB, 8, links("8xa100-80-sxm"))
-        assert found == {"ring": pytest.approx(took(7 / 300, self.START_A, 7 * NEAR_STEP))}
+        assert found == {"ring": pytest.approx(took(7 / 300, self.START_A, 7 * SCALE_UP_STEP))}
 
     def test_all_reduce_is_twice_a_ring_started_once(self) -> None:
         found = options(ALL_REDUCE, 8 * GB, 8, links("8xa100-80-sxm"))
-        assert found == {"ring": pytest.approx(took(14 / 300, self.START_A, 14 * NEAR_STEP))}
+        assert found == {"ring": pytest.approx(took(14 / 300, self.START_A, 14 * SCALE_UP_STEP))}
 
     def test_ring_between_nodes_uses_every_port(self) -> None:
         """16 ranks: half of the bytes leave a node of eight ports of 25 GB/s; 14 hops inside, one between."""
         found = options(ALL_GATHER, 8 * GB, 16, links("16xa100-80-sxm"))
         wire = max(8 * 15 / 16 / 300, 4 / 200)
-        assert found["ring"] == pytest.approx(took(wire, self.START_A, 14 * NEAR_STEP + FAR_STEP))
+        assert found["ring"] == pytest.approx(took(wire, self.START_A, 14 * SCALE_UP_STEP + SCALE_OUT_STEP))
 
     def test_tree(self) -> None:
         """64 ranks in 8 nodes: 2 P at 0.92 of the rate inside; three levels of tree, a chain of eight in each node."""
         found = options(ALL_REDUCE, 1 * GB, 64, links("64xa100-80-sxm"))
         wire = max(2 / 300, 2 * 7 / 8 / 200) / TREE
-        assert found["tree"] == pytest.approx(took(wire, self.START_A + 2 * (7 * NEAR_STEP + log2(8) * FAR_STEP)))
+        assert found["tree"] == pytest.approx(
+            took(wire, self.START_A + 2 * (7 * SCALE_UP_STEP + log2(8) * SCALE_OUT_STEP))
+        )
 
     def test_tree_of_pairs(self) -> None:
         """Ranks four apart stand in pairs; with a fabric faster than NVLink, 2 P inside the pair is what takes time."""
         on = links({"base": "64xa100-80-sxm", "tier": {"infiniband": {"bandwidth": "10 TB/s"}}})
         found = options(ALL_REDUCE, 1 * GB, 16, on, stride=4)
-        slice_s = self.START_A + 2 * (NEAR_STEP + log2(8) * FAR_STEP)
+        slice_s = self.START_A + 2 * (SCALE_UP_STEP + log2(8) * SCALE_OUT_STEP)
         assert found["tree"] == pytest.approx(took(2 / 300 / TREE, slice_s))
 
     @pytest.mark.parametrize("stride", [8, 16])
     def test_one_rank_a_node_leaves_by_one_port(self, stride: int) -> None:
         """Four ranks a node or more apart: 3/4 of 8 GB through one port of 25 GB/s, no hop inside."""
         found = options(ALL_GATHER, 8 * GB, 4, links("64xa100-80-sxm"), stride=stride)
-        assert found["ring"] == pytest.approx(took(6 / 25, self.START_A, 3 * FAR_STEP))
+        assert found["ring"] == pytest.approx(took(6 / 25, self.START_A, 3 * SCALE_OUT_STEP))
 
     def test_in_switch(self) -> None:
         """Every H100 sends P + P/8, instead of 14/8 P on a ring."""
@@ -112,14 +114,14 @@ class TestSwitched:
         """With SHARP all of P leaves each of 8 nodes once, instead of 7/4 P."""
         table = {"base": "64xa100-80-sxm", "tier": {"infiniband": {"topology": {"kind": "fat-tree", "reduces": True}}}}
         found = options(ALL_REDUCE, 8 * GB, 64, links(table))
-        slice_s = self.START_A + 2 * (7 * NEAR_STEP + FAR_STEP)
+        slice_s = self.START_A + 2 * (7 * SCALE_UP_STEP + SCALE_OUT_STEP)
         assert found["in-fabric"] == pytest.approx(took(max(14 / 300, 8 / 200), slice_s))
 
     def test_eight_exits_of_a_large_domain(self) -> None:
         """Two racks of 72: half of the bytes leave through eight ports of 100 GB/s, not through 72."""
         found = options(ALL_GATHER, 16 * GB, 144, links({"base": "144xgb200-nvl72", "domain": 72}))
         assert found["ring"] == pytest.approx(
-            took(max(16 * 143 / 144 / 900, 8 / 800), 7.3e-6, 142 * NEAR_STEP + FAR_STEP)
+            took(max(16 * 143 / 144 / 900, 8 / 800), 7.3e-6, 142 * SCALE_UP_STEP + SCALE_OUT_STEP)
         )
 
     def test_two_racks_as_measured(self) -> None:
@@ -130,25 +132,25 @@ class TestSwitched:
 
     def test_all_to_all_inside(self) -> None:
         found = options(ALL_TO_ALL, GB, 8, links("8xa100-80-sxm"))
-        assert found == {"direct": pytest.approx(took(7 / 8 / 300, self.START_A, 3.5 * NEAR_STEP))}
+        assert found == {"direct": pytest.approx(took(7 / 8 / 300, self.START_A, 3.5 * SCALE_UP_STEP))}
 
     def test_all_to_all_beyond(self) -> None:
         """Of 16 ranks 8 are elsewhere: half of the bytes through one port each; eight messages or one."""
         found = options(ALL_TO_ALL, GB, 16, links("16xa100-80-sxm"))
         far = 0.5 / 25
-        assert found["direct"] == pytest.approx(took(far, self.START_A, (3.5 + 8) * NEAR_STEP + FAR_STEP))
-        assert found["forwarded"] == pytest.approx(took(far, self.START_A, (3.5 + 1) * NEAR_STEP + FAR_STEP))
+        assert found["direct"] == pytest.approx(took(far, self.START_A, (3.5 + 8) * SCALE_UP_STEP + SCALE_OUT_STEP))
+        assert found["forwarded"] == pytest.approx(took(far, self.START_A, (3.5 + 1) * SCALE_UP_STEP + SCALE_OUT_STEP))
 
     def test_tokens_for_several_experts_of_a_domain_travel_once(self) -> None:
         """8 copies over 2 domains: 2 (1 - 1/2^8) / 8 of the bytes are sent."""
         found = options(ALL_TO_ALL, GB, 16, links("16xa100-80-sxm"), spread=8.0)
         wire = max(7 / 8 / 300, 0.5 / 25 * 2 * (1 - 0.5**8) / 8)
-        assert found["forwarded"] == pytest.approx(took(wire, self.START_A, 4.5 * NEAR_STEP + FAR_STEP))
+        assert found["forwarded"] == pytest.approx(took(wire, self.START_A, 4.5 * SCALE_UP_STEP + SCALE_OUT_STEP))
 
     def test_send(self) -> None:
         on = links("16xa100-80-sxm")
-        assert one(SEND, GB, 2, on) == pytest.approx(took(1 / 300, self.START_A, NEAR_STEP))
-        assert one(SEND, GB, 2, on, stride=8) == pytest.approx(took(1 / 25, self.START_A, FAR_STEP))
+        assert one(SEND, GB, 2, on) == pytest.approx(took(1 / 300, self.START_A, SCALE_UP_STEP))
+        assert one(SEND, GB, 2, on, stride=8) == pytest.approx(took(1 / 25, self.START_A, SCALE_OUT_STEP))
 
     def test_oversubscribed_switches(self) -> None:
         table = {
@@ -156,7 +158,7 @@ class TestSwitched:
             "tier": {"infiniband": {"topology": {"kind": "fat-tree", "oversubscription": 4.0}}},
         }
         found = options(ALL_GATHER, 8 * GB, 16, links(table))
-        assert found["ring"] == pytest.approx(took(4 / 50, self.START_A, 14 * NEAR_STEP + FAR_STEP))
+        assert found["ring"] == pytest.approx(took(4 / 50, self.START_A, 14 * SCALE_UP_STEP + SCALE_OUT_STEP))
 
     def test_waiting_for_each_other(self) -> None:
         on = links("8xa100-80-sxm")
@@ -168,25 +170,25 @@ class TestMeshAndLevels:
     def test_a_pair_in_a_full_mesh_has_one_link(self) -> None:
         """Of an MI300X's 448 GB/s two chips share one of seven links."""
         on = links("8xmi300x")
-        assert one(ALL_GATHER, GB, 2, on) == pytest.approx(took(0.5 / 64, START, NEAR_STEP))
-        assert one(ALL_GATHER, GB, 8, on) == pytest.approx(took(7 / 8 / 448, START, 7 * NEAR_STEP))
+        assert one(ALL_GATHER, GB, 2, on) == pytest.approx(took(0.5 / 64, START, SCALE_UP_STEP))
+        assert one(ALL_GATHER, GB, 8, on) == pytest.approx(took(7 / 8 / 448, START, 7 * SCALE_UP_STEP))
 
     def test_level_by_level(self) -> None:
         """Gaudi2, two nodes: 7/8 inside, then each chip its eighth across, one after the other."""
         on = links("16xgaudi2")
         found = options(ALL_GATHER, 8 * GB, 16, on)
-        wire = 7 * GB / float(on.near[0]) + 8 * GB / 2 / 8 / float(on.far[0])
-        assert found["two-level"] == pytest.approx(took(wire, START, 7 * NEAR_STEP + FAR_STEP))
+        wire = 7 * GB / float(on.scale_up[0]) + 8 * GB / 2 / 8 / float(on.scale_out[0])
+        assert found["two-level"] == pytest.approx(took(wire, START, 7 * SCALE_UP_STEP + SCALE_OUT_STEP))
         assert "tree" not in options(ALL_REDUCE, 8 * GB, 16, on)
 
     def test_the_third_tier_counts(self) -> None:
         """Eight H200 NVL in bridges of four over PCIe, then a fabric of 10 GB/s: half leaves each node."""
         slow = {"base": "16xh200-nvl", "tier": {"fabric": {"bandwidth": "10 GB/s"}}}
         found = options(ALL_GATHER, 8 * GB, 16, links(slow))
-        assert found["ring"] == pytest.approx(took(4 / (4 * 10), START, 12 * NEAR_STEP + 3 * FAR_STEP))
+        assert found["ring"] == pytest.approx(took(4 / (4 * 10), START, 12 * SCALE_UP_STEP + 3 * SCALE_OUT_STEP))
         fast = {"base": "16xh200-nvl", "tier": {"fabric": {"bandwidth": "100 GB/s"}}}
         found = options(ALL_GATHER, 8 * GB, 16, links(fast))
-        assert found["ring"] == pytest.approx(took(6 / (4 * 63), START, 12 * NEAR_STEP + 3 * FAR_STEP))
+        assert found["ring"] == pytest.approx(took(6 / (4 * 63), START, 12 * SCALE_UP_STEP + 3 * SCALE_OUT_STEP))
 
     def test_a_missing_outer_rate_is_named(self) -> None:
         with pytest.raises(MissingNumber, match="fabric"):
@@ -199,11 +201,11 @@ class TestTorus:
     def test_three_closed_axes(self) -> None:
         """512 chips use all six links; half an axis of eight is 3.5 hops."""
         found = one(ALL_GATHER, 600 * GB, 512, links("tpu-v5p:8x8x8"))
-        assert found == pytest.approx(took(511 / 512, START, 3 * 3.5 * NEAR_STEP))
+        assert found == pytest.approx(took(511 / 512, START, 3 * 3.5 * SCALE_UP_STEP))
 
     def test_one_closed_axis(self) -> None:
         assert one(ALL_GATHER, 8 * GB, 8, links("tpu-v5p:8x8x8")) == pytest.approx(
-            took(7 / 200, START, 3.5 * NEAR_STEP)
+            took(7 / 200, START, 3.5 * SCALE_UP_STEP)
         )
 
     def test_an_outer_axis(self) -> None:
@@ -213,26 +215,28 @@ class TestTorus:
 
     def test_open_axes(self) -> None:
         """4x4 chips of a v6e do not wrap: one link of 90 GB/s for each of two axes, three hops each."""
-        assert one(ALL_GATHER, 16 * GB, 16, links("tpu-v6e:4x4")) == pytest.approx(took(15 / 180, START, 6 * NEAR_STEP))
+        assert one(ALL_GATHER, 16 * GB, 16, links("tpu-v6e:4x4")) == pytest.approx(
+            took(15 / 180, START, 6 * SCALE_UP_STEP)
+        )
 
     def test_a_small_group_is_a_square(self) -> None:
         """Four of 16x16: two axes of two, a link each."""
         on = links("tpu-v6e:16x16")
-        assert one(ALL_GATHER, 4 * GB, 4, on) == pytest.approx(took(3 / 180, START, 2 * NEAR_STEP))
-        assert one(ALL_TO_ALL, 4 * GB, 4, on) == pytest.approx(took(4 * 2 / 4 / 90, START, 3.5 * NEAR_STEP))
+        assert one(ALL_GATHER, 4 * GB, 4, on) == pytest.approx(took(3 / 180, START, 2 * SCALE_UP_STEP))
+        assert one(ALL_TO_ALL, 4 * GB, 4, on) == pytest.approx(took(4 * 2 / 4 / 90, START, 3.5 * SCALE_UP_STEP))
 
     def test_all_to_all_by_bisection(self) -> None:
         """Half of what 512 chips send crosses 64 rows of two links: 8 / (4 * 2 * 100 GB/s) for each byte."""
         found = one(ALL_TO_ALL, GB, 512, links("tpu-v5p:8x8x8"))
-        assert found == pytest.approx(took(8 / 800, START, 3.5 * NEAR_STEP))
+        assert found == pytest.approx(took(8 / 800, START, 3.5 * SCALE_UP_STEP))
 
     def test_a_fourth_axis_is_part_of_the_third(self) -> None:
         rule = {"kind": "torus", "dims": 4, "max": [4, 4, 4, 4], "wrap": "always"}
         four = {"base": "tpu-v5p:4x4x4x4", "tier": {"ici": {"topology": rule, "link": "75 GB/s"}}}
-        assert one(ALL_GATHER, 8 * GB, 4, links(four)) == pytest.approx(took(6 / 150, START, 1.5 * NEAR_STEP))
+        assert one(ALL_GATHER, 8 * GB, 4, links(four)) == pytest.approx(took(6 / 150, START, 1.5 * SCALE_UP_STEP))
 
     def test_send_has_one_link(self) -> None:
-        assert one(SEND, GB, 8, links("tpu-v5p:8x8x8")) == pytest.approx(took(1 / 100, START, NEAR_STEP))
+        assert one(SEND, GB, 8, links("tpu-v5p:8x8x8")) == pytest.approx(took(1 / 100, START, SCALE_UP_STEP))
 
 
 MACHINES = (
@@ -260,7 +264,7 @@ def test_more_payload_is_never_faster(kind: int, at: int, size: float, more: flo
 @given(kinds, places, sizes, st.floats(1.0, 10.0), st.floats(1.0, 10.0), degrees)
 def test_more_bandwidth_is_never_slower(kind: int, at: int, size: float, near: float, far: float, ranks: int) -> None:
     on = ALL.at(np.array([at]))
-    faster = replace(on, near=on.near * near, far=on.far * far)
+    faster = replace(on, scale_up=on.scale_up * near, scale_out=on.scale_out * far)
     assert one(kind, size, ranks, faster) <= one(kind, size, ranks, on) * (1 + 1e-12)
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.changes import around, changes, worth
 from ridgeline.search.explain import difference, explain, standing, told
-from ridgeline.search.plan import Search, find_plan
-from ridgeline.search.refusal import why_not
+from ridgeline.search.find_plan import Search, find_plan
+from ridgeline.search.infeasible import why_not
+from ridgeline.search.what_if import around, what_if, worth
 from ridgeline.sim.predict import predict
 from ridgeline.sim.prediction import Prediction
 
@@ -77,7 +77,7 @@ def test_standing_of_a_given_plan(found: Search) -> None:
 
 def test_changes_are_searched_again(found: Search) -> None:
     winner = found.plans[0]
-    tried = changes(found, winner)
+    tried = what_if(found, winner)
     gains = [change.gain for change in tried]
     assert gains == sorted(gains, reverse=True)
     kinds = {change.kind for change in tried}
@@ -98,7 +98,7 @@ def test_a_narrower_format_is_tried_where_the_chip_has_one() -> None:
     built, _ = assemble({"model": "llama3-8b", "system": "8xh100-sxm", "workload": {"seq": 4096, "global_batch": 64}})
     assert built is not None
     found = find_plan(built)
-    best = next(change for change in changes(found, found.plans[0]) if change.kind == "precision")
+    best = next(change for change in what_if(found, found.plans[0]) if change.kind == "precision")
     assert best.how == "--set plan.precision=fp8"
     assert best.prediction.scenario.plan.precision.compute.peak == "fp8"
     assert best.gain > 0
@@ -106,7 +106,7 @@ def test_a_narrower_format_is_tried_where_the_chip_has_one() -> None:
 
 def test_a_pin_is_taken_away() -> None:
     found = searched({"tp": (8,), "pp": (2,)})
-    free = {change.kind: change for change in changes(found, found.plans[0]) if change.kind in ("tp", "pp")}
+    free = {change.kind: change for change in what_if(found, found.plans[0]) if change.kind in ("tp", "pp")}
     for axis, other in (("tp", {"pp": (2,)}), ("pp", {"tp": (8,)})):
         again = find_plan(found.scenario, other)
         assert free[axis].prediction.step_time_s == pytest.approx(again.plans[0].step_time_s)

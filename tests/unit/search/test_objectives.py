@@ -7,6 +7,7 @@ import pytest
 from ridgeline.core.errors import InputError
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario_file import assemble
+from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.goodput import goodput
 from ridgeline.search.objectives import (
     Goal,
@@ -25,7 +26,6 @@ from ridgeline.search.objectives import (
     tokens_of,
     unpriced,
 )  # fmt: skip
-from ridgeline.search.plan import Search, find_plan
 
 SMALL = {"tp": (1, 2), "pp": (1,), "cp": (1,), "microbatch": (1, 2)}
 

@@ -11,8 +11,8 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.plan import Offload, Schedule
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble, scenario
+from ridgeline.search.find_plan import find_plan
 from ridgeline.search.pins import joined, pins_of, settings_table, wanted
-from ridgeline.search.plan import find_plan
 from ridgeline.search.space import Pins, space_of
 from ridgeline.sim.predict import predict
 from ridgeline.sim.prediction import Prediction

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ridgeline.core.dtype import dtype
-from ridgeline.cost.parameters import Calibration
+from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.cells import priced_cells
+from ridgeline.search.degree_grid import priced_grids
 from ridgeline.search.space import Space
 from ridgeline.search.sweep import chunks_of
 from ridgeline.sim.predict import predict
@@ -45,7 +45,7 @@ def plans(scenario: Scenario, **choices: Any) -> list[tuple[Plan, float, float]]
     space = replace(ONE, **choices)
     return [
         (chunk.plan(place), float(chunk.step_s[place]), float(chunk.peak_bytes[place]))
-        for chunk in chunks_of(priced_cells(scenario, space, DEFAULTS), space)
+        for chunk in chunks_of(priced_grids(scenario, space, DEFAULTS), space)
         for place in range(len(chunk.step_s))
     ]
 
@@ -102,7 +102,7 @@ def test_a_pinned_shard_degree_may_be_all_replicas(shard: str) -> None:
 def test_no_chunk_is_empty() -> None:
     assert plans(built(), shard=("zero1",), shard_degree=(5,)) == []
     space = replace(ONE, shard=("zero1",), shard_degree=(5,))
-    assert list(chunks_of(priced_cells(built(), space, DEFAULTS), space)) == []
+    assert list(chunks_of(priced_grids(built(), space, DEFAULTS), space)) == []
 
 
 def test_without_a_pipeline_all_schedules_are_one() -> None:
@@ -132,7 +132,7 @@ def test_a_busy_first_rank_is_not_charged_for_sends_it_hides() -> None:
 
 THREADS = """
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.plan import find_plan
+from ridgeline.search.find_plan import find_plan
 table = {"model": "mixtral-8x7b", "system": "64xh100-sxm", "workload": {"seq": 4096, "global_batch": 128}}
 found = find_plan(assemble(table)[0], {"microbatch": (1, 2), "cp": (1,)})
 print(found.swept.considered, found.swept.feasible)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ridgeline import predict, scenario
-from ridgeline.cost.parameters import shipped
+from ridgeline.cost.calibration import shipped
 from ridgeline.ir.ops import Attend, Collective, MatMul, Op, Stream
 from ridgeline.ir.program import Section
 from ridgeline.lowering.mixers import FLASH_EXTRA
@@ -79,8 +79,8 @@ def test_full_recompute_runs_the_forward_again_and_keeps_the_input() -> None:
     none, full = block(), block("plan.recompute=full")
     assert none.recompute == ()
     assert full.recompute == full.forward
-    assert full.kept.total == TOKENS / 2 * HIDDEN * 2  # split over tp by sequence parallelism
-    assert float(none.kept.total) > 10 * float(full.kept.total)
+    assert full.saved.total == TOKENS / 2 * HIDDEN * 2  # split over tp by sequence parallelism
+    assert float(none.saved.total) > 10 * float(full.saved.total)
 
 
 def test_selective_recompute_runs_attention_again() -> None:
@@ -247,7 +247,7 @@ def test_offloaded_states_cross_the_host_link() -> None:
 
 def test_offloaded_activations_hide_all_but_a_share() -> None:
     share = priced("plan.offload.activations=0.001")
-    kept = float(block().kept.total) * 16 + float(sections()["head"].kept.inputs)  # the last stage paces
+    kept = float(block().saved.total) * 16 + float(sections()["head"].saved.inputs)  # the last stage paces
     seconds = 2 * 0.001 * kept / 63e9 * 0.05 * 16  # out and back, a twentieth exposed, 16 microbatches
     assert part(share, "host") == pytest.approx(seconds, rel=0.02)
 

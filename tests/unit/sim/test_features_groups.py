@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ridgeline import predict, scenario
-from ridgeline.cost.parameters import Calibration
+from ridgeline.cost.calibration import Calibration
 from ridgeline.lowering.program import lower
-from ridgeline.sim.memory import Stage, memory_of
+from ridgeline.sim.memory.peak import StageMemory, peak_memory
 from ridgeline.sim.prediction import Prediction
 
 TOKENS, HIDDEN, WIDE, HEADS, KV, DIM, LAYERS, VOCAB = 8192, 4096, 16384, 32, 8, 128, 8, 32768
@@ -48,9 +48,9 @@ def parts(chips: int, *settings: str, model: dict[str, Any] | None = None, **pla
     return found | {part.name: part.seconds for part in made.breakdown}
 
 
-def stage(chips: int, *settings: str, model: dict[str, Any] | None = None, **plan: Any) -> Stage:
+def stage(chips: int, *settings: str, model: dict[str, Any] | None = None, **plan: Any) -> StageMemory:
     built = scenario(table(chips, model or MODEL, plan), settings)
-    return memory_of(built, lower(built)).stages[0]
+    return peak_memory(built, lower(built)).stages[0]
 
 
 def spent(wire: float, once: float, ranks: int) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from ridgeline.lowering.program import lower
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.sim.memory import Stage, memory_of
+from ridgeline.sim.memory.peak import StageMemory, peak_memory
 
 TOKENS, HIDDEN, WIDE, HEADS, KV, DIM, LAYERS, VOCAB = 8192, 4096, 16384, 32, 8, 128, 8, 32768
 QKV = (HEADS + 2 * KV) * DIM
@@ -25,7 +25,9 @@ TOTAL = LAYERS * LAYER + 2 * VOCAB * HIDDEN + HIDDEN
 KEPT = 2 * TOKENS * (4 * HIDDEN + (2 * HEADS + 2 * KV) * DIM + 3 * WIDE)  # of a layer, as test_memory derives it
 
 
-def stage(*settings: str, chips: int = 1, model: dict[str, Any] | None = None, rank: int = 0, **plan: Any) -> Stage:
+def stage(
+    *settings: str, chips: int = 1, model: dict[str, Any] | None = None, rank: int = 0, **plan: Any
+) -> StageMemory:
     """A pipeline rank at its peak, one sequence on every data-parallel rank."""
     table = {
         "model": model or MODEL,
@@ -34,16 +36,16 @@ def stage(*settings: str, chips: int = 1, model: dict[str, Any] | None = None, r
         "plan": {"engine": "megatron-core", **plan},
     }
     built = scenario(table, settings)
-    return memory_of(built, lower(built)).stages[rank]
+    return peak_memory(built, lower(built)).stages[rank]
 
 
-def params(before: Stage, after: Stage) -> list[float]:
+def params(before: StageMemory, after: StageMemory) -> list[float]:
     """Parameters more, as weights, gradients and optimizer states show them: 2, 4 and 12 bytes each."""
     sizes = (("weights", 2), ("gradients", 4), ("optimizer", 12))
     return [(after.state[kind] - before.state[kind]) / size for kind, size in sizes]
 
 
-def kept(before: Stage, after: Stage) -> float:
+def kept(before: StageMemory, after: StageMemory) -> float:
     return after.bytes_by_kind["activations"] - before.bytes_by_kind["activations"]
 
 
@@ -285,7 +287,7 @@ def test_images() -> None:
     """
     table = {"model": "llava-1.5-7b", "system": "1xh100-sxm", "plan": {"engine": "megatron-core"}}
     one, two = (
-        memory_of(built, lower(built)).stages[0]
+        peak_memory(built, lower(built)).stages[0]
         for images in (1, 2)
         for built in [scenario({**table, "workload": {"seq": 4096, "global_batch": 1, "images": images}})]
     )

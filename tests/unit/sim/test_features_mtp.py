@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from ridgeline import predict, scenario
-from ridgeline.cost.parameters import Calibration
+from ridgeline.cost.calibration import Calibration
 from ridgeline.ir.ops import Collective, MatMul
 from ridgeline.lowering.program import lower
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.models.load import model
 from ridgeline.models.params import count
-from ridgeline.sim.memory import Stage, memory_of
+from ridgeline.sim.memory.peak import StageMemory, peak_memory
 from ridgeline.sim.prediction import Prediction
 
 TOKENS, HIDDEN, WIDE, HEADS, KV, DIM, LAYERS, VOCAB = 8192, 4096, 16384, 32, 8, 128, 8, 32768
@@ -52,17 +52,17 @@ def parts(*settings: str, **plan: Any) -> dict[str, float]:
     return dict.fromkeys(("tp", "dp", "shard"), 0.0) | {part.name: part.seconds for part in made.breakdown}
 
 
-def stage(*settings: str, rank: int = 0, **plan: Any) -> Stage:
+def stage(*settings: str, rank: int = 0, **plan: Any) -> StageMemory:
     built = scenario(table(**plan), settings)
-    return memory_of(built, lower(built)).stages[rank]
+    return peak_memory(built, lower(built)).stages[rank]
 
 
-def params(before: Stage, after: Stage) -> list[float]:
+def params(before: StageMemory, after: StageMemory) -> list[float]:
     sizes = (("weights", 2), ("gradients", 4), ("optimizer", 12))
     return [(after.state[kind] - before.state[kind]) / size for kind, size in sizes]
 
 
-def more(kind: str, before: Stage, after: Stage) -> float:
+def more(kind: str, before: StageMemory, after: StageMemory) -> float:
     return after.bytes_by_kind[kind] - before.bytes_by_kind[kind]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ridgeline import predict, scenario
-from ridgeline.cost.parameters import PARAMETERS, Calibration
+from ridgeline.cost.calibration import PARAMETERS, Calibration
 from ridgeline.sim.prediction import Prediction
 
 TOKENS, HIDDEN, WIDE, HEADS, KV, DIM, LAYERS, VOCAB = 8192, 4096, 16384, 32, 8, 128, 8, 32768

@@ -12,16 +12,16 @@ import pytest
 
 import ridgeline
 from ridgeline.core.evidence import Evidence
-from ridgeline.cost.parameters import Calibration
+from ridgeline.cost.calibration import Calibration
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario, scenario
 from ridgeline.plan.workload import Prefill
 from ridgeline.report.predict import prediction_sheet
-from ridgeline.sim.events import Simulated, simulate, timeline
-from ridgeline.sim.interval import Residual, interval, read_residuals
+from ridgeline.sim.events.simulate import Simulated, simulate, timeline
 from ridgeline.sim.predict import MEANING, default_calibration, predict, price
 from ridgeline.sim.prediction import Impossible, Prediction
+from ridgeline.sim.prediction_interval import Residual, interval, read_residuals
 from ridgeline.trace import write_chrome
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "llama3-70b-64xh100.toml"

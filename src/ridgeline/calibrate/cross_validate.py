@@ -1,0 +1,218 @@
+"""Turn the bundled rows into everything `ridgeline fit` ships: parameters, folds, residuals, and what they are worth.
+
+    full fit -> five folds -> one fit without each source -> five folds without each parameter group
+
+Every later fit starts from the full one, which saves time. The folds run on until they stop moving, so that nothing of
+the start is left in them: from a cold start they end at the same held-out error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.calibrate.accuracy import LEFT_OUT, Sheet, accuracy_of, line
+from ridgeline.calibrate.dataset import Dataset, dataset_of
+from ridgeline.calibrate.fit import FOLDS, Layout, calibration_of, fit, fold_of
+from ridgeline.calibrate.folds import SHIPPED_FOLDS, Folds, takes_part
+from ridgeline.calibrate.truth.rows import Row, headline, read_rows
+from ridgeline.calibrate.validate import Parameters, validation_of
+from ridgeline.core.files import write_text
+from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration
+from ridgeline.sim.prediction_interval import SHIPPED as SHIPPED_RESIDUALS
+from ridgeline.sim.prediction_interval import Residual
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+QUICK_ROUNDS, ROUNDS, FINAL_ROUNDS = 5, 12, 30  # of a quick fit, of a comparison, of what ships
+Progress = Callable[[str, int, int], None]  # what is being fitted, fits done, fits in all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refit:
+    """What came out: parameters, residuals as they ship, and the sheet that `docs/accuracy.json` holds."""
+
+    parameters: Parameters
+    residuals: tuple[Sheet, ...]
+    accuracy: Sheet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """The rows to fit, who is in which fold, and where the full fit ended."""
+
+    table: Dataset
+    fold: NDArray[np.int64]
+    layout: Layout
+    offsets: Array
+    rounds: int
+
+    def again(self, chosen: Mask, without: frozenset[str] = frozenset(), rounds: int = 0) -> Array:
+        """Offsets fitted to fewer rows or with fewer parameters.
+
+        Rows that judge a fit must not reach it through its starting point either, so that it starts from the defaults;
+        only an ablation starts from where the full fit ended.
+        """
+        start = self.offsets.copy() if without else None
+        for index, name in enumerate(self.layout.names):
+            if start is not None and PARAMETERS[name.partition("/")[0]].group in without:
+                start[index] = 0.0
+        return fit(self.table, chosen, start=start, without=without, rounds=rounds or self.rounds)[1]
+
+    def predicted(self, offsets: Array) -> Array:
+        """Seconds by row under some offsets."""
+        return self.table.steps(self.layout.rates(offsets)).step_s
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+def refit(rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress: Progress = silent) -> Refit:
+    """Fit the rows (the bundled ones), hold them against fits that never saw them, and sum up.
+
+    quick = fewer rounds, and neither sources nor parameter groups are left out.
+    """
+    given = read_rows() if rows is None else rows
+    table = dataset_of([row for row in given if takes_part(row)])
+    groups = () if quick else tuple(dict.fromkeys(item.group for item in PARAMETERS.values()))
+    sources = () if quick else tuple(dict.fromkeys(row.source for row in table.rows))
+    ticks = _Ticks(progress, 1 + FOLDS + len(sources) + FOLDS * len(groups))
+    rounds = QUICK_ROUNDS if quick else FINAL_ROUNDS
+    ticks.next("all rows")
+    layout, offsets = fit(table, np.ones(len(table.rows), dtype=np.bool_), rounds=rounds)
+    fold = np.array([fold_of(row.group) for row in table.rows], dtype=np.int64)
+    task = _Task(table=table, fold=fold, layout=layout, offsets=offsets, rounds=rounds)
+    parameters, held = _folded(task, ticks)
+    validation = validation_of(dataset_of(given), parameters)
+    accuracy = accuracy_of(validation, parameters)
+    if not quick:
+        accuracy["left_out_sources"] = _sources(task, sources, ticks)
+        accuracy["ablation"] = _ablation(task, groups, held, ticks)
+    return Refit(parameters=parameters, residuals=tuple(_residual_rows(table, held)), accuracy=accuracy)
+
+
+class _Ticks:
+    """Tells how many of the fits are done."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def next(self, what: str) -> None:
+        """A fit begins."""
+        self._progress(what, self._done, self._total)
+        self._done += 1
+
+
+def _folded(task: _Task, ticks: _Ticks) -> tuple[Parameters, Array]:
+    """The full fit and its folds as they ship, and the seconds each row gets from the fold that left it out."""
+    table = task.table
+    source = f"ridgeline fit on {len(table.rows)} bundled rows in {len({row.group for row in table.rows})} groups"
+    full = calibration_of(task.layout, task.offsets, source)
+    calibrations: list[Calibration] = []
+    held = np.zeros(len(table.rows))
+    for fold in range(FOLDS):
+        ticks.next(f"without fold {fold}")
+        calibrations.append(
+            calibration_of(task.layout, task.again(task.fold != fold, rounds=task.rounds), f"without fold {fold}")
+        )
+        held[task.fold == fold] = table.predict(calibrations[-1])[task.fold == fold]
+    left_out = {row.group: int(fold) for row, fold in zip(table.rows, task.fold, strict=True)}
+    folds = Folds(calibrations=tuple(calibrations), left_out=MappingProxyType(left_out))
+    residuals = tuple(
+        (row.group, Residual(chip=chip, engine=engine, residual=float(seconds / measured - 1), group=row.group))
+        for row, chip, engine, seconds, measured in zip(
+            table.rows, table.chips, table.engines, held, table.measured_s, strict=True
+        )
+    )
+    return Parameters(full=full, folds=folds, residuals=residuals), held
+
+
+def _mape(table: Dataset, predicted: Array) -> tuple[int, float]:
+    """Headline rows and their mean error."""
+    chosen = _headline(table)
+    return int(chosen.sum()), float(np.abs(predicted / table.measured_s - 1)[chosen].mean()) if chosen.any() else 0.0
+
+
+def _headline(table: Dataset) -> Mask:
+    ids = {row.id for row in headline(table.rows)}
+    return np.array([row.id in ids for row in table.rows], dtype=np.bool_)
+
+
+def _sources(task: _Task, sources: tuple[str, ...], ticks: _Ticks) -> Sheet:
+    """Every source predicted by a fit that saw none of its rows; the mean is over headline rows."""
+    table = task.table
+    predicted = np.zeros(len(table.rows))
+    owners = np.array([row.source for row in table.rows])
+    for source in sources:
+        ticks.next(f"without {source}")
+        mine = owners == source
+        predicted[mine] = task.predicted(task.again(~mine, rounds=ROUNDS))[mine]
+    off = np.abs(predicted / table.measured_s - 1)
+    count, mape = _mape(table, predicted)
+    each = {
+        source: {"n": int((owners == source).sum()), "mape": round(float(off[owners == source].mean()), 4)}
+        for source in sorted(sources, key=lambda source: (-int((owners == source).sum()), source))
+    }
+    return {"figure": line("each source left out", count, "mape", (0, LEFT_OUT), mape), "sources": each}
+
+
+def _ablation(task: _Task, groups: tuple[str, ...], held: Array, ticks: _Ticks) -> list[Sheet]:
+    """Cross-validated headline error with one group of parameters held at its defaults."""
+    best = _mape(task.table, held)[1]
+    lines = []
+    for group in groups:
+        predicted = np.zeros(len(held))
+        for fold in range(FOLDS):
+            ticks.next(f"without {group} and fold {fold}")
+            mine = task.fold == fold
+            predicted[mine] = task.predicted(task.again(~mine, frozenset({group}), rounds=ROUNDS))[mine]
+        mape = _mape(task.table, predicted)[1]
+        names = [item.name for item in PARAMETERS.values() if item.group == group]
+        lines.append({"group": group, "parameters": names, "mape": round(mape, 4), "buys": round(mape - best, 4)})
+    return sorted(lines, key=lambda entry: -float(entry["buys"]))
+
+
+def _residual_rows(table: Dataset, held: Array) -> list[Sheet]:
+    """Cross-validated residuals as `residuals.json` holds them."""
+    columns = zip(table.rows, table.chips, table.engines, held, table.measured_s, strict=True)
+    return [
+        {
+            "id": row.id,
+            "group": row.group,
+            "chip": chip,
+            "engine": engine,
+            "arch": row["arch"],
+            "residual": round(float(at / real - 1), 4),
+        }
+        for row, chip, engine, at, real in columns
+    ]
+
+
+def write_parameters(found: Refit) -> None:
+    """Replace the shipped calibration, folds and residuals."""
+    write_text(SHIPPED, parameters_text(found.parameters.full))
+    write_text(SHIPPED_FOLDS, _text(found.parameters.folds.to_table()))
+    write_text(SHIPPED_RESIDUALS, '{"rows": [\n' + ",\n".join(map(json.dumps, found.residuals)) + "\n]}\n")
+
+
+def parameters_text(calibration: Calibration) -> str:
+    """A calibration as its file holds it."""
+    return _text({"source": calibration.source, "offsets": dict(sorted(calibration.offsets.items()))})
+
+
+def _text(table: Sheet) -> str:
+    """JSON with one entry a line, so that a change shows what moved."""
+    lines = []
+    for key, value in table.items():
+        if isinstance(value, dict):
+            inner = ",\n".join(f"  {json.dumps(name)}: {json.dumps(item)}" for name, item in value.items())
+            lines.append(f"{json.dumps(key)}: {{\n{inner}\n}}")
+        else:
+            lines.append(f"{json.dumps(key)}: {json.dumps(value)}")
+    return "{" + ",\n".join(lines) + "}\n"

@@ -1,0 +1,102 @@
+"""Turn measured rows into one table that prices all of them at once under any calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.calibrate.truth.csv_cells import Skipped
+from ridgeline.calibrate.truth.row_scenario import to_scenario
+from ridgeline.calibrate.truth.row_step_time import measured_step_s
+from ridgeline.calibrate.truth.rows import Row
+from ridgeline.core.errors import InputError, MissingNumber
+from ridgeline.cost.calibration import Calibration
+from ridgeline.cost.machine import Machines, ParameterColumns, machines_of, parameter_columns
+from ridgeline.cost.op_table import OpTable, op_table
+from ridgeline.cost.price import padded_products, sustained_rates
+from ridgeline.lowering.program import lower
+from ridgeline.plan.scenario import Scenario
+from ridgeline.sim.closed_form.stage_mix import StageMix, stage_mixes
+from ridgeline.sim.closed_form.step import StepTimes, step_seconds
+from ridgeline.sim.plan_columns import PlanColumns, plan_columns
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """Rows that can be predicted, lowered once, beside what was measured; and those that cannot, with the reason."""
+
+    rows: tuple[Row, ...]
+    scenarios: tuple[Scenario, ...]
+    measured_s: Array
+    batch: OpTable
+    lines: tuple[StageMix, ...]
+    plans: PlanColumns
+    machines: Machines
+    padded: Array
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def chips(self) -> list[str]:
+        """Chip id by row."""
+        return [scenario.system.chip.id for scenario in self.scenarios]
+
+    @property
+    def engines(self) -> list[str]:
+        """Engine id by row."""
+        return [scenario.plan.engine for scenario in self.scenarios]
+
+    def steps(self, rates: ParameterColumns, *, by_class: bool = False) -> StepTimes:
+        """Step times of all rows under these parameters; a breakdown by class where it is asked for."""
+        rows = sustained_rates(self.machines, rates, graph=self.plans.graph, xla=self.plans.xla)
+        return step_seconds(self.batch, self.lines, self.plans, rows, self.padded, by_class=by_class)
+
+    def predict(self, calibration: Calibration) -> Array:
+        """Seconds of a step by row."""
+        return self.steps(parameter_columns(calibration, self.chips, self.engines)).step_s
+
+
+def dataset_of(rows: Iterable[Row]) -> Dataset:
+    """The table of those rows that can be predicted."""
+    kept: list[tuple[Row, Scenario, float]] = []
+    skipped: list[Skipped] = []
+    for row in rows:
+        made = _usable(row)
+        if isinstance(made, Skipped):
+            skipped.append(made)
+        else:
+            kept.append((row, *made))
+    scenarios = tuple(entry[1] for entry in kept)
+    programs = [lower(scenario) for scenario in scenarios]
+    batch = op_table(programs)
+    machines = machines_of([scenario.system for scenario in scenarios])
+    return Dataset(
+        rows=tuple(entry[0] for entry in kept),
+        scenarios=scenarios,
+        measured_s=np.array([entry[2] for entry in kept]),
+        batch=batch,
+        lines=stage_mixes(scenarios, programs),
+        plans=plan_columns(scenarios),
+        machines=machines,
+        padded=padded_products(batch, machines),
+        skipped=tuple(skipped),
+    )
+
+
+def _usable(row: Row) -> tuple[Scenario, float] | Skipped:
+    """The row's scenario and measured seconds, or why it has none."""
+    scenario = to_scenario(row)
+    if isinstance(scenario, Skipped):
+        return scenario
+    measured = measured_step_s(row, scenario)
+    if isinstance(measured, Skipped):
+        return measured
+    try:
+        machines_of([scenario.system])
+    except (MissingNumber, InputError) as missing:
+        return Skipped(id=row.id, reason=str(missing))
+    return scenario, measured

@@ -1,0 +1,1 @@
+"""Rows of truth tables -> scenarios and measured step times; the bundled tables."""

@@ -1,0 +1,200 @@
+"""Turn a row's columns into the `plan` and `workload` tables of a scenario file."""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.calibrate.truth.csv_cells import RowCells, Unusable
+from ridgeline.calibrate.truth.row_recompute import memory_table
+from ridgeline.plan.engine import ENGINES
+
+PRECISIONS = {name: name for name in ("bf16", "fp16", "fp32", "tf32", "fp8", "mxfp8", "nvfp4", "mxfp4", "int8", "int4")}
+SHARDS = {name: name for name in ("none", "zero1", "zero2", "zero3")}
+TASKS = MappingProxyType({"pretrain": "pretrain", "sft": "finetune", "finetune": "finetune", "lora": "lora"})
+GRAPHS = {name: name for name in ("none", "partial", "full")}
+DISPATCHES = MappingProxyType(
+    {"alltoall": "all-to-all", "all-to-all": "all-to-all", "deepep": "deepep", "hybridep": "hybridep"}
+)
+OVERLAPS = MappingProxyType({"x_tp_overlap": "tp", "x_grad_overlap": "grad-reduce", "x_moe_overlap": "moe"})
+# words of the free-text framework column, first match wins
+FRAMEWORKS: tuple[tuple[str, str], ...] = (
+    ("bridge", "megatron-bridge"),
+    ("automodel", "nemo-automodel"),
+    ("mindspeed|modellink", "mindspeed"),
+    ("maxtext", "maxtext"),
+    ("paxml|^pax$", "paxml"),
+    ("levanter", "levanter"),
+    ("foundry|composer|mosaic", "llm-foundry"),
+    ("torchtitan", "torchtitan"),
+    ("fms", "fms-fsdp"),
+    ("primus", "primus"),
+    ("llmboost", "llmboost"),
+    ("megascale", "megascale"),
+    ("megatron-deepspeed|gpt-neox", "megatron-deepspeed"),
+    ("deepspeed", "deepspeed"),
+    ("megatron", "megatron-core"),
+    ("nemo", "nemo"),
+    ("rocm", "rocm-mlperf"),
+    ("nvidia release|ngc|mxnet", "mlperf-nvidia"),
+    ("jax|xla", "maxtext"),
+    ("compile", "torch-compile"),
+    ("eager", "torch-eager"),
+)
+ROUNDED = 0.005  # a global batch this close to a possible one is a rounded figure
+SHARD_WORDS: tuple[tuple[str, str], ...] = (
+    (r"zero-?3|full_shard|fsdp", "zero3"),
+    (r"zero-?2|shard_grad_op|hybrid_shard", "zero2"),
+    (r"zero-?1|distributed optimizer", "zero1"),
+    (r"none|n/a|ddp", "none"),
+)
+
+
+SCALINGS = MappingProxyType(
+    {"tensorwise": "tensor", "current": "tensor", "delayed": "tensor", "rowwise": "row", "blockwise": "block"}
+)
+
+
+def engine_of(cells: RowCells) -> str:
+    """The engine's id: `x_engine`, or what the framework's name suggests."""
+    stated, framework = cells.text("x_engine"), cells.text("framework")
+    if stated and stated in ENGINES:
+        return ENGINES[stated].id
+    for pattern, id in FRAMEWORKS:
+        if re.search(pattern, f"{stated} {framework}".lower()):
+            cells.note(f"engine = {id}: from framework {(stated or framework)[:40]!r}")
+            return id
+    id = "megatron-core" if (cells.count("tp") or 1) * (cells.count("pp") or 1) > 1 else "torch-compile"
+    cells.note(f"engine = {id}: {(stated or framework)[:40]!r} is not an engine Ridgeline knows")
+    return id
+
+
+def plan_table(cells: RowCells, engine: str) -> dict[str, Any]:
+    """Every decision of the run; what the row leaves open stays out, and what had to be assumed is noted."""
+    mesh = _mesh(cells)
+    plan: dict[str, Any] = {"engine": engine, **mesh, "microbatch": _microbatch(cells, mesh["dp"])}
+    chunks = cells.assume("vpp", 1) if plan["pp"] > 1 else 1
+    if chunks > 1:
+        plan["schedule"] = {"name": "interleaved", "chunks": chunks}
+    precision: Any = cells.word("precision", PRECISIONS)
+    if precision is None:
+        precision = "bf16"
+        cells.note("precision = bf16: blank in the table")
+    scaling = cells.hint("x_fp8_recipe", SCALINGS)
+    if scaling is not None:
+        precision = {"name": precision, "scaling": scaling}
+    plan |= {"precision": precision, **memory_table(cells, engine), **_sharding(cells, plan["dp"] * plan["cp"])}
+    return plan | _switches(cells)
+
+
+def _mesh(cells: RowCells) -> dict[str, int]:
+    gpus = cells.need("gpus")
+    mesh = {"tp": cells.need("tp"), "pp": cells.need("pp"), "cp": cells.assume("cp", 1)}
+    experts = cells.size("experts")
+    if experts and cells.count("ep") is None:
+        raise Unusable("ep", f"blank, with {experts} experts to place")
+    mesh["ep"] = cells.count("ep") or 1
+    inner = mesh["tp"] * mesh["pp"] * mesh["cp"]
+    stated = cells.count("dp")
+    if stated is None:
+        if gpus % inner:
+            raise Unusable("dp", f"blank, and tp x pp x cp = {inner} does not divide gpus ({gpus})")
+        cells.note(f"dp = {gpus // inner}: blank in the table; the chips that tp, pp and cp leave")
+        return mesh | {"dp": gpus // inner}
+    if stated * inner != gpus:
+        raise Unusable("dp", f"tp x pp x cp x dp = {stated * inner}, expected gpus ({gpus})")
+    return mesh | {"dp": stated}
+
+
+def _microbatch(cells: RowCells, dp: int) -> int:
+    """Sequences a data-parallel rank handles at a time; a blank is certain only where each rank has one sequence."""
+    stated = cells.count("micro_batch")
+    if stated is None and cells.need("global_batch") == dp:
+        return 1
+    return cells.need("micro_batch") if stated is None else stated
+
+
+def _sharding(cells: RowCells, ranks: int) -> dict[str, Any]:
+    shard = cells.hint("x_shard", SHARDS)
+    text = cells.text("zero_or_fsdp").lower()
+    if shard is None:
+        shard = next((kind for words, kind in SHARD_WORDS if re.search(words, text)), "none")
+        cells.note(f"shard = {shard}: " + (f"from {text[:40]!r}" if text else "blank in the table"))
+    degree = cells.count("x_shard_degree")
+    if degree == 2 * ranks and cells.text("x_chip").startswith("tpu"):
+        cells.note(f"shard_degree = {ranks}: {degree} counts the two JAX devices of a chip")
+        degree = ranks
+    if shard == "none" or degree is None or degree == ranks:
+        return {"shard": shard}
+    return {"shard": shard, "shard_degree": degree}
+
+
+def _switches(cells: RowCells) -> dict[str, Any]:
+    overlap = {key: cells.flag(column) for column, key in OVERLAPS.items()}
+    switches: dict[str, Any] = {
+        "sequence_parallel": cells.flag("sp"),
+        "attention": _attention(cells),
+        "graph": cells.hint("x_cuda_graph", GRAPHS),
+        "moe_dispatch": _dispatch(cells),
+        "overlap": {key: value for key, value in overlap.items() if value is not None} or None,
+        "compiled": cells.flag("x_compile"),
+        "launch_blocking": cells.flag("x_launch_blocking"),
+    }
+    return {key: value for key, value in switches.items() if value is not None}
+
+
+def _dispatch(cells: RowCells) -> str | None:
+    """The expert dispatcher: its own column, or one that the columns on kernels and overlap name."""
+    stated = cells.hint("x_moe_dispatch", DISPATCHES)
+    if stated is not None or not cells.size("experts"):
+        return stated
+    named = re.search(r"\b(deepep|hybridep)\b", f"{cells.text('attention_impl')} {cells.text('overlap_notes')}".lower())
+    if named:
+        cells.note(f"moe_dispatch = {named[1]}: named beside the kernels")
+    return named[1] if named else None
+
+
+def _attention(cells: RowCells) -> str | None:
+    stated = cells.hint("x_attention", {"flash": "flash", "unfused": "unfused"})
+    if stated is not None:
+        return stated
+    text = cells.text("attention_impl").lower()
+    if "unfused" in text:
+        return "unfused"
+    return "flash" if re.search(r"flash|fused|splash|sdpa|\bte\b", text) else None
+
+
+def workload_table(cells: RowCells) -> dict[str, Any]:
+    """The training step a row measured."""
+    table: dict[str, Any] = {"kind": "train", "seq": cells.need("seq_len"), "global_batch": _sequences(cells)}
+    task = cells.word("x_task", TASKS)
+    if task is None:
+        task = "pretrain"
+        cells.note("task = pretrain: blank in the table")
+    table["task"] = task
+    if task == "lora":
+        cells.note("lora: rank 16 on the attention's projections, as MLPerf asks; no column holds it")
+    table |= _optimizer(cells)
+    return table
+
+
+def _optimizer(cells: RowCells) -> dict[str, Any]:
+    """The formats of the optimizer's moments and master copy, where columns say them."""
+    if "own" in (cells.text("source_url_or_repo_path"), cells.text("source").partition(" ")[0]):
+        cells.note("optimizer: moments in bf16 and no master copy, as in all own measurements")
+        return {"optimizer": {"name": "adamw", "states": "bf16", "master": "none"}}
+    said = {key: cells.text(f"x_optimizer_{key}") for key in ("states", "master")}
+    said = {key: value for key, value in said.items() if value}
+    return {"optimizer": {"name": "adamw"} | said} if said else {}
+
+
+def _sequences(cells: RowCells) -> int:
+    """The global batch; one that is a hair off what ranks and microbatches divide is the rounded figure of a text."""
+    stated, dp, microbatch = cells.need("global_batch"), cells.count("dp"), cells.count("micro_batch")
+    each = (dp or 1) * (microbatch or 1)
+    near = max(1, round(stated / each)) * each
+    if near != stated and abs(near - stated) < ROUNDED * stated:
+        cells.note(f"global_batch = {near}: {stated} cannot be dealt to dp {dp} x micro_batch {microbatch}")
+        return near
+    return stated

@@ -1,0 +1,330 @@
+"""Turn a group of ranks on its links into the terms of every algorithm that could serve it, and say which are on offer.
+
+P = payload, R = ranks, r = ranks of the group in one domain, n = domains it lies in. A formula's rates are those of one
+chip; `near` is inside a domain, `far` beyond it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.collectives.links import Links
+from ridgeline.cost.collectives.topology_columns import MICRO, SCALE_UP_STEP
+from ridgeline.cost.collectives.torus import Span, span_of
+
+Array = NDArray[np.float64]
+Offer = NDArray[np.bool_] | bool  # where an algorithm can run: everywhere, nowhere, or on some rows
+# from measured collectives of NCCL; docs/concepts/collectives.md has the table
+TREE = 0.92  # of a ring's rate
+IN_SWITCH = (
+    0.84  # of a ring's rate: Hopper 0.68 of the link where rings reach 0.81, Blackwell 0.61 where they reach 0.75
+)
+IN_SWITCH_STEP = 28 * MICRO
+DIRECT_STEPS = 3.5  # hops that an all-to-all takes longer to start than a ring
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A group of ranks on its links.
+
+    inside, domains    ranks in one domain, and domains that the group lies in
+    near, hops         bytes/s of one rank inside a domain; hops until a shard has been everywhere in it
+    span               what the group spans of a torus
+    wider              ranks in one instance of the second tier, where there is a third
+    """
+
+    payload: Array
+    ranks: Array
+    links: Links
+    token_copies: Array | float
+    inside: Array
+    domains: Array
+    scale_up: Array
+    hops: Array
+    many: bool  # some group lies in several domains
+    span: Span | None
+    wider: Array | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Seconds of one algorithm: bytes inside domains and between them, each slice's latency, and what is paid once."""
+
+    scale_up: Array
+    scale_out: Array | float
+    slice: Array
+    once: Array | float
+    serial: bool = False  # inside and between take turns; otherwise they overlap
+
+    @property
+    def seconds(self) -> Array:
+        """The time of the whole collective, ranks arriving together."""
+        wire = self.scale_up + self.scale_out if self.serial else np.maximum(self.scale_up, self.scale_out)
+        total: Array = wire + self.slice + 2 * np.sqrt(wire * self.slice) + self.once
+        return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """A way to run a collective, and where it is on offer (True: everywhere; an array: on some rows)."""
+
+    name: str
+    terms: Callable[[Group], Terms]
+    offered: Callable[[Group], Offer]
+
+
+def group_of(payload: Array, ranks: Array, stride: Array, links: Links, token_copies: Array | float) -> Group:
+    topology = links.topology
+    inside = np.minimum(ranks, np.maximum(1.0, np.floor(links.domain / stride)))
+    domains = ranks / inside
+    scale_up, hops, span = links.scale_up, ranks - domains, None
+    if topology.peers is not None:
+        scale_up = scale_up * np.minimum(1.0, np.maximum(inside - 1, 1.0) / topology.peers)
+    if topology.axes is not None:
+        span = span_of(inside, stride, topology)
+        scale_up = np.where(span.torus, links.scale_up * span.rate, scale_up)
+        hops = np.where(span.torus, span.hops, hops)
+    wider = None
+    if topology.reach is not None:
+        wider = np.minimum(ranks, np.maximum(inside, np.floor(topology.reach / stride)))
+    return Group(
+        payload=payload,
+        ranks=ranks,
+        links=links,
+        token_copies=token_copies,
+        inside=inside,
+        domains=domains,
+        scale_up=scale_up,
+        hops=hops,
+        many=bool((domains > 1).any()),
+        span=span,
+        wider=wider,
+    )
+
+
+def _across(group: Group, through: Array) -> Array | float:
+    """Seconds in which the payload leaves each domain once, through so many of its chips.
+
+        P (1 - 1/n) / (through far),  and beyond the second tier  P (1 - w/R) / (through top)
+
+    n = domains, w = ranks inside the second tier.
+    """
+    if not group.many:
+        return 0.0
+    share = 1 - 1 / group.domains
+    if group.wider is not None and group.links.topology.top is not None:
+        share = np.maximum(share, (1 - group.wider / group.ranks) / group.links.topology.top)
+    return group.payload * share / (through * group.links.scale_out)
+
+
+def _within(group: Group) -> Array | float:
+    """Hops inside one domain: a ring's, or those of the axes of a torus."""
+    if group.span is None:
+        return group.inside - 1
+    return np.where(group.span.torus, group.span.hops, group.inside - 1)
+
+
+def _climb(group: Group) -> Array | float:
+    """Seconds up a tree of domains."""
+    return group.links.topology.scale_out_step * np.log2(group.domains) if group.many else 0.0
+
+
+def _ring(group: Group) -> Terms:
+    """Shards go round: P (R-1)/R on every link, R-1 hops."""
+    topology = group.links.topology
+    rest = 1 - 1 / group.ranks
+    return Terms(
+        scale_up=np.where(group.inside > 1, group.payload * rest / group.scale_up, 0.0),
+        scale_out=_across(group, np.minimum(group.inside, topology.exits)),
+        slice=topology.start,
+        once=group.hops * SCALE_UP_STEP + (group.domains - 1) * topology.scale_out_step,
+    )
+
+
+def _ring_twice(group: Group) -> Terms:
+    """A reduce-scatter and an all-gather on rings, started once."""
+    once = _ring(group)
+    return Terms(scale_up=2 * once.scale_up, scale_out=2 * once.scale_out, slice=once.slice, once=2 * once.once)
+
+
+def _tree(group: Group) -> Terms:
+    """Two binary trees over domains, a chain inside each; slices follow each other up and down."""
+    topology = group.links.topology
+    inner = np.where(group.inside > 1, 2 * group.payload / group.scale_up / TREE, 0.0)
+    return Terms(
+        scale_up=inner,
+        scale_out=2 * _across(group, np.minimum(group.inside, topology.exits)) / TREE,
+        slice=topology.start + 2 * ((group.inside - 1) * SCALE_UP_STEP + _climb(group)),
+        once=0.0,
+    )
+
+
+def _in_switch(group: Group) -> Terms:
+    """Switches add up and copy: P (1 + 1/r) per chip inside a domain, a tree across."""
+    topology = group.links.topology
+    return Terms(
+        scale_up=group.payload * (1 + 1 / group.inside) / (group.scale_up * IN_SWITCH),
+        scale_out=2 * _across(group, np.minimum(group.inside, topology.exits)),
+        slice=topology.start + 2 * _climb(group),
+        once=IN_SWITCH_STEP,
+    )
+
+
+def _in_fabric(group: Group) -> Terms:
+    """Reduce-scatter inside, the fabric adds up: every byte leaves a domain once and returns once."""
+    topology = group.links.topology
+    whole = (
+        _across(group, np.minimum(group.inside, topology.exits)) * group.domains / np.maximum(group.domains - 1, 1e-9)
+    )
+    return Terms(
+        scale_up=2 * group.payload * (1 - 1 / group.inside) / group.scale_up,
+        scale_out=whole,
+        slice=topology.start + 2 * ((group.inside - 1) * SCALE_UP_STEP + topology.scale_out_step),
+        once=0.0,
+    )
+
+
+def _two_level(group: Group) -> Terms:
+    """Inside every domain, then between chips at the same place of each, one after the other."""
+    topology = group.links.topology
+    return Terms(
+        scale_up=group.payload * (1 - 1 / group.inside) / group.scale_up,
+        scale_out=_across(group, group.inside),
+        slice=topology.start,
+        once=_within(group) * SCALE_UP_STEP + (group.domains - 1) * topology.scale_out_step,
+        serial=True,
+    )
+
+
+def _two_level_twice(group: Group) -> Terms:
+    """Reduce-scatter inside, all-reduce across, all-gather inside."""
+    once = _two_level(group)
+    return Terms(
+        scale_up=2 * once.scale_up, scale_out=2 * once.scale_out, slice=once.slice, once=2 * once.once, serial=True
+    )
+
+
+def _multicast(group: Group) -> Terms:
+    """Switches copy shards to, or add them up for, all chips of one domain."""
+    return Terms(
+        scale_up=group.payload * (1 - 1 / group.ranks) / (group.scale_up * IN_SWITCH),
+        scale_out=0.0,
+        slice=group.links.topology.start,
+        once=IN_SWITCH_STEP,
+    )
+
+
+def _direct(group: Group) -> Terms:
+    """Every rank sends to every other: P (r-1)/R inside, P (R-r)/R through its own way out, a message per peer."""
+    links, topology = group.links, group.links.topology
+    scale_up = group.payload * (group.inside - 1) / group.ranks / group.scale_up
+    if group.span is not None:
+        across = group.payload * group.inside / group.ranks / (links.scale_up * group.span.cross)
+        scale_up = np.where(group.span.torus & (group.inside > 1), across, scale_up)
+    once = np.full_like(group.ranks, DIRECT_STEPS * SCALE_UP_STEP)
+    if group.many:
+        beyond = group.ranks - group.inside
+        once = once + np.where(beyond > 0, topology.scale_out_step + beyond * SCALE_UP_STEP, 0.0)
+    return Terms(
+        scale_up=scale_up, scale_out=_across(group, np.ones_like(group.ranks)), slice=topology.start, once=once
+    )
+
+
+def _forwarded(group: Group) -> Terms:
+    """One message per domain, handed on inside it; tokens that go to several experts of a domain travel once.
+
+    of s copies   n (1 - (1 - 1/n)^s) / s   are sent, n = domains
+    """
+    topology = group.links.topology
+    scale_out = _across(group, np.ones_like(group.ranks))
+    copies = np.asarray(group.token_copies)
+    if copies.any():
+        often = np.maximum(copies, 1.0)
+        sent = group.domains * (1 - (1 - 1 / group.domains) ** often) / often
+        scale_out = scale_out * np.where(copies > 0, sent, 1.0)
+    return Terms(
+        scale_up=group.payload * (1 - 1 / group.inside) / group.scale_up,
+        scale_out=scale_out,
+        slice=topology.start,
+        once=DIRECT_STEPS * SCALE_UP_STEP + topology.scale_out_step + (group.domains - 1) * SCALE_UP_STEP,
+    )
+
+
+def _to_neighbour(group: Group) -> Terms:
+    """One link carries it: of a torus or mesh one of several, otherwise all that a chip has."""
+    links, topology = group.links, group.links.topology
+    scale_up = links.scale_up
+    if topology.peers is not None:
+        scale_up = scale_up / topology.peers
+    if group.span is not None:
+        scale_up = scale_up * group.span.link
+    leaves = group.domains > 1
+    rate = np.where(leaves, links.scale_out, scale_up)
+    if group.wider is not None and topology.top is not None:
+        rate = np.where(group.wider < group.ranks, links.scale_out * np.minimum(topology.top, 1.0), rate)
+    return Terms(
+        scale_up=group.payload / rate,
+        scale_out=0.0,
+        slice=topology.start,
+        once=np.where(leaves, topology.scale_out_step, SCALE_UP_STEP),
+    )
+
+
+def _always(group: Group) -> Offer:  # noqa: ARG001
+    return True
+
+
+def _flat_across(group: Group) -> Offer:
+    """Between domains, where the software does not go level by level."""
+    if not group.many:
+        return False
+    two_level = group.links.topology.two_level
+    leaves: NDArray[np.bool_] = group.domains > 1
+    return leaves if two_level is None else leaves & (two_level == 0)
+
+
+def _levels(group: Group) -> Offer:
+    two_level = group.links.topology.two_level
+    return False if two_level is None or not group.many else (group.domains > 1) & (two_level > 0)
+
+
+def _switches(group: Group) -> Offer:
+    able = group.links.topology.in_switch
+    return False if able is None else (able > 0) & (group.inside > 2)
+
+
+def _one_domain(group: Group) -> Offer:
+    able = _switches(group)
+    return able if isinstance(able, bool) else able & (group.domains == 1)
+
+
+def _fabric(group: Group) -> Offer:
+    able = group.links.topology.in_fabric
+    return False if able is None or not group.many else (able > 0) & (group.domains > 1)
+
+
+def _leaving(group: Group) -> Offer:
+    return (group.domains > 1) if group.many else False
+
+
+FOR_ALL_REDUCE = (
+    Algorithm(name="ring", terms=_ring_twice, offered=_always),
+    Algorithm(name="tree", terms=_tree, offered=_flat_across),
+    Algorithm(name="in-switch", terms=_in_switch, offered=_switches),
+    Algorithm(name="in-fabric", terms=_in_fabric, offered=_fabric),
+    Algorithm(name="two-level", terms=_two_level_twice, offered=_levels),
+)
+FOR_ALL_GATHER = (
+    Algorithm(name="ring", terms=_ring, offered=_always),
+    Algorithm(name="in-switch", terms=_multicast, offered=_one_domain),
+    Algorithm(name="two-level", terms=_two_level, offered=_levels),
+)
+FOR_ALL_TO_ALL = (
+    Algorithm(name="direct", terms=_direct, offered=_always),
+    Algorithm(name="forwarded", terms=_forwarded, offered=_leaving),
+)
+FOR_SEND = (Algorithm(name="neighbour", terms=_to_neighbour, offered=_always),)

@@ -1,0 +1,117 @@
+"""Turn a collective's sizes and the links under it into seconds: the fastest algorithm the machine offers.
+
+    seconds = once + W + L + 2 sqrt(W L) + meet * log2(R)
+
+W = time of the bytes on the slowest link, L = what every slice of the payload costs, once = latency that is paid once,
+R = ranks, which do not arrive together. A payload is cut into slices that follow each other; with the best number of
+them, sqrt(W / L), the total is the above. A small payload so gets a short wait and little of the link's rate, a large
+one nearly all of it: the protocols of a library (LL, LL128, Simple) are points of that curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.collectives.algorithms import (
+    FOR_ALL_GATHER,
+    FOR_ALL_REDUCE,
+    FOR_ALL_TO_ALL,
+    FOR_SEND,
+    Algorithm,
+    Group,
+    group_of,
+)
+from ridgeline.cost.collectives.links import Links
+
+Array = NDArray[np.float64]
+ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, SEND = range(4)  # a reduce-scatter costs what an all-gather costs
+KINDS = {
+    "all-reduce": ALL_REDUCE,
+    "all-gather": ALL_GATHER,
+    "reduce-scatter": ALL_GATHER,
+    "all-to-all": ALL_TO_ALL,
+    "send": SEND,
+}
+ALGORITHMS: Mapping[int, tuple[Algorithm, ...]] = MappingProxyType(
+    {ALL_REDUCE: FOR_ALL_REDUCE, ALL_GATHER: FOR_ALL_GATHER, ALL_TO_ALL: FOR_ALL_TO_ALL, SEND: FOR_SEND}
+)
+
+
+def collective_seconds(
+    kind: NDArray[np.int64] | int,
+    payload: Array,
+    ranks: Array,
+    stride: Array,
+    links: Links,
+    token_copies: Array | float = 0.0,
+) -> Array:
+    """Time of a collective over a group that lies in one or several innermost domains.
+
+    payload   bytes of the whole tensor (all-to-all, send: what one rank sends)
+    stride    distance in rank numbers between members; neighbours share a domain
+    token_copies    all-to-all of tokens to that many experts each: a domain is sent one copy
+    """
+    if isinstance(kind, int):
+        return _fastest(kind, payload, ranks, stride, links, token_copies)
+    found = np.zeros(len(kind))
+    for each in ALGORITHMS:
+        mine = np.flatnonzero(kind == each)
+        if mine.size:
+            sent = token_copies[mine] if isinstance(token_copies, np.ndarray) else token_copies
+            found[mine] = _fastest(each, payload[mine], ranks[mine], stride[mine], links.at(mine), sent)
+    return found
+
+
+def _fastest(
+    kind: int, payload: Array, ranks: Array, stride: Array, links: Links, token_copies: Array | float
+) -> Array:  # fmt: skip
+    group = group_of(payload, ranks, stride, links, token_copies)
+    best: Array | None = None
+    for algorithm in ALGORITHMS[kind]:
+        offered = algorithm.offered(group)
+        if offered is False:
+            continue
+        seconds = algorithm.terms(group).seconds
+        if offered is not True:
+            seconds = np.where(offered, seconds, np.inf)
+        best = seconds if best is None else np.minimum(best, seconds)
+    assert best is not None
+    doublings = np.log2(ranks) if kind != SEND else 1.0
+    return np.where(ranks > 1, best + links.skew * doublings, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One algorithm of one collective, in seconds: in all, bytes inside domains and between them, and waiting."""
+
+    algorithm: str
+    seconds: float
+    near_s: float
+    far_s: float
+    wait_s: float
+
+
+def explain_collective(
+    kind: int, payload: float, ranks: float, stride: float, links: Links, token_copies: float = 0.0
+) -> tuple[Option, ...]:
+    """What each algorithm on offer takes over the first row of links, fastest first, which is the one priced."""
+    size, many, apart, copies = (np.array([float(value)]) for value in (payload, ranks, stride, token_copies))
+    group = group_of(size, many, apart, links.at(np.array([0])), copies)
+    return tuple(sorted(_options(kind, group), key=lambda option: option.seconds)) if ranks > 1 else ()
+
+
+def _options(kind: int, group: Group) -> Iterator[Option]:
+    skew = float(group.links.skew[0]) * (1.0 if kind == SEND else float(np.log2(group.ranks[0])))
+    for algorithm in ALGORITHMS[kind]:
+        if not np.all(algorithm.offered(group)):
+            continue
+        terms = algorithm.terms(group)
+        scale_up, scale_out = (float(np.ravel(part)[0]) for part in (terms.scale_up, terms.scale_out))
+        seconds = float(terms.seconds[0]) + skew
+        wire = scale_up + scale_out if terms.serial else max(scale_up, scale_out)
+        yield Option(algorithm=algorithm.name, seconds=seconds, near_s=scale_up, far_s=scale_out, wait_s=seconds - wire)

@@ -1,0 +1,131 @@
+"""Turn systems and a calibration into columns of numbers with which ops are priced: one entry per scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.core.dtype import DTYPES
+from ridgeline.cost.calibration import PARAMETERS, Calibration
+from ridgeline.cost.collectives.topology_columns import TopologyColumns, leaving, topology_columns
+from ridgeline.hardware.chip import Chip
+from ridgeline.hardware.system import System
+from ridgeline.hardware.topology import Torus
+
+Array = NDArray[np.float64]
+PEAKS = tuple(dict.fromkeys(item.peak for item in DTYPES.values()))
+WIDE = PEAKS.index("bf16")
+FLOPS_PER_JOULE = 989e12 / 700  # of an H100 SXM, 16 bits, at its rated power
+FLOPS_PER_EXPONENTIAL = 16.0  # 128 multiply-adds beside 16 exponentials a clock and core
+# which parameter says what share of a peak is sustained
+SHARE = {"fp8": "matmul_8", "int8": "matmul_8", "fp4": "matmul_4", "int4": "matmul_4"}
+
+
+def at(column: Array, rows: NDArray[np.int64] | slice) -> Array:
+    """Entries of a column by row; a column of one entry is the same for all rows."""
+    return column if len(column) == 1 else column[rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """What the data sheets say, by row: flops/s by peak (0 where not published), bytes/s, cores, chips of a domain."""
+
+    peak: Array
+    memory: Array
+    cores: Array
+    scale_up: Array
+    scale_out: Array
+    domain: Array
+    host: Array  # bytes/s to host memory; infinite where nobody states it
+    topology: TopologyColumns
+    exponentials: Array  # a second, of the unit that works out softmax
+    density: Array  # 16-bit flops for a joule of rated power, over that of an H100 SXM; 1 where no power is published
+
+
+def machines_of(systems: Sequence[System]) -> Machines:
+    """The columns of several systems; a number that is missing is named."""
+    rows = [_one(system) for system in systems]
+    columns = [np.array([row[index] for row in rows], dtype=np.float64) for index in range(1, 9)]
+    return Machines(
+        peak=np.array([row[0] for row in rows], dtype=np.float64),
+        memory=columns[0],
+        cores=columns[1],
+        scale_up=columns[2],
+        scale_out=columns[3],
+        domain=columns[4],
+        host=columns[5],
+        topology=topology_columns(systems),
+        exponentials=columns[6],
+        density=columns[7],
+    )
+
+
+def _one(system: System) -> tuple[list[float], float, float, float, float, float, float, float, float]:
+    chip = system.chip
+    inner = system.tiers[0] if system.tiers else None
+    outer = system.tiers[1] if len(system.tiers) > 1 else None
+    torus = inner is not None and isinstance(inner.topology, Torus)
+    scale_up = inner.need_bandwidth().value if inner else 1.0
+    peaks = [chip.peak[key].value if key in chip.peak else 0.0 for key in PEAKS]
+    peaks[WIDE] = peaks[WIDE] or peaks[PEAKS.index("fp16")]
+    return (
+        peaks,
+        chip.need("hbm.bandwidth").value,
+        1.0 if torus or chip.cores is None else chip.cores.value,
+        scale_up,
+        leaving(outer) if outer else scale_up,
+        float(inner.chips) if inner else 1.0,
+        chip.host.bandwidth.value if chip.host.bandwidth else float("inf"),
+        exponentials_per_s(chip),
+        density_of(chip),
+    )
+
+
+def density_of(chip: Chip) -> float:
+    """16-bit peak over rated power, an H100 SXM being 1: the denser, the further clocks fall when all units work.
+
+    >>> from ridgeline.hardware.load import chip
+    >>> [round(density_of(chip(name)), 2) for name in ("a100-80-sxm", "h100-sxm", "b200-sxm", "tpu-v5p")]
+    [0.55, 1.0, 1.59, 1.0]
+    """
+    wide = chip.peak.get("bf16") or chip.peak.get("fp16")
+    if wide is None or chip.tdp is None:
+        return 1.0
+    return wide.value / chip.tdp.value / FLOPS_PER_JOULE
+
+
+def exponentials_per_s(chip: Chip) -> float:
+    """Exponentials a second: as the catalog states, else one for 16 flops outside the matrix unit, as GPUs are built.
+
+    Where neither is published, twice what the matrix unit asks for at head size 128, so that it does not limit there.
+
+    >>> from ridgeline.hardware.load import chip
+    >>> f"{exponentials_per_s(chip('h100-sxm')):.3g} {exponentials_per_s(chip('b300-sxm')):.3g}"
+    '4.19e+12 1e+13'
+    """
+    if chip.exponentials is not None:
+        return chip.exponentials.value
+    if chip.vector is not None:
+        return chip.vector.value / FLOPS_PER_EXPONENTIAL
+    wide = chip.peak.get("bf16") or chip.peak.get("fp16")
+    return wide.value / (4 * 128) * 2 if wide else float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterColumns:
+    """Values of every parameter by row, under the parameter's name."""
+
+    values: dict[str, Array]
+
+    def __getitem__(self, name: str) -> Array:
+        return self.values[name]
+
+
+def parameter_columns(calibration: Calibration, chips: Sequence[str], engines: Sequence[str]) -> ParameterColumns:
+    """The parameters of several scenarios under one calibration."""
+    pairs = list(zip(chips, engines, strict=True))
+    known = {pair: {name: calibration.value(name, *pair) for name in PARAMETERS} for pair in dict.fromkeys(pairs)}
+    return ParameterColumns(values={name: np.array([known[pair][name] for pair in pairs]) for name in PARAMETERS})

@@ -1,0 +1,137 @@
+"""Turn programs into columns: every op of every section, ready to be priced at once.
+
+    op        belongs to a slot: one phase of one section
+    section   belongs to a cell: a scenario, or one choice of degrees of a structure whose sizes are arrays
+
+What ranks and virtual stages run are sums of sections: ``lines``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.collectives.price import KINDS
+from ridgeline.cost.machine import PEAKS
+from ridgeline.ir.ops import Attend, Collective, MatMul, Num, Op, Stream
+from ridgeline.ir.program import Program, Section
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+Fields = Sequence[tuple[Num, ...]]  # of ops of one type
+Table = Callable[[Fields, int], Array]
+PHASES = 4  # forward, backward input, backward weight, recompute
+AXES = ("tp", "cp", "ep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpTable:
+    """Columns of ops by type (one array per field, in the order the builders append), and where they belong."""
+
+    matmuls: Array  # m, n, k, groups, in_bytes, out_bytes
+    matmul_peak: Index
+    matmul_slot: Index
+    attends: Array  # flops, bytes, head_dim, backward, flash, kernels, scan
+    attend_slot: Index
+    streams: Array  # bytes, kernels, waits
+    stream_slot: Index
+    collectives: Array  # kind, payload, ranks, stride, axis, spread
+    collective_slot: Index
+    cell: Index  # of every section
+    params: Array  # dense, expert, trained dense, trained expert: by section
+    away: Array  # bytes by section that could travel to the host between forward and backward
+    cells: int
+
+    @property
+    def slot_cell(self) -> Index:
+        """The cell of every slot."""
+        return np.repeat(self.cell, PHASES)
+
+
+def op_table(programs: Sequence[Program]) -> OpTable:
+    """The columns of several programs, a cell each; their sections one after the other."""
+    sections = [section for program in programs for section in program.sections]
+    cells = np.repeat(np.arange(len(programs)), [len(program.sections) for program in programs])
+    return _gathered(sections, 1, cells, _numbers)
+
+
+def op_table_over(sections: Sequence[Section], cells: int) -> OpTable:
+    """Columns of sections whose sizes are numbers or arrays over cells; section s of cell c stands at s cells + c."""
+    return _gathered(sections, cells, np.tile(np.arange(cells), len(sections)), partial(_columns, many=cells))
+
+
+def _gathered(sections: Sequence[Section], many: int, cell: Index, table: Table) -> OpTable:
+    """The columns of sections that stand `many` times each."""
+    ops: dict[type, tuple[list[tuple[Num, ...]], list[int]]] = {
+        kind: ([], []) for kind in (MatMul, Attend, Stream, Collective)
+    }
+    peaks: list[int] = []
+    for place, section in enumerate(sections):
+        passes = (section.forward, section.backward_input, section.backward_weight, section.recompute)
+        for phase, listed in enumerate(passes):
+            for op in listed:
+                values, slots = ops[type(op)]
+                values.append(_values(op))
+                slots.append(place * many * PHASES + phase)
+                if isinstance(op, MatMul):
+                    peaks.append(PEAKS.index(op.peak))
+    slots_of = {kind: _slots(slots, many) for kind, (_, slots) in ops.items()}
+    return OpTable(
+        matmuls=table(ops[MatMul][0], 6),
+        matmul_peak=np.repeat(np.array(peaks, dtype=np.int64), many),
+        matmul_slot=slots_of[MatMul],
+        attends=table(ops[Attend][0], 7),
+        attend_slot=slots_of[Attend],
+        streams=table(ops[Stream][0], 3),
+        stream_slot=slots_of[Stream],
+        collectives=table(ops[Collective][0], 6),
+        collective_slot=slots_of[Collective],
+        cell=cell,
+        params=_params(table([(item.params, item.expert_params, item.trained) for item in sections], 3)),
+        away=table([(item.saved.total - item.saved.logits,) for item in sections], 1)[0],
+        cells=int(cell.max(initial=-1)) + 1,
+    )
+
+
+def _slots(firsts: Sequence[int], many: int) -> Index:
+    """Slots of ops that stand `many` times, a section apart."""
+    return (np.array(firsts, dtype=np.int64)[:, None] + np.arange(many) * PHASES).ravel()
+
+
+def _params(held: Array) -> Array:
+    """Dense, expert, trained dense and trained expert parameters: experts are trained where everything is."""
+    dense, expert, trained = held
+    return np.stack([dense, expert, trained, np.where(trained >= dense, expert, 0.0)])
+
+
+def _numbers(values: Fields, width: int) -> Array:
+    """One row per field, for ops whose sizes are numbers."""
+    return np.array(values, dtype=np.float64).reshape(-1, width).T.copy()
+
+
+def _columns(values: Fields, width: int, many: int) -> Array:
+    """One row per field, for ops whose sizes are numbers or arrays; the entries of each op stand side by side."""
+    table = np.empty((width, len(values), many))
+    for place, fields in enumerate(values):
+        for row, value in enumerate(fields):
+            table[row, place] = value
+    return table.reshape(width, -1)
+
+
+def _values(op: Op) -> tuple[Num, ...]:
+    match op:
+        case MatMul():
+            return (op.m, op.n, op.k, op.groups, op.in_bytes, op.out_bytes)
+        case Attend():
+            return (op.flops, op.stream_bytes, op.head_dim, op.backward, op.flash, op.kernels, op.scan)
+        case Stream():
+            return (op.stream_bytes, op.kernels, op.waits)
+        case Collective():
+            return (KINDS[op.kind], op.payload_bytes, op.ranks, op.stride, AXES.index(op.axis), op.token_copies)
+        case _:
+            assert_never(op)

@@ -1,0 +1,233 @@
+"""Turn a space into priced cells: every structure (which ops there are) at every choice of degrees that size its ops.
+
+The sections of a layer depend on tp, cp, ep, etp and the microbatch alone, so they are lowered once per structure with
+arrays for sizes, and priced once. What a pipeline, sharding and a schedule make of them comes later: ``sweep``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.calibration import Calibration
+from ridgeline.cost.machine import machines_of, parameter_columns
+from ridgeline.cost.op_table import op_table_over
+from ridgeline.cost.price import SectionPrices, SustainedRates, price_sections, sustained_rates
+from ridgeline.lowering.context import Degrees, LoweringContext, lowering_context
+from ridgeline.lowering.program import sections_of
+from ridgeline.plan.check import blocks, context, experts, precision, tensor
+from ridgeline.plan.mesh import Mesh
+from ridgeline.plan.plan import Plan, Precision
+from ridgeline.plan.scenario import Scenario
+from ridgeline.search.space import Space
+from ridgeline.sim.memory.footprint import BytesPerParam, SectionFootprint, bytes_per_param, section_footprint
+from ridgeline.sim.plan_columns import PlanColumns, plan_columns
+from ridgeline.sim.predict import not_predictable
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DegreeGrid:
+    """Priced cells of structures with as many sections, placed alike; section s of cell c stands at s cells + c.
+
+    structure   which of `scenarios` a cell belongs to; those carry everything but degrees
+    degrees     tp, cp, ep, etp and microbatch by cell; those that make as many microbatches stand side by side
+    kin         the same for cells that hold the same weights on the same ranks: their mesh and precision are equal
+    runs, widths, needs   as `sim` takes them, by cell
+    """
+
+    scenarios: tuple[Scenario, ...]
+    shape: LoweringContext
+    structure: Index
+    degrees: Degrees
+    kin: Index
+    sections: SectionPrices
+    plans: PlanColumns
+    widths: tuple[BytesPerParam, ...]
+    needs: SectionFootprint
+    rows: SustainedRates
+    kinds: int
+
+    def __len__(self) -> int:
+        return len(self.structure)
+
+    def taken(self, columns: Array, cells: Index) -> Array:
+        """Columns by section of these cells: section by section, cells beside each other."""
+        return columns.reshape(*columns.shape[:-1], self.kinds, len(self)).take(cells, axis=-1)
+
+    def width(self, cells: Index) -> BytesPerParam:
+        """Bytes a parameter takes, as columns by cell."""
+        which = self.structure[cells]
+
+        def column(name: str) -> Array:
+            return np.array([getattr(width, name) for width in self.widths], dtype=np.float64)[which]
+
+        return replace(
+            self.widths[0],
+            weights=column("weights"),
+            gradients=column("gradients"),
+            optimizer=column("optimizer"),
+            gathered=column("gathered"),
+            reduced=column("reduced"),
+        )
+
+
+RULES = (precision, blocks, not_predictable)  # what a structure alone can get wrong
+
+
+def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list[DegreeGrid]:
+    """The cells of a space, one value for all structures that stand in stages alike and run at the same rates."""
+    groups: dict[tuple[int, object, str | None], list[_Structure]] = {}
+    priced: dict[tuple[str, bytes], _Structure] = {}
+    for recompute, formats, switches in space.structures:
+        plan = replace(base.plan, recompute=recompute, precision=formats, switches=switches)
+        scenario = replace(base, plan=plan)
+        degrees = _degrees(scenario, space)
+        possible = not any(problem for rule in RULES for problem in rule(scenario))
+        if possible and len(degrees):
+            # what overlaps changes no op
+            same = str(replace(plan, switches=replace(switches, overlap={}))), degrees.tobytes()
+            if same not in priced:
+                priced[same] = _structure(scenario, degrees, calibration)
+            made = replace(priced[same], scenario=scenario, degrees=degrees, plans=plan_columns([_with(scenario)]))
+            key = (len(made.sections.cell) // len(degrees), recompute.layers, switches.graph)
+            groups.setdefault(key, []).append(made)
+    return [_joined(structures, kinds) for (kinds, *_), structures in groups.items()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Structure:
+    scenario: Scenario
+    shape: LoweringContext
+    degrees: Array
+    sections: SectionPrices
+    needs: SectionFootprint
+    plans: PlanColumns
+    rows: SustainedRates
+
+
+def _degrees(scenario: Scenario, space: Space) -> Array:
+    """tp, cp, ep, etp, microbatch of every cell that can run somewhere, one row each; judged by `plan.check`."""
+    plan, chips = scenario.plan, scenario.system.chips
+    tps = [tp for tp in space.tp if not any(tensor(_with(scenario, tp=tp)))]
+    pairs = [
+        (tp, cp)
+        for tp, cp in product(tps, space.cp)
+        if chips % (tp * cp) == 0
+        and not _repeated(plan, space, tp, cp)
+        and not any(context(_with(scenario, tp=tp, cp=cp)))
+    ]
+    folded = [
+        (ep, etp)
+        for ep, etp in product(space.ep, space.etp)
+        if chips % (ep * etp) == 0 and not any(experts(_with(scenario, dp=ep * etp, ep=ep, etp=etp)))
+    ]
+    made = [(*pair, *fold, size) for pair, fold, size in product(pairs, folded, space.microbatch)]
+    return np.array(made, dtype=np.float64).reshape(-1, 5)
+
+
+def _repeated(plan: Plan, space: Space, tp: int, cp: int) -> bool:
+    """Whether another structure is the same at these degrees: a switch for ranks that are not there."""
+    own = plan.switches
+    same = (
+        (tp == 1 and own.sequence_parallel is not None, replace(own, sequence_parallel=None)),
+        (cp == 1 and own.cp_kind != "ring", replace(own, cp_kind="ring")),
+    )
+    return any(idle and other in space.switches for idle, other in same)
+
+
+def _with(scenario: Scenario, **degrees: int) -> Scenario:
+    return replace(scenario, plan=replace(scenario.plan, mesh=Mesh(**degrees)))
+
+
+def _structure(scenario: Scenario, degrees: Array, calibration: Calibration) -> _Structure:
+    """One structure lowered with arrays for sizes, and priced."""
+    tp, cp, ep, etp, microbatch = degrees.T
+    shape = replace(
+        lowering_context(scenario),
+        degrees=Degrees(tp=tp, cp=cp, ep=ep, etp=etp, microbatch=microbatch),
+        sequence_parallel=scenario.plan.switches.sequence_parallel is not False,
+    )
+    sections, plans = sections_of(shape), plan_columns([_with(scenario)])
+    rates = parameter_columns(calibration, [scenario.system.chip.id], [scenario.plan.engine])
+    rows = sustained_rates(machines_of([scenario.system]), rates, graph=plans.graph, xla=plans.xla)
+    return _Structure(
+        scenario=scenario,
+        shape=shape,
+        degrees=degrees,
+        sections=price_sections(op_table_over(sections, len(degrees)), rows),
+        needs=section_footprint(shape, sections, len(degrees)),
+        plans=plans,
+        rows=rows,
+    )
+
+
+def _together(columns: Array) -> Array:
+    """Columns of needs with the bytes kept by all parts in one."""
+    return np.concatenate([columns[:3], columns[3:].sum(0, keepdims=True)])
+
+
+def _joined(parts: Sequence[_Structure], kinds: int) -> DegreeGrid:
+    """Structures side by side, their sections in one table, sorted by how many microbatches they make."""
+    degrees = np.concatenate([part.degrees for part in parts])
+    tp, cp, _, _, microbatch = degrees.T
+    base = parts[0].scenario
+    each = base.workload.sequences * tp * cp / (base.system.chips * microbatch)  # microbatches for a stage
+    order = np.lexsort((each, each % 1 > 0))  # loops take whole numbers of them
+    tp, cp, ep, etp, microbatch = degrees[order].T
+    structure = np.repeat(np.arange(len(parts)), [len(part.degrees) for part in parts])[order]
+
+    def beside(columns: Sequence[Array], sections: int = kinds) -> Array:
+        """Columns by section and cell of each part as one."""
+        split = [column.reshape(*column.shape[:-1], sections, -1) for column in columns]
+        joined = np.concatenate(split, axis=-1).take(order, axis=-1)
+        return joined.reshape(*joined.shape[:-2], -1)
+
+    sections, needs = [part.sections for part in parts], [part.needs for part in parts]
+    return DegreeGrid(
+        scenarios=tuple(part.scenario for part in parts),
+        shape=parts[0].shape,
+        structure=structure,
+        degrees=Degrees(tp=tp, cp=cp, ep=ep, etp=etp, microbatch=microbatch),
+        kin=_kin([part.scenario.plan.precision for part in parts], structure, degrees[order, :4]),
+        sections=SectionPrices(
+            cell=np.tile(np.arange(len(structure)), kinds),
+            **{name: beside([getattr(part, name) for part in sections]) for name in _BY_SECTION},
+        ),
+        plans=PlanColumns(
+            **{
+                item.name: _column([getattr(part.plans, item.name) for part in parts], structure)
+                for item in fields(PlanColumns)
+            }
+        ),
+        widths=tuple(bytes_per_param(part.shape, part.scenario) for part in parts),
+        needs=SectionFootprint(
+            columns=beside([_together(need.columns) for need in needs], 1),
+            norm=needs[0].norm,
+            **{name: beside([getattr(need, name) for need in needs], 1) for name in _BY_CELL},
+        ),
+        rows=parts[0].rows,
+        kinds=kinds,
+    )
+
+
+_BY_SECTION = ("params", "away", "seconds", "issue_s")
+_BY_CELL = ("layer", "loss", "sends", "crossing", "head", "widest", "shared")
+
+
+def _kin(precisions: Sequence[Precision], structure: Index, degrees: Array) -> Index:
+    """A number for every mesh and precision."""
+    which = np.array([precisions.index(own) for own in precisions])[structure]
+    return np.unique(np.column_stack([degrees, which]), axis=0, return_inverse=True)[1].ravel()
+
+
+def _column(values: Sequence[Array], structure: Index) -> Array:
+    """A column by cell of what structures have one entry of; one entry where that is the same for all."""
+    column = np.concatenate(values)
+    return column[:1] if (column == column[0]).all() else column[structure]

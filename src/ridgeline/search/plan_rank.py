@@ -1,0 +1,222 @@
+"""Turn plans that somebody ran into their standing: their rank among all plans of their problem, and what they leave.
+
+    problem     model, system, workload, engine, precision and switches: what the plans compared have in common
+    rank        feasible plans predicted faster, of all feasible ones; the plan's own choices are always in the space
+    left        the plan's step less that of the best plan, by part of a step
+
+A gap is what the search believes, no more: where the best plan lies within the interval of the plan's own prediction,
+the two cannot be told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.calibration import Calibration
+from ridgeline.plan.check import unsupported
+from ridgeline.plan.plan import Plan
+from ridgeline.plan.scenario import Scenario
+from ridgeline.search.degree_grid import priced_grids
+from ridgeline.search.find_plan import offered, placed, swept
+from ridgeline.search.space import Pins, Space, space_of
+from ridgeline.search.sweep import Chunk
+from ridgeline.sim.memory.peak import capacity_of
+from ridgeline.sim.predict import default_calibration, predict
+from ridgeline.sim.prediction import Prediction
+
+Array = NDArray[np.float64]
+NEAR = 0.05  # share of feasible plans that may be faster than one that is near the top
+EQUAL = 1e-9  # of a step: plans closer than this are equally fast
+Verdict = Literal["near the top", "within the interval", "beyond the interval"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A plan among all plans of its problem.
+
+    considered, feasible, faster   plans priced; those that fit; those of them predicted faster than this one
+    best       the fastest plan that fits; None where none is faster
+    left       seconds that this plan spends beyond the best one, by part of a step, largest first; they may be negative
+    changes    decisions in which the best plan differs: what they are here and there
+    notes      what speaks against the comparison: the plan is predicted not to fit, its engine is not known to do it
+    """
+
+    own: Prediction
+    considered: int
+    feasible: int
+    faster: int
+    best: Prediction | None
+    left: tuple[tuple[str, float], ...]
+    changes: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def share(self) -> float:
+        """Feasible plans predicted faster, of all feasible ones."""
+        return self.faster / self.feasible if self.feasible else 0.0
+
+    @property
+    def gap_s(self) -> float:
+        """Seconds of a step that the best plan saves."""
+        return self.own.step_time_s - self.best.step_time_s if self.best else 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Near the top; or not, with a best plan inside or outside the interval of this one's prediction."""
+        if self.share <= NEAR or self.best is None:
+            return "near the top"
+        inside = self.own.interval.low <= self.best.step_time_s
+        return "within the interval" if inside else "beyond the interval"
+
+
+def problem_of(scenario: Scenario) -> str:
+    """What two scenarios must share for their plans to be compared, as a key."""
+    plan = scenario.plan
+    switches = replace(plan.switches, sequence_parallel=None, cp_kind="ring")
+    return repr((scenario.model, scenario.system, scenario.workload, plan.engine, plan.precision, switches))
+
+
+def standings(scenarios: Sequence[Scenario], calibration: Calibration | None = None) -> list[Standing | None]:
+    """The standing of every scenario of one problem, from one sweep; None for what cannot be predicted.
+
+    >>> from ridgeline.plan.scenario_file import scenario
+    >>> table = {"model": "llama3-8b", "system": "8xh100-sxm", "workload": {"seq": 8192, "global_batch": 64}}
+    >>> plans = ({"dp": 8, "shard": "zero3", "recompute": "full"}, {"tp": 8})
+    >>> found = standings([scenario({**table, "plan": plan}) for plan in plans])
+    >>> found[0].faster < found[1].faster < found[1].feasible
+    True
+    """
+    used = calibration or default_calibration()
+    predicted = [predict(scenario, used) for scenario in scenarios]
+    own = [found for found in predicted if isinstance(found, Prediction)]
+    if not own:
+        return [None] * len(scenarios)
+    base = own[0].scenario
+    space = widened(space_of(base), [found.scenario.plan for found in own])
+    steps: list[Array] = []
+    capacity = capacity_of(base)
+    pins = _opened(space, [found.scenario for found in own])
+    chunks = offered(priced_grids(placed(base, pins), space, used), base, space, pins)
+    found = swept(_tapped(chunks, capacity, steps), capacity)
+    every = np.sort(np.concatenate(steps)) if steps else np.zeros(0)
+    best = predict(replace(base, plan=found.best[0].plan), used) if found.best else None
+    made: list[Standing | None] = []
+    for single in predicted:
+        if not isinstance(single, Prediction):
+            made.append(None)
+            continue
+        faster = int(np.searchsorted(every, single.step_time_s * (1 - EQUAL)))
+        ahead = best if faster and isinstance(best, Prediction) else None
+        made.append(_standing(single, ahead, (found.considered, found.feasible, faster)))
+    return made
+
+
+def _tapped(chunks: Iterable[Chunk], capacity: float, steps: list[Array]) -> Iterator[Chunk]:
+    """The chunks as they are, with the steps of their feasible plans noted on the way."""
+    for chunk in chunks:
+        steps.append(chunk.step_s[chunk.peak_bytes <= capacity])
+        yield chunk
+
+
+def _standing(own: Prediction, best: Prediction | None, counts: tuple[int, int, int]) -> Standing:
+    scenario = own.scenario
+    notes = list(unsupported(scenario))
+    if not own.fits:
+        notes.append(f"predicted not to fit by {-own.memory.headroom_bytes:.3g} bytes")
+    if scenario.plan.placement:
+        notes.append("stages as placed by hand; the space has balanced ones")
+    considered, feasible, faster = counts
+    return Standing(
+        own=own,
+        considered=considered,
+        feasible=feasible,
+        faster=faster,
+        best=best,
+        left=_left(own, best) if best else (),
+        changes=tuple(_changes(scenario.plan, best.scenario.plan)) if best else (),
+        notes=tuple(notes),
+    )
+
+
+def _left(own: Prediction, best: Prediction) -> tuple[tuple[str, float], ...]:
+    """Seconds by part beyond the best plan's."""
+    mine, its = ({part.name: part.seconds for part in found.breakdown} for found in (own, best))
+    gaps = {name: mine.get(name, 0.0) - its.get(name, 0.0) for name in {**mine, **its}}
+    return tuple(sorted(gaps.items(), key=lambda item: -item[1]))
+
+
+def _changes(own: Plan, best: Plan) -> Iterator[str]:
+    """Decisions that differ, as `what: here -> there`."""
+    for axis, here in _choices(own).items():
+        there = _choices(best)[axis]
+        if here != there:
+            yield f"{axis}: {_told(axis, here)} -> {_told(axis, there)}"
+
+
+def _told(axis: str, choice: Any) -> str:
+    """A choice in a word or two."""
+    match axis:
+        case "schedule":
+            return f"{choice.name} x{choice.chunks}" if choice.chunks > 1 else str(choice.name)
+        case "recompute":
+            some = f" of {choice.layers} layers" if choice.layers is not None else ""
+            return f"{choice.kind}{some}" + (f" ({', '.join(choice.parts)})" if choice.kind == "selective" else "")
+        case "offload":
+            return f"activations {choice.activations:g}, optimizer {choice.optimizer:g}"
+        case "switches":
+            return f"sequence parallel {choice.sequence_parallel is not False}, {choice.cp_kind}"
+        case "shard_degree":
+            return str(choice or "all")
+        case _:
+            return str(choice)
+
+
+def _choices(plan: Plan) -> dict[str, Any]:
+    """The plan as a choice along every axis of the search."""
+    mesh, sharding = plan.mesh, plan.sharding
+    whole = sharding.shard == "none" or plan.shard_degree == mesh.dp * mesh.cp
+    return {
+        "tp": mesh.tp,
+        "cp": mesh.cp,
+        "pp": mesh.pp,
+        "ep": mesh.ep,
+        "etp": mesh.etp,
+        "microbatch": plan.microbatch,
+        "schedule": plan.schedule,
+        "shard": sharding.shard,
+        "shard_degree": 0 if whole else plan.shard_degree,
+        "recompute": plan.recompute,
+        "offload": plan.offload,
+        "precision": plan.precision,
+        "switches": plan.switches,
+    }
+
+
+def _opened(space: Space, scenarios: Sequence[Scenario]) -> Pins:
+    """Axes along which somebody ran what the search would leave out: all their choices are compared then."""
+    able, pins = scenarios[0].engine.supports, dict[str, tuple[Any, ...]]()
+    staged = [scenario.plan for scenario in scenarios if scenario.plan.mesh.pp > 1]
+    if any(plan.schedule.name not in able.schedules for plan in staged):
+        pins["schedule"] = space.schedule
+    late = any(scenario.plan.sharding.shard == "zero2" and scenario.microbatches > 1 for scenario in scenarios)
+    if late or any(plan.sharding.shard not in able.pipelined_shard for plan in staged):
+        pins["shard"] = space.shard
+    return pins
+
+
+def widened(space: Space, plans: Sequence[Plan]) -> Space:
+    """The space with the choices of these plans among its own."""
+    axes: dict[str, tuple[Any, ...]] = {}
+    for item in fields(Space):
+        known = list(getattr(space, item.name))
+        for plan in plans:
+            choice = _choices(plan)[item.name]
+            if choice not in known:
+                known.append(choice)
+        axes[item.name] = tuple(known)
+    return Space(**axes)

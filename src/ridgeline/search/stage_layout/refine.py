@@ -1,0 +1,348 @@
+"""Turn a complete plan into a better one on the same mesh: stage boundaries, recompute by stage, offload, in a budget.
+
+    recompute    where the layers are, the least recompute with which every rank fits
+    boundaries   layers moved to ranks that have time and memory for them, and recompute with them
+    offload      a share of the activations sent to the host instead, where the engine can
+
+Every step is kept only if `predict` says that it fits and is faster than what there was; a plan that does not fit is
+first made to fit. In between thousands of layouts are priced by the lines `predict` runs through (``layouts``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+import numpy as np
+
+from ridgeline.core.units import format_quantity
+from ridgeline.cost.calibration import Calibration
+from ridgeline.plan.plan import Recompute
+from ridgeline.plan.plan_table import runs
+from ridgeline.plan.scenario import Scenario, default_placement
+from ridgeline.search.stage_layout.search import ALL_PAIRS, TWO_AT_ONCE, best, every, filled, polished
+from ridgeline.search.stage_layout.table import Array, Index, Layouts, LayoutTable, joined, layout_table
+from ridgeline.search.stage_layout.uniform import evened
+from ridgeline.sim.events.simulate import simulate
+from ridgeline.sim.memory.peak import capacity_of
+from ridgeline.sim.predict import default_calibration, predict
+from ridgeline.sim.prediction import Impossible, Prediction
+
+STARTS = 2  # layouts that are polished; of few stages FEW times as many
+FEW = 6
+REFINED = 3  # plans of a shortlist that are refined
+FINALISTS = 6  # layouts of a step that events choose among
+PROMISING = 1.05  # a layout slower than this times the best is not polished
+ROUNDING = 1e-12  # relative difference that means nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One kind of change to a plan, with step and peak before and after it."""
+
+    what: str
+    before: Prediction
+    after: Prediction
+
+    @property
+    def saved_s(self) -> float:
+        """Seconds of a step; negative where memory was bought with time."""
+        return self.before.step_time_s - self.after.step_time_s
+
+    @property
+    def freed_bytes(self) -> float:
+        """Bytes of the fullest rank; negative where time was bought with memory."""
+        return self.before.memory.peak_bytes - self.after.memory.peak_bytes
+
+    def __str__(self) -> str:
+        saved, freed = self.saved_s, self.freed_bytes
+        time_word, size_word = "saves" if saved >= 0 else "costs", "frees" if freed >= 0 else "takes"
+        return (
+            f"{self.what}: {time_word} {format_quantity(abs(saved), 's', 3)}, "
+            f"{size_word} {format_quantity(abs(freed), 'B', 3)}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refined:
+    """A plan and what became of it.
+
+    start        the plan as it was, `prediction` as it is now: the same where nothing was better
+    changes      what was changed, one after the other
+    seconds      it took, wall time
+    event_s      event-driven steps of `start` and `prediction`, where they were asked for and can be run
+    """
+
+    start: Prediction
+    prediction: Prediction
+    budget_bytes: float
+    changes: tuple[Change, ...]
+    seconds: float
+    event_s: tuple[float | None, float | None] = (None, None)
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario with the better plan."""
+        return self.prediction.scenario
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank is within the budget."""
+        return self.prediction.memory.peak_bytes <= self.budget_bytes * (1 + ROUNDING)
+
+    @property
+    def saved_s(self) -> float:
+        """Seconds of a step, all changes together."""
+        return self.start.step_time_s - self.prediction.step_time_s
+
+
+def refine(
+    scenario: Scenario, calibration: Calibration | None = None, *, budget_bytes: float | None = None,
+    event_driven: bool = False, event_s: float | None = None,
+) -> Refined | Impossible:  # fmt: skip
+    """The plan with stage boundaries, recompute by stage and offload chosen for the shortest predicted step.
+
+    budget_bytes   of every rank; absent: what a program may take of a chip's memory
+    event_driven   choose by event-driven steps among what `predict` calls faster; they tell in which order stages that
+                   differ stand, which the closed form only knows as a mean and a slowest
+    event_s        the event-driven step of the plan as it is, where it is known
+
+    >>> from ridgeline.plan.scenario_file import read_scenario
+    >>> found = refine(read_scenario("examples/llama3-70b-64xh100.toml"))
+    >>> found.fits, found.saved_s >= 0
+    (True, True)
+    """
+    used = calibration or default_calibration()
+    first = (event_step_s(scenario, used) if event_s is None else event_s) if event_driven else None
+    return _refined(scenario, used, budget_bytes, first, (_recomputed, _placed, _offloaded))
+
+
+def even(
+    scenario: Scenario, calibration: Calibration | None = None, *, budget_bytes: float | None = None
+) -> Refined | Impossible:
+    """The plan with stage boundaries and recompute chosen among what its engine can be told.
+
+    >>> from ridgeline.plan.scenario_file import read_scenario
+    >>> found = even(read_scenario("examples/llama3-70b-64xh100.toml"))
+    >>> found.fits, found.saved_s >= 0, found.scenario.plan.recompute.layers is None
+    (True, True, True)
+    """
+    return _refined(scenario, calibration or default_calibration(), budget_bytes, None, (_evened,))
+
+
+def least_recompute(
+    scenario: Scenario, calibration: Calibration | None = None, *, budget_bytes: float | None = None
+) -> Refined | Impossible:
+    """The same plan with the least recompute that makes every rank fit; unchanged where none does."""
+    return _refined(scenario, calibration or default_calibration(), budget_bytes, None, (_recomputed,))
+
+
+def refined(
+    predictions: Sequence[Prediction], calibration: Calibration | None = None, budget_bytes: float | None = None,
+    *, most: int = REFINED, event_s: Sequence[float | None] = (),
+) -> tuple[Refined, ...]:  # fmt: skip
+    """The first few of a shortlist refined and run event by event, fastest first; of plans that became equal one.
+
+    event_s   event-driven steps of the first of them, where they are known
+    """
+    made: list[Refined] = []
+    for prediction, known in zip_longest(predictions[:most], event_s[:most]):
+        found = refine(prediction.scenario, calibration, budget_bytes=budget_bytes, event_driven=True, event_s=known)
+        if isinstance(found, Refined) and all(found.scenario.plan != other.scenario.plan for other in made):
+            made.append(found)
+    return tuple(sorted(made, key=lambda found: (not found.fits, found.prediction.step_time_s)))
+
+
+def event_step_s(scenario: Scenario, calibration: Calibration | None = None) -> float | None:
+    """The step with the schedule run event by event; None where it cannot or would take too long."""
+    found = simulate(scenario, calibration)
+    return None if isinstance(found, Impossible) else found.step_s
+
+
+Found = tuple[Layouts, Array]  # layouts that fit, fastest first, and their steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """A plan on its way: its layouts priced, the budget, and the policies that offload as much as the plan does."""
+
+    table: LayoutTable
+    calibration: Calibration
+    budget_bytes: float
+    own: Index
+
+    def least(self, held: Index, policies: Index) -> Layouts:
+        """Every one of these placements under every policy, with the recompute it needs."""
+        many = len(held)
+        each = np.repeat(held, len(policies), axis=0)
+        return self.table.least(each, np.tile(policies, many), self.budget_bytes)
+
+    def down(self, layouts: Layouts, policies: Index, most: int, *, move: bool = True) -> Found:
+        """Some layouts, the best `most` of them moved downhill, fastest first, with their steps."""
+        firsts, steps = best(self.table, layouts, self.budget_bytes, max(most, FINALISTS))
+        near = np.flatnonzero(steps[:most] <= steps[:1] * PROMISING)
+        ends = [
+            polished(self.table, firsts.at(np.array([row])), float(steps[row]), policies, self.budget_bytes, move=move)
+            for row in near
+        ]
+        return best(self.table, joined([*ends, firsts]), self.budget_bytes, max(most, FINALISTS))
+
+
+def _recomputed(search: _Search, now: Layouts) -> Found:
+    """Other recompute where the layers are."""
+    both = joined([now, search.least(now.held, search.own)])
+    if len(search.table.fixed) > ALL_PAIRS:
+        return best(search.table, both, search.budget_bytes, FINALISTS)
+    return search.down(both, search.own, 1, move=False)
+
+
+def _placed(search: _Search, now: Layouts) -> Found:
+    """Layers moved, and recompute with them."""
+    table = search.table
+    if len(table.fixed) == 1:
+        return now.at(np.zeros(0, dtype=np.int64)), np.zeros(0)
+    layers, stages = table.scenario.model.layers, len(table.fixed)
+    some = np.concatenate([[default_placement(table.scenario.model, stages)], every(layers, stages)])
+    made = filled(table, search.own, search.budget_bytes)
+    both = np.unique(np.concatenate([made.policy[:, None], made.held], axis=1), axis=0)
+    needed = table.least(both[:, 1:], both[:, 0], search.budget_bytes)
+    starts = FEW * STARTS if stages <= TWO_AT_ONCE else STARTS
+    return search.down(joined([now, search.least(some, search.own), needed]), search.own, starts)
+
+
+def _offloaded(search: _Search, now: Layouts) -> Found:
+    """Another share of activations offloaded, and recompute and layers with it."""
+    policies = np.arange(len(search.table.policies))
+    if len(policies) == len(search.own):
+        return now.at(np.zeros(0, dtype=np.int64)), np.zeros(0)
+    start = np.array([search.table.scenario.placement])
+    return search.down(joined([now, search.least(np.concatenate([now.held, start]), policies)]), policies, 1)
+
+
+def _evened(search: _Search, now: Layouts) -> Found:
+    """Layers moved, and the recompute that fits with them the same in every stage."""
+    return evened(search.table, now, search.own, search.budget_bytes, FINALISTS)
+
+
+_Step = Callable[[_Search, Layouts], Found]
+
+
+def _refined(
+    scenario: Scenario, used: Calibration, budget_bytes: float | None, first: float | None, steps: Sequence[_Step]
+) -> Refined | Impossible:  # fmt: skip
+    """The steps one after the other, each kept where `predict` calls it better."""
+    began = time.perf_counter()
+    start = predict(scenario, used)
+    if isinstance(start, Impossible):
+        return start
+    budget = capacity_of(scenario) if budget_bytes is None else budget_bytes
+    table = layout_table(scenario, used)
+    own = np.flatnonzero(table.offload == scenario.plan.offload.activations)
+    search = _Search(table=table, calibration=used, budget_bytes=budget * (1 + ROUNDING), own=own)
+    now, layout, seconds = start, _layout_of(scenario), first
+    changes: list[Change] = []
+    for step in steps:
+        chosen = _chosen(search, now, seconds, step(search, layout))
+        if chosen is not None:
+            layout, after, seconds = chosen
+            changes.append(Change(what=_told(now.scenario, after.scenario), before=now, after=after))
+            now = after
+    return Refined(
+        start=start,
+        prediction=now,
+        budget_bytes=budget,
+        changes=tuple(changes),
+        seconds=time.perf_counter() - began,
+        event_s=(first, seconds),
+    )
+
+
+def _chosen(
+    search: _Search, now: Prediction, event_s: float | None, found: Found
+) -> tuple[Layouts, Prediction, float | None] | None:
+    """The first layout that is better than what there is; by event-driven steps, where there are, the best of them."""
+    fits = now.memory.peak_bytes <= search.budget_bytes
+    able: list[tuple[Layouts, Prediction, float | None]] = []
+    layouts, steps = found
+    for row in np.flatnonzero((steps < now.step_time_s * (1 - ROUNDING)) | (not fits)):
+        one = layouts.at(np.array([row]))
+        after = predict(_scenario_of(search.table, one), search.calibration)
+        if isinstance(after, Impossible) or after.memory.peak_bytes > search.budget_bytes:
+            continue
+        if fits and after.step_time_s >= now.step_time_s * (1 - ROUNDING):
+            continue
+        seconds = None if event_s is None else event_step_s(after.scenario, search.calibration)
+        if fits and event_s is not None and (seconds is None or seconds >= event_s):
+            continue
+        able.append((one, after, seconds))
+        if event_s is None:
+            break
+    return min(able, key=lambda entry: entry[2] or 0.0) if able else None
+
+
+def _layout_of(scenario: Scenario) -> Layouts:
+    """The plan as it is: the first policy of its table."""
+    plan, held = scenario.plan, scenario.placement
+    again = [plan.recompute.layers_of(stage, layers) for stage, layers in enumerate(held)]
+    return Layouts(held=np.array([held]), again=np.array([again]), policy=np.zeros(1, dtype=np.int64))
+
+
+def _scenario_of(table: LayoutTable, one: Layouts) -> Scenario:
+    """The scenario with this layout in its plan, written as shortly as a plan can say it."""
+    scenario, policy = table.scenario, table.policies[int(one.policy[0])]
+    plan, held = scenario.plan, tuple(map(int, one.held[0]))
+    again = tuple(map(int, one.again[0]))
+    placement = plan.placement if held == scenario.placement else held
+    made = replace(
+        plan,
+        placement=placement,
+        recompute=_shortest(policy.recompute, held, again, ends=scenario.model.mtp or scenario.model.vision),
+        offload=replace(plan.offload, activations=policy.offload),
+    )
+    return replace(scenario, plan=made)
+
+
+def _shortest(recompute: Recompute, held: Sequence[int], again: Sequence[int], ends: object) -> Recompute:
+    """All layers, none, or as many of each stage, where that says the same.
+
+    >>> _shortest(Recompute(kind="full"), (3, 4, 3), (2, 2, 2), None).layers
+    2
+    >>> _shortest(Recompute(kind="full"), (3, 4, 3), (0, 0, 0), None).kind
+    'none'
+    """
+    if recompute.kind == recompute.rest == "none" and not recompute.blocks:
+        return Recompute()
+    if tuple(again) == tuple(held):
+        return replace(recompute, layers=None, rest="none")
+    if not any(again) and not ends:
+        return Recompute(kind=recompute.rest, parts=recompute.parts)
+    for layers in range(max(again) + 1):
+        if all(min(layers, own) == some for own, some in zip(held, again, strict=True)):
+            return replace(recompute, layers=layers)
+    return replace(recompute, layers=tuple(again))
+
+
+def _told(before: Scenario, after: Scenario) -> str:
+    """What differs between two plans, in words."""
+    told = []
+    if before.placement != after.placement:
+        told.append(f"layers by stage {runs(after.placement)} instead of {runs(before.placement)}")
+    if (before.plan.recompute, before.placement) != (after.plan.recompute, after.placement):
+        old, new = _recompute_words(before), _recompute_words(after)
+        told += [f"recompute {new} instead of {old}"] if old != new else []
+    if before.plan.offload != after.plan.offload:
+        old, new = (f"{plan.offload.activations:.3g}" for plan in (before.plan, after.plan))
+        told.append(f"{new} of the activations offloaded instead of {old}")
+    return ", ".join(told)
+
+
+def _recompute_words(scenario: Scenario) -> str:
+    plan, held = scenario.plan.recompute, scenario.placement
+    again = sum(plan.layers_of(stage, layers) for stage, layers in enumerate(held))
+    names = {"none": "nothing", "full": "everything", "selective": "+".join(plan.parts)}
+    rest = f", {names[plan.rest]} in the others" if plan.rest != "none" and again < sum(held) else ""
+    if plan.kind == "none" and not plan.blocks:
+        return "nothing" + rest
+    return f"{names[plan.kind]} in {again} of {sum(held)} layers{rest}"

@@ -1,0 +1,192 @@
+"""Turn a winner into what would beat it: the search done again on a changed scenario, one change at a time.
+
+Tried are formats the chip multiplies faster, more memory, faster links, offload and hybrid sharding, schedules beyond
+the engine's, a larger batch where stages or reductions wait, and every pin taken away. Each but the last is searched
+one step around the winner along every axis, so a gain is at least what is told. More memory is answered by the first
+sweep itself, since capacity only decides which plans are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ridgeline.core.dtype import dtype
+from ridgeline.core.evidence import Evidence
+from ridgeline.core.table import decode
+from ridgeline.cost.calibration import Calibration
+from ridgeline.hardware.system import System, Tier
+from ridgeline.plan.engine import ENGINES
+from ridgeline.plan.plan import Offload, Plan, Precision, Schedule
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.schedules import SCHEDULES
+from ridgeline.plan.workload import Train
+from ridgeline.search.find_plan import Search, find_plan, predicted
+from ridgeline.search.space import Pins
+from ridgeline.sim.prediction import Prediction
+
+WORTH = 0.005  # gains below half a per cent are not worth telling
+WAITING = 0.02  # share of a step lost to stages or reductions from which a larger batch is tried
+DEGREES = ("tp", "cp", "pp", "ep", "etp", "microbatch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change and what it is predicted to gain.
+
+    gain    tokens per second per chip over the winner's, less one
+    how     how to ask for it; empty where it takes another machine
+    """
+
+    kind: str
+    what: str
+    how: str
+    gain: float
+    prediction: Prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Idea:
+    """A changed scenario and what of the space is left to search on it."""
+
+    kind: str
+    what: str
+    how: str
+    scenario: Scenario
+    pins: Pins
+
+
+def what_if(search: Search, winner: Prediction, calibration: Calibration | None = None) -> tuple[Change, ...]:
+    """Every change that was tried, the most gain first; an interrupt of a search ends it all."""
+    found: list[Change] = [*_roomier(search, winner, calibration)]
+    for idea in _ideas(search, winner):
+        again = find_plan(idea.scenario, idea.pins, most=1, headroom=search.headroom, calibration=calibration)
+        if not again.swept.complete:
+            raise KeyboardInterrupt
+        if again.plans:
+            found.append(_change(idea.kind, idea.what, idea.how, again.plans[0], winner))
+    return tuple(sorted(found, key=lambda change: -change.gain))
+
+
+def worth(tried: Sequence[Change], most: int = 3) -> tuple[Change, ...]:
+    """The changes worth telling: the best of each kind, as far as they gain anything."""
+    best: dict[str, Change] = {}
+    for change in tried:
+        best.setdefault(change.kind, change)
+    return tuple(change for change in best.values() if change.gain >= WORTH)[:most]
+
+
+def _change(kind: str, what: str, how: str, made: Prediction, winner: Prediction) -> Change:
+    gain = made.tokens_per_s_per_chip / winner.tokens_per_s_per_chip - 1
+    return Change(kind=kind, what=what, how=how, gain=gain, prediction=made)
+
+
+def _roomier(search: Search, winner: Prediction, calibration: Calibration | None) -> Iterator[Change]:
+    for factor, entry in search.swept.roomier.items():
+        for made in predicted(search.scenario, [entry], calibration):
+            yield _change("memory", f"{factor:g} times the memory of a chip", "", made, winner)
+
+
+def _ideas(search: Search, winner: Prediction) -> Iterator[_Idea]:
+    scenario, near = search.scenario, around(search, winner.scenario.plan)
+    yield from _unpinned(search)
+    yield from _formats(search, near)
+    for name, system in _links(scenario.system):
+        what = f"twice the bandwidth of {name}"
+        yield _Idea(kind="link", what=what, how="", scenario=replace(scenario, system=system), pins=near)
+    yield from _states(search, winner, near)
+    yield from _schedules(search, winner, near)
+    yield from _batch(search, winner, near)
+
+
+def around(search: Search, plan: Plan) -> Pins:
+    """The space one step around a plan: its degrees and their neighbours, every choice of the rest."""
+    near: dict[str, tuple[Any, ...]] = dict(search.pins)
+    for axis in DEGREES:
+        tried = tuple(sorted(getattr(search.space, axis)))
+        own = plan.microbatch if axis == "microbatch" else getattr(plan.mesh, axis)
+        at = tried.index(own) if own in tried else 0
+        near[axis] = tried[max(0, at - 1) : at + 2]
+    return near
+
+
+def _unpinned(search: Search) -> Iterator[_Idea]:
+    """Every pin taken away, the others kept."""
+    for axis in search.pins:
+        pins = {name: choices for name, choices in search.pins.items() if name != axis}
+        how = "leave out its own --set" if axis == "switches" else f"leave out --set plan.{axis}"
+        yield _Idea(kind=axis, what=f"{axis} not pinned", how=how, scenario=search.scenario, pins=pins)
+
+
+def _formats(search: Search, near: Pins) -> Iterator[_Idea]:
+    """Formats that the engine takes and the chip multiplies faster."""
+    scenario, chip = search.scenario, search.scenario.system.chip
+    peaks = [chip.peak[one.compute.peak].value for one in search.space.precision if one.compute.peak in chip.peak]
+    for name in ENGINES[scenario.plan.engine].supports.precision:
+        peak = chip.peak.get(dtype(name).peak)
+        if peak is not None and peak.value > max(peaks, default=0.0):
+            made: Precision = decode(Plan, {"precision": name}).precision
+            pins = {**near, "precision": (made,)}
+            how = f"--set plan.precision={name}"
+            yield _Idea(kind="precision", what=f"products in {name}", how=how, scenario=scenario, pins=pins)
+
+
+def _links(system: System) -> Iterator[tuple[str, System]]:
+    """The system with one tier of its network twice as fast."""
+    for index, tier in enumerate(system.tiers):
+        if tier.bandwidth is not None:
+            tiers = (*system.tiers[:index], _faster(tier), *system.tiers[index + 1 :])
+            yield tier.name, replace(system, tiers=tiers)
+
+
+def _faster(tier: Tier) -> Tier:
+    given = tier.need_bandwidth()
+    return replace(tier, bandwidth=replace(given, value=2 * given.value, evidence=Evidence.ASSUMED, source="what if"))
+
+
+def _states(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea]:
+    """State elsewhere: in host memory, or sharded within a domain and replicated over the rest."""
+    scenario = search.scenario
+    able = ENGINES[scenario.plan.engine].supports
+    if "offload" not in search.pins and scenario.system.chip.host.bandwidth is not None:
+        for what in able.offload:
+            pins = {**near, "offload": (Offload(**{what: 1.0}),)}
+            how = f"--set plan.offload={what}"
+            yield _Idea(kind="offload", what=f"{what} in host memory", how=how, scenario=scenario, pins=pins)
+    plan = winner.scenario.plan
+    domain = scenario.system.tiers[0].chips if scenario.system.tiers else 1
+    inner = max(1, domain // (plan.mesh.tp * plan.mesh.cp))
+    if "shard_degree" not in search.pins and plan.sharding.shard != "none" and 1 < inner < plan.mesh.dp:
+        pins = {**near, "shard_degree": (inner * plan.mesh.cp,)}
+        how = f"--set plan.shard_degree={inner * plan.mesh.cp}"
+        yield _Idea(kind="shard_degree", what="sharding within a domain", how=how, scenario=scenario, pins=pins)
+
+
+def _share(prediction: Prediction, *names: str) -> float:
+    return sum(part.seconds for part in prediction.breakdown if part.name in names) / prediction.step_time_s
+
+
+def _schedules(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea]:
+    """Schedules that the engine is not known to have, where stages wait."""
+    if "schedule" in search.pins or _share(winner, "bubble") < WAITING:
+        return
+    engine = ENGINES[search.scenario.plan.engine]
+    for name, kind in SCHEDULES.items():
+        if name not in engine.supports.schedules and name != "gpipe":
+            pins = {**near, "schedule": (Schedule(name=name, chunks=kind.fewest_chunks),)}
+            what = f"schedule {name}, which {engine.id} is not known to have"
+            how = f"--set plan.schedule={name}"
+            yield _Idea(kind="schedule", what=what, how=how, scenario=search.scenario, pins=pins)
+
+
+def _batch(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea]:
+    """A batch of twice as many sequences, where stages, reductions or the optimizer cost a share of every step."""
+    work = search.scenario.workload
+    if not isinstance(work, Train) or _share(winner, "bubble", "dp", "shard", "optimizer") < WAITING:
+        return
+    larger = replace(work, global_batch=2 * work.sequences, tokens_per_batch=None)
+    what = f"a global batch of {larger.sequences}, if the optimization allows it"
+    how = f"--global-batch {larger.sequences}"
+    scenario = replace(search.scenario, workload=larger)
+    yield _Idea(kind="batch", what=what, how=how, scenario=scenario, pins=near)

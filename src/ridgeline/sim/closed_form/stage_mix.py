@@ -1,0 +1,194 @@
+"""Turn placements into sums of sections: what pipeline ranks and the ends of the pipeline run for a microbatch.
+
+A line says how often each section of a cell stands in something: in all virtual stages of a rank, in the first or the
+last virtual stage, or, as a mean, in those between. Only ranks that may be the busiest, or the fullest, are told apart:
+one that holds no more of anything than another does, and stands no worse, is left out, whatever sections cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.ir.program import Program
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.schedules import SCHEDULES
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixRoles:
+    """Which lines are what.
+
+    whole    all that a rank holds, for every rank that may be the busiest; `number` of it in the pipeline, by row
+    inner    the mean of a rank's inner virtual stages
+    ends     the first, the mean inner and the last virtual stage
+    """
+
+    whole: Index
+    number: Index
+    inner: Index
+    ends: Index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementMix:
+    """The lines of one placement, each once, and their roles."""
+
+    counts: Array
+    roles: MixRoles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMix:
+    """What ranks of one placement hold: sections by rank, its number, whether it has the first, the last stage."""
+
+    counts: Array
+    number: Index
+    first: NDArray[np.bool_]
+    last: NDArray[np.bool_]
+
+
+def virtual_stages_by_rank(pp: int, chunks: int, schedule: str) -> tuple[tuple[int, ...], ...]:
+    """Virtual stages of each pipeline rank, as the schedule places them: in loops, or down and back up.
+
+    >>> virtual_stages_by_rank(2, 2, "interleaved"), virtual_stages_by_rank(2, 2, "zbv")
+    (((0, 2), (1, 3)), ((0, 3), (1, 2)))
+    """
+    kind = SCHEDULES.get(schedule)
+    if kind is not None and kind.v_shaped and pp > 1:
+        return tuple((rank, 2 * pp - 1 - rank) for rank in range(pp))
+    return tuple(tuple(chunk * pp + rank for chunk in range(chunks)) for rank in range(pp))
+
+
+Table = tuple[tuple[int, ...], ...]
+
+
+def undominated(rows: Array) -> Index:
+    """Places of rows that no other row equals or exceeds in everything; of equal ones the first.
+
+    >>> heaviest(np.array([[1, 0], [2, 0], [0, 3], [2, 0]])).tolist()
+    [1, 2]
+    """
+    above = (rows[:, None] >= rows).all(2)
+    equal = above & above.T
+    return np.flatnonzero(~((above & ~equal).any(0) | np.triu(equal, 1).any(0)))
+
+
+@lru_cache(maxsize=1024)
+def placement_mix(stages: Table, held: Table) -> PlacementMix:
+    """The lines of a placement: sections by virtual stage, virtual stages by rank.
+
+    A rank that stands further down waits longer for its first microbatch, so that of equal ranks the last one counts.
+    """
+    counts = np.array(stages, dtype=np.float64)
+    last = len(counts) - 1
+    whole = np.array([counts[list(own)].sum(0) for own in held])
+    inner = np.array([_mean(counts[[stage for stage in own if 0 < stage < last]]) for own in held])
+    number = undominated(np.column_stack([whole, np.arange(len(held))]))
+    slow = undominated(inner)
+    middle = _mean(counts[1:last]) if last > 1 else counts[0]
+    lines, place = np.unique(
+        np.concatenate([whole[number], inner[slow], [counts[0], middle, counts[last]]]), axis=0, return_inverse=True
+    )
+    place = place.ravel()
+    roles = MixRoles(whole=place[: len(number)], number=number[:, None], inner=place[len(number) : -3], ends=place[-3:])
+    return PlacementMix(counts=lines, roles=roles)
+
+
+@lru_cache(maxsize=1024)
+def rank_mix(stages: Table, held: Table, *, fullest: bool = False) -> RankMix:
+    """What ranks hold: all of them, or those that may be the fullest.
+
+    Activations in flight never grow from a rank to the next, or never shrink in a pipeline that goes down and back up,
+    where later ranks have both chunks sooner; the last stage has the logits, and a copy of the embedding where it needs
+    one and that is elsewhere.
+    """
+    counts = np.array(stages, dtype=np.float64)
+    whole = np.array([counts[list(own)].sum(0) for own in held])
+    first, last = np.array([(0 in own, len(counts) - 1 in own) for own in held]).T
+    number = np.arange(len(held))
+    if fullest:
+        sooner = number if last[0] else -number
+        number = undominated(np.column_stack([whole, sooner, last, last & ~first]))
+    return RankMix(counts=whole[number], number=number, first=first[number], last=last[number])
+
+
+def _mean(counts: Array) -> Array:
+    return counts.mean(0) if len(counts) else np.zeros(counts.shape[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMix:
+    """The lines of rows whose lines have the same roles.
+
+    rows      which rows these are
+    counts    lines x sections where all rows share a pattern, otherwise lines x sections x rows
+    sections  where the sections of each row stand: sections x rows; None where columns come that way
+    """
+
+    rows: Index
+    counts: Array
+    roles: MixRoles
+    sections: Index | None = None
+
+    def summed(self, values: Array) -> Array:
+        """Columns by section added up to columns by line and row."""
+        return summed(self.counts, values if self.sections is None else values[:, self.sections])
+
+
+def summed(counts: Array, values: Array) -> Array:
+    """Columns x sections x rows added up to columns x lines x rows."""
+    total: Array = counts @ values if counts.ndim == 2 else np.einsum("lsn,csn->cln", counts, values)
+    return total
+
+
+def stage_mixes(scenarios: Sequence[Scenario], programs: Sequence[Program]) -> tuple[StageMix, ...]:
+    """The lines of several scenarios, as `batch_of` lays out their sections."""
+    sizes: dict[tuple[int, int], list[tuple[int, int, PlacementMix]]] = {}
+    offset = 0
+    for row, (scenario, program) in enumerate(zip(scenarios, programs, strict=True)):
+        pattern = placement_mix(program.stages, _held(scenario))
+        sizes.setdefault((len(pattern.roles.whole), len(pattern.roles.inner)), []).append((row, offset, pattern))
+        offset += len(program.sections)
+    return tuple(_padded(items, *size) for size, items in sizes.items())
+
+
+def scenario_rank_mix(scenario: Scenario, program: Program) -> RankMix:
+    """What every rank of a scenario holds."""
+    return rank_mix(program.stages, _held(scenario))
+
+
+def _held(scenario: Scenario) -> Table:
+    plan = scenario.plan
+    return virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
+
+
+def _padded(items: Sequence[tuple[int, int, PlacementMix]], ranks: int, inner: int) -> StageMix:
+    """Rows with as many lines side by side; those with fewer sections hold the first one zero times more."""
+    most = max(pattern.counts.shape[1] for _, _, pattern in items)
+    counts = np.zeros((ranks + inner + 3, most, len(items)))
+    sections = np.empty((most, len(items)), dtype=np.int64)
+    for place, (_, offset, pattern) in enumerate(items):
+        roles, size = pattern.roles, pattern.counts.shape[1]
+        counts[:, :size, place] = pattern.counts[np.concatenate([roles.whole, roles.inner, roles.ends])]
+        sections[:, place] = offset
+        sections[:size, place] += np.arange(size)
+    places = np.arange(len(counts))
+    return StageMix(
+        rows=np.array([row for row, _, _ in items]),
+        counts=counts[:, :, 0] if len(items) == 1 else counts,
+        roles=MixRoles(
+            whole=places[:ranks],
+            number=np.concatenate([pattern.roles.number for _, _, pattern in items], axis=1),
+            inner=places[ranks:-3],
+            ends=places[-3:],
+        ),
+        sections=sections,
+    )

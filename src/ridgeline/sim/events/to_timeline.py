@@ -1,0 +1,299 @@
+"""Turn an executed step into a Timeline: every layer's classes on their streams, and the bytes each rank holds.
+
+    process    a pipeline stage (one of its ranks; the others of the stage do the same at the same time)
+    steps      the actions of the schedule
+    compute    the classes of every layer in turn; it stands still while something exposed is waited for
+    tp cp ep shard host pp dp   communication where it runs, overlapped with compute or exposed
+    counter    bytes held
+
+The pattern of each kind of step is drawn once and placed wherever that step runs, stretched to the time it took there.
+Where that would make more than `MOST` spans, the layers of a step are drawn as one, and where that is still too many,
+all its classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.op_table import PHASES
+from ridgeline.ir.program import Program
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.schedules import Action, Phase, Step, actions_of
+from ridgeline.sim.events.event_loop import StepRun
+from ridgeline.sim.events.overlap_fluid import PassTimelines, Segment
+from ridgeline.sim.events.pipeline_run import PipelineRun, StepInterval
+from ridgeline.sim.events.stream_work import StepWork
+from ridgeline.sim.memory.peak import Memory, saved_by_stage
+from ridgeline.trace import Counter, Timeline
+
+STREAMS = ("steps", "compute", "tp", "cp", "ep", "shard", "host", "pp", "dp")
+MOST = 200_000  # spans; above, layers are drawn together
+TOGETHER = "all layers"
+
+StepKey = tuple[tuple[Phase, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """What is to be drawn: a step as it ran, with what it consisted of."""
+
+    scenario: Scenario
+    program: Program
+    workload: StepWork
+    run: StepRun
+    memory: Memory
+    slots: Mapping[Phase, tuple[int, ...]]
+
+
+def draw(given: Drawn) -> Timeline:
+    """The timeline of a step."""
+    columns = _Columns()
+    shapes = _shapes(given, together=False)
+    if _many(given, shapes) > MOST:
+        shapes = _shapes(given, together=True)
+    if _many(given, shapes) > MOST:
+        shapes = dict.fromkeys(shapes, (Segment("compute", f"{TOGETHER} and classes", "compute", 0.0, 1.0),))
+    run = given.run.pipeline
+    for rank in range(run.table.stages):
+        process = f"stage {rank}"
+        for key, steps in _by_kind(run, rank).items():
+            columns.place(process, shapes[rank, key], [interval for _, interval in steps])
+        for step, interval in zip(run.table.rows[rank], run.steps[rank], strict=True):
+            columns.add(process, "steps", (str(step), "annotation"), interval)  # work is on the other streams
+        _tails(given, rank, columns)
+    for send in run.sends:
+        name = f"{send.action} to stage {send.receiver}"
+        columns.add(f"stage {send.sender}", "pp", (name, "send"), StepInterval(send.start_s, send.end_s))
+    for message in given.run.traffic:
+        columns.add(
+            f"stage {message.rank}", "dp", (message.name, "overlapped"), StepInterval(message.start_s, message.end_s)
+        )
+    return columns.timeline([_held(given, rank) for rank in range(run.table.stages)])
+
+
+def drawn_together(line: Timeline) -> bool:
+    """Whether the layers of a step were drawn as one."""
+    return any(name.startswith(TOGETHER) for name in line.names)
+
+
+class _Columns:
+    """Spans as columns while they are collected."""
+
+    def __init__(self) -> None:
+        self.tables: list[dict[str, int]] = [{}, {text: code for code, text in enumerate(STREAMS)}, {}, {}]
+        self.times: list[NDArray[np.float64]] = []
+        self.codes: list[NDArray[np.int32]] = []
+        self.single: list[tuple[float, float, tuple[int, ...]]] = []
+
+    def _code(self, *texts: str) -> tuple[int, ...]:
+        return tuple(table.setdefault(text, len(table)) for table, text in zip(self.tables, texts, strict=True))
+
+    def add(self, process: str, stream: str, name: tuple[str, str], interval: StepInterval) -> None:
+        """One span; nothing of no length."""
+        if interval.duration_s > 0:
+            self.single.append((interval.start_s, interval.duration_s, self._code(process, stream, *name)))
+
+    def place(self, process: str, shape: Sequence[Segment], intervals: Sequence[StepInterval]) -> None:
+        """A shape of length one, stretched into each of the intervals."""
+        if not shape:
+            return
+        begin, length = (
+            np.array(values) for values in zip(*((i.start_s, i.duration_s) for i in intervals), strict=True)
+        )
+        start, end = (np.array([getattr(item, edge) for item in shape]) for edge in ("start_s", "end_s"))
+        starts = (begin[:, None] + np.outer(length, start)).ravel()
+        self.times.append(np.stack([starts, np.outer(length, end - start).ravel()]))
+        codes = [self._code(process, item.stream, item.name, item.kind) for item in shape]
+        self.codes.append(np.tile(np.array(codes, dtype=np.int32), (len(intervals), 1)))
+
+    def timeline(self, counters: Sequence[Counter]) -> Timeline:
+        """All of it, in the order of a timeline."""
+        starts, lengths, codes = zip(*self.single, strict=True)
+        times = np.concatenate([np.array([starts, lengths]), *self.times], axis=1)
+        return Timeline.of_columns(
+            start_s=times[0],
+            duration_s=times[1],
+            codes=np.concatenate([np.array(codes, dtype=np.int32), *self.codes]),
+            tables=tuple(tuple(table) for table in self.tables),
+            counters=counters,
+        )
+
+
+def _by_kind(run: PipelineRun, rank: int) -> dict[StepKey, list[tuple[Step, StepInterval]]]:
+    found: dict[StepKey, list[tuple[Step, StepInterval]]] = {}
+    for step, interval in zip(run.table.rows[rank], run.steps[rank], strict=True):
+        found.setdefault(_key(step), []).append((step, interval))
+    return found
+
+
+def _key(step: Step) -> StepKey:
+    return tuple((action.phase, action.chunk) for action in actions_of(step))
+
+
+def _kind(step: Step) -> str:
+    return step.phase.name.lower().replace("_", "-") if isinstance(step, Action) else "overlap"
+
+
+def _many(given: Drawn, shapes: Mapping[tuple[int, StepKey], Sequence[Segment]]) -> int:
+    run = given.run.pipeline
+    return sum(
+        len(steps) * (1 + len(shapes[rank, key]))
+        for rank in range(run.table.stages)
+        for key, steps in _by_kind(run, rank).items()
+    )
+
+
+def _shapes(given: Drawn, together: bool) -> dict[tuple[int, StepKey], tuple[Segment, ...]]:
+    """For every kind of step of every rank, its segments in a step of length one."""
+    patterns = PassTimelines([item for passes in given.workload.passes for item in passes])
+    table = given.run.pipeline.table
+    layers = _layers(given)
+    found: dict[tuple[int, StepKey], tuple[Segment, ...]] = {}
+    for rank in range(table.stages):
+        for key in dict.fromkeys(map(_key, table.rows[rank])):
+            segments: list[Segment] = []
+            for phase, chunk in key:
+                held = layers[table.placement[rank][chunk]]
+                segments += _chain(
+                    patterns, held if phase is Phase.FORWARD else held[::-1], given.slots[phase], segments
+                )
+            found[rank, key] = _unit(_joined(segments) if together else segments)
+    return found
+
+
+def _chain(
+    patterns: PassTimelines, layers: Sequence[tuple[str, int]], slots: Sequence[int], before: Sequence[Segment]
+) -> Iterator[Segment]:
+    """The patterns of layers one after the other, behind what is there."""
+    at = max((item.end_s for item in before), default=0.0)
+    for name, place in layers:
+        for slot in slots:
+            pattern = patterns.at(place * PHASES + slot)
+            for item in pattern.segments:
+                yield Segment(item.stream, f"{name} {item.name}", item.kind, at + item.start_s, at + item.end_s)
+            at += pattern.seconds
+
+
+def _unit(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    whole = max((item.end_s for item in segments), default=0.0) or 1.0
+    return tuple(item._replace(start_s=item.start_s / whole, end_s=item.end_s / whole) for item in segments)
+
+
+def _joined(segments: Sequence[Segment]) -> list[Segment]:
+    """Compute of a step one class after the other, behind it what is exposed; overlapped traffic from the start."""
+    totals: dict[tuple[str, str, str], float] = {}
+    for item in segments:
+        key = item.stream, item.name.rsplit(" ", 1)[-1], item.kind
+        totals[key] = totals.get(key, 0.0) + item.end_s - item.start_s
+    made, at = [], 0.0
+    for (stream, name, kind), seconds in sorted(totals.items(), key=lambda entry: STREAMS.index(entry[0][0])):
+        if kind != "overlapped":
+            made.append(Segment(stream, f"{TOGETHER} {name}", kind, at, at + seconds))
+            at += seconds
+    whole = max((item.end_s for item in segments), default=at)
+    for (stream, name, kind), seconds in totals.items():
+        if kind == "overlapped":
+            taken = next((item.start_s for item in made if item.stream == stream), whole)
+            made.append(Segment(stream, f"{TOGETHER} {name}", kind, 0.0, min(seconds, taken)))
+    return made
+
+
+def _layers(given: Drawn) -> list[list[tuple[str, int]]]:
+    """By virtual stage, its sections in the order they run, each with its name and place among the distinct ones."""
+    names, model = given.workload.names, given.scenario.model
+    found, layer = [], 0
+    for counts, held in zip(given.workload.stages, given.scenario.placement, strict=True):
+        left = {name: count for name, count in zip(names, counts, strict=True) if count}
+        order = [name for name in ("embedding", "vision") for _ in range(left.pop(name, 0))]
+        for _ in range(held):
+            block = f"block {model.order[layer]}"
+            name = block if left.get(block) else f"{block}, rest"
+            left[name] -= 1
+            order.append(name)
+            layer += 1
+        order += [name for name, count in left.items() for _ in range(count) if name != "head"]
+        order += ["head"] * left.get("head", 0)
+        found.append(_numbered(order, layer - held, names))
+    return found
+
+
+def _numbered(order: Sequence[str], first: int, names: Sequence[str]) -> list[tuple[str, int]]:
+    """Blocks by their number in the model, the rest by name."""
+    made, layer = [], first
+    for name in order:
+        block = name.startswith("block")
+        made.append((f"layer {layer}" if block else name, names.index(name)))
+        layer += block
+    return made
+
+
+def _tails(given: Drawn, rank: int, columns: _Columns) -> None:
+    run, process = given.run.pipeline, f"stage {rank}"
+    hidden = max((message.end_s for message in given.run.traffic if message.rank == rank), default=0.0)
+    reduce = run.reduce[rank]
+    reduce = StepInterval(max(reduce.start_s, min(hidden, reduce.end_s)), reduce.end_s)
+    columns.add(process, "dp", ("gradients", "exposed"), reduce)
+    columns.add(process, "compute", ("optimizer", "optimizer"), run.optimizer[rank])
+    columns.add(process, "dp", ("weights", "exposed"), run.gather[rank])
+    end = given.run.makespan_s
+    columns.add(process, "compute", ("waiting", "waiting"), StepInterval(end, end + given.workload.waiting_s))
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def _held(given: Drawn, rank: int) -> Counter:
+    """Bytes a rank holds: state, activations from a forward's start to the end of its last backward, and what the
+    moment of the peak takes for a while; gradients throughout, or once they are whole where they do not stay."""
+    run, stage = given.run.pipeline, given.memory.stages[rank]
+    kinds = stage.bytes_by_kind
+    whole = stage.state["gradients"]
+    early = kinds["gradients"] if stage.moment != "optimizer" else 0.0
+    base = kinds["weights"] + kinds["optimizer"] + kinds["overhead"] + early
+    changes = [*_activations(given, rank), *_passing(given, rank), (run.reduce[rank].start_s, whole - early)]
+    changes.sort(key=lambda change: (change[0], change[1]))
+    times = [0.0]
+    values = [base]
+    for time, group in groupby(changes, key=lambda change: change[0]):
+        times.append(time)
+        values.append(values[-1] + sum(size for _, size in group))
+    return Counter(process=f"stage {rank}", name="memory", times_s=np.array(times), values=np.maximum(values, 0.0))
+
+
+def _activations(given: Drawn, rank: int) -> Iterator[tuple[float, float]]:
+    run = given.run.pipeline
+    saved = saved_by_stage(given.scenario, given.program)
+    for step, interval in zip(run.table.rows[rank], run.steps[rank], strict=True):
+        for action in actions_of(step):
+            size = saved[run.table.placement[rank][action.chunk]]
+            if action.phase is Phase.FORWARD:
+                yield interval.start_s, size
+            elif action.phase is not Phase.BACKWARD_INPUT:
+                yield interval.end_s, -size
+
+
+def _passing(given: Drawn, rank: int) -> Iterator[tuple[float, float]]:
+    """What comes and goes: logits from a forward of the last stage to its backward, the rest during backwards."""
+    run, stage = given.run.pipeline, given.memory.stages[rank]
+    kinds, table = stage.bytes_by_kind, run.table
+    last = table.stages * table.chunks - 1
+    loss = stage.moment == "loss" and last in table.placement[rank]
+    many = table.microbatches if table.name == "gpipe" and table.stages > 1 else 1
+    for step, interval in zip(table.rows[rank], run.steps[rank], strict=True):
+        for action in actions_of(step):
+            at_end = loss and table.placement[rank][action.chunk] == last
+            backward = action.phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT)
+            if at_end and action.phase is not Phase.BACKWARD_WEIGHT:
+                yield (
+                    (interval.end_s, -kinds["logits"] / many)
+                    if backward
+                    else (interval.start_s, kinds["logits"] / many)
+                )
+            if backward and (at_end or not loss) and stage.moment != "optimizer":
+                yield interval.start_s, kinds["workspace"] + kinds["buffers"]
+                yield interval.end_s, -kinds["workspace"] - kinds["buffers"]

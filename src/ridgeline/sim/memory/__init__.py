@@ -1,0 +1,1 @@
+"""Sections and their places -> peak memory of every pipeline rank: saved activations, footprint, peak."""

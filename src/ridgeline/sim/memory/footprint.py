@@ -1,0 +1,202 @@
+"""Turn sections and their places into what ranks hold, as columns: parameters, activations, workspace, buffers.
+
+Nothing here knows a schedule or how state is sharded: ``memory`` makes moments and peaks of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.ir.ops import Num
+from ridgeline.ir.program import Section
+from ridgeline.lowering.context import LoweringContext
+from ridgeline.models.spec import Moe
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+from ridgeline.sim.closed_form.stage_mix import RankMix, summed
+from ridgeline.sim.memory.activations import loss_bytes, pending_loss_bytes, saved_activations
+
+Array = NDArray[np.float64]
+PARTS = ("inputs", "attention", "mlp", "norms")  # of activations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionFootprint:
+    """Bytes by section and cell, or by cell alone.
+
+    columns   by section and cell: dense, expert and trained parameters, then bytes kept between forward and backward of
+              one microbatch, by part or all together
+    layer     by section and cell: what its backward takes for itself while it runs; nothing for the two ends
+    loss      by cell: the loss at work, and those of further tokens that wait meanwhile
+    sends     by cell: activations gathered for tensor parallelism and copies for experts; `crossing` those between
+              stages, one send and one receive both ways
+    head, widest   by cell: parameters of the output matrix, tied or not, and of the largest layer
+    shared    by cell: parameters of the embedding, of which the last rank holds a copy of its own where the embedding
+              is elsewhere and it needs the rows: as output matrix, or to predict further tokens from
+    norm      parameters of the last norm, which no section holds
+    """
+
+    columns: Array
+    layer: Array
+    loss: Array
+    sends: Array
+    crossing: Array
+    head: Array
+    widest: Array
+    shared: Array
+    norm: float
+
+    def at(self, cells: NDArray[np.int64] | slice) -> SectionFootprint:
+        """These cells, in this order."""
+        taken = {item.name: getattr(self, item.name)[..., cells] for item in fields(self) if item.name != "norm"}
+        return SectionFootprint(norm=self.norm, **taken)
+
+
+def section_footprint(ctx: LoweringContext, sections: Sequence[Section], cells: int) -> SectionFootprint:
+    """What sections need whose sizes are numbers or arrays over cells."""
+    saved = [saved_activations(ctx, section) for section in sections]
+    table = np.empty((3 + len(PARTS), len(sections), cells))
+    for place, (item, own) in enumerate(zip(sections, saved, strict=True)):
+        stays = (getattr(own, part) for part in PARTS)
+        for row, size in enumerate((item.params, item.expert_params, item.trained, *stays)):
+            table[row, place] = size
+    layers = [_layer(ctx, section, item.total) for section, item in zip(sections, saved, strict=True)]
+    layers[:2] = [0.0, 0.0]
+    boundary = ctx.tokens * ctx.model.hidden * ctx.precision.activations.bytes_per_element
+    degrees = ctx.degrees
+    topk = max((block.ffn.topk for block in ctx.model.blocks if isinstance(block.ffn, Moe)), default=0)
+    copies = np.where(np.asarray(degrees.ep) > 1, 2 * boundary / degrees.tp * topk, 0.0)
+    gathered = np.where(np.asarray(degrees.tp) > 1, boundary, 0.0) if ctx.sequence_parallel else 0.0
+    params = table[0] + table[1]
+    return SectionFootprint(
+        columns=table,
+        layer=np.stack([_column(layer, cells) for layer in layers]),
+        loss=_column(_losses(ctx, sections[1]), cells),
+        sends=_column(gathered + copies, cells),
+        crossing=_column(4 * boundary / (degrees.tp if ctx.sequence_parallel else 1), cells),
+        head=params[1] + _column(_rows(ctx) if ctx.model.embedding.tied else 0, cells),
+        widest=params[2:].max(0),
+        shared=_column(_shared(ctx), cells),
+        norm=float(ctx.model.norm.params(ctx.model.hidden)) if ctx.model.norm else 0.0,
+    )
+
+
+def _column(value: Num, cells: int) -> Array:
+    return np.full(cells, 1.0) * value
+
+
+def _layer(ctx: LoweringContext, section: Section, saved: Num) -> Num:
+    """Bytes one layer's backward needs for itself: what it recomputes, and the gradients inside its widest part."""
+    whole = section.whole
+    inside = np.maximum(whole.mlp, whole.attention) + whole.inputs
+    return saved_activations(ctx, replace(section, saved=whole)).total - saved + inside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankParams:
+    """Parameters of ranks, ranks x rows, before sharding has its say; `head` only of the last, `widest` by row."""
+
+    dense: Array
+    expert: Array
+    trained: Array
+    head: Array
+    widest: Array
+
+
+def rank_params(needs: SectionFootprint, ranks: RankMix) -> RankParams:
+    """The parameters of every rank."""
+    dense, expert, trained = summed(ranks.counts, needs.columns[:3])
+    first, last = ranks.first[:, None], ranks.last[:, None]
+    dense = dense + last * (needs.norm + ~first * needs.shared)
+    return RankParams(dense=dense, expert=expert, trained=trained, head=needs.head * last, widest=needs.widest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFootprint:
+    """What ranks hold for a microbatch, ranks x rows, before a schedule has its say; `SectionFootprint` by row with it.
+
+    kept   activations on all virtual stages of a rank, by part
+    """
+
+    number: Array
+    last: NDArray[np.bool_]
+    saved: Array
+    layer: Array
+    loss: Array
+    sends: Array
+    crossing: Array
+
+
+def rank_footprint(needs: SectionFootprint, ranks: RankMix) -> RankFootprint:
+    """What every rank holds."""
+    layer = np.zeros((len(ranks.number), needs.columns.shape[2]))
+    for rank, section in zip(*np.nonzero(ranks.counts), strict=True):
+        np.maximum(layer[rank], needs.layer[section], out=layer[rank])
+    return RankFootprint(
+        number=ranks.number[:, None].astype(np.float64),
+        last=ranks.last[:, None],
+        saved=summed(ranks.counts, needs.columns[3:]),
+        layer=layer,
+        loss=needs.loss,
+        sends=needs.sends,
+        crossing=needs.crossing,
+    )
+
+
+def _losses(ctx: LoweringContext, head: Section) -> Num:
+    ahead = ctx.model.mtp.depth if ctx.model.mtp else 0
+    return loss_bytes(ctx, head) + (ahead * pending_loss_bytes(ctx, head) if ahead else 0)
+
+
+def _shared(ctx: LoweringContext) -> Num:
+    return _rows(ctx) if ctx.model.embedding.tied or ctx.model.mtp else 0
+
+
+def _rows(ctx: LoweringContext) -> Num:
+    """Parameters of the embedding's rows on one rank, learned positions apart."""
+    return ctx.model.vocab * (ctx.model.embedding.width or ctx.model.hidden) / ctx.degrees.tp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BytesPerParam:
+    """Bytes a parameter takes, and habits of the software that decide when.
+
+    weights     at rest: a narrow recipe that trains its weights holds them narrow twice, as they are and transposed, or
+                wide once, whichever is more; frozen ones are narrow once
+    gathered    of a layer that runs with sharded weights; `reduced` the gradient that belongs to it
+
+    Numbers, or columns by row.
+    """
+
+    weights: Num
+    gradients: Num
+    optimizer: Num
+    gathered: Num
+    reduced: Num
+    frozen: bool
+    buffered: bool
+    compiled: bool
+    alone: bool
+
+
+def bytes_per_param(ctx: LoweringContext, scenario: Scenario) -> BytesPerParam:
+    """The widths of a scenario: the same for every plan of one structure."""
+    precision, engine, work = ctx.precision, ctx.engine, scenario.workload
+    gradients = (precision.gradients or engine.gradients).bytes_per_element
+    wide, narrow = (kind.bytes_per_element for kind in (precision.weights, precision.compute))
+    compiled = engine.launch.mode == "xla"
+    return BytesPerParam(
+        weights=wide if narrow >= wide else narrow if ctx.frozen else max(wide, 2 * narrow),
+        gradients=gradients,
+        optimizer=work.optimizer.bytes_per_param if isinstance(work, Train) else 0.0,
+        gathered=wide * (1 if compiled else 2),  # this layer's and the next one's; a compiler gathers one at a time
+        reduced=wide if compiled else gradients,
+        frozen=ctx.frozen,
+        buffered="weight-gradient-accumulation" in engine.fuses,
+        compiled=compiled,
+        alone=scenario.system.chips == 1,
+    )

@@ -1,0 +1,359 @@
+"""Turn sections and their places into the bytes the fullest chip holds at its worst moment, by what they are.
+
+A rank's peak is the largest of three moments:
+
+    loss        first backward about to start: all activations in flight, and the loss at work on its logits
+    backward    the same without logits, and the temporaries of one layer (what it recomputes among them)
+    optimizer   no activations; gradients of everything
+
+Weights and optimizer states are there all the time, and gradients too where the engine accumulates into a buffer or
+runs several microbatches; otherwise they appear only as the activations go. On top come `overhead`: what the driver and
+communicators take, and what a caching allocator loses to fragmentation; it is no part of `allocated`.
+
+Columns are ranks x rows, so that one scenario and a hundred thousand plans run through the same lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.core.units import BINARY
+from ridgeline.ir.ops import Num
+from ridgeline.ir.program import Program
+from ridgeline.lowering.context import lowering_context
+from ridgeline.plan.scenario import Scenario
+from ridgeline.sim.closed_form.stage_mix import scenario_rank_mix
+from ridgeline.sim.memory.activations import saved_activations
+from ridgeline.sim.memory.footprint import (
+    PARTS,
+    BytesPerParam,
+    RankFootprint,
+    RankParams,
+    bytes_per_param,
+    rank_footprint,
+    rank_params,
+    section_footprint,
+)
+from ridgeline.sim.plan_columns import NAMES, PlanColumns, plan_columns
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace", "buffers", "overhead")
+MOMENTS = ("loss", "backward", "optimizer")
+FRAGMENTATION = 0.02  # of what comes and goes during a step, lost between blocks of a caching allocator
+CONTEXT = 0.6 * BINARY["Gi"]  # bytes of a driver context and its loaded kernels
+COMMUNICATOR = 0.25 * BINARY["Gi"]  # bytes of channels and scratch of the communicators of one rank
+COMPILED = 0.3 * BINARY["Gi"]  # bytes a whole-program compiler's runtime keeps; it lays memory out without gaps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """One pipeline rank at its peak.
+
+    bytes_by_kind   what it holds then, and `moment` when that is
+    activations     the activations among it by the part of a layer that keeps them
+    in_flight       chunk activations it holds
+    state           weights, gradients and optimizer states by bytes, whether at that moment or not
+    """
+
+    rank: int
+    bytes_by_kind: Mapping[str, float]
+    activations: Mapping[str, float]
+    in_flight: int
+    moment: str
+    state: Mapping[str, float]
+
+    @property
+    def peak_bytes(self) -> float:
+        """All kinds."""
+        return sum(self.bytes_by_kind.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Peaks of all pipeline ranks, and the capacity of a chip.
+
+    host_bytes            what the chips of one host offload to it, at most
+    host_capacity_bytes   memory of a host; infinite where the catalog does not say
+    """
+
+    stages: tuple[StageMemory, ...]
+    capacity_bytes: float
+    host_bytes: float = 0.0
+    host_capacity_bytes: float = float("inf")
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest chip's peak is within its memory, and what is offloaded within the host's."""
+        return self.headroom_bytes >= 0 and self.host_bytes <= self.host_capacity_bytes
+
+    @property
+    def fullest(self) -> StageMemory:
+        """The rank with the highest peak; the first of equals."""
+        return max(self.stages, key=lambda stage: stage.peak_bytes)
+
+    @property
+    def peak_bytes(self) -> float:
+        """The highest peak of all ranks."""
+        return self.fullest.peak_bytes
+
+    @property
+    def allocated_bytes(self) -> float:
+        """The same without overhead: what a framework's own counter of allocated memory shows."""
+        return self.peak_bytes - self.fullest.bytes_by_kind["overhead"]
+
+    @property
+    def headroom_bytes(self) -> float:
+        """Capacity less peak; negative when the scenario does not fit."""
+        return self.capacity_bytes - self.peak_bytes
+
+
+def peak_memory(scenario: Scenario, program: Program, plans: PlanColumns | None = None) -> Memory:
+    """Peak memory of every pipeline rank of a training step; `runs` where its columns are at hand."""
+    ctx, plans = lowering_context(scenario), plans or plan_columns([scenario])
+    needs, ranks = section_footprint(ctx, program.sections, 1), scenario_rank_mix(scenario, program)
+    held, widths = rank_footprint(needs, ranks), bytes_per_param(ctx, scenario)
+    peaks = peak_by_kind(model_state(rank_params(needs, ranks), plans, widths), transient(held, plans, widths), widths)
+    node = scenario.system.node
+    return Memory(
+        stages=_stages(held, peaks),
+        capacity_bytes=capacity_of(scenario),
+        host_bytes=float(peaks.away.max()) * node,
+        host_capacity_bytes=host_share(scenario) * node,
+    )
+
+
+def capacity_of(scenario: Scenario) -> float:
+    """Bytes of a chip's memory that a program may take."""
+    hbm = scenario.system.chip.hbm
+    return (hbm.usable or hbm.capacity or scenario.system.chip.need("hbm.capacity")).value
+
+
+def host_share(scenario: Scenario) -> float:
+    """Bytes of host memory for each chip; infinite where the catalog does not say."""
+    memory = scenario.system.host_memory
+    return memory.value / scenario.system.node if memory else float("inf")
+
+
+def in_flight(schedule: str, stages: Num, microbatches: Num, chunks: Num, rank: Num) -> Num:
+    """Chunk activations a rank holds at its worst moment, each 1/chunks of its stage.
+
+        gpipe  m v      1f1b  p - r      zero-bubble-h1  p      interleaved  2 (p - r - 1) + (v - 1) p + 1
+        zbv  2 p, at most m + r + 1                dualpipe-v  2 p + 1      none above m v;  without a pipeline 1
+
+    p = stages, r = rank, v = chunks, m = microbatches; numbers, or arrays over plans.
+
+    >>> [int(in_flight("1f1b", 4, 8, 1, rank)) for rank in range(4)]
+    [4, 3, 2, 1]
+    """
+    held = {
+        "gpipe": microbatches * chunks,
+        "1f1b": stages - rank,
+        "interleaved": 2 * (stages - rank - 1) + (chunks - 1) * stages + 1,
+        "zero-bubble-h1": stages,
+        "zbv": np.minimum(2 * stages, microbatches + rank + 1),
+        "dualpipe-v": 2 * stages + 1,
+    }[schedule]
+    flying: Num = np.where(np.asarray(stages) > 1, np.minimum(held, microbatches * chunks), 1.0) + 0 * rank
+    return flying
+
+
+def _flying(plans: PlanColumns, rank: Array) -> Array:
+    """`in_flight` of rows that each have a schedule of their own."""
+    sizes = (plans.pp, plans.microbatches, plans.chunks, rank)
+    found = np.zeros(1)
+    for kind in np.unique(plans.schedule):
+        found = np.where(plans.schedule == kind, in_flight(NAMES[int(kind)], *sizes), found)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelState:
+    """Bytes of what is trained, ranks x rows, as sharding leaves it.
+
+    hosted         optimizer states that live on the host; `optimizer` those on the chip
+    head, widest   what is gathered or reduced whole beside: the output matrix on the last rank, and the largest layer
+    """
+
+    weights: Array
+    gradients: Array
+    optimizer: Array
+    hosted: Array
+    head: Array
+    widest: Array
+
+    def at(self, rows: Index) -> ModelState:
+        """These rows, in this order."""
+        taken = {item.name: getattr(self, item.name) for item in fields(self)}
+        return ModelState(**{name: own if own.shape[-1] == 1 else own.take(rows, -1) for name, own in taken.items()})
+
+
+def model_state(params: RankParams, plans: PlanColumns, widths: BytesPerParam) -> ModelState:
+    """State of every rank.
+
+        none  w + g + o        zero1  w + g + o/d        zero2  w + (g + o)/d        zero3  (w + g + o)/d
+
+    w, g, o = weights, gradients, optimizer states; d = shard degree. Experts are sharded over their own replicas, at
+    most edp.
+    """
+    shard, degree = plans.shard, plans.shard_degree
+    few = np.minimum(plans.edp, degree)
+
+    def over(level: int, dense: Array, expert: Array) -> Array:
+        sharded = shard >= level
+        if not sharded.any():
+            return dense + expert
+        return dense / np.where(sharded, degree, 1.0) + expert / np.where(sharded, few, 1.0)
+
+    trained = (params.trained, np.zeros(1)) if widths.frozen else (params.dense, params.expert)
+    states = over(1, *trained) * widths.optimizer
+    hosted = states * plans.offload_optimizer
+    whole = np.where((degree > 1) & (shard == 3), widths.gathered, 0.0)
+    whole = whole + np.where((degree > 1) & (shard >= 2), widths.reduced, 0.0)
+    return ModelState(
+        weights=over(3, params.dense, params.expert) * widths.weights,
+        gradients=over(2, *trained) * widths.gradients,
+        optimizer=states - hosted,
+        hosted=hosted,
+        head=params.head * whole,
+        widest=params.widest * whole,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transient:
+    """Bytes of what comes and goes, ranks x rows.
+
+    hosted   activations that travel to the host
+    stay     whether gradients are there while activations are
+    """
+
+    activations: Array
+    logits: Array
+    layer: Array
+    sends: Array
+    in_flight: Array
+    hosted: Array
+    stay: NDArray[np.bool_]
+
+
+def transient(held: RankFootprint, plans: PlanColumns, widths: BytesPerParam) -> Transient:
+    """What the schedule makes of what ranks hold for a microbatch."""
+    flying = _flying(plans, held.number)
+    saved = held.saved.sum(0) * (flying / plans.chunks)
+    gpipe = (plans.schedule == NAMES.index("gpipe")) & (plans.pp > 1)
+    hosted = saved * plans.offload
+    return Transient(
+        activations=saved - hosted,
+        logits=held.loss * held.last * np.where(gpipe, plans.microbatches, 1.0),
+        layer=held.layer,
+        sends=held.sends + np.where(plans.pp > 1, held.crossing, 0.0),
+        in_flight=flying,
+        hosted=hosted,
+        stay=widths.buffered | (plans.microbatches > 1) | (plans.pp > 1),
+    )
+
+
+def peak_bytes(state: ModelState, moving: Transient, widths: BytesPerParam, host: float = float("inf")) -> Array:
+    """The peak of the fullest rank of every row; infinite where more is offloaded than a chip's share of its host."""
+    passing = np.maximum(moving.logits + state.head, moving.layer + state.widest)
+    passing += moving.activations
+    passing += moving.sends
+    passing += _overhead(widths, passing)
+    passing += np.where(moving.stay, state.gradients, 0.0)
+    if not moving.stay.all():
+        passing = np.maximum(passing, state.gradients + _overhead(widths, np.zeros(1)))
+    passing += state.weights
+    passing += state.optimizer
+    peak: Array = passing.max(0)
+    if np.isinf(host) or not (state.hosted.any() or moving.hosted.any()):
+        return peak
+    return np.where((state.hosted + moving.hosted > host).any(0), np.inf, peak)
+
+
+def moment_bytes(state: ModelState, moving: Transient, widths: BytesPerParam) -> Array:
+    """Bytes at each moment, moments x ranks x rows; linear in parameters, activations and workspace."""
+    there = []
+    for gradients, *others in _moments(state, moving):
+        passing = sum(others, start=np.zeros(1))
+        there.append(gradients + passing + _overhead(widths, passing))
+    return np.asarray(state.weights + state.optimizer + np.array(np.broadcast_arrays(*there)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakByKind:
+    """Bytes by kind, rank and row at each rank's worst moment, which moment, the state, and what is offloaded."""
+
+    by_kind: Array
+    moment: NDArray[np.int64]
+    state: Array
+    in_flight: Array
+    away: Array
+
+
+def peak_by_kind(state: ModelState, moving: Transient, widths: BytesPerParam) -> PeakByKind:
+    """The worst moment of every rank, by kind."""
+    moments = _moments(state, moving)
+    parts = np.empty((len(MOMENTS), len(moments[0]), *state.weights.shape))
+    for place, sizes in enumerate(moments):
+        for row, size in enumerate(sizes):
+            parts[place, row] = size
+    moment = parts.sum(1).argmax(0)
+    chosen = np.take_along_axis(parts, moment[None, None], axis=0)[0]
+    overhead = _overhead(widths, chosen[1:].sum(0))
+    return PeakByKind(
+        by_kind=np.stack([state.weights, chosen[0], state.optimizer, *chosen[1:], overhead]),
+        moment=moment,
+        state=np.stack([state.weights, state.gradients, state.optimizer]),
+        in_flight=moving.in_flight,
+        away=state.hosted + moving.hosted,
+    )
+
+
+def _moments(state: ModelState, moving: Transient) -> tuple[tuple[Array, ...], ...]:
+    """What each moment adds to weights and states: gradients, activations, logits, workspace, buffers."""
+    early, none = np.where(moving.stay, state.gradients, 0.0), np.zeros(1)
+    return (
+        (early, moving.activations, moving.logits, none, moving.sends + state.head),
+        (early, moving.activations, none, moving.layer, moving.sends + state.widest),
+        (state.gradients, none, none, none, none),
+    )
+
+
+def _overhead(widths: BytesPerParam, moving: Array) -> Array:
+    """What is taken beside tensors: driver, communicators, and gaps between `moving` bytes that come and go."""
+    if widths.compiled:
+        return np.full_like(moving, COMPILED)
+    return CONTEXT + (0.0 if widths.alone else COMMUNICATOR) + FRAGMENTATION * moving
+
+
+def _stages(held: RankFootprint, peaks: PeakByKind) -> tuple[StageMemory, ...]:
+    """The first row, rank by rank."""
+    made = []
+    for rank in range(len(held.number)):
+        found = dict(zip(KINDS, map(float, peaks.by_kind[:, rank, 0]), strict=True))
+        saved = held.saved[:, rank, 0]
+        shares = saved / (saved.sum() or 1.0) * found["activations"]
+        made.append(
+            StageMemory(
+                rank=rank,
+                bytes_by_kind=found,
+                activations=dict(zip(PARTS, map(float, shares), strict=True)),
+                in_flight=int(peaks.in_flight[rank, 0]),
+                moment=MOMENTS[int(peaks.moment[rank, 0])],
+                state=dict(zip(KINDS, map(float, peaks.state[:, rank, 0]), strict=False)),
+            )
+        )
+    return tuple(made)
+
+
+def saved_by_stage(scenario: Scenario, program: Program) -> tuple[float, ...]:
+    """Bytes each virtual stage keeps on the chip between forward and backward of one microbatch, logits apart."""
+    ctx = lowering_context(scenario)
+    saved = np.array([float(saved_activations(ctx, section).total) for section in program.sections])
+    stays = 1 - scenario.plan.offload.activations
+    return tuple(float(size) for size in np.array(program.stages, dtype=np.float64) @ saved * stays)

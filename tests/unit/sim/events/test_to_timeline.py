@@ -1,0 +1,136 @@
+"""What a drawn step shows: layers in order, what is hidden beside compute and what compute waits for, and how many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ridgeline.cost.calibration import Calibration
+from ridgeline.plan.scenario_file import read_scenario, scenario
+from ridgeline.sim.events import to_timeline
+from ridgeline.sim.events.pipeline_run import Slowdown
+from ridgeline.sim.events.simulate import Simulated, simulate, timeline
+from ridgeline.sim.events.stream_work import AGAIN, FORWARD, INPUT, WEIGHT
+from ridgeline.sim.events.to_timeline import drawn_together
+from ridgeline.trace import Span, Timeline
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "llama3-70b-64xh100.toml"
+DEFAULTS = Calibration(offsets={})
+
+
+def drawn(*settings: str, **how: object) -> Timeline:
+    found = timeline(read_scenario(EXAMPLE, ["workload.global_batch=16", *settings]), DEFAULTS, **how)  # type: ignore[arg-type]
+    assert isinstance(found, Timeline)
+    return found
+
+
+def small(**plan: object) -> Timeline:
+    table = {
+        "model": "llama3-8b",
+        "system": "16xh100-sxm",
+        "workload": {"seq": 4096, "global_batch": 16},
+        "plan": {"tp": 2, "engine": "megatron-core", "microbatch": 1} | plan,
+    }
+    found = timeline(scenario(table), DEFAULTS)
+    assert isinstance(found, Timeline)
+    return found
+
+
+def on(line: Timeline, stream: str, process: str = "stage 0") -> list[Span]:
+    return [span for span in line if span.stream == stream and span.process == process]
+
+
+def test_layers_run_in_order_and_backwards_in_reverse() -> None:
+    line = small()
+    first, back = (span for span in on(line, "steps")[:2])
+    products = [span for span in on(line, "compute") if span.name.endswith("matmul")]
+    forward = [span.name for span in products if span.start_s < first.end_s]
+    assert forward == [*(f"layer {index} matmul" for index in range(32)), "head matmul"]
+    within = [span.name for span in products if back.start_s <= span.start_s < back.end_s]
+    assert list(dict.fromkeys(within)) == ["head matmul", *(f"layer {index} matmul" for index in range(31, -1, -1))]
+
+
+def test_streams_do_not_overlap_themselves_and_steps_hold_their_layers() -> None:
+    for line in (drawn(), small(shard="zero3"), small(offload={"activations": 0.5})):
+        for process in line.processes:
+            for stream in line.streams:
+                rows = line.rows(process, stream)
+                assert (line.start_s[rows][1:] >= line.end_s[rows][:-1] - 1e-12).all(), stream
+            inside = line.busy_s(process, "steps")
+            assert line.busy_s(process, "compute") < inside * 1.2
+
+
+def test_exposed_time_is_what_compute_waits() -> None:
+    line = small()
+    step = on(line, "steps")[0]
+    compute = sum(span.duration_s for span in on(line, "compute") if span.start_s < step.end_s)
+    exposed = sum(span.duration_s for span in on(line, "tp") if span.start_s < step.end_s and span.kind == "exposed")
+    assert compute + exposed == pytest.approx(step.duration_s, rel=1e-6)
+
+
+def test_hidden_gathers_are_drawn_beside_compute() -> None:
+    line = small(shard="zero3")
+    kinds = {span.kind for span in on(line, "shard")}
+    assert kinds == {"exposed", "overlapped"}
+    hidden = next(span for span in on(line, "shard") if span.kind == "overlapped")
+    beside = [span for span in on(line, "compute") if span.start_s < hidden.end_s and span.end_s > hidden.start_s]
+    assert beside
+
+
+def test_copies_to_the_host_have_a_stream() -> None:
+    assert on(small(offload={"activations": 0.5}), "host")
+    assert not on(small(), "host")
+
+
+def test_gradients_are_drawn_while_the_last_are_made() -> None:
+    line = drawn()
+    last = on(line, "steps")[-1]
+    hidden = [span for span in on(line, "dp") if span.kind == "overlapped" and "gradients" in span.name]
+    assert hidden
+    assert all(span.start_s < last.end_s for span in hidden)
+    rest = next(span for span in on(line, "dp") if span.kind == "exposed" and span.name == "gradients")
+    assert rest.start_s >= last.end_s - 1e-12
+
+
+def test_too_many_spans_draw_layers_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = drawn()
+    assert not drawn_together(whole)
+    monkeypatch.setattr(to_timeline, "MOST", len(whole) // 2)
+    together = drawn()
+    assert drawn_together(together)
+    assert len(together) < len(whole) // 2
+    assert together.span_s == pytest.approx(whole.span_s)
+    for process in whole.processes:
+        for stream in ("steps", "compute", "tp"):
+            assert together.busy_s(process, stream) == pytest.approx(whole.busy_s(process, stream), rel=1e-6), stream
+
+
+def test_far_too_many_draw_classes_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = drawn()
+    monkeypatch.setattr(to_timeline, "MOST", 1)
+    least = drawn()
+    assert drawn_together(least)
+    assert len(on(least, "compute")) == len(on(least, "steps")) + 2  # the optimizer and waiting
+    assert least.span_s == pytest.approx(whole.span_s)
+
+
+def test_a_straggler_is_drawn_longer() -> None:
+    even, late = drawn(), drawn(slow=Slowdown(ranks={1: 2.0}))
+    assert on(late, "steps", "stage 1")[0].duration_s == pytest.approx(2 * on(even, "steps", "stage 1")[0].duration_s)
+
+
+def test_memory_rises_with_forwards_and_ends_with_the_gradients() -> None:
+    line = drawn()
+    for counter in line.counters:
+        assert counter.values[0] < counter.peak
+        assert np.all(np.diff(counter.times_s) >= 0)
+        assert counter.values[-1] <= counter.peak
+
+
+def test_cost_grows_with_distinct_sections_not_with_layers() -> None:
+    found = simulate(read_scenario(EXAMPLE), DEFAULTS)
+    assert isinstance(found, Simulated)
+    assert len(found.workload.passes) == 3  # embedding, head, one kind of layer
+    assert {FORWARD, INPUT, WEIGHT, AGAIN} == set(range(len(found.workload.passes[0])))
