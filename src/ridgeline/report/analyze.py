@@ -12,7 +12,7 @@ from ridgeline.report.counters import measured_lines, measured_sheet
 from ridgeline.report.draw import clean
 from ridgeline.report.lines import NANO, bar, grid, time
 from ridgeline.report.sheets import Sheet
-from ridgeline.trace.analysis.breakdown import Breakdown, NameTime, Row, Times
+from ridgeline.trace.analysis.breakdown import Breakdown, BreakdownRow, BusyTimes, NameTime
 from ridgeline.trace.analysis.idle import IdleCause
 from ridgeline.trace.analysis.launches import Launches
 from ridgeline.trace.analysis.roofline import OpRate
@@ -62,7 +62,7 @@ def _us(nanoseconds: int) -> float:
     return nanoseconds / NANO
 
 
-def _times(times: Times) -> Sheet:
+def _times(times: BusyTimes) -> Sheet:
     return {
         "span_us": _us(times.span_ns),
         "busy_us": _us(times.busy_ns),
@@ -75,7 +75,7 @@ def _times(times: Times) -> Sheet:
     }
 
 
-def _row(row: Row) -> Sheet:
+def _row(row: BreakdownRow) -> Sheet:
     more = {"stream": row.stream} if row.stream else {}
     step = {"step": row.step} if row.step is not None else {}
     return {"rank": row.rank, "process": row.process, **more, **step, "spans": row.times.spans, **_times(row.times)}

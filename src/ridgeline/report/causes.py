@@ -9,9 +9,9 @@ from ridgeline.core.units import format_quantity
 from ridgeline.report.draw import clean
 from ridgeline.report.lines import NANO, grid, time
 from ridgeline.report.sheets import Sheet
-from ridgeline.trace.analysis.critical_path import Path
+from ridgeline.trace.analysis.critical_path import CriticalPath
 from ridgeline.trace.analysis.memory_peaks import MemoryPeak
-from ridgeline.trace.analysis.what_if import Answer
+from ridgeline.trace.analysis.what_if import WhatIfAnswer
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.timeline import Timeline
 
@@ -77,7 +77,7 @@ def _critical(found: Analysis) -> Sheet | None:
     }
 
 
-def _path(one: Path, line: Timeline) -> Sheet:
+def _path(one: CriticalPath, line: Timeline) -> Sheet:
     return {
         **({"step": one.step} if one.step is not None else {}),
         "length_us": one.length_ns / NANO,
@@ -112,7 +112,7 @@ def _memory(one: MemoryPeak) -> Sheet:
     }
 
 
-def _answer(one: Answer) -> Sheet:
+def _answer(one: WhatIfAnswer) -> Sheet:
     return {
         "what_if": one.question,
         "meaning": one.meaning,

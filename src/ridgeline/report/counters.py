@@ -11,7 +11,7 @@ from rich.text import Text
 from ridgeline.core.units import DECIMAL, format_quantity
 from ridgeline.report.draw import clean
 from ridgeline.report.sheets import Sheet
-from ridgeline.trace.analysis.join_counters import Joined
+from ridgeline.trace.analysis.join_counters import JoinedCounters
 from ridgeline.trace.read import ascend
 from ridgeline.trace.read.kernel_counters import FORMAT, KernelCounters, read_counters
 from ridgeline.trace.read.source import Source
@@ -36,7 +36,7 @@ def counters_sheet(path: Path) -> Sheet:
     }
 
 
-def measured_sheet(found: Joined) -> Sheet:
+def measured_sheet(found: JoinedCounters) -> Sheet:
     """Counters beside an analysis: kernels of the timeline, and names that are not in it."""
     if not found.kernels and not found.absent:
         return {}

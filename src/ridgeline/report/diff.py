@@ -10,7 +10,7 @@ from rich.text import Text
 from ridgeline.report.draw import clean
 from ridgeline.report.lines import NANO, better_or_worse, grid, signed, time
 from ridgeline.report.sheets import Sheet
-from ridgeline.trace.diff import Diff, Item, Place, Side
+from ridgeline.trace.diff import Diff, DiffSide, Item, Place
 
 ITEMS = 40  # of a cause in a sheet
 SHOWN = 4  # of a cause on a page
@@ -42,7 +42,7 @@ def diff_sheet(found: Diff) -> Sheet:
     }
 
 
-def _side(side: Side) -> Sheet:
+def _side(side: DiffSide) -> Sheet:
     return {
         "label": side.label,
         "predicted": side.predicted,

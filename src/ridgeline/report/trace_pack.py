@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.graph.call_stack import launching_ops
-from ridgeline.trace.side_tables import Collective, Shape
+from ridgeline.trace.side_tables import RecordedCollective, RecordedShape
 from ridgeline.trace.timeline import Mask, Timeline
 
 MOST = 400_000  # spans a page keeps
@@ -194,10 +194,10 @@ def _sparse_texts(codes: NDArray[Any], table: tuple[str, ...]) -> tuple[NDArray[
     return (place - none).astype(np.int32), [clean(table[code]) for code in distinct[none:].tolist()]
 
 
-def _operands(shape: Shape) -> str:
+def _operands(shape: RecordedShape) -> str:
     """Operands as people write them.
 
-    >>> _operands(Shape(dims=((8, 4), (), (4, 2)), types=("c10::BFloat16", "Scalar", "float")))
+    >>> _operands(RecordedShape(dims=((8, 4), (), (4, 2)), types=("c10::BFloat16", "Scalar", "float")))
     '8x4 BFloat16, 4x2 float'
     """
     types = (*shape.types, *("",) * len(shape.dims))
@@ -209,7 +209,7 @@ def _operands(shape: Shape) -> str:
     return ", ".join(told)
 
 
-def _collective(one: Collective) -> str:
+def _collective(one: RecordedCollective) -> str:
     parts = [one.name, one.dtype]
     if one.in_elements or one.out_elements:
         parts.append(f"{one.in_elements:,} elements in, {one.out_elements:,} out")

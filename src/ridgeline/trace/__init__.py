@@ -14,15 +14,15 @@ Each line imports only lines above it.
 """
 
 from ridgeline.trace.chrome_writer import chrome_events, write_chrome
-from ridgeline.trace.side_tables import About, Collective, Detail, Shape, Sparse
+from ridgeline.trace.side_tables import About, RecordedCollective, RecordedShape, SideTables, Sparse
 from ridgeline.trace.timeline import Counter, Span, Tables, Timeline
 
 __all__ = [
     "About",
-    "Collective",
     "Counter",
-    "Detail",
-    "Shape",
+    "RecordedCollective",
+    "RecordedShape",
+    "SideTables",
     "Span",
     "Sparse",
     "Tables",

@@ -9,14 +9,14 @@ from pathlib import Path
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.breakdown import Breakdown, breakdown
 from ridgeline.trace.analysis.chip_names import chip_of
-from ridgeline.trace.analysis.critical_path import Critical, critical_path
+from ridgeline.trace.analysis.critical_path import CriticalPaths, critical_path
 from ridgeline.trace.analysis.idle import IdleCause, gaps_of, idle_causes
-from ridgeline.trace.analysis.join_counters import Joined, join_counters
+from ridgeline.trace.analysis.join_counters import JoinedCounters, join_counters
 from ridgeline.trace.analysis.launches import Launches, launches
 from ridgeline.trace.analysis.memory_peaks import MemoryPeak, memory_peaks
 from ridgeline.trace.analysis.roofline import OpRate, op_rates
 from ridgeline.trace.analysis.stragglers import RankReport, rank_report
-from ridgeline.trace.analysis.what_if import Answer
+from ridgeline.trace.analysis.what_if import WhatIfAnswer
 from ridgeline.trace.analysis.what_if import what_if as answers
 from ridgeline.trace.classes import Rules, classify, read_rules
 from ridgeline.trace.findings.finding import Facts, Finding
@@ -45,12 +45,12 @@ class Analysis:
     rates: tuple[OpRate, ...]
     chip: Chip | None
     findings: tuple[Finding, ...]
-    critical: Critical | None
+    critical: CriticalPaths | None
     """None where nothing counts."""
     ranks: RankReport
     memory: tuple[MemoryPeak, ...]
-    what_if: tuple[Answer, ...]
-    measured: Joined = Joined()
+    what_if: tuple[WhatIfAnswer, ...]
+    measured: JoinedCounters = JoinedCounters()
     """Kernels with counters, where there are any."""
     left_out: tuple[str, ...] = ()
     """What was not worked out because the timeline is too large, and what stands in its place."""
@@ -92,7 +92,7 @@ def analyze(
     graph = graph_of(line, rules, policy)
     replayed = len(graph.at) <= LARGEST
     gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if replayed else None
-    ranks = rank_report(line, rules, counted, None if graph.left_out else graph.meetings)
+    ranks = rank_report(line, rules, counted, None if graph.left_out else graph.matched)
     facts = Facts(
         line=line, counted=counted, rules=rules, parts=parts, gaps=gaps, rates=rates, ranks=ranks, chip=found,
         gains=gains,

@@ -62,7 +62,7 @@ class Sparse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class RecordedShape:
     """The operands of a host op as the profiler recorded them, by position; scalars have no dims."""
 
     dims: tuple[Any, ...] = ()
@@ -74,7 +74,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collective:
+class RecordedCollective:
     """What a communication kernel moved, as the profiler recorded it; 0 and empty where it did not."""
 
     name: str = ""
@@ -91,23 +91,23 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Detail:
+class SideTables:
     """The side tables of a timeline. ``shape`` and ``collective`` hold positions in the tuples beside them."""
 
     size_bytes: Sparse = field(default_factory=Sparse)
     shape: Sparse = field(default_factory=Sparse)
-    shapes: tuple[Shape, ...] = ()
+    shapes: tuple[RecordedShape, ...] = ()
     collective: Sparse = field(default_factory=Sparse)
-    collectives: tuple[Collective, ...] = ()
+    collectives: tuple[RecordedCollective, ...] = ()
     after: Sparse = field(default_factory=Sparse)
     """Dependencies a trace records: the value is the row that had to end before this one began. A row stands here once
     for each of them, so the rows ascend but repeat, and `Sparse.at` does not apply."""
     forward: Sparse = field(default_factory=Sparse)
     """Of a node of autograd the row of the op that ran forward; rows may repeat, as in `after`."""
 
-    def moved(self, place: NDArray[Any]) -> Detail:
+    def moved(self, place: NDArray[Any]) -> SideTables:
         """The same details after rows were put in another order, see `Sparse.moved`."""
-        return Detail(
+        return SideTables(
             size_bytes=self.size_bytes.moved(place),
             shape=self.shape.moved(place),
             shapes=self.shapes,

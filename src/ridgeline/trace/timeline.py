@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.units import DECIMAL
-from ridgeline.trace.side_tables import About, Detail
+from ridgeline.trace.side_tables import About, SideTables
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
@@ -107,7 +107,7 @@ class Timeline:
     launch: Codes
     tables: Tables = Tables()
     counters: tuple[Counter, ...] = ()
-    detail: Detail = Detail()
+    detail: SideTables = SideTables()
     about: About = About()
 
     def __post_init__(self) -> None:

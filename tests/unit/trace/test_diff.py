@@ -15,7 +15,7 @@ from traces import Recipe, make, straggling, write
 import ridgeline
 from ridgeline.calibrate.compare import diff
 from ridgeline.cli.main import app
-from ridgeline.trace.analysis.exclusive_time import ledger
+from ridgeline.trace.analysis.exclusive_time import exclusive_time
 from ridgeline.trace.analysis.phases import PHASES, layers, phases
 from ridgeline.trace.classes import built_in, classify
 from ridgeline.trace.diff import Diff
@@ -114,7 +114,7 @@ class TestCauses:
 class TestPlaces:
     def test_ledger_is_the_span(self, tmp_path: Path) -> None:
         line = classify(read_timeline(write(make(BASE), tmp_path / "t.json")))
-        found = ledger(line, built_in())
+        found = exclusive_time(line, built_in())
         assert found.step_ns == (8 * BASE.layer_us - BASE.gap_us) * 1000 / 2
 
     def test_phases_by_thread_and_annotation(self, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class BusyTimes:
     """The times of one set of spans, in nanoseconds."""
 
     spans: int
@@ -54,12 +54,12 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class BreakdownRow:
     """Times of one chip, one stream of it, or one step on it."""
 
     rank: int
     process: str
-    times: Times
+    times: BusyTimes
     stream: str = ""
     step: int | None = None
 
@@ -97,10 +97,10 @@ class Breakdown:
     """Where the time of a timeline went. ``total`` is the mean over chips when there are several."""
 
     policy: Policy
-    total: Times
-    chips: tuple[Row, ...]
-    steps: tuple[Row, ...]
-    streams: tuple[Row, ...]
+    total: BusyTimes
+    chips: tuple[BreakdownRow, ...]
+    steps: tuple[BreakdownRow, ...]
+    streams: tuple[BreakdownRow, ...]
     classes: tuple[ClassTime, ...]
     names: tuple[NameTime, ...]
     unknown: tuple[NameTime, ...]
@@ -140,7 +140,7 @@ class _Sets:
         self.groups = tuple(rules.group_of(id) for id in line.classes)
         self.process, self.stream = line.process[rows], line.stream[rows]
 
-    def times(self, chosen: Mask) -> Times:
+    def times(self, chosen: Mask) -> BusyTimes:
         start, end, group = self.start[chosen], self.end[chosen], self.group[chosen]
         busy = cover(start, end)
         parts: dict[str, Cover] = {}
@@ -148,7 +148,7 @@ class _Sets:
             own = group == GROUPS.index(name)
             parts[name] = cover(start[own], end[own])
         either = union(parts[COMPUTE], parts[COMMUNICATION])
-        return Times(
+        return BusyTimes(
             spans=int(chosen.sum()),
             span_ns=busy.last - busy.first,
             busy_ns=busy.length,
@@ -158,21 +158,23 @@ class _Sets:
             exposed_communication_ns=either.length - parts[COMPUTE].length,
         )
 
-    def _row(self, process: int, chosen: Mask, **more: Any) -> Row:
+    def _row(self, process: int, chosen: Mask, **more: Any) -> BreakdownRow:
         tables = self.line.tables
-        return Row(rank=tables.ranks[process], process=tables.processes[process], times=self.times(chosen), **more)
+        return BreakdownRow(
+            rank=tables.ranks[process], process=tables.processes[process], times=self.times(chosen), **more
+        )
 
-    def chips(self) -> Iterator[Row]:
+    def chips(self) -> Iterator[BreakdownRow]:
         for process in np.unique(self.process).tolist():
             yield self._row(process, self.process == process)
 
-    def streams(self) -> Iterator[Row]:
+    def streams(self) -> Iterator[BreakdownRow]:
         pairs = np.unique(np.stack([self.process, self.stream]), axis=1).T.tolist()
         for process, stream in pairs:
             chosen = (self.process == process) & (self.stream == stream)
             yield self._row(process, chosen, stream=self.line.streams[stream])
 
-    def steps(self) -> Iterator[Row]:
+    def steps(self) -> Iterator[BreakdownRow]:
         step = self.line.step[self.rows]
         pairs = np.unique(np.stack([self.process, step]), axis=1).T.tolist()
         for process, number in pairs:
@@ -222,7 +224,7 @@ class _Sets:
         return found
 
 
-def _mean(parts: list[Times]) -> Times:
+def _mean(parts: list[BusyTimes]) -> BusyTimes:
     """The mean over chips; of one chip, its own."""
     if len(parts) == 1:
         return parts[0]
@@ -230,7 +232,7 @@ def _mean(parts: list[Times]) -> Times:
     def mean(name: str) -> int:
         return round(sum(int(getattr(part, name)) for part in parts) / len(parts))
 
-    return Times(
+    return BusyTimes(
         spans=mean("spans"),
         span_ns=mean("span_ns"),
         busy_ns=mean("busy_ns"),

@@ -19,13 +19,13 @@ from ridgeline.trace.graph.dependency_graph import NEVER, EdgeCount, Graph, by_p
 from ridgeline.trace.graph.edges import (
     BODY,
     CALL,
+    COLLECTIVE,
     CROSS,
     DEVICE_SYNC,
     EDGES,
     EVENT,
     HAND_OVER,
     LAUNCH,
-    MEET,
     ORDER,
     QUEUE,
     RECEIVE,
@@ -39,7 +39,7 @@ Longs = NDArray[np.int64]
 HOST_PARTS = {
     CALL: "host call", ORDER: "host work", HAND_OVER: "host work", LAUNCH: "launch", DEVICE_SYNC: "synchronisation",
     SYNC: "synchronisation", QUEUE: "full queue", STREAM: "between kernels", CROSS: "between streams",
-    EVENT: "between streams", SEND: "between ranks", MEET: "between ranks", RECEIVE: "between ranks",
+    EVENT: "between streams", SEND: "between ranks", COLLECTIVE: "between ranks", RECEIVE: "between ranks",
 }  # fmt: skip
 HOST_OP, WAITING, BEFORE = "host op", "unexplained wait", "before the path"
 SPANS = 20  # named per path
@@ -66,7 +66,7 @@ class PathSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Path:
+class CriticalPath:
     """The path through one window. Parts sum to its length."""
 
     step: int | None
@@ -98,11 +98,11 @@ class Slack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Critical:
+class CriticalPaths:
     """The critical path of a timeline, by step and whole."""
 
-    whole: Path
-    steps: tuple[Path, ...]
+    whole: CriticalPath
+    steps: tuple[CriticalPath, ...]
     slack: tuple[Slack, ...]
     slack_ns: Longs
     """Of every span of `Graph.points.work`."""
@@ -122,7 +122,7 @@ class _Walk:
     labels: tuple[str, ...]
 
 
-def critical_path(graph: Graph) -> Critical | None:
+def critical_path(graph: Graph) -> CriticalPaths | None:
     """The critical path; None where nothing counts."""
     work = graph.points.work if len(graph.points.work) else graph.points.calls
     if not len(work):
@@ -131,7 +131,7 @@ def critical_path(graph: Graph) -> Critical | None:
     begin = int(graph.at[graph.points.start(work)].min())
     end = int(graph.at[graph.points.end(work)].max())
     slack = _slack(graph)
-    return Critical(
+    return CriticalPaths(
         whole=_path(graph, walk, begin, end, None),
         steps=tuple(_path(graph, walk, *window) for window in windows(graph)),
         slack=tuple(_by_class(graph, work, slack)),
@@ -186,7 +186,7 @@ def _walk(graph: Graph, last: int) -> _Walk:
     cursor = np.minimum.accumulate(graph.at[points])
     begin, until = cursor[1:], cursor[:-1]
     kind, row = graph.kind[edge], graph.row_of(target)
-    body = (kind == BODY) | (np.isin(kind, (MEET, RECEIVE)) & (row >= 0) & (source_of >= len(graph.points.at)))
+    body = (kind == BODY) | (np.isin(kind, (COLLECTIVE, RECEIVE)) & (row >= 0) & (source_of >= len(graph.points.at)))
     own = body | (kind == CALL)
     reached = np.where(own, begin, np.clip(graph.at[source_of] + graph.lag[edge], begin, until))
     names, class_codes, waits, kinds = _labels(graph)
@@ -214,7 +214,7 @@ def _labels(graph: Graph) -> tuple[tuple[str, ...], Longs, int, Longs]:
     return tuple(table), classes, waits, kinds
 
 
-def _path(graph: Graph, walk: _Walk, begin: int, end: int, step: int | None) -> Path:
+def _path(graph: Graph, walk: _Walk, begin: int, end: int, step: int | None) -> CriticalPath:
     line = graph.line
     first, last = _within(walk, begin, end)
     row, label, chip = walk.row[first:last], walk.label[first:last], walk.chip[first:last]
@@ -234,7 +234,7 @@ def _path(graph: Graph, walk: _Walk, begin: int, end: int, step: int | None) -> 
         parts[BEFORE, "between"] += length - int(inside.sum())
         streams[BEFORE, "between"] += length - int(inside.sum())
     rows, spans = _longest(row[known], inside[known])
-    return Path(
+    return CriticalPath(
         step=step,
         start_ns=begin,
         end_ns=end,

@@ -1,4 +1,4 @@
-"""Turn the time of every chip into a ledger: each nanosecond belongs to one span or to one gap, and to nothing twice.
+"""Turn the time of every chip into exclusive time: each nanosecond belongs to one span or one gap, none to two.
 
     own time of compute          not under a compute span that began before it
     own time of communication    not under compute, nor under communication that began before it
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ridgeline.trace.analysis.idle import gaps_of_chip
 from ridgeline.trace.analysis.phases import layers, phases
 from ridgeline.trace.classes import GROUPS, Rules
-from ridgeline.trace.graph.match_collectives import Meetings, meetings
+from ridgeline.trace.graph.match_collectives import MatchedCollectives, match_collectives
 from ridgeline.trace.intervals import Cover, cover, covered, union
 from ridgeline.trace.policy import ALL, counted_rows
 from ridgeline.trace.timeline import Timeline
@@ -28,7 +28,7 @@ Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ledger:
+class ExclusiveTime:
     """Own time of spans and gaps between them. Gaps have the phase, layer and step of the span that ended them."""
 
     line: Timeline
@@ -69,8 +69,8 @@ class Ledger:
         return (int(self.own_ns[kept].sum()) + int(self.gap_ns[kept[self.gap_row]].sum())) / self.shares
 
 
-def ledger(line: Timeline, rules: Rules, policy: str = ALL) -> Ledger:
-    """The ledger of a classified timeline."""
+def exclusive_time(line: Timeline, rules: Rules, policy: str = ALL) -> ExclusiveTime:
+    """Exclusive time of the spans of a classified timeline, and the gaps between them."""
     counted = counted_rows(line, policy)
     rows = np.flatnonzero(counted)
     groups = np.array([GROUPS.index(rules.group_of(id)) for id in line.classes], np.int8)
@@ -78,7 +78,7 @@ def ledger(line: Timeline, rules: Rules, policy: str = ALL) -> Ledger:
     own = np.zeros(len(rows), np.int64)
     late = np.zeros(len(rows), np.int64)
     lengths, causes, after = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.intp)]
-    arrival = _arrivals(line, meetings(line, rules, counted), rows)
+    arrival = _arrivals(line, match_collectives(line, rules, counted), rows)
     for process in np.unique(line.process[rows]).tolist():
         chosen = np.flatnonzero(line.process[rows] == process)
         own[chosen], late[chosen] = _own(line, rows[chosen], group[chosen], arrival[chosen])
@@ -88,7 +88,7 @@ def ledger(line: Timeline, rules: Rules, policy: str = ALL) -> Ledger:
         after.append(np.searchsorted(rows, ended))
     phase = phases(line, rows)
     step = line.step[rows]
-    return Ledger(
+    return ExclusiveTime(
         line=line,
         rows=rows,
         own_ns=own,
@@ -105,12 +105,12 @@ def ledger(line: Timeline, rules: Rules, policy: str = ALL) -> Ledger:
     )
 
 
-def _arrivals(line: Timeline, met: Meetings, rows: NDArray[np.intp]) -> Longs:
+def _arrivals(line: Timeline, matched: MatchedCollectives, rows: NDArray[np.intp]) -> Longs:
     """When the last rank arrived at each row's collective, on the row's own clock; its start where nobody else is."""
     at = line.start_ns.copy()
-    for one in met.found:
+    for one in matched.found:
         parts = list(one.rows)
-        shift = np.array([met.shift.get(rank, 0) for rank in one.ranks])
+        shift = np.array([matched.shift.get(rank, 0) for rank in one.ranks])
         at[parts] = int((line.start_ns[parts] - shift).max()) + shift
     return np.clip(at[rows], line.start_ns[rows], line.end_ns[rows])
 

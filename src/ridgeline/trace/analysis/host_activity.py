@@ -24,7 +24,7 @@ LOOKED_AT = 24  # of the longest times, each of which costs a pass over the time
 NAMES = 60  # annotations compared
 
 
-def doings(line: Timeline, start: Longs, end: Longs, rank: int) -> dict[str, int]:
+def host_activity(line: Timeline, start: Longs, end: Longs, rank: int) -> dict[str, int]:
     """Nanoseconds by what the host of a rank did in the longest of these times, most first; "" where nothing tells."""
     kinds = line.of_kind(HOST, RUNTIME, PYTHON, ANNOTATION) & (line.rank == rank)
     rows = np.flatnonzero(kinds)

@@ -17,7 +17,7 @@ _RETURNS = re.compile(r"^(?:void|bool|int|float|double) ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredKernel:
     """A kernel of the timeline with its counters."""
 
     counters: KernelCounters
@@ -31,14 +31,14 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class JoinedCounters:
     """Counters with a place in the timeline, and those without one."""
 
-    kernels: tuple[Measured, ...] = ()
+    kernels: tuple[MeasuredKernel, ...] = ()
     absent: tuple[KernelCounters, ...] = ()
 
 
-def join_counters(line: Timeline, counted: Mask, counters: Sequence[KernelCounters]) -> Joined:
+def join_counters(line: Timeline, counted: Mask, counters: Sequence[KernelCounters]) -> JoinedCounters:
     """Kernels of the timeline by name: whole, without parameters, or the function's own name, the first that fits.
 
     Several kernels of one function differ in what they are instantiated with; tools spell that differently, so each
@@ -59,7 +59,7 @@ def join_counters(line: Timeline, counted: Mask, counters: Sequence[KernelCounte
                     code
                 )
     found = [_measured(line, rows, own, counters[index]) for index, own in taken.items()]
-    return Joined(
+    return JoinedCounters(
         kernels=tuple(sorted(found, key=lambda one: -one.total_ns)),
         absent=tuple(one for index, one in enumerate(counters) if index not in taken),
     )
@@ -82,11 +82,11 @@ def _by(level: Callable[[str], str], line: Timeline, codes: Iterable[int]) -> di
     return known
 
 
-def _measured(line: Timeline, rows: np.ndarray, codes: list[int], one: KernelCounters) -> Measured:
+def _measured(line: Timeline, rows: np.ndarray, codes: list[int], one: KernelCounters) -> MeasuredKernel:
     own = rows[np.isin(line.name[rows], codes)]
     duration = (line.end_ns - line.start_ns)[own]
     longest = own[np.argsort(-duration, kind="stable")[:3]]
-    return Measured(
+    return MeasuredKernel(
         counters=one,
         names=tuple(line.names[code] for code in codes),
         class_=line.classes[int(line.class_[longest[0]])],

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from ridgeline.trace.side_tables import Shape
+from ridgeline.trace.side_tables import RecordedShape
 
 SIZES = {
     "double": ("fp64", 8), "float": ("fp32", 4), "c10::Half": ("fp16", 2), "c10::BFloat16": ("bf16", 2),
@@ -29,7 +29,7 @@ SIZES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class OpWork:
     """What one call of an op asks for."""
 
     flops: float
@@ -37,15 +37,15 @@ class Ask:
     dtype: str
 
 
-Formula = Callable[[Shape], "Ask | None"]
+Formula = Callable[[RecordedShape], "OpWork | None"]
 
 
-def ask(op: str, shape: Shape) -> Ask | None:
+def op_work(op: str, shape: RecordedShape) -> OpWork | None:
     """What an op with these operands asks for; None where no formula is known or the operands do not say.
 
-    >>> shape = Shape(dims=((128, 64), (64, 32)), types=("c10::BFloat16", "c10::BFloat16"))
-    >>> ask("aten::mm", shape)
-    Ask(flops=524288, size_bytes=28672, dtype='bf16')
+    >>> shape = RecordedShape(dims=((128, 64), (64, 32)), types=("c10::BFloat16", "c10::BFloat16"))
+    >>> op_work("aten::mm", shape)
+    OpWork(flops=524288, size_bytes=28672, dtype='bf16')
     """
     formula = FORMULAS.get(op)
     if formula is None:
@@ -57,7 +57,7 @@ def ask(op: str, shape: Shape) -> Ask | None:
     return found if found is not None and 0 <= found.flops < 1e21 and 0 < found.size_bytes < 1e15 else None
 
 
-def _type(shape: Shape, at: int) -> tuple[str, int]:
+def _type(shape: RecordedShape, at: int) -> tuple[str, int]:
     known = SIZES.get(shape.types[at])
     if known is None:
         raise ValueError(shape.types[at])
@@ -67,7 +67,7 @@ def _type(shape: Shape, at: int) -> tuple[str, int]:
 def _product(left: int, right: int) -> Formula:
     """[.., m, k] x [.., k, n] at these positions."""
 
-    def formula(shape: Shape) -> Ask | None:
+    def formula(shape: RecordedShape) -> OpWork | None:
         a, b = shape.dims[left], shape.dims[right]
         *batch, m, k = a
         if len(a) < 2 or len(b) < 2 or b[-2] != k:
@@ -76,33 +76,33 @@ def _product(left: int, right: int) -> Formula:
         (dtype, one), (_, two) = _type(shape, left), _type(shape, right)
         out = max(one, two, 2)
         moved = many * m * k * one + (many if len(b) > 2 else 1) * k * n * two + many * m * n * out
-        return Ask(flops=2 * many * m * n * k, size_bytes=moved, dtype=dtype)
+        return OpWork(flops=2 * many * m * n * k, size_bytes=moved, dtype=dtype)
 
     return formula
 
 
-def _linear(shape: Shape) -> Ask | None:
+def _linear(shape: RecordedShape) -> OpWork | None:
     a, weight = shape.dims[0], shape.dims[1]
     if len(weight) != 2 or a[-1] != weight[1]:
         return None
     m, k, n = prod(a[:-1]), a[-1], weight[0]
     (dtype, one), (_, two) = _type(shape, 0), _type(shape, 1)
-    return Ask(flops=2 * m * n * k, size_bytes=m * k * one + k * n * two + m * n * one, dtype=dtype)
+    return OpWork(flops=2 * m * n * k, size_bytes=m * k * one + k * n * two + m * n * one, dtype=dtype)
 
 
-def _grouped(shape: Shape) -> Ask | None:
+def _grouped(shape: RecordedShape) -> OpWork | None:
     a, b = shape.dims[0], shape.dims[1]
     dtype, size = _type(shape, 0)
     if len(a) == 2 and len(b) == 3:  # rows of all groups behind each other
         m, k, n = a[0], a[1], b[2]
-        return Ask(flops=2 * m * n * k, size_bytes=(m * k + prod(b) + m * n) * size, dtype=dtype)
+        return OpWork(flops=2 * m * n * k, size_bytes=(m * k + prod(b) + m * n) * size, dtype=dtype)
     return None
 
 
 def _attention(query: int, causal: int, *, heads_first: bool = True, backward: bool = False) -> Formula:
     """Attention with query, key and value at successive positions and the causal switch among the scalars."""
 
-    def formula(shape: Shape) -> Ask | None:
+    def formula(shape: RecordedShape) -> OpWork | None:
         q, k, v = shape.dims[query : query + 3]
         if min(len(q), len(k), len(v)) < 4:
             return None
@@ -111,7 +111,7 @@ def _attention(query: int, causal: int, *, heads_first: bool = True, backward: b
         half = 0.5 if shape.concrete[causal].lower() in ("true", "1") else 1.0
         once = 2 * q[0] * q[heads] * q[seq] * k[seq] * (q[3] + v[3]) * half
         moved = (prod(q) + prod(k) + prod(v) + prod(q[:3]) * v[3]) * size
-        return Ask(flops=once * 2.5 if backward else once, size_bytes=moved * 2 if backward else moved, dtype=dtype)
+        return OpWork(flops=once * 2.5 if backward else once, size_bytes=moved * 2 if backward else moved, dtype=dtype)
 
     return formula
 
@@ -119,7 +119,7 @@ def _attention(query: int, causal: int, *, heads_first: bool = True, backward: b
 def _convolution(image: int, *, stride: int, factor: int = 1) -> Formula:
     """A convolution with image and weight at successive positions; stride, padding, dilation stand from `stride` on."""
 
-    def formula(shape: Shape) -> Ask | None:
+    def formula(shape: RecordedShape) -> OpWork | None:
         x, weight = shape.dims[image], shape.dims[image + 1]
         if len(x) != len(weight) or len(x) < 3:
             return None
@@ -131,7 +131,7 @@ def _convolution(image: int, *, stride: int, factor: int = 1) -> Formula:
         dtype, size = _type(shape, image)
         out = x[0] * weight[0] * prod(sides)
         moved = (prod(x) + prod(weight) + out) * size
-        return Ask(flops=factor * 2 * out * prod(weight[1:]), size_bytes=factor * moved, dtype=dtype)
+        return OpWork(flops=factor * 2 * out * prod(weight[1:]), size_bytes=factor * moved, dtype=dtype)
 
     return formula
 
@@ -143,7 +143,7 @@ def _numbers(text: str) -> list[int]:
 def _elementwise(writes: int = 1) -> Formula:
     """Every tensor operand read once, the largest shape written ``writes`` times; a list of tensors is read whole."""
 
-    def formula(shape: Shape) -> Ask | None:
+    def formula(shape: RecordedShape) -> OpWork | None:
         sizes: list[int] = []
         largest, dtype, width = 0, "", 0
         for dims, name in zip(shape.dims, shape.types, strict=False):
@@ -156,7 +156,7 @@ def _elementwise(writes: int = 1) -> Formula:
                 largest, (dtype, width) = count, known
         if not largest:
             return None
-        return Ask(flops=0.0, size_bytes=sum(sizes) + writes * largest * width, dtype=dtype)
+        return OpWork(flops=0.0, size_bytes=sum(sizes) + writes * largest * width, dtype=dtype)
 
     return formula
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.classes import COMMUNICATION, COMPUTE, COPY, Rules
-from ridgeline.trace.graph.match_collectives import EXCHANGE, Meetings, communication_rows, is_pairwise
+from ridgeline.trace.graph.match_collectives import EXCHANGE, MatchedCollectives, communication_rows, is_pairwise
 from ridgeline.trace.intervals import Cover, cover, covered, gaps
 from ridgeline.trace.timeline import Mask, Timeline
 
@@ -65,7 +65,9 @@ class Bubble:
         return self.bubble_ns - self.cool_down_ns - sum(one.waiting_ns + one.transfer_ns for one in self.waits)
 
 
-def bubbles(line: Timeline, rules: Rules, counted: Mask, met: Meetings, times: Times) -> tuple[Bubble, ...]:
+def bubbles(
+    line: Timeline, rules: Rules, counted: Mask, matched: MatchedCollectives, times: Times
+) -> tuple[Bubble, ...]:
     """Bubbles of every chip; none where nothing is sent. ``times`` are starts and ends on the common clock."""
     start, end = times
     talk = communication_rows(line, rules, counted)
@@ -77,15 +79,15 @@ def bubbles(line: Timeline, rules: Rules, counted: Mask, met: Meetings, times: T
     groups = np.array([rules.group_of(id) for id in line.classes])[line.class_]
     busy = counted & np.isin(groups, (COMPUTE, COPY, COMMUNICATION))
     busy[pairs] = False
-    received = _received(met)
+    received = _received(matched)
     return tuple(
         _bubble(line, chip, np.flatnonzero(busy & (line.process == chip)), received, (times, window)) for chip in chips
     )
 
 
-def _received(met: Meetings) -> Longs:
+def _received(matched: MatchedCollectives) -> Longs:
     """Rows of receives beside the rows of their sends; of an exchange, each is both."""
-    rows = [one.rows for one in met.pairs] + [one.rows[::-1] for one in met.pairs if one.name == EXCHANGE]
+    rows = [one.rows for one in matched.pairs] + [one.rows[::-1] for one in matched.pairs if one.name == EXCHANGE]
     return np.array(rows, np.int64).reshape(-1, 2)[:, ::-1]
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.chip import Chip
-from ridgeline.trace.analysis.op_flops import Ask, ask
+from ridgeline.trace.analysis.op_flops import OpWork, op_work
 from ridgeline.trace.graph.call_stack import parents
 from ridgeline.trace.timeline import KERNEL, Codes, Mask, Timeline
 
@@ -109,7 +109,7 @@ def bytes_bound_ns(line: Timeline, rows: NDArray[np.intp], chip: Chip | None) ->
     known = np.flatnonzero(op >= 0)
     _, inverse, counts = np.unique(op[known], return_inverse=True, return_counts=True)
     for place, share in zip(known.tolist(), counts[inverse].tolist(), strict=True):
-        wanted = ask(line.names[int(line.name[op[place]])], line.detail.shapes[int(code[place])])
+        wanted = op_work(line.names[int(line.name[op[place]])], line.detail.shapes[int(code[place])])
         if wanted is not None:
             found[linked[place]] = round(wanted.size_bytes / chip.hbm.bandwidth.value * DECIMAL["G"] / share)
     return found
@@ -145,7 +145,7 @@ def _has_price(line: Timeline, verdict: dict[tuple[int, int], bool], name: int, 
         return False
     known = verdict.get((name, shape))
     if known is None:
-        known = verdict[name, shape] = ask(line.names[name], line.detail.shapes[shape]) is not None
+        known = verdict[name, shape] = op_work(line.names[name], line.detail.shapes[shape]) is not None
     return known
 
 
@@ -154,7 +154,7 @@ def _rate(
 ) -> OpRate:
     shape = line.detail.shapes[code]
     name = line.names[int(line.name[op[0]])]
-    wanted = ask(name, shape)
+    wanted = op_work(name, shape)
     assert wanted is not None
     calls = np.unique(op)
     total = max(1, int(duration.sum()))
@@ -179,7 +179,7 @@ def _rate(
     )
 
 
-def _roof(wanted: Ask, dtype: str, chip: Chip | None) -> tuple[str | None, float | None]:
+def _roof(wanted: OpWork, dtype: str, chip: Chip | None) -> tuple[str | None, float | None]:
     """What bounds one call on this chip, and the seconds it takes at least."""
     if chip is None or chip.hbm.bandwidth is None:
         return None, None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ridgeline.trace.analysis.pipeline_bubbles import Bubble, bubbles
 from ridgeline.trace.classes import Rules
-from ridgeline.trace.graph.match_collectives import Meeting, Meetings, meetings
+from ridgeline.trace.graph.match_collectives import MatchedCollective, MatchedCollectives, match_collectives
 from ridgeline.trace.timeline import Mask, Timeline
 
 Longs = NDArray[np.int64]
@@ -73,24 +73,24 @@ class RankReport:
     """Sends and receives whose other half is not in the timeline, or cannot be told."""
 
 
-def rank_report(line: Timeline, rules: Rules, counted: Mask, met: Meetings | None = None) -> RankReport:
+def rank_report(line: Timeline, rules: Rules, counted: Mask, matched: MatchedCollectives | None = None) -> RankReport:
     """Skew, stragglers and bubbles of a timeline."""
-    met = meetings(line, rules, counted) if met is None else met
-    shift = np.array([met.shift.get(rank, 0) for rank in line.tables.ranks] or [0], np.int64)[line.process]
+    matched = match_collectives(line, rules, counted) if matched is None else matched
+    shift = np.array([matched.shift.get(rank, 0) for rank in line.tables.ranks] or [0], np.int64)[line.process]
     start, end = line.start_ns - shift, line.end_ns - shift
-    arrivals = [_arrival(one, start, end) for one in met.found]
+    arrivals = [_arrival(one, start, end) for one in matched.found]
     return RankReport(
         arrivals=tuple(sorted(arrivals, key=lambda one: -one.skew_ns)[:LISTED]),
         collectives=len(arrivals),
-        unmatched=met.unmatched,
-        stragglers=_stragglers(arrivals, met),
-        bubbles=bubbles(line, rules, counted, met, (start, end)),
-        pairs=len(met.pairs),
-        alone=met.alone,
+        unmatched=matched.unmatched,
+        stragglers=_stragglers(arrivals, matched),
+        bubbles=bubbles(line, rules, counted, matched, (start, end)),
+        pairs=len(matched.pairs),
+        alone=matched.alone,
     )
 
 
-def _arrival(one: Meeting, start: Longs, end: Longs) -> Arrival:
+def _arrival(one: MatchedCollective, start: Longs, end: Longs) -> Arrival:
     rows = list(one.rows)
     came, ended = start[rows], end[rows]
     last = int(came.max())
@@ -101,7 +101,7 @@ def _arrival(one: Meeting, start: Longs, end: Longs) -> Arrival:
     )  # fmt: skip
 
 
-def _stragglers(arrivals: list[Arrival], met: Meetings) -> tuple[Straggler, ...]:
+def _stragglers(arrivals: list[Arrival], matched: MatchedCollectives) -> tuple[Straggler, ...]:
     last: dict[int, int] = {}
     caused: dict[int, int] = {}
     waited: dict[int, int] = {}
@@ -118,7 +118,7 @@ def _stragglers(arrivals: list[Arrival], met: Meetings) -> tuple[Straggler, ...]
             last=last.get(rank, 0),
             caused_ns=caused.get(rank, 0),
             waited_ns=waited[rank],
-            clock_ns=met.shift.get(rank, 0),
+            clock_ns=matched.shift.get(rank, 0),
         )
         for rank in waited
     ]

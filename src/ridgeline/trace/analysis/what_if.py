@@ -31,11 +31,11 @@ from ridgeline.trace.graph.dependency_graph import NEVER, Graph, replay
 from ridgeline.trace.graph.edges import (
     BODY,
     CALL,
+    COLLECTIVE,
     CROSS,
     EVENT,
     HAND_OVER,
     LAUNCH,
-    MEET,
     ORDER,
     RECEIVE,
     STREAM,
@@ -62,7 +62,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class WhatIfAnswer:
     """What a replay gave, in nanoseconds; mean over chips as everywhere."""
 
     question: str
@@ -120,7 +120,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Change:
+class GraphChange:
     """A graph with other lags and delays: what a replay needs."""
 
     graph: Graph
@@ -128,7 +128,7 @@ class Change:
     delay: Longs
 
     @classmethod
-    def none(cls, graph: Graph) -> Change:
+    def none(cls, graph: Graph) -> GraphChange:
         return cls(graph=graph, lag=graph.lag, delay=graph.delay)
 
 
@@ -141,7 +141,9 @@ def unknown_sizes(rows: Rows) -> Longs:
     return np.zeros(len(rows), np.int64)
 
 
-def what_if(graph: Graph, rules: Rules, questions: Sequence[str], sizes: Sizes = unknown_sizes) -> tuple[Answer, ...]:
+def what_if(
+    graph: Graph, rules: Rules, questions: Sequence[str], sizes: Sizes = unknown_sizes
+) -> tuple[WhatIfAnswer, ...]:
     """Answers to questions, each alone; behind several, all together."""
     asked = [parse(text) for text in questions]
     answers = [answer(graph, rules, [one], sizes) for one in asked]
@@ -150,9 +152,9 @@ def what_if(graph: Graph, rules: Rules, questions: Sequence[str], sizes: Sizes =
     return tuple(answers)
 
 
-def answer(graph: Graph, rules: Rules, asked: Sequence[Question], sizes: Sizes = unknown_sizes) -> Answer:
+def answer(graph: Graph, rules: Rules, asked: Sequence[Question], sizes: Sizes = unknown_sizes) -> WhatIfAnswer:
     """The time with all of these changes made."""
-    change, touched = Change.none(graph), np.zeros(len(graph.line), np.bool_)
+    change, touched = GraphChange.none(graph), np.zeros(len(graph.line), np.bool_)
     for one in asked:
         rows = chosen_rows(graph, rules, one)
         touched[rows] = True
@@ -160,10 +162,12 @@ def answer(graph: Graph, rules: Rules, asked: Sequence[Question], sizes: Sizes =
     return answer_of(graph, change, touched, " and ".join(one.text for one in asked), "; ".join(map(_meaning, asked)))
 
 
-def answer_of(graph: Graph, change: Change, touched: NDArray[np.bool_], question: str, meaning: str = "") -> Answer:
+def answer_of(
+    graph: Graph, change: GraphChange, touched: NDArray[np.bool_], question: str, meaning: str = ""
+) -> WhatIfAnswer:
     """What replaying a change gives."""
     after = replay(change.graph, change.lag, change.delay)
-    return Answer(
+    return WhatIfAnswer(
         question=question,
         meaning=meaning,
         spans=int(touched.sum()),
@@ -210,7 +214,7 @@ def chosen_rows(graph: Graph, rules: Rules, asked: Question) -> Rows:
 # -- the changes -------------------------------------------------------------------------------------------------------
 
 
-def apply(change: Change, asked: Question, rows: Rows, sizes: Sizes) -> Change:
+def apply(change: GraphChange, asked: Question, rows: Rows, sizes: Sizes) -> GraphChange:
     """A change with one more question's made."""
     if asked.form == "faster":
         return faster(change, rows, asked.factor)
@@ -221,19 +225,19 @@ def apply(change: Change, asked: Question, rows: Rows, sizes: Sizes) -> Change:
     return no_launch_gaps(change)
 
 
-def faster(change: Change, rows: Rows, factor: float) -> Change:
+def faster(change: GraphChange, rows: Rows, factor: float) -> GraphChange:
     """Bodies of these spans take 1/factor; of a collective that ranks meet in, the transfer does."""
     graph = change.graph
     own = np.zeros(len(graph.line), np.bool_)
     own[rows] = True
     row = graph.row_of(graph.dst)
-    body = np.isin(graph.kind, (BODY, MEET, RECEIVE) if len(graph.points.work) else (CALL,))
+    body = np.isin(graph.kind, (BODY, COLLECTIVE, RECEIVE) if len(graph.points.work) else (CALL,))
     scaled = body & (row >= 0) & own[np.maximum(row, 0)] & (change.lag > 0)
     lag = np.where(scaled, np.rint(change.lag / factor).astype(np.int64), change.lag)
     return replace(change, lag=lag)
 
 
-def no_launch_gaps(change: Change) -> Change:
+def no_launch_gaps(change: GraphChange) -> GraphChange:
     """Calls and host work take no time, and nothing that a launch held back is late any more."""
     graph = change.graph
     host = np.isin(graph.kind, (CALL, ORDER, HAND_OVER, LAUNCH))
@@ -247,7 +251,7 @@ def no_launch_gaps(change: Change) -> Change:
     return replace(change, lag=lag, delay=np.where(~rooted & (by_host >= last), 0, change.delay))
 
 
-def overlapped(change: Change, rows: Rows) -> Change:
+def overlapped(change: GraphChange, rows: Rows) -> GraphChange:
     """These spans leave their stream to the others, and only the optimizer or another step waits for them."""
     graph = change.graph
     line = graph.line
@@ -279,13 +283,13 @@ def _bridges(graph: Graph, own: NDArray[np.bool_], after: Longs) -> Edges:
     return Edges(src=src, dst=dst, lag=gap, kind=STREAM)
 
 
-def _with_edges(change: Change, more: Edges) -> Change:
+def _with_edges(change: GraphChange, more: Edges) -> GraphChange:
     """A change whose graph has further edges; lags follow their edges."""
     marked = replace(change.graph, lag=change.lag).with_edges(more)
     return replace(change, graph=marked, lag=marked.lag)
 
 
-def fused(change: Change, rows: Rows, longest: bool, sizes: Sizes) -> Change:
+def fused(change: GraphChange, rows: Rows, longest: bool, sizes: Sizes) -> GraphChange:
     """Chains of these spans on a stream become their first, and the rest takes no time and no launch."""
     graph = change.graph
     line, points = graph.line, graph.points

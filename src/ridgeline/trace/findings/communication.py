@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.units import DECIMAL
-from ridgeline.trace.analysis.breakdown import Row
+from ridgeline.trace.analysis.breakdown import BreakdownRow
 from ridgeline.trace.classes import COMMUNICATION, COMPUTE, COPY
 from ridgeline.trace.findings.finding import Facts, Finding, Gain, count
 from ridgeline.trace.findings.idle import ACTIONS
@@ -161,7 +161,7 @@ def uneven_ranks(facts: Facts) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _longest_of(facts: Facts, chip: Row) -> tuple[int, ...]:
+def _longest_of(facts: Facts, chip: BreakdownRow) -> tuple[int, ...]:
     return facts.longest(np.flatnonzero(facts.group(COMPUTE) & facts.line.rows(chip.process)))
 
 

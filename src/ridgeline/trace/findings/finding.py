@@ -31,7 +31,7 @@ BEHIND = "; alone this gains little: the step waits for something else, or canno
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class SpanEvidence:
     """One span that proves a finding."""
 
     row: int
@@ -45,7 +45,7 @@ class Finding:
     """One thing that limits the time."""
 
     what: str
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[SpanEvidence, ...]
     share_of_step: float
     predicted_gain: float
     action: str
@@ -116,7 +116,7 @@ class Facts:
         """A finding with its spans looked up and its times made shares."""
         start, end = self.line.start_ns, self.line.end_ns
         spans = tuple(
-            Evidence(
+            SpanEvidence(
                 row=row,
                 name=self.line.names[int(self.line.name[row])],
                 start_ns=int(start[row]),

@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.roofline import bytes_bound_ns
-from ridgeline.trace.analysis.what_if import Change, Question, Sizes, apply, chosen_rows, faster, span_ns, unknown_sizes
+from ridgeline.trace.analysis.what_if import (
+    GraphChange,
+    Question,
+    Sizes,
+    apply,
+    chosen_rows,
+    faster,
+    span_ns,
+    unknown_sizes,
+)
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.graph.dependency_graph import Graph, replay
 
@@ -34,7 +43,7 @@ class Gains:
         asked = Question(text=form, form=form, longest=longest)
         if not len(rows):
             return 0
-        return self._saved(apply(Change.none(self.graph), asked, rows, unknown_sizes))
+        return self._saved(apply(GraphChange.none(self.graph), asked, rows, unknown_sizes))
 
     def faster(self, classes: Sequence[str], factor: float) -> int:
         """The same for classes that take 1/factor of their time."""
@@ -43,9 +52,9 @@ class Gains:
 
     def faster_rows(self, rows: NDArray[np.intp], factor: float) -> int:
         """The same for spans that take 1/factor of their time."""
-        return self._saved(faster(Change.none(self.graph), rows, factor))
+        return self._saved(faster(GraphChange.none(self.graph), rows, factor))
 
-    def _saved(self, change: Change) -> int:
+    def _saved(self, change: GraphChange) -> int:
         after = replay(change.graph, change.lag, change.delay)
         return (span_ns(self.graph, self.graph.at) - span_ns(self.graph, after)) * self.chips
 

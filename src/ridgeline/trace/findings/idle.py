@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.analysis.host_activity import doings, scopes, short
+from ridgeline.trace.analysis.host_activity import host_activity, scopes, short
 from ridgeline.trace.analysis.idle import BEGINS, MEANING, WAITS
 from ridgeline.trace.findings.finding import Facts, Finding, Gain, count
 from ridgeline.trace.graph.call_stack import parents
@@ -111,7 +111,7 @@ def _told(facts: Facts, places: NDArray[np.intp]) -> tuple[str, str]:
     line = facts.line
     start, end = _start(facts, places)
     rank = line.rank[facts.gaps.ended[places]]
-    found = doings(line, start[rank == rank[0]], end[rank == rank[0]], int(rank[0]))
+    found = host_activity(line, start[rank == rank[0]], end[rank == rank[0]], int(rank[0]))
     whole = sum(found.values()) or 1
     name, time = next(iter(found.items()))
     if time < MOSTLY * whole:

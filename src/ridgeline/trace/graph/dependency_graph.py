@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.graph.device_edges import device_edges, queued, stream_edges
-from ridgeline.trace.graph.edges import BODY, EDGES, MEET, RECEIVE, RECORDED, Edges, Points, mask_of, points_of
+from ridgeline.trace.graph.edges import BODY, COLLECTIVE, EDGES, RECEIVE, RECORDED, Edges, Points, mask_of, points_of
 from ridgeline.trace.graph.host_edges import host_edges, sync_edges
-from ridgeline.trace.graph.match_collectives import Meetings, communication_rows, meetings
-from ridgeline.trace.graph.rank_edges import meeting_edges, send_edges
+from ridgeline.trace.graph.match_collectives import MatchedCollectives, communication_rows, match_collectives
+from ridgeline.trace.graph.rank_edges import collective_edges, send_edges
 from ridgeline.trace.graph.toposort import forward_order, ranks_in
 from ridgeline.trace.policy import ALL, counted_rows
 from ridgeline.trace.timeline import Mask, Timeline
@@ -59,7 +59,7 @@ class Graph:
     kind: NDArray[np.int8]
     order: Longs
     delay: Longs
-    meetings: Meetings
+    matched: MatchedCollectives
     gap_ns: int
     delay_ns: int
     left_out: str = ""
@@ -105,17 +105,17 @@ class Graph:
 def graph_of(line: Timeline, rules: Rules, policy: str = ALL) -> Graph:
     """The dependencies of a timeline, counted under a policy."""
     counted, left_out = _followed(line, counted_rows(line, policy))
-    met = meetings(line, rules, counted)
-    shift = np.array([met.shift.get(rank, 0) for rank in line.tables.ranks] or [0], np.int64)[line.process]
+    matched = match_collectives(line, rules, counted)
+    shift = np.array([matched.shift.get(rank, 0) for rank in line.tables.ranks] or [0], np.int64)[line.process]
     points = points_of(line, counted, shift, communication_rows(line, rules, counted))
     given = queued(points)
-    times, meeting = meeting_edges(points, met)
+    times, meeting = collective_edges(points, matched)
     every: list[Edges] = [
         *device_edges(points, given), *stream_edges(points, given), *meeting, *send_edges(points), *host_edges(points),
         *sync_edges(points),
     ]  # fmt: skip
     at = np.concatenate([points.at, times])
-    made = _assembled(points, at, every, met)
+    made = _assembled(points, at, every, matched)
     return replace(made, gap_ns=given.gap_ns, delay_ns=given.delay_ns, left_out=left_out)
 
 
@@ -134,7 +134,7 @@ def _followed(line: Timeline, counted: Mask) -> tuple[Mask, str]:
     )
 
 
-def _assembled(points: Points, at: Longs, every: Sequence[Edges], met: Meetings) -> Graph:
+def _assembled(points: Points, at: Longs, every: Sequence[Edges], matched: MatchedCollectives) -> Graph:
     src, dst, lag = (
         np.concatenate([*(getattr(one, name) for one in every), np.zeros(0, np.int64)])
         for name in ("src", "dst", "lag")
@@ -155,14 +155,14 @@ def _assembled(points: Points, at: Longs, every: Sequence[Edges], met: Meetings)
     rooted[dst] = False
     return Graph(
         points=points, at=at, src=src, dst=dst, lag=lag, kind=kind, order=order,
-        delay=np.where(rooted, at, at - ready), meetings=met, gap_ns=0, delay_ns=0,
+        delay=np.where(rooted, at, at - ready), matched=matched, gap_ns=0, delay_ns=0,
     )  # fmt: skip
 
 
 def _met(points: Points, at: Longs, src: Longs, dst: Longs, kind: NDArray[np.int8]) -> NDArray[np.bool_]:
     """Which points are ends of parts that met other ranks."""
     found = np.zeros(len(at), np.bool_)
-    found[dst[((kind == MEET) | (kind == RECEIVE)) & (src >= len(points.at))]] = True
+    found[dst[((kind == COLLECTIVE) | (kind == RECEIVE)) & (src >= len(points.at))]] = True
     return found
 
 

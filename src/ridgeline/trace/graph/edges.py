@@ -38,7 +38,7 @@ EDGES = (
     "body", "stream", "call", "host order", "launch", "device sync", "sync", "queue full", "hand-over", "event",
     "streams", "collective", "send", "receive",
 )  # fmt: skip
-BODY, STREAM, CALL, ORDER, LAUNCH, DEVICE_SYNC, SYNC, QUEUE, HAND_OVER, EVENT, CROSS, MEET, SEND, RECEIVE = range(
+BODY, STREAM, CALL, ORDER, LAUNCH, DEVICE_SYNC, SYNC, QUEUE, HAND_OVER, EVENT, CROSS, COLLECTIVE, SEND, RECEIVE = range(
     len(EDGES)
 )
 RECORDED = frozenset({BODY, STREAM, CALL, ORDER, LAUNCH, DEVICE_SYNC})

@@ -40,7 +40,7 @@ WORD = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Meeting:
+class MatchedCollective:
     """One collective: the rows of its parts by rank, ascending; or a send and its receive, in this order."""
 
     group: str
@@ -51,14 +51,14 @@ class Meeting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Meetings:
+class MatchedCollectives:
     """All collectives that at least two ranks show, and how far each rank's clock is ahead, in nanoseconds."""
 
-    found: tuple[Meeting, ...] = ()
+    found: tuple[MatchedCollective, ...] = ()
     shift: Mapping[int, int] = field(default_factory=dict)
     unmatched: int = 0
     """Parts whose group has different counts on different ranks, so that places in the sequence mean nothing."""
-    pairs: tuple[Meeting, ...] = ()
+    pairs: tuple[MatchedCollective, ...] = ()
     """Sends with their receives."""
     alone: int = 0
     """Sends and receives whose other half is not in the timeline, or cannot be told."""
@@ -82,16 +82,16 @@ def communication_rows(line: Timeline, rules: Rules, counted: Mask) -> NDArray[n
     return np.flatnonzero(counted & groups[line.class_])
 
 
-def meetings(line: Timeline, rules: Rules, counted: Mask) -> Meetings:
+def match_collectives(line: Timeline, rules: Rules, counted: Mask) -> MatchedCollectives:
     """Collectives matched across the ranks of a timeline; none for a single rank or a prediction."""
     rows = communication_rows(line, rules, counted)
     rank = line.rank
     if len(np.unique(rank[rows])) < 2 or line.about.format in PREDICTED:
-        return Meetings()
+        return MatchedCollectives()
     pairwise = is_pairwise(line, rows)
     pairs, alone = paired(line, rows[pairwise])
     sends = tuple(
-        Meeting(
+        MatchedCollective(
             group=key.group,
             name=EXCHANGE if key.both else "send",
             sequence=place,
@@ -101,13 +101,13 @@ def meetings(line: Timeline, rules: Rules, counted: Mask) -> Meetings:
         for key, place, parts in in_order(pairs)
     )
     found, unmatched = _matched(line, rows[~pairwise])
-    return Meetings(
+    return MatchedCollectives(
         found=found, shift=_shifts(line, found, sends), unmatched=unmatched,
         pairs=tuple(sorted(sends, key=lambda one: one.rows)), alone=alone,
     )  # fmt: skip
 
 
-def _matched(line: Timeline, rows: NDArray[np.intp]) -> tuple[tuple[Meeting, ...], int]:
+def _matched(line: Timeline, rows: NDArray[np.intp]) -> tuple[tuple[MatchedCollective, ...], int]:
     """Collectives, and how many parts could not be matched."""
     by_key: dict[tuple[str, str], dict[int, list[int]]] = {}
     told = line.detail.collective.at(rows).tolist()
@@ -118,7 +118,7 @@ def _matched(line: Timeline, rows: NDArray[np.intp]) -> tuple[tuple[Meeting, ...
         if found_key is None:
             found_key = keys[place, name] = _key(line, place, name)
         by_key.setdefault(found_key, {}).setdefault(rank, []).append(row)
-    found: list[Meeting] = []
+    found: list[MatchedCollective] = []
     unmatched = 0
     for (group, word), held in by_key.items():
         if len(held) < 2:
@@ -128,7 +128,7 @@ def _matched(line: Timeline, rows: NDArray[np.intp]) -> tuple[tuple[Meeting, ...
             continue
         ranks = tuple(sorted(held))
         for sequence, parts in enumerate(zip(*(held[one] for one in ranks), strict=True)):
-            found.append(Meeting(group=group, name=word, sequence=sequence, ranks=ranks, rows=parts))
+            found.append(MatchedCollective(group=group, name=word, sequence=sequence, ranks=ranks, rows=parts))
     return tuple(sorted(found, key=lambda one: one.rows[0])), unmatched
 
 
@@ -141,7 +141,9 @@ def _key(line: Timeline, place: int, name: int) -> tuple[str, str]:
     return "", word[0].lower().replace("_", "") if word else line.names[name]
 
 
-def _shifts(line: Timeline, found: tuple[Meeting, ...], sends: tuple[Meeting, ...]) -> dict[int, int]:
+def _shifts(
+    line: Timeline, found: tuple[MatchedCollective, ...], sends: tuple[MatchedCollective, ...]
+) -> dict[int, int]:
     """How far ahead of the lowest rank's each clock is; 0 unless the ends of most collectives agree on it."""
     end = line.end_ns
     apart: dict[tuple[int, int], list[int]] = {}
@@ -178,7 +180,7 @@ def _middle(values: list[int]) -> int:
     return middle if abs(middle) > max(scatter, LEAST_SHIFT_NS) else 0
 
 
-def _impossible(end: Longs, sends: tuple[Meeting, ...]) -> dict[tuple[int, int], int]:
+def _impossible(end: Longs, sends: tuple[MatchedCollective, ...]) -> dict[tuple[int, int], int]:
     """Clock shifts from sender to receiver that receives need so as not to end before their sends."""
     apart: dict[tuple[int, int], list[int]] = {}
     for one in sends:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.side_tables import Collective
+from ridgeline.trace.side_tables import RecordedCollective
 from ridgeline.trace.timeline import Timeline
 
 SENDS = re.compile(r"send", re.IGNORECASE)
@@ -32,7 +32,7 @@ Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class P2PKey:
     """Who sends to whom in which group; of kernels that may do both, the lower and the higher rank."""
 
     group: str
@@ -42,14 +42,14 @@ class Key:
     """Each may send and receive."""
 
 
-def paired(line: Timeline, rows: NDArray[np.intp]) -> tuple[list[tuple[Key, int, Longs]], int]:
+def paired(line: Timeline, rows: NDArray[np.intp]) -> tuple[list[tuple[P2PKey, int, Longs]], int]:
     """For every key its pairs, as rows of (send, receive), with the place of the first; and how many have none."""
-    sent: dict[Key, list[int]] = {}
-    received: dict[Key, list[int]] = {}
+    sent: dict[P2PKey, list[int]] = {}
+    received: dict[P2PKey, list[int]] = {}
     ranks = sorted(set(line.rank[rows].tolist()))
     told = line.detail.collective.at(rows)
     for row, place, rank in zip(rows.tolist(), told.tolist(), line.rank[rows].tolist(), strict=True):
-        record = line.detail.collectives[place] if place >= 0 else Collective()
+        record = line.detail.collectives[place] if place >= 0 else RecordedCollective()
         does = _does(record.name or line.names[int(line.name[row])])
         other = _other(record, rank, does, ranks)
         if other < 0 or other == rank:
@@ -57,7 +57,7 @@ def paired(line: Timeline, rows: NDArray[np.intp]) -> tuple[list[tuple[Key, int,
         low, high = (rank, other) if does == SEND or (does == EITHER and rank < other) else (other, rank)
         into = sent if rank == low else received
         group = f"{record.group} {record.ranks}".strip()
-        into.setdefault(Key(group=group, sender=low, receiver=high, both=does == EITHER), []).append(row)
+        into.setdefault(P2PKey(group=group, sender=low, receiver=high, both=does == EITHER), []).append(row)
     found, count = [], 0
     for key in sent:
         match = _aligned(line, np.array(sent[key]), np.array(received.get(key, ()), np.int64))
@@ -72,7 +72,7 @@ def _does(name: str) -> str:
     return EITHER if sends == receives else SEND if sends else RECEIVE
 
 
-def _other(record: Collective, rank: int, does: str, ranks: Sequence[int]) -> int:
+def _other(record: RecordedCollective, rank: int, does: str, ranks: Sequence[int]) -> int:
     """The rank at the other end, -1 when nothing says."""
     named = {SEND: record.to_rank, RECEIVE: record.from_rank}.get(does, -1)
     if named >= 0:
@@ -118,7 +118,7 @@ def _sizes(line: Timeline, rows: Longs) -> Longs:
     return np.where(told >= 0, np.array(moved, np.int64)[np.maximum(told, 0)], 0)
 
 
-def in_order(found: Sequence[tuple[Key, int, Longs]]) -> Iterator[tuple[Key, int, tuple[int, int]]]:
+def in_order(found: Sequence[tuple[P2PKey, int, Longs]]) -> Iterator[tuple[P2PKey, int, tuple[int, int]]]:
     """Every pair: its key, its place in the row, (row of the send, row of the receive)."""
     for key, skipped, rows in found:
         for place, (send, receive) in enumerate(rows.tolist()):

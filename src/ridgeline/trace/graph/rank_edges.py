@@ -7,20 +7,20 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ridgeline.trace.graph.edges import CLOSE_NS, MEET, MOST, RECEIVE, SEND, Edges, Longs, Points, edges_of
-from ridgeline.trace.graph.match_collectives import PREDICTED, Meeting, Meetings
+from ridgeline.trace.graph.edges import CLOSE_NS, COLLECTIVE, MOST, RECEIVE, SEND, Edges, Longs, Points, edges_of
+from ridgeline.trace.graph.match_collectives import PREDICTED, MatchedCollective, MatchedCollectives
 
 TO_STAGE = re.compile(r"^(?P<action>\S+) to stage (?P<stage>\d+)$")
 
 
-def meeting_edges(points: Points, given: Meetings) -> tuple[Longs, list[Edges]]:
+def collective_edges(points: Points, given: MatchedCollectives) -> tuple[Longs, list[Edges]]:
     """Times of the points where ranks meet, and the edges into and out of them; meetings that clocks deny are left."""
-    times, made = _meet(points, given.found, MEET, len(points.at))
+    times, made = _meet(points, given.found, COLLECTIVE, len(points.at))
     more, paired = _meet(points, given.pairs, RECEIVE, len(points.at) + len(times))
     return np.concatenate([times, more]), [made, paired, _sent_early(points, given.pairs)]
 
 
-def _meet(points: Points, found: Sequence[Meeting], kind: int, next_point: int) -> tuple[Longs, Edges]:
+def _meet(points: Points, found: Sequence[MatchedCollective], kind: int, next_point: int) -> tuple[Longs, Edges]:
     """A point for each meeting, when the last of its parts began, between the starts and the ends of its parts."""
     if not found:
         empty = np.zeros(0, np.int64)
@@ -42,7 +42,7 @@ def _meet(points: Points, found: Sequence[Meeting], kind: int, next_point: int) 
     )
 
 
-def _sent_early(points: Points, pairs: Sequence[Meeting]) -> Edges:
+def _sent_early(points: Points, pairs: Sequence[MatchedCollective]) -> Edges:
     """Sends that ended before their receive began: the receive ends after them, however early it begins."""
     rows = np.array([one.rows for one in pairs], np.int64).reshape(-1, 2)
     rows = rows[(points.place[rows] >= 0).all(axis=1)]

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.read.csv_rows import first, rows_of
-from ridgeline.trace.read.join import Part
-from ridgeline.trace.read.row_columns import Columns
+from ridgeline.trace.read.join import TracePart
+from ridgeline.trace.read.row_columns import RowColumns
 from ridgeline.trace.read.source import Source, refuse
 from ridgeline.trace.read.timestamps import MISSING, NANOS, nanoseconds
-from ridgeline.trace.side_tables import About, Shape, Sparse
+from ridgeline.trace.side_tables import About, RecordedShape, Sparse
 from ridgeline.trace.timeline import KERNEL, MARKER, MEMCPY
 
 FORMAT = "Ascend kernel_details"
@@ -75,9 +75,9 @@ def _output(folder: Path) -> Output | None:
     return Output(trace=trace, details=details, rank=ranks.pop() if len(ranks) == 1 else None)
 
 
-def read(source: Source) -> Part:
+def read(source: Source) -> TracePart:
     """A table of kernels as a timeline of its own, its steps as marks."""
-    rows = Columns()
+    rows = RowColumns()
     steps: dict[str, tuple[int, int]] = {}
     for batch in _batches(source):
         _take(rows, batch, steps, source.nanos or NANOS)
@@ -126,7 +126,7 @@ def _batches(source: Source) -> Iterator[list[dict[str, str]]]:
         yield batch
 
 
-def _take(rows: Columns, batch: list[dict[str, str]], steps: dict[str, tuple[int, int]], nanos: int) -> None:
+def _take(rows: RowColumns, batch: list[dict[str, str]], steps: dict[str, tuple[int, int]], nanos: int) -> None:
     start = nanoseconds([first(row, START).strip() for row in batch], nanos)
     length = nanoseconds([first(row, DURATION).strip() for row in batch], nanos)
     good = (start != MISSING) & (length != MISSING) & (length >= 0) & (start >= 0)
@@ -169,11 +169,11 @@ def _kind(row: Mapping[str, str]) -> str:
     return MEMCPY if first(row, CORE).strip() in ("MEMCPY_ASYNC", "SDMA_SQE", "PCIE_DMA_SQE") else KERNEL
 
 
-def shape_of(row: Mapping[str, str]) -> Shape | None:
+def shape_of(row: Mapping[str, str]) -> RecordedShape | None:
     """Operands of a kernel: `"1024,4;4096;"` with types `FLOAT16;INT32;FLOAT`; a scalar has no dims.
 
     >>> shape_of({"Input Shapes": '"8,4;"', "Input Data Types": "FLOAT16;INT32"})
-    Shape(dims=((8, 4), ()), types=('c10::Half', 'int'), concrete=())
+    RecordedShape(dims=((8, 4), ()), types=('c10::Half', 'int'), concrete=())
     """
     shapes, types = first(row, ("Input Shapes",)).strip().strip('"'), first(row, ("Input Data Types",)).strip()
     if not shapes or len(shapes) > MOST_SHAPES or len(types) > MOST_SHAPES:
@@ -182,10 +182,10 @@ def shape_of(row: Mapping[str, str]) -> Shape | None:
         tuple(int(one) for one in part.split(",") if one.strip().isdecimal() and len(one) < 19)
         for part in shapes.split(";")
     )
-    return Shape(dims=dims, types=tuple(TYPES.get(one.strip(), one.strip()) for one in types.split(";")))
+    return RecordedShape(dims=dims, types=tuple(TYPES.get(one.strip(), one.strip()) for one in types.split(";")))
 
 
-def attached(part: Part, source: Source) -> Part:
+def attached(part: TracePart, source: Source) -> TracePart:
     """The part of a trace with the shapes of the table beside it: kernels of equal name and, within 1 us, start."""
     table = read(source)
     kernels = np.flatnonzero(part.kind == part.tables.kinds.index(KERNEL)) if KERNEL in part.tables.kinds else ()
@@ -213,7 +213,7 @@ def attached(part: Part, source: Source) -> Part:
     return replace(part, detail=detail, about=replace(part.about, warnings=(*part.about.warnings, *told)))
 
 
-def _matches(part: Part, kernels: NDArray[np.intp], table: Part) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _matches(part: TracePart, kernels: NDArray[np.intp], table: TracePart) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows of kernels in the trace, and the rows of the table that are the same kernel."""
     by_name: dict[str, int] = {name.split(" [", 1)[0]: code for code, name in enumerate(table.tables.names)}
     found: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]

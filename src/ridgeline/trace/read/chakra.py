@@ -19,12 +19,12 @@ import msgspec
 import numpy as np
 
 from ridgeline.trace.read.chakra_layout import earliest
-from ridgeline.trace.read.join import Part
+from ridgeline.trace.read.join import TracePart
 from ridgeline.trace.read.protobuf import Damaged, fields, messages, numbers, signed, varint
-from ridgeline.trace.read.row_columns import Columns
+from ridgeline.trace.read.row_columns import RowColumns
 from ridgeline.trace.read.source import Source, refuse
 from ridgeline.trace.read.timestamps import LARGEST, NANOS
-from ridgeline.trace.side_tables import About, Collective, Shape
+from ridgeline.trace.side_tables import About, RecordedCollective, RecordedShape
 from ridgeline.trace.timeline import HOST, KERNEL, MEMCPY, MEMSET, RUNTIME
 
 FORMAT = "Chakra execution trace"
@@ -85,7 +85,7 @@ class Node:
     attributes: dict[str, int | bytes] = field(default_factory=dict)
 
 
-def read(source: Source) -> Part:
+def read(source: Source) -> TracePart:
     """One file as columns; an `InputError` when it holds no node."""
     reading = _Reading(source)
     try:
@@ -112,7 +112,7 @@ class _Reading:
     """Collects the nodes of one file."""
 
     def __init__(self, source: Source) -> None:
-        self.source, self.rows = source, Columns()
+        self.source, self.rows = source, RowColumns()
         self.facts: dict[str, int | bytes] = {}
         self.ids: dict[int, int] = {}
         self.after: list[tuple[int, int]] = []
@@ -159,7 +159,7 @@ class _Reading:
         if shape is not None:
             self.rows.shapes.add(row, self.rows.shape_table[shape])
 
-    def part(self) -> Part:
+    def part(self) -> TracePart:
         nanos = self.source.nanos or NANOS
         start, duration = (np.array(self.times, np.int64).reshape(-1, 2) * nanos).T
         rows, edges = self._edges()
@@ -287,14 +287,14 @@ def _told(node: Node) -> str:
     return f"{what}: {node.name}"
 
 
-def _collective(node: Node) -> Collective:
+def _collective(node: Node) -> RecordedCollective:
     code = node.attributes.get("comm_type")
     name = {SEND: "send", RECEIVE: "recv"}.get(node.type, "")
     if node.type == COLLECTIVE and isinstance(code, int) and code < len(COLLECTIVES):
         name = COLLECTIVES[code]
     size = _whole(node.attributes.get("comm_size"))
     group = node.attributes.get("pg_name", b"")
-    return Collective(
+    return RecordedCollective(
         name=name or "collective",
         dtype="Byte" if size else "",
         in_elements=size,
@@ -305,7 +305,7 @@ def _collective(node: Node) -> Collective:
     )
 
 
-def _shape(node: Node) -> Shape | None:
+def _shape(node: Node) -> RecordedShape | None:
     if not node.shapes or len(node.shapes) + len(node.types) > LONGEST_SHAPES or not node.attributes.get("is_cpu_op"):
         return None
     try:
@@ -313,7 +313,7 @@ def _shape(node: Node) -> Shape | None:
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     types = _QUOTED.findall(node.types.decode("utf-8", "replace"))
-    return Shape(
+    return RecordedShape(
         dims=tuple(_dims(one) for one in dims),
         types=tuple(
             one.removeprefix("Tensor(").removesuffix(")") if one.startswith("Tensor(") else one for one in types

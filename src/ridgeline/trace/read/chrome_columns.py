@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ridgeline.trace.read.chrome_events import NOTHING, Args, Event
 from ridgeline.trace.read.chrome_flows import LAUNCH, SORTS, Flows
 from ridgeline.trace.read.timestamps import MISSING, NANOS, nanoseconds, unit_of
-from ridgeline.trace.side_tables import Collective, Detail, Shape, Sparse
+from ridgeline.trace.side_tables import RecordedCollective, RecordedShape, SideTables, Sparse
 
 Track = tuple[int | str, int | str]
 MOST_SPANS = 100_000_000
@@ -32,7 +32,7 @@ class Interned(dict[Any, int]):
 
 
 @dataclass(slots=True)
-class Side:
+class SideColumn:
     """A side table while it grows."""
 
     rows: list[int] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Side:
         return Sparse(rows=np.array(self.rows, np.int32), values=np.array(self.values, np.int64)).moved(place)
 
 
-class Gathered:
+class ChromeColumns:
     """What the batches of one file held. Codes of `track` and `category` are into the tables of the same name."""
 
     def __init__(self, nanos: int = 0) -> None:
@@ -61,7 +61,7 @@ class Gathered:
             name: [] for name in ("start", "duration", "track", "name", "category", "correlation")
         }
         self.flows = Flows()
-        self._sizes, self._shapes, self._collectives = Side(), Side(), Side()
+        self._sizes, self._shapes, self._collectives = SideColumn(), SideColumn(), SideColumn()
         self._shape_texts, self._collective_facts = Interned(), Interned()
         self._open: dict[Track, list[Event]] = {}
         self._keep_concrete: dict[str, bool] = {}
@@ -244,10 +244,10 @@ class Gathered:
         pieces = self._columns.pop(name)
         return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
 
-    def detail(self, place: NDArray[np.integer]) -> Detail:
+    def detail(self, place: NDArray[np.integer]) -> SideTables:
         """The side tables, with rows after dropping."""
         self.dropped["spans never ended"] += sum(map(len, self._open.values()))
-        return Detail(
+        return SideTables(
             size_bytes=self._sizes.done(place),
             shape=self._shapes.done(place),
             shapes=tuple(_shape_of(*texts) for texts in self._shape_texts),
@@ -273,17 +273,17 @@ def _facts(args: Args) -> tuple[str, ...]:
     return tuple("" if fact is None else str(fact)[:400] for fact in facts)
 
 
-def _collective_of(facts: tuple[str, ...]) -> Collective:
+def _collective_of(facts: tuple[str, ...]) -> RecordedCollective:
     name, dtype, count_in, count_out, size, group, ranks, sender, receiver = facts
     from_rank, to_rank = (_whole(rank) if rank else -1 for rank in (sender, receiver))
-    return Collective(
+    return RecordedCollective(
         name=name, dtype=dtype, in_elements=_whole(count_in), out_elements=_whole(count_out), group_size=_whole(size),
         group=group, ranks=ranks, from_rank=from_rank, to_rank=to_rank,
     )  # fmt: skip
 
 
-def _shape_of(dims: bytes, types: bytes, concrete: bytes) -> Shape:
-    return Shape(dims=_tuples(dims), types=_words(types), concrete=_words(concrete))
+def _shape_of(dims: bytes, types: bytes, concrete: bytes) -> RecordedShape:
+    return RecordedShape(dims=_tuples(dims), types=_words(types), concrete=_words(concrete))
 
 
 def _tuples(raw: bytes) -> tuple[Any, ...]:

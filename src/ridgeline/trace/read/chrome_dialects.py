@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.read.chrome_columns import Gathered, Track
+from ridgeline.trace.read.chrome_columns import ChromeColumns, Track
 from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MARKER, MEMCPY, MEMSET, PYTHON, RUNTIME, SYNC
 
 KINETO, XLA, ASCEND = "Kineto JSON", "XLA trace JSON", "Ascend trace_view"
@@ -71,7 +71,7 @@ class Dialect:
         return tuple(rank.get(name, 0) for name in processes)
 
     def applied(
-        self, kind: NDArray[np.int32], track: NDArray[np.int32], name: NDArray[np.int32], found: Gathered,
+        self, kind: NDArray[np.int32], track: NDArray[np.int32], name: NDArray[np.int32], found: ChromeColumns,
         table: list[str],
     ) -> NDArray[np.int32]:  # fmt: skip
         """The kinds, with what this dialect knows better."""
@@ -93,7 +93,7 @@ def _number(name: str) -> tuple[int, str]:
     return int(re.sub(r"\D", "", name)[:9] or 0), name
 
 
-def dialect_of(found: Gathered) -> Dialect:
+def dialect_of(found: ChromeColumns) -> Dialect:
     """The dialect of a trace, by the names of its processes."""
     names = {pid: name.strip() for pid, name in found.processes.items()}
     if any(DEVICE.match(name) or HOSTS.match(name) for name in names.values()):
@@ -103,7 +103,7 @@ def dialect_of(found: Gathered) -> Dialect:
     return Dialect()
 
 
-def _xla(found: Gathered, names: Mapping[Any, str]) -> Dialect:
+def _xla(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
     devices = {pid: told for pid, name in names.items() if (told := DEVICE.match(name)) and told[1] != "CUSTOM"}
     streams = {pid for (pid, _), thread in found.threads.items() if thread.startswith("Stream #")}
     kinds: dict[Track, str] = {}
@@ -126,7 +126,7 @@ def _xla(found: Gathered, names: Mapping[Any, str]) -> Dialect:
     )
 
 
-def _ascend(found: Gathered, names: Mapping[Any, str]) -> Dialect:
+def _ascend(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
     hardware = {pid for pid, name in names.items() if name == "Ascend Hardware"}
     network = {pid for pid, name in names.items() if name in ("HCCL", "Communication", "COMMUNICATION")}
     kinds: dict[Track, str] = {}

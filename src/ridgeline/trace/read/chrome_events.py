@@ -107,7 +107,7 @@ _NUMBERS = (int, float, str, Decimal)
 FINE = 1e9  # a float beyond this may have lost digits that a unit of seconds needs
 
 
-class Decode:
+class EventDecoder:
     """Decodes batches; once a time is seen that needs decimals, all further batches are read with decimals."""
 
     def __init__(self, nanos: int = 0) -> None:

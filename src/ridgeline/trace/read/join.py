@@ -1,7 +1,7 @@
 """Turn what readers found in files into one Timeline: ranks numbered, tables joined, launches linked, steps marked.
 
-A reader gives one `Part` a file: columns in any order, codes into the part's own tables, times in whole nanoseconds on
-the clock of the trace. Joining puts the parts behind each other and the rows in the order of a Timeline.
+A reader gives one `TracePart` a file: columns in any order, codes into the part's own tables, times in whole
+nanoseconds on the clock of the trace. Joining puts the parts behind each other and the rows in the order of a Timeline.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from ridgeline.core.units import DECIMAL
 from ridgeline.trace.read.mark_steps import mark_steps
-from ridgeline.trace.side_tables import About, Collective, Detail, Shape, Sparse
+from ridgeline.trace.side_tables import About, RecordedCollective, RecordedShape, SideTables, Sparse
 from ridgeline.trace.timeline import RUNTIME, Codes, Counter, Tables, Timeline
 
 Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Part:
+class TracePart:
     """What one file gave.
 
     ``correlation`` joins work to the runtime call that launched it: equal numbers belong together, 0 and less to none.
@@ -40,13 +40,13 @@ class Part:
     correlation: Longs
     tables: Tables
     rank: int | None = None
-    detail: Detail = field(default_factory=Detail)
-    counters: tuple[Changes, ...] = ()
+    detail: SideTables = field(default_factory=SideTables)
+    counters: tuple[CounterChanges, ...] = ()
     about: About = field(default_factory=About)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Changes:
+class CounterChanges:
     """A counter as a reader finds it: times on the clock of the trace."""
 
     process: str
@@ -55,7 +55,7 @@ class Changes:
     values: NDArray[np.float64]
 
 
-def join(parts: Sequence[Part]) -> Timeline:
+def join(parts: Sequence[TracePart]) -> Timeline:
     """One timeline of all parts; second 0 is the first start of any.
 
     What a column was made of is let go as soon as it can be: where the caller holds the parts no longer, a span takes
@@ -103,7 +103,7 @@ def _seconds(times: Longs, order: Codes, origin: int) -> NDArray[np.float64]:
     return found
 
 
-def ranks_of(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
+def ranks_of(parts: Sequence[TracePart]) -> tuple[list[int], list[str]]:
     """A rank for every part: what it says, else the number in its file's name, else the first that is free.
 
     A part with ranks of its own keeps them, counted from the first number that no part before it has.
@@ -129,7 +129,7 @@ def ranks_of(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
     return found, doubts
 
 
-def _named(part: Part, rank: int, count: int) -> Part:
+def _named(part: TracePart, rank: int, count: int) -> TracePart:
     """The part with the rank in front of its process names, unless it has ranks of its own and is alone."""
     if part.tables.ranks and count == 1:
         return part
@@ -146,7 +146,7 @@ def _named(part: Part, rank: int, count: int) -> Part:
     )
 
 
-def _joined(parts: Sequence[Part], ranks: Sequence[int]) -> tuple[Tables, dict[str, NDArray[Any]]]:
+def _joined(parts: Sequence[TracePart], ranks: Sequence[int]) -> tuple[Tables, dict[str, NDArray[Any]]]:
     """The tables of all parts as one, and the codes of every row into it."""
     joint: dict[str, dict[str, int]] = {"process": {}, "stream": {}, "name": {}, "kind": {}}
     plural = {"process": "processes", "stream": "streams", "name": "names", "kind": "kinds"}
@@ -176,7 +176,7 @@ def _stacked(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
     return np.concatenate([*pieces, np.zeros(0, dtype)]).astype(dtype, copy=False)
 
 
-def _launches(parts: Sequence[Part]) -> list[Codes]:
+def _launches(parts: Sequence[TracePart]) -> list[Codes]:
     """For every row of every part, the row among all parts of the call that launched it, -1 for none."""
     found, offset = [], 0
     for part in parts:
@@ -185,7 +185,7 @@ def _launches(parts: Sequence[Part]) -> list[Codes]:
     return found
 
 
-def _linked(part: Part, offset: int) -> Codes:
+def _linked(part: TracePart, offset: int) -> Codes:
     launch = np.full(len(part.start_ns), -1, np.int32)
     calls = part.kind == (part.tables.kinds.index(RUNTIME) if RUNTIME in part.tables.kinds else -1)
     calls &= part.correlation > 0
@@ -200,17 +200,17 @@ def _linked(part: Part, offset: int) -> Codes:
     return launch
 
 
-def _details(parts: Sequence[Part]) -> Detail:
+def _details(parts: Sequence[TracePart]) -> SideTables:
     """The side tables of all parts as one: rows shifted, equal shapes and collectives shared."""
     if len(parts) == 1:
         return parts[0].detail
     offsets = np.cumsum([0, *(len(part.start_ns) for part in parts)])[:-1].tolist()
     details = [part.detail for part in parts]
-    shapes: dict[Shape, int] = {}
-    groups: dict[Collective, int] = {}
+    shapes: dict[RecordedShape, int] = {}
+    groups: dict[RecordedCollective, int] = {}
     shape_codes = [[shapes.setdefault(one, len(shapes)) for one in detail.shapes] for detail in details]
     group_codes = [[groups.setdefault(one, len(groups)) for one in detail.collectives] for detail in details]
-    return Detail(
+    return SideTables(
         size_bytes=_side([(one.size_bytes, row, None) for one, row in zip(details, offsets, strict=True)]),
         shape=_side([(one.shape, *more) for one, *more in zip(details, offsets, shape_codes, strict=True)]),
         shapes=tuple(shapes),
@@ -237,13 +237,13 @@ def _side(tables: Iterable[tuple[Sparse, int, Sequence[int] | None]]) -> Sparse:
     return Sparse(rows=_stacked(rows, np.int32), values=_stacked(values, np.int64))
 
 
-def _counter(changes: Changes, origin: int) -> Counter:
+def _counter(changes: CounterChanges, origin: int) -> Counter:
     order = np.argsort(changes.times_ns, kind="stable")
     times = (changes.times_ns[order] - origin) / DECIMAL["G"]
     return Counter(process=changes.process, name=changes.name, times_s=times, values=changes.values[order])
 
 
-def _about(parts: Sequence[Part], origin: int, doubts: Sequence[str]) -> About:
+def _about(parts: Sequence[TracePart], origin: int, doubts: Sequence[str]) -> About:
     """What the parts say about themselves, together; warnings of several files name theirs."""
     abouts = [part.about for part in parts]
     kept: Tally[str] = Tally()

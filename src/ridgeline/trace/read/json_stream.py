@@ -42,7 +42,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch(Generic[T]):
+class EventBatch(Generic[T]):
     """Some events, decoded."""
 
     events: list[T]
@@ -76,7 +76,7 @@ class JsonStream(Generic[T]):
         self._data, self._ended = b"", False
         self.fate = Fate()
 
-    def __iter__(self) -> Iterator[Member | Batch[T]]:
+    def __iter__(self) -> Iterator[Member | EventBatch[T]]:
         self._data = self._data.removeprefix(b"\xef\xbb\xbf")
         first = self._peek()
         if first == b"\xef" and self._data.startswith(b"\xef\xbb\xbf"):
@@ -111,7 +111,7 @@ class JsonStream(Generic[T]):
 
     # -- members of the object ----------------------------------------------------------------------------------------
 
-    def _members(self) -> Iterator[Member | Batch[T]]:
+    def _members(self) -> Iterator[Member | EventBatch[T]]:
         while True:
             first = self._peek(_SPACE + b",")
             if first == b"}":
@@ -180,7 +180,7 @@ class JsonStream(Generic[T]):
 
     # -- events of the list -------------------------------------------------------------------------------------------
 
-    def _events(self) -> Iterator[Batch[T]]:
+    def _events(self) -> Iterator[EventBatch[T]]:
         self.fate.listed = True
         while True:
             first = self._peek(_SPACE + b",")
@@ -195,7 +195,7 @@ class JsonStream(Generic[T]):
                 found, at, closed = self._slow()
                 self._data = self._data[at:]
                 if found:
-                    yield Batch(found)
+                    yield EventBatch(found)
                 if closed:
                     self.fate.closed = True
                     return
@@ -203,7 +203,7 @@ class JsonStream(Generic[T]):
                     return
                 continue
             self._data = self._data[cut:]
-            yield Batch(batch)
+            yield EventBatch(batch)
 
     def _fast(self, cut: int) -> list[T] | None:
         try:

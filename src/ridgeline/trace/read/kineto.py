@@ -18,18 +18,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.read.chrome_columns import MOST_SPANS, Gathered
+from ridgeline.trace.read.chrome_columns import MOST_SPANS, ChromeColumns
 from ridgeline.trace.read.chrome_dialects import KINETO, XLA, XLA_LIMIT, dialect_of
-from ridgeline.trace.read.chrome_events import Decode, decode_one
+from ridgeline.trace.read.chrome_events import EventDecoder, decode_one
 from ridgeline.trace.read.chrome_flows import BACKWARD as BACKWARD_ARROW
 from ridgeline.trace.read.chrome_flows import LAUNCH as LAUNCH_ARROW
 from ridgeline.trace.read.chrome_flows import Spans
-from ridgeline.trace.read.join import Changes, Part
-from ridgeline.trace.read.json_stream import UNREADABLE, Batch, Fate, JsonStream, NotJson
+from ridgeline.trace.read.join import CounterChanges, TracePart
+from ridgeline.trace.read.json_stream import UNREADABLE, EventBatch, Fate, JsonStream, NotJson
 from ridgeline.trace.read.source import Source, refuse
 from ridgeline.trace.read.timestamps import MISSING, NANOS
 from ridgeline.trace.read.unit_check import LAUNCH, doubt_unit
-from ridgeline.trace.side_tables import About, Detail, Sparse
+from ridgeline.trace.side_tables import About, SideTables, Sparse
 from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MARKER, NOT_WORK, RUNTIME, Tables
 
 FORMAT = KINETO
@@ -57,14 +57,14 @@ def recognises(head: bytes) -> bool:
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
 
 
-def read(source: Source) -> Part:
+def read(source: Source) -> TracePart:
     """One file as columns; an `InputError` when it holds no trace at all."""
-    gathered, facts = Gathered(source.nanos), dict[str, Any]()
-    stream = JsonStream(source.chunks(), Decode(source.nanos), decode_one)
+    gathered, facts = ChromeColumns(source.nanos), dict[str, Any]()
+    stream = JsonStream(source.chunks(), EventDecoder(source.nanos), decode_one)
     cut = False
     try:
         for item in stream:
-            if isinstance(item, Batch):
+            if isinstance(item, EventBatch):
                 gathered.take(item.events)
                 if gathered.full:
                     cut = True
@@ -88,7 +88,7 @@ def _value(raw: bytes) -> Any:
         return None
 
 
-def _no_spans(source: Source, fate: Fate, gathered: Gathered) -> Exception:
+def _no_spans(source: Source, fate: Fate, gathered: ChromeColumns) -> Exception:
     if not fate.listed:
         given, todo = (
             "JSON without an event list",
@@ -106,13 +106,13 @@ def _no_spans(source: Source, fate: Fate, gathered: Gathered) -> Exception:
 class _Finish:
     """From gathered columns to a part: units, kinds, processes, counters, and what has to be said."""
 
-    def __init__(self, source: Source, gathered: Gathered, facts: Mapping[str, Any]) -> None:
+    def __init__(self, source: Source, gathered: ChromeColumns, facts: Mapping[str, Any]) -> None:
         self.source, self.gathered, self.facts = source, gathered, facts
         self.warnings: list[str] = []
         self.own = isinstance(facts.get(OWN), Mapping)
         self.dialect = dialect_of(gathered)
 
-    def part(self, fate: Fate, cut: bool) -> Part:
+    def part(self, fate: Fate, cut: bool) -> TracePart:
         gathered = self.gathered
         start, duration = gathered.column("start"), gathered.column("duration")
         kept = self._readable(start, duration)
@@ -133,7 +133,7 @@ class _Finish:
         if not len(start):
             raise _no_spans(self.source, fate, gathered)
         base = self._base()
-        return Part(
+        return TracePart(
             start_ns=start + base,
             duration_ns=duration,
             process=process,
@@ -149,8 +149,12 @@ class _Finish:
         )
 
     def _followed(
-        self, detail: Detail, correlation: NDArray[np.int64], columns: tuple[NDArray[Any], ...], table: tuple[str, ...]
-    ) -> Detail:
+        self,
+        detail: SideTables,
+        correlation: NDArray[np.int64],
+        columns: tuple[NDArray[Any], ...],
+        table: tuple[str, ...],
+    ) -> SideTables:
         """The details with what flow arrows say; work without a correlation id gets that of its arrow."""
         start, duration, track, kind = columns
         flows = self.gathered.flows
@@ -286,12 +290,12 @@ class _Finish:
         rank = told.get("rank") if isinstance(told, Mapping) else None
         return rank if isinstance(rank, int) and 0 <= rank < 2**30 else None
 
-    def _counters(self, base: int) -> Iterator[Changes]:
+    def _counters(self, base: int) -> Iterator[CounterChanges]:
         for (process, name), pieces in self.gathered.memory.items():
             at, values = (np.concatenate(column) for column in zip(*pieces, strict=True))
             good = (at != MISSING) & np.isfinite(values)
             owner = self.gathered.processes.get(int(process) if process.isdigit() else process, process)
-            yield Changes(
+            yield CounterChanges(
                 process=owner if self.own else f"chip {process}",
                 name=name,
                 times_ns=at[good] + base,

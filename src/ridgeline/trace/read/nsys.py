@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from ridgeline.core.units import BINARY
 from ridgeline.trace.read.chrome_columns import Interned
-from ridgeline.trace.read.join import Part
+from ridgeline.trace.read.join import TracePart
 from ridgeline.trace.read.nsys_names import BROKEN, named
-from ridgeline.trace.read.row_columns import Columns
+from ridgeline.trace.read.row_columns import RowColumns
 from ridgeline.trace.read.source import Source, refuse
 from ridgeline.trace.side_tables import About
 from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MEMCPY, MEMSET, OVERHEAD, RUNTIME, SYNC
@@ -49,7 +49,7 @@ Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class SqliteTable:
     """One table that is read: which of its columns are the name, and what its rows are."""
 
     name: str
@@ -61,15 +61,15 @@ class Table:
 
 
 WORK = (
-    Table(name="CUPTI_ACTIVITY_KIND_KERNEL", kind=KERNEL, names=("demangledName", "shortName", "mangledName")),
-    Table(name="CUPTI_ACTIVITY_KIND_MEMCPY", kind=MEMCPY, code="copyKind"),
-    Table(name="CUPTI_ACTIVITY_KIND_MEMSET", kind=MEMSET),
-    Table(name="CUPTI_ACTIVITY_KIND_GRAPH_TRACE", kind=KERNEL),
-    Table(name="CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", kind=SYNC, code="syncType"),
+    SqliteTable(name="CUPTI_ACTIVITY_KIND_KERNEL", kind=KERNEL, names=("demangledName", "shortName", "mangledName")),
+    SqliteTable(name="CUPTI_ACTIVITY_KIND_MEMCPY", kind=MEMCPY, code="copyKind"),
+    SqliteTable(name="CUPTI_ACTIVITY_KIND_MEMSET", kind=MEMSET),
+    SqliteTable(name="CUPTI_ACTIVITY_KIND_GRAPH_TRACE", kind=KERNEL),
+    SqliteTable(name="CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", kind=SYNC, code="syncType"),
 )
 CALLS = (
-    Table(name="CUPTI_ACTIVITY_KIND_RUNTIME", kind=RUNTIME, names=("nameId",)),
-    Table(name="PROFILER_OVERHEAD", kind=OVERHEAD, names=("nameId",)),
+    SqliteTable(name="CUPTI_ACTIVITY_KIND_RUNTIME", kind=RUNTIME, names=("nameId",)),
+    SqliteTable(name="PROFILER_OVERHEAD", kind=OVERHEAD, names=("nameId",)),
 )
 FIXED = {MEMCPY: "Memcpy", MEMSET: "Memset", SYNC: "Synchronize", KERNEL: "CUDA graph", OVERHEAD: "profiler"}
 """Names of rows whose table has no texts."""
@@ -80,12 +80,12 @@ def recognises(head: bytes) -> bool:
     return head.startswith(MAGIC)
 
 
-def read(source: Source) -> Part:
+def read(source: Source) -> TracePart:
     """One export as columns; an `InputError` when the database is no export or holds no work."""
     with source.unpacked() as path:
         try:
             with closing(_opened(path)) as base:
-                return Export(source, base).part()
+                return NsysExport(source, base).part()
         except BROKEN as wrong:
             why = source.damage or str(wrong)
             raise refuse(
@@ -103,18 +103,18 @@ def _opened(path: Path) -> sqlite3.Connection:
     return base
 
 
-class Export:
+class NsysExport:
     """Reads one open database."""
 
     def __init__(self, source: Source, base: sqlite3.Connection) -> None:
-        self.source, self.base, self.rows = source, base, Columns()
+        self.source, self.base, self.rows = source, base, RowColumns()
         self.tables = self._tables()
         self.chips, self.hosts, self.texts = Interned(), Interned(), Interned()
         self.plain: dict[str, int] = {}
         self.broken = ""
         self.only = self._only_process()
 
-    def part(self) -> Part:
+    def part(self) -> TracePart:
         self._need_work()
         for table in WORK:
             self._guarded(self._work, table)
@@ -162,7 +162,7 @@ class Export:
             "write one with: nsys export --type sqlite REPORT.nsys-rep",
         )  # fmt: skip
 
-    def _guarded(self, reading: Any, *table: Table) -> None:
+    def _guarded(self, reading: Any, *table: SqliteTable) -> None:
         """Read one table; where the file is damaged keep what came before and say so."""
         try:
             reading(*table)
@@ -186,7 +186,7 @@ class Export:
                 self.rows.warnings.append("more rows than can be kept; the rest of the file was not read")
                 return
 
-    def _timed(self, table: Table, columns: Sequence[str]) -> Iterator[NDArray[np.int64]]:
+    def _timed(self, table: SqliteTable, columns: Sequence[str]) -> Iterator[NDArray[np.int64]]:
         """Rows with times that make sense, as a matrix: start, end, then the columns."""
         if not {"start", "end"} <= self.tables.get(table.name, frozenset()):
             return
@@ -197,7 +197,7 @@ class Export:
             if good.any():
                 yield rows[good]
 
-    def _work(self, table: Table) -> None:
+    def _work(self, table: SqliteTable) -> None:
         have = self.tables.get(table.name, frozenset())
         name = next((column for column in table.names if column in have), table.code)
         columns = ("deviceId", "streamId", "correlationId", "globalPid", name or "start", "bytes")
@@ -219,7 +219,7 @@ class Export:
                 correlation=self._correlation(correlation, pid),
             )
 
-    def _names(self, table: Table, given: Longs) -> list[int]:
+    def _names(self, table: SqliteTable, given: Longs) -> list[int]:
         if table.names:
             return [self.texts["id", one] for one in given.tolist()]
         words = COPIES if table.kind == MEMCPY else WAITS if table.kind == SYNC else {}
@@ -241,7 +241,7 @@ class Export:
         good = (correlation > 0) & (correlation < ALONE)
         return np.where(good, correlation + process * ALONE, 0)
 
-    def _calls(self, table: Table) -> None:
+    def _calls(self, table: SqliteTable) -> None:
         kind = self.rows.kinds[table.kind]
         for rows in self._timed(table, ("globalTid", "nameId", "correlationId")):
             tid = rows[:, 2]

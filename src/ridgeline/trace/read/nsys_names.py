@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ridgeline.trace.read.join import Part
+from ridgeline.trace.read.join import TracePart
 from ridgeline.trace.timeline import KERNEL
 
 if TYPE_CHECKING:
-    from ridgeline.trace.read.nsys import Export
+    from ridgeline.trace.read.nsys import NsysExport
 
 LONGEST = 4096  # characters of a name
 BROKEN = (sqlite3.Error, UnicodeError, OverflowError)
@@ -22,7 +22,7 @@ NUMBER = 2**24  # a process's or thread's own number, within its global id
 _VERSION = re.compile(r"_v\d{3,6}$")  # of the interface of a runtime call: cudaLaunchKernel_v7000
 
 
-def named(export: Export) -> Part:
+def named(export: NsysExport) -> TracePart:
     """The part of an export whose rows are all read."""
     chips, processes, ranks, moved = _processes(export)
     gpus = _gpus(export)
@@ -40,7 +40,7 @@ def named(export: Export) -> Part:
     return replace(part, process=moved[part.process])
 
 
-def _processes(export: Export) -> tuple[list[tuple[int, int]], list[str], tuple[int, ...], Any]:
+def _processes(export: NsysExport) -> tuple[list[tuple[int, int]], list[str], tuple[int, ...], Any]:
     """Chips in the order of their ranks, all process names, their ranks, and the code of every code so far.
 
     Codes so far: a chip's place in the order it was met, or -1 less the place of a host process.
@@ -80,7 +80,7 @@ def _distinct(names: list[str]) -> list[str]:
     return found
 
 
-def _labels(export: Export) -> dict[int, str]:
+def _labels(export: NsysExport) -> dict[int, str]:
     """Host processes by number and program."""
     if not {"globalPid", "name"} <= export.tables.get("PROCESSES", frozenset()):
         return {}
@@ -91,7 +91,7 @@ def _labels(export: Export) -> dict[int, str]:
     return found
 
 
-def _pairs(export: Export, table: str, id: str, text: str) -> Any:
+def _pairs(export: NsysExport, table: str, id: str, text: str) -> Any:
     """A number and a text of every row of a table that has both."""
     try:
         yield from export.base.execute(
@@ -102,7 +102,7 @@ def _pairs(export: Export, table: str, id: str, text: str) -> Any:
         export.rows.warnings.append(f"{table} is damaged ({wrong}); some names are missing")
 
 
-def _texts(export: Export) -> list[str]:
+def _texts(export: NsysExport) -> list[str]:
     """The texts behind the codes of names: only those that are used are kept."""
     wanted = {key[1]: code for key, code in export.texts.items() if key[0] == "id"}
     found = [key[1] if key[0] == "text" else f"name {key[1]}" for key in export.texts]
@@ -113,7 +113,7 @@ def _texts(export: Export) -> list[str]:
     return found
 
 
-def _streams(export: Export) -> list[str]:
+def _streams(export: NsysExport) -> list[str]:
     threads = {}
     if {"globalTid", "nameId"} <= export.tables.get("ThreadNames", frozenset()):
         try:
@@ -132,7 +132,7 @@ def _streams(export: Export) -> list[str]:
     return found
 
 
-def _gpus(export: Export) -> dict[int, tuple[str, int]]:
+def _gpus(export: NsysExport) -> dict[int, tuple[str, int]]:
     """Name and memory of every device, by its number."""
     have = export.tables.get("TARGET_INFO_GPU", frozenset())
     if not {"id", "name"} <= have:
@@ -148,7 +148,7 @@ def _gpus(export: Export) -> dict[int, tuple[str, int]]:
     return {id: (name, size or 0) for id, name, size in rows if id is not None}
 
 
-def _facts(export: Export) -> dict[str, Any]:
+def _facts(export: NsysExport) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if {"name", "value"} <= export.tables.get("META_DATA_EXPORT", frozenset()):
         try:

@@ -10,7 +10,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.trace.classes import Rules, classify
 from ridgeline.trace.read import ascend, chakra, kineto, nsys
 from ridgeline.trace.read.folder import Found, files_of
-from ridgeline.trace.read.join import Part, join
+from ridgeline.trace.read.join import TracePart, join
 from ridgeline.trace.read.source import Progress, Source, refuse
 from ridgeline.trace.read.unit_check import WORDS, nanos_of
 from ridgeline.trace.timeline import Timeline
@@ -22,7 +22,7 @@ class Reader:
 
     name: str
     recognises: Callable[[bytes], bool]
-    read: Callable[[Source], Part]
+    read: Callable[[Source], TracePart]
     any_unit: bool = True
     """Whether its times may be in another unit than its format says."""
 
@@ -70,7 +70,7 @@ def read_timeline(
     return classify(_told(line, passed_over), rules)
 
 
-def _placed(part: Part, found: Found) -> Part:
+def _placed(part: TracePart, found: Found) -> TracePart:
     """The part with what its folder says: its rank, the table of kernels beside it."""
     if found.label:
         part = replace(part, about=replace(part.about, sources=(found.label,)))
@@ -92,7 +92,7 @@ def _told(line: Timeline, passed_over: Sequence[InputError]) -> Timeline:
     return replace(line, about=replace(line.about, warnings=warnings))
 
 
-def _read(source: Source) -> Part:
+def _read(source: Source) -> TracePart:
     head = source.head()
     for reader in READERS:
         if reader.recognises(head):
@@ -107,7 +107,7 @@ def _read(source: Source) -> Part:
     )
 
 
-def _forced(part: Part, nanos: int, reader: Reader) -> Part:
+def _forced(part: TracePart, nanos: int, reader: Reader) -> TracePart:
     """The part with a word about the unit that was asked for."""
     said = f"times are read as {WORDS[nanos]}, as asked" if reader.any_unit else f"{reader.name} has nanoseconds only"
     return replace(part, about=replace(part.about, warnings=(*part.about.warnings, said)))

@@ -1,4 +1,4 @@
-"""Turn rows that a reader finds a few at a time into the columns of a Part, with texts numbered as they appear."""
+"""Turn rows that a reader finds a few at a time into the columns of a TracePart, with texts numbered as they appear."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.read.chrome_columns import MOST_SPANS, Interned, Side
-from ridgeline.trace.read.join import Part
-from ridgeline.trace.side_tables import About, Collective, Detail, Shape, Sparse
+from ridgeline.trace.read.chrome_columns import MOST_SPANS, Interned, SideColumn
+from ridgeline.trace.read.join import TracePart
+from ridgeline.trace.side_tables import About, RecordedCollective, RecordedShape, SideTables, Sparse
 from ridgeline.trace.timeline import Tables
 
 COLUMNS = ("start", "duration", "process", "stream", "name", "kind", "correlation")
 Values = NDArray[Any] | Sequence[int] | int
 
 
-class Columns:
+class RowColumns:
     """Rows of one file while they are read; texts get their codes from the tables `processes` to `kinds`."""
 
     def __init__(self) -> None:
         self.processes, self.streams, self.names, self.kinds = Interned(), Interned(), Interned(), Interned()
-        self.sizes, self.shapes, self.collectives = Side(), Side(), Side()
-        self.after = Side()
+        self.sizes, self.shapes, self.collectives = SideColumn(), SideColumn(), SideColumn()
+        self.after = SideColumn()
         self.shape_table, self.collective_table = Interned(), Interned()
         self.dropped: Tally[str] = Tally()
         self.warnings: list[str] = []
@@ -50,7 +50,7 @@ class Columns:
 
     def part(
         self, about: About, texts: Mapping[str, Sequence[str]], ranks: tuple[int, ...] = (), rank: int | None = None
-    ) -> Part:
+    ) -> TracePart:
         """Everything as a part; ``texts`` gives the tables whose codes stand for something else than their texts."""
         tables = Tables(
             processes=tuple(texts.get("processes", tuple(self.processes))),
@@ -59,7 +59,7 @@ class Columns:
             kinds=tuple(self.kinds),
             ranks=ranks,
         )
-        return Part(
+        return TracePart(
             start_ns=self.column("start"),
             duration_ns=self.column("duration"),
             process=self.column("process").astype(np.int32),
@@ -78,12 +78,12 @@ class Columns:
         counts = np.bincount(self.column("kind").astype(np.int64), minlength=len(self.kinds)).tolist()
         return {kind: count for kind, count in zip(self.kinds, counts, strict=True) if count}
 
-    def _detail(self) -> Detail:
+    def _detail(self) -> SideTables:
         place = np.arange(self.count)
-        shapes: tuple[Shape, ...] = tuple(self.shape_table)
-        collectives: tuple[Collective, ...] = tuple(self.collective_table)
+        shapes: tuple[RecordedShape, ...] = tuple(self.shape_table)
+        collectives: tuple[RecordedCollective, ...] = tuple(self.collective_table)
         after = Sparse(rows=np.array(self.after.rows, np.int32), values=np.array(self.after.values, np.int64))
-        return Detail(
+        return SideTables(
             size_bytes=self.sizes.done(place),
             shape=self.shapes.done(place),
             shapes=shapes,

@@ -62,7 +62,7 @@ class TestReplay:
         line = classify(read_timeline(tmp_path))
         found = graph(line)
         assert deviation_ns(found) == 0
-        assert len(found.meetings) == 8
+        assert len(found.matched) == 8
 
     def test_random_traces(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(5)

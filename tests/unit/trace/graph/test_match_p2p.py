@@ -12,11 +12,11 @@ from traces import Pipeline, write
 from ridgeline.report.analyze import analysis_sheet
 from ridgeline.trace import Timeline
 from ridgeline.trace.analysis.critical_path import critical_path
-from ridgeline.trace.analysis.what_if import Change, Question, chosen_rows, faster
+from ridgeline.trace.analysis.what_if import GraphChange, Question, chosen_rows, faster
 from ridgeline.trace.analyze import Analysis, analyze
 from ridgeline.trace.classes import built_in, classify
 from ridgeline.trace.graph.dependency_graph import deviation_ns, graph_of, replay
-from ridgeline.trace.graph.match_collectives import meetings
+from ridgeline.trace.graph.match_collectives import match_collectives
 from ridgeline.trace.policy import counted_rows
 from ridgeline.trace.read.readers import read_timeline
 
@@ -42,7 +42,7 @@ class TestPairs:
     @pytest.mark.parametrize("named", [True, False], ids=["by name", "by group of two"])
     def test_every_send_meets_its_receive(self, named: bool, tmp_path: Path) -> None:
         line = read(replace(FOUR, named=named), tmp_path)
-        found = meetings(line, built_in(), counted_rows(line))
+        found = match_collectives(line, built_in(), counted_rows(line))
         assert (len(found.pairs), found.alone, len(found)) == (2 * (P - 1) * M, 0, 0)
         for one in found.pairs:
             send, receive = one.rows
@@ -54,7 +54,7 @@ class TestPairs:
             sketch = Sketch(rank=rank, world=3)
             sketch.launched("ncclDevKernel_SendRecv", -4, 0, 10, **{"Process Group Ranks": "[0, 1, 2]"}).write(tmp_path)
         line = classify(read_timeline(tmp_path))
-        found = meetings(line, built_in(), counted_rows(line))
+        found = match_collectives(line, built_in(), counted_rows(line))
         assert (len(found.pairs), found.alone) == (0, 3)
 
     def test_sizes_that_differ_are_no_pair(self, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ class TestPairs:
             record = {"Collective name": name, word: 1 - rank, "In msg nelems": size, "Out msg nelems": size}
             Sketch(rank=rank, world=2).launched("ncclSendRecv", -4, 0, 10, **record).write(tmp_path)
         line = classify(read_timeline(tmp_path))
-        assert meetings(line, built_in(), counted_rows(line)).alone == 2
+        assert match_collectives(line, built_in(), counted_rows(line)).alone == 2
 
     def test_a_longer_recording_is_matched_where_its_rhythm_fits(self, tmp_path: Path) -> None:
         """Rank 0 shows a send more at the beginning: sends end at 10, 30, 70, 150, receives at 30, 70, 150."""
@@ -75,7 +75,7 @@ class TestPairs:
                 sketch.launched("ncclSendRecv", end - 12, end - 8, 8, **{"Collective name": name, word: 1 - rank})
             sketch.write(tmp_path)
         line = classify(read_timeline(tmp_path))
-        found = meetings(line, built_in(), counted_rows(line))
+        found = match_collectives(line, built_in(), counted_rows(line))
         assert [one.sequence for one in found.pairs] == [1, 2, 3]
         assert all(line.end_ns[one.rows[0]] == line.end_ns[one.rows[1]] for one in found.pairs)
         assert found.alone == 1
@@ -104,7 +104,7 @@ class TestPath:
 
         def span(factor: float, *classes: str) -> float:
             """From the first start to the last end of all ranks, these classes faster."""
-            change = Change.none(graph)
+            change = GraphChange.none(graph)
             for one in classes:
                 rows = chosen_rows(graph, built_in(), Question(text="", form="faster", what=(one,)))
                 change = faster(change, rows, factor)
@@ -139,7 +139,7 @@ class TestBubble:
 def test_clocks_that_only_sends_connect(tmp_path: Path) -> None:
     """Each rank's clock is 10 ms behind the one before: receives end before their sends, which no pipeline can do."""
     line = read(replace(FOUR, ahead_us=-10_000.0), tmp_path)
-    found = meetings(line, built_in(), counted_rows(line))
+    found = match_collectives(line, built_in(), counted_rows(line))
     assert found.shift == {0: 0, 1: -10_000_000, 2: -20_000_000, 3: -30_000_000}
     graph = graph_of(line, built_in())
     assert int(graph.at[: len(graph.points.at)].max() - graph.at[graph.points.start(graph.points.work)].min()) == (

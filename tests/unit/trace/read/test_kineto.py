@@ -16,10 +16,10 @@ from traces import HOST, ODD, Known, Recipe, known, make, straggling, write
 import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.trace import Timeline, write_chrome
-from ridgeline.trace.analysis.breakdown import Times, breakdown
+from ridgeline.trace.analysis.breakdown import BusyTimes, breakdown
 from ridgeline.trace.classes import classify
 from ridgeline.trace.policy import ALL, LINKED
-from ridgeline.trace.read.json_stream import Batch, JsonStream, Member, mend
+from ridgeline.trace.read.json_stream import EventBatch, JsonStream, Member, mend
 from ridgeline.trace.read.readers import read_timeline
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "llama3-70b-64xh100.toml"
@@ -30,7 +30,7 @@ def read(trace: object, folder: Path, name: str = "t.json") -> Timeline:
     return read_timeline(write(trace, folder / name))
 
 
-def answers(times: Times) -> Known:
+def answers(times: BusyTimes) -> Known:
     return Known(
         span_us=times.span_ns / 1000,
         idle_us=times.idle_ns / 1000,
@@ -306,7 +306,7 @@ class TestStream:
         chunks = iter([raw[at : at + size] for at in range(0, len(raw), size)])
         stream: JsonStream[Any] = JsonStream(chunks, json.loads, json.loads)
         items = list(stream)
-        events = [event for item in items if isinstance(item, Batch) for event in item.events]
+        events = [event for item in items if isinstance(item, EventBatch) for event in item.events]
         assert [event["i"] for event in events] == list(range(50))
         assert [(item.key, item.raw) for item in items if isinstance(item, Member)] == [
             ("before", b'{"a": [1, {"b": "]}"}]}'), ("n", b"3"),
