@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import ridgeline
 from golden.inputs import INPUTS
+
+import ridgeline
 from ridgeline.cli.main import main
 
 HERE = Path(__file__).parent

@@ -108,7 +108,7 @@ def test_spans_of_one_stream_never_overlap(plan: Plan) -> None:
     for process in line.processes:
         for stream in line.streams:
             rows = line.rows(process, stream)
-            assert (line.start_s[rows][1:] >= line.end_s[rows][:-1] - 1e-9).all()
+            assert (line.start_ns[rows][1:] >= line.end_ns[rows][:-1]).all()
 
 
 @given(plan=any_plan)

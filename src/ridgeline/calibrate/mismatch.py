@@ -14,7 +14,6 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.trace.analysis.breakdown import Breakdown
 from ridgeline.trace.analysis.chip_names import chip_of
-from ridgeline.trace.analysis.phases import predicted
 from ridgeline.trace.analyze import Analysis
 
 GENERATED = ("triton_poi_", "triton_red_", "triton_per_", "triton_tem_")  # names torch.compile gives its kernels
@@ -32,7 +31,7 @@ def doubts(built: Scenario, found: Analysis) -> Iterator[str]:
     if world != built.system.chips:
         yield f"the trace says {world} ranks, the scenario has {built.system.chips} chips"
     yield from _other_sizes(built, found)
-    if not predicted(found.timeline):
+    if not found.timeline.predicted:
         yield from _other_engine(built.plan.engine, found.breakdown)
     if not found.breakdown.steps:
         yield "the trace marks no steps: all of it counts as one"

@@ -99,7 +99,7 @@ def kept_rows(line: Timeline, counted: Mask, wanted: Sequence[int], most: int) -
     for rows, room in ((host, share), (work, most - share)):
         left = max(0, room - int(found[rows].sum()))
         rows = rows[~found[rows]]
-        found[rows[np.argsort(-line.duration_s[rows], kind="stable")[:left]]] = True
+        found[rows[np.argsort(-line.durations_ns(rows), kind="stable")[:left]]] = True
     return found
 
 
@@ -125,7 +125,7 @@ def _times(start: Longs, duration: Longs) -> dict[str, NDArray[Any]]:
 
 def _tracks(line: Timeline) -> tuple[Longs, list[dict[str, Any]]]:
     """The track of every row; tracks are the pairs that occur, in the order of processes, then streams."""
-    keys = line.process.astype(np.int64) * max(1, len(line.streams)) + line.stream
+    keys = line.tracks()
     distinct, track = np.unique(keys, return_inverse=True)
     found = [divmod(int(key), max(1, len(line.streams))) for key in distinct]
     return track.astype(np.int64), [
@@ -257,12 +257,12 @@ def _counters(line: Timeline, columns: dict[str, NDArray[Any]], first: int) -> l
     """Counters, thinned to the largest value of equal parts where they change too often."""
     found = []
     for place, counter in enumerate(line.counters[:64]):
-        times, values = counter.times_s, counter.values
+        times, values = counter.times_ns, counter.values
         every = -(-len(times) // POINTS) if len(times) else 1
         if every > 1:
             cuts = np.arange(0, len(times), every)
             times, values = times[cuts], np.maximum.reduceat(values, cuts)
-        columns[f"times_{place}"] = times * 1e9 - first
+        columns[f"times_{place}"] = (times - first).astype(np.float64)
         columns[f"values_{place}"] = values.astype(np.float64)
         process = line.processes.index(counter.process) if counter.process in line.processes else -1
         found.append({"process": process, "name": clean(counter.name, 80), "peak": counter.peak})

@@ -74,8 +74,8 @@ def analyze(
     ``what_if`` are questions that a replay answers: "matmul x2", "overlap nccl", "no launch gaps", "fuse elementwise".
 
     >>> from ridgeline.trace import Span
-    >>> a = Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_s=0, duration_s=2e-6)
-    >>> b = Span(process="chip 0", stream="9", name="ncclAllReduce", kind="kernel", start_s=1e-6, duration_s=3e-6)
+    >>> a = Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_ns=0, duration_ns=2000)
+    >>> b = Span(process="chip 0", stream="9", name="ncclAllReduce", kind="kernel", start_ns=1000, duration_ns=3000)
     >>> found = analyze(Timeline.of([a, b])).breakdown.total
     >>> found.communication_ns, found.exposed_communication_ns
     (3000, 2000)

@@ -1,7 +1,7 @@
 """Turn two timelines into the causes of the difference between their steps, which sum to it.
 
-Both steps are written as ledgers (each nanosecond in one place), and the ledgers are compared place by place: by phase,
-class and kernel name. A and B are the two sides, n calls, m own share of a call's time, D durations, h = hidden / D:
+Both steps are written as exclusive time (each nanosecond in one place) and compared place by place: by phase, class and
+kernel name. A and B are the two sides, n calls, m own share of a call's time, D durations, h = hidden / D:
 
     slower kernels     same name on both sides:            min(nA, nB) (mB - mA) (1 - hA)
     different kernels  more, fewer or other names:         the rest of (DB - DA) (1 - hA)
@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 from ridgeline.core.errors import InputError
 from ridgeline.trace.analysis.exclusive_time import ExclusiveTime, exclusive_time
 from ridgeline.trace.analysis.idle import CAUSES as IDLE
-from ridgeline.trace.analysis.phases import NO_LAYER, PHASES, predicted
 from ridgeline.trace.classes import COMMUNICATION, COPY, GROUPS, WAITING, Rules, built_in
 from ridgeline.trace.policy import ALL
-from ridgeline.trace.timeline import Timeline
+from ridgeline.trace.timeline import NO_LAYER, PHASES, Timeline
 
 SLOWER, DIFFERENT, OVERLAP, GAPS, COPIES, IMBALANCE, OTHER = CAUSES = (
     "slower kernels", "different kernels", "missing overlap", "launch gaps", "extra copies", "imbalance", "other",
@@ -149,7 +148,7 @@ def diff_timelines(
     >>> from ridgeline.trace import Span
     >>> from ridgeline.trace.classes import classify
     >>> def line(us): return classify(Timeline.of([
-    ...     Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_s=0, duration_s=us * 1e-6)]))
+    ...     Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_ns=0, duration_ns=1000 * us)]))
     >>> found = diff_timelines(line(3), line(5))
     >>> found.delta_ns, found.causes[0].cause, found.causes[0].delta_ns
     (2000.0, 'slower kernels', 2000.0)
@@ -158,7 +157,7 @@ def diff_timelines(
     sides = [exclusive_time(one, rules, policy) for one in (before, after)]
     if any(not len(one.rows) for one in sides):
         raise InputError("a side without any work cannot be compared")
-    drawn = [predicted(one.line) for one in sides]
+    drawn = [one.line.predicted for one in sides]
     by_name = drawn[0] == drawn[1]
     entries = [{(e.phase, e.class_, e.name): e for e in entries_of(one, by_name=by_name)} for one in sides]
     keys = dict.fromkeys([*entries[0], *entries[1]])
@@ -176,7 +175,7 @@ def diff_timelines(
 
 def _side(one: ExclusiveTime, label: str) -> DiffSide:
     return DiffSide(
-        label=label, predicted=predicted(one.line), steps=max(1, len(one.steps)), chips=one.chips, step_ns=one.step_ns
+        label=label, predicted=one.line.predicted, steps=max(1, len(one.steps)), chips=one.chips, step_ns=one.step_ns
     )
 
 
@@ -217,7 +216,7 @@ def coarse(line: Timeline, code: int) -> str:
 
 def _gap_entries(one: ExclusiveTime, kept: NDArray[np.bool_]) -> Iterator[TimeEntry]:
     inside = kept[one.gap_row]
-    cause = np.zeros_like(one.gap_cause) if predicted(one.line) else one.gap_cause  # a predicted gap has one name
+    cause = np.zeros_like(one.gap_cause) if one.line.predicted else one.gap_cause  # a predicted gap has one name
     key = one.phase[one.gap_row].astype(np.int64) * len(IDLE) + cause
     for place in _groups(key, inside):
         total = int(one.gap_ns[place].sum()) / one.shares
@@ -230,7 +229,7 @@ def _gap_entries(one: ExclusiveTime, kept: NDArray[np.bool_]) -> Iterator[TimeEn
 
 def _gap_name(one: ExclusiveTime, cause: int) -> str:
     """The cause of a gap; a predicted stage that idles waits for the others."""
-    return BUBBLE if predicted(one.line) else IDLE[cause]
+    return BUBBLE if one.line.predicted else IDLE[cause]
 
 
 def _groups(key: NDArray[np.int64], kept: NDArray[np.bool_]) -> list[NDArray[np.intp]]:

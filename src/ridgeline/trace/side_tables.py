@@ -132,14 +132,15 @@ class About:
     """Where a timeline comes from, and what its reader kept, dropped and doubted."""
 
     sources: tuple[str, ...] = ()
-    """Names of the files, in the order of their ranks; empty for a prediction."""
-    format: str = "predicted"
+    """Names of the files, in the order of their ranks; empty for what was not read from files."""
+    format: str = ""
+    """What wrote it: a trace format, or `predicted`."""
     chips: tuple[str, ...] = ()
     """Names of the chips as the trace gives them, one per rank, empty where it does not."""
     world_size: int = 0
     """Ranks of the whole run, of which the timeline may hold few; 0 when unknown."""
     origin_ns: int = 0
-    """Absolute nanosecond of the timeline's second 0, on the clock of the trace."""
+    """Absolute nanosecond of the timeline's nanosecond 0, on the clock of the trace."""
     kept: Mapping[str, int] = field(default_factory=dict)
     """Spans kept, by kind."""
     dropped: Mapping[str, int] = field(default_factory=dict)

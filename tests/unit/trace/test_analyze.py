@@ -67,9 +67,9 @@ def run_spans(after: str) -> tuple[object, ...]:
     from ridgeline.trace.policy import counted_rows
 
     spans = [
-        Span(process="host", stream="t", name="cudaLaunchKernel", kind="runtime", start_s=0.0, duration_s=1e-6),
-        Span(process="chip", stream="9", name=after, kind="kernel", start_s=5e-6, duration_s=20e-6),
-        Span(process="chip", stream="7", name="gemm", kind="kernel", start_s=75e-6, duration_s=20e-6),
+        Span(process="host", stream="t", name="cudaLaunchKernel", kind="runtime", start_ns=0, duration_ns=1_000),
+        Span(process="chip", stream="9", name=after, kind="kernel", start_ns=5_000, duration_ns=20_000),
+        Span(process="chip", stream="7", name="gemm", kind="kernel", start_ns=75_000, duration_ns=20_000),
     ]
     line = Timeline.of(spans)
     line = classify(replace(line, launch=np.array([-1, 0, 0], np.int32)))
@@ -145,7 +145,7 @@ class TestRates:
     def test_nesting_by_hand(self) -> None:
         times = {"a": (0, 100), "b": (10, 40), "c": (12, 20), "d": (30, 35), "e": (60, 90), "f": (200, 210)}
         spans = [
-            Span(process="p", stream="t", name=name, kind="host", start_s=start * 1e-6, duration_s=(end - start) * 1e-6)
+            Span(process="p", stream="t", name=name, kind="host", start_ns=start, duration_ns=end - start)
             for name, (start, end) in times.items()
         ]
         line = Timeline.of([*spans, replace(spans[1], stream="other")])
@@ -228,8 +228,19 @@ class TestClasses:
         ],
     )  # fmt: skip
     def test_names(self, name: str, id: str) -> None:
-        line = classify(Timeline.of([Span(process="c", stream="s", name=name, kind="kernel", start_s=0, duration_s=1)]))
+        span = Span(process="c", stream="s", name=name, kind="kernel", start_ns=0, duration_ns=1)
+        line = classify(Timeline.of([span]))
         assert line.classes[line.class_[0]] == id
+
+    def test_streams_count_where_a_class_is_limited_to_them(self, tmp_path: Path) -> None:
+        """Of measured work too, whichever stream stands first in the table."""
+        path = tmp_path / "own.toml"
+        path.write_text('[[class]]\nid = "side"\ngroup = "copy"\nstreams = ["9"]\n')
+        spans = [
+            Span(process="c", stream=stream, name="gemm", kind="kernel", start_ns=0, duration_ns=1) for stream in "789"
+        ]
+        line = classify(Timeline.of(spans), read_rules(path))
+        assert [line.classes[code] for code in line.class_] == ["matmul", "matmul", "side"]
 
     def test_a_users_file_comes_first(self, tmp_path: Path) -> None:
         path = tmp_path / "own.toml"
@@ -284,13 +295,13 @@ def test_the_sheet_has_its_keys_and_is_json(tmp_path: Path) -> None:
 
 def test_a_prediction_is_analysed_too() -> None:
     spans = [
-        Span(process="stage 0", stream="compute", name="F0", kind="forward", start_s=0.0, duration_s=2.0),
-        Span(process="stage 0", stream="tp", name="F0", kind="forward", start_s=2.0, duration_s=1.0),
-        Span(process="stage 1", stream="compute", name="F0", kind="forward", start_s=4.0, duration_s=2.0),
-        Span(process="stage 1", stream="pp", name="F1B0", kind="forward-backward", start_s=6.0, duration_s=3.0),
-        Span(process="stage 1", stream="compute", name="waiting", kind="waiting", start_s=9.0, duration_s=1.0),
+        Span(process="stage 0", stream="compute", name="F0", kind="forward", start_ns=0, duration_ns=2_000),
+        Span(process="stage 0", stream="tp", name="F0", kind="exposed", start_ns=2_000, duration_ns=1_000),
+        Span(process="stage 1", stream="compute", name="F0", kind="forward", start_ns=4_000, duration_ns=2_000),
+        Span(process="stage 1", stream="pp", name="F1B0", kind="overlapped", start_ns=6_000, duration_ns=3_000),
+        Span(process="stage 1", stream="compute", name="waiting", kind="waiting", start_ns=9_000, duration_ns=1_000),
     ]
-    found = {row.process: row.times for row in analyze(Timeline.of(spans)).breakdown.chips}
-    assert found["stage 0"].exposed_communication_ns == 1_000_000_000
-    assert found["stage 1"].compute_ns == 2_000_000_000
-    assert found["stage 1"].communication_ns == 3_000_000_000
+    found = {row.process: row.times for row in analyze(Timeline.of(spans, predicted=True)).breakdown.chips}
+    assert found["stage 0"].exposed_communication_ns == 1_000
+    assert found["stage 1"].compute_ns == 2_000
+    assert found["stage 1"].communication_ns == 3_000

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from ridgeline.plan.schedules import Action, Phase, ScheduleTable, Step
 from ridgeline.trace import Span, Timeline
+from ridgeline.trace.timeline import nanoseconds_of
 
 _NOBODY: Mapping[int, float] = MappingProxyType({})
 
@@ -154,15 +155,15 @@ def timeline(run: PipelineRun) -> Timeline:
         stream = "send-forward" if send.action.phase is Phase.FORWARD else "send-backward"
         name = f"{send.action} to stage {send.receiver}"
         spans.append(_span(f"stage {send.sender}", stream, name, (send.start_s, send.end_s), "send"))
-    return Timeline.of(spans, streams=STREAMS)
+    return Timeline.of(spans, streams=STREAMS, predicted=True)
 
 
 STREAMS = ("compute", "send-forward", "send-backward", "reduce", "optimizer", "gather")
 
 
 def _span(process: str, stream: str, name: str, interval: tuple[float, float], kind: str) -> Span:
-    start, end = interval
-    return Span(process=process, stream=stream, name=name, kind=kind, start_s=start, duration_s=end - start)
+    start, end = nanoseconds_of(interval).tolist()
+    return Span(process=process, stream=stream, name=name, kind=kind, start_ns=start, duration_ns=end - start)
 
 
 def _kind(step: Step) -> str:

@@ -26,8 +26,6 @@ from ridgeline.trace.timeline import Mask, Timeline
 
 NAMES = 12  # longest list of ops in a breakdown
 
-Longs = NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyTimes:
@@ -134,7 +132,7 @@ class _Sets:
 
     def __init__(self, line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> None:
         self.line, self.rows = line, rows
-        self.start, self.end = line.starts_of(rows), line.ends_of(rows)
+        self.start, self.end = line.start_ns[rows], line.end_ns[rows]
         groups = np.array([GROUPS.index(rules.group_of(id)) for id in line.classes], np.int8)
         self.group = groups[line.class_[rows]]
         self.groups = tuple(rules.group_of(id) for id in line.classes)

@@ -33,9 +33,8 @@ from ridgeline.trace.graph.edges import (
     STREAM,
     SYNC,
 )
-from ridgeline.trace.timeline import Mask
+from ridgeline.trace.timeline import Longs, Mask
 
-Longs = NDArray[np.int64]
 HOST_PARTS = {
     CALL: "host call", ORDER: "host work", HAND_OVER: "host work", LAUNCH: "launch", DEVICE_SYNC: "synchronisation",
     SYNC: "synchronisation", QUEUE: "full queue", STREAM: "between kernels", CROSS: "between streams",

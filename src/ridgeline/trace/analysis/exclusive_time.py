@@ -17,14 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.analysis.idle import gaps_of_chip
-from ridgeline.trace.analysis.phases import layers, phases
+from ridgeline.trace.analysis.phases import mark_phases
 from ridgeline.trace.classes import GROUPS, Rules
 from ridgeline.trace.graph.match_collectives import MatchedCollectives, match_collectives
 from ridgeline.trace.intervals import Cover, cover, covered, union
 from ridgeline.trace.policy import ALL, counted_rows
-from ridgeline.trace.timeline import Timeline
-
-Longs = NDArray[np.int64]
+from ridgeline.trace.timeline import Bytes, Layers, Longs, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,8 +38,6 @@ class ExclusiveTime:
     """Without the waiting for the last rank."""
     group: NDArray[np.int8]
     """Into `classes.GROUPS`."""
-    phase: NDArray[np.int8]
-    layer: NDArray[np.int32]
     gap_ns: Longs
     gap_cause: Longs
     """Into `idle.CAUSES`."""
@@ -50,6 +46,15 @@ class ExclusiveTime:
     chips: int
     steps: tuple[int, ...]
     """Numbers of the steps that count; empty when the trace marks none, and then all of it is one step."""
+
+    @property
+    def phase(self) -> Bytes:
+        """Phase of each of the rows, into `timeline.PHASES`."""
+        return self.line.phase[self.rows]
+
+    @property
+    def layer(self) -> Layers:
+        return self.line.layer[self.rows]
 
     @property
     def counts(self) -> NDArray[np.bool_]:
@@ -86,7 +91,7 @@ def exclusive_time(line: Timeline, rules: Rules, policy: str = ALL) -> Exclusive
         lengths.append(length)
         causes.append(cause)
         after.append(np.searchsorted(rows, ended))
-    phase = phases(line, rows)
+    line = mark_phases(line)
     step = line.step[rows]
     return ExclusiveTime(
         line=line,
@@ -95,8 +100,6 @@ def exclusive_time(line: Timeline, rules: Rules, policy: str = ALL) -> Exclusive
         late_ns=late,
         duration_ns=line.end_ns[rows] - arrival,
         group=group,
-        phase=phase,
-        layer=layers(line, rows, phase),
         gap_ns=np.concatenate(lengths),
         gap_cause=np.concatenate(causes),
         gap_row=np.concatenate(after),

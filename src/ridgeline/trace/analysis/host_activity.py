@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.intervals import cover, covered
-from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Timeline
+from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Longs, Timeline
 
-Longs = NDArray[np.int64]
 NOT_TELLING = re.compile(
     r"^(ProfilerStep|Iteration|step|PyTorch Profiler|ThreadPool)\b|^(ProfilerStep)#", re.IGNORECASE
 )
@@ -40,7 +39,7 @@ def host_activity(line: Timeline, start: Longs, end: Longs, rank: int) -> dict[s
 
 
 def _innermost(line: Timeline, rows: NDArray[np.intp]) -> str:
-    order = rows[np.argsort(line.duration_s[rows], kind="stable")]
+    order = rows[np.argsort(line.durations_ns(rows), kind="stable")]
     names = (line.names[int(line.name[row])] for row in order.tolist())
     return next((short(name) for name in names if not NOT_TELLING.search(name) and not LAUNCHES.search(name)), "")
 
@@ -60,7 +59,7 @@ def scopes(line: Timeline, start: Longs, end: Longs) -> dict[str, int]:
     rows = np.flatnonzero(line.of_kind(ANNOTATION))
     found: dict[str, int] = {}
     names, place = np.unique(line.name[rows], return_inverse=True)
-    time = np.bincount(place, weights=line.duration_s[rows], minlength=len(names))
+    time = np.bincount(place, weights=line.durations_ns(rows), minlength=len(names))
     for code in np.argsort(-time, kind="stable")[:NAMES].tolist():
         name = line.names[int(names[code])]
         own = rows[place == code]

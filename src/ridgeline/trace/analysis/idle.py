@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from ridgeline.trace.classes import COMMUNICATION, COPY, Rules
 from ridgeline.trace.graph.edges import WAITS
 from ridgeline.trace.intervals import Cover, cover, covered, gaps
-from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Mask, Timeline
+from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Longs, Mask, Timeline
 
 CAUSES = (
     "host", "synchronisation", "data loading", "start-up", "communication", "copy", "between kernels", "dependency",
@@ -52,7 +52,6 @@ BEGINS = re.compile(
     r"MemAddressReserve|cudaMallocAsync|DeviceGetP2PAttribute|inductor.*compile|_compile\b|lazyInit|GraphInstantiate",
     re.IGNORECASE,
 )
-Longs = NDArray[np.int64]
 CLOSE_NS = 10_000  # a gap that one kernel leaves before the next without any cause
 LARGEST = 3  # gaps of a cause that are named
 
@@ -115,7 +114,7 @@ def idle_causes(found: Gaps) -> tuple[IdleCause, ...]:
 
 def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[Longs, Longs, NDArray[np.intp]]:
     """Length and cause of every gap of a chip, and the row that ended it."""
-    start, end = line.starts_of(rows), line.ends_of(rows)
+    start, end = line.start_ns[rows], line.end_ns[rows]
     between = gaps(cover(start, end))
     if not len(between):
         empty = np.zeros(0, np.int64)
@@ -128,7 +127,7 @@ def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[
     held = np.where(groups == COMMUNICATION, AFTER_COMMUNICATION, np.where(groups == COPY, AFTER_COPY, DEPENDENCY))
     held = np.where(length <= CLOSE_NS, BETWEEN, held)
     call = line.launch[ended]
-    launched = np.where(call >= 0, line.ends_of(np.maximum(call, 0)), 0)
+    launched = np.where(call >= 0, line.end_ns[np.maximum(call, 0)], 0)
     after = between.end - launched  # from the launch to the span: more than a launch takes is another's fault
     late = (launched > between.start) & ((after <= CLOSE_NS) | (after * 2 <= length))
     cause = np.where(call < 0, UNLINKED, np.where(late, _why_late(line, between, ended), held))
@@ -138,10 +137,10 @@ def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[
 def _why_late(line: Timeline, between: Cover, ended: NDArray[np.intp]) -> Longs:
     """What the host did while the chip waited for a launch."""
     call = np.maximum(line.launch[ended], 0)
-    until = np.maximum(line.starts_of(call), between.start)
+    until = np.maximum(line.start_ns[call], between.start)
     waited = np.maximum(until - between.start, 1)
     rank = line.rank == line.rank[ended[0]]
-    threads = np.isin(_track(line), np.unique(_track(line)[call[line.launch[ended] >= 0]])) & rank
+    threads = np.isin(line.tracks(), np.unique(line.tracks(call[line.launch[ended] >= 0]))) & rank
     loading = _named(line, LOADS, rank & line.of_kind(HOST, ANNOTATION, PYTHON))
     beginning = _named(line, BEGINS, threads & line.of_kind(RUNTIME, HOST))
     waiting = _named(line, WAITS, threads & line.of_kind(RUNTIME))
@@ -151,13 +150,9 @@ def _why_late(line: Timeline, between: Cover, ended: NDArray[np.intp]) -> Longs:
     return np.where(covered(beginning, between.start, until) * 2 > waited, START_UP, cause).astype(np.int64)
 
 
-def _track(line: Timeline) -> Longs:
-    return line.process.astype(np.int64) * max(1, len(line.streams)) + line.stream
-
-
 def _named(line: Timeline, pattern: re.Pattern[str], chosen: Mask) -> Cover:
     """Time covered by the chosen spans whose name matches."""
     names = np.unique(line.name[chosen])
     matching = [code for code in names.tolist() if pattern.search(line.names[code][:200])]
     rows = np.flatnonzero(chosen & np.isin(line.name, matching))
-    return cover(line.starts_of(rows), line.ends_of(rows))
+    return cover(line.start_ns[rows], line.end_ns[rows])

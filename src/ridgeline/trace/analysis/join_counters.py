@@ -84,7 +84,7 @@ def _by(level: Callable[[str], str], line: Timeline, codes: Iterable[int]) -> di
 
 def _measured(line: Timeline, rows: np.ndarray, codes: list[int], one: KernelCounters) -> MeasuredKernel:
     own = rows[np.isin(line.name[rows], codes)]
-    duration = (line.end_ns - line.start_ns)[own]
+    duration = line.durations_ns(own)
     longest = own[np.argsort(-duration, kind="stable")[:3]]
     return MeasuredKernel(
         counters=one,

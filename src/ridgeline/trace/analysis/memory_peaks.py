@@ -13,16 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.analysis.phases import PHASES, phases_at
+from ridgeline.trace.analysis.phases import phases_at
 from ridgeline.trace.graph.call_stack import parents
-from ridgeline.trace.timeline import HOST, NOT_WORK, Counter, Mask, Timeline
+from ridgeline.trace.timeline import HOST, NOT_WORK, PHASES, Counter, Longs, Mask, Timeline
 
 NAMES = ("allocated bytes", "memory")
 RESERVED = "reserved bytes"
 OUTSIDE = "outside any op"
 LISTED = 12
 DEEPEST = 512  # calls inside calls that are followed
-Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +81,7 @@ class _Ops:
 def _peak(line: Timeline, ops: _Ops, counter: Counter) -> MemoryPeak:
     rank = _rank(line, counter.process)
     at = int(counter.values.argmax())
-    times = np.rint(counter.times_s * 1_000_000_000).astype(np.int64)
+    times = counter.times_ns
     inner, outer = _open_at(line, ops, rank, times[: at + 1])
     phase = phases_at(line, rank, times)
     change = np.diff(counter.values[: at + 1], prepend=counter.values[0])
@@ -122,10 +121,10 @@ def _open_at(line: Timeline, ops: _Ops, rank: int, times: Longs) -> tuple[Longs,
     rows = np.flatnonzero(ops.chosen & (line.rank == rank))
     above, end = ops.above, ops.end
     inner = np.full(len(times), -1, np.int64)
-    track = line.process[rows].astype(np.int64) * max(1, len(line.streams)) + line.stream[rows]
+    track = line.tracks(rows)
     for one in np.unique(track).tolist():
         own = rows[track == one]
-        place = np.searchsorted(line.starts_of(own), times, side="right") - 1
+        place = np.searchsorted(line.start_ns[own], times, side="right") - 1
         at = np.where(place >= 0, own[np.maximum(place, 0)], -1)
         for _ in range(DEEPEST):
             over = (at >= 0) & (end[np.maximum(at, 0)] <= times)
@@ -148,7 +147,7 @@ def _steps(line: Timeline, rank: int, times: Longs) -> Longs:
     rows = np.flatnonzero((line.step >= 0) & (line.rank == rank) & ~line.is_work)
     if not len(rows):
         return np.full(len(times), -1, np.int64)
-    place = np.searchsorted(line.starts_of(rows), times, side="right") - 1
+    place = np.searchsorted(line.start_ns[rows], times, side="right") - 1
     return np.where(place >= 0, line.step[rows[np.maximum(place, 0)]], -1).astype(np.int64)
 
 

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from ridgeline.trace.classes import COMMUNICATION, COMPUTE, COPY, Rules
 from ridgeline.trace.graph.match_collectives import EXCHANGE, MatchedCollectives, communication_rows, is_pairwise
 from ridgeline.trace.intervals import Cover, cover, covered, gaps
-from ridgeline.trace.timeline import Mask, Timeline
+from ridgeline.trace.timeline import Longs, Mask, Timeline
 
-Longs = NDArray[np.int64]
 Times = tuple[Longs, Longs]
 CLOSE_NS = 50_000  # from the end of a receive to the work it feeds: an event and a launch lie between
 

@@ -11,14 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.trace.analysis.pipeline_bubbles import Bubble, bubbles
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.graph.match_collectives import MatchedCollective, MatchedCollectives, match_collectives
-from ridgeline.trace.timeline import Mask, Timeline
+from ridgeline.trace.timeline import Longs, Mask, Timeline
 
-Longs = NDArray[np.int64]
 LISTED = 50  # collectives a report names, by skew
 
 

@@ -41,8 +41,8 @@ from ridgeline.trace.graph.edges import (
     STREAM,
     Edges,
 )
+from ridgeline.trace.timeline import Longs
 
-Longs = NDArray[np.int64]
 Rows = NDArray[np.intp]
 FASTER = re.compile(r"^(?P<what>.+?)\s*[x×*]\s*(?P<factor>\d+(?:\.\d+)?|\.\d+)$")
 FORMS = ("CLASS xN", "overlap CLASS", "no launch gaps", "fuse CLASS")

@@ -45,7 +45,7 @@ def exposed_communication(facts: Facts) -> Iterator[Finding]:
     )
     for kind in dict.fromkeys(kinds):
         own = np.array([one == kind for one in kinds], np.bool_)
-        lost, total = int(exposed[own].sum()), int((line.end_ns - line.start_ns)[rows[own]].sum())
+        lost, total = int(exposed[own].sum()), int(line.durations_ns(rows[own]).sum())
         if not facts.worth(lost):
             continue
         replayed = None if facts.gains is None else facts.gains.of_rows("overlap", rows[own])
@@ -107,7 +107,7 @@ def _rate(facts: Facts, rows: NDArray[np.intp]) -> str:
         payload = max(one.in_elements, one.out_elements) * WIDTHS.get(one.dtype, 0)
         sent = payload * (one.group_size - 1) / one.group_size * (2 if name.startswith(TWICE) else 1)
         if sent >= LARGE:
-            wire, spent = wire + sent, spent + float(line.duration_s[row])
+            wire, spent = wire + sent, spent + float(line.end_ns[row] - line.start_ns[row]) / DECIMAL["G"]
     if not spent:
         return ""
     rate = wire / spent
@@ -133,7 +133,7 @@ def exposed_copies(facts: Facts) -> Iterator[Finding]:
     if not len(rows) or not facts.worth(lost):
         return
     gain = Gain(lost, None if facts.gains is None else facts.gains.of_rows("overlap", rows))
-    time = (line.end_ns - line.start_ns)[rows]
+    time = line.durations_ns(rows)
     by: dict[str, int] = {}
     for code, spent in zip(line.name[rows].tolist(), time.tolist(), strict=True):
         by[line.names[code]] = by.get(line.names[code], 0) + spent

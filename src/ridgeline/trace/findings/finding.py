@@ -109,7 +109,7 @@ class Facts:
 
     def longest(self, rows: NDArray[np.intp]) -> tuple[int, ...]:
         """The longest of some rows."""
-        order = np.argsort(-self.line.duration_s[rows], kind="stable")[:MOST]
+        order = np.argsort(-self.line.durations_ns(rows), kind="stable")[:MOST]
         return tuple(rows[order].tolist())
 
     def finding(self, what: str, rows: Iterable[int], lost_ns: float, gain: Gain, action: str) -> Finding:

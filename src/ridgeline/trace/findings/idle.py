@@ -182,7 +182,7 @@ def start_up(facts: Facts) -> Iterator[Finding]:
     by: dict[str, float] = {}
     for row in seen.tolist():
         text = line.names[int(line.name[row])]
-        by[text] = by.get(text, 0.0) + float(line.duration_s[row])
+        by[text] = by.get(text, 0) + int(line.end_ns[row] - line.start_ns[row])
     name = max(by, key=lambda one: by[one], default="")
     what, action = next(
         ((what, action) for pattern, what, action in STARTS if re.search(pattern, name, re.IGNORECASE)),

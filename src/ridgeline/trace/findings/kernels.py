@@ -171,7 +171,7 @@ def _kernel(facts: Facts, rate: OpRate) -> int:
     call = line.launch[work]
     inside = (line.start_ns[call] >= line.start_ns[op]) & (line.end_ns[call] <= line.end_ns[op])
     own = work[inside & (line.process[call] == line.process[op]) & (line.stream[call] == line.stream[op])]
-    return int(line.name[own[np.argmax(line.duration_s[own])]]) if len(own) else int(line.name[op])
+    return int(line.name[own[np.argmax(line.durations_ns(own))]]) if len(own) else int(line.name[op])
 
 
 def without_matrix_unit(facts: Facts) -> Iterator[Finding]:
@@ -179,7 +179,7 @@ def without_matrix_unit(facts: Facts) -> Iterator[Finding]:
     line = facts.line
     odd = np.array([bool(FP32.search(name) and not MATRIX_UNIT.search(name)) for name in line.names], np.bool_)
     rows = np.flatnonzero(facts.of_class(*PRODUCTS) & odd[line.name])
-    lost = int((line.end_ns - line.start_ns)[rows].sum())
+    lost = int(line.durations_ns(rows).sum())
     if not facts.worth(lost) or (facts.chip is not None and not {"tf32", "bf16", "fp16"} & set(facts.chip.peak)):
         return
     factor = _faster_on_matrix_unit(facts)
@@ -215,7 +215,7 @@ def fusible_chains(facts: Facts) -> Iterator[Finding]:
     lost = gain = count = 0
     best: list[tuple[int, int]] = []
     members = []
-    tracks = line.process.astype(np.int64) * max(1, len(line.streams)) + line.stream
+    tracks = line.tracks()
     small = facts.of_class(*FUSIBLE)
     for track in np.unique(tracks[facts.counted]).tolist():
         rows = np.flatnonzero(facts.counted & (tracks == track))
@@ -269,7 +269,7 @@ def unfused_optimizer(facts: Facts) -> Iterator[Finding]:
     if len(loose) < MANY * facts.steps or len(loose) * 2 < len(own):
         return
     lost = int(line.end_ns[own].max() - line.start_ns[own].min()) if facts.steps == 1 else 0
-    lost = lost or int((line.end_ns - line.start_ns)[own].sum())
+    lost = lost or int(line.durations_ns(own).sum())
     if not facts.worth(lost):
         return
     gain = Gain(lost, None if facts.gains is None else facts.gains.of_rows("fuse", loose))

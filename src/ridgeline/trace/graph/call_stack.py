@@ -20,7 +20,7 @@ def parents(line: Timeline, *kinds: str) -> Codes:
     found = np.full(len(line), -1, np.int32)
     if not len(rows):
         return found
-    track = line.process[rows].astype(np.int64) * max(1, len(line.streams)) + line.stream[rows]
+    track = line.tracks(rows)
     start, end = line.start_ns[rows], line.end_ns[rows]
     order = np.lexsort((-end, start, track))  # of two that start together the longer is outside
     rows, track, end = rows[order], track[order], end[order]

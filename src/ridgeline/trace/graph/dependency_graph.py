@@ -28,9 +28,8 @@ from ridgeline.trace.graph.match_collectives import MatchedCollectives, communic
 from ridgeline.trace.graph.rank_edges import collective_edges, send_edges
 from ridgeline.trace.graph.toposort import forward_order, ranks_in
 from ridgeline.trace.policy import ALL, counted_rows
-from ridgeline.trace.timeline import Mask, Timeline
+from ridgeline.trace.timeline import Longs, Mask, Timeline
 
-Longs = NDArray[np.int64]
 NEVER = -(2**60)
 """Lag of an edge that no longer holds."""
 FOLLOWED = 2_000_000  # spans of work whose dependencies fit in a gigabyte and a half

@@ -29,9 +29,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.timeline import HOST, RUNTIME, Timeline
+from ridgeline.trace.timeline import HOST, RUNTIME, Longs, Timeline
 
-Longs = NDArray[np.int64]
 Rows = NDArray[np.intp]
 
 EDGES = (
@@ -88,10 +87,7 @@ class Points:
 
     def track(self, rows: Rows) -> Longs:
         """One number per stream of a process, or thread of a host."""
-        found: Longs = (
-            self.line.process[rows].astype(np.int64) * max(1, len(self.line.streams)) + self.line.stream[rows]
-        )
-        return found
+        return self.line.tracks(rows)
 
 
 def points_of(line: Timeline, counted: NDArray[np.bool_], shift: Longs, talks: Rows) -> Points:
@@ -112,8 +108,8 @@ def points_of(line: Timeline, counted: NDArray[np.bool_], shift: Longs, talks: R
     place = np.full(len(line) + 1, -1, np.int64)
     place[rows] = np.arange(len(rows))
     at = np.empty(2 * len(rows), np.int64)
-    at[0::2] = (line.start_ns - shift)[rows]
-    at[1::2] = (line.end_ns - shift)[rows]
+    at[0::2] = line.start_ns[rows] - shift[rows]
+    at[1::2] = line.end_ns[rows] - shift[rows]
     return Points(line=line, rows=rows, place=place[:-1], at=at, work=work, calls=calls, talks=mask_of(line, talks))
 
 

@@ -25,14 +25,12 @@ from numpy.typing import NDArray
 
 from ridgeline.trace.classes import COMMUNICATION, Rules
 from ridgeline.trace.graph.match_p2p import in_order, paired
-from ridgeline.trace.timeline import Mask, Timeline
+from ridgeline.trace.timeline import Longs, Mask, Timeline
 
 LEAST_SHIFT_NS = 1000
 EARLY_NS = 5_000  # a receive that ends so much before its send
 EXCHANGE = "exchange"
 """Name of a pair of which either rank may send."""
-PREDICTED = ("predicted", "Ridgeline")  # one process a stage: nothing in it meets
-Longs = NDArray[np.int64]
 PAIRWISE = re.compile(r"send|recv|permute|p2p", re.IGNORECASE)
 WORD = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|gather|scatter|barrier", re.IGNORECASE
@@ -86,7 +84,7 @@ def match_collectives(line: Timeline, rules: Rules, counted: Mask) -> MatchedCol
     """Collectives matched across the ranks of a timeline; none for a single rank or a prediction."""
     rows = communication_rows(line, rules, counted)
     rank = line.rank
-    if len(np.unique(rank[rows])) < 2 or line.about.format in PREDICTED:
+    if line.predicted or len(np.unique(rank[rows])) < 2:  # a process of a prediction stands for a whole stage
         return MatchedCollectives()
     pairwise = is_pairwise(line, rows)
     pairs, alone = paired(line, rows[pairwise])

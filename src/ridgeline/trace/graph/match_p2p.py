@@ -21,14 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.side_tables import RecordedCollective
-from ridgeline.trace.timeline import Timeline
+from ridgeline.trace.timeline import Longs, Timeline
 
 SENDS = re.compile(r"send", re.IGNORECASE)
 RECEIVES = re.compile(r"recv|receive", re.IGNORECASE)
 MOST_MISSING = 64  # of a row that is shorter than the other
 SEND, RECEIVE, EITHER = "send", "receive", "either"
-
-Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ridgeline.trace.graph.edges import CLOSE_NS, COLLECTIVE, MOST, RECEIVE, SEND, Edges, Longs, Points, edges_of
-from ridgeline.trace.graph.match_collectives import PREDICTED, MatchedCollective, MatchedCollectives
-
-TO_STAGE = re.compile(r"^(?P<action>\S+) to stage (?P<stage>\d+)$")
+from ridgeline.trace.graph.match_collectives import MatchedCollective, MatchedCollectives
 
 
 def collective_edges(points: Points, given: MatchedCollectives) -> tuple[Longs, list[Edges]]:
@@ -51,22 +48,23 @@ def _sent_early(points: Points, pairs: Sequence[MatchedCollective]) -> Edges:
 
 
 def send_edges(points: Points) -> Iterator[Edges]:
-    """A predicted send ends before the step it feeds begins: `F3 to stage 1` and the first work of F3 on stage 1."""
+    """A predicted send ends before the step it feeds begins: all that starts next on the stage it goes to."""
     line, work = points.line, points.work
-    if line.about.format not in PREDICTED or not len(work):
+    if not line.predicted or not len(work):
         return
-    stage = {process: code for code, process in enumerate(line.processes)}
-    fed_by = np.array(
-        [stage.get(f"stage {found['stage']}", -1) if (found := TO_STAGE.match(name)) else -1 for name in line.names]
-    )
-    sends = work[fed_by[line.name[work]] >= 0]
-    for process in np.unique(fed_by[line.name[sends]]).tolist():
-        own = work[line.process[work] == process]
-        mine = sends[fed_by[line.name[sends]] == process]
+    told = line.detail.collective.at(work)
+    goes_to = np.array([one.to_rank for one in line.detail.collectives] or [-1], np.int64)
+    receiver = np.where(told >= 0, goes_to[np.maximum(told, 0)], -1)
+    for rank in np.unique(receiver[receiver >= 0]).tolist():
+        own = work[line.rank[work] == rank]
+        mine = work[receiver == rank]
         if not len(own):
             continue
         start = points.at[points.start(own)]  # rows of work are in order of their starts
         until = points.at[points.end(mine)]
         place = np.minimum(np.searchsorted(start, until), len(own) - 1)
         near = (start[place] >= until) & (start[place] - until <= CLOSE_NS)
-        yield edges_of(points, points.end(mine[near]), points.start(own[place[near]]), MOST, SEND)
+        first, mine = place[near], mine[near]
+        many = np.searchsorted(start, start[first], side="right") - first
+        fed = np.repeat(first - np.cumsum(many) + many, many) + np.arange(int(many.sum()))
+        yield edges_of(points, points.end(np.repeat(mine, many)), points.start(own[fed]), MOST, SEND)

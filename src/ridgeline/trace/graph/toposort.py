@@ -13,9 +13,9 @@ circles.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Longs = NDArray[np.int64]
+from ridgeline.trace.timeline import Longs
+
 ROUNDS = 64
 
 

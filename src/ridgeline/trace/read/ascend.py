@@ -39,8 +39,6 @@ TYPES = {
     "BOOL": "bool", "DOUBLE": "double",
 }  # fmt: skip
 
-Longs = NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 import numpy as np
-from numpy.typing import NDArray
 
-Longs = NDArray[np.int64]
+from ridgeline.trace.timeline import Longs
 
 
 def earliest(duration: Longs, lanes: Longs, rows: Longs, after: Longs) -> tuple[Longs, int]:

@@ -15,6 +15,7 @@ from ridgeline.trace.read.chrome_events import NOTHING, Args, Event
 from ridgeline.trace.read.chrome_flows import LAUNCH, SORTS, Flows
 from ridgeline.trace.read.timestamps import MISSING, NANOS, nanoseconds, unit_of
 from ridgeline.trace.side_tables import RecordedCollective, RecordedShape, SideTables, Sparse
+from ridgeline.trace.timeline import MOST_LAYERS, NO_LAYER, PHASES, UNKNOWN
 
 Track = tuple[int | str, int | str]
 MOST_SPANS = 100_000_000
@@ -58,7 +59,7 @@ class ChromeColumns:
         self.dropped: Tally[str] = Tally()
         self.memory: dict[tuple[str, str], list[tuple[NDArray[np.int64], NDArray[np.float64]]]] = {}
         self._columns: dict[str, list[NDArray[Any]]] = {
-            name: [] for name in ("start", "duration", "track", "name", "category", "correlation")
+            name: [] for name in ("start", "duration", "track", "name", "category", "correlation", "phase", "layer")
         }
         self.flows = Flows()
         self._sizes, self._shapes, self._collectives = SideColumn(), SideColumn(), SideColumn()
@@ -69,6 +70,8 @@ class ChromeColumns:
         self.nanos = nanos
         """Nanoseconds in the unit of the times: given, or found with the first spans."""
         self._xla = self._xla_host = False
+        self.own = False
+        """Whether Ridgeline wrote the file: then its arguments tell phase and layer."""
 
     @property
     def full(self) -> bool:
@@ -100,6 +103,9 @@ class ChromeColumns:
         columns["track"].append(np.array([tracks[event.pid, event.tid] for event in spans], np.int32))
         columns["category"].append(np.array([categories[event.cat] for event in spans], np.int16))
         columns["correlation"].append(self._arguments(spans))
+        if self.own:
+            columns["phase"].append(np.array([_phase(event.args) for event in spans], np.int8))
+            columns["layer"].append(np.array([_layer(event.args) for event in spans], np.int16))
         self.count += len(spans)
         if LAUNCH in self.flows.wanted and self._linked_work(spans, columns["correlation"][-1]):
             self.dropped["flow arrows"] += self.flows.drop(LAUNCH)
@@ -263,6 +269,16 @@ def _whole(value: Any) -> int:
     except (TypeError, ValueError, OverflowError):
         return 0
     return number if 0 <= number < LARGEST else 0
+
+
+def _phase(args: Args | None) -> int:
+    told = args.phase if args is not None else None
+    return PHASES.index(told) if isinstance(told, str) and told in PHASES else UNKNOWN
+
+
+def _layer(args: Args | None) -> int:
+    told = args.layer if args is not None else None
+    return told if type(told) is int and 0 <= told <= MOST_LAYERS else NO_LAYER
 
 
 def _facts(args: Args) -> tuple[str, ...]:

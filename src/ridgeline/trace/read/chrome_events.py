@@ -48,6 +48,8 @@ class Args(msgspec.Struct, gc=False):
     name: Any = None
     labels: Any = None
     value: Any = None
+    phase: Any = None
+    layer: Any = None
     allocated: Any = msgspec.field(name="Total Allocated", default=None)
     reserved: Any = msgspec.field(name="Total Reserved", default=None)
     device: Any = msgspec.field(name="Device Id", default=None)

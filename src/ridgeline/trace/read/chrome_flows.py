@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.read.timestamps import MISSING
+from ridgeline.trace.timeline import Longs
 
-Longs = NDArray[np.int64]
 Codes = NDArray[np.int32]
 BACKWARD, LAUNCH = "backward", "launch"
 SORTS = {

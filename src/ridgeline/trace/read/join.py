@@ -15,12 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.core.units import DECIMAL
 from ridgeline.trace.read.mark_steps import mark_steps
 from ridgeline.trace.side_tables import About, RecordedCollective, RecordedShape, SideTables, Sparse
-from ridgeline.trace.timeline import RUNTIME, Codes, Counter, Tables, Timeline
-
-Longs = NDArray[np.int64]
+from ridgeline.trace.timeline import (
+    NO_LAYER,
+    RUNTIME,
+    UNKNOWN,
+    Bytes,
+    Codes,
+    Counter,
+    Layers,
+    Longs,
+    Tables,
+    Timeline,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,6 +37,7 @@ class TracePart:
 
     ``correlation`` joins work to the runtime call that launched it: equal numbers belong together, 0 and less to none.
     A file is one rank, ``rank``, None when it does not say; or its tables give the rank of each of its processes.
+    ``phase`` and ``layer`` are columns of a file that Ridgeline wrote, None of every other.
     """
 
     start_ns: Longs
@@ -43,6 +52,11 @@ class TracePart:
     detail: SideTables = field(default_factory=SideTables)
     counters: tuple[CounterChanges, ...] = ()
     about: About = field(default_factory=About)
+    phase: Bytes | None = None
+    layer: Layers | None = None
+    origin_ns: int | None = None
+    """Where nanosecond 0 is to be, None for the first start."""
+    predicted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,20 +70,20 @@ class CounterChanges:
 
 
 def join(parts: Sequence[TracePart]) -> Timeline:
-    """One timeline of all parts; second 0 is the first start of any.
+    """One timeline of all parts; nanosecond 0 is the first start of any.
 
     What a column was made of is let go as soon as it can be: where the caller holds the parts no longer, a span takes
     about twice the bytes of its columns at most.
     """
     ranks, doubts = ranks_of(parts)
     parts = [_named(part, rank, len(parts)) for part, rank in zip(parts, ranks, strict=True)]
-    origin = min((int(part.start_ns.min()) for part in parts if len(part.start_ns)), default=0)
+    origin = min((_origin(part) for part in parts if len(part.start_ns)), default=0)
+    predicted = bool(parts) and all(part.predicted for part in parts)
     launch = np.concatenate([*_launches(parts), np.zeros(0, np.int32)])
     detail, about = _details(parts), _about(parts, origin, doubts)
     counters = tuple(_counter(changes, origin) for part in parts for changes in part.counters)
     tables, held = _joined(parts, ranks)
-    held["start"] = _stacked([part.start_ns for part in parts], np.int64)
-    held["duration"] = _stacked([part.duration_ns for part in parts], np.int64)
+    held |= _measures(parts)
     del parts
     order = np.lexsort((held["kind"], held["start"])).astype(np.int32)
     place = np.empty(len(order), np.int32)
@@ -77,30 +91,43 @@ def join(parts: Sequence[TracePart]) -> Timeline:
     launch = np.where(launch >= 0, place[launch] if len(place) else launch, -1).astype(np.int32)[order]
     detail = detail.moved(place)
     del place
+    start = held.pop("start")[order]
+    start -= origin
+    end = held.pop("duration")[order]
+    end += start
     line = Timeline(
-        start_s=_seconds(held.pop("start"), order, origin),
-        duration_s=_seconds(held.pop("duration"), order, 0),
-        process=held.pop("process")[order],
-        stream=held.pop("stream")[order],
-        name=held.pop("name")[order],
-        kind=held.pop("kind")[order],
+        start_ns=start,
+        end_ns=end,
         class_=np.zeros(len(order), np.int16),
         step=np.full(len(order), -1, np.int32),
         launch=launch,
+        **{column: held.pop(column)[order] for column in list(held)},
         tables=tables,
         counters=counters,
         detail=detail,
         about=about,
+        predicted=predicted,
     )
     return mark_steps(line)
 
 
-def _seconds(times: Longs, order: Codes, origin: int) -> NDArray[np.float64]:
-    """Whole nanoseconds as seconds since an origin, in an order."""
-    ordered = times[order]
-    ordered -= origin
-    found: NDArray[np.float64] = ordered / DECIMAL["G"]
-    return found
+def _measures(parts: Sequence[TracePart]) -> dict[str, NDArray[Any]]:
+    """The columns of all parts that are no codes."""
+    return {
+        "start": _stacked([part.start_ns for part in parts], np.int64),
+        "duration": _stacked([part.duration_ns for part in parts], np.int64),
+        "phase": _stacked([_filled(part.phase, part, UNKNOWN, np.int8) for part in parts], np.int8),
+        "layer": _stacked([_filled(part.layer, part, NO_LAYER, np.int16) for part in parts], np.int16),
+    }
+
+
+def _origin(part: TracePart) -> int:
+    return int(part.start_ns.min()) if part.origin_ns is None else part.origin_ns
+
+
+def _filled(column: NDArray[Any] | None, part: TracePart, value: int, dtype: Any) -> NDArray[Any]:
+    """A column, or where a file has none, one of a single value."""
+    return np.full(len(part.start_ns), value, dtype) if column is None else column
 
 
 def ranks_of(parts: Sequence[TracePart]) -> tuple[list[int], list[str]]:
@@ -239,8 +266,8 @@ def _side(tables: Iterable[tuple[Sparse, int, Sequence[int] | None]]) -> Sparse:
 
 def _counter(changes: CounterChanges, origin: int) -> Counter:
     order = np.argsort(changes.times_ns, kind="stable")
-    times = (changes.times_ns[order] - origin) / DECIMAL["G"]
-    return Counter(process=changes.process, name=changes.name, times_s=times, values=changes.values[order])
+    times = changes.times_ns[order] - origin
+    return Counter(process=changes.process, name=changes.name, times_ns=times, values=changes.values[order])
 
 
 def _about(parts: Sequence[TracePart], origin: int, doubts: Sequence[str]) -> About:

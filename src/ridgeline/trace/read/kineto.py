@@ -27,7 +27,7 @@ from ridgeline.trace.read.chrome_flows import Spans
 from ridgeline.trace.read.join import CounterChanges, TracePart
 from ridgeline.trace.read.json_stream import UNREADABLE, EventBatch, Fate, JsonStream, NotJson
 from ridgeline.trace.read.source import Source, refuse
-from ridgeline.trace.read.timestamps import MISSING, NANOS
+from ridgeline.trace.read.timestamps import LARGEST, MISSING, NANOS
 from ridgeline.trace.read.unit_check import LAUNCH, doubt_unit
 from ridgeline.trace.side_tables import About, SideTables, Sparse
 from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MARKER, NOT_WORK, RUNTIME, Tables
@@ -35,6 +35,8 @@ from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MARKER, NOT_WORK,
 FORMAT = KINETO
 ARROWS = 2**53  # correlation ids that stand for arrows begin here
 OWN = "ridgeline"  # the member by which a trace says that Ridgeline wrote it
+TABLES = ("processes", "streams")
+LONGEST = 200  # characters of the name of a process or stream
 KINDS = Path(__file__).parent / "kinds.toml"
 FACTS = (
     "schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds", "displayTimeUnit", "traceName",
@@ -71,6 +73,7 @@ def read(source: Source) -> TracePart:
                     break
             elif item.key in FACTS:
                 facts[item.key] = _value(item.raw)
+                gathered.own = gathered.own or (item.key == OWN and isinstance(facts[OWN], Mapping))
     except NotJson as wrong:
         raise refuse(
             source.path, f"a file that begins with {str(wrong)!r}" if str(wrong) else "an empty file",
@@ -109,7 +112,7 @@ class _Finish:
     def __init__(self, source: Source, gathered: ChromeColumns, facts: Mapping[str, Any]) -> None:
         self.source, self.gathered, self.facts = source, gathered, facts
         self.warnings: list[str] = []
-        self.own = isinstance(facts.get(OWN), Mapping)
+        self.own: Mapping[str, Any] | None = facts[OWN] if isinstance(facts.get(OWN), Mapping) else None
         self.dialect = dialect_of(gathered)
 
     def part(self, fate: Fate, cut: bool) -> TracePart:
@@ -142,10 +145,14 @@ class _Finish:
             kind=kind.astype(np.int32),
             correlation=correlation,
             tables=tables,
-            rank=None if self.own else self._rank(),
+            rank=None if self.own is not None else self._rank(),
             detail=detail,
             counters=tuple(self._counters(base)),
             about=self._about(kind, kind_table),
+            phase=self._own_column("phase", kept),
+            layer=self._own_column("layer", kept),
+            origin_ns=base if self.own is not None else None,
+            predicted=self.own is not None and self.own.get("predicted") is True,
         )
 
     def _followed(
@@ -194,9 +201,10 @@ class _Finish:
         """Kind of every span: by category, else by the label of its process; -1 for the profiler's own spans."""
         words = [word.lower() for word in self.gathered.categories]
         table = list(dict.fromkeys((*NOT_WORK, "memset", "memcpy", KERNEL)))
-        if self.own:
-            table = list(self.gathered.categories)
-            return tuple(table), category.astype(np.int32)
+        if self.own is not None:
+            own = dict.fromkeys((*self._own_texts("kinds"), *self.gathered.categories))
+            codes = {word: code for code, word in enumerate(own)}
+            return tuple(codes), np.array([codes[word] for word in self.gathered.categories], np.int32)[category]
         by_word = [table.index(kinds()[word]) if word in kinds() else -2 for word in words]
         kind = np.array([-1 if word in _NOISE else code for word, code in zip(words, by_word, strict=True)], np.int32)[
             category
@@ -236,19 +244,19 @@ class _Finish:
         works = np.zeros(len(tracks), np.bool_)
         works[np.unique(track[~not_work[kind]])] = True
         chips = {pid for (pid, _), busy in zip(tracks, works.tolist(), strict=True) if busy}
-        processes, streams = dict[str, int](), dict[str, int]()
+        processes, streams = ({text: code for code, text in enumerate(self._own_texts(of))} for of in TABLES)
         process, stream = np.zeros(len(tracks), np.int32), np.zeros(len(tracks), np.int32)
         for place in np.unique(track).tolist():
             pid, tid = tracks[place]
             thread = self.gathered.threads.get((pid, tid), "").strip()
             pid = self.dialect.chips.get(pid, pid)
-            if self.own:
+            if self.own is not None:
                 name, thread = self.gathered.processes.get(pid, str(pid)), thread or str(tid)
             else:
                 name = self.dialect.names.get(pid) or (f"chip {pid}" if pid in chips else f"host {pid}")
                 thread = thread or (f"stream {tid}" if pid in chips else f"thread {tid}")
-            process[place] = processes.setdefault(name[:200], len(processes))
-            stream[place] = streams.setdefault(thread[:200], len(streams))
+            process[place] = processes.setdefault(name[:LONGEST], len(processes))
+            stream[place] = streams.setdefault(thread[:LONGEST], len(streams))
         tables = Tables(
             processes=tuple(processes),
             streams=tuple(streams),
@@ -260,17 +268,29 @@ class _Finish:
 
     def _own_ranks(self, count: int) -> tuple[int, ...]:
         """Ranks of the processes of a trace that Ridgeline wrote; none for any other."""
-        if not self.own:
+        if self.own is None:
             return ()
-        told = self.facts[OWN].get("ranks")
+        told = self.own.get("ranks")
         good = isinstance(told, list) and all(type(rank) is int and 0 <= rank < 2**30 for rank in told)
         return tuple(told) if good and len(told) == count else tuple(range(count))
+
+    def _own_texts(self, table: str) -> list[str]:
+        """A table of a trace that Ridgeline wrote, in its order; empty for any other."""
+        told = self.own.get(table) if self.own is not None else None
+        good = isinstance(told, list) and all(isinstance(text, str) for text in told)
+        most = LONGEST if table in TABLES else None
+        return list(dict.fromkeys(text[:most] for text in told)) if good and told is not None else []
+
+    def _own_column(self, name: str, kept: NDArray[np.bool_]) -> NDArray[Any] | None:
+        """A column of a trace that Ridgeline wrote; None for any other, and where it began before saying so."""
+        column = self.gathered.column(name)
+        return column[kept] if self.own is not None and len(column) == len(kept) else None
 
     def _doubt_unit(
         self, duration: NDArray[np.int64], kind: NDArray[np.int32], name: NDArray[np.int32], table: tuple[str, ...]
     ) -> None:
         """Say so when times can hardly be in the unit they are read in."""
-        if self.source.nanos or self.own:
+        if self.source.nanos or self.own is not None:
             return
         if self.gathered.nanos == 1:
             self.warnings.append("times are nanoseconds since 1970, not microseconds: they are read as such")
@@ -283,7 +303,7 @@ class _Finish:
 
     def _base(self) -> int:
         base = self.facts.get("baseTimeNanoseconds")
-        return base if isinstance(base, int) and 0 <= base < 2**62 else 0
+        return base if isinstance(base, int) and 0 <= base < LARGEST else 0
 
     def _rank(self) -> int | None:
         told = self.facts.get("distributedInfo")
@@ -296,7 +316,7 @@ class _Finish:
             good = (at != MISSING) & np.isfinite(values)
             owner = self.gathered.processes.get(int(process) if process.isdigit() else process, process)
             yield CounterChanges(
-                process=owner if self.own else f"chip {process}",
+                process=owner if self.own is not None else f"chip {process}",
                 name=name,
                 times_ns=at[good] + base,
                 values=values[good],
@@ -329,7 +349,7 @@ class _Finish:
         counts = np.bincount(kind, minlength=len(table)).tolist()
         return About(
             sources=(self.source.name,),
-            format="Ridgeline" if self.own else self.dialect.format,
+            format="Ridgeline" if self.own is not None else self.dialect.format,
             chips=_chips(self.facts.get("deviceProperties")),
             world_size=size if isinstance(size, int) and 0 <= size < 2**30 else 0,
             kept={word: count for word, count in zip(table, counts, strict=True) if count},

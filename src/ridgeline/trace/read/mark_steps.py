@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.timeline import ANNOTATION, MARKER, NOT_WORK, Codes, Timeline
+from ridgeline.trace.timeline import ANNOTATION, MARKER, NOT_WORK, Codes, Longs, Timeline
 
 NUMBERED = re.compile(
     r"^(?:ProfilerStep|(?:train(?:ing)?[ _])?(?:step|iteration|iter))[ _#:=]{0,2}(\d{1,9})$", re.IGNORECASE
@@ -25,8 +25,6 @@ PLAIN = re.compile(r"^(?:train(?:ing)?[ _-]?)?(?:step|iteration|iter)$", re.IGNO
 OPTIMIZER = re.compile(r"^Optimizer\.step#")
 XLA = "XLA"
 TAIL = 0.2  # of a step: what follows the last optimizer and is shorter than this still belongs to it
-
-Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,7 +52,7 @@ def mark_steps(line: Timeline) -> Timeline:
         windows = _windows(line, own & line.of_kind(ANNOTATION))
         if windows is not None:
             rows = np.flatnonzero(own & host)
-            step[rows] = windows.at(line.starts_of(rows))
+            step[rows] = windows.at(line.start_ns[rows])
     rows = np.flatnonzero(work & (line.launch >= 0))
     step[rows] = step[line.launch[rows]]
     for one in sorted(set(line.tables.ranks)):
@@ -72,7 +70,7 @@ def _by_marks(line: Timeline, step: Codes, own: NDArray[np.bool_]) -> None:
     if windows is None:
         return
     rows = np.flatnonzero(own & (line.launch < 0) & (line.is_work | line.of_kind(MARKER)))
-    step[rows] = windows.at(line.starts_of(rows))
+    step[rows] = windows.at(line.start_ns[rows])
 
 
 def _windows(line: Timeline, chosen: NDArray[np.bool_], *, optimizers: bool = True) -> Windows | None:
@@ -80,17 +78,17 @@ def _windows(line: Timeline, chosen: NDArray[np.bool_], *, optimizers: bool = Tr
     numbers = {code: int(found[1]) for code, found in _matching(line, rows, NUMBERED)}
     if numbers:
         marked = rows[np.isin(line.name[rows], list(numbers))]
-        start, end = line.starts_of(marked), line.ends_of(marked)
+        start, end = line.start_ns[marked], line.end_ns[marked]
         number = np.array([numbers[code] for code in line.name[marked].tolist()], np.int64)
         return Windows(start=start, end=end, number=number)
     plain = rows[np.isin(line.name[rows], [code for code, _ in _matching(line, rows, PLAIN)])]
     if len(plain) > 1:
-        return Windows(start=line.starts_of(plain), end=line.ends_of(plain), number=np.arange(len(plain)))
+        return Windows(start=line.start_ns[plain], end=line.end_ns[plain], number=np.arange(len(plain)))
     ends = [code for code, _ in _matching(line, rows, OPTIMIZER)] if optimizers else []
     marked = rows[np.isin(line.name[rows], ends)]
     if not len(marked):
         return None
-    end = np.sort(line.ends_of(marked))
+    end = np.sort(line.end_ns[marked])
     start = np.concatenate([[np.iinfo(np.int64).min], end[:-1]])
     rank = line.rank == line.rank[marked[0]]
     last = int(line.end_ns[rank].max())

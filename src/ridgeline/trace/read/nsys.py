@@ -29,7 +29,7 @@ from ridgeline.trace.read.nsys_names import BROKEN, named
 from ridgeline.trace.read.row_columns import RowColumns
 from ridgeline.trace.read.source import Source, refuse
 from ridgeline.trace.side_tables import About
-from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MEMCPY, MEMSET, OVERHEAD, RUNTIME, SYNC
+from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MEMCPY, MEMSET, OVERHEAD, RUNTIME, SYNC, Longs
 
 FORMAT = "Nsight Systems SQLite"
 MAGIC = b"SQLite format 3\0"
@@ -44,8 +44,6 @@ COPIES = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "
 WAITS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 NOT_READ = {"OSRT_API": "calls of the operating system", "CUDA_GPU_MEMORY_USAGE_EVENTS": "memory events"}
 _EMITTED = re.compile(r"^(.*?)(?:, (?:seq|op_id|sizes|input_op_ids) = .*)$", re.DOTALL)
-
-Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 NANOS = 1000  # in the unit of a trace, the microsecond
 EXACT = float(2**53)  # nanoseconds below which a float in any unit is good to the nanosecond
-LARGEST = 2**62  # nanoseconds: anything beyond is no time
+LARGEST = 2**61  # nanoseconds, 73 years: anything beyond is no time, and sums of a few still fit in 64 bits
 MISSING = np.iinfo(np.int64).min
 """What stands for a time that cannot be read."""
 
@@ -75,4 +75,4 @@ def unit_of(values: Sequence[Any]) -> int:
     """
     known: list[Any] = [value for value in values if isinstance(value, (int, float, Decimal))]
     numbers = [abs(float(value)) for value in known if abs(value) < 2**63]
-    return 1 if numbers and sorted(numbers)[len(numbers) // 2] > LARGEST // 40 else NANOS
+    return 1 if numbers and sorted(numbers)[len(numbers) // 2] > LARGEST // 20 else NANOS

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.errors import InputError, not_among
+from ridgeline.trace.timeline import Longs
 
 UNITS: Mapping[str, int] = MappingProxyType({"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1})
 """Nanoseconds in each unit a user can name."""
@@ -31,8 +31,6 @@ ROUNDED = 0.1  # nanoseconds: what a duration was that was rounded to none
 USUAL = 1_000_000  # nanoseconds: where a span of work lasts as long, times are not a thousand times too short
 ENOUGH = 8  # launches or kernels from which a median says something
 MANY = 50
-
-Longs = NDArray[np.int64]
 
 
 def nanos_of(unit: str | None) -> int:

@@ -124,8 +124,8 @@ def test_the_timeline_shows_every_step_send_and_tail() -> None:
     assert line.streams == ("compute", "send-forward", "send-backward", "reduce", "optimizer", "gather")
     assert line.span_s == result.makespan_s
     for rank in range(2):
-        assert line.busy_s(f"stage {rank}", "compute") == pytest.approx(result.compute_s(rank))
-        assert line.busy_s(f"stage {rank}", "optimizer") == 0.5
+        assert line.busy_ns(f"stage {rank}", "compute") == pytest.approx(result.compute_s(rank) * 1e9)
+        assert line.busy_ns(f"stage {rank}", "optimizer") == 500_000_000
     assert len(line) == sum(map(len, result.table.rows)) + len(result.sends) + 4
 
 

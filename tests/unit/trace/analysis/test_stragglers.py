@@ -63,16 +63,16 @@ class TestBubble:
             ("stage 0", "compute", "B0", 30, 20),
             ("stage 1", "compute", "F0", 10, 10),
             ("stage 1", "compute", "B0", 20, 10),
-            ("stage 0", "pp", "F0 to stage 1", 10, 0.001),
+            ("stage 0", "pp", "F0 to stage 1", 10, 1),
         ]
         spans = [
             Span(
-                process=process, stream=stream, name=name, start_s=start * 1e-6, duration_s=length * 1e-6,
+                process=process, stream=stream, name=name, start_ns=1000 * start, duration_ns=1000 * length,
                 kind="send" if stream == "pp" else "forward",
             )
             for process, stream, name, start, length in rows
         ]  # fmt: skip
-        found = report(classify(Timeline.of(spans)))
+        found = report(classify(Timeline.of(spans, predicted=True)))
         assert [(one.rank, one.bubble_ns, one.warm_up_ns, one.cool_down_ns) for one in found.bubbles] == [
             (0, 20_000, 0, 0), (1, 30_000, 10_000, 20_000),
         ]  # fmt: skip

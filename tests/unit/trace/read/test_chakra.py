@@ -25,7 +25,7 @@ def test_laid_out_by_dependencies(tmp_path: Path) -> None:
     line = lines(tmp_path / "a.et", chakra(*NODES))
     by_name = {line.names[code]: [] for code in line.name.tolist()}
     for span in line:
-        by_name[span.name].append((round(span.start_s * 1e6, 3), round(span.duration_s * 1e6, 3)))
+        by_name[span.name].append((span.start_ns / 1000, span.duration_ns / 1000))
     assert by_name == {
         "aten::mm": [(0, 3)], "gemm": [(3, 20), (23, 25)], "ncclAllReduce": [(23, 30)], "Memcpy DtoH": [(53, 5)],
     }  # fmt: skip

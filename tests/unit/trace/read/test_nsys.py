@@ -72,7 +72,7 @@ def test_packed_is_the_same_and_leaves_nothing_behind(tmp_path: Path, monkeypatc
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     one, other = read_timeline(plain), read_timeline(packed)
-    assert np.array_equal(one.start_s, other.start_s)
+    assert np.array_equal(one.start_ns, other.start_ns)
     assert one.tables == other.tables
     assert not list(scratch.iterdir())
 
