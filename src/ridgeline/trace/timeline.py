@@ -217,14 +217,16 @@ class Timeline:
     ) -> Self:
         """From columns in any order; ``codes`` has one row a span: process, stream, name, kind, into ``tables``.
 
-        Every process is a rank of its own, in the order of the table. ``more`` are further fields of a Timeline; rows
+        Every process is a rank of its own, in the order of the table; names are numbered anew in the order of the rows,
+        as a reader of a file finds them. ``more`` are further fields of a Timeline; rows
         of a ``detail`` are those given here.
         """
         order = np.lexsort((codes[:, 3], start_ns))
         place = np.empty(len(order), np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
         process, stream, name, kind = (np.ascontiguousarray(column, dtype=np.int32) for column in codes[order].T)
-        processes, streams, names, kinds = tables
+        processes, streams, texts, kinds = tables
+        name, names = _by_appearance(name, texts)
         if "detail" in more:
             more["detail"] = more["detail"].moved(place)
         return cls(
@@ -354,6 +356,15 @@ class Timeline:
 
 def _texts(span: Span) -> tuple[str, str, str, str]:
     return span.process, span.stream, span.name, span.kind
+
+
+def _by_appearance(codes: Codes, texts: Sequence[str]) -> tuple[Codes, tuple[str, ...]]:
+    """The same texts with codes in the order in which rows first have them; texts of no row are dropped."""
+    used, first, place = np.unique(codes, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    code = np.empty(len(order), np.int32)
+    code[order] = np.arange(len(order), dtype=np.int32)
+    return code[place], tuple(texts[int(one)] for one in used[order])
 
 
 def _code(table: tuple[str, ...], text: str) -> int:

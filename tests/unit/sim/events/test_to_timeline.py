@@ -103,7 +103,7 @@ def test_the_simulator_says_phase_layer_and_receiver() -> None:
 
 def test_both_halves_of_an_overlapped_step_have_their_phase() -> None:
     line = drawn("plan.pp=4", "plan.dp=2", "plan.schedule.name=dualpipe-v", "plan.schedule.chunks=2")
-    both = next(span for span in on(line, "steps") if span.name.startswith("("))
+    both = next(span for span in on(line, "steps") if "&" in span.name)
     inside = [span for span in on(line, "compute") if both.start_ns <= span.start_ns < both.end_ns]
     phases = [span.phase for span in inside]
     assert phases == sorted(phases, reverse=phases[0] == "forward")
