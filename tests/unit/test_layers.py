@@ -30,6 +30,7 @@ ONLY_WHERE_ARRAYS_ARE = {
 }
 INTERIOR = {
     "trace": (
+        ("arrays",),
         ("side_tables", "intervals"),
         ("timeline",),
         ("classes", "policy", "chrome_writer"),

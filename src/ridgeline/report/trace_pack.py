@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.arrays import Mask
 from ridgeline.trace.graph.call_stack import launching_ops
 from ridgeline.trace.side_tables import RecordedCollective, RecordedShape
-from ridgeline.trace.timeline import Mask, Timeline
+from ridgeline.trace.timeline import Timeline
 
 MOST = 400_000  # spans a page keeps
 BLOCKS = 400_000  # of what is not kept, over all tracks

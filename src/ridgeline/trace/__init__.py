@@ -1,6 +1,6 @@
 """Predicted or measured, one type: a Timeline of spans and counters, read from files, analysed, written to files.
 
-    timeline, side_tables    the columns every span has, and the tables of what few carry
+    timeline, side_tables    the columns every span has (`arrays`), and the tables of what few carry
     classes, policy          what a span is, by its name and kind; which spans a number counts
     intervals                unions and overlaps of times, exact to the nanosecond
     read/                    files -> Timeline: one reader a format, all of them in `read.readers.READERS`

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-Longs = NDArray[np.int64]
+from ridgeline.trace.arrays import Longs
 
 
 def _empty() -> Longs:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ridgeline.core.errors import InputError, not_among
-from ridgeline.trace.timeline import HOST, Mask, Timeline
+from ridgeline.trace.arrays import Mask
+from ridgeline.trace.timeline import HOST, Timeline
 
 ALL, LINKED = POLICIES = ("all", "linked")
 

@@ -16,15 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.core.units import DECIMAL
-from ridgeline.trace.intervals import Longs
+from ridgeline.trace.arrays import Bytes, Classes, Codes, Floats, Layers, Longs, Mask
 from ridgeline.trace.side_tables import About, SideTables
-
-Floats = NDArray[np.float64]
-Bytes = NDArray[np.int8]
-Layers = NDArray[np.int16]
-Codes = NDArray[np.int32]
-Classes = NDArray[np.int16]
-Mask = NDArray[np.bool_]
 
 KERNEL, MEMCPY, MEMSET = "kernel", "memcpy", "memset"
 HOST, RUNTIME, PYTHON, ANNOTATION = "host", "runtime", "python", "annotation"

@@ -37,7 +37,8 @@ from ridgeline.sim.events.pipeline_run import PipelineRun, StepInterval
 from ridgeline.sim.events.stream_work import StepWork
 from ridgeline.sim.memory.peak import Memory, saved_by_stage
 from ridgeline.trace import About, Counter, RecordedCollective, SideTables, Sparse, Timeline
-from ridgeline.trace.timeline import BACKWARD, FORWARD, NO_LAYER, OPTIMIZER, OTHER, Longs, nanoseconds_of
+from ridgeline.trace.arrays import Longs
+from ridgeline.trace.timeline import BACKWARD, FORWARD, NO_LAYER, OPTIMIZER, OTHER, nanoseconds_of
 
 STREAMS = ("steps", "compute", "tp", "cp", "ep", "shard", "host", "pp", "dp")
 MOST = 200_000  # spans; above, layers are drawn together

@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.errors import InputError
+from ridgeline.trace.arrays import Mask
 from ridgeline.trace.classes import COMMUNICATION, COMPUTE, COPY, GROUPS, Rules, built_in
 from ridgeline.trace.intervals import Cover, cover, union
 from ridgeline.trace.policy import ALL, Policy, counted_rows, policy_of
-from ridgeline.trace.timeline import Mask, Timeline
+from ridgeline.trace.timeline import Timeline
 
 NAMES = 12  # longest list of ops in a breakdown
 

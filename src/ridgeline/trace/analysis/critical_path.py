@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.arrays import Longs, Mask
 from ridgeline.trace.graph.dependency_graph import NEVER, EdgeCount, Graph, by_parts
 from ridgeline.trace.graph.edges import (
     BODY,
@@ -33,7 +34,6 @@ from ridgeline.trace.graph.edges import (
     STREAM,
     SYNC,
 )
-from ridgeline.trace.timeline import Longs, Mask
 
 HOST_PARTS = {
     CALL: "host call", ORDER: "host work", HAND_OVER: "host work", LAUNCH: "launch", DEVICE_SYNC: "synchronisation",

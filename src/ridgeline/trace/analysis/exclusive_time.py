@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from ridgeline.trace.analysis.idle import gaps_of_chip
 from ridgeline.trace.analysis.phases import mark_phases
+from ridgeline.trace.arrays import Bytes, Layers, Longs
 from ridgeline.trace.classes import GROUPS, Rules
 from ridgeline.trace.graph.match_collectives import MatchedCollectives, match_collectives
 from ridgeline.trace.intervals import Cover, cover, covered, union
 from ridgeline.trace.policy import ALL, counted_rows
-from ridgeline.trace.timeline import Bytes, Layers, Longs, Timeline
+from ridgeline.trace.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,8 +11,9 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.arrays import Longs
 from ridgeline.trace.intervals import cover, covered
-from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Longs, Timeline
+from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Timeline
 
 NOT_TELLING = re.compile(
     r"^(ProfilerStep|Iteration|step|PyTorch Profiler|ThreadPool)\b|^(ProfilerStep)#", re.IGNORECASE

@@ -25,10 +25,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.arrays import Longs, Mask
 from ridgeline.trace.classes import COMMUNICATION, COPY, Rules
 from ridgeline.trace.graph.edges import WAITS
 from ridgeline.trace.intervals import Cover, cover, covered, gaps
-from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Longs, Mask, Timeline
+from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Timeline
 
 CAUSES = (
     "host", "synchronisation", "data loading", "start-up", "communication", "copy", "between kernels", "dependency",

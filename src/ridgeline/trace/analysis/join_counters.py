@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ridgeline.trace.arrays import Mask
 from ridgeline.trace.read.kernel_counters import KernelCounters
-from ridgeline.trace.timeline import KERNEL, Mask, Timeline
+from ridgeline.trace.timeline import KERNEL, Timeline
 
 _WORDS = re.compile(r"[A-Za-z_]\w{3,}")
 _UNNAMED = re.compile(r"(?:<unnamed>|\(anonymous namespace\))::")

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.timeline import Mask, Timeline
+from ridgeline.trace.arrays import Mask
+from ridgeline.trace.timeline import Timeline
 
 GRAPH = re.compile(r"graph_?launch", re.IGNORECASE)
 SHORT_NS = 10_000  # a span shorter than this costs about as much to launch as to run

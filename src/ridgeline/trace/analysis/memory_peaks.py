@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.analysis.phases import phases_at
+from ridgeline.trace.arrays import Longs, Mask
 from ridgeline.trace.graph.call_stack import parents
-from ridgeline.trace.timeline import HOST, NOT_WORK, PHASES, Counter, Longs, Mask, Timeline
+from ridgeline.trace.timeline import HOST, NOT_WORK, PHASES, Counter, Timeline
 
 NAMES = ("allocated bytes", "memory")
 RESERVED = "reserved bytes"

@@ -21,6 +21,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.arrays import Bytes, Layers, Longs, Mask
 from ridgeline.trace.intervals import cover, covered
 from ridgeline.trace.policy import counted_rows
 from ridgeline.trace.timeline import (
@@ -35,10 +36,6 @@ from ridgeline.trace.timeline import (
     PHASES,
     PYTHON,
     UNKNOWN,
-    Bytes,
-    Layers,
-    Longs,
-    Mask,
     Timeline,
 )
 

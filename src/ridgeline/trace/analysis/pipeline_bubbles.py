@@ -17,10 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.arrays import Longs, Mask
 from ridgeline.trace.classes import COMMUNICATION, COMPUTE, COPY, Rules
 from ridgeline.trace.graph.match_collectives import EXCHANGE, MatchedCollectives, communication_rows, is_pairwise
 from ridgeline.trace.intervals import Cover, cover, covered, gaps
-from ridgeline.trace.timeline import Longs, Mask, Timeline
+from ridgeline.trace.timeline import Timeline
 
 Times = tuple[Longs, Longs]
 CLOSE_NS = 50_000  # from the end of a receive to the work it feeds: an event and a launch lie between

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.op_flops import OpWork, op_work
+from ridgeline.trace.arrays import Codes, Mask
 from ridgeline.trace.graph.call_stack import parents
-from ridgeline.trace.timeline import KERNEL, Codes, Mask, Timeline
+from ridgeline.trace.timeline import KERNEL, Timeline
 
 TF32 = re.compile(r"tf32|s1688|16816", re.IGNORECASE)
 REACHABLE = {"compute": 0.75, "memory": 0.8}  # of the roof: what good kernels reach

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.trace.analysis.pipeline_bubbles import Bubble, bubbles
+from ridgeline.trace.arrays import Longs, Mask
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.graph.match_collectives import MatchedCollective, MatchedCollectives, match_collectives
-from ridgeline.trace.timeline import Longs, Mask, Timeline
+from ridgeline.trace.timeline import Timeline
 
 LISTED = 50  # collectives a report names, by skew
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from ridgeline.core.errors import InputError, Problem, near, not_among
 from ridgeline.trace.analysis.critical_path import step_ends
+from ridgeline.trace.arrays import Longs
 from ridgeline.trace.classes import GROUPS, Rules
 from ridgeline.trace.graph.dependency_graph import NEVER, Graph, replay
 from ridgeline.trace.graph.edges import (
@@ -41,7 +42,6 @@ from ridgeline.trace.graph.edges import (
     STREAM,
     Edges,
 )
-from ridgeline.trace.timeline import Longs
 
 Rows = NDArray[np.intp]
 FASTER = re.compile(r"^(?P<what>.+?)\s*[x×*]\s*(?P<factor>\d+(?:\.\d+)?|\.\d+)$")

@@ -20,9 +20,10 @@ from ridgeline.trace.analysis.breakdown import Breakdown
 from ridgeline.trace.analysis.idle import Gaps
 from ridgeline.trace.analysis.roofline import OpRate
 from ridgeline.trace.analysis.stragglers import RankReport
+from ridgeline.trace.arrays import Mask
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.findings.gains import Gains
-from ridgeline.trace.timeline import Mask, Timeline
+from ridgeline.trace.timeline import Timeline
 
 LEAST = 0.01  # of the span: less is not worth saying
 MOST = 5  # spans named as evidence

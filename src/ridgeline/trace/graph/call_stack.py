@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.timeline import HOST, RUNTIME, Codes, Timeline
+from ridgeline.trace.arrays import Codes
+from ridgeline.trace.timeline import HOST, RUNTIME, Timeline
 
 Rows = NDArray[np.intp]
 

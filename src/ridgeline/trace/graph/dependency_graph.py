@@ -20,6 +20,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.arrays import Longs, Mask
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.graph.device_edges import device_edges, queued, stream_edges
 from ridgeline.trace.graph.edges import BODY, COLLECTIVE, EDGES, RECEIVE, RECORDED, Edges, Points, mask_of, points_of
@@ -28,7 +29,7 @@ from ridgeline.trace.graph.match_collectives import MatchedCollectives, communic
 from ridgeline.trace.graph.rank_edges import collective_edges, send_edges
 from ridgeline.trace.graph.toposort import forward_order, ranks_in
 from ridgeline.trace.policy import ALL, counted_rows
-from ridgeline.trace.timeline import Longs, Mask, Timeline
+from ridgeline.trace.timeline import Timeline
 
 NEVER = -(2**60)
 """Lag of an edge that no longer holds."""

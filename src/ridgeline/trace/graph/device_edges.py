@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ridgeline.trace.arrays import Longs
 from ridgeline.trace.graph.edges import (
     BODY,
     CLOSE_NS,
@@ -17,7 +18,6 @@ from ridgeline.trace.graph.edges import (
     MOST,
     STREAM,
     Edges,
-    Longs,
     Points,
     Rows,
     edges_of,

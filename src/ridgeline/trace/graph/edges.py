@@ -29,7 +29,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.timeline import HOST, RUNTIME, Longs, Timeline
+from ridgeline.trace.arrays import Longs
+from ridgeline.trace.timeline import HOST, RUNTIME, Timeline
 
 Rows = NDArray[np.intp]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.arrays import Longs
 from ridgeline.trace.graph.edges import (
     CALL,
     DEVICE_SYNC,
@@ -18,7 +19,6 @@ from ridgeline.trace.graph.edges import (
     SYNC,
     WAITS,
     Edges,
-    Longs,
     Points,
     Rows,
     edges_of,

@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.arrays import Longs, Mask
 from ridgeline.trace.classes import COMMUNICATION, Rules
 from ridgeline.trace.graph.match_p2p import in_order, paired
-from ridgeline.trace.timeline import Longs, Mask, Timeline
+from ridgeline.trace.timeline import Timeline
 
 LEAST_SHIFT_NS = 1000
 EARLY_NS = 5_000  # a receive that ends so much before its send

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.arrays import Longs
 from ridgeline.trace.side_tables import RecordedCollective
-from ridgeline.trace.timeline import Longs, Timeline
+from ridgeline.trace.timeline import Timeline
 
 SENDS = re.compile(r"send", re.IGNORECASE)
 RECEIVES = re.compile(r"recv|receive", re.IGNORECASE)

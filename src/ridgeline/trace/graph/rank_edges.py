@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ridgeline.trace.graph.edges import CLOSE_NS, COLLECTIVE, MOST, RECEIVE, SEND, Edges, Longs, Points, edges_of
+from ridgeline.trace.arrays import Longs
+from ridgeline.trace.graph.edges import CLOSE_NS, COLLECTIVE, MOST, RECEIVE, SEND, Edges, Points, edges_of
 from ridgeline.trace.graph.match_collectives import MatchedCollective, MatchedCollectives
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ridgeline.trace.timeline import Longs
+from ridgeline.trace.arrays import Longs
 
 ROUNDS = 64
 

@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from ridgeline.trace.timeline import Longs
+from ridgeline.trace.arrays import Longs
 
 
 def earliest(duration: Longs, lanes: Longs, rows: Longs, after: Longs) -> tuple[Longs, int]:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.arrays import Longs
 from ridgeline.trace.read.timestamps import MISSING
-from ridgeline.trace.timeline import Longs
 
 Codes = NDArray[np.int32]
 BACKWARD, LAUNCH = "backward", "launch"

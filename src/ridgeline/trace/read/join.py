@@ -15,20 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.arrays import Bytes, Codes, Layers, Longs
 from ridgeline.trace.read.mark_steps import mark_steps
 from ridgeline.trace.side_tables import About, RecordedCollective, RecordedShape, SideTables, Sparse
-from ridgeline.trace.timeline import (
-    NO_LAYER,
-    RUNTIME,
-    UNKNOWN,
-    Bytes,
-    Codes,
-    Counter,
-    Layers,
-    Longs,
-    Tables,
-    Timeline,
-)
+from ridgeline.trace.timeline import NO_LAYER, RUNTIME, UNKNOWN, Counter, Tables, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

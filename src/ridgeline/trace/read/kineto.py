@@ -271,15 +271,17 @@ class _Finish:
         if self.own is None:
             return ()
         told = self.own.get("ranks")
-        good = isinstance(told, list) and all(type(rank) is int and 0 <= rank < 2**30 for rank in told)
-        return tuple(told) if good and len(told) == count else tuple(range(count))
+        if isinstance(told, list) and len(told) == count and all(type(one) is int and 0 <= one < 2**30 for one in told):
+            return tuple(told)
+        return tuple(range(count))
 
     def _own_texts(self, table: str) -> list[str]:
         """A table of a trace that Ridgeline wrote, in its order; empty for any other."""
         told = self.own.get(table) if self.own is not None else None
-        good = isinstance(told, list) and all(isinstance(text, str) for text in told)
+        if not isinstance(told, list) or not all(isinstance(text, str) for text in told):
+            return []
         most = LONGEST if table in TABLES else None
-        return list(dict.fromkeys(text[:most] for text in told)) if good and told is not None else []
+        return list(dict.fromkeys(text[:most] for text in told))
 
     def _own_column(self, name: str, kept: NDArray[np.bool_]) -> NDArray[Any] | None:
         """A column of a trace that Ridgeline wrote; None for any other, and where it began before saying so."""

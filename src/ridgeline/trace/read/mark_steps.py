@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.timeline import ANNOTATION, MARKER, NOT_WORK, Codes, Longs, Timeline
+from ridgeline.trace.arrays import Codes, Longs
+from ridgeline.trace.timeline import ANNOTATION, MARKER, NOT_WORK, Timeline
 
 NUMBERED = re.compile(
     r"^(?:ProfilerStep|(?:train(?:ing)?[ _])?(?:step|iteration|iter))[ _#:=]{0,2}(\d{1,9})$", re.IGNORECASE

@@ -23,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.units import BINARY
+from ridgeline.trace.arrays import Longs
 from ridgeline.trace.read.chrome_columns import Interned
 from ridgeline.trace.read.join import TracePart
 from ridgeline.trace.read.nsys_names import BROKEN, named
 from ridgeline.trace.read.row_columns import RowColumns
 from ridgeline.trace.read.source import Source, refuse
 from ridgeline.trace.side_tables import About
-from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MEMCPY, MEMSET, OVERHEAD, RUNTIME, SYNC, Longs
+from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MEMCPY, MEMSET, OVERHEAD, RUNTIME, SYNC
 
 FORMAT = "Nsight Systems SQLite"
 MAGIC = b"SQLite format 3\0"

@@ -18,7 +18,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ridgeline.core.errors import InputError, not_among
-from ridgeline.trace.timeline import Longs
+from ridgeline.trace.arrays import Longs
 
 UNITS: Mapping[str, int] = MappingProxyType({"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1})
 """Nanoseconds in each unit a user can name."""
