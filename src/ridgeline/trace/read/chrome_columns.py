@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.read.chrome_events import NOTHING, Args, Event
+from ridgeline.trace.read.chrome_events import NOTHING, Args, Event, OwnArgs
 from ridgeline.trace.read.chrome_flows import LAUNCH, SORTS, Flows
 from ridgeline.trace.read.timestamps import MISSING, NANOS, nanoseconds, unit_of
 from ridgeline.trace.side_tables import RecordedCollective, RecordedShape, SideTables, Sparse
@@ -272,12 +272,12 @@ def _whole(value: Any) -> int:
 
 
 def _phase(args: Args | None) -> int:
-    told = args.phase if args is not None else None
+    told = args.phase if isinstance(args, OwnArgs) else None
     return PHASES.index(told) if isinstance(told, str) and told in PHASES else UNKNOWN
 
 
 def _layer(args: Args | None) -> int:
-    told = args.layer if args is not None else None
+    told = args.layer if isinstance(args, OwnArgs) else None
     return told if type(told) is int and 0 <= told <= MOST_LAYERS else NO_LAYER
 
 

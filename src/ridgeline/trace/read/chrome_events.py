@@ -48,8 +48,6 @@ class Args(msgspec.Struct, gc=False):
     name: Any = None
     labels: Any = None
     value: Any = None
-    phase: Any = None
-    layer: Any = None
     allocated: Any = msgspec.field(name="Total Allocated", default=None)
     reserved: Any = msgspec.field(name="Total Reserved", default=None)
     device: Any = msgspec.field(name="Device Id", default=None)
@@ -68,6 +66,19 @@ class Event(msgspec.Struct, gc=False):
     dur: int | float | str | None = None
     args: Args | None = None
     id: Any = None
+
+
+class OwnArgs(Args, gc=False):
+    """The arguments of a file that Ridgeline wrote; apart, so that reading others does not pay for it."""
+
+    phase: Any = None
+    layer: Any = None
+
+
+class OwnEvent(Event, gc=False):
+    """An event of such a file."""
+
+    args: OwnArgs | None = None
 
 
 class DecimalEvent(msgspec.Struct, gc=False):
@@ -102,6 +113,7 @@ class _Times(msgspec.Struct, gc=False):
 
 
 _fast = msgspec.json.Decoder(list[Event])
+_own = msgspec.json.Decoder(list[OwnEvent])
 _exact = msgspec.json.Decoder(list[DecimalEvent])
 _one = msgspec.json.Decoder(_Loose)
 _one_exact = msgspec.json.Decoder(_Times)
@@ -110,15 +122,19 @@ FINE = 1e9  # a float beyond this may have lost digits that a unit of seconds ne
 
 
 class EventDecoder:
-    """Decodes batches; once a time is seen that needs decimals, all further batches are read with decimals."""
+    """Decodes batches; once a time is seen that needs decimals, all further batches are read with decimals.
+
+    ``own`` is to be set once a file says that Ridgeline wrote it.
+    """
 
     def __init__(self, nanos: int = 0) -> None:
         self._decimals, self._nanos = False, nanos or NANOS
+        self.own = False
 
     def __call__(self, raw: bytes) -> list[Any]:
         if self._decimals:
             return _exact.decode(raw)
-        events = _fast.decode(raw)
+        events: list[Any] = (_own if self.own else _fast).decode(raw)
         times = list(islice((event.ts for event in events if event.ts is not None), SAMPLE))
         if needs_decimals(times, self._nanos):
             self._decimals = True
@@ -164,6 +180,6 @@ def _loose_args(value: Any) -> Args | None:
     if not isinstance(value, dict):
         return None
     try:
-        return msgspec.json.decode(msgspec.json.encode(value), type=Args)
+        return msgspec.json.decode(msgspec.json.encode(value), type=OwnArgs)
     except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
         return None

@@ -106,8 +106,8 @@ def _measures(parts: Sequence[TracePart]) -> dict[str, NDArray[Any]]:
     return {
         "start": _stacked([part.start_ns for part in parts], np.int64),
         "duration": _stacked([part.duration_ns for part in parts], np.int64),
-        "phase": _stacked([_filled(part.phase, part, UNKNOWN, np.int8) for part in parts], np.int8),
-        "layer": _stacked([_filled(part.layer, part, NO_LAYER, np.int16) for part in parts], np.int16),
+        "phase": _told([part.phase for part in parts], parts, UNKNOWN, np.int8),
+        "layer": _told([part.layer for part in parts], parts, NO_LAYER, np.int16),
     }
 
 
@@ -115,9 +115,17 @@ def _origin(part: TracePart) -> int:
     return int(part.start_ns.min()) if part.origin_ns is None else part.origin_ns
 
 
-def _filled(column: NDArray[Any] | None, part: TracePart, value: int, dtype: Any) -> NDArray[Any]:
-    """A column, or where a file has none, one of a single value."""
-    return np.full(len(part.start_ns), value, dtype) if column is None else column
+def _told(
+    columns: Sequence[NDArray[Any] | None], parts: Sequence[TracePart], value: int, dtype: type[np.integer]
+) -> NDArray[Any]:
+    """A column that few files have: a single value for the rows of the others, which takes no room yet."""
+    sizes = [len(part.start_ns) for part in parts]
+    if all(column is None for column in columns):
+        return np.broadcast_to(np.array(value, dtype), sum(sizes))
+    pieces = [
+        np.full(size, value, dtype) if column is None else column for column, size in zip(columns, sizes, strict=True)
+    ]
+    return _stacked(pieces, dtype)
 
 
 def ranks_of(parts: Sequence[TracePart]) -> tuple[list[int], list[str]]:

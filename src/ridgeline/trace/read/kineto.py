@@ -62,7 +62,8 @@ def recognises(head: bytes) -> bool:
 def read(source: Source) -> TracePart:
     """One file as columns; an `InputError` when it holds no trace at all."""
     gathered, facts = ChromeColumns(source.nanos), dict[str, Any]()
-    stream = JsonStream(source.chunks(), EventDecoder(source.nanos), decode_one)
+    decoder = EventDecoder(source.nanos)
+    stream = JsonStream(source.chunks(), decoder, decode_one)
     cut = False
     try:
         for item in stream:
@@ -73,7 +74,7 @@ def read(source: Source) -> TracePart:
                     break
             elif item.key in FACTS:
                 facts[item.key] = _value(item.raw)
-                gathered.own = gathered.own or (item.key == OWN and isinstance(facts[OWN], Mapping))
+                gathered.own = decoder.own = isinstance(facts.get(OWN), Mapping)
     except NotJson as wrong:
         raise refuse(
             source.path, f"a file that begins with {str(wrong)!r}" if str(wrong) else "an empty file",
