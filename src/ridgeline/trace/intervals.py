@@ -78,24 +78,6 @@ def gaps(busy: Cover) -> Cover:
     return Cover(start=busy.end[:-1], end=busy.start[1:])
 
 
-def minus(one: Cover, other: Cover) -> Cover:
-    """What the first covers and the second does not.
-
-    >>> rest = minus(cover(np.array([0]), np.array([9])), cover(np.array([2, 5]), np.array([3, 20])))
-    >>> rest.start.tolist(), rest.end.tolist()
-    ([0, 3], [2, 5])
-    """
-    if not len(one) or not len(other):
-        return one
-    both = union(one, other)
-    # where nothing of `other` is open inside the union, only `one` can be
-    start = np.concatenate([both.start, np.minimum(other.end, both.last)])
-    end = np.concatenate([other.start, both.end])
-    start, end = np.sort(start), np.sort(end)
-    kept = end > start
-    return Cover(start=start[kept], end=end[kept])
-
-
 def covered(at: Cover, start: Longs, end: Longs) -> Longs:
     """How much of each given interval a cover covers.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -149,3 +150,7 @@ class About:
     """What a reader of the numbers must know: a truncated file, clocks that cannot be compared, odd units."""
     properties: Mapping[str, Any] = field(default_factory=dict)
     """Facts of the trace as they stood in it: device properties, distributed information, versions."""
+
+    def __post_init__(self) -> None:
+        for name in ("kept", "dropped", "properties"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))

@@ -18,7 +18,7 @@ from ridgeline.trace.analysis.op_flops import op_work
 from ridgeline.trace.analyze import Analysis, analyze
 from ridgeline.trace.classes import built_in, classify, read_rules
 from ridgeline.trace.graph.call_stack import parents
-from ridgeline.trace.intervals import cover, covered, minus, overlap_length
+from ridgeline.trace.intervals import cover, covered, overlap_length
 from ridgeline.trace.side_tables import RecordedShape
 
 KEYS = {
@@ -282,7 +282,6 @@ def test_intervals_against_a_bitmap() -> None:
         (one, a), (other, b) = sets
         assert one.length == a.sum()
         assert overlap_length(one, other) == (a & b).sum()
-        assert minus(one, other).length == (a & ~b).sum()
         assert covered(one, np.array([10, 20]), np.array([30, 20])).tolist() == [a[10:30].sum(), 0]
 
 

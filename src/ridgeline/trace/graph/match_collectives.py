@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +62,9 @@ class MatchedCollectives:
     """Sends with their receives."""
     alone: int = 0
     """Sends and receives whose other half is not in the timeline, or cannot be told."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shift", MappingProxyType(dict(self.shift)))
 
     def __len__(self) -> int:
         return len(self.found)

@@ -34,6 +34,10 @@ LONGEST = 4096  # characters of a name
 LONGEST_SHAPES = 65_536  # characters of the operands of a node that are still looked at
 METADATA, LOAD, STORE, COMPUTE, SEND, RECEIVE, COLLECTIVE = range(1, 8)
 TYPES = range(11)
+NUMBERS = {1: "id", 3: "type", 6: "start", 7: "duration"}
+NAME, CONTROL, DATA, INPUTS, ATTRIBUTE = 2, 4, 5, 8, 10
+DEPENDENCIES = (CONTROL, DATA)
+"""Fields of a node by their number in the format: numbers of which the last counts, and those that take more."""
 COLLECTIVES = (
     "all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all", "reduce_scatter",
     "reduce_scatter_block", "barrier",
@@ -213,26 +217,20 @@ class _Reading:
 
 
 def _node(message: bytes) -> Node:
-    node = Node()
-    attributes = []
+    node, attributes = Node(), list[bytes]()
     for number, value in fields(message):
-        if number in (4, 5):
+        if number in DEPENDENCIES:
             node.after += numbers(value)
         elif isinstance(value, int):
-            if number == 1:
-                node.id = value
-            elif number == 3:
-                node.type = value if value in TYPES else 0
-            elif number == 6:
-                node.start = value
-            elif number == 7:
-                node.duration = value
-        elif number == 2:
+            if number in NUMBERS:
+                setattr(node, NUMBERS[number], value)
+        elif number == NAME:
             node.name = value[:LONGEST].decode("utf-8", "replace")
-        elif number == 8:
+        elif number == INPUTS:
             node.shapes, node.types = _operands(value)
-        elif number == 10:
+        elif number == ATTRIBUTE:
             attributes.append(value)
+    node.type = node.type if node.type in TYPES else 0
     node.attributes = _attributes(attributes)
     return node
 

@@ -62,6 +62,10 @@ class Dialect:
     steps: frozenset[Track] = frozenset()
     """Threads whose spans are steps named by their number."""
 
+    def __post_init__(self) -> None:
+        for name in ("kinds", "chips", "names"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
     def ranks(self, processes: Mapping[str, int]) -> tuple[int, ...]:
         """A rank for each chip where the trace holds several; none where a file is one rank."""
         chips = [name for name in processes if name in self.names.values()]
