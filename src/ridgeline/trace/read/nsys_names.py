@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ridgeline.trace.read.join import TracePart
+from ridgeline.trace.read.nsys_tables import BROKEN, NsysExport
 from ridgeline.trace.timeline import KERNEL
 
-if TYPE_CHECKING:
-    from ridgeline.trace.read.nsys import NsysExport
-
 LONGEST = 4096  # characters of a name
-BROKEN = (sqlite3.Error, UnicodeError, OverflowError)
-"""What reading a damaged database raises; names of columns and messages about them may be no text at all."""
 NUMBER = 2**24  # a process's or thread's own number, within its global id
 _VERSION = re.compile(r"_v\d{3,6}$")  # of the interface of a runtime call: cudaLaunchKernel_v7000
 
