@@ -17,6 +17,7 @@ import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.trace import Timeline, write_chrome
 from ridgeline.trace.analysis.breakdown import BusyTimes, breakdown
+from ridgeline.trace.analyze import analyze
 from ridgeline.trace.classes import classify
 from ridgeline.trace.policy import ALL, LINKED
 from ridgeline.trace.read.json_stream import EventBatch, JsonStream, Member, mend
@@ -363,6 +364,16 @@ class TestOwnFiles:
         for column in ("start_ns", "end_ns", "launch", "step", "rank"):
             assert np.array_equal(getattr(back, column), getattr(line, column)), column
         assert [span.name for span in back] == [span.name for span in line]
+
+    def test_ranks_that_were_written_still_meet(self, tmp_path: Path) -> None:
+        """A measured timeline stays a measured one: its collectives are matched across ranks."""
+        for recipe in straggling(3, 40.0, RECIPE):
+            write(make(recipe), tmp_path / "ranks" / f"rank{recipe.rank}.json")
+        line = read_timeline(tmp_path / "ranks")
+        write_chrome(line, tmp_path / "own.json")
+        one, other = analyze(line).ranks, analyze(tmp_path / "own.json").ranks
+        assert other.stragglers == one.stragglers
+        assert other.collectives == one.collectives > 0
 
 
 def test_host_processes_are_not_chips(tmp_path: Path) -> None:
