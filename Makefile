@@ -46,6 +46,7 @@ docs: $(VENV)/.test
 	$(PY) -m pytest --doctest-glob="*.md" docs README.md
 	$(PY) docs/retake.py --check
 	$(PY) docs/targets.py --check
+	$(PY) docs/sheets.py --check
 
 wheel: $(VENV)/.test
 	$(PY) tests/wheel.py

@@ -16,7 +16,7 @@ import time
 import tomllib
 from pathlib import Path
 
-from ridgeline import Plan, Scenario, check, model, system
+from ridgeline import Plan, Scenario, check, engine, model, system
 from ridgeline.hardware.load import FOLDER
 from ridgeline.models import load as models
 from ridgeline.plan.mesh import Mesh
@@ -73,7 +73,7 @@ def parse_only() -> float:
 
 def build_scenario(times: int = 300) -> list[float]:
     """Seconds to put loaded parts together and check them."""
-    parts = model("llama3-70b"), system("64xh100-sxm")
+    parts = model("llama3-70b"), system("64xh100-sxm"), engine("megatron-core")
     taken = []
     for _ in range(times):
         start = time.perf_counter()
@@ -81,6 +81,7 @@ def build_scenario(times: int = 300) -> list[float]:
             model=parts[0],
             system=parts[1],
             workload=Train(seq=8192, global_batch=512),
+            engine=parts[2],
             plan=Plan(mesh=Mesh(tp=8, pp=2, dp=4)),
         )
         assert check(built) == ()

@@ -25,7 +25,8 @@ from plan import best_of, gpt3
 from ridgeline import predict, read_scenario
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import op_table
-from ridgeline.cost.price import sustained_rates
+from ridgeline.cost.price import SustainedRates, sustained_rates
+from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.models.params import count
 from ridgeline.plan.check import check
@@ -34,7 +35,6 @@ from ridgeline.sim.closed_form.stage_mix import stage_mixes
 from ridgeline.sim.closed_form.step import step_seconds
 from ridgeline.sim.events.simulate import timeline
 from ridgeline.sim.memory.peak import peak_memory
-from ridgeline.sim.plan_columns import plan_columns
 from ridgeline.sim.predict import default_calibration
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "llama3-70b-64xh100.toml"
@@ -73,12 +73,12 @@ def split(scenario: Scenario) -> dict[str, float]:
     """CPU seconds of the steps of one prediction."""
     program, calibration = lower(scenario), default_calibration()
     batch, runs, lines = op_table([program]), plan_columns([scenario]), stage_mixes([scenario], [program])
-    names = [scenario.system.chip.id], [scenario.plan.engine]
 
-    def rates() -> object:
-        return sustained_rates(machines_of([scenario.system]), parameter_columns(calibration, *names), graph=runs.graph, xla=runs.xla)
+    def rates() -> SustainedRates:
+        values = parameter_columns(calibration, [scenario])
+        return sustained_rates(machines_of([scenario.system]), values, graph=runs.graph, xla=runs.xla)
 
-    rows = sustained_rates(machines_of([scenario.system]), parameter_columns(calibration, *names), graph=runs.graph, xla=runs.xla)
+    rows = rates()
     return {
         "check": cpu_seconds(lambda: check(scenario), 0.3),
         "lowering": cpu_seconds(lambda: lower(scenario), 0.3),

@@ -9,7 +9,7 @@
 Source is read by its syntax tree; nothing of it is imported or executed. Megatron's parser has options of two kinds:
 calls of `add_argument`, and fields of dataclasses that `ArgumentGroupFactory` turns into options (a boolean that is
 true by default becomes `--no-NAME` and `--disable-NAME`; `argparse_meta` renames). Writes
-src/ridgeline/export/options/TARGET-vVERSION.toml; what the old list said of the date is replaced.
+src/ridgeline/targets/options/TARGET-vVERSION.toml; what the old list said of the date is replaced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-OPTIONS = Path(__file__).parent.parent / "src" / "ridgeline" / "export" / "options"
+OPTIONS = Path(__file__).parent.parent / "src" / "ridgeline" / "targets" / "options"
 ALONE = ("store_true", "store_false", "store_const", "count")
 BRIDGE = "megatron.bridge.training.config"
 # parts of the ConfigContainer that may be of several classes: the ones a text model uses

@@ -16,8 +16,8 @@ from typing import Any
 
 import ridgeline
 from ridgeline.core.errors import InputError
-from ridgeline.export.registry import TARGETS
 from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.registry import TARGETS
 
 PAGE = Path(__file__).parent / "concepts" / "targets.md"
 MARK = "<!-- below this line: python docs/targets.py -->\n"

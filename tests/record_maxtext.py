@@ -1,6 +1,6 @@
-"""Record the options of MaxText from its own package, as `export/options` keeps them; nothing of it is imported or run.
+"""Record the options of MaxText from its own package, as `targets/options` keeps them; nothing of it is run.
 
-    python tests/record_maxtext.py FOLDER > src/ridgeline/export/options/maxtext-vVERSION.toml
+    python tests/record_maxtext.py FOLDER > src/ridgeline/targets/options/maxtext-vVERSION.toml
 
 FOLDER holds the unpacked wheel: `maxtext/` and `maxtext-VERSION.dist-info/`. Options are the fields of the
 configuration class and of the classes it is made of (`configs/types.py`) and the keys of `configs/base.yml`. A field

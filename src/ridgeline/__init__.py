@@ -31,31 +31,43 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from ridgeline.calibrate.compare import diff
-    from ridgeline.calibrate.cross_validate import refit as fit
-    from ridgeline.calibrate.explain import explain
-    from ridgeline.calibrate.fit_with import fit_with
-    from ridgeline.calibrate.validate import validate
-    from ridgeline.export.verbs import export, import_run
-    from ridgeline.hardware.load import CHIPS, SYSTEMS, chip, system
-    from ridgeline.models.load import MODELS, model
-    from ridgeline.plan.check import check
-    from ridgeline.plan.engine import ENGINES, engine
-    from ridgeline.plan.plan import Plan
-    from ridgeline.plan.scenario import Scenario
-    from ridgeline.plan.scenario_file import read_scenario, scenario, schema
-    from ridgeline.plan.schedules import SCHEDULES
-    from ridgeline.plan.schedules import build as schedule
-    from ridgeline.report.show import show
-    from ridgeline.search.find_plan import find_plan
-    from ridgeline.sim.events.simulate import timeline
-    from ridgeline.sim.predict import predict
-    from ridgeline.sim.prediction import Impossible, Prediction
-    from ridgeline.trace.analyze import analyze
-    from ridgeline.trace.read.readers import read_timeline
+if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getattr__`; a test compares both
+    from ridgeline.calibrate.compare import diff as diff
+    from ridgeline.calibrate.cross_validate import refit
+    from ridgeline.calibrate.explain import explain as explain
+    from ridgeline.calibrate.fit_with import fit_with as fit_with
+    from ridgeline.calibrate.validate import validate as validate
+    from ridgeline.hardware.load import CHIPS as CHIPS
+    from ridgeline.hardware.load import SYSTEMS as SYSTEMS
+    from ridgeline.hardware.load import chip as chip
+    from ridgeline.hardware.load import system as system
+    from ridgeline.models.load import MODELS as MODELS
+    from ridgeline.models.load import model as model
+    from ridgeline.plan.check import check as check
+    from ridgeline.plan.engine import ENGINES as ENGINES
+    from ridgeline.plan.engine import engine as engine
+    from ridgeline.plan.plan import Plan as Plan
+    from ridgeline.plan.scenario import Scenario as Scenario
+    from ridgeline.plan.scenario_file import read_scenario as read_scenario
+    from ridgeline.plan.scenario_file import scenario as scenario
+    from ridgeline.plan.scenario_file import schema as schema
+    from ridgeline.plan.schedules import SCHEDULES as SCHEDULES
+    from ridgeline.plan.schedules import build
+    from ridgeline.report.show import show as show
+    from ridgeline.search.find_plan import find_plan as find_plan
+    from ridgeline.sim.events.simulate import timeline as timeline
+    from ridgeline.sim.predict import predict as predict
+    from ridgeline.sim.prediction import Impossible as Impossible
+    from ridgeline.sim.prediction import Prediction as Prediction
+    from ridgeline.targets.api import export as export
+    from ridgeline.targets.api import import_run as import_run
+    from ridgeline.trace.analyze import analyze as analyze
+    from ridgeline.trace.read.readers import read_timeline as read_timeline
 
-# where a name is found, and what it is called there where that differs
+    schedule = build
+    fit = refit
+
+# the public names and where each is found; what it is called there stands after a colon where that differs
 _HOMES = {
     "CHIPS": "ridgeline.hardware.load",
     "SYSTEMS": "ridgeline.hardware.load",
@@ -84,50 +96,16 @@ _HOMES = {
     "diff": "ridgeline.calibrate.compare",
     "explain": "ridgeline.calibrate.explain",
     "fit_with": "ridgeline.calibrate.fit_with",
-    "import_run": "ridgeline.export.verbs",
+    "export": "ridgeline.targets.api",
+    "import_run": "ridgeline.targets.api",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read.readers",
 }
 
-__all__ = [
-    "CHIPS",
-    "ENGINES",
-    "MODELS",
-    "SCHEDULES",
-    "SYSTEMS",
-    "Impossible",
-    "Plan",
-    "Prediction",
-    "Scenario",
-    "__version__",
-    "analyze",
-    "check",
-    "chip",
-    "diff",
-    "engine",
-    "explain",
-    "export",
-    "find_plan",
-    "fit",
-    "fit_with",
-    "import_run",
-    "model",
-    "predict",
-    "read_scenario",
-    "read_timeline",
-    "scenario",
-    "schedule",
-    "schema",
-    "show",
-    "system",
-    "timeline",
-    "validate",
-]
+__all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name == "export":
-        return import_module("ridgeline.export")  # a package that can be called
     if name not in _HOMES:
         raise AttributeError(f"module 'ridgeline' has no attribute {name!r}")
     home, _, there = _HOMES[name].partition(":")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -92,6 +93,7 @@ def answer(case: Case, folder: Path) -> list[dict[str, Any]]:
     """What the commands of a case answer in an empty folder."""
     for name, content in case.files.items():
         text = content if isinstance(content, str) else json.dumps(content, indent=1)
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     for name in case.inputs:
         INPUTS[name](folder)
@@ -175,14 +177,23 @@ def _short(value: Any) -> str:
     return text if len(text) <= 160 else f"{text[:157]}..."
 
 
-def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
-    """Every place where two parsed answers differ; 1, 1.0 and true are three values, the order of keys is none."""
+def differences(old: Any, new: Any, *, close: float = 0.0, path: str = "") -> Iterator[Difference]:
+    """Every place where two parsed answers differ; 1, 1.0 and true are three values, the order of keys is none.
+
+    close   relative difference of two floats that is none: 0 compares to the last digit
+    """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(key for key in new if key not in old)]:
-            yield from differences(old.get(key, ABSENT), new.get(key, ABSENT), f"{path}.{key}" if path else key)
+            here = f"{path}.{key}" if path else key
+            yield from differences(old.get(key, ABSENT), new.get(key, ABSENT), close=close, path=here)
     elif isinstance(old, list) and isinstance(new, list):
         for place in range(max(len(old), len(new))):
             parts = [side[place] if place < len(side) else ABSENT for side in (old, new)]
-            yield from differences(*parts, f"{path}[{place}]")
-    elif type(old) is not type(new) or repr(old) != repr(new):
+            yield from differences(*parts, close=close, path=f"{path}[{place}]")
+    elif type(old) is not type(new) or (repr(old) != repr(new) and not _close(old, new, close)):
         yield Difference(path=path, old=old, new=new)
+
+
+def _close(old: Any, new: Any, close: float) -> bool:
+    """Whether two floats are as good as equal; what is left of a difference of equals is nothing."""
+    return close > 0 and isinstance(old, float) and math.isclose(old, new, rel_tol=close, abs_tol=close / 1000)

@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.core.errors import InputError
-from ridgeline.export.bridge.fields import FIELDS
-from ridgeline.export.decisions import decisions_of
-from ridgeline.export.ledger import UNSPOKEN
-from ridgeline.export.registry import TARGETS
-from ridgeline.export.verbs import export, import_run
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble, scenario
+from ridgeline.targets.api import export, import_run
+from ridgeline.targets.decisions import decisions_of
+from ridgeline.targets.ledger import UNSPOKEN
+from ridgeline.targets.megatron_bridge.names import FIELDS
+from ridgeline.targets.registry import TARGETS
 
 
 @st.composite

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ridgeline.export.decisions import decisions_of
-from ridgeline.export.ledger import UNSPOKEN
-from ridgeline.export.options import options
-from ridgeline.export.reading import flatten, tables
-from ridgeline.export.recompute import same_everywhere
-from ridgeline.export.registry import TARGETS
-from ridgeline.export.verbs import import_run
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
+from ridgeline.targets.api import import_run
+from ridgeline.targets.decisions import decisions_of
+from ridgeline.targets.ledger import UNSPOKEN
+from ridgeline.targets.option_reader import flatten, tables
+from ridgeline.targets.options import options
+from ridgeline.targets.recompute_fallback import same_everywhere
+from ridgeline.targets.registry import TARGETS
 
 FILED = ("torchtitan", "deepspeed", "maxtext", "verl")
 ENGINES = ("torchtitan", "deepspeed", "maxtext", "torch-eager", "megatron-core")

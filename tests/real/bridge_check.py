@@ -15,10 +15,10 @@ from stubs import Stubs
 from target_cases import CASES, made
 
 import ridgeline
-from ridgeline.export.bridge.fields import RECIPES
-from ridgeline.export.decisions import decisions_of
-from ridgeline.export.verbs import export
 from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.api import export
+from ridgeline.targets.decisions import decisions_of
+from ridgeline.targets.megatron_bridge.names import RECIPES
 
 
 def bridge() -> types.ModuleType:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import ridgeline
-from ridgeline.export.options import options
-from ridgeline.export.verbs import import_run
+from ridgeline.targets.api import import_run
+from ridgeline.targets.options import options
 
 
 def checkout(name: str) -> Path:

@@ -19,13 +19,13 @@ import pytest
 import yaml
 
 import ridgeline
-from ridgeline.export.maxtext.names import MODELS_NAMED, VOCABULARIES, devices_of
-from ridgeline.export.maxtext.write_mesh import inside
-from ridgeline.export.options import options
-from ridgeline.export.registry import TARGETS
 from ridgeline.models.load import MODELS
 from ridgeline.models.spec import Attention, Mlp, Moe
 from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.maxtext.names import MODELS_NAMED, VOCABULARIES, devices_of
+from ridgeline.targets.maxtext.write_mesh import inside
+from ridgeline.targets.options import options
+from ridgeline.targets.registry import TARGETS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from record_maxtext import record

@@ -25,9 +25,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from target_cases import CASES, made
 
-from ridgeline.export.options import options
-from ridgeline.export.shell import read_script
-from ridgeline.export.verbs import export
+from ridgeline.targets.api import export
+from ridgeline.targets.options import options
+from ridgeline.targets.shell_eval import read_script
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 

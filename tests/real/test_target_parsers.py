@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 import ridgeline
-from ridgeline.export.options import options
-from ridgeline.export.registry import TARGETS
-from ridgeline.export.verbs import import_run
 from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.api import import_run
+from ridgeline.targets.options import options
+from ridgeline.targets.registry import TARGETS
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
@@ -128,8 +128,8 @@ def test_torchtitan_flavors_are_the_catalogs_models() -> None:
     """Sizes of torchtitan's own flavors against the catalog entries they are read as."""
     from torchtitan.protocols.train_spec import get_train_spec
 
-    from ridgeline.export.titan_read import FLAVORS
     from ridgeline.models.load import MODELS
+    from ridgeline.targets.torchtitan.names import FLAVORS
 
     for (family, flavor), id in FLAVORS.items():
         args, entry = get_train_spec(family).model_args[flavor], MODELS[id]

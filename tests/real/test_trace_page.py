@@ -204,19 +204,22 @@ def test_it_fits_a_telephone_the_dark_and_those_who_want_no_motion(report: Path,
         assert page.complaints() == []
 
 
-def test_without_a_stream_for_it_the_page_inflates_itself(report: Path, tmp_path: Path) -> None:
+def test_without_a_stream_to_inflate_with_the_page_says_what_to_do(report: Path, tmp_path: Path) -> None:
     with browser(tmp_path) as page:
-        sums = """let sum = 0;
-        const {start, duration, name} = ridgeline.stage.data;
-        for (const column of [start, duration, name]) for (const value of column) sum += value;
-        return sum"""
-        opened(page, report)
-        expected = page.run(sums)
         emulate(page, "Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream")
-        opened(page, report)
-        assert page.run("return typeof DecompressionStream") == "undefined"
-        assert page.run(sums) == expected
-        assert page.complaints() == []
+        page.go(report.as_uri())
+        told = page.wait("return document.querySelector('#about').textContent")
+        assert told.startswith("This page cannot be shown: this browser has no DecompressionStream;")
+        assert "update it" in told
+
+
+def test_a_copy_tells_its_bytes(shown: Browser) -> None:
+    copy = "data.names[data.name[place]].startsWith('Memcpy')"
+    shown.run(f"""const {{stage}} = ridgeline, {{data}} = stage;
+        for (let place = 0; place < data.count; place++) if ({copy}) {{ stage.select(place); break; }}""")
+    shown.wait(READY)
+    told = shown.wait("return document.querySelector('#details').innerText")
+    assert "2.1 MB" in told
 
 
 def test_what_else_an_analysis_carries_is_shown_and_nothing_it_says_is_run(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,54 @@ def test_every_name_is_there_with_a_docstring_and_types(name: str) -> None:
         annotations = inspect.signature(found)
         assert annotations.return_annotation is not inspect.Signature.empty
         assert all(part.annotation is not inspect.Parameter.empty for part in annotations.parameters.values())
+
+
+def test_type_checkers_see_the_names_where_they_are_found() -> None:
+    """The imports under TYPE_CHECKING say the same as the table that lookups use."""
+    tree = ast.parse(Path(ridgeline.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    found: dict[str, str] = {}
+    for node in block.body:
+        if isinstance(node, ast.ImportFrom):
+            found |= {part.name: f"{node.module}" for part in node.names}
+        else:  # an assignment gives what is called otherwise at home its public name
+            assert isinstance(node, ast.Assign)
+            name, there = ast.unparse(node.targets[0]), ast.unparse(node.value)
+            found[name] = f"{found.pop(there)}:{there}"
+    assert found == ridgeline._HOMES
+    assert ridgeline.__all__ == dir(ridgeline) == sorted({*found, "__version__"})
+
+
+def test_importing_ridgeline_loads_nothing_else() -> None:
+    told = "import sys, ridgeline; print(*sorted(name for name in sys.modules if name.startswith('ridgeline')))"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["ridgeline", "ridgeline.version"]
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["import ridgeline", "import ridgeline.targets.megatron.write", "from ridgeline.targets.registry import TARGETS"],
+)
+def test_export_is_a_function_whatever_was_imported_first(first: str) -> None:
+    """A package of that name would take the function's place as soon as one of its modules is imported."""
+    code = (
+        f"{first}\n"
+        "import types, ridgeline\n"
+        "assert type(ridgeline.export) is types.FunctionType\n"
+        "from ridgeline.targets.decisions import decisions_of\n"
+        "made = ridgeline.scenario({'model': 'llama3-8b', 'system': '8xh100-sxm', 'workload': {'seq': 8192,"
+        " 'global_batch': 64}, 'plan': {'tp': 2}})\n"
+        "assert ridgeline.export(made, to='megatron').expressed['plan.tp'] == '--tensor-model-parallel-size'\n"
+        "assert type(ridgeline.export) is types.FunctionType\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_package_has_the_name_of_a_public_function() -> None:
+    """Importing a submodule binds its package in `ridgeline`, over a function of the same name."""
+    packages = {path.parent.name for path in Path(ridgeline.__file__).parent.glob("*/__init__.py")}
+    assert packages & set(ridgeline.__all__) == set()
 
 
 def test_the_docstring_names_what_is_exported() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from ridgeline.calibrate.folds import takes_part
 from ridgeline.calibrate.truth.rows import BUNDLED, is_headline
 from ridgeline.calibrate.validate import Case, Parameters, Validation, errors_of
-from ridgeline.cost.calibration import PARAMETERS, Calibration
+from ridgeline.cost.calibration import PARAMETERS, Calibration, Owners
 
 ENOUGH = 8  # rows an accelerator needs before its mean says something
 Sheet = dict[str, Any]
@@ -82,11 +82,11 @@ def line(name: str, rows: int, measure: Measure, target: tuple[float, float], va
     return {"set": name, "rows": rows, "measure": measure, "target": list(target), "reached": reached, "met": met}
 
 
-def parameter_sheet(calibration: Calibration, pairs: Sequence[tuple[str, str]]) -> list[Sheet]:
+def parameter_sheet(calibration: Calibration, known: Sequence[Owners]) -> list[Sheet]:
     """Every fitted parameter: common value, and the range over the chips and engines that took part."""
     lines = []
     for name, item in PARAMETERS.items():
-        values = [calibration.value(name, chip, engine) for chip, engine in dict.fromkeys(pairs)]
+        values = [calibration.owned(name, own) for own in dict.fromkeys(known)]
         lines.append(
             {
                 "name": name,
@@ -124,7 +124,7 @@ def accuracy_of(validation: Validation, parameters: Parameters) -> Sheet:
             }
             for grouping in ("accelerator", "source", "framework", "arch")
         },
-        "parameters": parameter_sheet(parameters.full, [(case.chip, case.engine) for case in fitted]),
+        "parameters": parameter_sheet(parameters.full, [case.known_as for case in fitted if case.known_as]),
     }
 
 

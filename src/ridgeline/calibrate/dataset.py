@@ -16,12 +16,12 @@ from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.machine import Machines, ParameterColumns, machines_of, parameter_columns
 from ridgeline.cost.op_table import OpTable, op_table
-from ridgeline.cost.price import padded_products, sustained_rates
+from ridgeline.cost.price import padded_products, price_sections, sustained_rates
+from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.closed_form.stage_mix import StageMix, stage_mixes
 from ridgeline.sim.closed_form.step import StepTimes, step_seconds
-from ridgeline.sim.plan_columns import PlanColumns, plan_columns
 
 Array = NDArray[np.float64]
 
@@ -33,8 +33,8 @@ class Dataset:
     rows: tuple[Row, ...]
     scenarios: tuple[Scenario, ...]
     measured_s: Array
-    batch: OpTable
-    lines: tuple[StageMix, ...]
+    ops: OpTable
+    mixes: tuple[StageMix, ...]
     plans: PlanColumns
     machines: Machines
     padded: Array
@@ -43,21 +43,22 @@ class Dataset:
     @property
     def chips(self) -> list[str]:
         """Chip id by row."""
-        return [scenario.system.chip.id for scenario in self.scenarios]
+        return [scenario.system.chip.fitted_id for scenario in self.scenarios]
 
     @property
     def engines(self) -> list[str]:
         """Engine id by row."""
-        return [scenario.plan.engine for scenario in self.scenarios]
+        return [scenario.engine.fitted_id for scenario in self.scenarios]
 
-    def steps(self, rates: ParameterColumns, *, by_class: bool = False) -> StepTimes:
-        """Step times of all rows under these parameters; a breakdown by class where it is asked for."""
+    def steps(self, rates: ParameterColumns, *, by_part: bool = False) -> StepTimes:
+        """Step times of all rows under these parameters; a breakdown by part where it is asked for."""
         rows = sustained_rates(self.machines, rates, graph=self.plans.graph, xla=self.plans.xla)
-        return step_seconds(self.batch, self.lines, self.plans, rows, self.padded, by_class=by_class)
+        sections = price_sections(self.ops, rows, self.padded)
+        return step_seconds(sections, self.mixes, self.plans, rows, by_part=by_part)
 
     def predict(self, calibration: Calibration) -> Array:
         """Seconds of a step by row."""
-        return self.steps(parameter_columns(calibration, self.chips, self.engines)).step_s
+        return self.steps(parameter_columns(calibration, self.scenarios)).step_s
 
 
 def dataset_of(rows: Iterable[Row]) -> Dataset:
@@ -78,8 +79,8 @@ def dataset_of(rows: Iterable[Row]) -> Dataset:
         rows=tuple(entry[0] for entry in kept),
         scenarios=scenarios,
         measured_s=np.array([entry[2] for entry in kept]),
-        batch=batch,
-        lines=stage_mixes(scenarios, programs),
+        ops=batch,
+        mixes=stage_mixes(scenarios, programs),
         plans=plan_columns(scenarios),
         machines=machines,
         padded=padded_products(batch, machines),

@@ -154,7 +154,7 @@ def explain(
     drawn = predicted_timeline(built, found.rules, used)
     compared = diff_timelines(drawn, found.timeline, found.rules, policy, (built.name or "predicted", _source(found)))
     sides = [_by_part(line, found.rules, policy) for line in (drawn, found.timeline)]
-    share = (used or default_calibration()).value("memory", built.system.chip.id, built.plan.engine)
+    share = (used or default_calibration()).value("memory", built.system.chip, built.engine)
     moved = [side.get(("optimizer", "optimizer"), 0.0) for side in sides]
     rates = reached(found) | ({} if built.plan.offload.optimizer else own_bytes(moved[0], moved[1], share))
     return Explanation(

@@ -68,22 +68,19 @@ def layout_of(table: Dataset, without: frozenset[str] = frozenset()) -> Layout:
     spread: list[float] = []
     common: dict[str, int] = {}
     own: dict[str, list[NDArray[np.int64]]] = {}
-    each = [owners(chip, engine) for chip, engine in zip(table.chips, table.engines, strict=True)]
+    each = [owners(scenario.system.chip, scenario.engine) for scenario in table.scenarios]
     for name, item in PARAMETERS.items():
         fixed = item.group in without
         common[name] = len(names)
         names.append(name)
         spread.append(1e-6 if fixed else item.spread)
         for owner in item.per:
-            column = [own_names[owner] or "?" for own_names in each]
+            column = [own_names.of(owner) or "?" for own_names in each]
             places = {member: len(names) + index for index, member in enumerate(sorted(set(column)))}
             names += [f"{name}/{member}" for member in sorted(set(column))]
             spread += [1e-6 if fixed else APART[owner]] * len(places)
             own.setdefault(name, []).append(np.array([places[member] for member in column], dtype=np.int64))
-    known = {
-        name: np.array([known_share(name, *pair) for pair in zip(table.chips, table.engines, strict=True)])
-        for name in PARAMETERS
-    }
+    known = {name: np.array([known_share(name, own) for own in each]) for name in PARAMETERS}
     return Layout(names=tuple(names), spread=np.array(spread), common=common, own=own, known=known)
 
 

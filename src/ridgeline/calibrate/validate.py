@@ -26,7 +26,7 @@ from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import COLLECTIVES, TRUTH, Kind, Row, read_rows, read_table
 from ridgeline.calibrate.truth.rows import where as pick
-from ridgeline.cost.calibration import Calibration
+from ridgeline.cost.calibration import Calibration, Owners, owners
 from ridgeline.cost.calibration import shipped as shipped_calibration
 from ridgeline.cost.machine import parameter_columns
 from ridgeline.sim.prediction_interval import SHIPPED as SHIPPED_RESIDUALS
@@ -44,6 +44,7 @@ class Case:
     cross_validated  a bundled row, predicted with parameters whose fit never saw its group
     parts            what the prediction consists of
     peak             memory, where the row states it
+    known_as         what calibrations know its chip and engine by
     """
 
     row: Row
@@ -57,6 +58,7 @@ class Case:
     parts: Mapping[str, float]
     assumptions: tuple[str, ...] = ()
     peak: Peak | None = None
+    known_as: Owners | None = None
 
     @property
     def residual(self) -> float:
@@ -237,6 +239,7 @@ def validation_of(table: Dataset, parameters: Parameters) -> Validation:
                 row=row,
                 chip=chip,
                 engine=engine,
+                known_as=owners(table.scenarios[index].system.chip, table.scenarios[index].engine),
                 measured_s=float(table.measured_s[index]),
                 predicted_s=seconds,
                 low_s=seconds * low,
@@ -258,7 +261,7 @@ def _predicted(table: Dataset, used: Sequence[Calibration]) -> tuple[Array, dict
     for key, calibration in distinct.items():
         mine = np.array([id(item) == key for item in used])
         with np.errstate(all="ignore"):
-            steps = table.steps(parameter_columns(calibration, table.chips, table.engines), by_class=True)
+            steps = table.steps(parameter_columns(calibration, table.scenarios), by_part=True)
         predicted[mine] = steps.step_s[mine]
         for name, column in steps.parts.items():
             parts.setdefault(name, np.zeros(len(used)))[mine] = column[mine]

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli.terminal import Json, console, print_json
+from ridgeline.cli.terminal import Json, console, print_json, stderr_console
 
 
 def register(app: typer.Typer) -> None:
@@ -109,7 +109,7 @@ def _fit_own(table: Path, quick: bool, output: Path | None, json: bool) -> None:
     _need_scipy()
     from ridgeline.calibrate.fit_with import fit_with, write_calibration
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.report.own import own_sheet, own_text
+    from ridgeline.report.fit_with import fit_with_sheet, fit_with_text
 
     if output is not None:
         refuse_unwritable(output)
@@ -118,9 +118,9 @@ def _fit_own(table: Path, quick: bool, output: Path | None, json: bool) -> None:
     if output is not None:
         write_calibration(found, output)
     if json:
-        print_json(own_sheet(found))
+        print_json(fit_with_sheet(found))
         return
-    typer.echo(own_text(found))
+    typer.echo(fit_with_text(found))
     if output is not None:
         typer.echo(f"{output}: {len(found.calibration.offsets)} offsets; use it with `--calibration {output}`")
 
@@ -141,10 +141,9 @@ def _need_scipy() -> None:
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on standard error."""
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=stderr_console(), transient=True) as bar:
         shown = bar.add_task("fitting", total=None)
 
         def tell(what: str, done: int, total: int) -> None:

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeline.cli.terminal import Json, ScenarioFile, Settings, print_json
+from ridgeline.targets.registry import IDS
 
 if TYPE_CHECKING:
-    from ridgeline.export.target import Export, Imported
+    from ridgeline.targets.target import Export, Imported
 
-# as in `ridgeline.export.registry`, which is not imported for a line of help
-TARGETS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "mindspeed", "maxtext", "verl")
 MOST = 8  # decisions named for one reason
 Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
 
@@ -31,7 +30,9 @@ def register(app: typer.Typer) -> None:
 
 def export(
     scenario: ScenarioFile,
-    to: Annotated[str, typer.Option("--to", metavar="TARGET", help=f"Software to write for: {', '.join(TARGETS)}.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="TARGET", help=f"Software to write for: {', '.join(sorted(IDS))}.")
+    ],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder to write into; printed if left out.")
     ] = None,
@@ -40,8 +41,8 @@ def export(
     json: Json = False,
 ) -> None:
     """Write a scenario as a target's own configuration and launch scripts; say what the target cannot express."""
-    from ridgeline.export.verbs import export as library
     from ridgeline.plan.scenario_file import read_scenario
+    from ridgeline.targets.api import export as library
 
     found = library(read_scenario(scenario, settings or ()), to=to)
     if output is not None:
@@ -60,9 +61,11 @@ def export(
 
 def _lost(found: Export) -> Iterator[str]:
     """A line for each reason, with the decisions it costs."""
+    from ridgeline.core.encode import plain
+
     reasons: dict[str, list[str]] = {}
     for part in found.lost:
-        reasons.setdefault(part.why, []).append(f"{part.path} = {_plain(part.value)}")
+        reasons.setdefault(part.why, []).append(f"{part.path} = {plain(part.value)}")
     for why, parts in reasons.items():
         rest = f", and {len(parts) - MOST} more (--json lists them)" if len(parts) > MOST else ""
         yield _one_line(f"lost {', '.join(parts[:MOST])}{rest}: {why}")
@@ -88,7 +91,7 @@ def import_run(
     """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read."""
     from ridgeline.core.files import write_text
     from ridgeline.core.toml_text import toml_text
-    from ridgeline.export.verbs import import_run as library
+    from ridgeline.targets.api import import_run as library
 
     found = library(source, target=target, system=system, model=model)
     _refuse_incomplete(found)
@@ -169,28 +172,24 @@ def _one_line(text: str) -> str:
 
 
 def _export_sheet(found: Export) -> dict[str, Any]:
+    from ridgeline.core.encode import plain
+
     return {
         "target": found.target,
         "version": found.version,
         "files": dict(found.files),
         "expressed": dict(found.expressed),
         "implied": dict(found.implied),
-        "lost": [{"path": part.path, "value": _plain(part.value), "why": part.why} for part in found.lost],
+        "lost": [{"path": part.path, "value": plain(part.value), "why": part.why} for part in found.lost],
     }
 
 
 def _import_sheet(found: Imported) -> dict[str, Any]:
+    from ridgeline.core.encode import plain
+
     return {
         "target": found.target,
-        "scenario": _plain(found.settings),
+        "scenario": plain(found.settings),
         "unread": [{"option": part.option, "value": part.value, "why": part.why} for part in found.unread],
         "assumptions": list(found.assumptions),
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    if hasattr(value, "items"):
-        return {str(key): _plain(part) for key, part in value.items()}
-    return value

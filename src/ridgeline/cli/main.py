@@ -77,15 +77,15 @@ def show(
 ) -> None:
     """Show what the catalogs know: chips and models side by side, systems, engines, schedules, files."""
     from ridgeline.report import show as library
-    from ridgeline.report.sheets import Detail
+    from ridgeline.report.catalog_sheets import Detail
 
     detail = Detail(seq=seq, batch=batch, stages=stages, microbatches=microbatches, chunks=chunks, dtype=dtype)
     sheets = library.show(*names, detail=detail, settings=tuple(settings or ()))
     if json:
         print_json(sheets)
         return
-    from ridgeline.report.draw import draw
-    from ridgeline.report.draw import sources as draw_sources
+    from ridgeline.report.catalog_tables import draw
+    from ridgeline.report.catalog_tables import sources as draw_sources
 
     screen = console()
     draw(sheets, screen)
@@ -105,7 +105,8 @@ def check(
     """Check a scenario file: print it as understood, or every reason why it cannot run (exit code 2)."""
     from ridgeline.core.errors import InputError
     from ridgeline.plan.scenario_file import read_scenario
-    from ridgeline.report.sheets import plain, scenario_sheet
+    from ridgeline.report.catalog_sheets import scenario_sheet
+    from ridgeline.report.sheets.plain import plain
 
     try:
         built = read_scenario(scenario, settings or ())
@@ -118,7 +119,7 @@ def check(
     if json:
         print_json({"possible": True, "problems": [], "scenario": sheet})
         return
-    from ridgeline.report.draw import draw
+    from ridgeline.report.catalog_tables import draw
 
     draw([sheet], console())
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json as codec
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from ridgeline.cli.terminal import Json, console, print_json, stderr_console
 
 if TYPE_CHECKING:
     from ridgeline.report.plan_sheet import Reasons
@@ -56,7 +57,7 @@ def plan(
     refine: Annotated[bool, typer.Option(help="Also choose stage boundaries and recompute by stage.")] = True,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the plan as a scenario file.")] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the page as HTML.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a page.")] = False,
+    json: Json = False,
 ) -> None:
     """Find the best way to train a model on a system: every split of the work priced, the best explained."""
     from ridgeline.core.errors import InputError
@@ -78,7 +79,7 @@ def plan(
             raise
         from ridgeline.report.plan_sheet import refusal_sheet
 
-        _print(refusal_sheet(None, wrong.problems))
+        print_json(refusal_sheet(None, wrong.problems))
         raise typer.Exit(2) from None
 
 
@@ -192,13 +193,12 @@ def _watched() -> Iterator[Watch]:
         return
     import time
 
-    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
     from ridgeline.core.units import format_quantity
 
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=stderr_console(), transient=True) as bar:
         task = bar.add_task("pricing the parts of the plans", total=None)
         begin: dict[str, float] = {}
 
@@ -223,6 +223,7 @@ class _Out:
 
 def _tell(found: Answer, axes: tuple[str, str] | None, out: _Out) -> None:
     """Print and write what was found, or say why nothing was."""
+    from ridgeline.report.plan import draw_plan
     from ridgeline.report.plan_sheet import plan_sheet, usual_axes
 
     if found.chosen is None:
@@ -231,9 +232,9 @@ def _tell(found: Answer, axes: tuple[str, str] | None, out: _Out) -> None:
     reasons = _explained(found, found.chosen, refine=out.refine)
     sheet = plan_sheet(found, found.chosen, reasons, axes or usual_axes(found))
     if out.json:
-        _print(sheet)
+        print_json(sheet)
     else:
-        _draw(sheet)
+        draw_plan(sheet, console())
     made = reasons.recommended
     _write(found, made.prediction if made else reasons.plans[0], sheet, out)
     if not found.complete or not sheet["explained"]:
@@ -251,7 +252,7 @@ def _refuse(found: Answer, *, json: bool) -> None:
     problems = refusal(found)
     if not json:
         raise InputError(problems)
-    _print(refusal_sheet(found, problems))
+    print_json(refusal_sheet(found, problems))
     raise typer.Exit(2)
 
 
@@ -272,18 +273,8 @@ def _busy(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    from rich.console import Console
-
-    with Console(stderr=True).status(what):
+    with stderr_console().status(what):
         yield
-
-
-def _draw(sheet: Any) -> None:
-    from rich.console import Console
-
-    from ridgeline.report.plan import draw_plan
-
-    draw_plan(sheet, Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160))
 
 
 def _write(found: Answer, made: Prediction, sheet: Any, out: _Out) -> None:
@@ -303,7 +294,3 @@ def _write(found: Answer, made: Prediction, sheet: Any, out: _Out) -> None:
     for path, what in ((out.output, f", {which}"), (out.html, "")):
         if path is not None and not out.json:
             typer.echo(f"written: {path}{what}")
-
-
-def _print(value: Any) -> None:
-    typer.echo(codec.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))

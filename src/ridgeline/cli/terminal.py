@@ -29,6 +29,13 @@ def console() -> Console:
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=PIPED)
 
 
+def stderr_console() -> Console:
+    """The terminal behind standard error, for what is shown while something takes its time."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
 def print_json(value: Any) -> None:
     """The answer for programs; a number that is none would be a mistake of ours."""
     typer.echo(codec.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))

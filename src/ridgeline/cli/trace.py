@@ -5,20 +5,16 @@
 
 from __future__ import annotations
 
-import json as codec
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, print_json, stderr_console
+
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ridgeline.trace.analyze import Analysis
-
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a page for people.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -62,10 +58,6 @@ WhatIf = Annotated[
         help='Replay with a change: "matmul x2", "overlap nccl", "no launch gaps", "fuse norm"; may be repeated.',
     ),
 ]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
-]
 
 
 def analyze(
@@ -84,20 +76,17 @@ def analyze(
     from ridgeline.report.analyze import analysis_sheet, draw_analysis
     from ridgeline.report.counters import counters_sheet, draw_counters
 
-    alone = _only_counters(traces)
-    if alone:
-        sheet = counters_sheet(traces[0])
-    else:
-        found = _analysed(
-            traces, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or []
-        )
-        if html is not None:
-            _write(found, html, html_spans)
-        sheet = analysis_sheet(found)
-    if json:
-        typer.echo(codec.dumps(sheet, indent=2, ensure_ascii=False, allow_nan=False))
+    if _only_counters(traces):
+        kernels = counters_sheet(traces[0])
+        print_json(kernels) if json else draw_counters(kernels, console())
         return
-    (draw_counters if alone else draw_analysis)(sheet, _console())
+    found = _analysed(
+        traces, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or []
+    )
+    if html is not None:
+        _write(found, html, html_spans)
+    sheet = analysis_sheet(found)
+    print_json(sheet) if json else draw_analysis(sheet, console())
 
 
 def _write(found: Analysis, path: Path, spans: int) -> None:
@@ -131,13 +120,13 @@ def diff(
 
     sheet = diff_sheet(library(before, after, policy=policy, classes=classes, settings=settings or ()))
     if json:
-        typer.echo(codec.dumps(sheet, indent=2, ensure_ascii=False, allow_nan=False))
+        print_json(sheet)
         return
-    draw_diff(sheet, _console())
+    draw_diff(sheet, console())
 
 
 def explain(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file in TOML, JSON or YAML.")],
+    scenario: ScenarioFile,
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="A trace of it, or a folder of ranks.")],
     output: Annotated[
         Path | None,
@@ -167,27 +156,20 @@ def explain(
         write_residuals(found, output)
     sheet = explanation_sheet(found)
     if json:
-        typer.echo(codec.dumps(sheet, indent=2, ensure_ascii=False, allow_nan=False))
+        print_json(sheet)
         return
-    draw_explanation(sheet, _console())
+    draw_explanation(sheet, console())
     if output is not None:
         typer.echo(f"{output}: {len(found.parts)} residuals; fit them with `ridgeline fit --with {output}`")
 
 
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160)
-
-
 def _analysed(traces: list[Path], **choices: Any) -> Analysis:
     """Analyse with a progress bar on standard error while files are read."""
-    from rich.console import Console
     from rich.progress import Progress
 
     from ridgeline.trace.analyze import analyze as library
 
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+    with Progress(console=stderr_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
         shown = bar.add_task("reading", total=None)
 
         def tell(done: int, total: int) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from ridgeline.core.dtype import DType
+from ridgeline.core.evidence import Evidence
 from ridgeline.core.table import flat, hints
 
 
@@ -29,7 +30,7 @@ def encode(value: Any) -> dict[str, Any]:
         if flat(annotations[field.name]):
             table |= encode(part)
         elif part != _default(field):
-            table[field.name] = _plain(part)
+            table[field.name] = plain(part)
     return table
 
 
@@ -39,13 +40,21 @@ def _default(field: Field[Any]) -> Any:
     return field.default_factory() if field.default_factory is not MISSING else MISSING
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any, record: Callable[[Any], Any] = encode) -> Any:
+    """The value as JSON, TOML and YAML hold it; `record` turns a dataclass into a table.
+
+    >>> from types import MappingProxyType
+    >>> plain(MappingProxyType({"parts": ("mlp", None), "scale": 0.5}))
+    {'parts': ['mlp', None], 'scale': 0.5}
+    """
     if isinstance(value, DType):
         return value.id
+    if isinstance(value, Evidence):
+        return value.label
     if is_dataclass(value) and not isinstance(value, type):
-        return encode(value)
+        return record(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
+        return {str(key): plain(part, record) for key, part in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(part) for part in value]
-    return value
+        return [plain(part, record) for part in value]
+    return value if isinstance(value, (str, int, float)) or value is None else str(value)

@@ -94,6 +94,33 @@ def format_quantity(value: float, unit: str, digits: int = 4) -> str:
     return f"{value / DECIMAL[best]:.{digits}g} {best}{unit}"
 
 
+def signed_quantity(value: float, unit: str, digits: int = 3) -> str:
+    """A difference with its sign, a plus for nothing; the minus is the one of print, as wide as the plus.
+
+    >>> signed_quantity(0.25, "s"), signed_quantity(-2, "s"), signed_quantity(0, "s")
+    ('+250 ms', '−2 s', '+0 s')
+    """
+    return ("−" if value < 0 else "+") + format_quantity(abs(value), unit, digits)
+
+
+def signed_share(share: float, digits: int = 1, unit: str = "%") -> str:
+    """A relative difference in hundredths with its sign.
+
+    >>> signed_share(0.0345), signed_share(-0.25, 0, " %")
+    ('+3.5%', '−25 %')
+    """
+    return f"{share * 100:+.{digits}f}{unit}".replace("-", "−")
+
+
+def format_gib(size_bytes: float) -> str:
+    """Bytes in GiB, as drivers and profilers show memory.
+
+    >>> format_gib(80 * 2**30)
+    '80.0 GiB'
+    """
+    return f"{size_bytes / BINARY['Gi']:.1f} GiB"
+
+
 def format_count(value: float, digits: int = 3) -> str:
     """A count with a short-scale letter, as parameter counts are spoken of.
 

@@ -17,25 +17,25 @@ from functools import cache
 from math import exp, log
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_table
-from ridgeline.hardware.load import CHIPS
-from ridgeline.plan.engine import ENGINES
+from ridgeline.hardware.chip import Chip
+from ridgeline.plan.engine import Engine
 
 Owner = Literal["family", "chip", "kernel", "kin", "engine"]
 # how far, in units of x, the members of each may differ: chips by family first, engines by the software they share
 APART: Mapping[Owner, float] = MappingProxyType({"family": 1.4, "chip": 0.35, "kernel": 1.1, "kin": 1.1, "engine": 0.7})
 # a library's attention against the best one of a family of chips, before runs move it: FlashAttention-2 has no Hopper
 # instructions (half of cuDNN on an H200, 0.63 of it on an H100); Triton kernels of 2023 on an A100 reach 0.6 of it
-KERNELS: Mapping[tuple[str, str], float] = MappingProxyType(
-    {("flash-2", "hopper"): 0.55, ("flash-2", "blackwell"): 0.4, ("triton", "ampere"): 0.6, ("triton", "hopper"): 0.35}
+KERNELS: Mapping[str, float] = MappingProxyType(
+    {"flash-2@hopper": 0.55, "flash-2@blackwell": 0.4, "triton@ampere": 0.6, "triton@hopper": 0.35}
 )
 # the best matrix product a family of chips was seen to reach, as a share of its peak, against an H100's 0.80 and beyond
 # what rated power explains: peaks are quoted at a boost clock that full load does not hold. MI300X 668 and MI325X 785
 # of 1307 TFLOP/s in bf16, tuned (ml-engineering, maximum achievable matmul flops): 0.68 and 0.73. MI355X was not tuned
-PRODUCTS: Mapping[str, float] = MappingProxyType({"cdna3": 0.7})
+PRODUCTS: Mapping[str, float] = MappingProxyType({"cdna3*": 0.7})
 SHIPPED = Path(__file__).parent / "calibration.json"
 FURTHEST = 100.0  # no offset that keeps a value off the ends of its range is anywhere near
 
@@ -148,51 +148,73 @@ class Calibration:
     offsets: Mapping[str, float]
     source: str = "defaults"
 
-    def value(self, name: str, chip: str, engine: str) -> float:
+    def value(self, name: str, chip: Chip, engine: Engine) -> float:
         """The parameter's value for one chip under one engine."""
-        item, own = PARAMETERS[name], owners(chip, engine)
-        moved = sum(self.offsets.get(f"{name}/{own[owner]}", 0.0) for owner in item.per if own[owner])
-        return item.value(self.offsets.get(name, 0.0) + moved) * known_share(name, chip, engine)
+        return self.owned(name, owners(chip, engine))
 
-    def knows(self, chip: str, engine: str) -> tuple[bool, bool]:
+    def owned(self, name: str, own: Owners) -> float:
+        """The parameter's value for what a scenario's chip and engine are known by."""
+        item = PARAMETERS[name]
+        moved = sum(self.offsets.get(f"{name}/{of}", 0.0) for owner in item.per if (of := own.of(owner)))
+        return item.value(self.offsets.get(name, 0.0) + moved) * known_share(name, own)
+
+    def knows(self, chip: Chip, engine: Engine) -> tuple[bool, bool]:
         """Whether runs on this chip, and of this engine, took part in the fit."""
-        ends = f"/{chip}", f"/{engine}"
+        ends = f"/{chip.fitted_id}", f"/{engine.fitted_id}"
         return any(key.endswith(ends[0]) for key in self.offsets), any(key.endswith(ends[1]) for key in self.offsets)
 
 
-@cache
-def known_share(name: str, chip: str, engine: str) -> float:
+class Owners(NamedTuple):
+    """What a scenario's parameters may differ by, as calibrations name it; empty where nothing is known.
+
+    family, chip     of chips
+    kernel           the engine's attention library on that family
+    kin, engine      software that shares a core, and the engine itself
+    """
+
+    family: str
+    chip: str
+    kernel: str
+    kin: str
+    engine: str
+
+    def of(self, owner: Owner) -> str:
+        """By the word of `APART`."""
+        return str(getattr(self, owner))
+
+
+def owners(chip: Chip, engine: Engine) -> Owners:
+    """What a chip and an engine are known by: values of theirs, so that a copy in a user's file is priced alike.
+
+    >>> from ridgeline.hardware.load import chip
+    >>> from ridgeline.plan.engine import engine
+    >>> tuple(owners(chip("h200-sxm"), engine("nemo")))
+    ('hopper*', 'h200-sxm', 'cudnn@hopper', 'megatron-core*', 'nemo')
+    """
+    family, kin, kernel = chip.family, engine.family, engine.kernel
+    return Owners(
+        family=family and f"{family}*",
+        chip=chip.fitted_id,
+        kernel=kernel and family and f"{kernel}@{family}",
+        kin=kin and f"{kin}*",
+        engine=engine.fitted_id,
+    )
+
+
+def known_share(name: str, own: Owners) -> float:
     """What a parameter is multiplied with for reasons that kernels alone have shown; 1 for most.
 
-    >>> known_share("attention", "h100-sxm", "torchtitan"), known_share("attention", "h100-sxm", "nemo")
+    >>> from ridgeline.hardware.load import chip
+    >>> from ridgeline.plan.engine import engine
+    >>> h100, titan, nemo = chip("h100-sxm"), engine("torchtitan"), engine("nemo")
+    >>> known_share("attention", owners(h100, titan)), known_share("attention", owners(h100, nemo))
     (0.55, 1.0)
-    >>> known_share("matmul_8", "mi325x", "rocm-mlperf")
+    >>> known_share("matmul_8", owners(chip("mi325x"), engine("rocm-mlperf")))
     0.7
     """
-    if name.startswith("matmul") and chip in CHIPS:
-        return PRODUCTS.get(CHIPS[chip].family, 1.0)
-    if name != "attention" or chip not in CHIPS or engine not in ENGINES:
-        return 1.0
-    return KERNELS.get((ENGINES[engine].kernel, CHIPS[chip].family), 1.0)
-
-
-@cache
-def owners(chip: str, engine: str) -> Mapping[Owner, str]:
-    """What a scenario's parameters may differ by: its chip, the chip's family, its engine, the engine's family.
-
-    >>> dict(owners("h200-sxm", "nemo"))
-    {'family': 'hopper*', 'chip': 'h200-sxm', 'kernel': 'cudnn@hopper', 'kin': 'megatron-core*', 'engine': 'nemo'}
-    """
-    family = CHIPS[chip].family if chip in CHIPS else ""
-    kin = ENGINES[engine].family if engine in ENGINES else ""
-    kernel = ENGINES[engine].kernel if engine in ENGINES else ""
-    return {
-        "family": family and f"{family}*",
-        "chip": chip,
-        "kernel": kernel and family and f"{kernel}@{family}",
-        "kin": kin and f"{kin}*",
-        "engine": engine,
-    }
+    if name.startswith("matmul"):
+        return PRODUCTS.get(own.family, 1.0)
+    return KERNELS.get(own.kernel, 1.0) if name == "attention" else 1.0
 
 
 def read_calibration(path: Path) -> Calibration:

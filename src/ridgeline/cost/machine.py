@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.dtype import DTYPES
-from ridgeline.cost.calibration import PARAMETERS, Calibration
+from ridgeline.cost.calibration import PARAMETERS, Calibration, owners
 from ridgeline.cost.collectives.topology_columns import TopologyColumns, leaving, topology_columns
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.system import System
 from ridgeline.hardware.topology import Torus
+from ridgeline.plan.scenario import Scenario
 
 Array = NDArray[np.float64]
 PEAKS = tuple(dict.fromkeys(item.peak for item in DTYPES.values()))
@@ -22,11 +23,6 @@ FLOPS_PER_JOULE = 989e12 / 700  # of an H100 SXM, 16 bits, at its rated power
 FLOPS_PER_EXPONENTIAL = 16.0  # 128 multiply-adds beside 16 exponentials a clock and core
 # which parameter says what share of a peak is sustained
 SHARE = {"fp8": "matmul_8", "int8": "matmul_8", "fp4": "matmul_4", "int4": "matmul_4"}
-
-
-def at(column: Array, rows: NDArray[np.int64] | slice) -> Array:
-    """Entries of a column by row; a column of one entry is the same for all rows."""
-    return column if len(column) == 1 else column[rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +120,8 @@ class ParameterColumns:
         return self.values[name]
 
 
-def parameter_columns(calibration: Calibration, chips: Sequence[str], engines: Sequence[str]) -> ParameterColumns:
-    """The parameters of several scenarios under one calibration."""
-    pairs = list(zip(chips, engines, strict=True))
-    known = {pair: {name: calibration.value(name, *pair) for name in PARAMETERS} for pair in dict.fromkeys(pairs)}
-    return ParameterColumns(values={name: np.array([known[pair][name] for pair in pairs]) for name in PARAMETERS})
+def parameter_columns(calibration: Calibration, scenarios: Sequence[Scenario]) -> ParameterColumns:
+    """The parameters of several scenarios under one calibration: by the chip and the engine that each carries."""
+    each = [owners(scenario.system.chip, scenario.engine) for scenario in scenarios]
+    known = {own: {name: calibration.owned(name, own) for name in PARAMETERS} for own in dict.fromkeys(each)}
+    return ParameterColumns(values={name: np.array([known[own][name] for own in each]) for name in PARAMETERS})

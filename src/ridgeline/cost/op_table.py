@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.collectives.price import KINDS
 from ridgeline.cost.machine import PEAKS
+from ridgeline.cost.step_part import AXES
 from ridgeline.ir.ops import Attend, Collective, MatMul, Num, Op, Stream
 from ridgeline.ir.program import Program, Section
 
@@ -26,7 +27,7 @@ Index = NDArray[np.int64]
 Fields = Sequence[tuple[Num, ...]]  # of ops of one type
 Table = Callable[[Fields, int], Array]
 PHASES = 4  # forward, backward input, backward weight, recompute
-AXES = ("tp", "cp", "ep")
+_PLACE = {str(axis): place for place, axis in enumerate(AXES)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +41,11 @@ class OpTable:
     attend_slot: Index
     streams: Array  # bytes, kernels, waits
     stream_slot: Index
-    collectives: Array  # kind, payload, ranks, stride, axis, spread
+    collectives: Array  # kind, payload, ranks, stride, axis, token copies
     collective_slot: Index
     cell: Index  # of every section
     params: Array  # dense, expert, trained dense, trained expert: by section
-    away: Array  # bytes by section that could travel to the host between forward and backward
+    offloadable: Array  # bytes by section that can travel to the host between forward and backward
     cells: int
 
     @property
@@ -93,7 +94,7 @@ def _gathered(sections: Sequence[Section], many: int, cell: Index, table: Table)
         collective_slot=slots_of[Collective],
         cell=cell,
         params=_params(table([(item.params, item.expert_params, item.trained) for item in sections], 3)),
-        away=table([(item.saved.total - item.saved.logits,) for item in sections], 1)[0],
+        offloadable=table([(item.offloadable,) for item in sections], 1)[0],
         cells=int(cell.max(initial=-1)) + 1,
     )
 
@@ -132,6 +133,6 @@ def _values(op: Op) -> tuple[Num, ...]:
         case Stream():
             return (op.stream_bytes, op.kernels, op.waits)
         case Collective():
-            return (KINDS[op.kind], op.payload_bytes, op.ranks, op.stride, AXES.index(op.axis), op.token_copies)
+            return (KINDS[op.kind], op.payload_bytes, op.ranks, op.stride, _PLACE[op.axis], op.token_copies)
         case _:
             assert_never(op)

@@ -1,27 +1,34 @@
-"""Turn columns of ops into seconds by section, phase and class: every op priced at the rates its row sustains."""
+"""Turn ops into seconds at the rates their rows sustain: op by op with what bounds each, and summed up by section.
+
+MatMul       max(padded flops / rate, operands / memory)            compute or memory
+Attend       flash: max(kernel, operands / memory); unfused: one after the other
+Stream       bytes x traffic / memory                               memory
+Collective   the fastest algorithm on its links                     network
+HostCopy     bytes / host link                                      network
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array, Index, Mask, at
 from ridgeline.cost.collectives.links import Links, links_of
-from ridgeline.cost.collectives.price import collective_seconds
+from ridgeline.cost.collectives.price import KINDS, collective_seconds
 from ridgeline.cost.kernels import flash_seconds, padded_flops
-from ridgeline.cost.machine import PEAKS, SHARE, WIDE, Machines, ParameterColumns, at
-from ridgeline.cost.op_table import AXES, PHASES, OpTable
+from ridgeline.cost.machine import PEAKS, SHARE, WIDE, Machines, ParameterColumns
+from ridgeline.cost.op_table import PHASES, OpTable
+from ridgeline.cost.step_part import AXES, COMPUTE, SECTION_PARTS
+from ridgeline.ir.ops import Collective, HostCopy
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 BLOCK = 8192  # products tiled at once, so that what is tried of them stays in the cache
-CLASSES = ("matmul", "attention", "memory", "kernel", *AXES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SustainedRates:
-    """Sustained rates by row: data sheets times parameters, with what graphs and engines change."""
+    """What chips sustain, by row: data sheets times parameters, with what graphs and engines change."""
 
     machines: Machines
     rates: ParameterColumns
@@ -56,84 +63,132 @@ def sustained_rates(machines: Machines, rates: ParameterColumns, *, graph: Array
     )
 
 
-def padded_products(batch: OpTable, machines: Machines) -> Array:
+def padded_products(table: OpTable, machines: Machines) -> Array:
     """Padded flops of every product: they depend on sizes and cores alone, so that a fit works them out once."""
-    cell, found = batch.slot_cell[batch.matmul_slot], np.empty(len(batch.matmul_slot))
+    cell, found = table.slot_cell[table.matmul_slot], np.empty(len(table.matmul_slot))
     for start in range(0, len(found), BLOCK):
         own = slice(start, start + BLOCK)
-        m, n, k, groups = batch.matmuls[:4, own]
+        m, n, k, groups = table.matmuls[:4, own]
         found[own] = padded_flops(m, n, k, groups, at(machines.cores, cell[own]))
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpPrices:
+    """Seconds of every op of a table, in its order, and which products and attention kernels memory limits."""
+
+    matmul_s: Array
+    matmul_memory_bound: Mask
+    attend_s: Array
+    attend_memory_bound: Mask
+    stream_s: Array
+    collective_s: Array
+
+
+def price_ops(table: OpTable, rates: SustainedRates, padded: Array | None = None) -> OpPrices:
+    """Every op priced; `padded` where the padded flops of its products are at hand."""
+    cell = table.slot_cell
+    matmul_s, matmul_bound = _matmuls(table, rates, cell, padded)
+    attend_s, attend_bound = _attends(table, rates, cell)
+    own = cell[table.stream_slot]
+    return OpPrices(
+        matmul_s=matmul_s,
+        matmul_memory_bound=matmul_bound,
+        attend_s=attend_s,
+        attend_memory_bound=attend_bound,
+        stream_s=table.streams[0] * at(rates.rates["traffic"] / rates.memory, own),
+        collective_s=_collectives(table, rates.links.at(cell[table.collective_slot])),
+    )
+
+
+def _matmuls(table: OpTable, rates: SustainedRates, cell: Index, padded: Array | None) -> tuple[Array, Mask]:
+    m, n, k, groups, size_in, size_out = table.matmuls
+    own = cell[table.matmul_slot]
+    peak = rates.peak[0, table.matmul_peak] if len(rates.peak) == 1 else rates.peak[own, table.matmul_peak]
+    rate = peak * np.where(groups > 1, at(rates.rates["experts"], own), 1.0)
+    compute = (padded if padded is not None else padded_products(table, rates.machines)) / rate
+    moved = ((m * k + k * n) * size_in + m * n * size_out) * groups / at(rates.memory, own)
+    return np.maximum(compute, moved), moved > compute
+
+
+def _attends(table: OpTable, rates: SustainedRates, cell: Index) -> tuple[Array, Mask]:
+    """A flash kernel hides its traffic behind its products; unfused attention does one after the other."""
+    flops, size, dim, back, flash, _, scan = table.attends
+    own = cell[table.attend_slot]
+    wide = at(rates.machines.peak[:, WIDE], own)
+    share = np.where(back > 0, at(rates.attention_back, own), at(rates.attention, own))
+    tiled = flash_seconds(flops, dim, back, wide * share, at(rates.machines.exponentials, own) * share)
+    scanned = flops / (wide * at(rates.rates["scan"], own))
+    through = size * np.where(flash > 0, 1.0, at(rates.rates["traffic"], own)) / at(rates.memory, own)
+    dense = np.where(scan > 0, scanned, np.where(flash > 0, tiled, flops / (at(rates.peak[:, WIDE], own) * 0.5)))
+    return np.where(flash > 0, np.maximum(dense, through), dense + through), through > dense
+
+
+def _collectives(table: OpTable, links: Links) -> Array:
+    if not table.collectives.size:
+        return np.zeros(0)
+    kind, payload, ranks, stride, _, copies = table.collectives
+    return collective_seconds(kind.astype(np.int64), payload, ranks, stride, links, copies)
+
+
+def collective_op_seconds(ops: Sequence[Collective], links: Links) -> Array:
+    """Collectives that run one after the other, their sizes columns beside the links."""
+    total: Array = np.zeros(1)
+    for op in ops:
+        sizes = (op.payload_bytes, op.ranks, op.stride)
+        payload, ranks, stride = (np.asarray(size, dtype=np.float64) for size in sizes)
+        total = total + collective_seconds(KINDS[op.kind], payload, ranks, stride, links, op.token_copies)
+    return total
+
+
+def copy_seconds(op: HostCopy, machines: Machines, rows: Index | slice = slice(None)) -> Array:
+    """A copy over the chip's link to its host; nothing where the catalog does not state its rate."""
+    return np.asarray(op.payload_bytes / at(machines.host, rows), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionPrices:
     """Priced sections.
 
-    seconds   by class, phase and section, nothing hidden yet
-    issue_s   the host takes to issue its kernels
-    cell, params, away   as in `OpTable`
+    seconds       by part of `SECTION_PARTS`, phase and section, nothing overlapped yet
+    issue_s       the host takes to issue its kernels
+    cell, params, offloadable   as in `OpTable`
     """
 
     cell: Index
     params: Array
-    away: Array
+    offloadable: Array
     seconds: Array
     issue_s: Array
 
 
-def price_sections(batch: OpTable, rows: SustainedRates, padded: Array | None = None) -> SectionPrices:
-    """Every op priced, summed up by section, phase and class."""
-    cell = batch.slot_cell
+def price_sections(table: OpTable, rates: SustainedRates, padded: Array | None = None) -> SectionPrices:
+    """Every op priced, summed up by section, phase and part."""
+    return sum_sections(table, rates, price_ops(table, rates, padded))
+
+
+def sum_sections(table: OpTable, rates: SustainedRates, prices: OpPrices) -> SectionPrices:
+    """Priced ops summed up by section, phase and part."""
+    cell = table.slot_cell
     slots = len(cell)
-    table = np.zeros((len(CLASSES), slots))
-    table[0] = np.bincount(batch.matmul_slot, _matmuls(batch, rows, cell, padded), slots)
-    table[1] = np.bincount(batch.attend_slot, _attends(batch, rows, cell), slots)
-    size, count, waits = batch.streams
-    own = cell[batch.stream_slot]
-    moved = size * at(rows.rates["traffic"] / rows.memory, own)
-    table[2] = np.bincount(batch.stream_slot, moved, slots)
-    pauses = np.bincount(batch.stream_slot, waits * at(rows.wait, own), slots)
-    kernels = np.bincount(batch.matmul_slot, minlength=slots).astype(np.float64)
-    kernels += np.bincount(batch.stream_slot, count, slots)
-    kernels += np.bincount(batch.attend_slot, batch.attends[5], slots)
-    if batch.collectives.size:
-        kind, payload, ranks, stride, axis, spread = batch.collectives
-        links = rows.links.at(cell[batch.collective_slot])
-        spent = collective_seconds(kind.astype(np.int64), payload, ranks, stride, links, spread)
-        for index in range(len(AXES)):
-            mine = axis == index
-            table[4 + index] = np.bincount(batch.collective_slot[mine], spent[mine], slots)
-    table[3] = kernels * at(rows.kernel, cell) + pauses
+    found = np.zeros((len(SECTION_PARTS), slots))
+    found[0] = np.bincount(table.matmul_slot, prices.matmul_s, slots)
+    found[1] = np.bincount(table.attend_slot, prices.attend_s, slots)
+    found[2] = np.bincount(table.stream_slot, prices.stream_s, slots)
+    pauses = np.bincount(table.stream_slot, table.streams[2] * at(rates.wait, cell[table.stream_slot]), slots)
+    kernels = np.bincount(table.matmul_slot, minlength=slots).astype(np.float64)
+    kernels += np.bincount(table.stream_slot, table.streams[1], slots)
+    kernels += np.bincount(table.attend_slot, table.attends[5], slots)
+    if table.collectives.size:
+        axis = table.collectives[4]
+        for place in range(len(AXES)):
+            mine = axis == place
+            found[len(COMPUTE) + place] = np.bincount(table.collective_slot[mine], prices.collective_s[mine], slots)
+    found[3] = kernels * at(rates.kernel, cell) + pauses
     return SectionPrices(
-        cell=batch.cell,
-        params=batch.params,
-        away=batch.away,
-        seconds=np.ascontiguousarray(table.reshape(len(CLASSES), -1, PHASES).swapaxes(1, 2)),
-        issue_s=(kernels * at(rows.host, cell)).reshape(-1, PHASES).sum(1),
+        cell=table.cell,
+        params=table.params,
+        offloadable=table.offloadable,
+        seconds=np.ascontiguousarray(found.reshape(len(SECTION_PARTS), -1, PHASES).swapaxes(1, 2)),
+        issue_s=(kernels * at(rates.host, cell)).reshape(-1, PHASES).sum(1),
     )
-
-
-def _matmuls(batch: OpTable, rows: SustainedRates, cell: Index, padded: Array | None) -> Array:
-    m, n, k, groups, size_in, size_out = batch.matmuls
-    own = cell[batch.matmul_slot]
-    peak = rows.peak[0, batch.matmul_peak] if len(rows.peak) == 1 else rows.peak[own, batch.matmul_peak]
-    rate = peak * np.where(groups > 1, at(rows.rates["experts"], own), 1.0)
-    compute = (padded if padded is not None else padded_products(batch, rows.machines)) / rate
-    moved = ((m * k + k * n) * size_in + m * n * size_out) * groups / at(rows.memory, own)
-    slower: Array = np.maximum(compute, moved)
-    return slower
-
-
-def _attends(batch: OpTable, rows: SustainedRates, cell: Index) -> Array:
-    """A flash kernel hides its traffic behind its products; unfused attention does one after the other."""
-    flops, size, dim, back, flash, _, scan = batch.attends
-    own = cell[batch.attend_slot]
-    wide = at(rows.machines.peak[:, WIDE], own)
-    share = np.where(back > 0, at(rows.attention_back, own), at(rows.attention, own))
-    tiled = flash_seconds(flops, dim, back, wide * share, at(rows.machines.exponentials, own) * share)
-    scanned = flops / (wide * at(rows.rates["scan"], own))
-    through = size * np.where(flash > 0, 1.0, at(rows.rates["traffic"], own)) / at(rows.memory, own)
-    dense = np.where(scan > 0, scanned, np.where(flash > 0, tiled, flops / (at(rows.peak[:, WIDE], own) * 0.5)))
-    seconds: Array = np.where(flash > 0, np.maximum(dense, through), dense + through)
-    return seconds

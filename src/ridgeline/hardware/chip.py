@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from ridgeline.core.dtype import DTYPES, DType
 from ridgeline.core.errors import MissingNumber, Problem, not_among
@@ -53,6 +53,11 @@ class Chip:
     name: str
     vendor: str
     family: Annotated[str, Doc("architecture shared with other chips, from which unmeasured ones borrow")] = ""
+    calibrated_as: Annotated[str, Doc("id its measured runs were fitted under; a copy keeps it; absent: its own")] = ""
+    collectives: Annotated[
+        Literal["flat", "two-level"],
+        Doc("how the vendor's library runs them: flat rings (NCCL, RCCL), or inside a domain first, then across"),
+    ] = "flat"
     system: Annotated[str, Doc("id of the system this chip comes in unless said otherwise")]
     peak: Mapping[str, QuotedFlopsPerS]
     hbm: Memory = Memory()
@@ -68,6 +73,11 @@ class Chip:
     tdp: Annotated[Quoted | None, Unit("W")] = None
     price: Annotated[Quoted | None, Unit("USD/h")] = None
     notes: str = ""
+
+    @property
+    def fitted_id(self) -> str:
+        """The id under which calibrations and residuals know it."""
+        return self.calibrated_as or self.id
 
     def problems(self) -> Iterable[Problem]:
         for key in self.peak:

@@ -4,6 +4,7 @@
     Attend       the score part of attention between its projections
     Stream       work bound by memory traffic: norms, activations, casts, optimizer, copies
     Collective   communication among the ranks of one axis
+    HostCopy     a copy between a chip's memory and its host's
 
 Nothing here knows a chip: `cost` prices ops.
 """
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 Num: TypeAlias = int | float | NDArray[np.float64]
 
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
-Axis = Literal["tp", "cp", "dp", "ep", "edp", "pp", "shard", "replica", "host"]
+Axis = Literal["tp", "cp", "dp", "ep", "etp", "edp", "pp", "shard", "replica", "host"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,4 +96,13 @@ class Collective:
     token_copies: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCopy:
+    """Bytes that copy engines move over a chip's link to its host, one way."""
+
+    label: str
+    payload_bytes: Num
+
+
 Op: TypeAlias = MatMul | Attend | Stream | Collective
+"""What the passes of a section consist of."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ridgeline.ir.ops import Collective, CollectiveKind, MatMul, Num, Stream
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.engine import Engine
 from ridgeline.plan.plan import Precision, Recompute
+from ridgeline.plan.resolve import Resolved, resolve
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Lora, Train
+from ridgeline.plan.workload import Decode, Lora, Train
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,28 +26,30 @@ class Degrees:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweringContext:
-    """One structure: everything that decides which ops there are, with the degrees that size them."""
+    """One structure: everything that decides which ops there are, with the degrees that size them.
+
+    queries, keys   tokens of a sequence that are worked on, and tokens that attention sees: the same when a sequence is
+                    trained on or read whole; one query and all keys for a decode step
+    backward        whether the ops of the backward pass are wanted, too
+    images          images of one sequence
+    """
 
     model: ModelSpec
     engine: Engine
-    seq: int
+    resolved: Resolved
     degrees: Degrees
-    sequence_parallel: bool
-    flash: bool
-    recompute: Recompute
-    precision: Precision
-    ring: bool = True
-    once_per_domain: bool = False
-    imbalance: float = 1.0
+    queries: int
+    keys: int
+    recompute: Recompute = Recompute()
+    backward: bool = True
     images: float = 0.0
     causal: bool = True
     lora: Lora | None = None
-    fuses: frozenset[str] = field(default_factory=frozenset)
 
     @property
     def tokens(self) -> Num:
         """Tokens of a microbatch on one rank, before sequence parallelism."""
-        return self.degrees.microbatch * (self.seq / self.degrees.cp)
+        return self.degrees.microbatch * (self.queries / self.degrees.cp)
 
     @property
     def split_tokens(self) -> Num:
@@ -54,8 +57,28 @@ class LoweringContext:
         return self.tokens / self.degrees.tp if self.sequence_parallel else self.tokens
 
     @property
-    def narrow(self) -> bool:
-        """Whether matrix products read casted copies narrower than what is stored."""
+    def precision(self) -> Precision:
+        """Number formats, gradients among them."""
+        return self.resolved.precision
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether norms and residuals are split over tp."""
+        return self.resolved.sequence_parallel
+
+    @property
+    def flash(self) -> bool:
+        """Whether scores stay inside the attention kernel."""
+        return self.resolved.attention == "flash"
+
+    @property
+    def fuses(self) -> frozenset[str]:
+        """What runs in one kernel, in the words of `plan.engine.FUSIONS`."""
+        return self.resolved.fuses
+
+    @property
+    def low_precision(self) -> bool:
+        """Whether matrix products read cast copies narrower than what is stored."""
         return self.precision.compute.bits < self.precision.activations.bits
 
     @property
@@ -65,14 +88,13 @@ class LoweringContext:
 
 
 def lowering_context(scenario: Scenario) -> LoweringContext:
-    """The shape of one scenario, a batch of one."""
-    plan, engine, work = scenario.plan, scenario.engine, scenario.workload
-    attention = plan.switches.attention or engine.attention
-    lora = (work.lora or Lora()) if isinstance(work, Train) and work.task == "lora" else None
+    """The context of one scenario, a batch of one."""
+    plan, work = scenario.plan, scenario.workload
+    train = work if isinstance(work, Train) else None
     return LoweringContext(
         model=scenario.model,
-        engine=engine,
-        seq=work.seq,
+        engine=scenario.engine,
+        resolved=resolve(scenario),
         degrees=Degrees(
             tp=plan.mesh.tp,
             cp=plan.mesh.cp,
@@ -80,34 +102,13 @@ def lowering_context(scenario: Scenario) -> LoweringContext:
             etp=plan.mesh.etp,
             microbatch=plan.microbatch,
         ),
-        sequence_parallel=plan.sequence_parallel and plan.mesh.tp > 1,
-        flash=attention == "flash",
+        queries=1 if isinstance(work, Decode) else work.seq,
+        keys=work.seq,
         recompute=plan.recompute,
-        precision=plan.precision,
-        ring=plan.switches.cp_kind == "ring",
-        imbalance=plan.switches.moe_imbalance,
-        images=work.images if isinstance(work, Train) else 0.0,
-        once_per_domain=plan.switches.moe_dispatch in ("deepep", "hybridep"),
-        lora=lora,
-        fuses=_fusions(engine, plan.switches.compiled) | _whole(engine, plan.switches.graph),
+        backward=train is not None,
+        images=train.images if train else 0.0,
+        lora=(train.lora or Lora()) if train and train.task == "lora" else None,
     )
-
-
-COMPILED = frozenset({"bias-activation", "bias-dropout-add", "rotary", "cross-entropy", "elementwise"})
-
-
-def _fusions(engine: Engine, compiled: bool | None) -> frozenset[str]:
-    """What is fused: the engine's habit, more where it is compiled against that, less where it is not."""
-    fuses = frozenset(engine.fuses)
-    if compiled is None:
-        return fuses
-    return fuses | {"elementwise"} if compiled else fuses - COMPILED if "elementwise" in fuses else fuses
-
-
-def _whole(engine: Engine, graph: str | None) -> frozenset[str]:
-    """A graph of the whole iteration has no host that learns expert sizes: experts run in kernels that need none, with
-    bias, activation and casts inside the grouped products."""
-    return frozenset({"expert-epilogue"}) if graph == "full" and "grouped-gemm" in engine.fuses else frozenset()
 
 
 def matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num, groups: Num = 1) -> MatMul:

@@ -117,7 +117,7 @@ def _experts(ctx: LoweringContext, moe: Moe) -> SublayerOps:
     degrees, width = ctx.degrees, ctx.model.hidden
     size = ctx.precision.activations.bytes_per_element
     tokens = ctx.tokens / degrees.tp  # before experts the tokens of a tensor group are split over its ranks
-    copies = tokens * moe.topk * ctx.imbalance
+    copies = tokens * moe.topk * ctx.resolved.moe_imbalance
     inner = moe.latent or width
     local = moe.experts / degrees.ep
     rows = copies * degrees.etp / local
@@ -127,7 +127,7 @@ def _experts(ctx: LoweringContext, moe: Moe) -> SublayerOps:
     router = plain_matmul(ctx, "router", tokens, moe.experts, width)
     fused = "permute" in ctx.fuses
     # a dispatcher of its own writes tokens in place; otherwise they are permuted, and sorted again by local expert
-    moves = 1.0 if ctx.once_per_domain else 4.0 if fused else 8.0
+    moves = 1.0 if ctx.resolved.token_dispatch_once else 4.0 if fused else 8.0
     permute = stream(ctx, "permute", copies * inner, moves, 4.0 if fused else 12.0)
     choose = replace(stream(ctx, "top-k", tokens * moe.experts, 6.0, 6.0 if "router" in ctx.fuses else 14.0), waits=1.0)
     moved = _dispatch(ctx, copies * inner * size, moe.topk)
@@ -188,7 +188,7 @@ def _dispatch(ctx: LoweringContext, payload: Num, topk: int) -> list[Op]:
     ranks = ctx.degrees.ep * ctx.degrees.etp
     if isinstance(ranks, int) and ranks == 1:
         return []
-    token_copies = float(topk) if ctx.once_per_domain else 0.0
+    token_copies = float(topk) if ctx.resolved.token_dispatch_once else 0.0
     return [
         Collective(
             label="dispatch",

@@ -19,7 +19,7 @@ from ridgeline.lowering.context import (
 )
 from ridgeline.lowering.sublayer import SublayerOps
 from ridgeline.models.facts import mean_visible
-from ridgeline.models.params import mixer_params
+from ridgeline.models.params import indexer_params, mixer_params
 from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mixer
 
 SCORE_PASSES = (6.0, 9.0)  # reads and writes of a score matrix, forward and backward, with a fused masked softmax
@@ -122,7 +122,7 @@ def _delta(ctx: LoweringContext, mixer: GatedDeltaNet) -> SublayerOps:
 def _scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[int, bool]) -> tuple[list[Op], list[Op]]:
     """Forward and backward of the score part. Flash executes what is visible; unfused all of it, through memory."""
     tokens, tp = ctx.tokens, ctx.degrees.tp
-    visible = mean_visible(ctx.seq, seen[0], seen[1], ctx.causal) if ctx.flash else float(ctx.seq)
+    visible = mean_visible(ctx.keys, seen[0], seen[1], ctx.causal, ctx.queries) if ctx.flash else float(ctx.keys)
     each = 2 * tokens * heads / tp * (qk + value)
     forward = each * visible
     size = ctx.precision.activations.bytes_per_element
@@ -144,7 +144,7 @@ def _scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[i
             ],
         )
     passes = SCORE_PASSES if "masked-softmax" in ctx.fuses else LOOSE_SCORE_PASSES
-    scores = tokens * ctx.seq * heads / tp * size
+    scores = tokens * ctx.keys * heads / tp * size
     kernels = 10 if "masked-softmax" in ctx.fuses else 14  # transposes and dropout among them
     return (
         [
@@ -166,8 +166,8 @@ def _edges(ctx: LoweringContext, seen: tuple[int, bool]) -> float:
     """Edges of what a query sees that cut through tiles: its own place, and where a sliding window begins, which the
     first queries do not reach: 2 - w / s. Chunks begin where tiles do."""
     window, chunked = seen
-    slides = ctx.causal and 0 < window < ctx.seq and not chunked
-    return 2 - window / ctx.seq if slides else 1.0
+    slides = ctx.causal and 0 < window < ctx.keys and not chunked
+    return 2 - window / ctx.keys if slides else 1.0
 
 
 def _scan(ctx: LoweringContext, flops: Num, elements: Num, head_dim: int) -> tuple[list[Op], list[Op]]:
@@ -206,7 +206,7 @@ def _context_exchange(ctx: LoweringContext, kv: Num, heads: Num) -> tuple[list[O
     if isinstance(cp, int) and cp == 1:
         return [], []
     tokens, tp = ctx.tokens, ctx.degrees.tp
-    if ctx.ring:
+    if ctx.resolved.cp_kind == "ring":
         label, payload = "context ring", tokens * cp * kv / tp * size
         once = Collective(label=label, kind="all-gather", axis="cp", payload_bytes=payload, ranks=cp, stride=tp)
         return [once], [replace(once, label=f"{label} dX", payload_bytes=2 * payload)]
@@ -249,7 +249,8 @@ def _held_params(ctx: LoweringContext, mixer: Mixer) -> Num:
     """Parameters of a mixer on one tensor rank: its share, and copies of what ranks hold alike.
 
         attention   (all + (c - 1) G (d + v) (h + bias)) / tp         c = max(1, tp / G): ranks that hold the same heads
-        latent      (all + (tp - 1) (h (q + k + r) + q + k)) / tp     latents and their norms are whole on every rank
+        latent      (all + (tp - 1) (h (q + k + r) + q + k)) / tp     latents, their norms and an indexer of sparse
+                                                                      attention are whole on every rank
 
     G = kv_heads, d, v = size of a key and a value, h = hidden, q, k = latents of queries and of keys, r = rope_dim.
     """
@@ -260,7 +261,8 @@ def _held_params(ctx: LoweringContext, mixer: Mixer) -> Num:
         more = np.maximum(0.0, tp / mixer.kv_heads - 1) * keys * (hidden + mixer.qkv_bias)
     elif isinstance(mixer, LatentAttention):
         latents = mixer.q_rank + mixer.kv_rank
-        more = (tp - 1) * (hidden * (latents + mixer.rope_dim) + latents)
+        alike = hidden * (latents + mixer.rope_dim) + latents + indexer_params(mixer.indexer, mixer.q_rank, hidden)
+        more = (tp - 1) * alike
     return (mixer_params(mixer, hidden) + more) / tp
 
 
@@ -268,12 +270,12 @@ def _score_bytes(ctx: LoweringContext, mixer: Mixer) -> Num:
     """What unfused attention keeps of its score matrices: scores, softmax and a mask."""
     if ctx.flash or not isinstance(mixer, (Attention, LatentAttention)):
         return 0
-    return ctx.tokens * ctx.seq * mixer.heads / ctx.degrees.tp * 5
+    return ctx.tokens * ctx.keys * mixer.heads / ctx.degrees.tp * 5
 
 
 def gradient_bytes(ctx: LoweringContext) -> float:
     """Bytes of one element of the gradient buffer."""
-    return (ctx.precision.gradients or ctx.engine.gradients).bytes_per_element
+    return ctx.resolved.gradients.bytes_per_element
 
 
 def _entering(ctx: LoweringContext, mixer: Mixer) -> int:
@@ -319,7 +321,7 @@ def casts(ctx: LoweringContext, products: list[MatMul], written: bool = False) -
 
     A norm that is one kernel, or a product's epilogue, writes narrow at once: nothing is read again (`written`).
     """
-    if not ctx.narrow:
+    if not ctx.low_precision:
         return []
     passes = _cast_passes(ctx, written)
     return [stream(ctx, f"cast for {op.label}", op.m * op.k * op.groups, passes, 1.0) for op in products]
@@ -327,7 +329,7 @@ def casts(ctx: LoweringContext, products: list[MatMul], written: bool = False) -
 
 def gradient_casts(ctx: LoweringContext, products: list[MatMul], written: bool = False) -> list[Op]:
     """Casting the gradients that arrive at narrow products, for both of their own products."""
-    if not ctx.narrow:
+    if not ctx.low_precision:
         return []
     passes = _cast_passes(ctx, written)
     return [stream(ctx, f"cast for {op.label} dX", op.m * op.n * op.groups, passes, 1.0) for op in products]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ridgeline.ir.ops import Op
-from ridgeline.ir.program import SavedActivations, Section
+from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
 from ridgeline.lowering.context import (
     LoweringContext,
     input_gradient,
@@ -43,7 +43,7 @@ def lower_prediction(ctx: LoweringContext, mtp: Mtp, kind: RecomputeKind, lowere
     joined = (1 if ctx.frozen else 3) * ctx.split_tokens * hidden * size
     beside = head.saved.inputs + (0 if kind == "full" else joined)
     return Section(
-        name="prediction block",
+        key=SectionKey(SectionRole.MTP),
         forward=(*rows.forward, *entry.forward, *layer.forward, *head.forward),
         backward_input=(*head.backward_input, *layer.backward_input, *entry.backward_input),
         backward_weight=(
@@ -54,7 +54,9 @@ def lower_prediction(ctx: LoweringContext, mtp: Mtp, kind: RecomputeKind, lowere
         expert_params=layer.expert_params,
         trained=layer.trained + (0 if ctx.frozen else params),
         saved=replace(layer.saved, norms=layer.saved.norms + beside),
-        whole=replace(layer.whole, norms=layer.whole.norms + head.saved.inputs + joined),
+        saved_without_recompute=replace(
+            layer.saved_without_recompute, norms=layer.saved_without_recompute.norms + head.saved.inputs + joined
+        ),
     )  # fmt: skip
 
 
@@ -69,7 +71,7 @@ def _entry(ctx: LoweringContext) -> Section:
     split = not (isinstance(ctx.degrees.tp, int) and ctx.degrees.tp == 1)
     enter, leave, back_in, back_out = _around(ctx) if split else ([], [], [], [])
     return Section(
-        name="entry",
+        key=SectionKey(SectionRole.MTP),
         forward=(
             stream(ctx, "entry norms", 2 * elements, passes, 2 * kernels),
             stream(ctx, "join", 2 * elements, 2.0),

@@ -1,69 +1,130 @@
-"""Turn a Scenario into the Program its ranks execute: distinct sections, and how often each stands in each stage."""
+"""Turn a Scenario into the Program its ranks execute: distinct sections, where they stand, and what ends a step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ridgeline.ir.program import Program, Section
+import numpy as np
+
+from ridgeline.ir.program import Program, Section, SectionKey, SectionRole
 from ridgeline.lowering.context import LoweringContext, lowering_context
 from ridgeline.lowering.mtp import lower_prediction
+from ridgeline.lowering.placements import section_tensors
+from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.sections import lower_block, lower_embedding, lower_head, lower_vision
+from ridgeline.lowering.step_ops import step_ops
 from ridgeline.plan.engine import RecomputeKind
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.schedules import virtual_stages_by_rank
+
+EMBEDDING, HEAD, MTP = (SectionKey(role) for role in (SectionRole.EMBEDDING, SectionRole.HEAD, SectionRole.MTP))
+VISION = tuple(SectionKey(role) for role in (SectionRole.VISION_ENDS, SectionRole.VISION, SectionRole.VISION_WINDOWED))
 
 
-def lower(scenario: Scenario) -> Program:
-    """The program of one scenario. Cost grows with distinct blocks and virtual stages, never with layers or ranks."""
+def lower(scenario: Scenario, plans: PlanColumns | None = None, *, tensors: bool = True) -> Program:
+    """The program of one scenario; `plans` where its columns are at hand, without `tensors` where only prices count.
+
+    Cost grows with distinct blocks and virtual stages, never with layers or ranks.
+    """
     ctx = lowering_context(scenario)
-    sections = sections_of(ctx)
-    return Program(sections=sections, stages=stages_of(ctx, scenario.placement, len(sections)))
+    sections, stages = sections_of(ctx), stages_of(ctx, scenario.placement)
+    if tensors:
+        sections = tuple(replace(section, tensors=section_tensors(ctx, section.key)) for section in sections)
+    if not ctx.backward:
+        return Program(sections=sections, stages=stages)
+    plan, counts = scenario.plan, np.array(stages)
+    ranks = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
+    held = [counts[list(own)].sum(0) for own in ranks]
+    return Program(sections=sections, stages=stages, step=step_ops(sections, held, plans or plan_columns([scenario])))
 
 
-def sections_of(ctx: LoweringContext) -> tuple[Section, ...]:
-    """Embedding, head, distinct blocks, prediction blocks, image encoder.
+def section_keys(ctx: LoweringContext) -> tuple[SectionKey, ...]:
+    """Embedding, head, distinct blocks, multi-token prediction, image encoder.
 
     Where recompute stops after some layers each block stands twice: as recompute says, and as the rest runs.
     """
-    model, plan = ctx.model, ctx.recompute
-    made = [lower_embedding(ctx), lower_head(ctx)]
-    for index, block in enumerate(model.blocks):
-        kind: RecomputeKind = plan.blocks.get(str(index), plan.kind)
-        made.append(replace(lower_block(ctx, block, kind), name=f"block {index}"))
-        if plan.layers is not None:
-            made.append(replace(lower_block(ctx, block, plan.rest), name=f"block {index}, rest"))
-    if model.mtp is not None:
-        same = next((2 + i for i, one in enumerate(model.blocks) if one == model.mtp.block), 0)
-        alike = same and plan.layers is None and not plan.blocks
-        layer = made[same] if alike else lower_block(ctx, model.mtp.block, plan.kind)
-        made.append(lower_prediction(ctx, model.mtp, plan.kind, (made[0], made[1], layer)))
+    model = ctx.model
+    again = (False,) if ctx.recompute.layers is None else (False, True)
+    blocks = (SectionKey(SectionRole.BLOCK, index, rest) for index in range(len(model.blocks)) for rest in again)
+    return (EMBEDDING, HEAD, *blocks, *((MTP,) if model.mtp else ()), *(VISION if _sees(ctx) else ()))
+
+
+def sections_of(ctx: LoweringContext) -> tuple[Section, ...]:
+    """The sections of a structure, in the order of `section_keys`."""
+    made: dict[SectionKey, Section] = {EMBEDDING: lower_embedding(ctx), HEAD: lower_head(ctx)}
+    for key in section_keys(ctx):
+        if key.role is SectionRole.BLOCK:
+            made[key] = replace(lower_block(ctx, ctx.model.blocks[key.block], _kind(ctx, key)), key=key)
+    made.update(_prediction(ctx, made))
     if _sees(ctx):
-        made += lower_vision(ctx)
-    return tuple(made)
+        made.update(zip(VISION, lower_vision(ctx), strict=True))
+    if not ctx.backward:
+        return tuple(forward_alone(made[key]) for key in section_keys(ctx))
+    return tuple(made[key] for key in section_keys(ctx))
+
+
+def forward_alone(section: Section) -> Section:
+    """The section as prefill and decode run it: no gradients, and nothing saved for any."""
+    return Section(
+        key=section.key, forward=section.forward, backward_input=(), backward_weight=(), params=section.params,
+        expert_params=section.expert_params, tensors=section.tensors,
+    )  # fmt: skip
+
+
+def _kind(ctx: LoweringContext, key: SectionKey) -> RecomputeKind:
+    plan = ctx.recompute
+    return plan.rest if key.rest else plan.blocks.get(str(key.block), plan.kind)
+
+
+def _prediction(ctx: LoweringContext, made: dict[SectionKey, Section]) -> Iterator[tuple[SectionKey, Section]]:
+    """Multi-token prediction; its block is lowered once where the model has the same one."""
+    mtp, plan = ctx.model.mtp, ctx.recompute
+    if mtp is None:
+        return
+    same = next((index for index, block in enumerate(ctx.model.blocks) if block == mtp.block), None)
+    alike = same is not None and plan.layers is None and not plan.blocks
+    layer = made[SectionKey(SectionRole.BLOCK, same or 0)] if alike else lower_block(ctx, mtp.block, plan.kind)
+    yield MTP, lower_prediction(ctx, mtp, plan.kind, (made[EMBEDDING], made[HEAD], layer))
 
 
 def _sees(ctx: LoweringContext) -> bool:
     return ctx.model.vision is not None and ctx.images > 0
 
 
-def stages_of(ctx: LoweringContext, placement: Sequence[int], sections: int) -> tuple[tuple[int, ...], ...]:
+def stages_of(ctx: LoweringContext, placement: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """How often each section stands in each virtual stage, for layers placed so many to a stage."""
-    model, plan = ctx.model, ctx.recompute
-    stages: list[tuple[int, ...]] = []
-    layer, each, sees = 0, 1 if plan.layers is None else 2, _sees(ctx)
+    place = {key: index for index, key in enumerate(section_keys(ctx))}
+    covered, rest = (
+        [place.get(SectionKey(SectionRole.BLOCK, block, again), -1) for block in range(len(ctx.model.blocks))]
+        for again in (False, True)
+    )
+    stages, order, layer = [], ctx.model.order, 0
     for stage, held in enumerate(placement):
-        counts = [0] * sections
-        counts[0] = int(stage == 0)
-        again = plan.layers_of(stage, held)
-        for place in range(held):
-            counts[2 + each * model.order[layer] + (place >= again)] += 1
-            layer += 1
-        if stage == len(placement) - 1:
-            counts[1] = 1
-            if model.mtp is not None:
-                counts[-4 if sees else -1] += model.mtp.depth
-        if stage == 0 and sees and model.vision is not None:
-            whole = model.vision.layers - model.vision.windowed
-            counts[-3:] = [1, whole, model.vision.windowed]
+        counts = [0] * len(place)
+        middle, end = layer + ctx.recompute.layers_of(stage, held), layer + held
+        for block in order[layer:middle]:
+            counts[covered[block]] += 1
+        for block in order[middle:end]:
+            counts[rest[block]] += 1
+        layer = end
+        for key, often in (_before(ctx) if stage == 0 else {}).items():
+            counts[place[key]] += often
+        for key, often in (_behind(ctx) if stage == len(placement) - 1 else {}).items():
+            counts[place[key]] += often
         stages.append(tuple(counts))
     return tuple(stages)
+
+
+def _behind(ctx: LoweringContext) -> dict[SectionKey, int]:
+    """What the last stage runs behind its layers."""
+    return {HEAD: 1, MTP: ctx.model.mtp.depth} if ctx.model.mtp else {HEAD: 1}
+
+
+def _before(ctx: LoweringContext) -> dict[SectionKey, int]:
+    """What the first stage runs before its layers."""
+    vision = ctx.model.vision
+    if vision is None or not _sees(ctx):
+        return {EMBEDDING: 1}
+    sees = zip(VISION, (1, vision.layers - vision.windowed, vision.windowed), strict=True)
+    return {EMBEDDING: 1, **dict(sees)}

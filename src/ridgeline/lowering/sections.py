@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ridgeline.ir.ops import MatMul, Op, Stream
-from ridgeline.ir.program import SavedActivations, Section
+from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
 from ridgeline.lowering.context import LoweringContext, input_gradient, plain_matmul, stream, weight_gradient
 from ridgeline.lowering.ffn import lower_ffn
 from ridgeline.lowering.mixers import gradient_bytes, lower_mixer
@@ -23,7 +23,7 @@ def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Sect
     params = mixer.params + ffn.params + block.norms * ctx.model.hidden
     saved = _kept(ctx, mixer, ffn, block)
     section = Section(
-        name="block",
+        key=SectionKey(SectionRole.BLOCK),
         forward=forward,
         backward_input=(*ffn.backward_input, *mixer.backward_input, *norms_back),
         backward_weight=(*ffn.backward_weight, *mixer.backward_weight),
@@ -33,7 +33,7 @@ def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Sect
         if ctx.frozen
         else mixer.params + ffn.params + block.norms * ctx.model.hidden,
         saved=saved,
-        whole=saved,
+        saved_without_recompute=saved,
     )
     return _recomputed(ctx, section, mixer, ffn, kind, isinstance(block.ffn, Moe))
 
@@ -121,7 +121,7 @@ def lower_embedding(ctx: LoweringContext) -> Section:
     forward = (stream(ctx, "embedding", elements, 2.0, 2.0),)
     backward = () if ctx.frozen else (stream(ctx, "embedding dW", elements, 4.0, 3.0),)
     return Section(
-        name="embedding",
+        key=SectionKey(SectionRole.EMBEDDING),
         forward=forward,
         backward_input=(),
         backward_weight=backward,
@@ -144,7 +144,7 @@ def lower_head(ctx: LoweringContext) -> Section:
     grad = gradient_bytes(ctx)
     chunked = "linear-cross-entropy" in ctx.fuses
     return Section(
-        name="head",
+        key=SectionKey(SectionRole.HEAD),
         forward=(norm, logits, loss),
         backward_input=(stream(ctx, "loss dX", values, 3.0), input_gradient(logits)),
         backward_weight=() if ctx.frozen else (weight_gradient(logits, grad),),
@@ -165,13 +165,15 @@ def lower_vision(ctx: LoweringContext) -> tuple[Section, Section, Section]:
     inner = replace(
         ctx,
         model=replace(ctx.model, hidden=vision.hidden),
-        seq=(vision.image // vision.patch) ** 2,
+        queries=(vision.image // vision.patch) ** 2,
+        keys=(vision.image // vision.patch) ** 2,
         causal=False,
         degrees=replace(ctx.degrees, microbatch=ctx.degrees.microbatch * ctx.images, cp=1),
     )
     kind = ctx.recompute.kind
-    whole = replace(lower_block(inner, _unwindowed(vision.block), kind), name="vision")
-    return _vision_ends(inner, vision), whole, replace(lower_block(inner, vision.block, kind), name="vision, windowed")
+    whole = replace(lower_block(inner, _unwindowed(vision.block), kind), key=SectionKey(SectionRole.VISION))
+    windowed = replace(lower_block(inner, vision.block, kind), key=SectionKey(SectionRole.VISION_WINDOWED))
+    return _vision_ends(inner, vision), whole, windowed
 
 
 def _vision_ends(inner: LoweringContext, vision: Vision) -> Section:
@@ -189,7 +191,7 @@ def _vision_ends(inner: LoweringContext, vision: Vision) -> Section:
     grad = gradient_bytes(inner)
     size = inner.precision.activations.bytes_per_element
     return Section(
-        name="vision ends",
+        key=SectionKey(SectionRole.VISION_ENDS),
         forward=tuple(products),
         backward_input=tuple(input_gradient(op) for op in products[1:]),
         backward_weight=() if inner.frozen else tuple(weight_gradient(op, grad) for op in reversed(products)),

@@ -286,10 +286,11 @@ def _latent_params(mixer: LatentAttention, hidden: int) -> int:
     queries = hidden * rank + rank + rank * wide if rank else hidden * wide
     keys = hidden * cached + mixer.kv_rank + mixer.kv_rank * mixer.heads * (mixer.nope_dim + mixer.v_dim)
     biases = rank + cached + hidden if mixer.bias else 0
-    return queries + keys + mixer.heads * mixer.v_dim * hidden + biases + _indexer_params(mixer.indexer, rank, hidden)
+    return queries + keys + mixer.heads * mixer.v_dim * hidden + biases + indexer_params(mixer.indexer, rank, hidden)
 
 
-def _indexer_params(indexer: Indexer | None, rank: int, hidden: int) -> int:
+def indexer_params(indexer: Indexer | None, rank: int, hidden: int) -> int:
+    """Parameters of the scorer of sparse attention: q*I*i + h*i + 2*i + h*I, as in `_latent_params`."""
     if indexer is None or indexer.shared:
         return 0
     dim = indexer.head_dim

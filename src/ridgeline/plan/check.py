@@ -191,9 +191,9 @@ def precision(scenario: Scenario) -> Iterator[Problem]:
 
 
 def engine(scenario: Scenario) -> Iterator[Problem]:
-    """The engine must be known."""
-    if scenario.plan.engine not in ENGINES:
-        yield not_among("plan.engine", scenario.plan.engine, ENGINES)
+    """The engine that the plan names must be the one at hand."""
+    if scenario.plan.engine != scenario.engine.id:
+        yield not_among("plan.engine", scenario.plan.engine, dict.fromkeys((*ENGINES, scenario.engine.id)))
 
 
 def blocks(scenario: Scenario) -> Iterator[Problem]:
@@ -249,7 +249,7 @@ def _tellable(recompute: Recompute, known: Supports) -> bool:
 
 def unsupported(scenario: Scenario) -> tuple[str, ...]:
     """Notes on what the plan asks that its engine is not known to do; software moves faster than lists of it."""
-    if scenario.plan.engine not in ENGINES or not isinstance(scenario.workload, Train):
+    if scenario.plan.engine != scenario.engine.id or not isinstance(scenario.workload, Train):
         return ()
     plan, known = scenario.plan, scenario.engine.supports
     formats = {dtype(name).id for name in known.precision}

@@ -16,7 +16,9 @@ from ridgeline.core.catalog import Catalog
 from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
 from ridgeline.core.errors import Problem, not_among
 from ridgeline.core.evidence import Evidence
-from ridgeline.core.table import Count, Doc, QuotedSeconds, decode
+from ridgeline.core.files import SUFFIXES, read_layers
+from ridgeline.core.table import AtLeast, Count, Doc, decode
+from ridgeline.hardware.load import merge
 from ridgeline.plan.schedules import SCHEDULES
 
 FUSIONS: Mapping[str, str] = MappingProxyType(
@@ -57,13 +59,11 @@ RecomputePart = Literal["attention", "norm", "activation", "mlp", "moe", "mixer"
 class Launch:
     """How work reaches the chip.
 
-    mode        eager: the host issues every op; compiled: fewer, fused kernels issued by the host; graph: kernels are
-                replayed from a captured graph; xla: one compiled program per step
-    per_kernel  host time to issue one kernel, where a source states it
+    mode   eager: the host issues every op; compiled: fewer, fused kernels issued by the host; graph: kernels are
+           replayed from a captured graph; xla: one compiled program per step
     """
 
     mode: Literal["eager", "compiled", "graph", "xla"]
-    per_kernel: QuotedSeconds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +94,31 @@ class Supports:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Saves:
+    """What the software holds of activations beyond, or short of, what its ops need.
+
+    Inferred from the peaks of seven runs on one H200 (truth rows h200-*), which therefore cannot judge it.
+
+    attention_twice   attention hands its output on in another layout than it saves: both stay
+    inputs_wide       inputs of narrow products are cast again in the backward and saved wide
+    loss_bytes        bytes a value of the logits takes at the worst moment of the loss; absent: as Megatron does it. An
+                      eager loss casts to 32 bits and holds log-probabilities and two gradients (12); a compiled one
+                      holds the logits and their gradient as stored (4)
+    """
+
+    attention_twice: bool = False
+    inputs_wide: bool = False
+    loss_bytes: Annotated[float | None, AtLeast(0)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """One training software: defaults and abilities, with where that is known from."""
 
     id: str
     name: str
     family: Annotated[str, Doc("software it shares its core with")] = ""
+    calibrated_as: Annotated[str, Doc("id its measured runs were fitted under; a copy keeps it; absent: its own")] = ""
     source: Annotated[str, Doc("documentation or code this was read from, with its version")]
     evidence: Evidence
     launch: Launch
@@ -112,8 +131,14 @@ class Engine:
     fuses: tuple[str, ...] = ()
     overlaps: tuple[str, ...] = ()
     sends_beside: Annotated[tuple[str, ...], Doc("schedules under which pipeline sends overlap; none named: all")] = ()
+    saves: Annotated[Saves, Doc("what it holds of activations in its own way")] = Saves()
     vocab_multiple: Annotated[Count, Doc("the vocabulary is padded to a multiple of this times tp")] = 1
     notes: str = ""
+
+    @property
+    def fitted_id(self) -> str:
+        """The id under which calibrations and residuals know it."""
+        return self.calibrated_as or self.id
 
     def problems(self) -> Iterable[Problem]:
         for key, words, vocabulary in (
@@ -128,25 +153,30 @@ class Engine:
                     yield not_among(key, word, vocabulary)
 
 
-def overlaps(engine: Engine, word: str, schedule: str) -> bool:
-    """Whether an engine overlaps something by habit, under a schedule.
-
-    >>> overlaps(ENGINES["megatron-core"], "pp", "1f1b"), overlaps(ENGINES["megatron-core"], "pp", "interleaved")
-    (False, True)
-    """
-    able = word in engine.overlaps
-    return able and (word != "pp" or not engine.sends_beside or schedule in engine.sends_beside)
-
-
-def read_engine(id: str, table: dict[str, Any]) -> Engine:
-    """The engine a TOML table describes."""
+def read_engine(id: str, table: Mapping[str, Any], path: str = "") -> Engine:
+    """The engine a TOML table describes, or an `InputError` with everything wrong in it."""
     rest = {key: value for key, value in table.items() if key != "aliases"}
-    return decode(Engine, {"id": id, **rest}, "")
+    return decode(Engine, {"id": id, **rest}, path)
 
 
 ENGINES: Catalog[Engine] = Catalog("engine", Path(__file__).parent / "engines", read_engine)
 
 
-def engine(name: str) -> Engine:
-    """An engine by id or alias."""
-    return ENGINES[name]
+def engine(ref: str | Path | Mapping[str, Any]) -> Engine:
+    """An engine by id or alias, by TOML file, or by table; `base = ID` starts a table from a catalog entry.
+
+    >>> engine({"base": "megatron-core", "overlaps": ["tp"]}).overlaps, engine("mcore").id
+    (('tp',), 'megatron-core')
+    """
+    if isinstance(ref, Mapping):
+        table = dict(ref)
+        base = table.pop("base", None)
+        if base is None:
+            return read_engine(str(table.pop("id", "custom")), table, "engine")
+        known = ENGINES[str(base)]
+        if not table:
+            return known
+        return read_engine(str(table.pop("id", known.id)), merge(ENGINES.table(known.id), table), "engine")
+    if isinstance(ref, Path) or ref.endswith(SUFFIXES):
+        return engine({"id": Path(ref).stem, **read_layers(Path(ref), merge).data})
+    return ENGINES[ref]

@@ -42,7 +42,8 @@ def plan_table(plan: Plan, *, spoken: bool = False) -> dict[str, Any]:
 def scenario_text(table: Mapping[str, Any], plan: Plan, note: str = "") -> str:
     """A scenario file: the tables it was asked with and the plan in full."""
     head = "".join(f"# {line}\n" for line in note.splitlines())
-    order = {key: table[key] for key in ("name", "notes", "model", "system", "chip", "workload") if key in table}
+    known = ("name", "notes", "model", "system", "chip", "engine", "workload")
+    order = {key: table[key] for key in known if key in table}
     return head + toml_text({**order, "plan": plan_table(plan, spoken=True)})
 
 

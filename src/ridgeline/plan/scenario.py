@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.hardware.system import System
 from ridgeline.models.spec import ModelSpec
-from ridgeline.plan.engine import ENGINES, Engine
+from ridgeline.plan.engine import Engine
 from ridgeline.plan.placement import balanced
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.workload import Train, Workload
@@ -16,20 +16,22 @@ from ridgeline.plan.workload import Train, Workload
 class Scenario:
     """model x system x workload x plan, with what had to be assumed to complete it.
 
+    engine   the software that `plan.engine` names, as a value: nobody looks it up again
+
     A scenario may be impossible: `ridgeline.check` says why, as values.
     """
 
     model: ModelSpec
     system: System
     workload: Workload
+    engine: Engine
     plan: Plan = Plan()
     assumptions: tuple[str, ...] = ()
     name: str = ""
 
-    @property
-    def engine(self) -> Engine:
-        """The software that runs the plan."""
-        return ENGINES[self.plan.engine]
+    def with_engine(self, engine: Engine) -> Scenario:
+        """The same under other software."""
+        return replace(self, engine=engine, plan=replace(self.plan, engine=engine.id))
 
     @property
     def microbatches(self) -> int:

@@ -3,6 +3,7 @@
 model = "llama3-70b"                # catalog id, path to a config.json, or a table of dimensions
 system = "64xh100-sxm"              # or a path to a TOML file, or a table
 [chip]                              # optional: numbers of the chip that differ
+[engine]                            # optional: habits of the plan's engine that differ, or an engine of your own
 [workload]                          # kind = "train" | "prefill" | "decode", ...
 [plan]                              # tp, pp, dp, ..., everything optional
 """
@@ -24,16 +25,19 @@ from ridgeline.hardware.system import System
 from ridgeline.models.load import model as load_model
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.check import check, unsupported
+from ridgeline.plan.engine import ENGINES, Engine
+from ridgeline.plan.engine import engine as load_engine
 from ridgeline.plan.plan import Plan, shares
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train, Workload
 
-KEYS = ("model", "system", "chip", "workload", "plan", "name", "notes")
+KEYS = ("model", "system", "chip", "workload", "plan", "engine", "name", "notes")
 # a setting below one of these turns its short form into a table: the short form goes under this name
 SHORT = {
     "model": "base",
     "system": "base",
     "chip": "base",
+    "engine": "base",
     "plan.schedule": "name",
     "plan.precision": "name",
     "plan.recompute": "kind",
@@ -94,11 +98,21 @@ def assemble(
     raw = {"kind": "train", **raw} if isinstance(raw, Mapping) else raw
     workload = decode_into(WorkloadTable, {"workload": raw}, "", problems)
     plan_table = dict(data.get("plan", {})) if isinstance(data.get("plan", {}), Mapping) else data["plan"]
+    if isinstance(plan_table, dict) and "engine" not in plan_table and (described := _described(data)):
+        plan_table["engine"] = described
     assumptions = _complete(plan_table, system, workload.workload if workload else None)
     plan = decode_into(Plan, plan_table, "plan", problems)
     if model is None or system is None or workload is None or plan is None:
         return None, tuple(dict.fromkeys(problems))
-    built = Scenario(model=model, system=system, workload=workload.workload, plan=plan, name=str(data.get("name", "")))
+    engine = _engine(data, plan.engine, problems)
+    if engine is None:
+        engine = ENGINES[Plan().engine]  # stands in, so that the rest is checked too
+    else:
+        plan = replace(plan, engine=engine.id)  # an alias, or what a table starts from, means the same
+    built = Scenario(
+        model=model, system=system, workload=workload.workload, engine=engine, plan=plan,
+        name=str(data.get("name", "")),
+    )  # fmt: skip
     problems.extend(check(built))
     notes = (
         *_given(data), *assumptions, *system.assumptions, *_placed(built), *_beyond(built), *unsupported(built),
@@ -123,6 +137,7 @@ def schema() -> dict[str, Any]:
             "model": {"anyOf": [ref, {"type": "object"}], "description": "catalog id, path, or table of dimensions"},
             "system": {"anyOf": [ref, {"type": "object"}], "description": "name such as 64xh100-sxm, path, or table"},
             "chip": {"type": "object", "description": "numbers of the chip that differ from the catalog"},
+            "engine": {"type": "object", "description": "habits of the engine that differ, or an engine of your own"},
             "workload": of(Workload),
             "plan": of(Plan),
         },
@@ -193,13 +208,45 @@ def _system(data: Mapping[str, Any], problems: list[Problem]) -> System | None:
     return None
 
 
+def _described(data: Mapping[str, Any]) -> str | None:
+    """The engine that an [engine] table is or starts from, where no plan names one."""
+    table = data.get("engine")
+    if not isinstance(table, Mapping):
+        return None
+    if "base" in table:
+        return str(table["base"])
+    return str(table.get("id", "custom")) if {"launch", "supports"} <= set(table) else None
+
+
+def _engine(data: Mapping[str, Any], named: str, problems: list[Problem]) -> Engine | None:
+    """The engine that the plan names, with what the [engine] table says of it; or that table's own engine."""
+    table = data.get("engine", {})
+    if not isinstance(table, Mapping):
+        problems.append(Problem(path="engine", given=repr(table)[:60], expected="a table; a plan names its engine"))
+        return None
+    own = "base" not in table and {"launch", "supports"} <= set(table)
+    base = ENGINES.resolve(str(table.get("base", named)))
+    if named not in (table.get("id", "custom"), table.get("base")) and (own or ENGINES.resolve(named) != base):
+        known = sorted({str(table.get("id", "custom")), str(table.get("base", "custom"))} - {"custom"})
+        problems.append(not_among("plan.engine", named, known or ENGINES, "name the engine that [engine] describes"))
+        return None
+    if not own and base is None:
+        problems.append(not_among("plan.engine", str(table.get("base", named)), ENGINES))
+        return None
+    try:
+        return load_engine(table if own else {**table, "base": base})
+    except InputError as wrong:
+        problems.extend(_under("engine", wrong))
+    return None
+
+
 def _under(key: str, wrong: InputError) -> list[Problem]:
     """The error's problems with paths that begin at the scenario's root."""
     if isinstance(wrong, UnknownId) or not wrong.problems:
         text = str(wrong)
         first = wrong.problems[0] if wrong.problems else Problem(path=key, given=text, expected="a usable description")
         return [replace(first, path=key)]
-    roots = (key, "chip", "system")
+    roots = (key, "chip", "system", "engine")
     return [
         problem
         if problem.path.split(".")[0].split("[")[0] in roots
@@ -229,9 +276,9 @@ def _complete(plan: Any, system: System | None, workload: Workload | None) -> li
 def _given(data: Mapping[str, Any]) -> list[str]:
     """What differs from the catalogs, so that a what-if never looks like the base."""
     notes: list[str] = []
-    for key in ("model", "system", "chip"):
+    for key in ("model", "system", "chip", "engine"):
         table = data.get(key)
-        if isinstance(table, Mapping) and (key == "chip" or "base" in table):
+        if isinstance(table, Mapping) and (key in ("chip", "engine") or "base" in table):
             notes += [f"{path} = {value}: given" for path, value in _leaves(table, key) if path != f"{key}.base"]
     return notes
 

@@ -12,15 +12,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from ridgeline.calibrate.accuracy import accuracy_of, differences
 from ridgeline.calibrate.validate import Validation, shipped, validate
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_text, write_text
-from ridgeline.report.validate import percent
+from ridgeline.core.units import signed_share
+from ridgeline.report.cells import percent
+from ridgeline.report.sheets import Sheet
 
-Sheet = dict[str, Any]
 FIGURES = Path("docs") / "accuracy.json"
 PAGES = (Path("docs") / "concepts" / "accuracy.md", Path("README.md"))
 MEASURES = MappingProxyType({"mape": "mean", "median_ape": "median", "coverage90": "inside the interval"})
@@ -122,7 +122,12 @@ def _groups_table(sheet: Sheet) -> str:
 
 def _ablation_table(sheet: Sheet) -> str:
     rows = [
-        (item["group"], ", ".join(item["parameters"]), percent(item["mape"]), f"{item['buys'] * 100:+.1f} points")
+        (
+            item["group"],
+            ", ".join(item["parameters"]),
+            percent(item["mape"]),
+            signed_share(item["buys"], unit=" points"),
+        )
         for item in sheet.get("ablation", ())
     ]
     return _table(("group", "parameters held at their defaults", "headline mean", "what fitting them buys"), rows)

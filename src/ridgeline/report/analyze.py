@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import DECIMAL
-from ridgeline.report.causes import causes_sheet, memory_lines, path_lines, rank_lines, what_if_lines
+from ridgeline.report.cells import NANO, bar, blocks, clean, grid, listed, time
 from ridgeline.report.counters import measured_lines, measured_sheet
-from ridgeline.report.draw import clean
-from ridgeline.report.lines import NANO, bar, grid, time
-from ridgeline.report.sheets import Sheet
+from ridgeline.report.dependencies import dependencies_sheet, memory_lines, path_lines, rank_lines, what_if_lines
+from ridgeline.report.sheets.analyze import (
+    AnalysisSheet,
+    ClassTimesSheet,
+    FindingSheet,
+    IdleCauseSheet,
+    LaunchesSheet,
+    OpRateSheet,
+    OpTimesSheet,
+    PartSheet,
+    RowTimesSheet,
+    TimesSheet,
+)
 from ridgeline.trace.analysis.breakdown import Breakdown, BreakdownRow, BusyTimes, NameTime
 from ridgeline.trace.analysis.idle import IdleCause
 from ridgeline.trace.analysis.launches import Launches
@@ -26,7 +36,7 @@ WIDE = 30  # cells of a bar
 COLOURS = {"compute": "blue", "communication": "magenta", "copy": "green", "waiting": "yellow", "idle": "red"}
 
 
-def analysis_sheet(found: Analysis) -> Sheet:
+def analysis_sheet(found: Analysis) -> AnalysisSheet:
     """Everything an analysis says; times in microseconds, as traces count."""
     parts, about = found.breakdown, found.timeline.about
     return {
@@ -44,7 +54,7 @@ def analysis_sheet(found: Analysis) -> Sheet:
         "top_ops": [_name(one) for one in parts.names[:OPS]],
         "idle_causes": [_cause(one, parts) for one in found.idle],
         "findings": [_finding(one) for one in found.findings],
-        **causes_sheet(found),
+        **dependencies_sheet(found),
         "op_rates": [_rate(one) for one in found.rates[:RATES]],
         **measured_sheet(found.measured),
         "launches": [_launches(one) for one in found.launches],
@@ -62,7 +72,7 @@ def _us(nanoseconds: int) -> float:
     return nanoseconds / NANO
 
 
-def _times(times: BusyTimes) -> Sheet:
+def _times(times: BusyTimes) -> TimesSheet:
     return {
         "span_us": _us(times.span_ns),
         "busy_us": _us(times.busy_ns),
@@ -75,13 +85,14 @@ def _times(times: BusyTimes) -> Sheet:
     }
 
 
-def _row(row: BreakdownRow) -> Sheet:
-    more = {"stream": row.stream} if row.stream else {}
-    step = {"step": row.step} if row.step is not None else {}
-    return {"rank": row.rank, "process": row.process, **more, **step, "spans": row.times.spans, **_times(row.times)}
+def _row(row: BreakdownRow) -> RowTimesSheet:
+    part: PartSheet = {"stream": row.stream} if row.stream else {}
+    if row.step is not None:
+        part["step"] = row.step
+    return {"rank": row.rank, "process": row.process, **part, "spans": row.times.spans, **_times(row.times)}
 
 
-def _classes(found: Analysis, parts: Breakdown) -> list[Sheet]:
+def _classes(found: Analysis, parts: Breakdown) -> list[ClassTimesSheet]:
     return [
         {
             "class": one.id,
@@ -96,7 +107,7 @@ def _classes(found: Analysis, parts: Breakdown) -> list[Sheet]:
     ]
 
 
-def _name(one: NameTime) -> Sheet:
+def _name(one: NameTime) -> OpTimesSheet:
     return {
         "name": one.name,
         "class": one.class_,
@@ -108,7 +119,7 @@ def _name(one: NameTime) -> Sheet:
     }
 
 
-def _cause(one: IdleCause, parts: Breakdown) -> Sheet:
+def _cause(one: IdleCause, parts: Breakdown) -> IdleCauseSheet:
     span = sum(row.times.span_ns for row in parts.chips) or 1
     return {
         "cause": one.cause,
@@ -121,7 +132,7 @@ def _cause(one: IdleCause, parts: Breakdown) -> Sheet:
     }
 
 
-def _finding(one: Finding) -> Sheet:
+def _finding(one: Finding) -> FindingSheet:
     return {
         "what": one.what,
         "evidence": [
@@ -139,7 +150,7 @@ def _finding(one: Finding) -> Sheet:
     }
 
 
-def _rate(one: OpRate) -> Sheet:
+def _rate(one: OpRate) -> OpRateSheet:
     return {
         "op": one.op,
         "operands": one.operands,
@@ -157,7 +168,7 @@ def _rate(one: OpRate) -> Sheet:
     }
 
 
-def _launches(one: Launches) -> Sheet:
+def _launches(one: Launches) -> LaunchesSheet:
     return {
         "rank": one.rank,
         "process": one.process,
@@ -180,23 +191,21 @@ def _launches(one: Launches) -> Sheet:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def draw_analysis(sheet: Sheet, console: Console) -> None:
+def draw_analysis(sheet: AnalysisSheet, console: Console) -> None:
     """Print the page of an analysis."""
     console.print(page(sheet))
 
 
-def page(sheet: Sheet) -> RenderableType:
+def page(sheet: AnalysisSheet) -> RenderableType:
     """What was read, where the time went, in which classes and ops, why the chip idled, and what to do."""
     depend = path_lines(sheet) + rank_lines(sheet) + memory_lines(sheet)
-    blocks = (
-        [*_headline(sheet)], [_split(sheet)], [_by_class(sheet)], _idle(sheet), depend, _rates(sheet),
+    return blocks(
+        _headline(sheet), [_split(sheet)], [_by_class(sheet)], _idle(sheet), depend, _rates(sheet),
         measured_lines(sheet), [_ops(sheet)], _found(sheet), what_if_lines(sheet), _doubts(sheet),
     )  # fmt: skip
-    lines = [line for block in blocks if block for line in (*block, Text(""))]
-    return Group(*lines[:-1])
 
 
-def _headline(sheet: Sheet) -> list[RenderableType]:
+def _headline(sheet: AnalysisSheet) -> list[RenderableType]:
     ranks = sheet["ranks"]
     who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks, mean"
     names = ", ".join(sheet["sources"][:3]) or "a timeline"
@@ -204,26 +213,26 @@ def _headline(sheet: Sheet) -> list[RenderableType]:
     return [title, Text.assemble(("counted ", "dim"), clean(f"{sheet['policy']}: {sheet['policy_statement']}"))]
 
 
-def _split(sheet: Sheet) -> Table:
+def _split(sheet: AnalysisSheet) -> Table:
     table, span = grid("left", "right", "right", "left", "left"), sheet["span_us"] or 1.0
     overlap = sheet["overlap_fraction"]
     hidden = "" if overlap is None else f"{overlap:.1%} of communication is under compute"
     rows = (
-        ("span", "span_us", "", "first start to last end"),
-        ("idle", "idle_us", "idle", "nothing runs"),
-        ("compute", "compute_us", "compute", "kernels that are not communication"),
-        ("communication", "communication_us", "communication", hidden),
-        ("  exposed", "exposed_communication_us", "communication", "not under any compute kernel"),
-        ("copy", "copy_us", "copy", "memcpy and memset"),
+        ("span", sheet["span_us"], "", "first start to last end"),
+        ("idle", sheet["idle_us"], "idle", "nothing runs"),
+        ("compute", sheet["compute_us"], "compute", "kernels that are not communication"),
+        ("communication", sheet["communication_us"], "communication", hidden),
+        ("  exposed", sheet["exposed_communication_us"], "communication", "not under any compute kernel"),
+        ("copy", sheet["copy_us"], "copy", "memcpy and memset"),
     )
-    for name, key, colour, meaning in rows:
-        share = sheet[key] / span
+    for name, took, colour, meaning in rows:
+        share = took / span
         shown = bar(share, COLOURS[colour], WIDE) if colour else Text("")
-        table.add_row(name, time(sheet[key]), f"{share:.1%}", shown, Text(meaning, style="dim"))
+        table.add_row(name, time(took), f"{share:.1%}", shown, Text(meaning, style="dim"))
     return table
 
 
-def _by_class(sheet: Sheet) -> Table:
+def _by_class(sheet: AnalysisSheet) -> Table:
     table, chips = grid("left", "right", "right", "left", "right", "left"), max(1, len(sheet["chips"]))
     for one in sheet["classes"][:16]:
         table.add_row(
@@ -233,7 +242,7 @@ def _by_class(sheet: Sheet) -> Table:
     return table
 
 
-def _ops(sheet: Sheet) -> Table:
+def _ops(sheet: AnalysisSheet) -> Table:
     table, chips = grid("right", "right", "right", "left", "left"), max(1, len(sheet["chips"]))
     for one in sheet["top_ops"][:SHOWN]:
         name = clean(one["name"])
@@ -243,7 +252,7 @@ def _ops(sheet: Sheet) -> Table:
     return table
 
 
-def _idle(sheet: Sheet) -> list[RenderableType]:
+def _idle(sheet: AnalysisSheet) -> list[RenderableType]:
     table = grid("left", "right", "right", "left", "right", "left")
     for one in sheet["idle_causes"]:
         share = one["share_of_span"]
@@ -257,7 +266,7 @@ def _idle(sheet: Sheet) -> list[RenderableType]:
     return [*lines, *(Text.assemble((f"launches{who} ", "dim"), one) for one in list(told)[:4])]
 
 
-def _launch_line(one: Sheet) -> str:
+def _launch_line(one: LaunchesSheet) -> str:
     graphs = f", {one['graph_spans']:,} from {one['graph_replays']:,} graph replays" if one["graph_replays"] else ""
     return (
         f"{one['spans']:,} spans by {one['calls']:,} calls of {time(one['call_us'])}{graphs}; started "
@@ -266,7 +275,7 @@ def _launch_line(one: Sheet) -> str:
     )
 
 
-def _rates(sheet: Sheet) -> list[RenderableType]:
+def _rates(sheet: AnalysisSheet) -> list[RenderableType]:
     table = grid("left", "left", "left", "right", "right", "right", "right", "left")
     for one in sheet["op_rates"][:SHOWN]:
         share = "" if one["efficiency"] is None else f"{one['efficiency']:.0%}"
@@ -279,7 +288,7 @@ def _rates(sheet: Sheet) -> list[RenderableType]:
     return [Text(against, style="dim"), table] if sheet["op_rates"] else []
 
 
-def _found(sheet: Sheet) -> list[RenderableType]:
+def _found(sheet: AnalysisSheet) -> list[RenderableType]:
     """Findings with what they gain in front; below each what to do, and the spans that prove it."""
     table = grid("right", "right", "left")
     for place, one in enumerate(sheet["findings"][:SHOWN], 1):
@@ -298,8 +307,7 @@ def _found(sheet: Sheet) -> list[RenderableType]:
     return [Text("findings, by what they could gain", style="dim"), table, *more]
 
 
-def _doubts(sheet: Sheet) -> list[RenderableType]:
-    lines = [Text.assemble("  - ", clean(line)) for line in sheet["warnings"][:SHOWN]]
+def _doubts(sheet: AnalysisSheet) -> list[RenderableType]:
     dropped = ", ".join(f"{count:,} {what}" for what, count in sheet["dropped"].items())
     rest: list[RenderableType] = [Text(f"not kept: {dropped}", style="dim")] if dropped else []
-    return [*rest, *([Text("doubtful", style="yellow"), *lines] if lines else [])]
+    return [*rest, *listed("doubtful", sheet["warnings"][:SHOWN], style="yellow")]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.core.units import DECIMAL, format_quantity
-from ridgeline.report.draw import clean
-from ridgeline.report.sheets import Sheet
+from ridgeline.core.units import DECIMAL
+from ridgeline.report.cells import NANO, clean, time
+from ridgeline.report.sheets.analyze import (
+    AnalysisSheet,
+    CountersSheet,
+    JoinedCountersSheet,
+    KernelCountersSheet,
+    MeasuredSheet,
+)
 from ridgeline.trace.analysis.join_counters import JoinedCounters
 from ridgeline.trace.read import ascend
 from ridgeline.trace.read.kernel_counters import FORMAT, KernelCounters, read_counters
@@ -22,7 +29,7 @@ LISTED = 200
 HEADS = ("time", "launches", "compute", "memory", "DRAM", "", "", "warps", "kernel")
 
 
-def counters_sheet(path: Path) -> Sheet:
+def counters_sheet(path: Path) -> CountersSheet:
     """What a file of counters says, without a timeline."""
     kernels = read_counters(path)
     told = ascend.FORMAT if ascend.recognises(Source(path).head()) else FORMAT
@@ -36,25 +43,30 @@ def counters_sheet(path: Path) -> Sheet:
     }
 
 
-def measured_sheet(found: JoinedCounters) -> Sheet:
+def measured_sheet(found: JoinedCounters) -> MeasuredSheet:
     """Counters beside an analysis: kernels of the timeline, and names that are not in it."""
     if not found.kernels and not found.absent:
         return {}
     return {
         "kernel_counters": [
-            _counters(one.counters)
-            | {"class": one.class_, "spans": one.spans, "total_us": one.total_ns / 1e3, "span_ids": list(one.rows)}
+            {
+                **_counters(one.counters),
+                "class": one.class_,
+                "spans": one.spans,
+                "total_us": one.total_ns / NANO,
+                "span_ids": list(one.rows),
+            }
             for one in found.kernels[:LISTED]
         ],
         "counters_not_in_trace": [one.name for one in found.absent[:LISTED]],
     }
 
 
-def _counters(one: KernelCounters) -> Sheet:
+def _counters(one: KernelCounters) -> KernelCountersSheet:
     return {
         "name": one.name,
         "launches": one.launches,
-        "duration_us": one.duration_ns / 1e3,
+        "duration_us": one.duration_ns / NANO,
         "compute_share": one.compute,
         "memory_share": one.memory,
         "dram_share": one.dram,
@@ -66,22 +78,22 @@ def _counters(one: KernelCounters) -> Sheet:
     }
 
 
-def draw_counters(sheet: Sheet, console: Console) -> None:
+def draw_counters(sheet: CountersSheet, console: Console) -> None:
     """Print the table of counters without a timeline."""
     title = f"{sheet['sources'][0]}  {sheet['format']}: {sheet['launches']:,} launches of {sheet['names']:,} kernels"
     note = "counters of kernels, no timeline: pass the trace too, ridgeline analyze TRACE --counters FILE"
-    console.print(
-        Group(Text.assemble(clean(title), style="bold"), Text(note, style="dim"), Text(""), _table(sheet, ALL))
-    )
+    kernels = [(one["duration_us"] * one["launches"], one["launches"], one) for one in sheet["kernel_counters"][:ALL]]
+    console.print(Group(Text.assemble(clean(title), style="bold"), Text(note, style="dim"), Text(""), _table(kernels)))
 
 
-def measured_lines(sheet: Sheet) -> list[RenderableType]:
+def measured_lines(sheet: AnalysisSheet) -> list[RenderableType]:
     """Lines of a page: measured kernels, and what was measured but is not in the trace."""
     if "kernel_counters" not in sheet:
         return []
     lines: list[RenderableType] = []
     if sheet["kernel_counters"]:
-        lines += [Text("measured by counters, as shares of the peak", style="dim"), _table(sheet, SHOWN)]
+        kernels = [(one["total_us"], one["spans"], one) for one in sheet["kernel_counters"][:SHOWN]]
+        lines += [Text("measured by counters, as shares of the peak", style="dim"), _table(kernels)]
     absent = sheet["counters_not_in_trace"]
     if absent:
         names = ", ".join(name[:60] for name in absent[:6]) + (" …" if len(absent) > 6 else "")
@@ -91,16 +103,16 @@ def measured_lines(sheet: Sheet) -> list[RenderableType]:
     return lines
 
 
-def _table(sheet: Sheet, most: int) -> Table:
+def _table(kernels: Iterable[tuple[float, int, KernelCountersSheet | JoinedCountersSheet]]) -> Table:
+    """A row for each kernel, behind its total in microseconds and its spans."""
     table = Table(box=None, show_header=True, pad_edge=False, header_style="dim")
     for head in HEADS:
         table.add_column(head, justify="left" if head == "kernel" else "right", no_wrap=head != "kernel")
-    for one in sheet["kernel_counters"][:most]:
+    for total_us, spans, one in kernels:
         name = clean(one["name"])
         name.truncate(72, overflow="ellipsis")
-        total = one.get("total_us", one["duration_us"] * one["launches"])
         table.add_row(
-            format_quantity(total * 1e-6, "s", 4) if total else "0 s", f"{one.get('spans', one['launches']):,}",
+            time(total_us), f"{spans:,}",
             _share(one["compute_share"]), _share(one["memory_share"]), _share(one["dram_share"]),
             _rate(one["gbytes_per_s"], "GB/s"), _rate(one["tflops_per_s"], "TFLOP/s"), _share(one["occupancy"]), name,
         )  # fmt: skip

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
-from ridgeline.report.draw import clean
-from ridgeline.report.lines import NANO, better_or_worse, grid, signed, time
-from ridgeline.report.sheets import Sheet
+from ridgeline.core.units import signed_share
+from ridgeline.report.cells import NANO, better_or_worse, blocks, clean, grid, signed, time
+from ridgeline.report.sheets.diff import DiffItemSheet, DiffSheet, PlaceSheet, SideSheet
 from ridgeline.trace.diff import Diff, DiffSide, Item, Place
 
 ITEMS = 40  # of a cause in a sheet
@@ -18,7 +18,7 @@ LEAST = 0.02  # of the whole difference: smaller items are not on the page
 ROUNDING = 0.05  # microseconds: less is not shown
 
 
-def diff_sheet(found: Diff) -> Sheet:
+def diff_sheet(found: Diff) -> DiffSheet:
     """Everything a diff says; times of one step and chip, in microseconds."""
     return {
         "kind": "diff",
@@ -42,7 +42,7 @@ def diff_sheet(found: Diff) -> Sheet:
     }
 
 
-def _side(side: DiffSide) -> Sheet:
+def _side(side: DiffSide) -> SideSheet:
     return {
         "label": side.label,
         "predicted": side.predicted,
@@ -52,7 +52,7 @@ def _side(side: DiffSide) -> Sheet:
     }
 
 
-def _item(item: Item) -> Sheet:
+def _item(item: Item) -> DiffItemSheet:
     return {
         "phase": item.phase,
         "class": item.class_,
@@ -65,39 +65,39 @@ def _item(item: Item) -> Sheet:
     }
 
 
-def _place(one: Place) -> Sheet:
+def _place(one: Place) -> PlaceSheet:
     return {"id": one.id, "before_us": one.before_ns / NANO, "after_us": one.after_ns / NANO, "us": one.delta_ns / NANO}
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def draw_diff(sheet: Sheet, console: Console) -> None:
+def draw_diff(sheet: DiffSheet, console: Console) -> None:
     """Print the page of a diff."""
     console.print(page(sheet))
 
 
-def page(sheet: Sheet) -> RenderableType:
+def page(sheet: DiffSheet) -> RenderableType:
     """The two steps, the causes of their difference with the largest items, and where it lies."""
-    blocks: list[list[RenderableType]] = [[*_head(sheet)], [*_causes(sheet)]]
-    blocks += [_places(sheet, key) for key in ("phases", "classes", "layers") if sheet[key]]
-    lines = [line for block in blocks if block for line in (*block, Text(""))]
-    return Group(*lines[:-1])
+    return blocks(
+        _head(sheet), _causes(sheet), _places("phase", sheet["phases"]), _places("class", sheet["classes"]),
+        _places("layer", sheet["layers"]),
+    )  # fmt: skip
 
 
-def _head(sheet: Sheet) -> list[RenderableType]:
+def _head(sheet: DiffSheet) -> list[RenderableType]:
     table = grid("left", "left", "right", "left")
-    for mark, key in (("A", "before"), ("B", "after")):
-        one = sheet[key]
+    for mark, one in (("A", sheet["before"]), ("B", sheet["after"])):
         chips = f"{one['chips']} chips" if one["chips"] > 1 else "one chip"
         what = "predicted" if one["predicted"] else f"mean of {one['steps']} step(s), {chips}"
         table.add_row(mark, clean(one["label"]), time(one["step_us"]), Text(what, style="dim"))
     share = sheet["difference_us"] / (sheet["before"]["step_us"] or 1.0)
-    table.add_row("", Text("B - A", style="bold"), Text(signed(sheet["difference_us"]), style="bold"), f"{share:+.1%}")
+    whole = Text(signed(sheet["difference_us"]), style="bold")
+    table.add_row("", Text("B − A", style="bold"), whole, signed_share(share))
     return [table]
 
 
-def _causes(sheet: Sheet) -> list[RenderableType]:
+def _causes(sheet: DiffSheet) -> list[RenderableType]:
     if not sheet["causes"]:
         return [Text("no difference", style="dim")]
     table = grid("left", "right", "left", "left")
@@ -122,8 +122,8 @@ def _causes(sheet: Sheet) -> list[RenderableType]:
     return [Text(match, style="dim"), table]
 
 
-def _places(sheet: Sheet, key: str) -> list[RenderableType]:
-    rows: list[Any] = [one for one in sheet[key] if abs(one["us"]) >= ROUNDING]
+def _places(by: str, places: Sequence[PlaceSheet]) -> list[RenderableType]:
+    rows = [one for one in places if abs(one["us"]) >= ROUNDING]
     if not rows:
         return []
     table = grid("left", "right", "right", "right", "left")
@@ -133,4 +133,4 @@ def _places(sheet: Sheet, key: str) -> list[RenderableType]:
             one["id"], time(one["before_us"]), time(one["after_us"]), signed(one["us"]),
             better_or_worse(one["us"] / largest),
         )  # fmt: skip
-    return [Text(f"by {'class' if key == 'classes' else key.removesuffix('s')}", style="dim"), table]
+    return [Text(f"by {by}", style="dim"), table]

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from ridgeline.calibrate.explain import Explanation, GapPart
-from ridgeline.core.units import DECIMAL, format_quantity
+from ridgeline.core.units import DECIMAL, format_quantity, signed_share
+from ridgeline.report.cells import NANO, better_or_worse, blocks, clean, grid, listed, signed, time
 from ridgeline.report.diff import diff_sheet
-from ridgeline.report.draw import clean
-from ridgeline.report.lines import NANO, better_or_worse, grid, signed, time
-from ridgeline.report.sheets import Sheet
+from ridgeline.report.sheets.diff import ExplanationSheet, GapPartSheet
 
 LEAST = 0.05  # microseconds: less is rounding
 COLOURS = {"model": "cyan", "machine": "yellow", "unclear": "magenta", "nothing": "dim"}
 
 
-def explanation_sheet(found: Explanation) -> Sheet:
+def explanation_sheet(found: Explanation) -> ExplanationSheet:
     """Everything an explanation says; times of one step and chip, in microseconds."""
     span = found.prediction.interval
     return {
@@ -48,7 +47,7 @@ def explanation_sheet(found: Explanation) -> Sheet:
     }
 
 
-def _part(part: GapPart) -> Sheet:
+def _part(part: GapPart) -> GapPartSheet:
     return {
         "phase": part.phase,
         "class": part.class_,
@@ -65,32 +64,31 @@ def _part(part: GapPart) -> Sheet:
     }
 
 
-def draw_explanation(sheet: Sheet, console: Console) -> None:
+def draw_explanation(sheet: ExplanationSheet, console: Console) -> None:
     """Print the page of an explanation."""
     console.print(page(sheet))
 
 
-def page(sheet: Sheet) -> RenderableType:
+def page(sheet: ExplanationSheet) -> RenderableType:
     """Predicted and measured, why that may be unfair, the gap in order, and what to change on which side."""
-    blocks = ([*_head(sheet)], _doubts(sheet), [*_gap(sheet)], [*_todo(sheet)])
-    lines = [line for block in blocks if block for line in (*block, Text(""))]
-    return Group(*lines[:-1])
+    doubts = listed("doubtful", sheet["doubts"], style="yellow")
+    return blocks(_head(sheet), doubts, _gap(sheet), _todo(sheet))
 
 
-def _head(sheet: Sheet) -> list[RenderableType]:
+def _head(sheet: ExplanationSheet) -> list[RenderableType]:
     low, high = sheet["interval_us"]
     table = grid("left", "right", "left")
     inside = "inside" if sheet["inside_interval"] else "outside"
-    span = f"{format_quantity(low * 1e-6, 's', 3)} to {format_quantity(high * 1e-6, 's', 3)}"
+    span = f"{format_quantity(low * DECIMAL['u'], 's', 3)} to {format_quantity(high * DECIMAL['u'], 's', 3)}"
     table.add_row("predicted", time(sheet["predicted_us"]), Text(f"{sheet['engine']}; {span}", style="dim"))
     table.add_row("measured", time(sheet["measured_us"]), Text(f"{inside} the interval of the prediction", style="dim"))
-    residual = "" if sheet["residual"] is None else f"residual {sheet['residual']:+.1%}"
+    residual = "" if sheet["residual"] is None else f"residual {signed_share(sheet['residual'])}"
     table.add_row(Text("gap", style="bold"), Text(signed(sheet["gap_us"]), style="bold"), residual)
     title = f"{sheet['model']} on {sheet['system']}   {', '.join(sheet['trace'][:2])}"
     return [Text.assemble(clean(title), style="bold"), table]
 
 
-def _gap(sheet: Sheet) -> list[RenderableType]:
+def _gap(sheet: ExplanationSheet) -> list[RenderableType]:
     """Classes, the largest gap first, and below each its phases where it has several."""
     table = grid("left", "right", "right", "right", "left", "left", "left")
     largest = max((abs(one["gap_us"]) for one in sheet["classes"]), default=1.0) or 1.0
@@ -116,14 +114,14 @@ def _gap(sheet: Sheet) -> list[RenderableType]:
     return [Text(head, style="dim"), table]
 
 
-def _verdict(part: Sheet | None) -> tuple[Text, Text]:
+def _verdict(part: GapPartSheet | None) -> tuple[Text, Text]:
     """Who should change, and why; nothing for a sum of parts."""
     if part is None:
         return Text(""), Text("")
     return Text(part["change"], style=COLOURS[part["change"]]), Text(part["why"], style="dim")
 
 
-def _todo(sheet: Sheet) -> list[RenderableType]:
+def _todo(sheet: ExplanationSheet) -> list[RenderableType]:
     """Of whom how much is, and each action once, beside the largest part that asks for it."""
     parts = ", ".join(f"{change} {signed(gap)}" for change, gap in sheet["by_change"].items())
     table = grid("left", "left", "left")
@@ -138,8 +136,3 @@ def _todo(sheet: Sheet) -> list[RenderableType]:
                 clean(part["action"]),
             )
     return [Text.assemble(("of the gap ", "dim"), parts), *([table] if seen else [])]
-
-
-def _doubts(sheet: Sheet) -> list[RenderableType]:
-    lines = [Text.assemble("  - ", clean(line)) for line in sheet["doubts"]]
-    return [Text("doubtful", style="yellow"), *lines] if lines else []

@@ -2,64 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.core.units import DECIMAL, format_count, format_quantity
-from ridgeline.report.draw import DASH, clean
-from ridgeline.report.plan_sheet import signed
+from ridgeline.core.units import DECIMAL, format_count, format_gib, format_quantity, signed_quantity, signed_share
+from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed
 from ridgeline.report.plot import Axis, Dot, scatter
-from ridgeline.report.predict import COLOURS, gib
-from ridgeline.report.sheets import Sheet
+from ridgeline.report.predict import COLOURS
+from ridgeline.report.sheets.plan import (
+    ComparedSheet,
+    GivenPlanSheet,
+    HandedPlanSheet,
+    PlanSheet,
+    PricedPlanSheet,
+    RefinedPlanSheet,
+    SureSheet,
+)
 
 MOST = 12  # assumptions shown before the rest is counted
 Form = tuple[str, str, Callable[[float], str]]  # key of a sheet, name, how a number is written
 FORMS: dict[str, Form] = {
     "time": ("step_time_s", "step", lambda value: format_quantity(value, "s", 3)),
-    "memory": ("peak_memory_bytes", "memory of the fullest chip", gib),
+    "memory": ("peak_memory_bytes", "memory of the fullest chip", format_gib),
     "cost": ("cost_usd", "USD a step", lambda value: f"{value:.3g} USD"),
     "energy": ("energy_j", "energy a step", lambda value: format_quantity(value, "J", 3)),
     "chips": ("chips", "chips", lambda value: f"{value:,.0f}"),
 }
 
 
-def draw_plan(sheet: Sheet, console: Console) -> None:
+def draw_plan(sheet: PlanSheet, console: Console) -> None:
     """Print the page of a plan."""
     console.print(page(sheet))
 
 
-def page(sheet: Sheet) -> RenderableType:
+def page(sheet: PlanSheet) -> RenderableType:
     """Everything at one glance, the most important first; how long the search took stands last."""
-    parts: list[Iterable[RenderableType]] = [
+    return blocks(
         _headline(sheet), _top(sheet), _refined(sheet), _why(sheet), _next(sheet), _compared(sheet), _frontier(sheet),
-        _assumed(sheet), [_found(sheet)],
-    ]  # fmt: skip
-    lines: list[RenderableType] = []
-    for part in parts:
-        own = list(part)
-        lines += [Text(""), *own] if lines and own else own
-    return Group(*lines)
-
-
-def _lines(rows: Iterable[tuple[str, Text | str]]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in rows:
-        table.add_row(Text(name, style="dim"), value if isinstance(value, Text) else clean(value))
-    return table
+        listed("assumed", sheet["assumptions"], most=MOST), [_found(sheet)],
+    )  # fmt: skip
 
 
 def _table(*columns: str, right: Iterable[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return table
+    return headed(columns, right=right, head="dim", overflow="fold")
 
 
-def _headline(sheet: Sheet) -> Iterable[RenderableType]:
+def _headline(sheet: PlanSheet) -> Iterable[RenderableType]:
     best = sheet["plans"][0]
     span, capacity = best["interval"], sheet["capacity_bytes"]
     what = f"{sheet['model']} on {sheet['system']}, {sheet['global_batch']} x {sheet['seq']} tokens a step"
@@ -75,7 +67,7 @@ def _headline(sheet: Sheet) -> Iterable[RenderableType]:
         ("", Text(f"under {sheet['engine']}", style="dim")),
         ("step", step),
         ("speed", f"{best['tokens_per_s_per_chip']:,.0f} tokens/s/chip   MFU {best['mfu']:.1%}"),
-        ("memory", f"{gib(best['peak_memory_bytes'])} of {gib(capacity)}, {free:.0%} free"),
+        ("memory", f"{format_gib(best['peak_memory_bytes'])} of {format_gib(capacity)}, {free:.0%} free"),
     ]
     bill = _bill(best)
     rows += [("bill", bill)] if bill else []
@@ -86,16 +78,16 @@ def _headline(sheet: Sheet) -> Iterable[RenderableType]:
             "before all reasons were found" if sheet["complete"] else "before all plans were priced: the best so far"
         )
         rows.append(("stopped", Text(early, style="bold yellow")))
-    yield _lines(rows)
+    yield facts(*rows)
 
 
-def _bill(best: Sheet) -> str:
+def _bill(best: PricedPlanSheet) -> str:
     words = [] if best["cost_usd"] is None else [f"{best['cost_usd']:.3g} USD a step"]
     words += [] if best["energy_j"] is None else [f"{format_quantity(best['energy_j'], 'J', 3)} at rated power"]
     return ", ".join(words)
 
 
-def _run(sheet: Sheet) -> str:
+def _run(sheet: PlanSheet) -> str:
     run = sheet["run"]
     words = [f"{format_count(sheet['tokens'])} tokens in {run['days']:.1f} days, {run['useful']:.1%} of them useful"]
     words += [] if run["cost_usd"] is None else [f"{run['cost_usd']:,.0f} USD"]
@@ -103,21 +95,21 @@ def _run(sheet: Sheet) -> str:
     return ", ".join(words)
 
 
-def _given(own: Sheet) -> str:
+def _given(own: GivenPlanSheet) -> str:
     place = f"{own['faster']:,} plans are faster" if own["faster"] else "none is faster"
-    lost = f"{signed(own['loses_s'])} to the best: {own['to']}" if own["loses_s"] else "the best itself"
+    lost = f"{signed_quantity(own['loses_s'], 's')} to the best: {own['to']}" if own["loses_s"] else "the best itself"
     return f"{own['words']}: {format_quantity(own['step_time_s'], 's')}, {place}; {lost}"
 
 
-def _top(sheet: Sheet) -> Iterable[RenderableType]:
+def _top(sheet: PlanSheet) -> Iterable[RenderableType]:
     table = _table("", "step", "loses", "memory", "tokens/s/chip", "MFU", "plan",
                    right=("", "step", "loses", "memory", "tokens/s/chip", "MFU"))  # fmt: skip
     best = sheet["plans"][0]
     for number, plan in enumerate(sheet["kinds"], 1):
         lost = plan["step_time_s"] - best["step_time_s"]
         table.add_row(
-            str(number), format_quantity(plan["step_time_s"], "s"), signed(lost) if number > 1 else DASH,
-            gib(plan["peak_memory_bytes"]), f"{plan['tokens_per_s_per_chip']:,.0f}", f"{plan['mfu']:.1%}",
+            str(number), format_quantity(plan["step_time_s"], "s"), signed_quantity(lost, "s") if number > 1 else DASH,
+            format_gib(plan["peak_memory_bytes"]), f"{plan['tokens_per_s_per_chip']:,.0f}", f"{plan['mfu']:.1%}",
             plan["words"],
         )  # fmt: skip
     yield table
@@ -125,7 +117,7 @@ def _top(sheet: Sheet) -> Iterable[RenderableType]:
         yield Text("the best plan of each kind: another mesh, sharding or recompute", style="dim")
 
 
-def _refined(sheet: Sheet) -> Iterable[RenderableType]:
+def _refined(sheet: PlanSheet) -> Iterable[RenderableType]:
     """What moving layers and recomputing by stage gain, and what of it is handed over."""
     own = sheet["handed"]
     if own["refined"]:
@@ -138,67 +130,68 @@ def _refined(sheet: Sheet) -> Iterable[RenderableType]:
         yield Text.assemble(("        but ", "dim"), clean(beyond["lacking"]))
 
 
-def _gained(plan: Sheet, name: str) -> Iterable[RenderableType]:
+def _gained(plan: HandedPlanSheet | RefinedPlanSheet, name: str) -> Iterable[RenderableType]:
     share = plan["saves_s"] / (plan["step_time_s"] + plan["saves_s"])
     gain = f"saves {format_quantity(plan['saves_s'], 's', 3)} ({share:.1%}) of plan 1"
     step = format_quantity(plan["step_time_s"], "s")
-    yield Text.assemble((name, "dim"), (step, "bold"), f", {gain}, {gib(plan['peak_memory_bytes'])}: {plan['words']}")
+    yield Text.assemble(
+        (name, "dim"), (step, "bold"), f", {gain}, {format_gib(plan['peak_memory_bytes'])}: {plan['words']}"
+    )
     for change in plan["changes"]:
         yield Text.assemble(("        - ", "dim"), change)
 
 
-def _why(sheet: Sheet) -> Iterable[RenderableType]:
+def _why(sheet: PlanSheet) -> Iterable[RenderableType]:
     total = sheet["plans"][0]["step_time_s"]
     limits = [(f"{name} {seconds / total:.0%}  ", COLOURS[name]) for name, seconds in sheet["bounds"].items()]
     if sheet["why"]:
         table = _table("instead", "loses", "to", right=("loses",))
         for loss in sheet["why"]:
-            table.add_row(loss["choice"], signed(loss["loses_s"]), loss["to"])
+            table.add_row(loss["choice"], signed_quantity(loss["loses_s"], "s"), loss["to"])
         yield table
     yield Text.assemble(("limited by ", "dim"), *limits)
     events = sheet["plans"][0]["simulated_s"]
     if events is not None:
-        text = f"{format_quantity(events, 's')} ({events / total - 1:+.2%}); {_order(sheet)}"
+        text = f"{format_quantity(events, 's')} ({signed_share(events / total - 1, 2)}); {_order(sheet)}"
         yield Text.assemble(("event by event ", "dim"), text)
     sure = sheet["sure"]
     if sure["runner_up_loses_s"] is not None:
-        yield Text.assemble(("how sure ", "dim"), _sure(sure, total))
+        yield Text.assemble(("how sure ", "dim"), _sure(sure, sure["runner_up_loses_s"], total))
 
 
-def _sure(sure: Sheet, total: float) -> str:
-    """Whether the order of the first plans can be trusted."""
-    lost = sure["runner_up_loses_s"]
-    gap = f"{signed(lost)} ({lost / total:+.1%})"
+def _sure(sure: SureSheet, lost: float, total: float) -> str:
+    """Whether the order of the first plans can be trusted; the runner-up loses so many seconds."""
+    gap = f"{signed_quantity(lost, 's')} ({signed_share(lost / total)})"
     told = f"the best plan of another kind is {gap}; the interval rests on {sure['basis']}"
     if not sure["runner_up_overlaps"]:
         return f"{told} and does not reach that far"
     return f"{told} and reaches over {sure['overlapping']} of the next {sure['of']} plans: only a run of both can tell"
 
 
-def _order(sheet: Sheet) -> str:
+def _order(sheet: PlanSheet) -> str:
     """Whether the plans that were simulated stay in their order."""
-    plans = [plan for plan in sheet["plans"] if plan["simulated_s"] is not None]
-    best = min(plans, key=lambda plan: plan["simulated_s"])
+    plans = [(plan["simulated_s"], plan["words"]) for plan in sheet["plans"] if plan["simulated_s"] is not None]
+    seconds, words = best = min(plans, key=lambda plan: plan[0])
     if best is plans[0]:
         return f"still the best of the first {len(plans)}"
-    return f"the best of the first {len(plans)} is then {best['words']}: {format_quantity(best['simulated_s'], 's')}"
+    return f"the best of the first {len(plans)} is then {words}: {format_quantity(seconds, 's')}"
 
 
-def _next(sheet: Sheet) -> Iterable[RenderableType]:
+def _next(sheet: PlanSheet) -> Iterable[RenderableType]:
     if not sheet["next"]:
         return
     table = _table("next", "gains", "how", "by", right=("gains",))
     for change in sheet["next"]:
         table.add_row(
             change["what"],
-            f"{change['gain']:+.1%}",
+            signed_share(change["gain"]),
             change["how"] or "another machine",
             Text(change["words"], style="dim"),
         )
     yield table
 
 
-def _compared(sheet: Sheet) -> Iterable[RenderableType]:
+def _compared(sheet: PlanSheet) -> Iterable[RenderableType]:
     rows = sheet["compared"]
     if len(rows) < 2:
         return
@@ -223,7 +216,7 @@ def _compared(sheet: Sheet) -> Iterable[RenderableType]:
     yield from (Text.assemble("  - ", clean(note), style="dim") for note in sheet["skipped"])
 
 
-def _row(row: Sheet) -> dict[str, str]:
+def _row(row: ComparedSheet) -> dict[str, str]:
     if "step_time_s" not in row:
         reason = "nothing fits" if row["considered"] else "nothing can be laid out"
         return {"system": row["system"], "plan": reason} | dict.fromkeys(
@@ -237,7 +230,7 @@ def _row(row: Sheet) -> dict[str, str]:
         "tokens/s": format_count(row["tokens_per_s"]),
         "efficiency": f"{row['efficiency']:.0%}",
         "MFU": f"{row['mfu']:.1%}",
-        "memory": f"{gib(row['peak_memory_bytes'])} of {gib(row['capacity_bytes'])}",
+        "memory": f"{format_gib(row['peak_memory_bytes'])} of {format_gib(row['capacity_bytes'])}",
         "USD/M tokens": DASH if row["cost_usd"] is None else f"{row['cost_usd'] * million:.3g}",
         "days": f"{run['days']:.1f}" if run else DASH,
         "USD": DASH if run.get("cost_usd") is None else f"{run['cost_usd']:,.0f}",
@@ -245,7 +238,7 @@ def _row(row: Sheet) -> dict[str, str]:
     }
 
 
-def _curve(rows: list[Sheet], first: Sheet) -> Iterable[RenderableType]:
+def _curve(rows: list[ComparedSheet], first: ComparedSheet) -> Iterable[RenderableType]:
     """Tokens per second by chips, beside what perfect scaling from the smallest would give."""
     ideal = [Dot(x=row["chips"], y=first["tokens_per_s_per_chip"] * row["chips"], mark=".") for row in rows]
     real = [Dot(x=row["chips"], y=row["tokens_per_s"]) for row in rows]
@@ -254,10 +247,10 @@ def _curve(rows: list[Sheet], first: Sheet) -> Iterable[RenderableType]:
     yield from (Text(line.rstrip(), no_wrap=True) for line in scatter([*ideal, *real], across, up))
 
 
-def _frontier(sheet: Sheet) -> Iterable[RenderableType]:
+def _frontier(sheet: PlanSheet) -> Iterable[RenderableType]:
     first, second = sheet["frontier_axes"]
     (key_x, name_x, form_x), (key_y, name_y, form_y) = FORMS[first], FORMS[second]
-    rows = sheet["frontier"]
+    rows: Sequence[Mapping[str, Any]] = sheet["frontier"]
     if len(rows) < 2:
         return
     dots = [Dot(x=row[key_x], y=row[key_y]) for row in rows]
@@ -267,20 +260,12 @@ def _frontier(sheet: Sheet) -> Iterable[RenderableType]:
     yield from (Text(line.rstrip(), no_wrap=True) for line in scatter(dots, across, up))
 
 
-def _chosen_dot(sheet: Sheet, key_x: str, key_y: str) -> Dot:
+def _chosen_dot(sheet: PlanSheet, key_x: str, key_y: str) -> Dot:
     best: dict[str, Any] = {**sheet["plans"][0], "chips": sheet["chips"]}
     return Dot(x=best[key_x], y=best[key_y], mark="*")
 
 
-def _assumed(sheet: Sheet) -> Iterable[RenderableType]:
-    notes = sheet["assumptions"]
-    yield Text("assumed", style="dim")
-    yield from (Text.assemble("  - ", clean(note)) for note in notes[:MOST])
-    if len(notes) > MOST:
-        yield Text(f"  … {len(notes) - MOST} more with --json", style="dim")
-
-
-def _found(sheet: Sheet) -> Text:
+def _found(sheet: PlanSheet) -> Text:
     speed = sheet["considered"] / sheet["seconds"] if sheet["seconds"] else 0.0
     counts = f"{sheet['considered']:,} plans priced, {sheet['feasible']:,} fit"
     explained = f"; explained in {sheet['explain_seconds']:.1f} s" if sheet["explained"] else ""

@@ -6,14 +6,28 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
 
 from ridgeline.core.errors import Problem
-from ridgeline.core.units import format_quantity
+from ridgeline.core.units import signed_quantity
 from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan_table import plan_table, plan_words
-from ridgeline.plan.scenario import Scenario
-from ridgeline.report.sheets import Sheet, plain
+from ridgeline.report.sheets.plain import plain
+from ridgeline.report.sheets.plan import (
+    AskedSheet,
+    ChangeSheet,
+    ComparedSheet,
+    GivenPlanSheet,
+    HandedPlanSheet,
+    LossSheet,
+    NoPlanSheet,
+    PlanSheet,
+    PointSheet,
+    PricedPlanSheet,
+    RefinedPlanSheet,
+    RunSheet,
+    SimulatedPlanSheet,
+    SureSheet,
+)
 from ridgeline.search.answer import Answer
 from ridgeline.search.distinct import kind_words, kinds
 from ridgeline.search.explain import Explanation, Loss, Standing, difference, explain, simulated, standing
@@ -83,16 +97,21 @@ def reasons_of(answer: Answer, chosen: Outcome, *, further: bool = True, refine:
     )
 
 
-def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[str, str]) -> Sheet:
+def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[str, str]) -> PlanSheet:
     """Everything that was found, in base units."""
     search, winner = chosen.search, reasons.plans[0]
     scenario = winner.scenario
-    sheet: Sheet = {
+    return {
         "kind": "plan",
         "possible": True,
         "complete": answer.complete,
         "objective": answer.ask.goal.objective,
-        **_question(scenario),
+        "model": scenario.model.id,
+        "system": scenario.system.name,
+        "chips": scenario.system.chips,
+        "engine": scenario.plan.engine,
+        "seq": scenario.workload.seq,
+        "global_batch": scenario.workload.sequences,
         "considered": answer.considered,
         "feasible": answer.feasible,
         "seconds": answer.seconds,
@@ -101,14 +120,11 @@ def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[st
         "explained": reasons.complete,
         "capacity_bytes": capacity_of(scenario),
         "headroom": search.headroom,
-        "plans": [
-            {**_plan(prediction, winner), "simulated_s": seconds}
-            for prediction, seconds in zip_longest(reasons.plans, reasons.simulated)
-        ],
+        "plans": [_simulated(*pair, winner) for pair in zip_longest(reasons.plans, reasons.simulated)],
         "kinds": [_plan(prediction, winner) for prediction in reasons.kinds],
         "refined": [_refined(one, winner) for one in reasons.recommended.refined] if reasons.recommended else [],
         "handed": _handed(reasons, winner),
-        "bounds": dict(winner.bounds),
+        "bounds": {str(bound): seconds for bound, seconds in winner.bounds.items()},
         "why": [_loss(loss) for loss in reasons.why.losses],
         "sure": _sure(reasons.why),
         "next": [_change(change) for change in worth(reasons.tried)],
@@ -118,24 +134,19 @@ def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[st
         "compared": compared(answer, chosen),
         "skipped": list(answer.skipped),
         "assumptions": list(_assumed(answer, winner, chosen.run)),
+        **_asked(answer, chosen, reasons),
     }
-    if chosen.run is not None:
-        sheet |= {"tokens": answer.ask.goal.tokens, "days": chosen.run.days, "run": _run(chosen.run)}
+
+
+def _asked(answer: Answer, chosen: Outcome, reasons: Reasons) -> AskedSheet:
+    """What is told only where it was asked for."""
+    asked: AskedSheet = {}
+    tokens = answer.ask.goal.tokens
+    if chosen.run is not None and tokens is not None:
+        asked = {"tokens": tokens, "days": chosen.run.days, "run": _run(chosen.run)}
     if reasons.given is not None:
-        sheet["given"] = _given(reasons.given)
-    return sheet
-
-
-def _question(scenario: Scenario) -> Sheet:
-    """What is to be trained on what."""
-    return {
-        "model": scenario.model.id,
-        "system": scenario.system.name,
-        "chips": scenario.system.chips,
-        "engine": scenario.plan.engine,
-        "seq": scenario.workload.seq,
-        "global_batch": scenario.workload.sequences,
-    }
+        asked["given"] = _given(reasons.given)
+    return asked
 
 
 def usual_axes(answer: Answer) -> tuple[str, str]:
@@ -146,9 +157,9 @@ def usual_axes(answer: Answer) -> tuple[str, str]:
     return "time", "cost" if all(priced) else "chips"
 
 
-def refusal_sheet(answer: Answer | None, problems: Iterable[Problem]) -> Sheet:
+def refusal_sheet(answer: Answer | None, problems: Iterable[Problem]) -> NoPlanSheet:
     """Why there is no plan."""
-    sheet: Sheet = {"kind": "plan", "possible": False, "problems": plain(list(problems)), "plans": []}
+    sheet: NoPlanSheet = {"kind": "plan", "possible": False, "problems": plain(list(problems)), "plans": []}
     if answer is not None:
         sheet |= {
             "complete": answer.complete,
@@ -162,7 +173,7 @@ def refusal_sheet(answer: Answer | None, problems: Iterable[Problem]) -> Sheet:
     return sheet
 
 
-def _plan(prediction: Prediction, winner: Prediction) -> Sheet:
+def _plan(prediction: Prediction, winner: Prediction) -> PricedPlanSheet:
     plan = prediction.scenario.plan
     return {
         "plan": plan_table(plan),
@@ -180,14 +191,18 @@ def _plan(prediction: Prediction, winner: Prediction) -> Sheet:
     }
 
 
-def _refined(found: Refined, winner: Prediction) -> Sheet:
+def _simulated(prediction: Prediction, seconds: float | None, winner: Prediction) -> SimulatedPlanSheet:
+    return {**_plan(prediction, winner), "simulated_s": seconds}
+
+
+def _refined(found: Refined, winner: Prediction) -> RefinedPlanSheet:
     """A plan that refinement made better, and what it changed."""
     saved = winner.step_time_s - found.prediction.step_time_s
     what_if = [str(change) for change in found.changes]
     return {**_plan(found.prediction, winner), "saves_s": saved, "changes": what_if, "lacking": lacking(found)}
 
 
-def _handed(reasons: Reasons, winner: Prediction) -> Sheet:
+def _handed(reasons: Reasons, winner: Prediction) -> HandedPlanSheet:
     """The plan that `-o` writes: the winner, or what refinement made of one of the first plans."""
     made = reasons.recommended or Recommendation(prediction=winner, start=winner)
     return {
@@ -206,16 +221,7 @@ def _reason(prediction: Prediction, winner: Prediction) -> str:
         limits = ", ".join(f"{name} {seconds / winner.step_time_s:.0%}" for name, seconds in winner.bounds.items())
         return f"the best of all that fit; limited by {limits}"
     lost = prediction.step_time_s - winner.step_time_s
-    return f"{signed(lost)}: {spread(difference(prediction, winner), winner.step_time_s)}"
-
-
-def signed(seconds: float) -> str:
-    """A difference of times with its sign.
-
-    >>> signed(0.25), signed(-2)
-    ('+250 ms', '−2 s')
-    """
-    return ("−" if seconds < 0 else "+") + format_quantity(abs(seconds), "s", 3)
+    return f"{signed_quantity(lost, 's')}: {spread(difference(prediction, winner), winner.step_time_s)}"
 
 
 def spread(parts: Mapping[str, float], step_s: float) -> str:
@@ -227,11 +233,11 @@ def spread(parts: Mapping[str, float], step_s: float) -> str:
     told = [(name, seconds) for name, seconds in parts.items() if abs(seconds) > SILENT * step_s][:TOLD]
     told = told or list(parts.items())[:1]
     rest = sum(parts.values()) - sum(seconds for _, seconds in told)
-    words = [f"{name} {signed(seconds)}" for name, seconds in told]
-    return ", ".join([*words, f"rest {signed(rest)}"] if abs(rest) > SILENT * step_s else words)
+    words = [f"{name} {signed_quantity(seconds, 's')}" for name, seconds in told]
+    return ", ".join([*words, f"rest {signed_quantity(rest, 's')}"] if abs(rest) > SILENT * step_s else words)
 
 
-def _loss(loss: Loss) -> Sheet:
+def _loss(loss: Loss) -> LossSheet:
     step_s = loss.prediction.step_time_s - loss.seconds
     return {
         "axis": list(loss.axis),
@@ -245,7 +251,7 @@ def _loss(loss: Loss) -> Sheet:
     }
 
 
-def _sure(why: Explanation) -> Sheet:
+def _sure(why: Explanation) -> SureSheet:
     runner = why.runner_up
     return {
         "runner_up_loses_s": runner.seconds if runner else None,
@@ -256,7 +262,7 @@ def _sure(why: Explanation) -> Sheet:
     }
 
 
-def _change(change: Change) -> Sheet:
+def _change(change: Change) -> ChangeSheet:
     made = change.prediction
     return {
         "kind": change.kind,
@@ -270,7 +276,7 @@ def _change(change: Change) -> Sheet:
     }
 
 
-def _point(point: Point) -> Sheet:
+def _point(point: Point) -> PointSheet:
     return {
         "system": point.system,
         "chips": point.chips,
@@ -283,7 +289,7 @@ def _point(point: Point) -> Sheet:
     }
 
 
-def compared(answer: Answer, chosen: Outcome | None) -> list[Sheet]:
+def compared(answer: Answer, chosen: Outcome | None) -> list[ComparedSheet]:
     """Every system and size; efficiency is tokens/s/chip over that of the same chip's smallest system that fits."""
     rows = [_outcome(one, chosen) for one in answer.outcomes]
     for row in rows:
@@ -294,9 +300,9 @@ def compared(answer: Answer, chosen: Outcome | None) -> list[Sheet]:
     return rows
 
 
-def _outcome(one: Outcome, chosen: Outcome | None) -> Sheet:
+def _outcome(one: Outcome, chosen: Outcome | None) -> ComparedSheet:
     system, found = one.scenario.system, one.search.swept
-    sheet: Sheet = {
+    sheet: ComparedSheet = {
         "system": system.name,
         "chips": system.chips,
         "chip": system.chip.id,
@@ -324,7 +330,7 @@ def _outcome(one: Outcome, chosen: Outcome | None) -> Sheet:
     return sheet | ({"days": one.run.days, "run": _run(one.run)} if one.run else {})
 
 
-def _run(run: Run) -> Sheet:
+def _run(run: Run) -> RunSheet:
     return {
         "days": run.days,
         "cost_usd": run.cost_usd,
@@ -337,7 +343,7 @@ def _run(run: Run) -> Sheet:
     }
 
 
-def _given(own: Standing) -> Sheet:
+def _given(own: Standing) -> GivenPlanSheet:
     return {
         "plan": plan_table(own.prediction.scenario.plan),
         "words": plan_words(own.prediction.scenario.plan),
@@ -357,7 +363,7 @@ def _assumed(answer: Answer, winner: Prediction, run: Run | None) -> Iterable[st
     notes.append(f"headroom = {share:.0%} of memory kept free, because predicted peaks err by a few per cent")
     notes += unsupported(winner.scenario)
     notes += run.goodput.assumptions if run else ()
-    chip: Any = winner.scenario.system.chip
+    chip = winner.scenario.system.chip
     notes += [f"money not counted: no price of {chip.id} is published here"] if chip.price is None else []
     notes += [f"energy not counted: no rated power of {chip.id} is published here"] if chip.tdp is None else []
     return dict.fromkeys(notes)

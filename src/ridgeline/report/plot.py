@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ridgeline.report.scale import Scale
+
 WIDE, TALL = 64, 12  # characters inside the axes
-SPAN = 4.0  # largest over smallest value from which an axis is logarithmic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,30 +37,18 @@ def scatter(dots: Sequence[Dot], across: Axis, up: Axis) -> list[str]:
     """
     if not dots:
         return []
-    place_x, place_y = _scale([dot.x for dot in dots], WIDE), _scale([dot.y for dot in dots], TALL)
+    x_scale = Scale.of([dot.x for dot in dots], 0, WIDE - 1)
+    y_scale = Scale.of([dot.y for dot in dots], 0, TALL - 1)
     grid = [[" "] * WIDE for _ in range(TALL)]
     for dot in dots:
-        grid[TALL - 1 - place_y(dot.y)][place_x(dot.x)] = dot.mark
-    low_y, high_y = up.form(min(dot.y for dot in dots)), up.form(max(dot.y for dot in dots))
+        grid[TALL - 1 - round(y_scale(dot.y))][round(x_scale(dot.x))] = dot.mark
+    low_y, high_y = up.form(y_scale.low), up.form(y_scale.high)
     edge = max(len(low_y), len(high_y))
     rows = []
     for index, row in enumerate(grid):
         label = high_y if index == 0 else low_y if index == TALL - 1 else ""
         rows.append(f"{label:>{edge}} |{''.join(row)}")
-    low_x, high_x = across.form(min(dot.x for dot in dots)), across.form(max(dot.x for dot in dots))
+    low_x, high_x = across.form(x_scale.low), across.form(x_scale.high)
     middle = f" {across.name} "
     foot = low_x + middle.center(max(len(middle), WIDE - len(low_x) - len(high_x))) + high_x
     return [up.name, *rows, " " * edge + " +" + "-" * WIDE, " " * edge + "  " + foot]
-
-
-def _scale(values: Sequence[float], cells: int) -> Callable[[float], int]:
-    """Where a value stands among so many cells."""
-    low, high = min(values), max(values)
-    bent = low > 0 and high / low > SPAN
-    start, end = (math.log(low), math.log(high)) if bent else (low, high)
-
-    def place(value: float) -> int:
-        at = math.log(value) if bent else value
-        return round((at - start) / (end - start) * (cells - 1)) if end > start else cells // 2
-
-    return place

@@ -10,19 +10,28 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.errors import Problem
-from ridgeline.core.units import BINARY, DECIMAL, format_quantity
+from ridgeline.core.units import DECIMAL, format_gib, format_quantity
 from ridgeline.plan.scenario import Scenario
-from ridgeline.report.draw import WEAK, clean
-from ridgeline.report.sheets import Sheet, plain
+from ridgeline.report.catalog_tables import WEAK
+from ridgeline.report.cells import Side, bar, clean, grid, listed
+from ridgeline.report.sheets.plain import plain
+from ridgeline.report.sheets.predict import (
+    ImpossibleSheet,
+    PredictionSheet,
+    RefusalSheet,
+    StageSheet,
+    TitleSheet,
+)
 from ridgeline.sim.memory.peak import Memory
 from ridgeline.sim.prediction import Impossible, Prediction
 
 COLOURS = {"compute": "blue", "memory": "green", "network": "magenta", "host": "yellow"}
 WIDE = 36  # cells of a bar
+COLUMNS: tuple[Side, ...] = ("left", "right", "right", "left", "left")  # name, size, share, bar, meaning
 MOST = 6  # assumptions shown before the rest is counted
 
 
-def prediction_sheet(prediction: Prediction) -> Sheet:
+def prediction_sheet(prediction: Prediction) -> PredictionSheet:
     """Everything a prediction says, in base units; names carry the unit where it is not plain."""
     used, memory = prediction.utilization, prediction.memory
     return {
@@ -47,7 +56,7 @@ def prediction_sheet(prediction: Prediction) -> Sheet:
         "host_bytes": memory.host_bytes,
         "host_capacity_bytes": memory.host_capacity_bytes if isfinite(memory.host_capacity_bytes) else None,
         "stages": [_stage(memory, index) for index in range(len(memory.stages))],
-        "bounds": dict(prediction.bounds),
+        "bounds": {str(bound): seconds for bound, seconds in prediction.bounds.items()},
         "parts": {part.name: {"bound": part.bound, "meaning": part.meaning} for part in prediction.breakdown},
         "conventions": list(used.conventions),
         "energy_j": prediction.bill.energy_j,
@@ -56,17 +65,17 @@ def prediction_sheet(prediction: Prediction) -> Sheet:
     }
 
 
-def impossible_sheet(impossible: Impossible) -> Sheet:
+def impossible_sheet(impossible: Impossible) -> ImpossibleSheet:
     """The reasons why there is no prediction."""
     return {"kind": "prediction", **refusal(impossible.reasons)}
 
 
-def refusal(reasons: Iterable[Problem]) -> Sheet:
+def refusal(reasons: Iterable[Problem]) -> RefusalSheet:
     """Problems as `--json` prints them."""
     return {"possible": False, "problems": plain(list(reasons))}
 
 
-def _title(scenario: Scenario) -> Sheet:
+def _title(scenario: Scenario) -> TitleSheet:
     mesh = scenario.plan.mesh
     return {
         "name": scenario.name,
@@ -84,24 +93,24 @@ def _title(scenario: Scenario) -> Sheet:
     }
 
 
-def _stage(memory: Memory, index: int) -> Sheet:
+def _stage(memory: Memory, index: int) -> StageSheet:
     stage = memory.stages[index]
     return {"stage": stage.rank, "peak_bytes": stage.peak_bytes, "in_flight": stage.in_flight, "moment": stage.moment}
 
 
-def draw_prediction(sheet: Sheet, console: Console) -> None:
+def draw_prediction(sheet: PredictionSheet, console: Console) -> None:
     """Print the page of a prediction."""
     console.print(page(sheet))
 
 
-def page(sheet: Sheet) -> RenderableType:
+def page(sheet: PredictionSheet) -> RenderableType:
     """What, how long, where the time goes, what limits it, does it fit, how sure."""
     return Group(
         *_headline(sheet), Text(""), _time(sheet), _bounds(sheet), Text(""), *_memory(sheet), Text(""), *_trust(sheet)
     )
 
 
-def _headline(sheet: Sheet) -> list[RenderableType]:
+def _headline(sheet: PredictionSheet) -> list[RenderableType]:
     about = sheet["scenario"]
     mesh = " ".join(f"{axis}={degree}" for axis, degree in about["mesh"].items()) or "one rank"
     what = f"{about['model']} on {about['system']}, {about['sequences']} x {about['seq']} tokens a step"
@@ -129,7 +138,7 @@ def _headline(sheet: Sheet) -> list[RenderableType]:
     ]
 
 
-def _bill(sheet: Sheet) -> list[RenderableType]:
+def _bill(sheet: PredictionSheet) -> list[RenderableType]:
     million = DECIMAL["M"] / sheet["tokens"]
     parts = []
     if sheet["energy_j"] is not None:
@@ -139,69 +148,54 @@ def _bill(sheet: Sheet) -> list[RenderableType]:
     return [Text.assemble(("bill ", "dim"), ", ".join(parts))] if parts else []
 
 
-def _bar(share: float, colour: str) -> Text:
-    """A bar of eighths of a cell."""
-    eighths = max(1, round(share * WIDE * 8)) if share > 0 else 0
-    return Text("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip(), style=colour)
-
-
-def _grid() -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for justify in ("left", "right", "right", "left", "left"):
-        table.add_column(justify=justify)
-    return table
-
-
-def _time(sheet: Sheet) -> Table:
-    table, total = _grid(), sheet["step_time_s"]
+def _time(sheet: PredictionSheet) -> Table:
+    table, total = grid(*COLUMNS), sheet["step_time_s"]
     for name, seconds in sheet["breakdown"].items():
         part = sheet["parts"][name]
         colour = COLOURS[part["bound"]]
         table.add_row(
-            name, format_quantity(seconds, "s", 3), f"{seconds / total:.1%}", _bar(seconds / total, colour),
+            name, format_quantity(seconds, "s", 3), f"{seconds / total:.1%}", bar(seconds / total, colour, WIDE),
             Text(part["meaning"], style="dim"),
         )  # fmt: skip
     return table
 
 
-def _bounds(sheet: Sheet) -> Text:
+def _bounds(sheet: PredictionSheet) -> Text:
     total = sheet["step_time_s"]
     parts = [(f"{name} {seconds / total:.0%}  ", COLOURS[name]) for name, seconds in sheet["bounds"].items()]
     return Text.assemble(("limited by ", "dim"), *parts)
 
 
-def _memory(sheet: Sheet) -> list[RenderableType]:
+def _memory(sheet: PredictionSheet) -> list[RenderableType]:
     peak, capacity, headroom = sheet["peak_memory_bytes"], sheet["capacity_bytes"], sheet["headroom_bytes"]
-    verdict = (f"fits, {gib(headroom)} to spare", "bold green")
+    verdict = (f"fits, {format_gib(headroom)} to spare", "bold green")
     if headroom < 0:
-        verdict = (f"does not fit: {gib(-headroom)} too much", "bold red")
+        verdict = (f"does not fit: {format_gib(-headroom)} too much", "bold red")
     elif not sheet["fits"]:
-        over = sheet["host_bytes"] - sheet["host_capacity_bytes"]
-        verdict = (f"the host does not hold what is offloaded: {gib(over)} too much", "bold red")
+        over = sheet["host_bytes"] - (sheet["host_capacity_bytes"] or 0.0)
+        verdict = (f"the host does not hold what is offloaded: {format_gib(over)} too much", "bold red")
     fullest = max(sheet["stages"], key=lambda stage: stage["peak_bytes"])
     where = f" on stage {fullest['stage']} of {len(sheet['stages'])}" if len(sheet["stages"]) > 1 else ""
     head = Text.assemble(
-        ("memory ", "dim"), (gib(peak), "bold"), f" of {gib(capacity)}{where}, at its {fullest['moment']}: ", verdict
+        ("memory ", "dim"),
+        (format_gib(peak), "bold"),
+        f" of {format_gib(capacity)}{where}, at its {fullest['moment']}: ",
+        verdict,
     )
-    table = _grid()
+    table = grid(*COLUMNS)
     for kind, size in sheet["memory"].items():
         if size > 0:
-            table.add_row(kind, gib(size), f"{size / capacity:.1%}", _bar(min(1.0, size / capacity), "cyan"), "")
+            table.add_row(kind, format_gib(size), f"{size / capacity:.1%}", bar(size / capacity, "cyan", WIDE), "")
     if sheet["host_bytes"] > 0:
         whole = sheet["host_capacity_bytes"]
         share = f"{sheet['host_bytes'] / whole:.1%}" if whole else ""
         table.add_row(
-            "host", gib(sheet["host_bytes"]), share, "", Text("offloaded by the chips of one host", style="dim")
+            "host", format_gib(sheet["host_bytes"]), share, "", Text("offloaded by the chips of one host", style="dim")
         )
     return [head, table]
 
 
-def gib(size: float) -> str:
-    """Bytes in GiB, as drivers and profilers show memory."""
-    return f"{size / BINARY['Gi']:.1f} GiB"
-
-
-def _trust(sheet: Sheet) -> list[RenderableType]:
+def _trust(sheet: PredictionSheet) -> list[RenderableType]:
     evidence = sheet["evidence"]
     head = Text.assemble(
         ("evidence ", "dim"),
@@ -209,9 +203,5 @@ def _trust(sheet: Sheet) -> list[RenderableType]:
         ("   interval from ", "dim"),
         sheet["interval"]["basis"],
     )
-    notes = sheet["assumptions"]
-    rows: list[RenderableType] = [Text.assemble("  - ", clean(note)) for note in notes[:MOST]]
-    if len(notes) > MOST:
-        rows.append(Text(f"  … {len(notes) - MOST} more with --json", style="dim"))
-    lines = [head, Text("counted: " + "; ".join(sheet["conventions"]), style="dim")]
-    return [*lines, *([Text("assumed", style="dim"), *rows] if rows else [])]
+    counted = Text("counted: " + "; ".join(sheet["conventions"]), style="dim")
+    return [head, counted, *listed("assumed", sheet["assumptions"], most=MOST)]

@@ -15,9 +15,8 @@ from ridgeline.models.params import count
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.scenario_file import apply_settings, read_scenario
 from ridgeline.plan.schedules import SCHEDULES, build, requirement
-from ridgeline.report.sheets import (
+from ridgeline.report.catalog_sheets import (
     Detail,
-    Sheet,
     chip_sheet,
     engine_sheet,
     experts_label,
@@ -27,6 +26,7 @@ from ridgeline.report.sheets import (
     schedule_sheet,
     system_sheet,
 )
+from ridgeline.report.sheets import Sheet
 
 
 def show(*names: str, detail: Detail | None = None, settings: tuple[str, ...] = ()) -> list[Sheet]:

@@ -1,18 +1,13 @@
 """Turn an Analysis into one HTML file: an interactive timeline and every number beside it, nothing fetched.
 
-The page is `trace_page/`: a frame, a style and scripts, put into one file with the data. Its policy allows exactly that
-style and that script, by their hashes, and no connection at all. Data is never markup: it lies in blocks no browser
-executes, with `<`, `>` and `&` escaped, and the scripts write it as text only.
+The page is `trace_page/`: a frame, a style and scripts, put into one file with the data. Data is never markup: it lies
+in blocks no browser executes, with `<`, `>` and `&` escaped, and the scripts write it as text only.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import re
 from collections.abc import Iterator
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +16,17 @@ import numpy as np
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 from ridgeline.report.analyze import analysis_sheet
+from ridgeline.report.cells import NANO
+from ridgeline.report.html import as_data, document, printable
 from ridgeline.report.sheets import Sheet
-from ridgeline.report.trace_pack import MOST, Packed, clean, pack
+from ridgeline.report.sheets.analyze import AnalysisSheet, OpTimesSheet
+from ridgeline.report.trace_pack import MOST, Packed, pack
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.policy import counted_rows
 from ridgeline.version import __version__
 
 PARTS = Path(__file__).parent / "trace_page"
-SCRIPTS = ("data.js", "inflate.js", "lanes.js", "paint.js", "stage.js", "over.js", "input.js", "panel.js",
+SCRIPTS = ("data.js", "lanes.js", "paint.js", "stage.js", "over.js", "input.js", "panel.js",
            "figures.js", "sections.js", "main.js")  # fmt: skip
 OPS = 400  # names in the table of ops
 FEWEST = 1000  # spans it makes sense to keep
@@ -57,52 +55,29 @@ def page(found: Analysis, most: int = MOST) -> tuple[str, Packed]:
         "step_windows": _steps(found, int(packed.tables["first_ns"])),
         "version": __version__,
     }
-    layout = {**packed.tables, "layout": packed.layout, "size": packed.size, "kept": packed.kept, "of": packed.of}
+    layout = {**packed.tables, "layout": packed.layout, "kept": packed.kept, "of": packed.of}
     paints = {one["id"]: found.rules.group_of(one["id"]) for one in packed.tables["paints"] if one["class"]}
     return _filled({"facts": facts, "layout": layout | {"groups": paints}}, packed.text), packed
 
 
 def _filled(data: dict[str, Any], spans: str) -> str:
-    """The frame with its style, its script, its policy and the data put in, each place once."""
-    style = (PARTS / "page.css").read_text(encoding="utf-8")
-    body = "\n".join((PARTS / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    script = f'"use strict";\n(() => {{\n{body}\n}})();\n'
-    policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; "
-        "form-action 'none'"
-    )
-    places = {
-        "title": escape(f"Ridgeline: {data['facts']['title']}"),
-        "policy": policy,
-        "style": style,
-        "script": script,
-        "facts": as_data(data["facts"]),
-        "layout": as_data(data["layout"]),
-        "spans": spans,
-    }
+    """The frame with the data put in, each place once; its style and its scripts."""
+    places = {"facts": as_data(data["facts"]), "layout": as_data(data["layout"]), "spans": spans}
     frame = (PARTS / "page.html").read_text(encoding="utf-8")
-    return _MARK.sub(lambda mark: places[mark[1]], frame)
+    scripts = "\n".join((PARTS / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    return document(
+        title=f"Ridgeline: {data['facts']['title']}",
+        body=_MARK.sub(lambda mark: places[mark[1]], frame),
+        style=(PARTS / "page.css").read_text(encoding="utf-8"),
+        script=f'"use strict";\n(() => {{\n{scripts}\n}})();\n',
+    )
 
 
-def as_data(value: object) -> str:
-    """JSON that may stand inside a script element, whatever texts it holds.
-
-    >>> as_data({"name": "</script><b>"})
-    '{"name":"\\\\u003c/script\\\\u003e\\\\u003cb\\\\u003e"}'
-    """
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _title(sheet: Sheet) -> str:
+def _title(sheet: AnalysisSheet) -> str:
     if sheet["format"] == "predicted" and not sheet["sources"]:
         return "a predicted step"
     names = sheet["sources"]
-    return clean(", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")) or "a timeline"
+    return printable(", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")) or "a timeline"
 
 
 def _rows(sheet: object) -> Iterator[int]:
@@ -123,21 +98,21 @@ def _rows(sheet: object) -> Iterator[int]:
 def _cleaned(value: Any) -> Any:
     """A sheet whose texts are fit for a page."""
     if isinstance(value, dict):
-        return {clean(str(key)): _cleaned(inner) for key, inner in value.items()}
+        return {printable(str(key)): _cleaned(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_cleaned(inner) for inner in value]
-    return clean(value, 600) if isinstance(value, str) else value
+    return printable(value, 600) if isinstance(value, str) else value
 
 
-def _ops(found: Analysis) -> list[Sheet]:
+def _ops(found: Analysis) -> list[OpTimesSheet]:
     """More names than a sheet lists, in its words."""
     return [
         {
-            "name": clean(one.name),
+            "name": printable(one.name),
             "class": one.class_,
             "spans": one.spans,
-            "total_us": one.total_ns / 1000,
-            "longest_us": one.longest_ns / 1000,
+            "total_us": one.total_ns / NANO,
+            "longest_us": one.longest_ns / NANO,
             "share_of_busy": one.share,
             "span_ids": list(one.rows),
         }

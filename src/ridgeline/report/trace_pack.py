@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.report.html import printable
 from ridgeline.trace.arrays import Mask
 from ridgeline.trace.graph.call_stack import launching_ops
 from ridgeline.trace.side_tables import RecordedCollective, RecordedShape
@@ -29,7 +30,6 @@ from ridgeline.trace.timeline import Timeline
 
 MOST = 400_000  # spans a page keeps
 BLOCKS = 400_000  # of what is not kept, over all tracks
-LONGEST = 300  # characters of a text
 POINTS = 20_000  # changes of a counter
 HALF = 2**32
 TYPES = {"<u2": "u16", "<u4": "u32", "<i4": "i32", "<f8": "f64"}
@@ -45,8 +45,6 @@ class Packed:
     text: str
     layout: tuple[tuple[str, str, int, int], ...]
     """Name, type, first byte, number of values."""
-    size: int
-    """Bytes once inflated."""
     tables: Mapping[str, Any]
     kept: int
     of: int
@@ -75,11 +73,10 @@ def pack(line: Timeline, counted: Mask, wanted: Sequence[int] = (), most: int = 
     bins = _bins(len(tracks))
     columns |= more | _blocks(start[rest] - first, duration[rest], track[rest], paint[rest], (max(1, window), bins))
     counters = _counters(line, columns, first)
-    text, layout, size = _bytes(columns)
+    text, layout = _bytes(columns)
     return Packed(
         text=text,
         layout=layout,
-        size=size,
         tables={
             "window_ns": window, "first_ns": first, "bins": bins, "names": names, "paints": paints,
             "processes": _processes(line, counted), "tracks": tracks, "counters": counters, **tables,
@@ -104,16 +101,6 @@ def kept_rows(line: Timeline, counted: Mask, wanted: Sequence[int], most: int) -
     return found
 
 
-def clean(text: str, most: int = LONGEST) -> str:
-    """Text of a stranger for a page: no control characters, not endless.
-
-    >>> clean("gemm\\x1b[31m" + "a" * 400)[:9], len(clean("a" * 400))
-    ('gemm�[31m', 300)
-    """
-    short = text if len(text) <= most else text[: most - 1] + "…"
-    return "".join(char if char.isprintable() else "\ufffd" for char in short)
-
-
 def _times(start: Longs, duration: Longs) -> dict[str, NDArray[Any]]:
     step = np.diff(start, prepend=np.int64(0))
     return {
@@ -130,7 +117,7 @@ def _tracks(line: Timeline) -> tuple[Longs, list[dict[str, Any]]]:
     distinct, track = np.unique(keys, return_inverse=True)
     found = [divmod(int(key), max(1, len(line.streams))) for key in distinct]
     return track.astype(np.int64), [
-        {"process": process, "stream": clean(line.streams[stream], 80)} for process, stream in found
+        {"process": process, "stream": printable(line.streams[stream], 80)} for process, stream in found
     ]
 
 
@@ -139,7 +126,8 @@ def _processes(line: Timeline, counted: Mask) -> list[dict[str, Any]]:
     busy = set(np.unique(line.process[counted]).tolist())
     names = zip(line.processes, line.tables.ranks, strict=True)
     return [
-        {"name": clean(name, 80), "rank": rank, "host": place not in busy} for place, (name, rank) in enumerate(names)
+        {"name": printable(name, 80), "rank": rank, "host": place not in busy}
+        for place, (name, rank) in enumerate(names)
     ]
 
 
@@ -151,7 +139,7 @@ def _paints(line: Timeline) -> tuple[Longs, list[dict[str, Any]]]:
     for code in distinct.tolist():
         is_class = code < len(line.classes)
         text = line.classes[code] if is_class else line.kinds[code - len(line.classes)]
-        found.append({"id": clean(text or "work", 60), "class": is_class})
+        found.append({"id": printable(text or "work", 60), "class": is_class})
     return paint.astype(np.int64), found
 
 
@@ -166,7 +154,7 @@ def _places(rows: NDArray[Any], kept: Rows, count: int) -> NDArray[np.int32]:
 
 def _texts(codes: NDArray[Any], table: tuple[str, ...]) -> tuple[NDArray[np.uint32], list[str]]:
     distinct, place = np.unique(codes, return_inverse=True)
-    return place.astype(np.uint32), [clean(table[code]) for code in distinct.tolist()]
+    return place.astype(np.uint32), [printable(table[code]) for code in distinct.tolist()]
 
 
 def _details(line: Timeline, kept: Rows) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -192,7 +180,7 @@ def _sparse_texts(codes: NDArray[Any], table: tuple[str, ...]) -> tuple[NDArray[
     """Codes into a table of the texts that occur; -1 stays -1."""
     distinct, place = np.unique(codes, return_inverse=True)
     none = int(len(distinct) > 0 and distinct[0] < 0)
-    return (place - none).astype(np.int32), [clean(table[code]) for code in distinct[none:].tolist()]
+    return (place - none).astype(np.int32), [printable(table[code]) for code in distinct[none:].tolist()]
 
 
 def _operands(shape: RecordedShape) -> str:
@@ -266,11 +254,11 @@ def _counters(line: Timeline, columns: dict[str, NDArray[Any]], first: int) -> l
         columns[f"times_{place}"] = (times - first).astype(np.float64)
         columns[f"values_{place}"] = values.astype(np.float64)
         process = line.processes.index(counter.process) if counter.process in line.processes else -1
-        found.append({"process": process, "name": clean(counter.name, 80), "peak": counter.peak})
+        found.append({"process": process, "name": printable(counter.name, 80), "peak": counter.peak})
     return found
 
 
-def _bytes(columns: Mapping[str, NDArray[Any]]) -> tuple[str, tuple[tuple[str, str, int, int], ...], int]:
+def _bytes(columns: Mapping[str, NDArray[Any]]) -> tuple[str, tuple[tuple[str, str, int, int], ...]]:
     """Columns behind each other, each from a multiple of eight bytes on, deflated and as base64."""
     parts, layout, at = [], [], 0
     for name, values in columns.items():
@@ -284,4 +272,4 @@ def _bytes(columns: Mapping[str, NDArray[Any]]) -> tuple[str, tuple[tuple[str, s
         parts.append(raw)
         at += len(raw)
     packed = zlib.compress(b"".join(parts), 6)
-    return base64.b64encode(packed).decode("ascii"), tuple(layout), at
+    return base64.b64encode(packed).decode("ascii"), tuple(layout)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -13,15 +11,16 @@ from rich.text import Text
 from ridgeline.calibrate.accuracy import in_headline
 from ridgeline.calibrate.outlier_hints import likely, runs_known
 from ridgeline.calibrate.validate import Case, Validation, errors_of, shipped
-from ridgeline.core.units import format_quantity
-from ridgeline.report.draw import DASH, clean
+from ridgeline.core.units import format_quantity, signed_share
+from ridgeline.report.cells import DASH, clean, headed, percent
+from ridgeline.report.sheets.plain import plain
+from ridgeline.report.sheets.validate import CaseSheet, ValidationSheet
 
-Sheet = dict[str, Any]
 WORST = 10  # rows that are listed with a guess at the reason
 SKIPS = 5  # reasons for skipping that are listed
 
 
-def validation_sheet(found: Validation) -> Sheet:
+def validation_sheet(found: Validation) -> ValidationSheet:
     """Everything a program wants to know: fractions and seconds."""
     errors = found.errors
     return {
@@ -34,7 +33,7 @@ def validation_sheet(found: Validation) -> Sheet:
         "p90_ape": errors.p90_ape,
         "bias": errors.bias,
         "coverage90": errors.coverage90,
-        "memory": asdict(found.memory) if found.memory else None,
+        "memory": plain(found.memory),
         "groups": {
             grouping: {name: {"n": item.n, "mape": item.mape} for name, item in found.by(grouping).items()}
             for grouping in found.groupings
@@ -43,7 +42,7 @@ def validation_sheet(found: Validation) -> Sheet:
     }
 
 
-def _case(case: Case) -> Sheet:
+def _case(case: Case) -> CaseSheet:
     return {
         "id": case.row.id,
         "measured": case.measured_s,
@@ -52,7 +51,7 @@ def _case(case: Case) -> Sheet:
         "low": case.low_s,
         "high": case.high_s,
         "cross_validated": case.cross_validated,
-        "peak_memory_bytes": asdict(case.peak) if case.peak else None,
+        "peak_memory_bytes": plain(case.peak),
     }
 
 
@@ -69,8 +68,8 @@ def draw_validation(found: Validation, console: Console) -> None:
     held = sum(case.cross_validated for case in found.cases)
     console.print(Text(f"{errors.n} rows predicted, {len(found.skipped)} skipped", style="bold"))
     if errors.n:
-        plain = "with the shipped parameters" if found.kind == "training" else "with the chips to themselves"
-        how = "without their own group in the fit" if held == errors.n else plain
+        usual = "with the shipped parameters" if found.kind == "training" else "with the chips to themselves"
+        how = "without their own group in the fit" if held == errors.n else usual
         mixed = f"{held} without their own group in the fit, {errors.n - held} with the shipped parameters"
         console.print(Text(f"predicted {how if held in (0, errors.n) else mixed}", style="dim"))
         console.print(_summary(found))
@@ -85,23 +84,11 @@ def draw_validation(found: Validation, console: Console) -> None:
         console.print(_skipped(found))
 
 
-def percent(value: float | None) -> str:
-    """A fraction as people read it.
-
-    >>> percent(0.0457), percent(None)
-    ('4.6 %', '–')
-    """
-    return DASH if value is None else f"{value * 100:.1f} %"
-
-
 def _summary(found: Validation) -> Table:
     """All rows, and beside them the headline ones where they are some of many."""
     best = [case for case in found.cases if in_headline(case)]
     shown = {"all": found.errors} | ({"headline": errors_of(best)} if 0 < len(best) < len(found.cases) else {})
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for name in shown:
-        table.add_column(name, justify="right")
+    table = headed(("", *shown), right=shown)
     for label, figures in (
         ("rows", [str(item.n) for item in shown.values()]),
         ("mean |residual|", [percent(item.mape) for item in shown.values()]),
@@ -123,14 +110,12 @@ def _draw_memory(found: Validation, console: Console) -> None:
 
 
 def _signed(value: float | None) -> str:
-    return DASH if value is None else f"{value * 100:+.1f} %"
+    return DASH if value is None else signed_share(value, unit=" %")
 
 
 def _groups(found: Validation, grouping: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(grouping)
-    for column in ("rows", "mean", "median", "bias", "covered"):
-        table.add_column(column, justify="right")
+    figures = ("rows", "mean", "median", "bias", "covered")
+    table = headed((grouping, *figures), right=figures)
     for name, item in found.by(grouping).items():
         cells = [percent(item.mape), percent(item.median_ape), _signed(item.bias), percent(item.coverage90)]
         table.add_row(clean(name), str(item.n), *cells)
@@ -138,14 +123,9 @@ def _groups(found: Validation, grouping: str) -> Table:
 
 
 def _worst(found: Validation) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="bold")
-    table.add_column("furthest off")
-    table.add_column("measured", justify="right")
-    table.add_column("predicted", justify="right")
-    table.add_column("residual", justify="right")
-    training = found.kind == "training"
-    table.add_column("model on chips" if training else "collective on chips")
-    table.add_column("look first at" if training else "notes")
+    training, figures = found.kind == "training", ("measured", "predicted", "residual")
+    words = ("model on chips", "look first at") if training else ("collective on chips", "notes")
+    table = headed(("furthest off", *figures, *words), right=figures)
     for case, reason in worst(found):
         what = f"{case.row['model_name'][:28]} on {case.row['gpus'][:8]} x {case.chip}"
         if not training:
@@ -161,10 +141,7 @@ def _skipped(found: Validation) -> Table:
     reasons: dict[str, list[str]] = {}
     for item in found.skipped:
         reasons.setdefault(item.reason, []).append(item.id)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("skipped", justify="right")
-    table.add_column("because")
-    table.add_column("such as")
+    table = headed(("skipped", "because", "such as"), right=("skipped",))
     ordered = sorted(reasons, key=lambda reason: -len(reasons[reason]))
     for reason in ordered[:SKIPS]:
         table.add_row(str(len(reasons[reason])), clean(reason[:120]), clean(", ".join(reasons[reason][:2])[:60]))

@@ -18,14 +18,17 @@ from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import op_table_over
 from ridgeline.cost.price import SectionPrices, SustainedRates, price_sections, sustained_rates
 from ridgeline.lowering.context import Degrees, LoweringContext, lowering_context
+from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import sections_of
 from ridgeline.plan.check import blocks, context, experts, precision, tensor
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Plan, Precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.space import Space
-from ridgeline.sim.memory.footprint import BytesPerParam, SectionFootprint, bytes_per_param, section_footprint
-from ridgeline.sim.plan_columns import PlanColumns, plan_columns
+from ridgeline.sim.closed_form.model import StepModel
+from ridgeline.sim.memory.footprint import SectionFootprint, bytes_per_param, section_footprint
+from ridgeline.sim.memory.model import MemoryModel, by_structure
+from ridgeline.sim.memory.peak import host_share
 from ridgeline.sim.predict import not_predictable
 
 Array = NDArray[np.float64]
@@ -34,48 +37,25 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DegreeGrid:
-    """Priced cells of structures with as many sections, placed alike; section s of cell c stands at s cells + c.
+    """Priced cells of structures with as many sections, placed alike.
 
-    structure   which of `scenarios` a cell belongs to; those carry everything but degrees
-    degrees     tp, cp, ep, etp and microbatch by cell; those that make as many microbatches stand side by side
-    kin         the same for cells that hold the same weights on the same ranks: their mesh and precision are equal
-    runs, widths, needs   as `sim` takes them, by cell
+    structure     which of `scenarios` a cell belongs to; those carry everything but degrees
+    degrees       tp, cp, ep, etp and microbatch by cell; those that make as many microbatches stand side by side
+    weight_group  the same for cells that hold the same weights on the same ranks: their mesh and precision are equal
+    plans         as `lowering` lays them out, by cell
     """
 
     scenarios: tuple[Scenario, ...]
-    shape: LoweringContext
+    context: LoweringContext
     structure: Index
     degrees: Degrees
-    kin: Index
-    sections: SectionPrices
+    weight_group: Index
     plans: PlanColumns
-    widths: tuple[BytesPerParam, ...]
-    needs: SectionFootprint
-    rows: SustainedRates
-    kinds: int
+    step: StepModel
+    memory: MemoryModel
 
     def __len__(self) -> int:
         return len(self.structure)
-
-    def taken(self, columns: Array, cells: Index) -> Array:
-        """Columns by section of these cells: section by section, cells beside each other."""
-        return columns.reshape(*columns.shape[:-1], self.kinds, len(self)).take(cells, axis=-1)
-
-    def width(self, cells: Index) -> BytesPerParam:
-        """Bytes a parameter takes, as columns by cell."""
-        which = self.structure[cells]
-
-        def column(name: str) -> Array:
-            return np.array([getattr(width, name) for width in self.widths], dtype=np.float64)[which]
-
-        return replace(
-            self.widths[0],
-            weights=column("weights"),
-            gradients=column("gradients"),
-            optimizer=column("optimizer"),
-            gathered=column("gathered"),
-            reduced=column("reduced"),
-        )
 
 
 RULES = (precision, blocks, not_predictable)  # what a structure alone can get wrong
@@ -104,12 +84,12 @@ def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Structure:
     scenario: Scenario
-    shape: LoweringContext
+    context: LoweringContext
     degrees: Array
     sections: SectionPrices
-    needs: SectionFootprint
+    footprint: SectionFootprint
     plans: PlanColumns
-    rows: SustainedRates
+    rates: SustainedRates
 
 
 def _degrees(scenario: Scenario, space: Space) -> Array:
@@ -149,22 +129,23 @@ def _with(scenario: Scenario, **degrees: int) -> Scenario:
 def _structure(scenario: Scenario, degrees: Array, calibration: Calibration) -> _Structure:
     """One structure lowered with arrays for sizes, and priced."""
     tp, cp, ep, etp, microbatch = degrees.T
-    shape = replace(
-        lowering_context(scenario),
+    one, plans = lowering_context(scenario), plan_columns([_with(scenario)])
+    split = scenario.plan.switches.sequence_parallel is not False
+    context = replace(
+        one,
         degrees=Degrees(tp=tp, cp=cp, ep=ep, etp=etp, microbatch=microbatch),
-        sequence_parallel=scenario.plan.switches.sequence_parallel is not False,
+        resolved=replace(one.resolved, sequence_parallel=split),
     )
-    sections, plans = sections_of(shape), plan_columns([_with(scenario)])
-    rates = parameter_columns(calibration, [scenario.system.chip.id], [scenario.plan.engine])
-    rows = sustained_rates(machines_of([scenario.system]), rates, graph=plans.graph, xla=plans.xla)
+    sections, parameters = sections_of(context), parameter_columns(calibration, [scenario])
+    rates = sustained_rates(machines_of([scenario.system]), parameters, graph=plans.graph, xla=plans.xla)
     return _Structure(
         scenario=scenario,
-        shape=shape,
+        context=context,
         degrees=degrees,
-        sections=price_sections(op_table_over(sections, len(degrees)), rows),
-        needs=section_footprint(shape, sections, len(degrees)),
+        sections=price_sections(op_table_over(sections, len(degrees)), rates),
+        footprint=section_footprint(context, sections, len(degrees)),
         plans=plans,
-        rows=rows,
+        rates=rates,
     )
 
 
@@ -189,39 +170,36 @@ def _joined(parts: Sequence[_Structure], kinds: int) -> DegreeGrid:
         joined = np.concatenate(split, axis=-1).take(order, axis=-1)
         return joined.reshape(*joined.shape[:-2], -1)
 
-    sections, needs = [part.sections for part in parts], [part.needs for part in parts]
+    prices = SectionPrices(
+        cell=np.tile(np.arange(len(structure)), kinds),
+        **{name: beside([getattr(part.sections, name) for part in parts]) for name in _BY_SECTION},
+    )
+    footprint = SectionFootprint(
+        columns=beside([_together(part.footprint.columns) for part in parts], 1),
+        norm=parts[0].footprint.norm,
+        **{name: beside([getattr(part.footprint, name) for part in parts], 1) for name in _BY_CELL},
+    )
+    per_param = by_structure([bytes_per_param(part.context, part.scenario) for part in parts])
+    columns = {item.name: [getattr(part.plans, item.name) for part in parts] for item in fields(PlanColumns)}
     return DegreeGrid(
         scenarios=tuple(part.scenario for part in parts),
-        shape=parts[0].shape,
+        context=parts[0].context,
         structure=structure,
         degrees=Degrees(tp=tp, cp=cp, ep=ep, etp=etp, microbatch=microbatch),
-        kin=_kin([part.scenario.plan.precision for part in parts], structure, degrees[order, :4]),
-        sections=SectionPrices(
-            cell=np.tile(np.arange(len(structure)), kinds),
-            **{name: beside([getattr(part, name) for part in sections]) for name in _BY_SECTION},
+        weight_group=_weight_group([part.scenario.plan.precision for part in parts], structure, degrees[order, :4]),
+        plans=PlanColumns(**{name: _column(values, structure) for name, values in columns.items()}),
+        step=StepModel(prices=prices, rates=parts[0].rates, kinds=kinds),
+        memory=MemoryModel(
+            footprint=footprint, per_param=per_param, structure=structure, host=host_share(parts[0].scenario)
         ),
-        plans=PlanColumns(
-            **{
-                item.name: _column([getattr(part.plans, item.name) for part in parts], structure)
-                for item in fields(PlanColumns)
-            }
-        ),
-        widths=tuple(bytes_per_param(part.shape, part.scenario) for part in parts),
-        needs=SectionFootprint(
-            columns=beside([_together(need.columns) for need in needs], 1),
-            norm=needs[0].norm,
-            **{name: beside([getattr(need, name) for need in needs], 1) for name in _BY_CELL},
-        ),
-        rows=parts[0].rows,
-        kinds=kinds,
     )
 
 
-_BY_SECTION = ("params", "away", "seconds", "issue_s")
+_BY_SECTION = ("params", "offloadable", "seconds", "issue_s")
 _BY_CELL = ("layer", "loss", "sends", "crossing", "head", "widest", "shared")
 
 
-def _kin(precisions: Sequence[Precision], structure: Index, degrees: Array) -> Index:
+def _weight_group(precisions: Sequence[Precision], structure: Index, degrees: Array) -> Index:
     """A number for every mesh and precision."""
     which = np.array([precisions.index(own) for own in precisions])[structure]
     return np.unique(np.column_stack([degrees, which]), axis=0, return_inverse=True)[1].ravel()

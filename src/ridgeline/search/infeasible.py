@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.units import BINARY
+from ridgeline.core.units import format_gib
 from ridgeline.hardware.load import resized
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.check import check
@@ -40,19 +40,16 @@ def _too_large(search: Search) -> Problem:
         return Problem(path="memory", given="no plan", expected="one that fits")
     missing = nearest.peak_bytes - limit
     given = (
-        f"{_gib(nearest.peak_bytes)} on the fullest chip of the nearest of {search.swept.considered:,} plans "
+        f"{format_gib(nearest.peak_bytes)} on the fullest chip of the nearest of {search.swept.considered:,} plans "
         f"({plan_words(nearest.plan)})"
     )
     whole = capacity_of(search.scenario)
-    expected = f"at most {_gib(limit)}, {search.headroom:.0%} of {_gib(whole)} kept free: {_gib(missing)} too much"
+    room = f"at most {format_gib(limit)}, {search.headroom:.0%} of {format_gib(whole)} kept free"
+    expected = f"{room}: {format_gib(missing)} too much"
     helps = list(_helps(search, nearest.peak_bytes <= whole))
     return Problem(
         path="memory", given=given, expected=expected, todo=f"what helps: {', or '.join(helps) or 'a smaller model'}"
     )
-
-
-def _gib(size: float) -> str:
-    return f"{size / BINARY['Gi']:.1f} GiB"
 
 
 def _helps(search: Search, narrowly: bool) -> Iterator[str]:

@@ -229,9 +229,9 @@ class BestByChoice:
         if chunk.step_s.min() <= max(bars.values()):
             best = least(chunk, chunk.step_s, chunk.peak_bytes)
             self._shared |= {key: first(best, self._shared.get(key, best)) for key in bars}
-        table = self._cells.get(id(chunk.cells))
+        table = self._cells.get(id(chunk.grid))
         if table is None:
-            table = self._cells[id(chunk.cells)] = _ByCell(chunk.cells)
+            table = self._cells[id(chunk.grid)] = _ByCell(chunk.grid)
         table.add(chunk)
 
     def entries(self) -> Mapping[str, tuple[Entry, ...]]:

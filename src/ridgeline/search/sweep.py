@@ -12,39 +12,32 @@ Each level is priced once; plans share what their rows and cells cost. The formu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.machine import at
+from ridgeline.core.arrays import Array, Index, at
+from ridgeline.lowering.plan_columns import NAMES, SHARDS, PlanColumns, sized
 from ridgeline.lowering.program import stages_of
-from ridgeline.plan.engine import Shard, overlaps
+from ridgeline.plan.engine import Shard
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Offload, Plan, Schedule, Sharding
+from ridgeline.plan.resolve import sends_overlap
 from ridgeline.plan.scenario import default_placement
-from ridgeline.plan.schedules import requirement
+from ridgeline.plan.schedules import requirement, virtual_stages_by_rank
 from ridgeline.search.degree_grid import DegreeGrid
 from ridgeline.search.space import Space
-from ridgeline.sim.closed_form.grad_sync import EndOfStep, end_of_step
-from ridgeline.sim.closed_form.overlap import SectionTimes, columns_of, gathered, gathering_of, section_times
-from ridgeline.sim.closed_form.pipeline_time import PipelineTime, most_trained, pipeline_time, send_seconds
-from ridgeline.sim.closed_form.stage_mix import (
-    PlacementMix,
-    RankMix,
-    StageMix,
-    placement_mix,
-    rank_mix,
-    virtual_stages_by_rank,
-)
-from ridgeline.sim.closed_form.step import step_times
-from ridgeline.sim.memory.footprint import BytesPerParam, SectionFootprint, rank_footprint, rank_params
-from ridgeline.sim.memory.peak import ModelState, Transient, host_share, model_state, peak_bytes, transient
-from ridgeline.sim.plan_columns import NAMES, SHARDS, PlanColumns, sized
+from ridgeline.sim.closed_form.grad_sync import EndOfStep
+from ridgeline.sim.closed_form.model import WeightGroups
+from ridgeline.sim.closed_form.overlap import SectionTimes
+from ridgeline.sim.closed_form.pipeline_time import PipelineTime
+from ridgeline.sim.closed_form.stage_mix import PlacementMix, RankMix, placement_mix, rank_mix
+from ridgeline.sim.closed_form.stage_times import StageTimes
+from ridgeline.sim.memory.model import MemoryModel
+from ridgeline.sim.memory.peak import ModelState, Transient
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 CHUNK = 4096  # rows worked on at once, so that their columns stay in the cache
 LAST_BITS = 12  # of a number's 52 that depend on where in a column it was worked out
 
@@ -53,7 +46,7 @@ LAST_BITS = 12  # of a number's 52 that depend on where in a column it was worke
 class Chunk:
     """Plans that differ in their cells alone, with step times and peak memory."""
 
-    cells: DegreeGrid
+    grid: DegreeGrid
     cell: Index
     pp: int
     dp: Array
@@ -67,7 +60,7 @@ class Chunk:
     @property
     def microbatch(self) -> Index:
         """Sequences of a microbatch, by plan."""
-        return np.asarray(self.cells.degrees.microbatch)[self.cell]
+        return np.asarray(self.grid.degrees.microbatch)[self.cell]
 
     def taken(self, places: Index) -> Chunk:
         """Some of the plans."""
@@ -77,7 +70,7 @@ class Chunk:
     def plan(self, index: int) -> Plan:
         """One of the plans."""
         cell = int(self.cell[index])
-        base, sizes = self.cells.scenarios[int(self.cells.structure[cell])].plan, self.cells.degrees
+        base, sizes = self.grid.scenarios[int(self.grid.structure[cell])].plan, self.grid.degrees
         tp, cp, ep, etp, microbatch = (
             int(np.asarray(getattr(sizes, name))[cell]) for name in ("tp", "cp", "ep", "etp", "microbatch")
         )
@@ -97,31 +90,31 @@ class Chunk:
 class _Rows:
     """Cells on a pipeline: what is the same for all schedules of it.
 
-    kin      which weights on which ranks a row has, `firsts` the first row of each, `widths` by kin
-    parts    columns x sections x rows, as `sim.beside` makes them
+    degree   ranks that zero3 shards weights over; 1 where weights are whole
+    times    what sections take, sections x rows
+    memory   of every row, and `state` of the first row of each weight group
     """
 
-    cells: DegreeGrid
+    grid: DegreeGrid
     cell: Index
     pp: int
     dp: Array
     offload: Offload
-    three: bool
+    zero3: bool
     degree: Array
-    kin: Index
-    firsts: Index
+    groups: WeightGroups
     plans: PlanColumns
-    parts: Array
-    needs: SectionFootprint
-    widths: BytesPerParam
+    times: StageTimes
+    memory: MemoryModel
+    state: MemoryModel
 
 
-def sweep(cells: DegreeGrid, space: Space) -> Iterator[Chunk]:
+def sweep(grid: DegreeGrid, space: Space) -> Iterator[Chunk]:
     """Every plan of a space on these cells, priced; plans that cannot run are left out."""
     for offload in space.offload:
-        busy = section_times(cells.sections, replace(cells.plans, offload=np.array([offload.activations])), cells.rows)
+        sections = grid.step.section_times(replace(grid.plans, offload=np.array([offload.activations])))
         for pp in space.pp:
-            for rows in _rows(cells, space, busy, offload, pp):
+            for rows in _rows(grid, space, sections, offload, pp):
                 for schedule in _schedules(space, pp):
                     yield from _scheduled(rows, space, schedule)
 
@@ -134,9 +127,9 @@ def _schedules(space: Space, pp: int) -> tuple[Schedule, ...]:
     return tuple(sorted(single, key=lambda schedule: (schedule != Schedule(), schedule.name))[:1])
 
 
-def _dealt(cells: DegreeGrid, pp: int) -> tuple[Index, Array]:
+def _dealt(grid: DegreeGrid, pp: int) -> tuple[Index, Array]:
     """Cells on which chips, experts and sequences can be dealt evenly with so many stages, and the dp that is left."""
-    scenario, sizes = cells.scenarios[0], cells.degrees
+    scenario, sizes = grid.scenarios[0], grid.degrees
     inner = np.asarray(sizes.tp * sizes.cp)
     dp = scenario.system.chips / (inner * pp)
     even = (dp == np.floor(dp)) & (dp >= 1)
@@ -147,119 +140,99 @@ def _dealt(cells: DegreeGrid, pp: int) -> tuple[Index, Array]:
     return cell, dp[cell]
 
 
-def _rows(cells: DegreeGrid, space: Space, busy: SectionTimes, offload: Offload, pp: int) -> Iterator[_Rows]:
+def _rows(grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offload, pp: int) -> Iterator[_Rows]:
     """Rows whose weights are whole, and rows whose weights are sharded at every degree."""
-    cell, dp = _dealt(cells, pp)
+    cell, dp = _dealt(grid, pp)
     if not len(cell):
         return
     if any(shard != "zero3" for shard in space.shard):
-        yield _row(cells, busy, offload, pp, (cell, dp, None))
+        yield _row(grid, sections, offload, pp, (cell, dp, None))
     if "zero3" in space.shard:
-        replicas = dp * np.asarray(cells.degrees.cp)[cell]
+        replicas = dp * np.asarray(grid.degrees.cp)[cell]
         for size in space.shard_degree:
             degree = replicas if size == 0 else np.full(len(cell), float(size))
             own = np.flatnonzero(_splits(space, size, replicas))
             if len(own):
-                yield _row(cells, busy, offload, pp, (cell[own], dp[own], degree[own]))
+                yield _row(grid, sections, offload, pp, (cell[own], dp[own], degree[own]))
 
 
 def _row(
-    cells: DegreeGrid, busy: SectionTimes, offload: Offload, pp: int, dealt: tuple[Index, Array, Array | None]
+    grid: DegreeGrid, sections: SectionTimes, offload: Offload, pp: int, dealt: tuple[Index, Array, Array | None]
 ) -> _Rows:
     cell, dp, degree = dealt
-    three = degree is not None
+    zero3 = degree is not None
     sizes = replace(
-        cells.degrees,
-        **{name: np.asarray(getattr(cells.degrees, name))[cell] for name in ("tp", "cp", "ep", "etp", "microbatch")},
+        grid.degrees,
+        **{name: np.asarray(getattr(grid.degrees, name))[cell] for name in ("tp", "cp", "ep", "etp", "microbatch")},
     )
-    columns = sized(cells.scenarios[0], sizes, pp, dp)
-    columns["boundary_bytes"] = columns["boundary_bytes"] * _stored(cells)[cell]
+    columns = sized(grid.scenarios[0], sizes, pp, dp)
+    columns["boundary_bytes"] = columns["boundary_bytes"] * _stored(grid)[cell]
     plans = replace(
-        cells.plans.at(cell),
+        grid.plans.at(cell),
         **{name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in columns.items()},
-        shard=np.array([3.0 if three else 0.0]),
+        shard=np.array([3.0 if zero3 else 0.0]),
         shard_degree=np.ones(1) if degree is None else degree,
         offload=np.array([offload.activations]),
         offload_optimizer=np.array([offload.optimizer]),
     )
-    _, firsts, kin = np.unique(cells.kin[cell], return_index=True, return_inverse=True)
+    _, firsts, group = np.unique(grid.weight_group[cell], return_index=True, return_inverse=True)
+    groups = WeightGroups(group=group, firsts=firsts)
     return _Rows(
-        cells=cells,
+        grid=grid,
         cell=cell,
         pp=pp,
         dp=dp,
         offload=offload,
-        three=three,
+        zero3=zero3,
         degree=np.ones(len(cell)) if degree is None else degree,
-        kin=kin,
-        firsts=firsts,
+        groups=groups,
         plans=plans,
-        parts=_parts(cells, busy, cell, plans, (firsts, kin)),
-        needs=cells.needs.at(cell),
-        widths=cells.width(cell[firsts]),
+        times=grid.step.rows(sections, cell, plans, groups),
+        memory=grid.memory.at(cell),
+        state=grid.memory.at(cell[firsts]),
     )
 
 
-def _parts(cells: DegreeGrid, busy: SectionTimes, cell: Index, plans: PlanColumns, kin: tuple[Index, Index]) -> Array:
-    """What sections take on these cells; weights that are sharded are gathered at the degree they are sharded at."""
-    if plans.shard[0] < 3:
-        return cells.taken(columns_of(busy, np.zeros((2, 1))), cell)
-    firsts, own = kin
-    rates = cells.rows.rates
-    spent = gathering_of(cells.taken(cells.sections.params[:2], cell[firsts]), plans.at(firsts), cells.rows.links)
-    taken = SectionTimes(**{item.name: cells.taken(getattr(busy, item.name), cell) for item in fields(SectionTimes)})
-    shown = gathered(spent.take(own, axis=-1), taken.phases, rates["hidden_shard"], rates["contention"])
-    return columns_of(taken, shown)
-
-
-def _stored(cells: DegreeGrid) -> Array:
+def _stored(grid: DegreeGrid) -> Array:
     """Bytes of a stored activation by cell, over those of the first structure, which `sized` counted with."""
-    widths = [scenario.plan.precision.activations.bytes_per_element for scenario in cells.scenarios]
-    return (np.array(widths) / widths[0])[cells.structure]
+    widths = [scenario.plan.precision.activations.bytes_per_element for scenario in grid.scenarios]
+    return (np.array(widths) / widths[0])[grid.structure]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
-    """A way of sharding, priced for the weights of every kin; `degree` is not a number where it cannot be."""
+class _ShardedWay:
+    """A way of sharding state, priced for every weight group; `degree` is not a number where it cannot be."""
 
     shard: Shard
     degree: Array
-    settling: EndOfStep
+    ends: EndOfStep
     state: ModelState
 
 
 def _scheduled(rows: _Rows, space: Space, schedule: Schedule) -> Iterator[Chunk]:
     """The rows under one schedule, as far as it takes them."""
-    cells, pp = rows.cells, rows.pp
-    if pp * schedule.chunks > cells.scenarios[0].model.layers + 2:
+    grid, pp = rows.grid, rows.pp
+    if pp * schedule.chunks > grid.scenarios[0].model.layers + 2:
         return
     able = list(_able(schedule, pp, rows.plans.microbatches))
     if not able:
         return
-    scenario = cells.scenarios[0]
-    placement = scenario.plan.placement or default_placement(scenario.model, pp * schedule.chunks)
-    stages, held = (
-        stages_of(cells.shape, placement, cells.kinds),
-        virtual_stages_by_rank(pp, schedule.chunks, schedule.name),
-    )
-    pattern, ranks = placement_mix(stages, held), rank_mix(stages, held, fullest=True)
+    scenario = grid.scenarios[0]
+    placed = scenario.plan.placement or default_placement(scenario.model, pp * schedule.chunks)
+    stages, held = stages_of(grid.context, placed), virtual_stages_by_rank(pp, schedule.chunks, schedule.name)
+    placement, ranks = placement_mix(stages, held), rank_mix(stages, held, fullest=True)
     plans = replace(
         rows.plans,
         chunks=np.array([float(schedule.chunks)]),
         schedule=np.array([float(NAMES.index(schedule.name))]),
-        overlap_pp=at(_sends_beside(cells, schedule), cells.structure[rows.cell]),
+        overlap_pp=at(_sends_overlap(grid, schedule), grid.structure[rows.cell]),
     )
-    ways = _ways(rows, space, pattern, ranks)
-    send = send_seconds(plans, cells.rows.links)
+    ways = _ways(rows, space, placement, ranks)
+    send_s = grid.step.send_s(plans)
     for own in able:
         mine = plans.at(own)
-        pace = pipeline_time([_lines(pattern, own.stop - own.start)], rows.parts[:, :, own], at(send, own), mine)
-        moving = transient(rank_footprint(rows.needs.at(own), ranks), mine, cells.widths[0])
-        yield from _plans(rows, schedule, ways, (pace, moving, mine), own)
-
-
-def _lines(pattern: PlacementMix, rows: int) -> StageMix:
-    return StageMix(rows=np.arange(rows), counts=pattern.counts, roles=pattern.roles)
+        pipeline = grid.step.pipeline(placement, rows.times, send_s, mine, own)
+        yield from _plans(rows, schedule, ways, (pipeline, rows.memory.transient(ranks, mine, own), mine), own)
 
 
 def _able(schedule: Schedule, pp: int, microbatches: Array) -> Iterator[slice]:
@@ -280,13 +253,15 @@ def _cut(start: int, end: int) -> Iterator[slice]:
         yield slice(start + (end - start) * place // many, start + (end - start) * (place + 1) // many)
 
 
-def _ways(rows: _Rows, space: Space, pattern: PlacementMix, ranks: RankMix) -> list[_Way]:
-    """All ways of sharding, with what they do to the weights of every kin."""
-    cells, cell = rows.cells, rows.cell[rows.firsts]
-    trained = most_trained([_lines(pattern, len(cell))], cells.taken(cells.sections.params[2:], cell))
-    params = rank_params(cells.needs.at(cell), ranks)
-    plans = rows.plans.at(rows.firsts)
-    settled: dict[tuple[bool, int], EndOfStep] = {}
+def _ways(rows: _Rows, space: Space, placement: PlacementMix, ranks: RankMix) -> list[_ShardedWay]:
+    """All ways of sharding, with what they do to the weights of every group."""
+    grid, cell = rows.grid, rows.cell[rows.groups.firsts]
+    plans, trained, params = (
+        rows.plans.at(rows.groups.firsts),
+        grid.step.trained(placement, cell),
+        rows.state.params(ranks),
+    )
+    priced: dict[tuple[bool, int], EndOfStep] = {}
     ways = []
     for shard, size in _shardings(rows, space):
         degree = _degree(rows, space, (shard, size))
@@ -294,35 +269,32 @@ def _ways(rows: _Rows, space: Space, pattern: PlacementMix, ranks: RankMix) -> l
             continue
         own = replace(plans, shard=np.array([float(SHARDS.index(shard))]), shard_degree=degree)
         key = (shard == "none", size)  # sharded gradients take no longer than sharded states alone
-        if key not in settled:
-            settled[key] = end_of_step(trained, own, cells.rows)
-        ways.append(
-            _Way(shard=shard, degree=degree, settling=settled[key], state=model_state(params, own, rows.widths))
-        )
+        if key not in priced:
+            priced[key] = grid.step.end_of_step(trained, own)
+        ways.append(_ShardedWay(shard=shard, degree=degree, ends=priced[key], state=rows.state.state(params, own)))
     return ways
 
 
 def _plans(
     rows: _Rows,
     schedule: Schedule,
-    ways: Sequence[_Way],
+    ways: Sequence[_ShardedWay],
     priced: tuple[PipelineTime, Transient, PlanColumns],
     own: slice,
 ) -> Iterator[Chunk]:
     """All ways of sharding on some rows."""
-    pace, moving, plans = priced
-    cells, kin = rows.cells, rows.kin[own]
-    width, host = cells.widths[0], host_share(cells.scenarios[0])
+    pipeline, transient, plans = priced
+    grid, group = rows.grid, rows.groups.group[own]
     steps: dict[int, Array] = {}
     for way in ways:
-        degree = way.degree.take(kin)
+        degree = way.degree.take(group)
         fits = np.isfinite(degree)
         if not fits.any():
             continue
-        if id(way.settling) not in steps:
-            steps[id(way.settling)] = rounded(step_times(pace, way.settling.at(kin), plans, cells.rows).step_s)
+        if id(way.ends) not in steps:
+            steps[id(way.ends)] = rounded(grid.step.step_s(pipeline, way.ends.at(group), plans))
         made = Chunk(
-            cells=cells,
+            grid=grid,
             cell=rows.cell[own],
             pp=rows.pp,
             dp=rows.dp[own],
@@ -330,8 +302,8 @@ def _plans(
             offload=rows.offload,
             shard=way.shard,
             degree=degree,
-            step_s=steps[id(way.settling)],
-            peak_bytes=rounded(peak_bytes(way.state.at(kin), moving, width, host)),
+            step_s=steps[id(way.ends)],
+            peak_bytes=rounded(grid.memory.peak_bytes(way.state.at(group), transient)),
         )
         yield made if fits.all() else made.taken(np.flatnonzero(fits))
 
@@ -347,15 +319,15 @@ def rounded(values: Array) -> Array:
     return bits.view(np.float64)
 
 
-def _sends_beside(cells: DegreeGrid, schedule: Schedule) -> Array:
+def _sends_overlap(grid: DegreeGrid, schedule: Schedule) -> Array:
     """Whether sends overlap compute under a schedule, by structure: as the plan says, or as the engine does."""
-    habit = overlaps(cells.scenarios[0].engine, "pp", schedule.name)
-    return np.array([float(scenario.plan.switches.overlap.get("pp", habit)) for scenario in cells.scenarios])
+    on = (sends_overlap(one.plan.switches, one.engine, schedule.name) for one in grid.scenarios)
+    return np.array([float(overlapped) for overlapped in on])
 
 
 def _shardings(rows: _Rows, space: Space) -> Iterator[tuple[Shard, int]]:
     """What is sharded over how many ranks, 0 being all of them."""
-    if rows.three:
+    if rows.zero3:
         yield "zero3", 0
         return
     for shard in space.shard:
@@ -366,11 +338,11 @@ def _shardings(rows: _Rows, space: Space) -> Iterator[tuple[Shard, int]]:
 
 
 def _degree(rows: _Rows, space: Space, sharding: tuple[Shard, int]) -> Array:
-    """Ranks a shard is split over, by kin; not a number where that cannot be."""
+    """Ranks a shard is split over, by weight group; not a number where that cannot be."""
     shard, size = sharding
-    if rows.three or shard == "none":
-        return rows.degree[rows.firsts]
-    replicas = rows.dp[rows.firsts] * np.asarray(rows.cells.degrees.cp)[rows.cell[rows.firsts]]
+    if rows.zero3 or shard == "none":
+        return rows.degree[rows.groups.firsts]
+    replicas = rows.dp[rows.groups.firsts] * np.asarray(rows.grid.degrees.cp)[rows.cell[rows.groups.firsts]]
     return replicas if size == 0 else np.where(_splits(space, size, replicas), float(size), np.nan)
 
 
@@ -381,7 +353,7 @@ def _splits(space: Space, size: int, replicas: Array) -> NDArray[np.bool_]:
     return np.asarray((replicas % size == 0) & ((size < replicas) | (0 not in space.shard_degree)))
 
 
-def chunks_of(cells: Sequence[DegreeGrid], space: Space) -> Iterator[Chunk]:
-    """The plans of all cells."""
-    for group in cells:
-        yield from sweep(group, space)
+def chunks_of(grids: Sequence[DegreeGrid], space: Space) -> Iterator[Chunk]:
+    """The plans of all grids."""
+    for grid in grids:
+        yield from sweep(grid, space)

@@ -13,14 +13,17 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, Quoted, weakest
 from ridgeline.core.units import DECIMAL, parse_quantity
 from ridgeline.cost.calibration import SHIPPED, Calibration, shipped
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import PHASES, OpTable, op_table
-from ridgeline.cost.price import SustainedRates, sustained_rates
+from ridgeline.cost.price import OpPrices, SectionPrices, SustainedRates, price_ops, sum_sections, sustained_rates
+from ridgeline.cost.step_part import Bound, StepPart
 from ridgeline.ir.program import Program
+from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.check import check
@@ -29,31 +32,11 @@ from ridgeline.plan.workload import Train
 from ridgeline.sim.closed_form.stage_mix import stage_mixes
 from ridgeline.sim.closed_form.step import StepTimes, step_seconds
 from ridgeline.sim.memory.peak import peak_memory
-from ridgeline.sim.plan_columns import PlanColumns, plan_columns
-from ridgeline.sim.prediction import Bill, Bound, Impossible, Part, Prediction, Utilization
+from ridgeline.sim.prediction import Bill, Impossible, Part, Prediction, Utilization
 from ridgeline.sim.prediction_interval import shipped_interval
 
 HOUR = parse_quantity("1 h", "s")
 ABSURD = DECIMAL["E"] * DECIMAL["M"]  # no chip moves or computes this much in a second
-# part of a step -> what limits it and what it is; matmul and attention are told by their own ops
-MEANING: MappingProxyType[str, tuple[Bound, str]] = MappingProxyType(
-    {
-        "matmul": ("compute", "matrix products, recomputed ones included"),
-        "attention": ("compute", "scores, softmax and weighted values, or a state scan"),
-        "memory": ("memory", "norms, activations, residuals, casts, loss: bound by memory traffic"),
-        "kernel": ("host", "around kernels, and waiting for the host to issue them"),
-        "tp": ("network", "exposed tensor-parallel communication"),
-        "cp": ("network", "exposed context-parallel exchange"),
-        "ep": ("network", "exposed dispatch to experts and back"),
-        "pp": ("network", "exposed sends between pipeline stages"),
-        "dp": ("network", "exposed gradient reduction and weight gathering"),
-        "shard": ("network", "exposed gathering and scattering of sharded weights"),
-        "host": ("network", "exposed copies to and from host memory"),
-        "bubble": ("compute", "pipeline ranks waiting for each other"),
-        "optimizer": ("memory", "updating weights and states"),
-        "waiting": ("host", "the slowest node, and what a step costs whatever it does"),
-    }
-)
 
 
 def predict(
@@ -92,22 +75,34 @@ def default_calibration() -> Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """A scenario on its way to a prediction: the program, its columns, the rates that price them, and the step."""
+    """A scenario on its way to a prediction: its program, the ops of that as a table, their prices, and the step."""
 
     program: Program
-    batch: OpTable
+    table: OpTable
     plans: PlanColumns
-    rows: SustainedRates
+    rates: SustainedRates
+    ops: OpPrices
+    sections: SectionPrices
     steps: StepTimes
 
 
 def price(scenario: Scenario, calibration: Calibration) -> Priced:
     """Lower a possible scenario and price it as a batch of one."""
-    program = lower(scenario)
-    batch, lines, plans = op_table([program]), stage_mixes([scenario], [program]), plan_columns([scenario])
-    rates = parameter_columns(calibration, [scenario.system.chip.id], [scenario.plan.engine])
-    rows = sustained_rates(machines_of([scenario.system]), rates, graph=plans.graph, xla=plans.xla)
-    return Priced(program=program, batch=batch, plans=plans, rows=rows, steps=step_seconds(batch, lines, plans, rows))
+    plans = plan_columns([scenario])
+    program = lower(scenario, plans, tensors=False)
+    table, parameters = op_table([program]), parameter_columns(calibration, [scenario])
+    rates = sustained_rates(machines_of([scenario.system]), parameters, graph=plans.graph, xla=plans.xla)
+    ops = price_ops(table, rates)
+    sections = sum_sections(table, rates, ops)
+    return Priced(
+        program=program,
+        table=table,
+        plans=plans,
+        rates=rates,
+        ops=ops,
+        sections=sections,
+        steps=step_seconds(sections, stage_mixes([scenario], [program]), plans, rates),
+    )
 
 
 def not_predictable(scenario: Scenario) -> Iterator[Problem]:
@@ -136,7 +131,7 @@ def _rates(scenario: Scenario) -> Iterator[tuple[str, Quoted | None, str]]:
 
 
 def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Prediction | Impossible:
-    chip, engine = scenario.system.chip.id, scenario.plan.engine
+    chip, engine = scenario.system.chip, scenario.engine
     priced = price(scenario, calibration)
     program, steps = priced.program, priced.steps
     step_s = float(steps.step_s[0])
@@ -149,7 +144,7 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
         breakdown=_breakdown(priced),
         utilization=utilization(scenario, priced, step_s, causal),
         memory=peak_memory(scenario, program, priced.plans),
-        interval=shipped_interval(step_s, chip, engine),
+        interval=shipped_interval(step_s, chip.fitted_id, engine.fitted_id),
         bill=_bill(scenario, step_s),
         evidence=_evidence(scenario, known),
         assumptions=(*scenario.assumptions, *_assumed(scenario, calibration, known)),
@@ -162,43 +157,49 @@ def unbelievable(steps: StepTimes) -> tuple[Problem, ...]:
     wrong = {name: value for name, value in parts.items() if not math.isfinite(value) or value < 0}
     todo = "check the sizes and rates of the scenario"
     return tuple(
-        Problem(path=f"breakdown.{name}", given=f"{value} s", expected="a time", todo=todo)
+        Problem(path=f"breakdown.{name.value}", given=f"{value} s", expected="a time", todo=todo)
         for name, value in wrong.items()
     )
 
 
 def _breakdown(priced: Priced) -> tuple[Part, ...]:
-    """Parts in the order of `MEANING`, those of zero seconds left out."""
-    steps, batch, rows = priced.steps, priced.batch, priced.rows
-    limits: dict[str, Bound] = {"matmul": _matmul_bound(batch, rows), "attention": _attention_bound(batch, rows)}
-    parts = []
-    for name in sorted(steps.parts, key=lambda name: list(MEANING).index(name) if name in MEANING else len(MEANING)):
-        seconds = float(steps.parts[name][0])
-        bound, meaning = MEANING.get(name, ("compute", name))
-        if seconds > 0:
-            parts.append(Part(name=name, seconds=seconds, bound=limits.get(name, bound), meaning=meaning))
-    return tuple(parts)
+    """Parts in the order of `StepPart`, those of zero seconds left out."""
+    limits = {StepPart.MATMUL: _matmul_bound(priced), StepPart.ATTENTION: _attention_bound(priced)}
+    seconds = ((part, float(priced.steps.parts[part][0])) for part in StepPart if part in priced.steps.parts)
+    return tuple(
+        Part(name=part.value, seconds=spent, bound=limits.get(part, part.bound), meaning=part.meaning)
+        for part, spent in seconds
+        if spent > 0
+    )
 
 
-def _matmul_bound(batch: OpTable, rows: SustainedRates) -> Bound:
-    """Memory when moving operands more than doubles the time that the flops take at the sustained rate."""
-    m, n, k, groups, size_in, size_out = batch.matmuls[:6]
-    flops = 2 * m * n * k * groups / rows.peak[0, batch.matmul_peak]
-    moved = ((m * k + k * n) * size_in + m * n * size_out) * groups / rows.memory[0]
-    return "memory" if float(np.maximum(moved, flops).sum()) > 2 * float(flops.sum()) else "compute"
+def _matmul_bound(priced: Priced) -> Bound:
+    """What limits most of the time in matrix products, each as often as it runs."""
+    often = _often(priced, priced.table.matmul_slot)
+    return _most_of(priced.ops.matmul_s * often, priced.ops.matmul_memory_bound)
 
 
-def _attention_bound(batch: OpTable, rows: SustainedRates) -> Bound:
-    flops, size = batch.attends[:2]
-    return "memory" if float(size.sum() / rows.memory[0]) > float(flops.sum() / rows.attention[0]) else "compute"
+def _attention_bound(priced: Priced) -> Bound:
+    often = _often(priced, priced.table.attend_slot)
+    return _most_of(priced.ops.attend_s * often, priced.ops.attend_memory_bound)
+
+
+def _most_of(seconds: Array, memory_bound: Mask) -> Bound:
+    return "memory" if 2 * float(seconds[memory_bound].sum()) > float(seconds.sum()) else "compute"
+
+
+def _often(priced: Priced, slots: Index) -> Array:
+    """How often ops of these slots run in one microbatch of the whole model."""
+    return np.asarray(np.array(priced.program.stages).sum(0)[slots // PHASES], dtype=np.float64)
 
 
 def executed_flops(priced: Priced, ranks: int, microbatches: int) -> float:
     """Flops that all chips execute in a step: every matrix product and attention, recomputed ones included."""
-    batch, often = priced.batch, np.array(priced.program.stages).sum(0)
-    m, n, k, groups = batch.matmuls[:4]
-    products = float((2 * m * n * k * groups * often[batch.matmul_slot // PHASES]).sum())
-    return (products + float((batch.attends[0] * often[batch.attend_slot // PHASES]).sum())) * ranks * microbatches
+    table = priced.table
+    m, n, k, groups = table.matmuls[:4]
+    products = float((2 * m * n * k * groups * _often(priced, table.matmul_slot)).sum())
+    attention = float((table.attends[0] * _often(priced, table.attend_slot)).sum())
+    return (products + attention) * ranks * microbatches
 
 
 def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool) -> Utilization:
@@ -250,10 +251,10 @@ def _evidence(scenario: Scenario, known: tuple[bool, bool]) -> Evidence:
 
 def _assumed(scenario: Scenario, calibration: Calibration, known: tuple[bool, bool]) -> Iterator[str]:
     """What stands in for inputs nobody gave."""
-    chip, engine = scenario.system.chip, scenario.plan.engine
+    chip, engine = scenario.system.chip, scenario.engine
     if not calibration.offsets:
         yield "no calibration at hand: every rate at its default"
-    for took_part, what in zip(known, (f"chip {chip.id}", f"engine {engine}"), strict=True):
+    for took_part, what in zip(known, (f"chip {chip.id}", f"engine {engine.id}"), strict=True):
         if not took_part:
             yield f"no measured run of {what} took part in the calibration: common values used"
     if chip.hbm.usable is None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Evidence
+from ridgeline.cost.step_part import Bound
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.memory.peak import Memory
 from ridgeline.sim.prediction_interval import Interval
-
-Bound = Literal["compute", "memory", "network", "host"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

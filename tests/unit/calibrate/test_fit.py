@@ -20,7 +20,7 @@ from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.fit import Array, Layout, calibration_of, fit, fold_of, layout_of
 from ridgeline.calibrate.folds import bundled, shipped_folds
 from ridgeline.calibrate.truth.rows import Row
-from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration, known_share
+from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration, known_share, owners
 from ridgeline.report import accuracy as tables
 
 PLANTED = {"matmul_wide": 0.9, "traffic": 0.5, "fixed": -0.5}
@@ -49,7 +49,7 @@ def test_it_finds_what_was_planted() -> None:
     layout, offsets = fit(table, everything(table))
     found, truth = calibration_of(layout, offsets, "test"), Calibration(offsets=PLANTED)
     assert table.predict(found) == pytest.approx(table.measured_s, rel=0.03)
-    where = (table.chips[0], table.engines[0])
+    where = (table.scenarios[0].system.chip, table.scenarios[0].engine)
     planted_value, default = truth.value("matmul_wide", *where), PARAMETERS["matmul_wide"].default
     assert found.value("matmul_wide", *where) == pytest.approx(planted_value, rel=0.04)
     assert abs(found.value("matmul_wide", *where) - planted_value) < 0.5 * abs(default - planted_value)
@@ -61,8 +61,9 @@ def test_a_group_that_is_switched_off_stays_at_its_defaults() -> None:
     found = calibration_of(layout, offsets, "test")
     for name, item in PARAMETERS.items():
         if item.group == "compute":
-            expected = item.default * known_share(name, table.chips[0], table.engines[0])
-            assert found.value(name, table.chips[0], table.engines[0]) == pytest.approx(expected, rel=1e-3)
+            chip, engine = table.scenarios[0].system.chip, table.scenarios[0].engine
+            expected = item.default * known_share(name, owners(chip, engine))
+            assert found.value(name, chip, engine) == pytest.approx(expected, rel=1e-3)
 
 
 def test_rows_left_out_have_no_say() -> None:

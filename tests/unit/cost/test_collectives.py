@@ -162,7 +162,7 @@ class TestSwitched:
 
     def test_waiting_for_each_other(self) -> None:
         on = links("8xa100-80-sxm")
-        late = replace(on, meet=np.array([10e-6]))
+        late = replace(on, skew=np.array([10e-6]))
         assert one(ALL_GATHER, GB, 8, late) - one(ALL_GATHER, GB, 8, on) == pytest.approx(30e-6)
 
 

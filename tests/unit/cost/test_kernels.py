@@ -11,8 +11,10 @@ import pytest
 from ridgeline import predict, scenario
 from ridgeline.cost.calibration import shipped
 from ridgeline.cost.kernels import flash_seconds
+from ridgeline.hardware.load import chip
 from ridgeline.ir.ops import Attend, Op, Stream
 from ridgeline.lowering.program import lower
+from ridgeline.plan.engine import engine
 from ridgeline.sim.prediction import Prediction
 
 DENSE: dict[str, Any] = {
@@ -56,7 +58,7 @@ def test_attention_waits_for_the_slower_of_two_units() -> None:
 def test_faster_exponentials_speed_attention_up() -> None:
     """llama3-8b has heads of 128: scores/s asked for are flops / 512 forward and / 1280 backward, which has 2.5 times
     the flops and, with 320 keys beyond the 4096 visible instead of 160, 4416 / 4256 of the scores."""
-    peak, back = 989e12, shipped().value("attention_back", "h100-sxm", "megatron-core")
+    peak, back = 989e12, shipped().value("attention_back", chip("h100-sxm"), engine("megatron-core"))
 
     def relative(rate: float) -> float:
         forward = 4256 * (1 / peak**2 + 1 / (512 * rate) ** 2) ** 0.5
@@ -67,7 +69,7 @@ def test_faster_exponentials_speed_attention_up() -> None:
 
 
 def test_matrix_rates_fall_with_flops_per_joule() -> None:
-    power = shipped().value("power", "h100-sxm", "megatron-core")
+    power = shipped().value("power", chip("h100-sxm"), engine("megatron-core"))
     rated, capped = (seconds(priced(DENSE, f"chip.tdp={watts}"), "matmul") for watts in ("700 W", "350 W"))
     assert capped / rated == pytest.approx(2**power, rel=1e-6)
 

@@ -178,10 +178,6 @@ def test_dualpipe_v_is_mindspeeds() -> None:
     assert not {"moe", "tp"} & set(engine.overlaps)
 
 
-def test_launch_seconds_are_left_out_until_a_source_measures_them() -> None:
-    assert all(engine.launch.per_kernel is None for engine in ENGINES.values())
-
-
 def test_the_page_runs_and_lists_both_vocabularies() -> None:
     failed, attempted = doctest.testfile(str(PAGE), module_relative=False)
     assert (failed, attempted > 5) == (0, True)

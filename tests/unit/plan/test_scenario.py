@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline import Plan, Scenario, check, model, read_scenario, scenario, schema, system
+from ridgeline import Plan, Scenario, check, engine, model, read_scenario, scenario, schema, system
 from ridgeline.core.errors import InputError
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Precision, Recompute, Schedule, Sharding, Switches
@@ -196,6 +196,7 @@ def test_an_impossible_plan_is_a_value() -> None:
         model=model("llama3-8b"),
         system=system("8xh100-sxm"),
         workload=Train(seq=4096, global_batch=8),
+        engine=engine("megatron-core"),
         plan=Plan(mesh=Mesh(tp=3, dp=2)),
     )
     reasons = check(built)

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from traces import ODD, Recipe, make, write
 
 from ridgeline.core.errors import InputError
-from ridgeline.report.trace_html import as_data, page
+from ridgeline.report.html import as_data
+from ridgeline.report.trace_html import page
 from ridgeline.report.trace_pack import Packed, pack
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analyze import analyze
@@ -32,7 +33,6 @@ HOSTILE = "</script><script>window.broken = 1</script><img src=x onerror=alert(1
 def columns(packed: Packed) -> dict[str, NDArray[Any]]:
     """What a page would read, read here independently of it."""
     raw = zlib.decompress(base64.b64decode(packed.text))
-    assert len(raw) == packed.size
     found = {}
     for name, kind, at, count in packed.layout:
         assert at % 8 == 0, name
@@ -141,7 +141,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert HOSTILE in names
     assert "{{script}}" in names
     assert not any(ord(char) < 32 for name in names for char in name)
-    assert max(map(len, names)) <= 300
+    assert max(map(len, names)) <= 400
 
 
 @pytest.mark.parametrize("value", [HOSTILE, "<!--<script>", "a & b", "\u2028\ud800", {"</script>": ["<"]}])

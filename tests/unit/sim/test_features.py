@@ -10,11 +10,13 @@ import pytest
 
 from ridgeline import predict, scenario
 from ridgeline.cost.calibration import shipped
+from ridgeline.hardware.load import chip
 from ridgeline.ir.ops import Attend, Collective, MatMul, Op, Stream
 from ridgeline.ir.program import Section
 from ridgeline.lowering.mixers import FLASH_EXTRA
 from ridgeline.lowering.program import lower
 from ridgeline.models.spec import Attention
+from ridgeline.plan.engine import engine
 from ridgeline.sim.prediction import Prediction
 
 HIDDEN, SEQ, LAYERS, VOCAB = 4096, 8192, 32, 128256
@@ -241,7 +243,7 @@ def test_waiting_for_every_launch_adds_the_hosts_time() -> None:
 def test_offloaded_states_cross_the_host_link() -> None:
     here, away = priced(), priced("plan.offload.optimizer=1.0")
     ratio = part(away, "optimizer") / part(here, "optimizer")
-    memory = shipped().value("memory", "h100-sxm", "megatron-core")
+    memory = shipped().value("memory", chip("h100-sxm"), engine("megatron-core"))
     assert ratio == pytest.approx(2 * 3.35e12 * memory / 63e9, rel=1e-6)  # there and back over PCIe instead of HBM
 
 

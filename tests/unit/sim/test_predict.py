@@ -13,13 +13,14 @@ import pytest
 import ridgeline
 from ridgeline.core.evidence import Evidence
 from ridgeline.cost.calibration import Calibration
+from ridgeline.cost.step_part import StepPart
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario, scenario
 from ridgeline.plan.workload import Prefill
 from ridgeline.report.predict import prediction_sheet
 from ridgeline.sim.events.simulate import Simulated, simulate, timeline
-from ridgeline.sim.predict import MEANING, default_calibration, predict, price
+from ridgeline.sim.predict import default_calibration, predict, price
 from ridgeline.sim.prediction import Impossible, Prediction
 from ridgeline.sim.prediction_interval import Residual, interval, read_residuals
 from ridgeline.trace import write_chrome
@@ -42,7 +43,7 @@ def test_parts_sum_to_the_step() -> None:
     found = predicted(example())
     assert math.fsum(part.seconds for part in found.breakdown) == pytest.approx(found.step_time_s, rel=1e-9)
     assert math.fsum(found.bounds.values()) == pytest.approx(found.step_time_s, rel=1e-9)
-    assert {part.name for part in found.breakdown} <= set(MEANING)
+    assert {part.name for part in found.breakdown} <= set(StepPart)
     assert all(part.seconds > 0 for part in found.breakdown)
 
 

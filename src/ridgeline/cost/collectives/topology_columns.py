@@ -21,8 +21,6 @@ START = 6 * MICRO  # a collective begins, where its tier states no latency: A100
 SCALE_UP_STEP = 1.05 * MICRO  # one hop inside a domain: 382 single-node NCCL measurements, A100 to GB300
 SCALE_OUT_STEP = 9 * MICRO  # one hop between domains: NCCL on two H100 nodes over InfiniBand
 EXITS = 8.0  # chips of a domain that NCCL sends out of at once: 400 GB/s left each of 2 and of 20 NVL72 racks
-# software of these vendors reduces inside a domain, then across, through every chip; NCCL and RCCL run flat rings
-TWO_LEVEL = frozenset({"AWS", "Google", "Huawei", "Intel", "Microsoft"})
 
 
 class Columns:
@@ -103,7 +101,7 @@ def _wired(system: System) -> dict[str, object]:
     inner = tiers[0] if tiers else None
     outer = tiers[1] if len(tiers) > 1 else None
     beyond = tiers[2:]
-    two_level = system.chip.vendor in TWO_LEVEL
+    two_level = system.chip.collectives == "two-level"
     shape = inner.topology if inner else Switched()
     axes, wraps, axis = _axes(inner)
     top = min(leaving(tier) for tier in beyond) / leaving(outer) if beyond and outer else 1.0

@@ -13,7 +13,7 @@ The modules:
 from ridgeline.plan.schedules.flow import Message, RankedAction, Tensor, Token, dependencies, messages
 from ridgeline.plan.schedules.in_flight import peak_in_flight
 from ridgeline.plan.schedules.laws import violations
-from ridgeline.plan.schedules.registry import SCHEDULES, ScheduleKind, build, requirement
+from ridgeline.plan.schedules.registry import SCHEDULES, ScheduleKind, build, requirement, virtual_stages_by_rank
 from ridgeline.plan.schedules.table import Action, Overlap, Phase, Row, ScheduleTable, Step, actions_of, flatten
 from ridgeline.plan.schedules.timing import Costs, Run, run_in_order
 from ridgeline.plan.schedules.transport import Boundary, Operation, Side, Transport, blocked, boundaries
@@ -48,4 +48,5 @@ __all__ = [
     "requirement",
     "run_in_order",
     "violations",
+    "virtual_stages_by_rank",
 ]

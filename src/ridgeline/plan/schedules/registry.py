@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.plan.schedules.dualpipe_v import dualpipe_v_rows
@@ -15,6 +15,9 @@ from ridgeline.plan.schedules.zero_bubble import zbv_rows, zero_bubble_h1_rows
 
 RowsBuilder: TypeAlias = Callable[[int, int, int], tuple[Row, ...]]
 """(stages, microbatches, chunks) -> rows"""
+
+InFlight: TypeAlias = Callable[[Any, Any, Any, Any], Any]
+"""(stages, microbatches, chunks, rank) -> chunk activations a rank holds at its worst moment; numbers or columns"""
 
 Objection: TypeAlias = Callable[[int, int], str | None]
 """(stages, microbatches) -> what the schedule holds against them, if anything"""
@@ -42,14 +45,32 @@ def _filled_twice(stages: int, microbatches: int) -> str | None:
     )
 
 
+def _least(one: Any, other: Any) -> Any:
+    """The smaller of two, numbers or columns."""
+    return (one + other - abs(one - other)) / 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleKind:
-    """One entry of the registry: what the schedule is, where it comes from, and what it asks for."""
+    """One entry of the registry: what the schedule is, where it comes from, and what it asks for.
+
+    in_flight        activations a rank holds, each 1/chunks of its stage, at most one of every microbatch and chunk
+    v_shaped         chunks go down the ranks and back up; otherwise round and round
+    splits_backward  the weight gradient is an action of its own, done when there is time
+    pairs            a forward and a backward run as one step, each hiding the other's communication
+    looped           a chunk runs p microbatches in a row before the rank turns to the next one
+    all_forwards_first   no backward before the last forward: every microbatch's logits are there at once
+    """
 
     id: str
     meaning: str
     source: str
     rows: RowsBuilder
+    in_flight: InFlight
+    splits_backward: bool = False
+    pairs: bool = False
+    looped: bool = False
+    all_forwards_first: bool = False
     fewest_chunks: int = 1
     most_chunks: int | None = 1
     v_shaped: bool = False
@@ -64,6 +85,8 @@ _KINDS = (
         meaning="all forwards, then all backwards",
         source="Huang et al., GPipe, 2019, arXiv:1811.06965",
         rows=gpipe_rows,
+        in_flight=lambda _p, m, v, r: m * v + 0 * r,
+        all_forwards_first=True,
         transport=Transport.ONE_BY_ONE,
     ),
     ScheduleKind(
@@ -71,12 +94,15 @@ _KINDS = (
         meaning="one forward, one backward in turn, so that a rank holds at most p activations",
         source="Narayanan et al., PipeDream, 2019 (arXiv:1806.03377); with a flush: 2021 (arXiv:2006.09503)",
         rows=one_f_one_b_rows,
+        in_flight=lambda p, _m, _v, r: p - r,
     ),
     ScheduleKind(
         id="interleaved",
         meaning="1f1b over v chunks per rank: the bubble shrinks by v, messages grow by v",
         source="Narayanan et al., Megatron-LM, 2021, arXiv:2104.04473",
         rows=interleaved_rows,
+        in_flight=lambda p, _m, v, r: 2 * (p - r - 1) + (v - 1) * p + 1,
+        looped=True,
         fewest_chunks=2,
         most_chunks=None,
         objection=_whole_groups,
@@ -87,12 +113,16 @@ _KINDS = (
         meaning="1f1b with the backward split and the weight half filling the drain, in the memory of 1f1b",
         source="Qi et al., Zero Bubble Pipeline Parallelism, 2024, arXiv:2401.10241",
         rows=zero_bubble_h1_rows,
+        in_flight=lambda p, _m, _v, r: p + 0 * r,
+        splits_backward=True,
     ),
     ScheduleKind(
         id="zbv",
         meaning="two chunks in a V with a split backward: no gap when F = I = W, in the memory of 1f1b",
         source="Qi et al., Zero Bubble Pipeline Parallelism, 2024, arXiv:2401.10241, section 6",
         rows=zbv_rows,
+        in_flight=lambda p, m, _v, r: _least(2 * p, m + r + 1),
+        splits_backward=True,
         fewest_chunks=2,
         most_chunks=2,
         v_shaped=True,
@@ -103,6 +133,9 @@ _KINDS = (
         meaning="two chunks in a V, each forward overlapped with a backward to hide their communication",
         source="DeepSeek-AI, DeepSeek-V3 (DualPipe), 2024, arXiv:2412.19437; cut in half: Sea AI Lab, 2025",
         rows=dualpipe_v_rows,
+        in_flight=lambda p, _m, _v, r: 2 * p + 1 + 0 * r,
+        splits_backward=True,
+        pairs=True,
         fewest_chunks=2,
         most_chunks=2,
         v_shaped=True,
@@ -164,6 +197,18 @@ def build(name: str, *, stages: int, microbatches: int, chunks: int | None = Non
         stages=stages,
         chunks=chunks,
         microbatches=microbatches,
-        placement=v_placement(stages) if kind.v_shaped else loop_placement(stages, chunks),
+        placement=virtual_stages_by_rank(stages, chunks, name),
         rows=kind.rows(stages, microbatches, chunks),
     )
+
+
+def virtual_stages_by_rank(stages: int, chunks: int, name: str) -> tuple[tuple[int, ...], ...]:
+    """Virtual stages of each pipeline rank, as the schedule places them: in loops, or down and back up.
+
+    >>> virtual_stages_by_rank(2, 2, "interleaved"), virtual_stages_by_rank(2, 2, "zbv")
+    (((0, 2), (1, 3)), ((0, 3), (1, 2)))
+    """
+    kind = SCHEDULES.get(name)
+    if kind is not None and kind.v_shaped and chunks == 2:
+        return v_placement(stages)
+    return loop_placement(stages, chunks)

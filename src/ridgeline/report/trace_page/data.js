@@ -10,8 +10,9 @@ function bytesOf(text) {
   return found;
 }
 
-async function unpacked(bytes, size) {
-  if (typeof DecompressionStream !== "function") return inflate(bytes, size).buffer;
+async function inflated(bytes) {
+  if (typeof DecompressionStream !== "function")
+    throw new Error("this browser has no DecompressionStream; every browser since May 2023 does: update it, or open the file in another");
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Response(stream).arrayBuffer();
 }
@@ -31,7 +32,7 @@ function timesOf(low, high, added) {
 async function readData() {
   const facts = JSON.parse(document.getElementById("data-facts").textContent);
   const layout = JSON.parse(document.getElementById("data-layout").textContent);
-  const buffer = await unpacked(bytesOf(document.getElementById("data-spans").textContent), layout.size);
+  const buffer = await inflated(bytesOf(document.getElementById("data-spans").textContent));
   const columns = {};
   for (const [name, type, at, count] of layout.layout) columns[name] = new TYPES[type](buffer, at, count);
   const { start, start_high, duration, duration_high, ...rest } = columns;

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.search.stage_layout.table import Array, Index, Layouts, LayoutTable, joined
-from ridgeline.sim.closed_form.overlap import BUSY
 
 PACES = 16  # tried at once for every policy
 ALL_PAIRS = 12  # virtual stages up to which every move of a layer is tried
@@ -51,7 +50,7 @@ class _Layers:
 def _layers(table: LayoutTable) -> _Layers:
     many, kinds, blocks = len(table.policies), table.kinds, table.before.shape[1]
     order = np.diff(table.before, axis=0).argmax(1)
-    columns = np.concatenate([table.parts[BUSY : BUSY + 1], table.bytes]).reshape(-1, many, kinds)
+    columns = np.concatenate([table.times.busy[None], table.bytes]).reshape(-1, many, kinds)
     work = table.work.reshape(many, kinds)
     return _Layers(
         again=columns[:, :, 2 + 2 * order],

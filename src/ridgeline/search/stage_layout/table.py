@@ -17,16 +17,18 @@ from ridgeline.core.units import BINARY
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import op_table
-from ridgeline.cost.price import CLASSES, SectionPrices, SustainedRates, price_sections, sustained_rates
+from ridgeline.cost.price import SectionPrices, SustainedRates, price_sections, sustained_rates
 from ridgeline.ir.program import Program
 from ridgeline.lowering.context import LoweringContext, lowering_context
+from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import sections_of, stages_of
 from ridgeline.plan.engine import ENGINES, RecomputeKind
 from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.schedules import virtual_stages_by_rank
 from ridgeline.search.space import selective_parts
 from ridgeline.sim.closed_form.grad_sync import end_of_step
-from ridgeline.sim.closed_form.overlap import BY_CLASS, beside
+from ridgeline.sim.closed_form.overlap import exposed_stage_times
 from ridgeline.sim.closed_form.pipeline_time import most_trained, pipeline_time, send_seconds
 from ridgeline.sim.closed_form.stage_mix import (
     PlacementMix,
@@ -36,8 +38,8 @@ from ridgeline.sim.closed_form.stage_mix import (
     rank_mix,
     summed,
     undominated,
-    virtual_stages_by_rank,
 )
+from ridgeline.sim.closed_form.stage_times import WITH_STALLS, StageTimes
 from ridgeline.sim.closed_form.step import step_times
 from ridgeline.sim.memory.footprint import (
     BytesPerParam,
@@ -48,14 +50,12 @@ from ridgeline.sim.memory.footprint import (
     section_footprint,
 )
 from ridgeline.sim.memory.peak import model_state, moment_bytes, transient
-from ridgeline.sim.plan_columns import PlanColumns, plan_columns
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 SHARES = tuple(eighth / 8 for eighth in range(9))  # of activations, that may be offloaded
 
 
-COLUMNS = BY_CLASS + CLASSES.index("kernel") + 1  # of parts: as many as it takes to tell sends and stalls apart
 PROBE = float(BINARY["Ti"])  # bytes and parameters with which memory is asked for its slopes
 
 
@@ -131,7 +131,7 @@ class LayoutTable:
 
     scenario: Scenario
     policies: tuple[MemoryPolicy, ...]
-    parts: Array
+    times: StageTimes
     trained: Array
     bytes: Array
     work: Array
@@ -190,14 +190,14 @@ class LayoutTable:
     def step_s(self, layouts: Layouts) -> Array:
         """The predicted step of every layout."""
         lines = [self.lines(layouts)]
-        pace = pipeline_time(lines, self.parts, send_seconds(self.plans, self.rows.links), self.plans)
+        pace = pipeline_time(lines, self.times, send_seconds(self.plans, self.rows.links), self.plans)
         settling = end_of_step(most_trained(lines, self.trained), self.plans, self.rows)
         return step_times(pace, settling, self.plans, self.rows).step_s
 
     def busy_s(self, layouts: Layouts) -> Array:
         """Seconds of a microbatch by rank and layout, waiting for the host left out."""
         counts = _added(self.adds, self._counts(layouts))
-        busy: Array = summed(counts, self.parts[:1, self._sections(layouts)])[0]
+        busy: Array = summed(counts, self.times.busy[None, self._sections(layouts)])[0]
         return busy
 
     def peaks(self, layouts: Layouts) -> Array:
@@ -265,7 +265,7 @@ def layout_table(scenario: Scenario, calibration: Calibration) -> LayoutTable:
     """The sections of a scenario under every policy."""
     plan, model = scenario.plan, scenario.model
     shape, plans = lowering_context(scenario), plan_columns([scenario])
-    rates = parameter_columns(calibration, [scenario.system.chip.id], [plan.engine])
+    rates = parameter_columns(calibration, [scenario])
     rows = sustained_rates(machines_of([scenario.system]), rates, graph=plans.graph, xla=plans.xla)
     shapes = [replace(shape, recompute=recompute) for recompute in recomputes_of(scenario)]
     programs = [Program(sections=sections_of(own), stages=()) for own in shapes]
@@ -282,12 +282,12 @@ def layout_table(scenario: Scenario, calibration: Calibration) -> LayoutTable:
     needs = [needs[place] for _, place in product(shares, useful)]
     by_policy = replace(plans, offload=np.array([policy.offload for policy in policies]))
     stages = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
-    bare = stages_of(shapes[0], (0,) * plan.virtual_stages, kinds)
+    bare = stages_of(shapes[0], (0,) * plan.virtual_stages)
     empty, each = np.array(bare, dtype=np.float64), _each(plan.virtual_stages)
     return LayoutTable(
         scenario=scenario,
         policies=policies,
-        parts=beside(sections, by_policy, rows)[:COLUMNS],
+        times=exposed_stage_times(sections, by_policy, rows).first(WITH_STALLS),
         trained=sections.params[2:],
         bytes=np.concatenate([np.vstack([need.columns[:3, :, 0], _kept(need)]) for need in needs], axis=1),
         work=np.concatenate([need.layer[:, 0] for need in needs]),
@@ -367,7 +367,7 @@ def _repeated(priced: SectionPrices, times: int, kinds: int) -> SectionPrices:
     return SectionPrices(
         cell=np.repeat(np.arange(times * many), kinds),
         params=np.tile(priced.params, times),
-        away=np.tile(priced.away, times),
+        offloadable=np.tile(priced.offloadable, times),
         seconds=np.tile(priced.seconds, times),
         issue_s=np.tile(priced.issue_s, times),
     )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ridgeline.ir.program import Program
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.schedules import SCHEDULES
+from ridgeline.plan.schedules import virtual_stages_by_rank
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -53,18 +53,6 @@ class RankMix:
     number: Index
     first: NDArray[np.bool_]
     last: NDArray[np.bool_]
-
-
-def virtual_stages_by_rank(pp: int, chunks: int, schedule: str) -> tuple[tuple[int, ...], ...]:
-    """Virtual stages of each pipeline rank, as the schedule places them: in loops, or down and back up.
-
-    >>> virtual_stages_by_rank(2, 2, "interleaved"), virtual_stages_by_rank(2, 2, "zbv")
-    (((0, 2), (1, 3)), ((0, 3), (1, 2)))
-    """
-    kind = SCHEDULES.get(schedule)
-    if kind is not None and kind.v_shaped and pp > 1:
-        return tuple((rank, 2 * pp - 1 - rank) for rank in range(pp))
-    return tuple(tuple(chunk * pp + rank for chunk in range(chunks)) for rank in range(pp))
 
 
 Table = tuple[tuple[int, ...], ...]

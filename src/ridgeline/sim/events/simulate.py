@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.op_table import PHASES
@@ -29,10 +31,10 @@ from ridgeline.sim.events.stream_work import (
     Exchange,
     PassWork,
     StepWork,
-    stalled,
     step_work,
 )
 from ridgeline.sim.events.to_timeline import Drawn, draw
+from ridgeline.sim.host_stall import host_stall
 from ridgeline.sim.memory.peak import peak_memory
 from ridgeline.sim.predict import Priced, default_calibration, not_predictable, price, unbelievable, unpublished
 from ridgeline.sim.prediction import Impossible
@@ -145,7 +147,8 @@ def shared_work(given: StepWork) -> SharedWork:
         issue = sum(
             count * own for stage in held for count, own in zip(given.stages[stage], given.issue_s, strict=True)
         )
-        stall = stalled(running, issue, given.launches_wait)
+        waits = np.array([float(given.launches_wait)])
+        stall = float(host_stall(np.array([running]), np.array([issue]), waits)[0])
         whole = sum(given.trained[stage] for stage in held) or 1.0
         for stage in held:
             stretch[stage] = 1 + stall / running if running > 0 else 1.0

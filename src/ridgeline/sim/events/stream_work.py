@@ -8,9 +8,9 @@ A comm's hidden share runs beside compute, the rest is waited for. What hides wh
     tp, ep   beside the compute of the pass, where the plan overlaps them
     cp       beside attention
     shard    gathers of the next layer's weights and scatters of the last one's gradients, beside the whole pass
-    host     copies of kept activations out and back, spread evenly over the passes of a section
+    host     copies of saved activations out and back, spread evenly over the passes of a section
 
-This is the only module of the event simulation that knows how a step is priced.
+Sizes are those of the Program's ops; this is the only module of the event simulation that knows how they are priced.
 """
 
 from __future__ import annotations
@@ -20,25 +20,23 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array
 from ridgeline.cost.collectives.links import Links
-from ridgeline.cost.collectives.price import ALL_GATHER, SEND, collective_seconds
-from ridgeline.cost.op_table import AXES, PHASES, OpTable, op_table
-from ridgeline.cost.price import CLASSES, SustainedRates, price_sections
-from ridgeline.ir.program import Section
+from ridgeline.cost.collectives.price import collective_seconds
+from ridgeline.cost.op_table import PHASES
+from ridgeline.cost.price import collective_op_seconds, copy_seconds
+from ridgeline.cost.step_part import AXES, COMPUTE, SECTION_PARTS, StepPart
+from ridgeline.ir.ops import Collective
+from ridgeline.ir.program import StepOps
+from ridgeline.lowering.step_ops import trained_params
 from ridgeline.plan.scenario import Scenario
-from ridgeline.sim.closed_form.grad_sync import exchanged, optimizer_seconds
-from ridgeline.sim.closed_form.overlap import HIDDEN_COPY, RING
-from ridgeline.sim.closed_form.pipeline_time import SMOOTH
-from ridgeline.sim.closed_form.stage_mix import virtual_stages_by_rank
-from ridgeline.sim.plan_columns import PlanColumns
+from ridgeline.plan.schedules import virtual_stages_by_rank
+from ridgeline.sim.closed_form.overlap import HIDDEN_COPY, HIDDEN_RING
 from ridgeline.sim.predict import Priced
 
-Array = NDArray[np.float64]
 Loads = tuple[float, float]
-"""Share of a communication's time in which it keeps its chip's links busy: near (the innermost domain), far."""
-COMPUTE = tuple(name for name in CLASSES if name not in AXES)
+"""Share of a communication's time in which it keeps its chip's links busy: scale-up, scale-out."""
 FORWARD, INPUT, WEIGHT, AGAIN = range(PHASES)
 
 
@@ -107,83 +105,52 @@ class StepWork:
 
 def step_work(scenario: Scenario, priced: Priced) -> StepWork:
     """What a priced scenario's ranks do."""
-    used = [index for index, counts in enumerate(zip(*priced.program.stages, strict=True)) if any(counts)]
-    sections = [priced.program.sections[index] for index in used]
-    stages = tuple(tuple(counts[index] for index in used) for counts in priced.program.stages)
-    small = replace(priced.program, sections=tuple(sections), stages=stages)
-    batch, plans, rows = op_table([small]), priced.plans, priced.rows
-    found = price_sections(batch, rows)
-    seconds = np.ascontiguousarray(found.seconds.transpose(2, 1, 0))  # by section, phase and class
-    axes = _axes(batch, rows, seconds)
-    made = [_passes(plans, rows, section, seconds[place], axes[place]) for place, section in enumerate(sections)]
-    placement = virtual_stages_by_rank(
-        scenario.plan.mesh.pp, scenario.plan.schedule.chunks, scenario.plan.schedule.name
-    )
-    held = np.array(stages, dtype=np.float64) @ np.array([_trained(section) for section in sections])
-    by_rank = [held[list(own)].sum(0) for own in placement]
-    send = _comm("pp", rows.links, [(SEND, float(plans.boundary_bytes[0]), plans.pp, plans.tp * plans.replicas)])
+    program, step, plans, plan = priced.program, priced.program.step, priced.plans, scenario.plan
+    assert step is not None
+    used = [index for index, counts in enumerate(zip(*program.stages, strict=True)) if any(counts)]
+    stages = tuple(tuple(counts[index] for index in used) for counts in program.stages)
+    sections = [program.sections[index] for index in used]
+    trained = np.array(stages, dtype=np.float64) @ np.array([trained_params(section) for section in sections])
+    made = _passes(priced, step)
+    placement = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
+    spent = step.optimizer.stream_bytes / priced.rates.memory + copy_seconds(step.optimizer_copy, priced.rates.machines)
     return StepWork(
         names=tuple(section.name for section in sections),
-        passes=tuple(made),
+        passes=tuple(made[index] for index in used),
         stages=stages,
-        issue_s=tuple(found.issue_s.tolist()),
+        issue_s=tuple(priced.sections.issue_s[used].tolist()),
         placement=placement,
-        send=send,
+        send=_comms("pp", (step.send,), priced.rates.links, 1)[0],
         send_blocks=not plans.overlap_pp[0],
-        exchange=tuple(_exchange(plans, rows, dense, expert) for dense, expert in by_rank),
-        trained=tuple(held.sum(1).tolist()),
-        optimizer_s=tuple(_optimizer(plans, rows, dense, expert) for dense, expert in by_rank),
-        waiting_s=float(priced.steps.parts["waiting"][0]),
+        exchange=tuple(_exchanges(priced, step, len(placement))),
+        trained=tuple(trained.sum(1).tolist()),
+        optimizer_s=tuple(float(seconds) for seconds in np.asarray(spent)),
+        waiting_s=float(priced.steps.parts[StepPart.WAITING][0]),
         launches_wait=bool(plans.blocking[0]),
     )
 
 
-def stalled(running_s: float, issue_s: float, launches_wait: bool) -> float:
-    """Seconds the chip waits because the host has not issued its kernels yet.
-
-    >>> stalled(2.0, 1.0, True), round(stalled(1.0, 3.0, False), 3)
-    (1.0, 2.0)
-    """
-    if launches_wait:
-        return issue_s
-    longest = max(running_s, issue_s)
-    if longest <= 0:
-        return 0.0
-    return (
-        float(longest * ((running_s / longest) ** SMOOTH + (issue_s / longest) ** SMOOTH) ** (1 / SMOOTH)) - running_s
-    )
-
-
-def _trained(section: Section) -> tuple[float, float]:
-    """Dense and expert parameters that get gradients: experts where everything is trained."""
-    dense, expert, trained = float(section.params), float(section.expert_params), float(section.trained)
-    return trained, expert if trained >= dense else 0.0
-
-
-def _passes(
-    plans: PlanColumns, rows: SustainedRates, section: Section, seconds: Array, axes: Sequence[Sequence[Comm]]
-) -> tuple[PassWork, PassWork, PassWork, PassWork]:
-    rates = {name: float(values[0]) for name, values in rows.rates.values.items()}
-    free = 1 - rates["contention"]
-    hidden = {
-        "tp": float(plans.overlap_tp[0]) * rates["hidden_tp"] * free,
-        "ep": float(plans.overlap_moe[0]) * rates["hidden_moe"] * free,
-        "cp": RING * free,
-    }
+def _passes(priced: Priced, step: StepOps) -> list[tuple[PassWork, PassWork, PassWork, PassWork]]:
+    """The passes of every section: compute, communication of its axes, and what runs beside all of it."""
+    axes = _axis_comms(priced)
     bare = [
-        PassWork(
-            compute=MappingProxyType({name: float(seconds[phase, CLASSES.index(name)]) for name in COMPUTE}),
-            comms=tuple(replace(comm, hidden=hidden[comm.stream]) for comm in axes[phase] if comm.seconds > 0),
-        )
-        for phase in range(PHASES)
+        [_bare(priced.sections.seconds[:, phase, place], axes[place][phase]) for phase in range(PHASES)]
+        for place in range(len(axes))
     ]
-    busy = [_busy(item) for item in bare]
-    beside = [_sharded(plans, rows, section, busy), _copied(plans, rows, section, busy)]
-    made = [
-        replace(item, comms=item.comms + tuple(comms[phase] for comms in beside if comms[phase].seconds > 0))
-        for phase, item in enumerate(bare)
-    ]
-    return made[FORWARD], made[INPUT], made[WEIGHT], made[AGAIN]
+    busy = [[_busy(item) for item in passes] for passes in bare]
+    gathers, copies = _gathers(priced, step, busy), _copies(priced, step, busy)
+    made = []
+    for passes, gather, copy in zip(bare, gathers, copies, strict=True):
+        beside = [tuple(comm for comm in pair if comm.seconds > 0) for pair in zip(gather, copy, strict=True)]
+        whole = [replace(item, comms=item.comms + more) for item, more in zip(passes, beside, strict=True)]
+        made.append((whole[FORWARD], whole[INPUT], whole[WEIGHT], whole[AGAIN]))
+    return made
+
+
+def _bare(seconds: Array, comms: Sequence[Comm]) -> PassWork:
+    """A pass from its seconds by part, and the communication of its axes."""
+    compute = {part.value: float(seconds[place]) for place, part in enumerate(COMPUTE)}
+    return PassWork(compute=MappingProxyType(compute), comms=tuple(comm for comm in comms if comm.seconds > 0))
 
 
 def _busy(item: PassWork) -> float:
@@ -193,71 +160,48 @@ def _busy(item: PassWork) -> float:
     return item.compute_s + waits + sum(max(0.0, over) for over in late)
 
 
-def _sharded(plans: PlanColumns, rows: SustainedRates, section: Section, busy: Sequence[float]) -> list[Comm]:
-    """Gathers before the forward; gathers and scatters of the backward, spread over its passes by their length."""
-    nothing = Comm(stream="shard", seconds=0.0)
-    if plans.shard[0] != 3:
-        return [nothing] * PHASES
-    dense, expert = float(section.params), float(section.expert_params)
-    ranks = np.minimum(plans.edp, plans.shard_degree)
-
-    def over(*sizes: Array) -> Comm:
-        parts = [(ALL_GATHER, float(dense * size[0]), plans.shard_degree, plans.tp) for size in sizes]
-        if expert > 0:
-            parts += [(ALL_GATHER, float(expert * size[0]), ranks, plans.expert_stride) for size in sizes]
-        return replace(
-            _comm("shard", rows.links, parts),
-            hidden=float(rows.rates["hidden_shard"][0] * (1 - rows.rates["contention"][0])),
-        )
-
-    forward, backward = over(plans.weight_bytes), over(plans.weight_bytes, plans.gradient_bytes)
-    whole = sum(busy[1:]) or 1.0
-    return [forward, *(replace(backward, seconds=backward.seconds * part / whole) for part in busy[1:])]
+def _rate(priced: Priced, name: str) -> float:
+    """A fitted share, less what compute loses while communication runs beside it."""
+    return float(priced.rates.rates[name][0]) * (1 - float(priced.rates.rates["contention"][0]))
 
 
-def _copied(plans: PlanColumns, rows: SustainedRates, section: Section, busy: Sequence[float]) -> list[Comm]:
-    """Kept activations on their way to the host and back."""
-    away = float(section.saved.total - section.saved.logits) * float(plans.offload[0]) / float(rows.machines.host[0])
-    whole, hidden = sum(busy) or 1.0, float(HIDDEN_COPY)
-    return [Comm(stream="host", seconds=2 * away * part / whole, hidden=hidden) for part in busy]
-
-
-def _exchange(plans: PlanColumns, rows: SustainedRates, dense: float, expert: float) -> Exchange:
-    """Gradients and weights of one pipeline rank, as its sharding moves them."""
-    hidden = float(rows.rates["hidden_dp"][0] * (1 - rows.rates["contention"][0]))
-    trained = np.array([dense]), np.array([expert])
-    spent = [exchanged(plans, links, *trained) for links in _tiers(rows.links)]
+def _gathers(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> list[list[Comm]]:
+    """zero3: gathers before the forward; gathers and scatters of the backward, spread over its passes by length."""
+    many, links = len(busy), priced.rates.links
+    if not step.layer_gather:
+        return [[Comm(stream="shard", seconds=0.0)] * PHASES] * many
+    hidden = _rate(priced, "hidden_shard")
+    forward = _comms("shard", step.layer_gather, links, many, hidden)
+    backward = _comms("shard", (*step.layer_gather, *step.layer_scatter), links, many, hidden)
     made = []
-    for place, switch in enumerate((plans.overlap_grad, plans.overlap_gather)):
-        alone, near, far, idle = (sum(float(np.ravel(part)[0]) for part in found[place]) for found in spent)
-        loads = _loads(np.array([alone, near - idle, far - idle]))
-        made.append(Comm(stream="dp", seconds=alone, hidden=hidden * float(switch[0] > 0), loads=loads))
-    return Exchange(reduce=made[0], gather=made[1])
+    for place, own in enumerate(busy):
+        whole, back = sum(own[1:]) or 1.0, backward[place]
+        made.append([forward[place], *(replace(back, seconds=back.seconds * part / whole) for part in own[1:])])
+    return made
 
 
-def _optimizer(plans: PlanColumns, rows: SustainedRates, dense: float, expert: float) -> float:
-    return float(optimizer_seconds(plans, rows.memory, rows.machines.host, np.array([dense]), np.array([expert]))[0])
+def _copies(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> list[list[Comm]]:
+    """Saved activations on their way to the host and back."""
+    one_way = copy_seconds(step.offload, priced.rates.machines).tolist()
+    return [
+        [Comm(stream="host", seconds=2 * spent * part / (sum(own) or 1.0), hidden=HIDDEN_COPY) for part in own]
+        for spent, own in zip(one_way, busy, strict=True)
+    ]
 
 
-def _comm(stream: str, links: Links, parts: Sequence[tuple[int, float, Array, Array]]) -> Comm:
-    """Collectives of one stream one after the other: kind, payload, ranks, stride."""
-    whole = np.zeros(3)
-    for kind, payload, ranks, stride in parts:
-        whole += [float(spent[0]) for spent in _spent(kind, np.array([payload]), ranks, stride, links)]
-    return Comm(stream=stream, seconds=float(whole[0]), loads=_loads(whole))
+def _exchanges(priced: Priced, step: StepOps, ranks: int) -> list[Exchange]:
+    """Gradients and weights of every pipeline rank, as its sharding moves them."""
+    plans, hidden, links = priced.plans, _rate(priced, "hidden_dp"), priced.rates.links
+    reduce = _comms("dp", step.grad_reduce, links, ranks, hidden * float(plans.overlap_grad[0] > 0))
+    gather = _comms("dp", step.param_gather, links, ranks, hidden * float(plans.overlap_gather[0] > 0))
+    return [Exchange(reduce=one, gather=other) for one, other in zip(reduce, gather, strict=True)]
 
 
-def _spent(
-    kind: NDArray[np.int64] | int,
-    payload: Array,
-    ranks: Array,
-    stride: Array,
-    links: Links,
-    spread: Array | float = 0.0,
-) -> tuple[Array, Array, Array]:
-    """Seconds of collectives, and those in which each tier is at work."""
-    spent = [collective_seconds(kind, payload, ranks, stride, each, spread) for each in _tiers(links)]
-    return spent[0], spent[1] - spent[3], spent[2] - spent[3]
+def _comms(stream: str, ops: Sequence[Collective], links: Links, many: int, hidden: float = 0.0) -> list[Comm]:
+    """Collectives of one stream one after the other, for each of `many` sizes."""
+    spent = [np.broadcast_to(collective_op_seconds(ops, each), many) for each in _tiers(links)]
+    busy = np.stack([spent[0], spent[1] - spent[3], spent[2] - spent[3]], axis=1)
+    return [Comm(stream=stream, seconds=float(own[0]), hidden=hidden, loads=_loads(own)) for own in busy]
 
 
 def _tiers(links: Links) -> tuple[Links, ...]:
@@ -277,20 +221,32 @@ def _loads(whole: Array) -> Loads:
     return min(1.0, float(whole[1]) / total), min(1.0, float(whole[2]) / total)
 
 
-def _axes(batch: OpTable, rows: SustainedRates, seconds: Array) -> list[list[list[Comm]]]:
+def _axis_comms(priced: Priced) -> list[list[list[Comm]]]:
     """By section and pass, the communication of each axis as priced, with the tiers it loads."""
-    slots = len(seconds) * PHASES
+    table, rates = priced.table, priced.rates
+    slots = len(table.cell) * PHASES
     busy = np.zeros((slots, len(AXES), 3))
-    if batch.collectives.size:
-        kind, payload, ranks, stride, axis, spread = batch.collectives
-        links = rows.links.at(np.zeros(len(kind), dtype=np.int64))
-        found = _spent(kind.astype(np.int64), payload, ranks, stride, links, spread)
-        for place, spent in enumerate(found):
-            np.add.at(busy[:, :, place], (batch.collective_slot, axis.astype(np.int64)), spent)
-    flat = seconds.reshape(slots, -1)
+    if table.collectives.size:
+        kind, payload, ranks, stride, axis, copies = table.collectives
+        links = rates.links.at(np.zeros(len(kind), dtype=np.int64))
+        sizes = (kind.astype(np.int64), payload, ranks, stride)
+        spent = [collective_seconds(*sizes, each, copies) for each in _tiers(links)]
+        for place, seconds in enumerate((spent[0], spent[1] - spent[3], spent[2] - spent[3])):
+            np.add.at(busy[:, :, place], (table.collective_slot, axis.astype(np.int64)), seconds)
+    hidden = {
+        StepPart.TP: float(priced.plans.overlap_tp[0]) * _rate(priced, "hidden_tp"),
+        StepPart.EP: float(priced.plans.overlap_moe[0]) * _rate(priced, "hidden_moe"),
+        StepPart.CP: HIDDEN_RING * (1 - float(rates.rates["contention"][0])),
+    }
+    seconds = priced.sections.seconds
     made = [
         [
-            Comm(stream=name, seconds=float(flat[slot, CLASSES.index(name)]), loads=_loads(busy[slot, place]))
+            Comm(
+                stream=name.value,
+                seconds=float(seconds[SECTION_PARTS.index(name), slot % PHASES, slot // PHASES]),
+                hidden=hidden[name],
+                loads=_loads(busy[slot, place]),
+            )
             for place, name in enumerate(AXES)
         ]
         for slot in range(slots)

@@ -6,23 +6,12 @@ less where it keeps the inputs of narrow products narrow, or where frozen weight
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
 import numpy as np
 
 from ridgeline.ir.ops import MatMul, Num
-from ridgeline.ir.program import SavedActivations, Section
+from ridgeline.ir.program import SavedActivations, Section, SectionRole
 from ridgeline.lowering.context import LoweringContext
 from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe
-
-# The next three were inferred from the peaks of seven runs on one H200 (truth rows h200-*), which therefore cannot
-# judge them. torch's attention hands its output on in another layout than it saves: both stay
-TWO_LAYOUTS = frozenset({"torch-eager", "torch-compile", "torchtitan", "fms-fsdp"})
-# software that casts the inputs of narrow products again in the backward, and keeps them wide
-KEEPS_WIDE = TWO_LAYOUTS | {"maxtext", "paxml", "levanter"}
-# bytes a value of the logits takes at the worst moment, where it is not as Megatron does it: an eager loss casts to 32
-# bits and holds log-probabilities and two gradients; a compiled one holds the logits and their gradient as stored
-LOSS_BYTES = MappingProxyType({"torch-eager": 12.0, "torch-compile": 4.0, "maxtext": 4.0, "paxml": 4.0})
 
 
 def saved_activations(ctx: LoweringContext, section: Section) -> SavedActivations:
@@ -42,7 +31,7 @@ def saved_activations(ctx: LoweringContext, section: Section) -> SavedActivation
         again = mlp if lora is not None else np.minimum(mlp / 2, sizes.activation + sizes.copies)
         mlp = mlp - (1 - share) * again
         norms = norms - (1 - share) * np.minimum(norms, sizes.norm * (1 if lora is not None else sizes.parts))
-    if ctx.engine.id in TWO_LAYOUTS:
+    if ctx.engine.saves.attention_twice:
         attention = attention + _where(attention, sizes.attention_out)
     if sizes.gated and not {"bias-activation", "elementwise"} & ctx.fuses:
         mlp = mlp + _where(mlp, sizes.activation)
@@ -51,7 +40,7 @@ def saved_activations(ctx: LoweringContext, section: Section) -> SavedActivation
 
 def loss_bytes(ctx: LoweringContext, head: Section) -> Num:
     """Bytes of the loss at work: logits, their log-probabilities and gradients, as far as the software makes them."""
-    each = LOSS_BYTES.get(ctx.engine.id)
+    each = ctx.engine.saves.loss_bytes
     product = next((op for op in head.forward if isinstance(op, MatMul) and op.label == "logits"), None)
     if each is None or product is None:
         return head.saved.logits
@@ -64,7 +53,7 @@ def pending_loss_bytes(ctx: LoweringContext, head: Section) -> Num:
     product = next((op for op in head.forward if isinstance(op, MatMul) and op.label == "logits"), None)
     if product is None:
         return 0.0
-    each = 2.0 if LOSS_BYTES.get(ctx.engine.id) == 4.0 else 4.0
+    each = 2.0 if ctx.engine.saves.loss_bytes == 4.0 else 4.0
     return _where(head.saved.logits, product.m * product.n * each)
 
 
@@ -76,10 +65,9 @@ def _where(some: Num, size: Num) -> Num:
 
 def block_of(ctx: LoweringContext, section: Section) -> Block | None:
     """The model's block a section was made from; None for the two ends."""
-    words = section.name.replace(",", " ").split()
-    if words[:1] == ["block"] and len(words) > 1:
-        return ctx.model.blocks[int(words[1])]
-    return ctx.model.mtp.block if words[:1] == ["prediction"] and ctx.model.mtp else None
+    if section.role is SectionRole.BLOCK:
+        return ctx.model.blocks[section.key.block]
+    return ctx.model.mtp.block if section.role is SectionRole.MTP and ctx.model.mtp else None
 
 
 class _Sizes:
@@ -109,11 +97,11 @@ class _Sizes:
 def _narrow_share(ctx: LoweringContext) -> float:
     """Bytes of a kept input of a narrow product over those of a wide one."""
     precision = ctx.precision
-    if precision.compute.bits >= precision.activations.bits or ctx.engine.id in KEEPS_WIDE:
+    if precision.compute.bits >= precision.activations.bits or ctx.engine.saves.inputs_wide:
         return 1.0
     return precision.compute.bytes_per_element / precision.activations.bytes_per_element
 
 
 def _final_norm(ctx: LoweringContext, section: Section) -> Num:
     """The head keeps the last layer's output beside the norm of it."""
-    return section.saved.inputs if section.name == "head" and ctx.engine.id in TWO_LAYOUTS else 0.0
+    return section.saved.inputs if section.role is SectionRole.HEAD and ctx.engine.saves.attention_twice else 0.0

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.ir.ops import Num
-from ridgeline.ir.program import Section
+from ridgeline.ir.program import Section, SectionRole
 from ridgeline.lowering.context import LoweringContext
 from ridgeline.models.spec import Moe
 from ridgeline.plan.scenario import Scenario
@@ -64,8 +64,12 @@ def section_footprint(ctx: LoweringContext, sections: Sequence[Section], cells: 
         stays = (getattr(own, part) for part in PARTS)
         for row, size in enumerate((item.params, item.expert_params, item.trained, *stays)):
             table[row, place] = size
-    layers = [_layer(ctx, section, item.total) for section, item in zip(sections, saved, strict=True)]
-    layers[:2] = [0.0, 0.0]
+    ends = [section.role in (SectionRole.EMBEDDING, SectionRole.HEAD) for section in sections]
+    layers = [
+        0.0 if end else _layer(ctx, section, item.total)
+        for section, item, end in zip(sections, saved, ends, strict=True)
+    ]
+    head = [section.role for section in sections].index(SectionRole.HEAD)
     boundary = ctx.tokens * ctx.model.hidden * ctx.precision.activations.bytes_per_element
     degrees = ctx.degrees
     topk = max((block.ffn.topk for block in ctx.model.blocks if isinstance(block.ffn, Moe)), default=0)
@@ -75,11 +79,11 @@ def section_footprint(ctx: LoweringContext, sections: Sequence[Section], cells: 
     return SectionFootprint(
         columns=table,
         layer=np.stack([_column(layer, cells) for layer in layers]),
-        loss=_column(_losses(ctx, sections[1]), cells),
+        loss=_column(_losses(ctx, sections[head]), cells),
         sends=_column(gathered + copies, cells),
         crossing=_column(4 * boundary / (degrees.tp if ctx.sequence_parallel else 1), cells),
-        head=params[1] + _column(_rows(ctx) if ctx.model.embedding.tied else 0, cells),
-        widest=params[2:].max(0),
+        head=params[head] + _column(_rows(ctx) if ctx.model.embedding.tied else 0, cells),
+        widest=params[~np.array(ends)].max(0),
         shared=_column(_shared(ctx), cells),
         norm=float(ctx.model.norm.params(ctx.model.hidden)) if ctx.model.norm else 0.0,
     )
@@ -91,7 +95,7 @@ def _column(value: Num, cells: int) -> Array:
 
 def _layer(ctx: LoweringContext, section: Section, saved: Num) -> Num:
     """Bytes one layer's backward needs for itself: what it recomputes, and the gradients inside its widest part."""
-    whole = section.whole
+    whole = section.saved_without_recompute
     inside = np.maximum(whole.mlp, whole.attention) + whole.inputs
     return saved_activations(ctx, replace(section, saved=whole)).total - saved + inside
 
@@ -186,7 +190,7 @@ class BytesPerParam:
 def bytes_per_param(ctx: LoweringContext, scenario: Scenario) -> BytesPerParam:
     """The widths of a scenario: the same for every plan of one structure."""
     precision, engine, work = ctx.precision, ctx.engine, scenario.workload
-    gradients = (precision.gradients or engine.gradients).bytes_per_element
+    gradients = ctx.resolved.gradients.bytes_per_element
     wide, narrow = (kind.bytes_per_element for kind in (precision.weights, precision.compute))
     compiled = engine.launch.mode == "xla"
     return BytesPerParam(

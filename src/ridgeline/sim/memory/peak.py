@@ -25,7 +25,9 @@ from ridgeline.core.units import BINARY
 from ridgeline.ir.ops import Num
 from ridgeline.ir.program import Program
 from ridgeline.lowering.context import lowering_context
+from ridgeline.lowering.plan_columns import NAMES, PlanColumns, facts_of, plan_columns
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.sim.closed_form.stage_mix import scenario_rank_mix
 from ridgeline.sim.memory.activations import saved_activations
 from ridgeline.sim.memory.footprint import (
@@ -38,7 +40,6 @@ from ridgeline.sim.memory.footprint import (
     rank_params,
     section_footprint,
 )
-from ridgeline.sim.plan_columns import NAMES, PlanColumns, plan_columns
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -150,14 +151,7 @@ def in_flight(schedule: str, stages: Num, microbatches: Num, chunks: Num, rank: 
     >>> [int(in_flight("1f1b", 4, 8, 1, rank)) for rank in range(4)]
     [4, 3, 2, 1]
     """
-    held = {
-        "gpipe": microbatches * chunks,
-        "1f1b": stages - rank,
-        "interleaved": 2 * (stages - rank - 1) + (chunks - 1) * stages + 1,
-        "zero-bubble-h1": stages,
-        "zbv": np.minimum(2 * stages, microbatches + rank + 1),
-        "dualpipe-v": 2 * stages + 1,
-    }[schedule]
+    held = SCHEDULES[schedule].in_flight(stages, microbatches, chunks, rank)
     flying: Num = np.where(np.asarray(stages) > 1, np.minimum(held, microbatches * chunks), 1.0) + 0 * rank
     return flying
 
@@ -245,7 +239,7 @@ def transient(held: RankFootprint, plans: PlanColumns, widths: BytesPerParam) ->
     """What the schedule makes of what ranks hold for a microbatch."""
     flying = _flying(plans, held.number)
     saved = held.saved.sum(0) * (flying / plans.chunks)
-    gpipe = (plans.schedule == NAMES.index("gpipe")) & (plans.pp > 1)
+    gpipe = facts_of(plans.schedule, "all_forwards_first") & (plans.pp > 1)
     hosted = saved * plans.offload
     return Transient(
         activations=saved - hosted,

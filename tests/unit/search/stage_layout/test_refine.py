@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ridgeline.plan.engine import engine
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
@@ -164,7 +165,7 @@ def test_an_impossible_plan_keeps_its_reasons() -> None:
 
 def test_offload_where_the_engine_can() -> None:
     plain = small(6, pp=2)
-    able = replace(plain, plan=replace(plain.plan, engine="torch-eager"))
+    able = plain.with_engine(engine("torch-eager"))
     budget = between(able, 0.1)
     made, without = found(able, budget), found(plain, budget)
     assert made.scenario.plan.offload.activations > 0

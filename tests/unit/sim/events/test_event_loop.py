@@ -15,7 +15,7 @@ from ridgeline.plan.schedules import SCHEDULES, Phase, build
 from ridgeline.sim.events.event_loop import SharedWork, run_shared
 from ridgeline.sim.events.overlap_fluid import PassMix, PassTimelines, Task, flow, tasks_of
 from ridgeline.sim.events.pipeline_run import Slowdown, StageWork, Tail, run_events
-from ridgeline.sim.events.stream_work import Comm, Exchange, PassWork, stalled
+from ridgeline.sim.events.stream_work import Comm, Exchange, PassWork
 
 NEAR, FAR, NONE = (1.0, 0.0), (0.0, 1.0), (0.0, 0.0)
 
@@ -89,12 +89,6 @@ def test_a_mix_is_the_sum_of_its_passes() -> None:
     assert pace[0] == pytest.approx((2 * 4.0 + 2.0) / 12.0)
     assert mix.beside(FAR) == (1.0, (1.0, 1.0))
     assert (mix + mix).alone_s == 20.0
-
-
-def test_stalls() -> None:
-    assert stalled(10.0, 1.0, False) == pytest.approx(0.0, abs=1e-9)
-    assert stalled(0.0, 0.0, False) == 0.0
-    assert stalled(3.0, 2.0, True) == 2.0
 
 
 # -- a whole step -----------------------------------------------------------------------------------------------------

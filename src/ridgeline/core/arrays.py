@@ -1,0 +1,17 @@
+"""The columns that many plans, rows or spans are worked on in, by name."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[np.float64]
+Index: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
+
+
+def at(column: Array, rows: Index | slice) -> Array:
+    """Entries of a column by row; a column of one entry is the same for all rows."""
+    return column if len(column) == 1 else column[rows]

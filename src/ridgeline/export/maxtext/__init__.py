@@ -1,9 +1,0 @@
-"""MaxText: a YAML file of what differs from its base.yml, and such files or launch scripts read back."""
-
-from __future__ import annotations
-
-from ridgeline.export.maxtext.read import read, recognises
-from ridgeline.export.maxtext.write import write
-from ridgeline.export.target import Target
-
-TARGET = Target(id="maxtext", write=write, read=read, recognises=recognises)

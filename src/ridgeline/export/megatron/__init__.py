@@ -1,9 +1,0 @@
-"""Megatron-LM: arguments of pretrain_gpt.py in a shell script, and such scripts read back."""
-
-from __future__ import annotations
-
-from ridgeline.export.megatron.read import read, recognises
-from ridgeline.export.megatron.write import ID, write
-from ridgeline.export.target import Target
-
-TARGET = Target(id=ID, write=write, read=read, recognises=recognises)

@@ -1,0 +1,134 @@
+"""What a step depends on apart from its ops: degrees, batch, sharding, overlap, as columns over scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+
+import numpy as np
+
+from ridgeline.core.arrays import Array, Index, Mask, at
+from ridgeline.hardware.topology import Torus
+from ridgeline.ir.ops import Num
+from ridgeline.lowering.context import Degrees
+from ridgeline.plan.resolve import resolve
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.schedules import SCHEDULES
+from ridgeline.plan.workload import STATES, Train
+
+NAMES = tuple(SCHEDULES)  # a schedule is its place in this list
+SHARDS = ("none", "zero1", "zero2", "zero3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanColumns:
+    """Columns over scenarios; flags are 0 or 1, sizes in ranks, bytes and counts."""
+
+    microbatches: Array
+    pp: Array
+    chunks: Array
+    schedule: Array  # place in NAMES
+    tp: Array
+    replicas: Array  # dp x cp: ranks that hold the same dense weights
+    edp: Array
+    expert_stride: Array
+    shard: Array  # 0..3
+    shard_degree: Array
+    weight_bytes: Array
+    gradient_bytes: Array
+    optimizer_bytes: Array  # read and written by the optimizer for one parameter
+    boundary_bytes: Array  # one microbatch's activations between stages
+    overlap_tp: Array
+    overlap_grad: Array
+    overlap_gather: Array
+    overlap_pp: Array
+    overlap_moe: Array
+    graph: Array
+    xla: Array
+    blocking: Array  # every launch is waited for
+    offload: Array  # share of kept activations that travels to the host
+    offload_optimizer: Array  # share of optimizer states that lives there
+    nodes: Array
+
+    def at(self, rows: Index | slice) -> PlanColumns:
+        """These rows, in this order; a column of one entry stays as it is."""
+        return PlanColumns(**{field.name: at(getattr(self, field.name), rows) for field in fields(self)})
+
+
+def facts_of(schedule: Array, fact: str) -> Mask:
+    """A fact of `ScheduleKind` for a column of schedules.
+
+    >>> facts_of(np.array([0.0, 3.0]), "splits_backward").tolist()
+    [False, True]
+    """
+    return np.asarray(_known(fact)[schedule.astype(np.int64)])
+
+
+@cache
+def _known(fact: str) -> Mask:
+    known = np.array([bool(getattr(kind, fact)) for kind in SCHEDULES.values()])
+    known.setflags(write=False)
+    return known
+
+
+def plan_columns(scenarios: Sequence[Scenario]) -> PlanColumns:
+    """The columns of several scenarios."""
+    made = [_one(scenario) for scenario in scenarios]
+    return PlanColumns(
+        **{field.name: np.array([row[field.name] for row in made], dtype=np.float64) for field in fields(PlanColumns)}
+    )
+
+
+def _one(scenario: Scenario) -> dict[str, Num]:
+    plan, mesh, work, resolved = scenario.plan, scenario.plan.mesh, scenario.workload, resolve(scenario)
+    gradients = resolved.gradients.bytes_per_element
+    weights = plan.precision.weights.bytes_per_element
+    optimizer = work.optimizer if isinstance(work, Train) else None
+    traffic = 0.0
+    if optimizer is not None:
+        master = optimizer.master.bytes_per_element if optimizer.master else 0.0
+        states = 2 * STATES[optimizer.name] * optimizer.states.bytes_per_element
+        clipping = 2 * gradients  # the norm reads every gradient, and clearing writes it
+        traffic = states + 2 * master + gradients + weights * (1 if optimizer.master else 2) + clipping
+    overlap = resolved.overlap
+    inner = scenario.system.tiers[0] if scenario.system.tiers else None
+    torus = inner is not None and isinstance(inner.topology, Torus)
+    degrees = Degrees(tp=mesh.tp, cp=mesh.cp, ep=mesh.ep, etp=mesh.etp, microbatch=plan.microbatch)
+    return sized(scenario, degrees, mesh.pp, mesh.dp) | {
+        "chunks": plan.schedule.chunks,
+        "schedule": NAMES.index(plan.schedule.name),
+        "shard": SHARDS.index(plan.sharding.shard),
+        "shard_degree": plan.shard_degree,
+        "weight_bytes": weights,
+        "gradient_bytes": gradients,
+        "optimizer_bytes": traffic,
+        "overlap_tp": float(overlap.tp),
+        "overlap_grad": float(overlap.grad_reduce),
+        "overlap_gather": float(overlap.param_gather),
+        "overlap_pp": float(overlap.pp),
+        "overlap_moe": float(overlap.moe),
+        "graph": {"none": 0.0, "partial": 0.5, "full": 1.0}[resolved.graph],
+        "xla": float(resolved.launch == "xla"),
+        "blocking": float(resolved.launch_blocking),
+        "offload": plan.offload.activations,
+        "offload_optimizer": plan.offload.optimizer,
+        "nodes": 1 if torus else max(1, scenario.system.chips // (inner.chips if inner else 1)),
+    }
+
+
+def sized(scenario: Scenario, degrees: Degrees, pp: Num, dp: Num) -> dict[str, Num]:
+    """The columns that follow from degrees: numbers, or arrays over plans."""
+    work, d = scenario.workload, degrees
+    stored = scenario.plan.precision.activations.bytes_per_element
+    local = d.microbatch * work.seq / d.cp / d.tp  # each tensor rank sends its share, gathered on arrival
+    many = work.sequences // (dp * d.microbatch) if isinstance(work, Train) else 1
+    return {
+        "microbatches": np.maximum(many, 1),
+        "pp": pp,
+        "tp": d.tp,
+        "replicas": dp * d.cp,
+        "edp": d.tp * d.cp * dp // (d.ep * d.etp),
+        "expert_stride": d.ep * d.etp,
+        "boundary_bytes": local * scenario.model.hidden * stored,
+    }

@@ -1,0 +1,145 @@
+"""Turn what ranks hold and train into the ops of a step beside its sections: sends, gathers, gradient sync, optimizer.
+
+    none            all-reduce of gradients
+    zero1, zero2    reduce-scatter of gradients, all-gather of weights after the optimizer
+    zero3           weights gathered layer by layer, gradients scattered the same way; sharded gradients are reduced
+                    among the replicas of a shard (hybrid shard)
+
+Dense parameters are shared by the dp x cp ranks of a tensor rank, those of experts by edp ranks. Sizes are columns: by
+section, by pipeline rank, or over a hundred thousand plans. Where rows of a column differ in what they shard, an op
+that a row does not have is one over a single rank, which costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ridgeline.core.arrays import Array, Mask
+from ridgeline.ir.ops import Axis, Collective, CollectiveKind, HostCopy, Stream
+from ridgeline.ir.program import Section, StepOps
+from ridgeline.lowering.plan_columns import PlanColumns
+
+
+def step_ops(sections: Sequence[Section], stages: Sequence[Sequence[int]], plans: PlanColumns) -> StepOps:
+    """The ops of one scenario; `stages` says how often each section stands in each pipeline rank."""
+    trained = np.array(stages, dtype=np.float64) @ np.array([trained_params(section) for section in sections])
+    params = np.array([(float(item.params), float(item.expert_params)) for item in sections]).T
+    states, copied = optimizer(trained.T, plans)
+    return StepOps(
+        send=boundary_send(plans),
+        layer_gather=layer_gather(params, plans) if plans.shard[0] == 3 else (),
+        layer_scatter=layer_scatter(params, plans) if plans.shard[0] == 3 else (),
+        offload=offload(np.array([float(item.offloadable) for item in sections]), plans),
+        grad_reduce=grad_reduce(trained.T, plans),
+        param_gather=param_gather(trained.T, plans),
+        optimizer=states,
+        optimizer_copy=copied,
+    )
+
+
+def trained_params(section: Section) -> tuple[float, float]:
+    """Dense and expert parameters that get gradients: experts where everything is trained."""
+    dense, expert, trained = float(section.params), float(section.expert_params), float(section.trained)
+    return trained, expert if trained >= dense else 0.0
+
+
+def boundary_send(plans: PlanColumns) -> Collective:
+    """One microbatch's activations, or their gradients, to the neighbouring stage: each tensor rank sends its share."""
+    return Collective(
+        label="activations", kind="send", axis="pp", payload_bytes=plans.boundary_bytes, ranks=plans.pp,
+        stride=plans.tp * plans.replicas,
+    )  # fmt: skip
+
+
+def offload(saved_bytes: Array, plans: PlanColumns) -> HostCopy:
+    """The plan's share of saved activations, one way."""
+    return HostCopy(label="activations", payload_bytes=saved_bytes * plans.offload)
+
+
+def layer_gather(params: Array, plans: PlanColumns) -> tuple[Collective, ...]:
+    """zero3: the weights of a layer, whole for the time it runs; `params` dense and expert ones by section."""
+    return _sharded(params, plans, "gather weights", plans.weight_bytes)
+
+
+def layer_scatter(params: Array, plans: PlanColumns) -> tuple[Collective, ...]:
+    """zero3: the gradients of a layer, summed and scattered to who holds the shard."""
+    return _sharded(params, plans, "scatter gradients", plans.gradient_bytes)
+
+
+def _sharded(params: Array, plans: PlanColumns, label: str, size: Array) -> tuple[Collective, ...]:
+    dense, expert = params
+    made = [_op(label, "all-gather", "shard", dense * size, plans.shard_degree, plans.tp)]
+    if expert.any():
+        ranks = np.where(expert > 0, np.minimum(plans.edp, plans.shard_degree), 1.0)
+        made.append(_op(f"{label} of experts", "all-gather", "shard", expert * size, ranks, plans.expert_stride))
+    return tuple(made)
+
+
+def grad_reduce(trained: Array, plans: PlanColumns) -> tuple[Collective, ...]:
+    """Gradient reduction over data-parallel ranks; `trained` dense and expert parameters."""
+    made: list[Collective] = []
+    plain, sharded, three = plans.shard == 0, (plans.shard == 1) | (plans.shard == 2), plans.shard == 3
+    size = plans.gradient_bytes
+    if plain.any():
+        made += _over_replicas(trained, plans, plain, "reduce gradients", "all-reduce", size)
+    if sharded.any():
+        made += _over_replicas(trained, plans, sharded, "scatter gradients", "reduce-scatter", size)
+    if three.any():
+        made += _over_shard_replicas(trained, plans, three)
+    return tuple(made)
+
+
+def param_gather(trained: Array, plans: PlanColumns) -> tuple[Collective, ...]:
+    """Weights that zero1 and zero2 gather once their shard is updated."""
+    sharded = (plans.shard == 1) | (plans.shard == 2)
+    if not sharded.any():
+        return ()
+    return _over_replicas(trained, plans, sharded, "gather weights", "all-gather", plans.weight_bytes)
+
+
+def _over_replicas(
+    trained: Array, plans: PlanColumns, mine: Mask, label: str, kind: CollectiveKind, size: Array
+) -> tuple[Collective, ...]:  # fmt: skip
+    dense, expert = trained
+    made = [_op(label, kind, "dp", dense * size, _ranks(mine, plans.replicas), plans.tp)]
+    if expert.any():
+        ranks = _ranks(mine, plans.edp)
+        made.append(_op(f"{label} of experts", kind, "edp", expert * size, ranks, plans.expert_stride))
+    return tuple(made)
+
+
+def _over_shard_replicas(trained: Array, plans: PlanColumns, mine: Mask) -> tuple[Collective, ...]:
+    """Hybrid shard: gradients of a shard, summed over the groups that hold a copy of it."""
+    (dense, expert), degree, size = trained, plans.shard_degree, plans.gradient_bytes
+    ranks, label = _ranks(mine, plans.replicas / degree), "reduce shards"
+    made = [_op(label, "all-reduce", "replica", dense * size / degree, ranks, plans.tp * degree)]
+    if expert.any():
+        few = np.minimum(plans.edp, degree)
+        ranks, stride = _ranks(mine, plans.edp / few), plans.expert_stride * few
+        made.append(_op(f"{label} of experts", "all-reduce", "replica", expert * size / few, ranks, stride))
+    return tuple(made)
+
+
+def _ranks(mine: Mask, ranks: Array) -> Array:
+    """The ranks of an op where a row has it, one where it does not."""
+    return ranks if mine.all() else np.where(mine, ranks, 1.0)
+
+
+def _op(label: str, kind: CollectiveKind, axis: Axis, payload: Array, ranks: Array, stride: Array) -> Collective:
+    return Collective(label=label, kind=kind, axis=axis, payload_bytes=payload, ranks=ranks, stride=stride)
+
+
+def optimizer(trained: Array, plans: PlanColumns) -> tuple[Stream, HostCopy]:
+    """States, weights and gradients that the optimizer reads and writes, by ranks that hold them; those on the host are
+    copied there and back."""
+    dense, expert = trained
+    degree = np.where(plans.shard > 0, plans.shard_degree, 1.0)
+    expert_degree = np.where(plans.shard > 0, np.minimum(plans.edp, plans.shard_degree), 1.0)
+    states = (dense / degree + expert / expert_degree) * plans.optimizer_bytes
+    away = states * plans.offload_optimizer
+    return (
+        Stream(label="optimizer", stream_bytes=states - away),
+        HostCopy(label="optimizer states", payload_bytes=2 * away),
+    )

@@ -1,0 +1,153 @@
+"""Turn a plan and the engine that runs it into values with nothing left open: every switch, format and overlap, once.
+
+A plan may leave a switch to its engine's habit. Whoever prices, simulates, executes or exports the plan reads the
+resolved value, so that what was predicted is what is launched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ridgeline.core.dtype import DType
+from ridgeline.plan.engine import Engine
+from ridgeline.plan.plan import NARROW, Precision, Switches
+from ridgeline.plan.scenario import Scenario
+
+# pointwise fusions that a compiler makes: gone where an engine that compiles by habit is told not to
+COMPILED = frozenset({"bias-activation", "bias-dropout-add", "rotary", "cross-entropy", "elementwise"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlaps:
+    """Which communication runs beside compute, as `plan.overlap` names it."""
+
+    grad_reduce: bool
+    param_gather: bool
+    tp: bool
+    pp: bool
+    cp: bool
+    moe: bool
+    offload: bool
+
+    def __getitem__(self, word: str) -> bool:
+        """By the word of the plan's vocabulary, `grad-reduce` and so on."""
+        return bool(getattr(self, word.replace("-", "_")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A plan's switches as they take effect.
+
+    compiled            chains of pointwise ops run as one kernel
+    graph, launch       CUDA graphs, and how else work reaches the chip
+    launch_blocking     the host waits for every kernel
+    sequence_parallel   norms and dropouts are split over the tensor-parallel ranks too
+    precision           number formats, gradients among them
+    scaling             what shares a scale in a narrow format; None where nothing is scaled
+    fuses               words of `plan.engine.FUSIONS`
+    """
+
+    attention: Literal["flash", "unfused"]
+    compiled: bool
+    graph: Literal["none", "partial", "full"]
+    launch: Literal["eager", "compiled", "graph", "xla"]
+    launch_blocking: bool
+    sequence_parallel: bool
+    cp_kind: Literal["ring", "all-to-all"]
+    moe_dispatch: Literal["all-to-all", "deepep", "hybridep"]
+    moe_imbalance: float
+    precision: Precision
+    fuses: frozenset[str]
+    overlap: Overlaps
+
+    @property
+    def gradients(self) -> DType:
+        """The format in which gradients are accumulated and reduced."""
+        assert self.precision.gradients is not None
+        return self.precision.gradients
+
+    @property
+    def token_dispatch_once(self) -> bool:
+        """Whether a token that goes to several experts of one domain is sent there once (DeepEP, HybridEP)."""
+        return self.moe_dispatch != "all-to-all"
+
+
+def resolve(scenario: Scenario) -> Resolved:
+    """What a scenario's plan does under its engine.
+
+    >>> import ridgeline
+    >>> made = ridgeline.scenario({"model": "llama3-8b", "system": "8xh100-sxm",
+    ...     "workload": {"seq": 8192, "global_batch": 8}, "plan": {"tp": 4, "pp": 2}})
+    >>> found = resolve(made)
+    >>> found.attention, found.gradients.id, found.sequence_parallel, found.overlap.grad_reduce, found.overlap.pp
+    ('flash', 'fp32', True, True, False)
+    """
+    plan, engine = scenario.plan, scenario.engine
+    switches, precision = plan.switches, plan.precision
+    return Resolved(
+        attention=switches.attention or engine.attention,
+        compiled="elementwise" in engine.fuses if switches.compiled is None else switches.compiled,
+        graph=switches.graph or ("full" if engine.launch.mode == "graph" else "none"),
+        launch=engine.launch.mode,
+        launch_blocking=switches.launch_blocking,
+        sequence_parallel=plan.sequence_parallel and plan.mesh.tp > 1,
+        cp_kind=switches.cp_kind,
+        moe_dispatch=switches.moe_dispatch or "all-to-all",
+        moe_imbalance=switches.moe_imbalance,
+        precision=replace(
+            precision, gradients=precision.gradients or engine.gradients, scaling=resolve_scaling(precision)
+        ),
+        fuses=resolve_fusions(switches, engine),
+        overlap=resolve_overlaps(switches, engine, plan.schedule.name),
+    )
+
+
+def resolve_scaling(precision: Precision) -> Literal["tensor", "row", "block"] | None:
+    """What shares a scale: as the plan says, else blocks where the format has them, else the tensor."""
+    if precision.scaling is not None or precision.compute.peak not in NARROW:
+        return precision.scaling
+    return "block" if precision.compute.block else "tensor"
+
+
+def resolve_fusions(switches: Switches, engine: Engine) -> frozenset[str]:
+    """What is fused: the engine's habit, more where it is compiled against that, less where it is not.
+
+    A CUDA graph of the whole iteration has no host that learns expert sizes: experts run in kernels that need none,
+    with bias, activation and casts inside the grouped products.
+    """
+    fuses = frozenset(engine.fuses)
+    if switches.graph == "full" and "grouped-gemm" in engine.fuses:
+        fuses |= {"expert-epilogue"}
+    if switches.compiled is None:
+        return fuses
+    return fuses | {"elementwise"} if switches.compiled else fuses - COMPILED if "elementwise" in fuses else fuses
+
+
+def resolve_overlaps(switches: Switches, engine: Engine, schedule: str) -> Overlaps:
+    """What overlaps: as the plan says, else as the engine does; its pipeline sends only under some schedules.
+
+    >>> from ridgeline.plan.engine import ENGINES
+    >>> core = ENGINES["megatron-core"]
+    >>> [resolve_overlaps(Switches(), core, name).pp for name in ("1f1b", "gpipe", "interleaved")]
+    [False, False, True]
+    """
+
+    def on(word: str) -> bool:
+        return switches.overlap.get(word, word in engine.overlaps)
+
+    return Overlaps(
+        grad_reduce=on("grad-reduce"),
+        param_gather=on("param-gather"),
+        tp=on("tp"),
+        pp=sends_overlap(switches, engine, schedule),
+        cp=on("cp"),
+        moe=on("moe"),
+        offload=on("offload"),
+    )
+
+
+def sends_overlap(switches: Switches, engine: Engine, schedule: str) -> bool:
+    """Whether pipeline sends run beside compute under a schedule."""
+    habit = "pp" in engine.overlaps and (not engine.sends_beside or schedule in engine.sends_beside)
+    return switches.overlap.get("pp", habit)

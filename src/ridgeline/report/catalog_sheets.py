@@ -1,0 +1,265 @@
+"""Turn catalog values into sheets: plain nested facts that `--json` prints and the terminal draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ridgeline.core.dtype import dtype
+from ridgeline.core.errors import Problem
+from ridgeline.core.evidence import Quoted
+from ridgeline.hardware.chip import PEAK_KEYS, Chip
+from ridgeline.hardware.facts import Ratio, link_bytes_per_flop, ridge_points
+from ridgeline.hardware.system import System, Tier
+from ridgeline.hardware.topology import bisection_bytes_per_s, diameter, label
+from ridgeline.models import facts
+from ridgeline.models.params import count
+from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, ModelSpec, Moe
+from ridgeline.plan.engine import FUSIONS, OVERLAPS, Engine
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.schedules import Costs, ScheduleTable, actions_of, peak_in_flight, run_in_order
+from ridgeline.plan.schedules.registry import SCHEDULES
+from ridgeline.report.sheets import Sheet
+from ridgeline.report.sheets.plain import plain, quoted
+
+LARGEST = {"seq": 10**9, "batch": 10**9, "stages": 256, "microbatches": 4096, "chunks": 64}
+CONVENTION = "2 flops a multiply-add; causal attention counted at half; training is 3x forward, no recompute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detail:
+    """How much of a model or a schedule to work out: sequence length and batch; microbatches, stages and chunks."""
+
+    seq: int = 8192
+    batch: int = 1
+    stages: int = 4
+    microbatches: int = 8
+    chunks: int | None = None
+    dtype: str = "bf16"
+
+    def problems(self) -> Iterator[Problem]:
+        """Sizes that make no sense or would take forever to draw."""
+        for key, most in LARGEST.items():
+            value = getattr(self, key)
+            if value is not None and not 1 <= value <= most:
+                yield Problem(path=f"--{key}", given=str(value), expected=f"a number from 1 to {most:,}")
+
+
+def chip_numbers(chip: Chip) -> Iterator[tuple[str, str, Quoted | None]]:
+    """Every number of a chip with its path and unit, absent ones too."""
+    for key in PEAK_KEYS:
+        yield f"peak.{key}", "FLOP/s", chip.peak.get(key)
+    yield "vector", "FLOP/s", chip.vector
+    yield "cores", "", chip.cores
+    for name, memory in (("hbm", chip.hbm), ("cache", chip.cache)):
+        yield f"{name}.capacity", "B", memory.capacity
+        yield f"{name}.usable", "B", memory.usable
+        yield f"{name}.bandwidth", "B/s", memory.bandwidth
+    for name, link in (("scaleup", chip.scaleup), ("scaleout", chip.scaleout), ("host", chip.host)):
+        yield f"{name}.bandwidth", "B/s", link.bandwidth
+        yield f"{name}.domain", "", link.domain
+    yield "tdp", "W", chip.tdp
+    yield "price", "USD/h", chip.price
+
+
+NUMBERS = tuple(path for path, _, _ in chip_numbers(Chip(id="", name="", vendor="", system="", peak={})))
+OPTIONAL = frozenset({"hbm.usable", "cache.usable", "cache.bandwidth", "scaleout.domain", "host.domain"})
+
+
+def chip_sheet(chip: Chip) -> Sheet:
+    """A chip: its quoted numbers, its ratios, and the numbers nobody published."""
+    numbers = list(chip_numbers(chip))
+    return {
+        "kind": "chip",
+        "id": chip.id,
+        "name": chip.name,
+        "vendor": chip.vendor,
+        "system": chip.system,
+        "memory": chip.hbm.kind,
+        "scaleup": chip.scaleup.kind,
+        "scaleout": chip.scaleout.kind,
+        "host": chip.host.kind,
+        "numbers": {path: {"unit": unit, **quoted(number)} for path, unit, number in numbers if number},
+        "missing": [path for path, _, number in numbers if number is None and path not in OPTIONAL],
+        "ridge_flops_per_byte": {key: _ratio(ratio) for key, ratio in ridge_points(chip).items()},
+        "bytes_per_flop": {
+            key: {name: _ratio(ratio) for name, ratio in link_bytes_per_flop(chip, key).items()} for key in chip.peak
+        },
+        "notes": chip.notes,
+    }
+
+
+def _ratio(ratio: Ratio) -> Sheet:
+    return {"value": ratio.value, "evidence": ratio.evidence.label}
+
+
+def system_sheet(system: System) -> Sheet:
+    """A sized system: its tiers with what each implies."""
+    return {
+        "kind": "system",
+        "name": system.name,
+        "template": system.template,
+        "chip": system.chip.id,
+        "chips": system.chips,
+        "node": system.node,
+        "host_memory_bytes": system.host_memory.value if system.host_memory else None,
+        "tiers": [_tier_sheet(tier, system) for tier in system.tiers],
+        "totals": _totals(system),
+        "assumptions": list(system.assumptions),
+    }
+
+
+def _tier_sheet(tier: Tier, system: System) -> Sheet:
+    rate = tier.bandwidth.value if tier.bandwidth else None
+    return {
+        "name": tier.name,
+        "topology": label(tier.topology),
+        "chips": tier.chips,
+        "instances": system.chips // tier.chips,
+        "bandwidth": quoted(tier.bandwidth) if tier.bandwidth else None,
+        "link": quoted(tier.link) if tier.link else None,
+        "diameter_hops": diameter(tier.topology, tier.chips),
+        "bisection_bytes_per_s": bisection_bytes_per_s(tier.topology, tier.chips, rate) if rate else None,
+    }
+
+
+def _totals(system: System) -> Sheet:
+    """What all chips have together; None where the chip's number is not published."""
+    chip, chips = system.chip, system.chips
+
+    def all_of(number: Quoted | None) -> float | None:
+        return number.value * chips if number else None
+
+    return {
+        "peak_flops_per_s": {key: number.value * chips for key, number in chip.peak.items()},
+        "memory_bytes": all_of(chip.hbm.capacity),
+        "power_w": all_of(chip.tdp),
+        "price_usd_per_hour": all_of(chip.price),
+    }
+
+
+def mixer_label(spec: ModelSpec) -> str:
+    """How a model's tokens see each other, in a few words."""
+    found: dict[str, None] = {}
+    for block in spec.blocks:
+        match block.mixer:
+            case Attention() as mixer:
+                kind = "MHA" if mixer.kv_heads == mixer.heads else "MQA" if mixer.kv_heads == 1 else "GQA"
+                found[
+                    f"{kind} {mixer.heads}/{mixer.kv_heads}" + (f", window {mixer.window}" if mixer.window else "")
+                ] = None
+            case LatentAttention() as mixer:
+                sparse = f", top {mixer.indexer.topk} tokens" if mixer.indexer else ""
+                found[f"MLA {mixer.heads} heads, latent {mixer.kv_rank}+{mixer.rope_dim}{sparse}"] = None
+            case Mamba2() as mixer:
+                found[f"Mamba-2 {mixer.heads}x{mixer.head_dim}, state {mixer.state}"] = None
+            case GatedDeltaNet() as mixer:
+                found[f"gated delta net {mixer.value_heads} heads"] = None
+            case None:
+                pass
+            case other:
+                found[type(other).__name__] = None
+    return "; ".join(found)
+
+
+def experts_label(spec: ModelSpec) -> str:
+    """A model's experts in a few words; empty for a dense one."""
+    moes = {block.ffn for block in spec.blocks if isinstance(block.ffn, Moe)}
+    return "; ".join(
+        f"{moe.topk} of {moe.experts}" + (f" + shared {moe.shared_hidden}" if moe.shared_hidden else "") for moe in moes
+    )
+
+
+def model_sheet(spec: ModelSpec, detail: Detail) -> Sheet:
+    """A model: parameters by part, flops, cache and intensity at the given sequence length."""
+    params = count(spec)
+    kind = dtype(detail.dtype)
+    forward = facts.forward_flops_per_token(spec, detail.seq)
+    return {
+        "kind": "model",
+        "id": spec.id,
+        "name": spec.name,
+        "source": spec.source,
+        "layers": spec.layers,
+        "hidden": spec.hidden,
+        "vocab": spec.vocab,
+        "context": spec.context,
+        "attention": mixer_label(spec),
+        "experts": experts_label(spec),
+        "distinct_blocks": len(spec.blocks),
+        "params": {**plain(params), "total": params.total, "active": params.active},
+        "seq": detail.seq,
+        "dtype": kind.id,
+        "batch": detail.batch,
+        "weight_bytes": params.total * kind.bytes_per_element,
+        "flops_per_token": {
+            "forward": forward.total,
+            "training": facts.training_flops_per_token(spec, detail.seq).total,
+            "parts": plain(forward),
+            "convention": CONVENTION,
+        },
+        "kv_cache_bytes_per_token": facts.kv_cache_bytes_per_token(spec, kind),
+        "kv_cache_bytes_per_sequence": facts.kv_cache_bytes(spec, detail.seq, kind),
+        "state_bytes_per_sequence": facts.state_bytes(spec, kind),
+        "arithmetic_intensity": {
+            "prefill": facts.arithmetic_intensity_prefill(spec, detail.seq, kind).flops_per_byte,
+            "decode": facts.arithmetic_intensity_decode(spec, detail.batch, detail.seq, kind).flops_per_byte,
+        },
+    }
+
+
+def engine_sheet(engine: Engine) -> Sheet:
+    """A training software: what it fuses, overlaps, launches and supports."""
+    return {
+        "kind": "engine",
+        **plain(engine),
+        "fuses": {word: FUSIONS[word] for word in engine.fuses},
+        "overlaps": {word: OVERLAPS[word] for word in engine.overlaps},
+    }
+
+
+def schedule_sheet(table: ScheduleTable) -> Sheet:
+    """A pipeline schedule at one size: its rows, when each action runs at unit costs, and what it holds and wastes."""
+    costs = Costs()
+    run = run_in_order(table, costs)
+    kind = SCHEDULES[table.name]
+    return {
+        "kind": "schedule",
+        "id": table.name,
+        "meaning": kind.meaning,
+        "source": kind.source,
+        "stages": table.stages,
+        "microbatches": table.microbatches,
+        "chunks": table.chunks,
+        "placement": plain(table.placement),
+        "costs": plain(costs),
+        "makespan": run.makespan,
+        "bubble_fraction": run.bubble_fraction,
+        "peak_in_flight": list(peak_in_flight(table)),
+        "rows": [
+            [
+                {"actions": [str(action) for action in actions_of(step)], "start": start, "end": end}
+                for step, (start, end) in zip(row, times, strict=True)
+            ]
+            for row, times in zip(table.rows, run.times, strict=True)
+        ],
+    }
+
+
+def scenario_sheet(scenario: Scenario) -> Sheet:
+    """A scenario as it was understood, defaults filled in."""
+    plan = scenario.plan
+    return {
+        "kind": "scenario",
+        "name": scenario.name,
+        "model": scenario.model.id,
+        "system": scenario.system.name,
+        "chips": scenario.system.chips,
+        "workload": plain(scenario.workload),
+        "sequences": scenario.workload.sequences,
+        "plan": plain(plan),
+        "microbatches": scenario.microbatches,
+        "placement": list(scenario.placement),
+        "recompute": str(plan.recompute),
+        "assumptions": list(scenario.assumptions),
+    }

@@ -1,0 +1,119 @@
+"""Turn numbers and texts into what terminal pages are made of: cells, bars, tables without lines, lists, blocks.
+
+Text that came from a file is never read as markup, and control characters in it are dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ridgeline.core.units import DECIMAL, format_quantity, signed_quantity
+
+Side = Literal["left", "right"]
+Overflow = Literal["ellipsis", "fold"]
+NANO = 1000  # nanoseconds in the microsecond, the unit of every trace and so of these sheets
+DASH = "–"  # stands where there is no number
+
+
+def clean(text: object) -> Text:
+    """Text from a stranger: no markup, no control characters."""
+    return Text(re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", str(text)))
+
+
+def time(microseconds: float) -> str:
+    """A time of a trace in a readable unit.
+
+    >>> time(1234.5), time(0)
+    ('1.234 ms', '0 s')
+    """
+    return format_quantity(microseconds * DECIMAL["u"], "s", 4)
+
+
+def signed(microseconds: float) -> str:
+    """A difference of times of traces, with its sign.
+
+    >>> signed(1234.5), signed(-2)
+    ('+1.234 ms', '−2 us')
+    """
+    return signed_quantity(microseconds * DECIMAL["u"], "s", 4)
+
+
+def percent(value: float | None) -> str:
+    """A fraction as people read it.
+
+    >>> percent(0.0457), percent(None)
+    ('4.6 %', '–')
+    """
+    return DASH if value is None else f"{value * 100:.1f} %"
+
+
+def bar(share: float, colour: str, cells: int = 24) -> Text:
+    """A bar of so many cells at a share of 1, an eighth of a cell at the least.
+
+    >>> bar(0.5, "blue", 4).plain, bar(0.0, "blue").plain
+    ('██', '')
+    """
+    eighths = max(1, round(min(abs(share), 1.0) * cells * 8)) if share else 0
+    return Text("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip(), style=colour)
+
+
+def better_or_worse(share: float) -> Text:
+    """A bar of a difference: red where it costs time, green where it saves some."""
+    return bar(share, "red" if share > 0 else "green")
+
+
+def grid(*justify: Side) -> Table:
+    """A table without lines and heads."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for one in justify:
+        table.add_column(justify=one, no_wrap=one == "right")
+    return table
+
+
+def headed(
+    columns: Iterable[str],
+    *,
+    right: Iterable[str] = (),
+    head: str = "bold",
+    title: str = "",
+    overflow: Overflow = "ellipsis",
+) -> Table:
+    """A table without lines under heads of a style; the columns in `right` end at one edge."""
+    table = Table(box=None, pad_edge=False, header_style=head, title_justify="left", title_style="bold")
+    table.title = clean(title) if title else None
+    ends = set(right)
+    for column in columns:
+        table.add_column(column, justify="right" if column in ends else "left", overflow=overflow)
+    return table
+
+
+def facts(*rows: tuple[str, object]) -> Table:
+    """Names and what is said of them, a line each; what is empty is left out."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in rows:
+        if value not in (None, "", [], {}):
+            table.add_row(Text(name, style="dim"), value if isinstance(value, Text) else clean(value))
+    return table
+
+
+def listed(title: str, items: Sequence[str], *, most: int | None = None, style: str = "dim") -> list[RenderableType]:
+    """A title and a line for each item, the rest of many counted; nothing where there is none."""
+    lines: list[RenderableType] = [Text.assemble("  - ", clean(item)) for item in items[:most]]
+    if most is not None and len(items) > most:
+        lines.append(Text(f"  … {len(items) - most} more with --json", style="dim"))
+    return [Text(title, style=style), *lines] if lines else []
+
+
+def blocks(*parts: Iterable[RenderableType]) -> Group:
+    """Parts of a page below each other, an empty line between those that say something."""
+    lines: list[RenderableType] = []
+    for part in parts:
+        own = list(part)
+        lines += [Text(""), *own] if lines and own else own
+    return Group(*lines)

@@ -1,0 +1,137 @@
+"""Turn texts, tables and charts into HTML files that stand alone: nothing is fetched, only their own script runs.
+
+Every page has one Content-Security-Policy: no connection, image, frame or form; exactly its own style and its own
+script, each allowed by its SHA-256. Text of a stranger is escaped, and were it not, it would still not run. What the
+policy forbids the pages do without: no `style` attribute (a class, or an attribute of SVG), no handler in markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+
+LONGEST = 400  # characters of a text
+HOUSE = """
+:root { --paper: #fcfcfa; --ink: #1d2733; --faint: #8a94a0; --rule: #dfe3e8; --in: #2f6fb2; --out: #d1661f; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #14181d; --ink: #e6e9ec; --faint: #8a94a0; --rule: #2c343d; --in: #6ba6e2; --out: #f0935a; }
+}
+body { background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto;
+  max-width: 60rem; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
+p, figcaption { color: var(--faint); } figure { margin: 0; overflow-x: auto; }
+svg { max-width: 100%; height: auto; }
+.facts { display: flex; flex-wrap: wrap; gap: .4rem 2.2rem; margin: 1rem 0; }
+.facts b { display: block; font-size: 1.35rem; font-weight: 600; color: var(--ink); }
+.facts span { color: var(--faint); }
+svg text { fill: var(--ink); font-size: 11px; } svg .faint { fill: var(--faint); }
+.rule { stroke: var(--rule); } .line { stroke: var(--faint); stroke-dasharray: 4 3; fill: none; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100%; }
+th, td { text-align: right; padding: .15rem .6rem; border-bottom: 1px solid var(--rule); }
+th:first-child, td:first-child, .text { text-align: left; } td:not(.text), td:first-child { white-space: nowrap; }
+.wide { overflow-x: auto; } summary { cursor: pointer; color: var(--faint); }
+"""
+
+
+def document(*, title: str, body: str, style: str, script: str = "") -> str:
+    """The whole file: a head with the policy, the body's markup as it is given, and the script behind it."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(style, script)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="referrer" content="no-referrer">\n'
+        f"<title>{escaped(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n"
+        f"{f'<script>{script}</script>' if script else ''}\n</body>\n</html>\n"
+    )
+
+
+def policy(style: str, script: str = "") -> str:
+    """The Content-Security-Policy of a page with this style and this script alone.
+
+    >>> policy("p {}")[:53]
+    "default-src 'none'; style-src 'sha256-SNJDlN1Iy2mnt7D"
+    """
+    own = {"style": style, **({"script": script} if script else {})}
+    allowed = (f"{kind}-src 'sha256-{_hash(text)}'" for kind, text in own.items())
+    return "; ".join(("default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"))
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def printable(text: str, most: int = LONGEST) -> str:
+    """Text of a stranger: no control characters, not endless.
+
+    >>> printable("gemm\\x1b[31m" + "a" * 400)[:9], len(printable("a" * 401))
+    ('gemm�[31m', 400)
+    """
+    short = text if len(text) <= most else text[: most - 1] + "…"
+    return "".join(char if char.isprintable() else "\ufffd" for char in short)
+
+
+def escaped(value: object) -> str:
+    """Text of a stranger inside markup or inside a quoted attribute.
+
+    >>> escaped('<b title="x">')
+    '&lt;b title=&quot;x&quot;&gt;'
+    """
+    return escape(printable(str(value)))
+
+
+def as_data(value: object) -> str:
+    """JSON that may stand inside a script element, whatever texts it holds.
+
+    >>> as_data({"name": "</script><b>"})
+    '{"name":"\\\\u003c/script\\\\u003e\\\\u003cb\\\\u003e"}'
+    """
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+# -- pieces of a page -------------------------------------------------------------------------------------------------
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Large figures with what each means below."""
+    cells = "".join(f"<div><b>{escaped(value)}</b><span>{escaped(name)}</span></div>" for value, name in pairs)
+    return f'<div class="facts">{cells}</div>'
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, text: Sequence[int] = ()) -> str:
+    """A table; the columns in `text` read from the left."""
+
+    def line(cells: Sequence[object], tag: str) -> str:
+        made = (
+            f"<{tag}{' class=text' if index in text else ''}>{escaped(cell)}</{tag}>"
+            for index, cell in enumerate(cells)
+        )
+        return f"<tr>{''.join(made)}</tr>"
+
+    return f'<div class="wide"><table>{line(head, "th")}{"".join(line(row, "td") for row in rows)}</table></div>'
+
+
+def svg(width: float, height: float, marks: Iterable[str]) -> str:
+    """A drawing of so many pixels."""
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    return f'<svg {size} role="img">{"".join(marks)}</svg>'
+
+
+def label(text: str, x: float, y: float, *, anchor: str = "start", faint: bool = True) -> str:
+    """A text of a drawing; `anchor` says which end of it stands at x."""
+    kind = ' class="faint"' if faint else ""
+    return f'<text{kind} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escaped(text)}</text>'
+
+
+def rule(d: str, kind: str = "rule") -> str:
+    """A line of a drawing."""
+    return f'<path class="{kind}" d="{d}"/>'
+
+
+def dot(x: float, y: float, radius: float, *, kind: str, told: str, more: str = "") -> str:
+    """A point of a chart, which tells what it is; `more` are further attributes."""
+    place = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius}"'
+    return f'<circle class="{kind}" {place}{more}><title>{escaped(told)}</title></circle>'

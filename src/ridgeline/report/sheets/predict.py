@@ -1,0 +1,126 @@
+"""The sheet of `ridgeline predict --json`: one training step, priced."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+
+class ProblemSheet(TypedDict):
+    """One thing wrong with the input.
+
+    path      dotted place inside it, such as plan.tp
+    where     file and line, where they are known
+    """
+
+    path: str
+    given: str
+    expected: str
+    todo: str
+    where: str
+
+
+class RefusalSheet(TypedDict):
+    """The input as it is cannot run, and every reason; exit code 2."""
+
+    possible: Literal[False]
+    problems: list[ProblemSheet]
+
+
+class ImpossibleSheet(RefusalSheet):
+    """A scenario that was understood and cannot be predicted."""
+
+    kind: Literal["prediction"]
+
+
+class IntervalSheet(TypedDict):
+    """Seconds between which the measured step is expected.
+
+    coverage   with this probability
+    runs       measured runs that say so; `basis` names them
+    """
+
+    low: float
+    high: float
+    coverage: float
+    runs: int
+    basis: str
+
+
+class TitleSheet(TypedDict):
+    """What is predicted.
+
+    mesh   degrees above 1, by axis
+    """
+
+    name: str
+    model: str
+    system: str
+    chips: int
+    seq: int
+    sequences: int
+    microbatches: int
+    mesh: dict[str, int]
+    shard: str
+    recompute: str
+    precision: str
+    engine: str
+
+
+class StageSheet(TypedDict):
+    """Memory of a pipeline stage.
+
+    in_flight   microbatches whose activations are saved at once, at most
+    moment      of the step at which the peak is reached
+    """
+
+    stage: int
+    peak_bytes: float
+    in_flight: int
+    moment: str
+
+
+class StepPartSheet(TypedDict):
+    """What a part of the step is, and what limits it: compute, memory, network or host."""
+
+    bound: str
+    meaning: str
+
+
+class PredictionSheet(TypedDict):
+    """A step of training: how long, where the time goes, does it fit, how sure.
+
+    breakdown     seconds by part; they sum to `step_time_s`
+    bounds        the same seconds by what limits them
+    memory        bytes of the fullest chip at its peak, by kind
+    activations   of these the saved activations, by what saved them
+    mfu, hfu      model and hardware flops utilization, under `conventions`
+    headroom_bytes  capacity less peak; negative where it does not fit
+    """
+
+    kind: Literal["prediction"]
+    possible: Literal[True]
+    scenario: TitleSheet
+    step_time_s: float
+    tokens_per_s_per_chip: float
+    mfu: float
+    hfu: float
+    model_tflops_per_chip: float
+    peak_memory_bytes: float
+    memory: dict[str, float]
+    breakdown: dict[str, float]
+    interval: IntervalSheet
+    assumptions: list[str]
+    evidence: str
+    fits: bool
+    headroom_bytes: float
+    capacity_bytes: float
+    activations: dict[str, float]
+    host_bytes: float
+    host_capacity_bytes: float | None
+    stages: list[StageSheet]
+    bounds: dict[str, float]
+    parts: dict[str, StepPartSheet]
+    conventions: list[str]
+    energy_j: float | None
+    cost_usd: float | None
+    tokens: int

@@ -1,0 +1,103 @@
+"""The sheets of `ridgeline validate --json` and `ridgeline fit --with --json`; fractions and seconds."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+
+class SkippedSheet(TypedDict):
+    """A row that could not be predicted."""
+
+    id: str
+    reason: str
+
+
+class GroupSheet(TypedDict):
+    """Rows that share something, and their mean |residual|."""
+
+    n: int
+    mape: float | None
+
+
+class PeakErrorsSheet(TypedDict):
+    """How far off peaks of memory are.
+
+    short   the largest shortfall: how much more a run held than was predicted
+    """
+
+    n: int
+    mape: float
+    bias: float
+    short: float
+
+
+class PeakSheet(TypedDict):
+    """Bytes of the fullest chip."""
+
+    measured: float
+    predicted: float
+
+
+class CaseSheet(TypedDict):
+    """A measured run beside its prediction.
+
+    low, high         the 90 % interval
+    cross_validated   whether its own group was left out of the fit
+    """
+
+    id: str
+    measured: float
+    predicted: float
+    residual: float
+    low: float
+    high: float
+    cross_validated: bool
+    peak_memory_bytes: PeakSheet | None
+
+
+class ValidationSheet(TypedDict):
+    """Predictions against measured runs.
+
+    mape, median_ape, p90_ape   of |residual|: mean, median, nine of ten within
+    coverage90                  share of runs inside their 90 % interval
+    groups                      by what they share, then by its value
+    """
+
+    kind: str
+    rows: int
+    predicted: int
+    skipped: list[SkippedSheet]
+    mape: float | None
+    median_ape: float | None
+    p90_ape: float | None
+    bias: float | None
+    coverage90: float | None
+    memory: PeakErrorsSheet | None
+    groups: dict[str, dict[str, GroupSheet]]
+    cases: list[CaseSheet]
+
+
+class FittedCaseSheet(TypedDict):
+    """A run of the user's under three sets of parameters: shipped, fitted without it, fitted with it."""
+
+    id: str
+    measured_s: float
+    before_s: float
+    held_out_s: float
+    after_s: float
+    residual: dict[str, float]
+
+
+class FitWithSheet(TypedDict):
+    """A fit of the user's own runs beside the bundled ones.
+
+    offsets   what `--calibration` adds to the shipped parameters
+    """
+
+    kind: Literal["own fit"]
+    source: str
+    rows: int
+    mape: dict[str, float]
+    cases: list[FittedCaseSheet]
+    skipped: list[SkippedSheet]
+    offsets: dict[str, float]

@@ -1,0 +1,173 @@
+"""Turn a Scenario into every decision that takes effect in it, by path, as it is meant.
+
+Absent values are filled in with the engine's habits, because that is what was predicted: a plan that leaves
+`overlap.grad-reduce` to an engine which overlaps it has decided so. What has no effect is left out: how context ranks
+exchange keys where there is one of them, how experts are dispatched in a dense model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.core.dtype import DType
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.models.spec import ModelSpec, Moe
+from ridgeline.plan.plan import NARROW
+from ridgeline.plan.resolve import resolve
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+
+LABELS = ("model.id", "model.name", "model.source")  # what a model is called decides nothing
+
+
+def decisions_of(scenario: Scenario) -> Mapping[str, Any]:
+    """Every decision by path: strings, numbers, booleans, None, tuples and dicts of them.
+
+    >>> import ridgeline
+    >>> made = ridgeline.scenario({"model": "llama3-8b", "system": "16xh100-sxm",
+    ...     "workload": {"seq": 8192, "global_batch": 64}, "plan": {"tp": 4, "pp": 2}})
+    >>> found = decisions_of(made)
+    >>> found["plan.tp"], found["plan.placement"], found["plan.overlap.grad-reduce"], "plan.cp_kind" in found
+    (4, (16, 16), True, False)
+    """
+    if not isinstance(scenario.workload, Train):
+        given = scenario.workload.kind
+        raise InputError(
+            Problem(path="workload.kind", given=given, expected="train", todo="only training runs are exported")
+        )
+    found = {
+        **_machine(scenario),
+        **_workload(scenario.workload),
+        **_mesh(scenario),
+        **_memory(scenario),
+        **_precision(scenario),
+        **_switches(scenario),
+        **_model(scenario.model),
+    }
+    return MappingProxyType(found)
+
+
+def has_experts(model: ModelSpec) -> bool:
+    """Whether any layer is a mixture of experts."""
+    return any(isinstance(block.ffn, Moe) for block in model.blocks)
+
+
+def _machine(scenario: Scenario) -> dict[str, Any]:
+    return {"system.chips": scenario.system.chips, "plan.engine": scenario.plan.engine}
+
+
+def _workload(work: Train) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "workload.seq": work.seq,
+        "workload.global_batch": work.sequences,
+        "workload.task": work.task,
+        "workload.packed": work.packed,
+        "workload.images": work.images,
+        "workload.optimizer.name": work.optimizer.name,
+        "workload.optimizer.states": work.optimizer.states.id,
+        "workload.optimizer.master": work.optimizer.master.id if work.optimizer.master else "none",
+    }
+    if work.lora is not None:
+        found |= {"workload.lora.rank": work.lora.rank, "workload.lora.targets": work.lora.targets}
+    return found
+
+
+def _mesh(scenario: Scenario) -> dict[str, Any]:
+    plan, mesh = scenario.plan, scenario.plan.mesh
+    found: dict[str, Any] = {f"plan.{axis}": getattr(mesh, axis) for axis in ("pp", "dp", "cp", "tp", "ep", "etp")}
+    found["plan.microbatch"] = plan.microbatch
+    if mesh.pp > 1:
+        found["plan.schedule.name"] = plan.schedule.name
+        found["plan.schedule.chunks"] = plan.schedule.chunks
+        found["plan.placement"] = scenario.placement
+    found["plan.shard"] = plan.sharding.shard
+    if plan.sharding.shard != "none":
+        found["plan.shard_degree"] = plan.shard_degree
+    return found
+
+
+def _memory(scenario: Scenario) -> dict[str, Any]:
+    recompute, offload = scenario.plan.recompute, scenario.plan.offload
+    found: dict[str, Any] = {"plan.recompute.kind": recompute.kind}
+    if recompute.kind == "selective":
+        found["plan.recompute.parts"] = tuple(sorted(recompute.parts))
+    if recompute.kind != "none":
+        found["plan.recompute.layers"] = recompute.layers
+    if recompute.kind != "none" and recompute.layers is not None:
+        found["plan.recompute.rest"] = recompute.rest
+    if recompute.blocks:
+        found["plan.recompute.blocks"] = dict(recompute.blocks)
+    return found | {"plan.offload.activations": offload.activations, "plan.offload.optimizer": offload.optimizer}
+
+
+def _precision(scenario: Scenario) -> dict[str, Any]:
+    precision = scenario.plan.precision
+    found: dict[str, Any] = {
+        "plan.precision.compute": precision.compute.id,
+        "plan.precision.weights": precision.weights.id,
+        "plan.precision.activations": precision.activations.id,
+        "plan.precision.gradients": resolve(scenario).gradients.id,
+        "plan.precision.kv": precision.kv.id,
+    }
+    if precision.compute.peak in NARROW:
+        found["plan.precision.scaling"] = resolve(scenario).precision.scaling
+    return found
+
+
+def _switches(scenario: Scenario) -> dict[str, Any]:
+    mesh, resolved = scenario.plan.mesh, resolve(scenario)
+    found: dict[str, Any] = {
+        "plan.attention": resolved.attention,
+        "plan.graph": resolved.graph,
+        "plan.compiled": resolved.compiled,
+        "plan.launch_blocking": resolved.launch_blocking,
+    }
+    if mesh.tp > 1:
+        found["plan.sequence_parallel"] = resolved.sequence_parallel
+    if mesh.cp > 1:
+        found["plan.cp_kind"] = resolved.cp_kind
+    if has_experts(scenario.model):
+        found["plan.moe_dispatch"] = resolved.moe_dispatch
+        found["plan.moe_imbalance"] = resolved.moe_imbalance
+    for name, able in _overlappable(scenario):
+        if able:
+            found[f"plan.overlap.{name}"] = resolved.overlap[name]
+    return found
+
+
+def _overlappable(scenario: Scenario) -> Iterator[tuple[str, bool]]:
+    """Each communication, and whether there is any of it to overlap.
+
+    Sends of plain 1f1b and a context exchange by all-to-all count only where the plan itself says something of them:
+    an engine that overlaps what it can does not thereby promise these.
+    """
+    plan, mesh = scenario.plan, scenario.plan.mesh
+    said = plan.switches.overlap
+    yield "grad-reduce", mesh.dp * mesh.cp > 1
+    yield "param-gather", plan.sharding.shard != "none" and plan.shard_degree > 1
+    yield "tp", mesh.tp > 1
+    yield "pp", mesh.pp > 1 and (plan.schedule.name != "1f1b" or "pp" in said)
+    yield "cp", mesh.cp > 1 and (plan.switches.cp_kind == "ring" or "cp" in said)
+    yield "moe", mesh.ep > 1
+    yield "offload", plan.offload.activations > 0 or plan.offload.optimizer > 0
+
+
+def _model(model: ModelSpec) -> dict[str, Any]:
+    return {path: value for path, value in _flat("model", model) if path not in LABELS}
+
+
+def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Leaves of nested dataclasses; a tuple of dataclasses is numbered."""
+    if isinstance(value, DType):
+        yield path, value.id
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _flat(f"{path}.{field.name}", getattr(value, field.name))
+    elif isinstance(value, tuple) and value and is_dataclass(value[0]):
+        for index, part in enumerate(value):
+            yield from _flat(f"{path}.{index}", part)
+    else:
+        yield path, value

@@ -1,0 +1,125 @@
+"""Turn a scenario and a command into launch scripts: one that runs on each node, one for Slurm.
+
+Every word is quoted for the shell. Nothing is asked of the network: the Slurm script hands over the first node's name.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import gcd
+from types import MappingProxyType
+
+from ridgeline.hardware.system import System
+from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.vendors import vendor_of
+from ridgeline.version import __version__
+
+TORCHRUN = "torchrun"
+ON_NODE = "launch.sh"
+SLURM = "launch.sbatch"
+LEADER = ("NODE_RANK=${NODE_RANK:-0}", "MASTER_ADDR=${MASTER_ADDR:-localhost}", "MASTER_PORT=${MASTER_PORT:-29500}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What runs on every node.
+
+    words        the program and its arguments, one word each; `tail` is shell text put after them unquoted, for an
+                 array that a script defines (`"${ARGS[@]}"`)
+    before       shell text put in front of the command: arrays it uses
+    environment  variables to set first
+    setup        shell lines put behind the variables: a note, or what else is made from them
+    rendezvous   the script has variables that say how many nodes there are, which this is and which leads
+    per_chip     one process for each chip, started by torchrun; otherwise one process for each node
+    """
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    setup: tuple[str, ...] = ()
+    rendezvous: bool = True
+    per_chip: bool = True
+    tail: str = ""
+    before: str = ""
+
+
+def nodes_of(system: System) -> tuple[int, int]:
+    """Nodes, and chips used on each: as many as share a host, where the system's chips fill hosts evenly.
+
+    >>> import ridgeline
+    >>> nodes_of(ridgeline.system("64xh100-sxm")), nodes_of(ridgeline.system("256xgb200-nvl72"))
+    ((8, 8), (64, 4))
+    """
+    most = min(system.node, system.tiers[0].chips) if system.tiers else system.node
+    each = most if system.chips % most == 0 else gcd(most, system.chips)
+    return system.chips // each, each
+
+
+def header(scenario: Scenario, title: str) -> tuple[str, ...]:
+    """What every written file says at its top, without the sign that starts a comment; `system_in` reads it back."""
+    return (
+        f"Written by Ridgeline {__version__} for {title}.",
+        f"model: {_tame(scenario.model.id)}",
+        f"system: {_tame(scenario.system.name)}",
+    )
+
+
+def comment(lines: tuple[str, ...], sign: str = "#") -> str:
+    """Lines as comments, each ended."""
+    return "".join(f"{sign} {line}\n" for line in lines)
+
+
+def system_in(texts: Mapping[str, str]) -> str | None:
+    """The system that a file written by Ridgeline names."""
+    for text in texts.values():
+        found = re.search(r"^\W{0,4}system: ([\w.:-]{1,128})\s*$", text, re.MULTILINE)
+        if found and "Written by Ridgeline" in text:
+            return found.group(1)
+    return None
+
+
+def scripts(scenario: Scenario, command: Command, title: str) -> dict[str, str]:
+    """The two launch scripts by file name."""
+    return {ON_NODE: on_node(scenario, command, title), SLURM: slurm(scenario, title)}
+
+
+def on_node(scenario: Scenario, command: Command, title: str) -> str:
+    """A script that starts this node's share; NODE_RANK, MASTER_ADDR and MASTER_PORT come from its environment."""
+    nodes, each = nodes_of(scenario.system)
+    lines = [f"NNODES=${{NNODES:-{nodes}}}", *LEADER] if command.rendezvous else []
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(command.environment.items())]
+    lines += command.setup
+    starter = []
+    if command.per_chip:
+        starter = [
+            TORCHRUN, f"--nproc-per-node={each}", '--nnodes="$NNODES"', '--node-rank="$NODE_RANK"',
+            '--master-addr="$MASTER_ADDR"', '--master-port="$MASTER_PORT"',
+        ]  # fmt: skip
+    words = [*starter, *(shlex.quote(word) for word in command.words), *([command.tail] if command.tail else [])]
+    body = " \\\n    ".join(words)
+    head = comment(header(scenario, title))
+    before = f"{command.before.rstrip()}\n\n" if command.before else ""
+    start = "#!/bin/bash\n" + head + "set -euo pipefail\n\n" + "\n".join(lines)
+    return f'{start}\n\n{before}cd "$(dirname "$0")"\n{body} "$@"\n'
+
+
+def slurm(scenario: Scenario, title: str) -> str:
+    """A batch script that runs the node's script once on each node."""
+    nodes, each = nodes_of(scenario.system)
+    name = re.sub(r"[^\w.-]+", "-", scenario.name or scenario.model.id)[:64] or "ridgeline"
+    return (
+        f"#!/bin/bash\n{comment(header(scenario, title))}"
+        f"#SBATCH --job-name={name}\n#SBATCH --nodes={nodes}\n#SBATCH --ntasks-per-node=1\n"
+        f"#SBATCH {vendor_of(scenario.system).slurm.format(each)}\n"
+        "#SBATCH --exclusive\nset -euo pipefail\n\n"
+        'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
+        "export MASTER_ADDR MASTER_PORT=${MASTER_PORT:-29500} NNODES=$SLURM_NNODES\n"
+        f'srun bash -c \'NODE_RANK=$SLURM_NODEID exec bash {ON_NODE} "$@"\' {ON_NODE} "$@"\n'
+    )
+
+
+def _tame(text: str) -> str:
+    """Text that stays inside its comment line."""
+    return re.sub(r"[^ -~]+", " ", text)[:128]

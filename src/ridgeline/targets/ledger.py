@@ -1,0 +1,179 @@
+"""Turn what a target's writers say about decisions into options and an account of every decision: none is dropped.
+
+A writer is a small function that yields, for a scenario,
+
+    Say("tensor-model-parallel-size", 8, "plan.tp")      this option carries these decisions
+    Fixed("plan.attention", "flash", "always flash")     the target does so by itself; another value is lost
+    Lose("model.vision*", "text models only")            the target cannot express these decisions
+    Like("model.mtp.block", "model.blocks.0")            what is below the first fares as what is below the second
+
+Paths may hold `*`, which also spans dots. Where several speak of one decision, `Lose` wins over `Say` and `Say` over
+`Fixed`. A decision nobody speaks of is lost, with `UNSPOKEN` as the reason; a test asserts that this never happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.targets.options import options
+from ridgeline.targets.target import Export, Files, Lost
+
+UNSPOKEN = "the exporter does not know this decision"
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """An option, its value (True for one that stands alone) and the decisions it carries."""
+
+    option: str
+    value: Any
+    paths: tuple[str, ...]
+
+    def __init__(self, option: str, value: Any, *paths: str) -> None:
+        object.__setattr__(self, "option", option)
+        object.__setattr__(self, "value", value)
+        object.__setattr__(self, "paths", paths)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """What the target does without being asked."""
+
+    path: str
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """What the target cannot express, whatever its value."""
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """Decisions below `path` that go wherever those below `other` went: copies of a layer."""
+
+    path: str
+    other: str
+
+
+Piece = Say | Fixed | Lose | Like
+
+# what holds for every software that trains
+EVERYWHERE: tuple[Piece, ...] = (
+    Fixed("plan.moe_imbalance", 1.0, "how evenly tokens spread is a matter of the data and the router's training"),
+    Fixed("plan.recompute.rest", "none", "the layers beyond those named keep everything"),
+)
+NO_CACHE = "a training step keeps no key-value cache"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Options by name, and where each decision went."""
+
+    options: Mapping[str, Any]
+    expressed: Mapping[str, str]
+    implied: Mapping[str, str]
+    lost: tuple[Lost, ...]
+
+
+def gather(decisions: Mapping[str, Any], pieces: Iterable[Piece]) -> Ledger:
+    """The account of all decisions; an option said twice with different values is a `ValueError`."""
+    options: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    losing: dict[str, str] = {}
+    fixed: dict[str, Fixed] = {}
+    copies: list[Like] = []
+    for piece in (*EVERYWHERE, *pieces):
+        match piece:
+            case Say():
+                if options.setdefault(piece.option, piece.value) != piece.value:
+                    raise ValueError(f"{piece.option} said twice: {options[piece.option]!r} and {piece.value!r}")
+                for pattern in piece.paths:
+                    said |= {path: piece.option for path in matching(decisions, pattern) if path not in said}
+            case Lose():
+                losing |= dict.fromkeys(matching(decisions, piece.path), piece.why)
+            case Fixed():
+                fixed |= dict.fromkeys(matching(decisions, piece.path), piece)
+            case Like():
+                copies.append(piece)
+    for like in copies:
+        for path in matching(decisions, f"{like.path}.*"):
+            other = like.other + path.removeprefix(like.path)
+            said |= {path: said[other]} if other in said else {}
+            losing |= {path: losing[other]} if other in losing else {}
+            fixed |= {path: fixed[other]} if other in fixed else {}
+    return _account(decisions, options, said, losing, fixed)
+
+
+def _account(
+    decisions: Mapping[str, Any],
+    options: Mapping[str, Any],
+    said: Mapping[str, str],
+    losing: Mapping[str, str],
+    fixed: Mapping[str, Fixed],
+) -> Ledger:
+    """Each decision in one place: lost, expressed, implied, or lost for want of anyone who speaks of it."""
+    expressed: dict[str, str] = {}
+    implied: dict[str, str] = {}
+    lost: list[Lost] = []
+    for path, value in decisions.items():
+        if path in losing:
+            lost.append(Lost(path=path, value=value, why=losing[path]))
+        elif path in said:
+            expressed[path] = said[path]
+        elif path == "plan.precision.kv":
+            implied[path] = NO_CACHE
+        elif path in fixed and fixed[path].value == value:
+            implied[path] = fixed[path].why
+        else:
+            why = f"always {_word(fixed[path].value)}: {fixed[path].why}" if path in fixed else UNSPOKEN
+            lost.append(Lost(path=path, value=value, why=why))
+    return Ledger(
+        options=MappingProxyType(options),
+        expressed=MappingProxyType(expressed),
+        implied=MappingProxyType(implied),
+        lost=tuple(lost),
+    )
+
+
+def exported(target: str, files: Files, found: Ledger) -> Export:
+    """The files of a target with the account of every decision."""
+    return Export(
+        target=target,
+        version=options(target).version,
+        files=files,
+        expressed=found.expressed,
+        implied=found.implied,
+        lost=found.lost,
+    )
+
+
+def matching(decisions: Mapping[str, Any], pattern: str) -> list[str]:
+    """The decisions a pattern names.
+
+    >>> matching({"plan.tp": 8, "plan.overlap.tp": True}, "plan.*tp")
+    ['plan.tp', 'plan.overlap.tp']
+    """
+    if "*" not in pattern:
+        return [pattern] if pattern in decisions else []
+    return [path for path in decisions if fnmatchcase(path, pattern)]
+
+
+def same(decisions: Mapping[str, Any], pattern: str) -> Any:
+    """The one value of all decisions a pattern names; None where there are none or they differ."""
+    values = [decisions[path] for path in matching(decisions, pattern)]
+    return values[0] if values and all(value == values[0] for value in values) else None
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "absent" if value is None else str(value)

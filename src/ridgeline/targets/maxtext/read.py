@@ -1,0 +1,283 @@
+"""Turn a MaxText configuration (YAML, or `key=value` arguments of a launch script) into settings of a scenario."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import Table
+from ridgeline.models.dimensions import MOST_LAYERS
+from ridgeline.models.load import model as load_model
+from ridgeline.models.spec import ModelSpec
+from ridgeline.targets.catalog_match import known_as
+from ridgeline.targets.decisions import has_experts
+from ridgeline.targets.maxtext.names import (
+    ALSO_NAMED,
+    AXES,
+    CONTEXT,
+    ID,
+    INPUT,
+    LIKE,
+    LONG,
+    MODELS_NAMED,
+    OPTIMIZERS,
+    OTHERS,
+    POLICIES,
+    PROJECTIONS,
+    QUANTIZED,
+    WIDE,
+    parts_of,
+)
+from ridgeline.targets.option_reader import OptionReader, assigned, model_in, pick, tables
+from ridgeline.targets.target import Files, Imported, Unread
+
+MANY = frozenset({"per_device_batch_size", "ici_fsdp_parallelism", "max_target_length", "remat_policy", "model_name"})
+APART = {
+    "base_config": "the file this one changes",
+    "run_name": "where output goes",
+    "base_output_directory": "where output goes",
+    "steps": "how many steps is not part of one",
+    "*checkpoint*": "checkpoints are not part of a step",
+    "dataset*": "which data decides nothing about speed",
+    "tokenizer*": "the tokenizer decides nothing about speed",
+    "*profiler*": "logging",
+    "*log*": "logging",
+    "*learning_rate*": "learning rates decide nothing about speed",
+    "adam_*": "learning rates decide nothing about speed",
+    "reuse_example_batch": "which data decides nothing about speed",
+    "use_iota_embed": "how the embedding is looked up is not priced apart",
+    "max_segments_per_seq": "documents in a sequence are not counted",
+    "scan_layers": "how layers are compiled is not priced",
+    "use_qwix_quantization": "which library quantizes is not priced",
+    "use_tokamax_splash": "which flash kernel runs is not priced",
+    "context_parallel_load_balance": "the load is taken as balanced",
+    "sa_block_*": "tile sizes are not priced",
+    "gradient_clipping_threshold": "clipping is not priced apart",
+    "hardware": "the system says it",
+    "*xla_flags*": "compiler flags are not read",
+}
+
+
+def read(files: Files) -> Imported:
+    """What a configuration says; a launch script's arguments stand above the file."""
+    reader = OptionReader(_merged(files))
+    model = _model(reader) or model_in(files)
+    spec = load_model(model) if model is not None else None
+    second = _second(files)
+    plan = _mesh(reader, second)
+    batch, per_rank = _batch(reader, plan, 2 if second else 1)
+    if plan["pp"] > 1:
+        plan |= _pipeline(reader, plan, spec)
+    plan |= _memory(reader, spec is not None and has_experts(spec)) | _switches(reader) | {"engine": "maxtext"}
+    precision, optimizer = _formats(reader)
+    if plan["tp"] > 1 and spec is not None and has_experts(spec):
+        plan["etp"] = plan["tp"]
+    workload = {"kind": "train", "seq": reader.count("max_target_length", default=2048), "optimizer": optimizer}
+    workload |= {"packed": reader.switch("packing", default=True)} | pick({"global_batch": batch})
+    settings = pick({"model": model}) | {"workload": workload, "plan": plan | {"precision": precision}}
+    return Imported(
+        target=ID,
+        settings=settings,
+        unread=reader.unread(APART),
+        assumptions=tuple(reader.assumptions),
+        per_rank=per_rank,
+    )
+
+
+def _merged(files: Files) -> Table:
+    """The YAML file with the arguments of launch scripts on top."""
+    found = [table for table in tables(files, ".yml", ".yaml") if MANY & set(table.data)]
+    words = {key: value for key, value in assigned(files).items() if "." not in key}
+    if len(found) > 1 or not (found or MANY & set(words)):
+        expected = "one YAML file, or a script whose arguments are MaxText's"
+        raise InputError(Problem(path="", given=f"{len(found)} such files", expected=expected, todo="name one file"))
+    if not found:
+        return Table(data=words, source=next(iter(files)))
+    known = {key: value for key, value in words.items() if key in MANY or key.endswith("_parallelism")}
+    return Table(data={**found[0].data, **known}, source=found[0].source, lines=found[0].lines)
+
+
+def _model(reader: OptionReader) -> Any:
+    name = str(reader.take("model_name", default="default"))
+    if name != "default":
+        id = next((id for id, word in MODELS_NAMED.items() if word == name), ALSO_NAMED.get(name))
+        if id is None:
+            reader.notes.append(Unread(option="model_name", value=name[:60], why="no catalog entry is it"))
+        reader.take("mtp_num_layers")
+        return id
+    if "base_emb_dim" not in reader:
+        return None
+    scale = reader.degree("global_parameter_scale")
+    if scale != 1:
+        reader.notes.append(Unread(option="global_parameter_scale", value=str(scale), why="give the dimensions"))
+    reader.word("decoder_block", among={"llama2": 1, "mistral": 1, "mixtral": 1, "default": 1}, default=1)
+    heads = reader.count("base_num_query_heads", default=16)
+    inner = reader.count("base_mlp_dim", default=7168)
+    experts = reader.degree("num_experts")
+    mlp: dict[str, Any] = {"mlp": {"hidden": inner}}
+    moe_dim = reader.count("base_moe_mlp_dim")
+    if experts > 1:
+        topk = reader.degree("num_experts_per_tok")
+        mlp = {"moe": {"experts": experts, "topk": topk, "hidden": moe_dim or inner}}
+    table: dict[str, Any] = {
+        "hidden": reader.count("base_emb_dim", default=2048),
+        "layers": reader.count("base_num_decoder_layers", default=16),
+        "vocab": reader.count("vocab_size", default=32000),
+        "tied": reader.switch("logits_via_embedding", default=False),
+        "attention": {
+            "heads": heads,
+            "kv_heads": reader.count("base_num_kv_heads", default=16),
+            "head_dim": reader.count("head_dim", default=128),
+        },
+        **mlp,
+    }
+    return known_as(table, ("context",))
+
+
+def _second(files: Files) -> str:
+    """The axis that Ridgeline gave the second device of a chip, where JAX counts two."""
+    for text in files.values():
+        found = re.search(r"^# devices: two for each chip, the second on axis (\w{1,20})$", text, re.MULTILINE)
+        if found and "Written by Ridgeline" in text:
+            return found.group(1)
+    return ""
+
+
+def _mesh(reader: OptionReader, second: str) -> dict[str, Any]:
+    """The plan's degrees; -1 on one axis stands for the chips that the others leave."""
+    degrees = {axis: _axis(reader, axis) for axis in AXES}
+    if degrees.get(second):
+        degrees[second] = max(1, (degrees[second] or 1) // 2)
+    known = {axis: degree or 1 for axis, degree in degrees.items()}
+    tp, cp, pp, ep = known["tensor"] * known["tensor_sequence"], known["context"], known["pipeline"], known["expert"]
+    plan: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "ep": ep}
+    if tp > 1:
+        plan["sequence_parallel"] = known["tensor_sequence"] > 1
+    if cp > 1:
+        kinds = {"all_gather": "ring", "ring": "ring", "ulysses": "all-to-all"}
+        plan["cp_kind"] = reader.word("context_parallel_strategy", among=kinds, default="ring")
+    over_data = reader.switch("shard_optimizer_over_data", default=False)
+    fsdp, data = degrees["fsdp"], degrees["data"]
+    plan["shard"] = "zero1" if over_data and fsdp == 1 else "none" if fsdp == 1 and cp * ep == 1 else "zero3"
+    if fsdp is not None and data is not None:
+        plan["dp"] = fsdp * data * ep
+        if plan["shard"] != "none":
+            plan["shard_degree"] = fsdp * cp * ep if plan["shard"] == "zero3" else plan["dp"]
+    elif data != 1:
+        reader.assumptions.append("one slice: dcn_data_parallelism is left to the number of slices")
+    return plan
+
+
+def _axis(reader: OptionReader, axis: str) -> int | None:
+    """The degree of an axis; None where it takes what the others leave."""
+    degree = 1
+    for place in ("dcn", "ici"):
+        option = f"{place}_{axis}_parallelism"
+        value = reader.take(option)
+        if value == -1 or (value is None and option == "ici_fsdp_parallelism"):
+            return None
+        degree *= reader.count(option, default=1) or 1
+    return degree
+
+
+def _batch(reader: OptionReader, plan: dict[str, Any], devices: int) -> tuple[int | None, int | None]:
+    """The global batch, or the sequences of one data-parallel rank; sets the microbatch. `devices` of a chip."""
+    value = reader.take("per_device_batch_size", default=12.0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
+        reader.bad("per_device_batch_size", value, "a positive number", None)
+        value = 1.0
+    steps = reader.degree("gradient_accumulation_steps")
+    each = value * devices * plan["tp"] * plan["cp"] * plan["pp"]  # sequences of a data-parallel rank in one pass
+    held = max(1, round(each))
+    if abs(each - held) > 1e-6 * held:
+        reader.bad("per_device_batch_size", value, "whole sequences on each data-parallel rank", None)
+    plan["microbatch"] = held
+    if plan["pp"] > 1:
+        count = reader.count("num_pipeline_microbatches", default=plan["pp"]) or plan["pp"]
+        plan["microbatch"] = max(1, held // count)
+    whole = held * steps
+    return (whole * plan["dp"], None) if "dp" in plan else (None, whole)
+
+
+def _pipeline(reader: OptionReader, plan: dict[str, Any], spec: ModelSpec | None) -> dict[str, Any]:
+    repeats = reader.degree("num_pipeline_repeats")
+    found: dict[str, Any] = {"schedule": {"name": "interleaved" if repeats > 1 else "gpipe", "chunks": repeats}}
+    if repeats > 1:
+        reader.assumptions.append("circular repeats are read as interleaved, which keeps fewer activations")
+    each, stages = reader.count("num_layers_per_pipeline_stage"), plan["pp"] * repeats
+    inner = reader.count("pipeline_parallel_layers", default=(each or 0) * stages) or 0
+    outside = spec.layers - inner if spec is not None and each else 0
+    if outside:
+        reader.assumptions.append(f"{outside} layers outside of the pipeline are dealt over its stages")
+    elif each is not None and stages <= MOST_LAYERS:
+        found["placement"] = [each] * stages
+    return found
+
+
+def _memory(reader: OptionReader, experts: bool) -> dict[str, Any]:
+    policy = str(reader.take("remat_policy", default="full"))
+    kept, moved = _tensors(reader) if policy == "custom" else ("", 0.0)
+    if policy == "custom":
+        reader.assumptions.append(f"remat_policy = custom: read as {kept}, by the tensors that are kept")
+    elif policy in LIKE:
+        reader.assumptions.append(f"remat_policy = {policy}: read as {LIKE[policy]}")
+    name = kept or LIKE.get(policy, policy)
+    if name not in POLICIES:
+        reader.word("remat_policy", among=dict.fromkeys((*POLICIES, *LIKE, "custom")), default=None)
+        name = "full"
+    kind, parts = POLICIES[name][0], list(parts_of(name, experts))
+    offload = {
+        "activations": 1.0 if policy.endswith("_offloaded") else moved,
+        "optimizer": 1.0 if reader.switch("optimizer_memory_host_offload", default=False) else 0.0,
+    }
+    return {"recompute": {"kind": kind} | ({"parts": parts} if parts else {}), "offload": offload}
+
+
+def _tensors(reader: OptionReader) -> tuple[str, float]:
+    """The policy nearest to a choice by tensor, and the share of the kept tensors that rests in host memory."""
+    places = {"remat": 0, "device": 1, "offload": 2}
+    at = {
+        name: reader.word(name, among=places, default=int(name == INPUT))
+        for name in (INPUT, *PROJECTIONS, *WIDE, *CONTEXT, *OTHERS)
+    }
+    kept = {name for name, place in at.items() if place}
+    groups = (not kept.isdisjoint(PROJECTIONS), not kept.isdisjoint(WIDE), not kept.isdisjoint(CONTEXT))
+    near = {
+        (True, True, True): "minimal_with_context",
+        (True, True, False): "minimal",
+        (True, False, True): "save_dot_with_context_except_mlp",
+        (True, False, False): "save_dot_except_mlp",
+    }
+    share = sum(at[name] == 2 for name in kept) / len(kept) if kept else 0.0
+    return near.get(groups, "full"), share
+
+
+def _switches(reader: OptionReader) -> dict[str, Any]:
+    kinds = {"autoselected": "flash", "flash": "flash", "cudnn_flash_te": "flash", "dot_product": "unfused"}
+    return {"attention": reader.word("attention", among=kinds, default="flash")}
+
+
+def _formats(reader: OptionReader) -> tuple[dict[str, Any], dict[str, Any]]:
+    short = {word: name for name, word in LONG.items()}
+    used = reader.word("dtype", among=short, default="bf16")
+    rest = reader.word("weight_dtype", among=short, default="fp32")
+    gradients = reader.word("grad_dtype", among=short, default="fp32")
+    reader.take("mu_dtype")
+    narrow = reader.word("quantization", among=QUANTIZED, default=None)
+    precision = {"compute": used, "weights": used, "activations": used, "kv": used, "gradients": gradients}
+    if narrow is not None:
+        precision |= {"compute": narrow[0], "scaling": narrow[1]}
+    names = {word: name for name, word in OPTIMIZERS.items()} | {"adam_pax": "adamw"}
+    name = reader.word("opt_type", among=names, default="adamw")
+    master = "none" if rest == used else rest
+    return precision, {"name": name, "states": rest, "master": master}
+
+
+def recognises(files: Files) -> bool:
+    """A YAML file or a script with several of MaxText's keys."""
+    try:
+        keys = {key for table in tables(files, ".yml", ".yaml") for key in table.data} | set(assigned(files))
+    except InputError:
+        return False
+    return len(MANY & keys) >= 2

@@ -1,0 +1,246 @@
+"""Turn Megatron's words about a run into the [plan] and [workload] tables of a scenario."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.plan.engine import ENGINES
+from ridgeline.targets.megatron.layout import placement_of
+from ridgeline.targets.megatron.names import MODULES, STATES, STRATEGIES
+from ridgeline.targets.option_reader import OptionReader, pick
+
+PARTS = {word: part for part, word in MODULES.items()}
+FORMATS = {word: id for id, word in STATES.items()}
+SHARDS = {"no_shard": "none", "optim": "zero1", **{word: shard for shard, word in STRATEGIES.items()}}
+SCALES = {"tensorwise": "tensor", "delayed": "tensor", "blockwise": "block", "mxfp8": "block"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What reading the plan needs to know beside the options: the engine, the model's size and the ranks started."""
+
+    engine: str
+    layers: int
+    experts: bool
+    world: int | None = None
+
+
+def read_workload(reader: OptionReader) -> dict[str, Any]:
+    """The [workload] table; the global batch may stay open."""
+    optimizer: dict[str, Any] = {}
+    kind = reader.word(
+        "optimizer", among={"adam": "adamw", "sgd": "momentum", "muon": "muon", "lion": "lion"}, default="adamw"
+    )
+    momentum = reader.take("sgd-momentum")
+    if kind == "momentum" and momentum in (0, 0.0, "0", "0.0"):
+        kind = "sgd"
+    optimizer["name"] = kind
+    if reader.switch("use-precision-aware-optimizer", default=False):
+        states = reader.word("exp-avg-dtype", among=FORMATS, default="fp32")
+        reader.take("exp-avg-sq-dtype")
+        optimizer |= {"states": states} if states != "fp32" else {}
+        master = reader.word("main-params-dtype", among=FORMATS, default="fp32")
+        optimizer |= {"master": master} if master != "fp32" else {}
+    if not any(reader.options.get(name) for name in ("bf16", "fp16")):
+        optimizer["master"] = "none"
+    found: dict[str, Any] = {"kind": "train", "seq": reader.count("seq-length")}
+    found["global_batch"] = reader.count("global-batch-size")
+    found["optimizer"] = optimizer if optimizer != {"name": "adamw"} else None
+    if reader.switch("sft", default=False):
+        found["task"] = "finetune"
+    if found["seq"] is None:
+        raise InputError(Problem(path="--seq-length", given="nothing", expected="tokens of one sequence"))
+    return pick(found)
+
+
+def read_plan(reader: OptionReader, seen: Seen) -> dict[str, Any]:
+    """The [plan] table: what is left out is as a plan leaves it."""
+    axes = {"tp": "tensor-model-parallel-size", "pp": "pipeline-model-parallel-size", "cp": "context-parallel-size"}
+    plan: dict[str, Any] = {axis: reader.degree(name) for axis, name in axes.items()}
+    if seen.experts:
+        plan["ep"] = reader.degree("expert-model-parallel-size")
+        plan["etp"] = reader.count("expert-tensor-parallel-size", default=plan["tp"])
+    plan["microbatch"] = reader.degree("micro-batch-size")
+    plan |= _pipeline(reader, seen.layers, plan["pp"])
+    plan |= _sharding(reader, seen, plan)
+    plan |= _memory(reader, seen.layers)
+    plan["precision"] = _precision(reader)
+    plan |= _switches(reader, seen, plan)
+    plan["engine"] = seen.engine
+    return pick(plan)
+
+
+def _pipeline(reader: OptionReader, layers: int, pp: int) -> dict[str, Any]:
+    layout = reader.take("pipeline-model-parallel-layout")
+    each = reader.count("num-layers-per-virtual-pipeline-stage")
+    chunks = reader.count("num-virtual-stages-per-pipeline-rank") or 1
+    slots = [0] * pp
+    slots[0] += reader.switch("account-for-embedding-in-pipeline-split", default=False)
+    slots[-1] += reader.switch("account-for-loss-in-pipeline-split", default=False)
+    ends = (reader.count("decoder-first-pipeline-num-layers"), reader.count("decoder-last-pipeline-num-layers"))
+    if pp == 1:
+        return {}
+    if layout is not None:
+        placement = placement_of(str(layout))
+        chunks = max(1, len(placement) // pp)
+    else:
+        if each is not None:
+            chunks = max(1, (layers + sum(slots)) // pp // each)
+        placement = _spread(layers, pp, chunks, (slots, ends))
+    schedule = {"schedule": {"name": "interleaved", "chunks": chunks} if chunks > 1 else "1f1b"}
+    return schedule | ({"placement": list(placement)} if len(set(placement)) > 1 else {})
+
+
+def _spread(
+    layers: int, pp: int, chunks: int, uneven: tuple[list[int], tuple[int | None, int | None]]
+) -> tuple[int, ...]:
+    """Layers of each virtual stage: an even share, first and last rank as given, embedding and output as slots."""
+    slots, (first, last) = uneven
+    fixed = {rank: count for rank, count in ((0, first), (pp - 1, last)) if count is not None}
+    rest = [rank for rank in range(pp) if rank not in fixed]
+    left = layers - sum(fixed.values()) + sum(slots)
+    share = left // len(rest) if rest else 0
+    held = [fixed.get(rank, share) for rank in range(pp)]
+    stages = [held[stage % pp] // chunks for stage in range(pp * chunks)]
+    stages[0] -= slots[0]
+    stages[-1] -= slots[-1]
+    return tuple(stages)
+
+
+def _sharding(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
+    shard = "zero1" if reader.switch("use-distributed-optimizer", default=False) else "none"
+    strategy = reader.word("data-parallel-sharding-strategy", among=SHARDS, default="none")
+    if reader.switch("use-megatron-fsdp", "use-custom-fsdp", default=False):
+        shard = strategy
+        reader.take("no-gradient-accumulation-fusion"), reader.take("ckpt-format")
+    if reader.switch("use-torch-fsdp2", default=False):
+        keeps = reader.switch("torch-fsdp2-no-reshard-after-forward", default=False)
+        shard = "zero2" if keeps else "zero3"
+    found: dict[str, Any] = {"shard": shard}
+    copies = reader.count("num-distributed-optimizer-instances", default=1) or 1
+    if copies > 1 and seen.world is not None:
+        found["shard_degree"] = max(1, seen.world // (plan["tp"] * plan["pp"] * copies))
+    elif copies > 1:
+        reader.taken.discard("num-distributed-optimizer-instances")
+    return found
+
+
+def _memory(reader: OptionReader, layers: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"recompute": "none"}
+    kinds = {"full": "full", "selective": "selective"}
+    kind = reader.word("recompute-granularity", among=kinds, default=None)
+    if reader.switch("recompute-activations", default=False):
+        kind = "selective"
+    method, count = reader.take("recompute-method"), _size(reader, "recompute-num-layers")
+    modules = reader.take("recompute-modules")
+    if kind == "full":
+        some = {"layers": count} if method == "block" and count is not None else {}
+        found["recompute"] = {"kind": "full", **some} if some else "full"
+        if method == "uniform" and count not in (None, 1):
+            reader.assumptions.append(f"recompute: every layer's input is kept, not one of {count}")
+    elif kind == "selective":
+        names = modules if isinstance(modules, (list, tuple)) else [modules or "core_attn"]
+        parts = [PARTS[name] for name in names if name in PARTS]
+        if len(parts) < len(names):
+            reader.taken.discard("recompute-modules")
+        found["recompute"] = {"kind": "selective", "parts": parts} if parts != ["attention"] else "selective"
+    offload = {}
+    swapped = _size(reader, "cpu-offloading-num-layers")
+    if swapped:
+        offload["activations"] = min(1.0, swapped / layers)
+    if reader.switch("optimizer-cpu-offload", default=False):
+        offload["optimizer"] = reader.share("optimizer-offload-fraction", default=1.0)
+    return found | ({"offload": offload} if offload else {})
+
+
+def _size(reader: OptionReader, name: str) -> int | None:
+    """A whole number, 0 included."""
+    value = reader.take(name)
+    if value is None or (type(value) is int and 0 <= value < 2**31):
+        return value
+    return reader.bad(name, value, "a whole number", None)
+
+
+def _precision(reader: OptionReader) -> Any:
+    half = reader.switch("fp16", default=False)
+    rest = "bf16" if reader.switch("bf16", default=False) else "fp16" if half else "fp32"
+    own = {"bf16": "fp32"}.get(rest, rest)
+    narrow = reader.switch("grad-reduce-in-bf16", default=False)
+    wide = reader.switch("accumulate-allreduce-grads-in-fp32", default=False)
+    found: dict[str, Any] = {"compute": rest, "weights": rest, "activations": rest, "kv": rest}
+    found["gradients"] = "bf16" if narrow and rest == "bf16" else "fp32" if wide else own
+    recipe = str(reader.take("fp8-recipe", default="delayed"))
+    if reader.take("fp8-format") is not None:
+        found["compute"] = "mxfp8" if recipe == "mxfp8" else "fp8-e4m3"
+        found["scaling"] = SCALES.get(recipe, "tensor")
+    reader.take("fp4-recipe")
+    if reader.take("fp4-format") is not None:
+        found |= {"compute": "nvfp4", "scaling": "block"}
+    if reader.switch("fp8-param-gather", "fp4-param-gather", default=False):
+        found["weights"] = found["compute"]
+    reader.take("reuse-grad-buf-for-mxfp8-param-ag")
+    return found
+
+
+def _switches(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    parallel = reader.switch("sequence-parallel", default=False)
+    if parallel != (plan["tp"] > 1) and plan["tp"] > 1:
+        found["sequence_parallel"] = parallel
+    kinds = {"p2p": "ring", "a2a": "all-to-all", "allgather": "ring", "a2a+p2p": "ring"}
+    exchange = reader.word("cp-comm-type", among=kinds, default="ring")
+    found |= {"cp_kind": exchange} if exchange != "ring" else {}
+    backends = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}
+    local = reader.take("transformer-impl") == "local"
+    flash = reader.switch("use-flash-attn", default=not local)
+    attention = reader.word("attention-backend", among=backends, default="flash" if flash else "unfused")
+    found |= {"attention": attention} if attention != ENGINES[seen.engine].attention else {}
+    graphs = {"none": "none", "local": "partial", "transformer_engine": "partial", "full_iteration": "full"}
+    graph = reader.word("cuda-graph-impl", among=graphs, default="none")
+    if reader.switch("enable-cuda-graph", "external-cuda-graph", default=False):
+        graph = "partial"
+    scope = reader.take("cuda-graph-modules", "cuda-graph-scope")
+    graph = "full" if graph == "partial" and scope == "full_iteration" else graph
+    if graph == "full":
+        reader.take("no-check-for-nan-in-loss-and-grad")
+    reader.take("te-rng-tracker")
+    found |= {"graph": graph} if graph != "none" else {}
+    if seen.experts:
+        found |= _dispatch(reader)
+    if str(reader.take("CUDA_LAUNCH_BLOCKING", default="")) == "1":
+        found["launch_blocking"] = True
+    return found | _overlap(reader, seen, plan)
+
+
+def _dispatch(reader: OptionReader) -> dict[str, Any]:
+    kind = reader.take("moe-token-dispatcher-type", default="allgather")
+    backend = str(reader.take("moe-flex-dispatcher-backend", default="deepep"))
+    reader.take("moe-enable-deepep")
+    if kind == "allgather":
+        reader.assumptions.append("moe_dispatch: all-to-all, where the script gathers all tokens")
+    return {"moe_dispatch": backend if kind == "flex" and backend in ("deepep", "hybridep") else "all-to-all"}
+
+
+def _overlap(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
+    """What runs beside compute, where it differs from the engine's habit."""
+    names = {"grad-reduce": "overlap-grad-reduce", "param-gather": "overlap-param-gather", "tp": "tp-comm-overlap"}
+    names["moe"] = "overlap-moe-expert-parallel-comm"
+    found = {key: reader.switch(name, default=False) for key, name in names.items()}
+    found["pp"] = not reader.switch("no-overlap-p2p-communication", default=False)
+    if plan.get("schedule", "1f1b") == "1f1b":
+        del found["pp"]
+    if plan["tp"] == 1:
+        del found["tp"]
+    if plan.get("ep", 1) == 1:
+        del found["moe"]
+    beside = reader.switch("overlap-cpu-optimizer-d2h-h2d", default=False)
+    offload = plan.get("offload", {})
+    if offload:
+        found["offload"] = beside if "optimizer" in offload else True
+    habits = ENGINES[seen.engine].overlaps
+    if plan["cp"] > 1 and "cp" not in habits:  # only MindSpeed has to be asked
+        found["cp"] = reader.switch("use-cp-send-recv-overlap", default=False)
+    differs = {key: value for key, value in found.items() if value != (key in habits)}
+    return {"overlap": differs} if differs else {}

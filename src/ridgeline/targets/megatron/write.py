@@ -1,0 +1,113 @@
+"""Turn a Scenario into Megatron-LM's launch script and list of arguments."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.decisions import decisions_of
+from ridgeline.targets.launch import Command, comment, header, scripts
+from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, exported, gather
+from ridgeline.targets.megatron.names import ID
+from ridgeline.targets.megatron.write_model import MODEL, Writer
+from ridgeline.targets.megatron.write_plan import PLAN
+from ridgeline.targets.options import Options, options
+from ridgeline.targets.target import Export
+from ridgeline.targets.yaml_text import yaml_text
+
+# what a first run needs beside the decisions: made-up data, few steps, throughput in the log
+RUN: Mapping[str, Any] = MappingProxyType(
+    {
+        "--mock-data": True,
+        "--tokenizer-type": "NullTokenizer",
+        "--train-iters": 50,
+        "--lr": "1.0e-4",
+        "--attention-dropout": 0.0,
+        "--hidden-dropout": 0.0,
+        "--log-interval": 1,
+        "--log-throughput": True,
+        "--eval-iters": 0,
+    }
+)
+
+
+def pieces(scenario: Scenario, writers: tuple[Writer, ...] = (*MODEL, *PLAN)) -> Iterator[Piece]:
+    """What these writers say of a scenario in Megatron's words: all of it, unless fewer are named."""
+    for writer in writers:
+        yield from writer(scenario)
+
+
+def admitted(found: Iterable[Piece], known: Options) -> Iterator[Piece]:
+    """The pieces whose options the target documents; what it does not take becomes a loss that says so."""
+    for piece in found:
+        if not isinstance(piece, Say) or not piece.option.startswith("--"):
+            yield piece
+            continue
+        values = piece.value if isinstance(piece.value, tuple) else (piece.value,)
+        wrong = next((problem for value in values if (problem := known.problem(piece.option, value))), None)
+        if wrong is None:
+            yield piece
+        else:
+            why = f"{piece.option} is {wrong.expected}" if piece.value is not True else f"no {piece.option}"
+            for path in piece.paths:
+                yield Lose(path, why)
+
+
+def write(scenario: Scenario) -> Export:
+    """The launch scripts and the arguments of pretrain_gpt.py."""
+    engine = Fixed("plan.engine", "megatron-core", "the software that runs it, whatever the prediction assumed")
+    model = list(admitted(pieces(scenario, MODEL), options(ID)))
+    found = gather(decisions_of(scenario), [engine, *model, *admitted(pieces(scenario, PLAN), options(ID))])
+    fsdp = "--use-megatron-fsdp" in found.options
+    environment = {} if fsdp else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    environment |= {name: value for name, value in found.options.items() if name.isupper()}
+    command = Command(
+        words=(),
+        environment=environment,
+        before=arrays(found.options, RUN, said_by(model)),
+        tail='"${MEGATRON_LM:-Megatron-LM}/pretrain_gpt.py" "${MODEL_ARGS[@]}" "${PLAN_ARGS[@]}" "${RUN_ARGS[@]}"',
+    )
+    return with_arguments(ID, scenario, command, found)
+
+
+def with_arguments(id: str, scenario: Scenario, command: Command, found: Ledger) -> Export:
+    """The launch scripts, and beside them the arguments as a table."""
+    title = options(id).title
+    dashed = {name[2:]: value for name, value in found.options.items() if name.startswith("--")}
+    table = comment(header(scenario, title)) + yaml_text(dashed)
+    return exported(id, {**scripts(scenario, command, title), "args.yaml": table}, found)
+
+
+def said_by(found: Iterable[Piece]) -> frozenset[str]:
+    """The options that pieces say."""
+    return frozenset(piece.option for piece in found if isinstance(piece, Say))
+
+
+def arrays(said: Mapping[str, Any], run: Mapping[str, Any], of_model: frozenset[str]) -> str:
+    """Three shell arrays: of the model, of the plan, and of what a first run needs."""
+    dashed = {name: value for name, value in said.items() if name.startswith("--")}
+    model = {name: value for name, value in dashed.items() if name in of_model}
+    plan = {name: value for name, value in dashed.items() if name not in model}
+    rest = {name: value for name, value in run.items() if name not in dashed}
+    parts = (("MODEL_ARGS", model, ""), ("PLAN_ARGS", plan, ""), ("RUN_ARGS", rest, "# replace by your data and rates"))
+    return "\n".join(_array(name, values, note) for name, values, note in parts)
+
+
+def _array(name: str, values: Mapping[str, Any], note: str) -> str:
+    lines = [f"    {' '.join(words(option, value))}\n" for option, value in values.items()]
+    return f"{name}=({f' {note}' if note else ''}\n{''.join(lines)})\n"
+
+
+def words(option: str, value: Any) -> list[str]:
+    """An option as quoted shell words.
+
+    >>> words("--bf16", True), words("--recompute-modules", ("moe", "mlp")), words("--split", "a b")
+    (['--bf16'], ['--recompute-modules', 'moe', 'mlp'], ['--split', "'a b'"])
+    """
+    if value is True:
+        return [option]
+    values = value if isinstance(value, tuple) else (value,)
+    return [option, *(shlex.quote(str(part)) for part in values)]

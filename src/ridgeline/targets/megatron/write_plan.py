@@ -1,0 +1,308 @@
+"""Turn the plan and workload of a Scenario into pieces in Megatron's words: small functions in one tuple, PLAN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ridgeline.models.spec import Moe
+from ridgeline.plan.plan import Recompute
+from ridgeline.plan.resolve import resolve
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+from ridgeline.targets.decisions import has_experts
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
+from ridgeline.targets.megatron.layout import layout_of
+from ridgeline.targets.megatron.names import MODULES, STATES, STRATEGIES
+from ridgeline.targets.megatron.write_formats import is_aware, precision
+from ridgeline.targets.megatron.write_model import Writer
+from ridgeline.targets.recompute_fallback import nearest, normalized, price
+
+LAUNCH = "torchrun --nnodes --nproc-per-node"
+OFF = "off unless told otherwise"
+
+
+def axes(scenario: Scenario) -> Iterator[Piece]:
+    """Degrees of the mesh; data parallelism is what the others leave of all ranks."""
+    mesh = scenario.plan.mesh
+    yield Say("--tensor-model-parallel-size", mesh.tp, "plan.tp")
+    yield Say("--pipeline-model-parallel-size", mesh.pp, "plan.pp")
+    yield Say("--context-parallel-size", mesh.cp, "plan.cp")
+    yield Say(LAUNCH, scenario.system.chips, "plan.dp", "system.chips")
+    if has_experts(scenario.model):
+        ep, etp = (mesh.ep * mesh.etp, 1) if _is_biased(scenario) else (mesh.ep, mesh.etp)
+        yield Say("--expert-model-parallel-size", ep, "plan.ep")
+        yield Say("--expert-tensor-parallel-size", etp, "plan.etp")
+        for path in ("plan.ep", "plan.etp") if etp != mesh.etp else ():
+            yield Lose(path, f"experts with biases are not cut; written: ep {ep}, which holds as much on each rank")
+    yield Fixed("plan.ep", 1, "no experts")
+    yield Fixed("plan.etp", 1, "no experts")
+    if scenario.plan.sequence_parallel and mesh.tp > 1:
+        yield Say("--sequence-parallel", True, "plan.sequence_parallel")
+    yield Fixed("plan.sequence_parallel", False, OFF)
+    kinds = {"ring": "p2p", "all-to-all": "a2a"}
+    if mesh.cp > 1:
+        yield Say("--cp-comm-type", kinds[scenario.plan.switches.cp_kind], "plan.cp_kind")
+
+
+def _is_biased(scenario: Scenario) -> bool:
+    """Whether experts have biases."""
+    return any(isinstance(block.ffn, Moe) and block.ffn.bias for block in scenario.model.blocks)
+
+
+def by_rank(scenario: Scenario) -> tuple[int, ...]:
+    """Layers that each rank of the pipeline holds, over all its virtual stages."""
+    pp, held = scenario.plan.mesh.pp, scenario.placement
+    if scenario.plan.schedule.name in ("zbv", "dualpipe-v"):  # down the ranks and up again
+        return tuple(held[rank] + held[2 * pp - 1 - rank] for rank in range(pp))
+    return tuple(sum(held[rank::pp]) for rank in range(pp))
+
+
+def pipeline(scenario: Scenario) -> Iterator[Piece]:
+    """1f1b and interleaved, layers spread evenly or as a layout string spells."""
+    plan, schedule = scenario.plan, scenario.plan.schedule
+    mtp = scenario.model.mtp.depth if scenario.model.mtp else 0
+    if plan.mesh.pp == 1:
+        return
+    if schedule.name not in ("1f1b", "interleaved"):
+        for path in ("plan.schedule.name", "plan.schedule.chunks", "plan.placement"):
+            yield Lose(path, "schedules are 1f1b and interleaved 1f1b; written: 1f1b, as many layers on each rank")
+        if len(set(by_rank(scenario))) > 1:
+            yield Say("--pipeline-model-parallel-layout", layout_of(by_rank(scenario), mtp))
+        return
+    placement = scenario.placement
+    chunked = ("plan.schedule.name", "plan.schedule.chunks")
+    if len(set(placement)) > 1:
+        yield Say("--pipeline-model-parallel-layout", layout_of(placement, mtp), "plan.placement", *chunked)
+    elif schedule.chunks > 1:
+        yield Say("--num-layers-per-virtual-pipeline-stage", placement[0], *chunked, "plan.placement")
+    yield Fixed("plan.schedule.name", "1f1b", "without virtual stages")
+    yield Fixed("plan.schedule.chunks", 1, "without virtual stages")
+    yield Fixed("plan.placement", placement, "an even split is the default")
+
+
+def batch(scenario: Scenario) -> Iterator[Piece]:
+    """Sequences, and what is trained on them."""
+    work = scenario.workload
+    assert isinstance(work, Train)
+    yield Say("--seq-length", work.seq, "workload.seq")
+    yield Say("--micro-batch-size", scenario.plan.microbatch, "plan.microbatch")
+    yield Say("--global-batch-size", work.sequences, "workload.global_batch")
+    if work.task == "finetune":
+        yield Say("--sft", True, "workload.task")
+    yield Fixed("workload.task", "pretrain", "what pretrain_gpt.py does")
+    yield Lose("workload.lora.*", "no adapters")
+    yield Fixed("workload.packed", True, "documents are joined to full sequences")
+    yield Fixed("workload.images", 0.0, "text only")
+
+
+def optimizer(scenario: Scenario) -> Iterator[Piece]:
+    """Adam with decoupled decay, or SGD; formats of what they keep."""
+    work = scenario.workload
+    assert isinstance(work, Train)
+    kind, states, path = work.optimizer.name, work.optimizer.states.id, "workload.optimizer"
+    names = {"adamw": "adam", "momentum": "sgd", "sgd": "sgd"}
+    if kind == "adam":
+        yield Lose(f"{path}.name", "its adam decouples weight decay, which is adamw")
+    yield Say("--optimizer", names.get(kind, "adam" if kind == "adam" else kind), f"{path}.name")
+    if kind in ("momentum", "sgd"):
+        yield Say("--sgd-momentum", 0.9 if kind == "momentum" else 0.0, f"{path}.name")
+    aware = states != "fp32" or scenario.plan.offload.optimizer > 0
+    if states != "fp32" and not is_aware(scenario):
+        yield Lose(f"{path}.states", "other formats need the distributed optimizer and adam")
+    elif aware and not is_aware(scenario):
+        aware = False
+    elif aware:
+        yield Say("--use-precision-aware-optimizer", True, f"{path}.states")
+        for option in ("--exp-avg-dtype", "--exp-avg-sq-dtype"):
+            yield Say(option, STATES.get(states, states), f"{path}.states")
+    yield Fixed(f"{path}.states", "fp32", "fp32 unless told otherwise")
+    master = "none" if scenario.plan.precision.weights.id == "fp32" else "fp32"
+    if aware and work.optimizer.master is not None and work.optimizer.master.id == "fp16" and master == "fp32":
+        yield Say("--main-params-dtype", "fp16", f"{path}.master")
+    yield Fixed(f"{path}.master", master, "fp32, and no copy of weights that are fp32 already")
+
+
+def sharding(scenario: Scenario) -> Iterator[Piece]:
+    """The distributed optimizer is zero1; Megatron-FSDP is zero2 and zero3."""
+    plan, shard = scenario.plan, scenario.plan.sharding.shard
+    work = scenario.workload
+    known = isinstance(work, Train) and work.optimizer.name in ("adam", "adamw", "sgd", "momentum")
+    if shard != "none":
+        yield Say("--use-distributed-optimizer", True, "plan.shard")
+        copies = plan.mesh.dp * plan.mesh.cp // plan.shard_degree
+        if copies > 1 and not known:
+            yield Lose("plan.shard_degree", "over all data-parallel ranks, except with adam and sgd")
+        elif copies > 1:
+            yield Say("--num-distributed-optimizer-instances", copies, "plan.shard_degree")
+        yield Fixed("plan.shard_degree", plan.mesh.dp * plan.mesh.cp, "over all data-parallel ranks")
+    if shard in STRATEGIES and not known:
+        yield Lose("plan.shard", "weights and gradients are sharded with adam and sgd only; written: zero1")
+    elif shard in STRATEGIES:
+        yield Say("--use-megatron-fsdp", True, "plan.shard")
+        yield Say("--data-parallel-sharding-strategy", STRATEGIES[shard], "plan.shard")
+        yield Say("--no-gradient-accumulation-fusion", True)
+        yield Say("--ckpt-format", "fsdp_dtensor")
+    yield Fixed("plan.shard", "none", OFF)
+
+
+def recompute(scenario: Scenario) -> Iterator[Piece]:
+    """Whole layers, all or some of each virtual stage; or named modules of every layer."""
+    written = said(scenario)
+    yield from recompute_words(scenario, written)
+    yield from changed(scenario, written, "one number for all stages, and modules in all layers")
+
+
+def said(scenario: Scenario) -> Recompute:
+    """What is written of recompute: activations of experts need grouped products, which are bf16."""
+    grouped = has_experts(scenario.model) and scenario.plan.precision.activations.id == "bf16"
+    return nearest(scenario, [part for part in MODULES if part != "activation" or grouped])
+
+
+def parts_path(scenario: Scenario, written: Recompute) -> tuple[str, ...]:
+    """The decision about parts, where all of them are said: parts that no layer has are not."""
+    return ("plan.recompute.parts",) if set(written.parts) == set(scenario.plan.recompute.parts) else ()
+
+
+def recompute_words(scenario: Scenario, written: Recompute) -> Iterator[Piece]:
+    """What Megatron can say of recompute."""
+    if written.kind == "none":
+        yield Fixed("plan.recompute.kind", "none", OFF)
+        return
+    yield Say("--recompute-granularity", written.kind, "plan.recompute.kind")
+    if written.kind == "full":
+        method, layers = ("uniform", 1) if written.layers is None else ("block", written.layers)
+        yield Say("--recompute-method", method, "plan.recompute.layers")
+        yield Say("--recompute-num-layers", layers, "plan.recompute.layers")
+        return
+    yield Fixed("plan.recompute.layers", None, "named modules are recomputed in every layer")
+    modules = tuple(MODULES[part] for part in sorted(written.parts))
+    yield Say("--recompute-modules", modules, *parts_path(scenario, written))
+
+
+def changed(scenario: Scenario, written: Recompute, able: str) -> Iterator[Piece]:
+    """What had to be written otherwise, with what that costs; nothing where the plan says the same in other words."""
+    chosen, same = scenario.plan.recompute, normalized(scenario)
+    if written == same:
+        told = {"kind": chosen.kind, "layers": chosen.layers, "rest": chosen.rest, "parts": tuple(sorted(chosen.parts))}
+        for path, value in told.items():
+            yield Fixed(f"plan.recompute.{path}", value, "the same, said in the fewest words")
+        return
+    why = f"{able}; {price(scenario, written)}"
+    for path in ("kind", "parts", "layers", "rest", "blocks"):
+        if getattr(written, path) != getattr(chosen, path) and (path != "parts" or written.kind == "selective"):
+            yield Lose(f"plan.recompute.{path}", why)
+    if written.kind == "full" and chosen.kind == "selective":
+        yield Lose("plan.recompute.parts", why)
+
+
+def offload(scenario: Scenario) -> Iterator[Piece]:
+    """Whole layers' activations without a pipeline; a share of optimizer states."""
+    plan, share = scenario.plan, scenario.plan.offload
+    layers = scenario.model.layers
+    count = round(share.activations * layers)
+    if (
+        share.activations
+        and plan.mesh.pp == 1
+        and plan.recompute.kind == "none"
+        and count / layers == share.activations
+        and count < layers
+    ):
+        yield Say("--cpu-offloading-num-layers", count, "plan.offload.activations")
+    elif share.activations:
+        yield Lose(
+            "plan.offload.activations", "whole layers, not all of them, without a pipeline and without recompute"
+        )
+    yield Fixed("plan.offload.activations", 0.0, OFF)
+    if share.optimizer and not is_aware(scenario):
+        yield Lose("plan.offload.optimizer", "needs the distributed optimizer and adam")
+    elif share.optimizer:
+        yield Say("--optimizer-cpu-offload", True, "plan.offload.optimizer")
+        yield Say("--optimizer-offload-fraction", share.optimizer, "plan.offload.optimizer")
+        if resolve(scenario).overlap.offload:
+            yield Say("--overlap-cpu-optimizer-d2h-h2d", True, "plan.overlap.offload")
+    yield Fixed("plan.offload.optimizer", 0.0, OFF)
+    yield Fixed("plan.overlap.offload", not share.optimizer, "activations travel beside compute, states on request")
+
+
+def switches(scenario: Scenario) -> Iterator[Piece]:
+    """Attention kernels, captured graphs, dispatch of tokens, and what only other software switches."""
+    plan, resolved = scenario.plan, resolve(scenario)
+    yield Say("--attention-backend", "auto" if resolved.attention == "flash" else "unfused", "plan.attention")
+    graph = resolved.graph
+    whole = said(scenario).kind == "full"
+    if graph == "partial" and (whole or plan.offload.activations):
+        yield Lose("plan.graph", "parts are captured without full recompute and without activations on the host")
+    elif graph != "none":
+        yield Say("--cuda-graph-impl", {"partial": "transformer_engine", "full": "full_iteration"}[graph], "plan.graph")
+        yield Say("--te-rng-tracker", True)
+        if graph == "partial":
+            yield Say("--cuda-graph-modules", "attn", "plan.graph")
+        else:  # a whole captured step cannot stop to look for NaNs
+            yield Say("--no-check-for-nan-in-loss-and-grad", True)
+    yield Fixed("plan.graph", "none", OFF)
+    yield Fixed("plan.compiled", False, "kernels are fused by hand, chains are not compiled")
+    if resolved.launch_blocking:
+        yield Say("CUDA_LAUNCH_BLOCKING", "1", "plan.launch_blocking")
+    yield Fixed("plan.launch_blocking", False, OFF)
+    if has_experts(scenario.model):
+        dispatch = resolved.moe_dispatch
+        flexible = dispatch != "all-to-all"
+        yield Say("--moe-token-dispatcher-type", "flex" if flexible else "alltoall", "plan.moe_dispatch")
+        if flexible:
+            yield Say("--moe-flex-dispatcher-backend", dispatch, "plan.moe_dispatch")
+
+
+def overlaps(scenario: Scenario) -> Iterator[Piece]:
+    """What communication runs beside compute, where Megatron's own conditions allow it."""
+    plan = scenario.plan
+
+    on = resolve(scenario).overlap.__getitem__
+
+    ranks = plan.mesh.dp * plan.mesh.cp
+    if on("grad-reduce") and ranks > 1:
+        yield Say("--overlap-grad-reduce", True, "plan.overlap.grad-reduce")
+    if on("param-gather") and plan.sharding.shard != "none" and plan.shard_degree > 1:
+        if on("grad-reduce"):
+            yield Say("--overlap-param-gather", True, "plan.overlap.param-gather")
+        else:
+            yield Lose("plan.overlap.param-gather", "only together with the overlap of gradients")
+    if on("tp") and plan.mesh.tp > 1:
+        if plan.sequence_parallel:
+            yield Say("--tp-comm-overlap", True, "plan.overlap.tp")
+        else:
+            yield Lose("plan.overlap.tp", "only with sequence parallelism")
+    interleaved = plan.schedule.name == "interleaved"
+    if on("moe") and plan.mesh.ep > 1:
+        if why := _cannot_overlap_experts(scenario):
+            yield Lose("plan.overlap.moe", why)
+        else:
+            yield Say("--overlap-moe-expert-parallel-comm", True, "plan.overlap.moe")
+    if interleaved and not on("pp") and plan.mesh.pp > 2:
+        yield Say("--no-overlap-p2p-communication", True, "plan.overlap.pp")
+    for name, value, why in (
+        ("grad-reduce", False, OFF),
+        ("param-gather", False, OFF),
+        ("tp", False, OFF),
+        ("moe", False, OFF),
+        ("pp", interleaved, "sends overlap under the interleaved schedule and wait under plain 1f1b"),
+        ("cp", plan.switches.cp_kind == "ring", "a ring exchanges beside attention, an all-to-all before it"),
+    ):
+        yield Fixed(f"plan.overlap.{name}", value, why)
+
+
+def _cannot_overlap_experts(scenario: Scenario) -> str:
+    """Why experts cannot exchange beside compute; empty where they can."""
+    plan, ahead = scenario.plan, scenario.model.mtp
+    written = said(scenario)
+    if plan.mesh.pp > 1 and plan.schedule.name != "interleaved":
+        return "with a pipeline only under the interleaved schedule"
+    if written.kind == "full" or (written.kind == "selective" and "moe" in written.parts):
+        return "not while layers or their experts are recomputed"
+    if plan.precision.activations.id not in ("bf16", "fp16"):
+        return "in bf16 and fp16 only"
+    return "with at most one layer that predicts further tokens" if ahead is not None and ahead.depth > 1 else ""
+
+
+PLAN: tuple[Writer, ...] = (
+    axes, pipeline, batch, optimizer, sharding, recompute, offload, precision, switches, overlaps,
+)  # fmt: skip

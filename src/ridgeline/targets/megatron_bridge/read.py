@@ -1,0 +1,155 @@
+"""Turn a Megatron-Bridge recipe into Megatron's words, and those into a scenario's settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.models.load import model as load_model
+from ridgeline.targets.megatron.read import Given, settings_of, world_of
+from ridgeline.targets.megatron_bridge.names import ACTIVATIONS, DTYPES, FIELDS, ID, OPPOSITE, RECIPES
+from ridgeline.targets.megatron_bridge.read_recipe import RecipeFields, read_recipe
+from ridgeline.targets.option_reader import model_in
+from ridgeline.targets.target import Files, Imported
+
+NAMES = {field: option for option, field in FIELDS.items()}
+FORMATS = {code: word for word, code in DTYPES.items()}
+SIDES = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+
+
+def recognises(files: Files) -> bool:
+    """Whether a Python file speaks of Megatron-Bridge."""
+    return any(name.partition("::")[0].endswith(".py") and "megatron.bridge" in text for name, text in files.items())
+
+
+def read(files: Files) -> Imported:
+    """The settings of the one recipe in the files, or of the one that `file.py::name` picks."""
+    for name, text in files.items():
+        path, _, chosen = name.partition("::")
+        if path.endswith(".py"):
+            found = read_recipe(text, chosen, path)
+            options = translated(found)
+            hint = model_in(files) or ""
+            notes = (*found.notes, *_unsaid(found))
+            given = Given(options=options, source=path, world=world_of(files), notes=notes, hint=hint)
+            names = {option: field for field, option in NAMES.items()}
+            return settings_of(given, ID, "megatron-bridge", names)
+    raise InputError(Problem(path="", given=", ".join(files) or "no file", expected="a recipe: a Python file"))
+
+
+def _unsaid(found: RecipeFields) -> tuple[str, ...]:
+    """A precision that the file does not spell."""
+    name = _named(found.fields.get("mixed_precision", "bf16_mixed"))
+    known = name in RECIPES or name == "MixedPrecisionConfig"
+    return () if known else (f"mixed_precision = {name[:60]}: read as bf16_mixed",)
+
+
+def _named(precision: Any) -> str:
+    return str(precision).replace("-", "_").removesuffix("()")
+
+
+def translated(found: RecipeFields) -> dict[str, Any]:
+    """The recipe's fields as Megatron's options."""
+    fields = dict(found.fields)
+    options = _precision(fields)
+    options |= _model(fields)
+    _lift(fields)
+    for option, field in OPPOSITE.items():
+        if fields.pop(field, None) is False:
+            options[option] = True
+    tied = {"untie-embeddings-and-output-weights"} if found.fields.get("model") else set()
+    for field, value in fields.items():
+        if value is None or value is False:
+            continue
+        option = NAMES.get(field, field)
+        options[option] = _value(option, value)
+    return {option: value for option, value in options.items() if option not in tied}
+
+
+def _value(option: str, value: Any) -> Any:
+    if option.endswith("-dtype"):
+        return FORMATS.get(str(value), value)
+    if option == "attention-backend":
+        return str(value).removeprefix("AttnBackend.")
+    if option == "pipeline-model-parallel-layout" and isinstance(value, (list, tuple)):
+        stages = [stage if isinstance(stage, (list, tuple)) else [stage] for stage in value]
+        return "|".join("".join(SIDES.get(str(part), "?") for part in stage) for stage in stages)
+    if option in ("moe-layer-freq", "window-attn-skip-freq", "no-rope-freq"):
+        return str(list(value) if isinstance(value, (list, tuple)) else value)
+    if isinstance(value, (list, tuple)):
+        return value[0] if len(value) == 1 and option != "recompute-modules" else list(value)
+    return value
+
+
+def _lift(fields: dict[str, Any]) -> None:
+    """Fields that say the same thing in another place."""
+    # an object for overlap turns both on with the distributed optimizer, unless it says otherwise
+    given = any(field.startswith("comm_overlap.") for field in fields)
+    asked = given and fields.get("ddp.use_distributed_optimizer") is True
+    for name in ("overlap_grad_reduce", "overlap_param_gather"):
+        own = fields.pop(f"ddp.{name}", None)
+        fields.pop(f"optimizer.{name}", None)
+        if fields.get(f"comm_overlap.{name}") is None or not fields.get("ddp.use_distributed_optimizer"):
+            fields[f"comm_overlap.{name}"] = True if asked else own
+    own = fields.pop("model.overlap_moe_expert_parallel_comm", None)
+    if not given:  # such an object has its own word for it
+        fields["comm_overlap.overlap_moe_expert_parallel_comm"] = own
+    fields.pop("optimizer.use_distributed_optimizer", None)
+    fields.pop("rerun_state_machine.check_for_nan_in_loss", None)
+    fields.pop("comm_overlap.batch_p2p_comm", None)
+    if fields.pop("model.tp_comm_overlap", None):
+        fields["comm_overlap.tp_comm_overlap"] = True
+    seq = fields.pop("dataset.seq_length", None) or fields.pop("dataset.sequence_length", None)
+    fields.setdefault("model.seq_length", seq)
+    if not fields.pop("model.cpu_offloading", False):
+        fields.pop("model.cpu_offloading_num_layers", None)
+    if fields.get("model.num_query_groups") is not None:
+        fields["group-query-attention"] = True
+    if fields.get("model.recompute_granularity") != "selective":
+        fields.pop("model.recompute_modules", None)
+    if fields.get("ddp.use_megatron_fsdp") is not True:
+        fields.pop("ddp.data_parallel_sharding_strategy", None)
+    if fields.get("model.cuda_graph_impl") in (None, "none"):
+        fields.pop("model.cuda_graph_scope", None)
+
+
+def _precision(fields: dict[str, Any]) -> dict[str, Any]:
+    """Formats: a named recipe, changed by fields; where the file names none, the common recipe's bf16."""
+    name = _named(fields.pop("mixed_precision", "bf16_mixed"))
+    options = dict(RECIPES.get(name, {} if name == "MixedPrecisionConfig" else RECIPES["bf16_mixed"]))
+    for word in ("bf16", "fp16"):
+        if fields.pop(f"mixed_precision.{word}", None) is True:
+            options = {word: True}
+    wide = fields.pop("mixed_precision.grad_reduce_in_fp32", name != "fp16_mixed")
+    if fields.pop("ddp.grad_reduce_in_fp32", wide) is None:
+        wide = True
+    fields.pop("mixed_precision.reuse_grad_buf_for_mxfp8_param_ag", None)
+    if options.get("bf16"):
+        options["accumulate-allreduce-grads-in-fp32" if wide else "grad-reduce-in-bf16"] = True
+    elif options.get("fp16") and wide:
+        options["accumulate-allreduce-grads-in-fp32"] = True
+    return options
+
+
+def _model(fields: dict[str, Any]) -> dict[str, Any]:
+    """A published model by name with what the recipe changes of it, or the provider's own fields."""
+    name = fields.pop("model", None)
+    if name is not None:
+        base = load_model(str(name))
+        changes = {"layers": fields.pop("model.num_layers", None), "vocab": fields.pop("model.vocab_size", None)}
+        ahead = fields.pop("model.mtp_num_layers", base.mtp.depth if base.mtp else 0) or 0
+        changes["mtp"] = ahead if ahead != (base.mtp.depth if base.mtp else 0) else None
+        differs = {key: value for key, value in changes.items() if value is not None}
+        return {"model": {"base": base.id, **differs} if differs else base.id}
+    options: dict[str, Any] = {}
+    func, gated = fields.pop("model.activation_func", None), fields.pop("model.gated_linear_unit", False)
+    if str(func) == "F.silu" and gated:
+        options["swiglu"] = True
+    for option, code in ACTIVATIONS.items():
+        if str(func) == code:
+            options[option] = True
+    if fields.pop("model.share_embeddings_and_output_weights", True) is False:
+        options["untie-embeddings-and-output-weights"] = True
+    if fields.get("model.position_embedding_type", "learned_absolute") == "learned_absolute":
+        options["max-position-embeddings"] = fields.get("model.seq_length")
+    return options

@@ -1,0 +1,140 @@
+"""Turn a Scenario into a recipe of Megatron-Bridge: a Python function that returns a ConfigContainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ridgeline.models.spec import LatentAttention
+from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.decisions import decisions_of
+from ridgeline.targets.launch import Command, comment, header, scripts
+from ridgeline.targets.ledger import Fixed, Piece, Say, exported, gather, matching
+from ridgeline.targets.megatron.write import admitted, pieces
+from ridgeline.targets.megatron_bridge.names import ALWAYS, ID, TWINS
+from ridgeline.targets.megatron_bridge.write_fields import Code, fields_of
+from ridgeline.targets.options import Options, options
+from ridgeline.targets.target import Export
+
+FILE = "recipe.py"
+IMPORTS = """\
+import torch
+import torch.nn.functional as F
+from megatron.bridge.models.gpt_provider import GPTModelProvider
+from megatron.bridge.models.mla_provider import MLAModelProvider
+from megatron.bridge.recipes.common import _pretrain_common
+from megatron.bridge.training.comm_overlap import CommOverlapConfig
+from megatron.bridge.training.config import ConfigContainer
+from megatron.bridge.training.mixed_precision import MixedPrecisionConfig, bf16_mixed, fp16_mixed
+from megatron.core.activations import squared_relu
+from megatron.core.fusions.fused_bias_geglu import quick_gelu
+from megatron.core.transformer.enums import AttnBackend
+"""
+SINGLE = "MixedPrecisionConfig(fp32=True, params_dtype=torch.float32, pipeline_dtype=torch.float32)"
+NO_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}  # what a step is predicted without
+MAIN = """\
+if __name__ == "__main__":
+    from megatron.bridge.training.gpt_step import forward_step
+    from megatron.bridge.training.pretrain import pretrain
+
+    pretrain(config=recipe(), forward_step_func=forward_step)
+"""
+FIRST_RUN = (
+    "    # made-up data and few steps: replace by your own\n"
+    '    cfg.tokenizer.tokenizer_type = "NullTokenizer"\n'
+    "    cfg.tokenizer.vocab_size = cfg.model.vocab_size\n"
+    "    cfg.train.train_iters = 50\n"
+    "    cfg.scheduler.lr_warmup_iters = 1\n"
+)
+
+
+def write(scenario: Scenario) -> Export:
+    """The recipe and the scripts that launch it."""
+    known = options(ID)
+    decisions = decisions_of(scenario)
+    engine = Fixed("plan.engine", ID, "the software that runs it, whatever the prediction assumed")
+    told = [engine, *_checked(spoken(scenario), known)]
+    told += _always(told, decisions)
+    found = gather(decisions, [*told, *_twins(told)])
+    title = known.title
+    fields = {name: value for name, value in found.options.items() if "." in name}
+    environment = {name: value for name, value in found.options.items() if name.isupper()}
+    files = {FILE: recipe(scenario, fields, title)}
+    files |= scripts(scenario, Command(words=(FILE,), environment=environment), title)
+    return exported(ID, files, found)
+
+
+def _checked(found: Iterator[Piece], known: Options) -> Iterator[Piece]:
+    """Fields the target documents; the same gate as for options, which begin with dashes."""
+    for piece in found:
+        if isinstance(piece, Say) and "." in piece.option:
+            value = piece.value.text if isinstance(piece.value, Code) else piece.value
+            listed = value if isinstance(value, tuple) else (value if isinstance(value, (str, int, float)) else "",)
+            gate = Say(f"--{piece.option}", tuple(str(part) for part in listed), *piece.paths)
+            (passed, *lost) = admitted([gate], known)
+            yield from (piece,) if isinstance(passed, Say) else (passed, *lost)
+        else:
+            yield piece
+
+
+def _always(told: list[Piece], decisions: Mapping[str, Any]) -> Iterator[Piece]:
+    """Switches that the common recipe turns on, turned off where nobody asked for them."""
+    said = {piece.option for piece in told if isinstance(piece, Say)}
+    for field, path in ALWAYS.items():
+        if field not in said:
+            yield Say(field, False, *([path] if matching(decisions, path) else []))
+
+
+def _twins(told: list[Piece]) -> Iterator[Piece]:
+    """Fields that have to say what another says."""
+    for piece in told:
+        if isinstance(piece, Say):
+            yield from (Say(twin, piece.value) for twin in TWINS.get(piece.option, ()))
+
+
+def spoken(scenario: Scenario) -> Iterator[Piece]:
+    """Megatron's pieces as fields of the ConfigContainer."""
+    for piece in pieces(scenario):
+        if isinstance(piece, Say) and piece.option.startswith("--"):
+            yield from fields_of(piece, scenario)
+        else:
+            yield piece
+    rest = scenario.plan.precision.activations.id
+    if rest not in ("bf16", "fp16"):
+        yield Say("mixed_precision", Code(SINGLE), "plan.precision.activations")
+
+
+def recipe(scenario: Scenario, fields: Mapping[str, Any], title: str) -> str:
+    """The text of the recipe; only the imports it uses."""
+    latent = any(isinstance(block.mixer, LatentAttention) for block in scenario.model.blocks)
+    model = {name[6:]: value for name, value in fields.items() if name.startswith("model.")}
+    overlap = {name[13:]: value for name, value in fields.items() if name.startswith("comm_overlap.")}
+    rest = {name: value for name, value in fields.items() if not name.startswith(("model.", "comm_overlap."))}
+    beside = ", ".join(f"{key}={_python(part)}" for key, part in overlap.items())
+    formats = scenario.plan.precision.activations.id
+    precision = f"{formats}_mixed()" if formats in ("bf16", "fp16") else SINGLE
+    body = [
+        "def recipe() -> ConfigContainer:",
+        '    """The plan as Megatron-Bridge reads it."""',
+        "    cfg = _pretrain_common()",
+        f"    cfg.model = {'MLAModelProvider' if latent else 'GPTModelProvider'}(",
+        *(f"        {name}={_python(value)}," for name, value in {**model, **NO_DROPOUT}.items()),
+        "    )",
+        f"    cfg.comm_overlap = CommOverlapConfig({beside})",
+        f"    cfg.mixed_precision = {precision}",
+        *(f"    cfg.{name} = {_python(value)}" for name, value in rest.items()),
+        FIRST_RUN + "    return cfg",
+    ]
+    text = "\n".join(body)
+    used = "".join(f"{line}\n" for line in IMPORTS.splitlines() if _used(line, text))
+    return f"{comment(header(scenario, title))}{used}\n\n{text}\n\n\n{MAIN}"
+
+
+def _used(line: str, text: str) -> bool:
+    """Whether the recipe needs an import."""
+    names = line.replace("import torch.nn.functional as F", "import F.").split("import ")[1].split(", ")
+    return any(f"{name}." in text if name == "torch" else name in text for name in names)
+
+
+def _python(value: Any) -> str:
+    return str(value) if isinstance(value, Code) else repr(list(value)) if isinstance(value, tuple) else repr(value)

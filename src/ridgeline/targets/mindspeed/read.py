@@ -1,0 +1,150 @@
+"""Turn a script of MindSpeed-LLM's arguments into Megatron's words, and those into a scenario's settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.targets.megatron.layout import layout_of, pattern_of
+from ridgeline.targets.megatron.names import MODULES
+from ridgeline.targets.megatron.read import collect, settings_of, speaking
+from ridgeline.targets.mindspeed.names import ALGORITHMS, ID, PARTS, RENAMED
+from ridgeline.targets.target import Files, Imported
+
+SIGNS = (
+    "mindspeed", "MindSpeed", "multi-head-latent-attention", "use-fused-rmsnorm", "context-parallel-algo",
+    "use-fused-swiglu", "moe-tp-extend-ep", "first-k-dense-replace", "use-ascend-coc", "NPUS_PER_NODE",
+)  # fmt: skip
+OWN = {name.lstrip("-"): other.lstrip("-") for other, name in RENAMED.items() if name.startswith("--")}
+EXCHANGES = {algorithm: kind for kind, algorithm in ALGORITHMS.items()}
+
+
+def recognises(files: Files) -> bool:
+    """Whether a script passes Megatron's arguments and one that only MindSpeed has."""
+    return any(sign in text for text in speaking(files) for sign in SIGNS)
+
+
+def read(files: Files) -> Imported:
+    """The settings of a script."""
+    found = collect(files)
+    said = dict(found.options)
+    dual = said.pop("schedules-method", None) == "dualpipev"
+    again = _again(said)
+    _layers(said, dual)
+    _experts(said)
+    _memory(said)
+    _switches(said)
+    names = {other: own for own, other in OWN.items()}
+    translated = {OWN.get(name, name): value for name, value in said.items()}
+    imported = settings_of(replace(found, options=translated), ID, "mindspeed", names)
+    if again:
+        imported = _with_plan(imported, recompute=again)
+    return _with_plan(imported, schedule="dualpipe-v") if dual else imported
+
+
+def _with_plan(imported: Imported, **changes: Any) -> Imported:
+    """Decisions in place of what Megatron's words read as, which has none for them."""
+    plan: dict[str, Any] = {**imported.settings["plan"], **changes}
+    return replace(imported, settings={**imported.settings, "plan": plan})
+
+
+def _again(said: dict[str, Any]) -> dict[str, Any]:
+    """Activation functions computed again in some layers, or in those beyond the whole ones; else nothing."""
+    if not said.get("recompute-activation-function"):
+        return {}
+    some = said.pop("recompute-activation-function-num-layers", None)
+    if said.get("recompute-granularity") == "full" and said.get("recompute-method") == "block":
+        said.pop("recompute-activation-function")
+        whole = _number(said, "recompute-num-layers", 0)
+        return {"kind": "full", "layers": whole, "rest": "selective", "parts": ["activation"]}
+    if type(some) is int and "recompute-granularity" not in said and 0 <= some <= 100_000:
+        return {"kind": "selective", "layers": some, "parts": ["activation"]}
+    return {}
+
+
+def _number(said: dict[str, Any], name: str, default: int) -> int:
+    value = said.get(name, default)
+    if type(value) is not int or value < 0 or value > 100_000:
+        raise InputError(Problem(path=f"--{name}", given=repr(value)[:60], expected="a whole number"))
+    return value
+
+
+def _layers(said: dict[str, Any], dual: bool) -> None:
+    """Real layers, and how stages hold them: by a list, or with empty layers that fill short stages."""
+    total, pp = _number(said, "num-layers", 1), max(1, _number(said, "pipeline-model-parallel-size", 1))
+    empty = _numbers(said.pop("noop-layers", ""))
+    each = said.pop("num-layers-per-virtual-pipeline-stage", None)
+    stages = 2 * pp if dual else total // each if type(each) is int and each > 0 else pp
+    counts = _numbers(said.pop("num-layer-list", ""))
+    if not counts and stages > 0 and (empty or stages > pp):
+        slots = total // stages
+        counts = [
+            slots - sum(stage * slots <= number < (stage + 1) * slots for number in empty) for stage in range(stages)
+        ]
+    said["num-layers"] = total - len(empty)
+    if counts and pp > 1:
+        ahead = _number(said, "mtp-num-layers", 0)
+        said["pipeline-model-parallel-layout"] = layout_of(tuple(counts), ahead)
+
+
+def _numbers(value: Any) -> list[int]:
+    """Whole numbers separated by commas."""
+    words = [word for word in str(value).replace(" ", "").split(",") if word]
+    if not all(word.isdigit() and len(word) < 7 for word in words) or len(words) > 10_000:
+        raise InputError(Problem(path="--noop-layers", given=repr(value)[:60], expected="numbers joined by commas"))
+    return [int(word) for word in words]
+
+
+def _experts(said: dict[str, Any]) -> None:
+    width = said.pop("moe-intermediate-size", None)
+    if "num-experts" not in said:
+        return
+    if width is not None:
+        said.setdefault("moe-ffn-hidden-size", width)
+    shared = said.pop("n-shared-experts", None)
+    if type(shared) is int and shared:
+        size = _number(said, "moe-ffn-hidden-size", _number(said, "ffn-hidden-size", 0))
+        said["moe-shared-expert-intermediate-size"] = shared * size
+    layers = said["num-layers"]
+    if "first-k-dense-replace" in said:
+        dense = _number(said, "first-k-dense-replace", 0)
+        del said["first-k-dense-replace"]
+        every = max(1, _number(said, "moe-layer-freq", 1))
+        flags = tuple(layer >= dense and layer % every == 0 for layer in range(layers))
+        said["moe-layer-freq"] = pattern_of(flags)
+    tp = max(1, _number(said, "tensor-model-parallel-size", 1))
+    if said.pop("moe-tp-extend-ep", False):
+        said["expert-model-parallel-size"] = tp * max(1, _number(said, "expert-model-parallel-size", 1))
+        said["expert-tensor-parallel-size"] = 1
+    if said.get("moe-token-dispatcher-type") == "alltoall_seq":
+        said["moe-token-dispatcher-type"] = "alltoall"
+
+
+def _memory(said: dict[str, Any]) -> None:
+    modules = [MODULES[part] for part, flag in PARTS.items() if said.get(flag.lstrip("-"))]
+    if modules and "recompute-granularity" not in said:
+        for name in PARTS.values():
+            said.pop(name.lstrip("-"), None)
+        said |= {"recompute-granularity": "selective", "recompute-modules": modules}
+    if said.pop("swap-optimizer", False):
+        said["optimizer-cpu-offload"] = True
+        said.pop("swap-optimizer-times", None)
+    if said.pop("o2-optimizer", False):
+        said |= {"use-precision-aware-optimizer": True, "exp-avg-dtype": "bf16"}
+
+
+def _switches(said: dict[str, Any]) -> None:
+    algo = said.pop("context-parallel-algo", "ulysses_cp_algo")
+    if _number(said, "context-parallel-size", 1) > 1:
+        said["cp-comm-type"] = EXCHANGES.get(str(algo), "p2p")
+    flash = said.pop("use-flash-attn", False)
+    said["attention-backend"] = "flash" if flash else "unfused"
+    for name in ("use-mc2", "use-ascend-coc"):
+        if said.pop(name, False):
+            said["tp-comm-overlap"] = True
+    window = said.pop("sliding-window", None)
+    if window is not None:
+        said["window-size"] = window
+    if "ASCEND_LAUNCH_BLOCKING" in said:
+        said["CUDA_LAUNCH_BLOCKING"] = said.pop("ASCEND_LAUNCH_BLOCKING")

@@ -1,0 +1,204 @@
+"""Turn a target's file into options that are taken one by one, so that what nobody took is known to be unread."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.files import SUFFIXES, Table, parse_table
+from ridgeline.core.table import BIGGEST, given
+from ridgeline.models.names import MODELS
+from ridgeline.targets.shell_eval import read_script
+from ridgeline.targets.target import Files, Unread
+
+OPEN = ("auto", "null", "none", "")  # words that leave a number to the software
+STRANGE = "not an option this reader knows"
+
+
+def flatten(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested tables by dotted path; lists are leaves.
+
+    >>> dict(flatten({"a": {"b": 1}, "c": [2]}))
+    {'a.b': 1, 'c': [2]}
+    """
+    for key, value in table.items():
+        name = f"{path}.{key}" if path else str(key)
+        if isinstance(value, Mapping):
+            yield from flatten(value, name)
+        else:
+            yield name, value
+
+
+def nested(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The opposite of `flatten`.
+
+    >>> nested({"a.b": 1, "c": [2]})
+    {'a': {'b': 1}, 'c': [2]}
+    """
+    table: dict[str, Any] = {}
+    for name, value in options.items():
+        at = table
+        *above, last = name.split(".")
+        for key in above:
+            at = at.setdefault(key, {})
+        at[last] = value
+    return table
+
+
+def tables(files: Files, *suffixes: str) -> Iterator[Table]:
+    """Every file with one of the suffixes, parsed."""
+    for name, text in files.items():
+        path = Path(name)
+        if path.suffix.lower() in (suffixes or SUFFIXES):
+            yield parse_table(path, text)
+
+
+def only(files: Files, wanted: Callable[[dict[str, Any]], bool], expected: str, *suffixes: str) -> Table:
+    """The one file of these suffixes that is wanted, or an `InputError` that says how many there are.
+
+    >>> only({"a.json": '{"x": 1}', "b.json": "{}"}, lambda data: "x" in data, "one file with x", ".json").source
+    'a.json'
+    """
+    found = [table for table in tables(files, *suffixes) if wanted(table.data)]
+    if len(found) != 1:
+        raise InputError(Problem(path="", given=f"{len(found)} such files", expected=expected, todo="name one file"))
+    return found[0]
+
+
+class OptionReader:
+    """The options of one file. `take` and its kin note what was asked for; a bad value is a problem, not a crash."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.options = dict(flatten(table.data))
+        self.taken: set[str] = set()
+        self.assumptions: list[str] = []
+        self.problems: list[Problem] = []
+        self.notes: list[Unread] = []
+
+    def __contains__(self, option: str) -> bool:
+        return option in self.options
+
+    def take(self, *names: str, default: Any = None) -> Any:
+        """The value of the first of these names that the file holds."""
+        for name in names:
+            if name in self.options:
+                self.taken.add(name)
+                return self.options[name]
+        return default
+
+    def count(self, *names: str, default: int | None = None) -> int | None:
+        """A whole number of at least 1; "auto", null and a variable left open count as not given."""
+        value = self.take(*names)
+        if isinstance(value, str) and (value.lower() in OPEN or "$" in value):
+            self.assumptions.append(f"{names[0]} = {value[:40]}: left to the software")
+            return default
+        if value is None:
+            return default
+        number = int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,15}", value) else value
+        whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
+        if isinstance(number, bool) or not whole:
+            return self.bad(names[0], value, "a whole number", default)
+        if not 1 <= number <= BIGGEST:
+            return self.bad(names[0], value, "a whole number of at least 1", default)
+        return int(number)
+
+    def degree(self, *names: str) -> int:
+        """A degree; 1 where the file is silent."""
+        return self.count(*names, default=1) or 1
+
+    def share(self, *names: str, default: float) -> float:
+        """A number between 0 and 1."""
+        value = self.take(*names, default=default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            self.bad(names[0], value, "a number between 0 and 1", None)
+            return default
+        return float(value)
+
+    def switch(self, *names: str, default: bool) -> bool:
+        """True or false; null and words such as "auto" count as not given."""
+        value = self.take(*names)
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        return value if isinstance(value, bool) else default
+
+    def word(self, *names: str, among: Mapping[str, Any], default: Any) -> Any:
+        """What the option's word means."""
+        value = self.take(*names)
+        if value is None:
+            return default
+        key = str(value).lower()
+        meaning = {name.lower(): meaning for name, meaning in among.items()}
+        if key not in meaning:
+            self.problems.append(not_among(names[0], str(value)[:60], among))
+            return default
+        return meaning[key]
+
+    def bad(self, option: str, value: object, expected: str, instead: int | None) -> int | None:
+        """Note a value that cannot be used, and go on with another."""
+        self.problems.append(Problem(path=option, given=given(value), expected=expected))
+        return instead
+
+    def unread(self, apart: Mapping[str, str]) -> tuple[Unread, ...]:
+        """Every option that was not taken; `apart` says why by pattern, for those that decide nothing here.
+
+        Raises an `InputError` if a value could not be used.
+        """
+        if self.problems:
+            raise InputError([self.table.locate(problem) for problem in self.problems])
+        left = [name for name in self.options if name not in self.taken]
+        rest = [Unread(option=name, value=given(self.options[name]), why=_why(name, apart)) for name in left]
+        return (*self.notes, *rest)
+
+
+def _why(name: str, apart: Mapping[str, str]) -> str:
+    return next((why for pattern, why in apart.items() if fnmatchcase(name, pattern)), STRANGE)
+
+
+def assigned(files: Files) -> dict[str, Any]:
+    """The `key=value` arguments of the commands in shell scripts, later ones on top; nothing is executed.
+
+    >>> assigned({"run.sh": "N=8\\npython3 -m train a.b=$N +c=\'x\' d=true"})
+    {'a.b': 8, 'c': 'x', 'd': True}
+    """
+    found: dict[str, Any] = {}
+    for name, text in files.items():
+        if not name.endswith((".sh", ".sbatch")):
+            continue
+        for command in read_script(text).commands:
+            for word in command[1:]:
+                pair = re.fullmatch(r"\+{0,2}([A-Za-z_][\w.@]*)=(.*)", word, re.DOTALL)
+                if pair:
+                    found[pair.group(1)] = _scalar(pair.group(2))
+    return found
+
+
+def _scalar(text: str) -> Any:
+    """A word of a command line as the plain value it spells."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text.lower() in ("null", "none", ""):
+        return None
+    if re.fullmatch(r"-?\d{1,18}", text):
+        return int(text)
+    if re.fullmatch(r"-?\d{0,18}\.\d{0,18}(e-?\d{1,3})?|-?\d{1,18}\.?e-?\d{1,3}", text, re.IGNORECASE) and text != ".":
+        return float(text)
+    return text
+
+
+def model_in(files: Files) -> str | None:
+    """The catalog model that a file written by Ridgeline names at its top."""
+    for text in files.values():
+        found = re.search(r"^\W{0,4}model: ([\w.:-]{1,128})\s*$", text, re.MULTILINE)
+        if found and "Written by Ridgeline" in text and found.group(1) in MODELS:
+            return found.group(1)
+    return None
+
+
+def pick(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without the keys that are absent."""
+    return {key: value for key, value in settings.items() if value is not None}

@@ -1,0 +1,55 @@
+"""Turn the id of a target into the Target: the one list of targets, which imports a target when it is first asked for.
+
+A target `megatron-bridge` is the package `ridgeline.targets.megatron_bridge`; adding one is adding its id to `IDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:  # the command line names the targets in its help, which has to come at once
+    from ridgeline.targets.target import Files, Target
+
+# the order in which files are tried against `recognises`: a dialect before the software it is a dialect of
+IDS = ("megatron-bridge", "verl", "maxtext", "mindspeed", "megatron", "torchtitan", "deepspeed")
+
+
+class _Targets(Mapping[str, "Target"]):
+    def __getitem__(self, id: str) -> Target:
+        if id not in IDS:
+            from ridgeline.core.errors import InputError, not_among
+
+            raise InputError(not_among("--to", id, IDS))
+        return cast("Target", import_module(f"ridgeline.targets.{id.replace('-', '_')}").TARGET)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(IDS)
+
+    def __len__(self) -> int:
+        return len(IDS)
+
+    def __contains__(self, id: object) -> bool:
+        return id in IDS
+
+
+TARGETS: Mapping[str, Target] = _Targets()
+
+
+def detect(files: Files) -> Target:
+    """The first target that recognises the files, or an `InputError` that lists the targets."""
+    from ridgeline.core.errors import InputError, Problem
+
+    for target in TARGETS.values():
+        if target.recognises(files):
+            return target
+    names = ", ".join(sorted(files)[:5])
+    raise InputError(
+        Problem(
+            path="",
+            given=f"{names}, which no target recognises",
+            expected=f"files of one of {', '.join(IDS)}",
+            todo="say which with --from TARGET",
+        )
+    )

@@ -1,0 +1,138 @@
+"""Turn the text of a shell script into words and operators, without running anything.
+
+    Word      pieces as written: plain text, 'single', "double" (the last two quoted), each with its text
+    str       an operator: newline, ;, (, ), |, &, <, > and their doubles
+
+`$( )`, backquotes and here-documents are kept as text; whoever expands a word sees that they are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from ridgeline.core.errors import InputError, Problem
+
+OPERATORS = frozenset("();|&<>\n")
+BLANK = " \t\r"
+CLOSERS = {"(": ")", "{": "}"}
+
+
+@dataclass(frozen=True, slots=True)
+class WordPart:
+    """A stretch of a word and how it was quoted."""
+
+    text: str
+    quote: Literal["plain", "single", "double"]
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a script, before variables are filled in."""
+
+    parts: tuple[WordPart, ...]
+
+    @property
+    def bare(self) -> str:
+        """The word when all of it is plain text; otherwise nothing, so that a quoted `if` is no keyword."""
+        return self.parts[0].text if len(self.parts) == 1 and self.parts[0].quote == "plain" else ""
+
+    @property
+    def text(self) -> str:
+        """The word without its quotes."""
+        return "".join(part.text for part in self.parts)
+
+
+Token = Word | str
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """The script's tokens in order; an `InputError` names the line of a quote that never ends.
+
+    >>> [token if isinstance(token, str) else token.text for token in tokens("TP=8 # wide\\ncmd $TP \\\\\\n 'a b'")]
+    ['TP=8', '\\n', 'cmd', '$TP', 'a b']
+    """
+    at = 0
+    parts: list[WordPart] = []
+    while at < len(text):
+        char = text[at]
+        if char == "\\" and at + 1 < len(text):
+            if text[at + 1] != "\n":
+                parts.append(WordPart(text[at + 1], "single"))
+            at += 2
+            continue
+        if char in "'\"":
+            end = _closing(text, at, char)
+            parts.append(WordPart(text[at + 1 : end], "single" if char == "'" else "double"))
+            at = end + 1
+            continue
+        if char in "$`":
+            end = _expansion(text, at)
+            parts.append(WordPart(text[at:end], "plain"))
+            at = end
+            continue
+        if char in BLANK or char in OPERATORS or (char == "#" and not parts):
+            if parts:
+                yield _word(parts)
+                parts = []
+            if char == "#":
+                end = text.find("\n", at)
+                at = len(text) if end < 0 else end
+                continue
+            if char in OPERATORS:
+                yield char
+            at += 1
+            continue
+        end = at + 1
+        while end < len(text) and text[end] not in "\\'\"$`" and text[end] not in BLANK and text[end] not in OPERATORS:
+            end += 1
+        parts.append(WordPart(text[at:end], "plain"))
+        at = end
+    if parts:
+        yield _word(parts)
+
+
+def _word(parts: list[WordPart]) -> Word:
+    """The word of these parts, neighbours of one quoting joined."""
+    joined: list[WordPart] = []
+    for part in parts:
+        if joined and joined[-1].quote == part.quote:
+            joined[-1] = WordPart(joined[-1].text + part.text, part.quote)
+        else:
+            joined.append(part)
+    return Word(tuple(joined))
+
+
+def _closing(text: str, start: int, quote: str) -> int:
+    """Where the quote that opens at `start` closes."""
+    at = start + 1
+    while at < len(text):
+        if text[at] == quote:
+            return at
+        if quote == '"' and text.startswith(("$(", "${"), at):  # quotes inside a substitution are its own
+            at = _expansion(text, at)
+            continue
+        at += 2 if text[at] == "\\" and quote == '"' else 1
+    line = text.count("\n", 0, start) + 1
+    raise InputError(Problem(path="", given=f"a {quote} that never closes", expected="a script", where=f"line {line}"))
+
+
+def _expansion(text: str, start: int) -> int:
+    """The end of `$NAME`, `${...}`, `$(...)`, `$((...))` or a backquoted command that begins at `start`."""
+    if text[start] == "`":
+        end = text.find("`", start + 1)
+        return len(text) if end < 0 else end + 1
+    if start + 1 < len(text) and text[start + 1] in CLOSERS:
+        opener, closer, depth = text[start + 1], CLOSERS[text[start + 1]], 0
+        for at in range(start + 1, len(text)):
+            depth += (text[at] == opener) - (text[at] == closer)
+            if depth == 0:
+                return at + 1
+        return len(text)
+    end = start + 1
+    while end < len(text) and (text[end].isalnum() or text[end] == "_"):
+        end += 1
+    if end == start + 1 and end < len(text) and text[end] in "@*#?":
+        end += 1
+    return end

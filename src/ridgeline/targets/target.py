@@ -1,0 +1,104 @@
+"""What a target of an export is, what writing for it yields and what reading it yields: frozen values.
+
+Every target `some-id` is a package of the same shape, which a test holds all of them to:
+
+    targets/some_id/__init__.py   TARGET, a `Target` of that id
+                    write.py      write(Scenario) -> Export
+                    read.py       read(files) -> Imported, recognises(files) -> bool
+                    names.py      the target's words for things, used in both directions
+                    write_*.py, read_*.py    parts of the two, where one file is too small for them
+    targets/options/some-id-vVERSION.toml    the options that version documents
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.options import options
+
+Files = Mapping[str, str]  # relative file name -> text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """A decision of the scenario that the target cannot express."""
+
+    path: str
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """Something a target's files say that a scenario has no place for, or that was not understood."""
+
+    option: str
+    value: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """A scenario as one target reads it. Every decision stands in exactly one of `expressed`, `implied` and `lost`.
+
+    files      relative file name -> text, launch scripts among them
+    expressed  decision -> the option that carries it
+    implied    decision -> why nothing has to be written for it: the target does so by itself
+    """
+
+    target: str
+    version: str
+    files: Files
+    expressed: Mapping[str, str]
+    implied: Mapping[str, str]
+    lost: tuple[Lost, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What a target's files say, as a table that `ridgeline.scenario` takes (without `system` where they name none).
+
+    unread       options that did not reach the table, with the reason
+    assumptions  what had to be assumed because the files do not say it
+    per_rank     sequences each data-parallel rank handles in a step, where the files say that instead of a global
+                 batch: the batch is known once the system is
+    """
+
+    target: str
+    settings: Mapping[str, Any]
+    unread: tuple[Unread, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    per_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One software that a scenario can be handed to; its name, version and source are those of its recorded options.
+
+    write       Scenario -> Export
+    read        files -> Imported, or an `InputError`; text is parsed, never executed
+    recognises  whether files look like this target's
+    """
+
+    id: str
+    write: Callable[[Scenario], Export]
+    read: Callable[[Files], Imported]
+    recognises: Callable[[Files], bool]
+
+    @property
+    def title(self) -> str:
+        """What its makers call it."""
+        return options(self.id).target
+
+    @property
+    def version(self) -> str:
+        """The version whose documented options are recorded."""
+        return options(self.id).version
+
+    @property
+    def source(self) -> str:
+        """Where those options are documented."""
+        return options(self.id).source

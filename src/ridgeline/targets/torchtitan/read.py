@@ -1,0 +1,243 @@
+"""Turn a torchtitan job file (TOML, versions 0.1 and 0.2), or a configuration function (0.3), into settings."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ridgeline.core.errors import InputError
+from ridgeline.models.load import MODELS
+from ridgeline.models.names import find_name
+from ridgeline.models.spec import ModelSpec
+from ridgeline.targets.option_reader import OptionReader, model_in, only, pick, tables
+from ridgeline.targets.target import Files, Imported, Unread
+from ridgeline.targets.torchtitan.names import CONVERTERS, FLAVORS, ID, SCHEDULES
+from ridgeline.targets.torchtitan.read_python import is_registry, job_of
+
+COMPONENTS = "compile.components"
+APART = {
+    "job.*": "where output goes",
+    "profiling.*": "logging",
+    "metrics.*": "logging",
+    "comm.*": "timeouts and traces",
+    "debug.*": "seeds and checks",
+    "validation.*": "a training step has no validation in it",
+    "checkpoint.*": "checkpoints are not part of a step",
+    "lr_scheduler.*": "learning rates decide nothing about speed",
+    "optimizer.*": "learning rates decide nothing about speed",
+    "training.max_norm": "clipping is not priced apart",
+    "training.steps": "how many steps is not part of one",
+    "training.dataset*": "which data decides nothing about speed",
+    "training.warmup_steps": "learning rates decide nothing about speed",
+    "training.gc_*": "garbage collection is not priced",
+    "model.norm_type": "the flavor says it",
+    "model.tokenizer*": "the tokenizer decides nothing about speed",
+    "*.filter_fqns": "which products stay in bf16 is not priced",
+    "*float8*": "a detail of float8 that is not priced",
+    "quantize.*": "a detail of a narrow format that is not priced",
+    "training.disable_cuda_graphs": "graphs of this trainer are not priced",
+    "parallelism.spmd_backend": "how placements are tracked is not priced",
+    "parallelism.disable_loss_parallel": "the loss over split logits is not priced apart",
+    "parallelism.context_parallel_load_balancer": "the load is taken as balanced",
+    "fault_tolerance.*": "replicas that come and go are not priced",
+    "experimental.*": "code from outside is not read",
+    "activation_checkpoint.*": "a detail of recompute that is not priced",
+}
+
+
+def read(files: Files) -> Imported:
+    """What a job file says."""
+    expected = "one TOML file with [model], [training] and [parallelism], or a Python file of Trainer.Config functions"
+    coded = is_registry(files)
+    reader = OptionReader(job_of(files) if coded else only(files, _is_job, expected, ".toml"))
+    model = _model(reader) or model_in(files)
+    plan = _mesh(reader) | {"engine": "torchtitan"}
+    plan |= _recompute(reader, MODELS[model] if model else None, plan)
+    precision, optimizer = _formats(reader)
+    if reader.switch("training.enable_cpu_offload", "experimental.enable_cpu_offload", default=False):
+        plan["offload"] = ["optimizer"]
+    compiled, parts = reader.switch("compile.enable", "training.compile", default=False), reader.take(COMPONENTS)
+    compiled = compiled and (not isinstance(parts, list) or "model" in parts)
+    plan |= {"precision": precision, "compiled": compiled}
+    batch, per_rank = _batch(reader, plan)
+    settings = pick({"model": model}) | {
+        "workload": pick(
+            {
+                "kind": "train",
+                "seq": reader.count("training.seq_len", default=2048),
+                "global_batch": batch,
+                "optimizer": optimizer,
+            }
+        ),
+        "plan": plan,
+    }
+    unread = reader.unread(APART)
+    return Imported(
+        target=ID,
+        settings=settings,
+        unread=unread,
+        assumptions=tuple(reader.assumptions),
+        per_rank=per_rank,
+    )
+
+
+def _model(reader: OptionReader) -> str | None:
+    """The flavor's catalog entry; the folder of the tokenizer tells apart models that share a shape."""
+    family = str(reader.take("model.name", default="llama3"))
+    flavor = str(reader.take("model.flavor", default="debugmodel"))
+    plain = re.sub(r"_(flex|varlen)\w*$", "", flavor)
+    id = FLAVORS.get((family, plain))
+    folder = str(reader.take("model.hf_assets_path", "model.tokenizer_path", default=""))[:300]
+    if id is None:
+        reader.notes.append(
+            Unread(option="model.flavor", value=f"{family} {flavor}"[:60], why="no catalog entry is it")
+        )
+        return None
+    for name in reversed(folder.strip("/").split("/")):
+        closer = find_name(name) if name and len(name) < 100 else None
+        if closer and not closer[1] and _same_shape(MODELS[closer[0]], MODELS[id]):
+            return closer[0]
+    return id
+
+
+def _same_shape(one: ModelSpec, other: ModelSpec) -> bool:
+    return (one.hidden, one.vocab, one.blocks, one.order) == (other.hidden, other.vocab, other.blocks, other.order)
+
+
+def _mesh(reader: OptionReader) -> dict[str, Any]:
+    plan: dict[str, Any] = {
+        axis: reader.degree(f"parallelism.{name}_parallel_degree", f"experimental.{name}_parallel_degree")
+        for axis, name in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"))
+    }
+    for axis, name in (("ep", "expert"), ("etp", "expert_tensor")):
+        plan[axis] = reader.degree(f"parallelism.{name}_parallel_degree")
+    plan["overlap"] = {}
+    if plan["tp"] > 1:
+        plan["overlap"]["tp"] = reader.switch("parallelism.enable_async_tensor_parallel", default=False)
+    reader.take("parallelism.enable_async_tensor_parallel")
+    method = reader.take("parallelism.context_parallel_rotate_method", default="allgather")
+    if plan["cp"] > 1:
+        plan["cp_kind"] = "ring"
+        if method == "allgather":
+            reader.assumptions.append("cp_kind = ring: keys are gathered at once, which is priced as a ring")
+    backends = {"standard": "all-to-all", "deepep": "deepep", "hybridep": "hybridep", "minimal_async_ep": "all-to-all"}
+    word = reader.word("parallelism.expert_parallel_comm_backend", among=backends, default=None)
+    plan |= pick({"moe_dispatch": word})
+    return plan | _shards(reader, plan["cp"], plan["pp"]) | _pipeline(reader, plan)
+
+
+def _shards(reader: OptionReader, cp: int, pp: int) -> dict[str, Any]:
+    replicate = reader.degree("parallelism.data_parallel_replicate_degree")
+    given = reader.take("parallelism.data_parallel_shard_degree", default=-1)
+    split = None if given == -1 else reader.count("parallelism.data_parallel_shard_degree")
+    policies = {"default": "zero3" if pp == 1 else "zero2", "always": "zero3", "never": "zero2"}
+    shard = reader.word("parallelism.fsdp_reshard_after_forward", among=policies, default=policies["default"])
+    if split is None and replicate > 1:
+        why = "how many ranks share a shard follows from the number of ranks, which is not stated"
+        reader.notes.append(Unread(option="parallelism.data_parallel_shard_degree", value="-1", why=why))
+        return {"shard": shard}
+    if split is None:
+        return {"shard": shard}
+    if split * cp == 1:
+        return {"shard": "none", "dp": replicate}
+    return {"shard": shard, "dp": replicate * split, "shard_degree": split * cp}
+
+
+def _pipeline(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
+    means = {word: name for name, word in SCHEDULES.items()}
+    parts = reader.take("parallelism.module_fqns_per_model_part")
+    each = reader.count("parallelism.pipeline_parallel_layers_per_stage")
+    overlap = reader.switch("parallelism.pipeline_parallel_expert_parallel_overlap", default=True)
+    if plan["pp"] == 1:
+        reader.take("parallelism.pipeline_parallel_schedule")
+        reader.take("parallelism.pipeline_parallel_microbatch_size")
+        return {}
+    name = reader.word("parallelism.pipeline_parallel_schedule", among=means, default="1f1b")
+    single = name in ("1f1b", "gpipe")
+    chunks = 1 if single else 2
+    found: dict[str, Any] = {}
+    if name == "dualpipe-v" and plan["ep"] > 1:
+        plan["overlap"]["moe"] = overlap
+    if isinstance(parts, list) and parts and all(isinstance(part, list) for part in parts):
+        found["placement"] = [sum(str(module).startswith("layers.") for module in part) for part in parts]
+        chunks = max(1, len(parts) // plan["pp"])
+    elif each is not None:
+        reader.assumptions.append(f"{each} layers in a virtual stage; first and last hold fewer, which is not read")
+    return found | {"schedule": {"name": name, "chunks": chunks}}
+
+
+def _batch(reader: OptionReader, plan: dict[str, Any]) -> tuple[int | None, int | None]:
+    """The global batch, or the sequences of one data-parallel rank where it is not stated."""
+    local = reader.count("training.local_batch_size", "training.batch_size", default=8) or 8
+    stated = reader.take("training.global_batch_size", default=-1)
+    whole = None if stated == -1 else reader.count("training.global_batch_size")
+    if plan["pp"] > 1:
+        plan["microbatch"] = reader.degree("parallelism.pipeline_parallel_microbatch_size")
+    else:
+        plan["microbatch"] = local
+    if whole is not None:
+        return whole, None
+    return (local * plan["dp"], None) if "dp" in plan else (None, local)
+
+
+def _recompute(reader: OptionReader, model: ModelSpec | None, plan: dict[str, Any]) -> dict[str, Any]:
+    kinds = {"none": "none", "full": "full", "selective": "selective"}
+    if reader.take("activation_checkpoint.mode") == "memory_budget":
+        reader.assumptions.append("recompute = selective: a memory budget chooses it while compiling")
+        return {"recompute": {"kind": "selective", "parts": ["alternate"]}}
+    kind = reader.word("activation_checkpoint.mode", among=kinds, default="selective")
+    option = str(reader.take("activation_checkpoint.selective_ac_option", default="2"))
+    if kind != "selective":
+        return {"recompute": kind}
+    if option == "op" or not option.isdigit() or model is None:
+        return {"recompute": {"kind": "selective", "parts": ["alternate"]}}
+    held = model.layers // (plan["pp"] * plan.get("schedule", {}).get("chunks", 1))
+    layers = held // max(1, int(option[:4]))
+    reader.assumptions.append(f"recompute: every layer whose number {option} divides, {layers} of {held} in a stage")
+    return {"recompute": {"kind": "full", "layers": layers}}
+
+
+def _formats(reader: OptionReader) -> tuple[dict[str, Any], dict[str, Any]]:
+    long = {"bfloat16": "bf16", "float32": "fp32"}
+    stored = reader.word("training.mixed_precision_param", among=long, default="bf16")
+    kept = reader.word("training.dtype", among=long, default="fp32")
+    reader.take("training.mixed_precision_reduce")
+    precision: dict[str, Any] = {"name": stored, "gradients": "fp32"}
+    converters = reader.take("model.converters", default=[])
+    words = (
+        converters.replace(" ", "").split(",") if isinstance(converters, str) else [str(part) for part in converters]
+    )
+    for word in words:
+        if word.split(".")[-1] not in ("float8", "mx", ""):
+            why = "not a format this reader knows"
+            reader.notes.append(Unread(option="model.converters", value=word[:60], why=why))
+    for family, compute in (("float8", "fp8-e4m3"), ("mx", "mxfp8")):
+        if any(word.split(".")[-1] == family for word in words):
+            recipes = {recipe: means for (kind, recipe), means in CONVERTERS.items() if kind == family}
+            options = (f"quantize.linear.{family}.recipe_name", f"{family}.recipe_name")
+            default = (compute, "tensor" if family == "float8" else "block")
+            recipes["rowwise_with_gw_hp"] = ("fp8-e4m3", "row")
+            means = reader.word(*options, among=recipes, default=default)
+            precision |= {"compute": means[0], "scaling": means[1]}
+            precision |= {"weights": stored, "activations": stored, "kv": stored}
+            precision.pop("name", None)
+            reader.take(f"quantize.grouped_mm.{family}.fqns")
+    names = {"AdamW": "adamw", "Adam": "adam", "Muon": "muon"}
+    optimizer = {"name": reader.word("optimizer.name", among=names, default="adamw")}
+    own = kept == "bf16" and stored == "bf16"
+    optimizer |= {"states": kept, "master": "none" if own or stored == "fp32" else "fp32"}
+    return precision, optimizer
+
+
+def _is_job(data: dict[str, Any]) -> bool:
+    return isinstance(data.get("model"), dict) and "flavor" in data["model"] and "training" in data
+
+
+def recognises(files: Files) -> bool:
+    """A TOML file whose [model] has a flavor, or a Python file that builds a `Trainer.Config`."""
+    if is_registry(files):
+        return True
+    try:
+        return any(_is_job(table.data) for table in tables(files, ".toml"))
+    except InputError:
+        return False

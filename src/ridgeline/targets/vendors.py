@@ -1,0 +1,57 @@
+"""Turn a chip's vendor into what those who start jobs on it have to know, by the tables of `vendors.toml`.
+
+A vendor without a table is asked for as most are: by GPUs of a node, under PyTorch's usual name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from ridgeline.core.files import read_table
+from ridgeline.core.table import decode
+from ridgeline.hardware.system import System
+from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.ledger import Lose
+
+FILE = Path(__file__).parent / "vendors.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vendor:
+    """How Slurm is asked for chips of a node, what a framework calls one, and the targets that run on them."""
+
+    slurm: str = "--gpus-per-node={}"
+    device: str = "cuda"
+    targets: tuple[str, ...] = ()
+
+
+@cache
+def vendors() -> Mapping[str, Vendor]:
+    """Every vendor that has a table, by name."""
+    return MappingProxyType({name: decode(Vendor, table, name) for name, table in read_table(FILE).data.items()})
+
+
+def vendor_of(system: System) -> Vendor:
+    """What is known of the vendor of the system's chips."""
+    return vendors().get(system.chip.vendor, Vendor())
+
+
+def runs_on(scenario: Scenario, target: str) -> Iterator[Lose]:
+    """A loss where the target does not run on the scenario's chips; nothing where it does.
+
+    >>> import ridgeline
+    >>> made = ridgeline.scenario({"model": "llama3-8b", "system": "tpu-v5p:2x2x2",
+    ...     "workload": {"seq": 4096, "global_batch": 8}, "plan": {}})
+    >>> [lost.why for lost in runs_on(made, "verl")]
+    ['it runs on chips of NVIDIA, AMD and Huawei, not of Google']
+    """
+    able = [name for name, vendor in vendors().items() if target in vendor.targets]
+    vendor = scenario.system.chip.vendor
+    if vendor not in able:
+        *most, last = able
+        names = f"{', '.join(most)} and {last}" if most else last
+        yield Lose("system.chips", f"it runs on chips of {names}, not of {vendor}")

@@ -1,0 +1,248 @@
+"""Turn verl's Hydra files, or the overrides in its launch scripts, into settings: the update of the actor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import Table
+from ridgeline.models.load import MODELS
+from ridgeline.models.names import find_name
+from ridgeline.targets.megatron.layout import placement_of
+from ridgeline.targets.megatron.names import MODULES, RECIPES
+from ridgeline.targets.option_reader import OPEN, OptionReader, assigned, flatten, model_in, nested, pick, tables
+from ridgeline.targets.target import Files, Imported, Unread
+from ridgeline.targets.verl.names import ACTOR, DDP, FSDP, ID, LAYER, LORA_NAMES, MEGATRON, MODEL, OPTIM
+
+APART = {
+    "actor_rollout_ref.rollout.*": "how responses are generated is not part of the update",
+    "actor_rollout_ref.ref.*": "the reference model is not part of the update",
+    "critic.*": "the critic is not part of the update",
+    "reward*": "rewards are not part of the update",
+    "algorithm.*": "the algorithm around the update is not priced",
+    "data.*": "which data decides nothing about speed",
+    "trainer.*": "logging and checkpoints",
+    f"{ACTOR}.optim.*": "learning rates decide nothing about speed",
+    f"{ACTOR}.*coef*": "the loss decides nothing about speed",
+    f"{ACTOR}.*clip*": "the loss decides nothing about speed",
+    f"{ACTOR}.*loss*": "the loss decides nothing about speed",
+    "*.param_offload": "moved between phases, not during the update",
+    "*.optimizer_offload": "moved between phases, not during the update",
+    "*.grad_offload": "moved between phases, not during the update",
+    f"{LAYER}.*fusion*": "fusions are the engine's habits",
+    f"{LAYER}.*": "a detail of the layer that is not priced",
+    "defaults": "the files this one changes",
+    "hydra.*": "where files are looked for",
+    "*checkpoint*": "checkpoints are not part of the update",
+}
+
+
+def read(files: Files) -> Imported:
+    """What the files say of the actor; overrides in scripts stand above YAML."""
+    table = _merged(files)
+    if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)):
+        expected = "a YAML file or script with actor_rollout_ref.* options"
+        raise InputError(Problem(path="", given="no such file", expected=expected, todo="name verl's own file"))
+    reader = OptionReader(table)
+    megatron = str(reader.take(f"{ACTOR}.strategy", default="")) == "megatron"
+    megatron = megatron or any(option.startswith(f"{MEGATRON}.") for option in reader.options)
+    plan = _megatron(reader) if megatron else _fsdp(reader)
+    nodes, each = reader.degree("trainer.nnodes"), reader.count("trainer.n_gpus_per_node", default=8) or 8
+    plan["dp"] = max(1, nodes * each // (plan["tp"] * plan["pp"] * plan["cp"]))
+    workload = _workload(reader, plan, megatron)
+    workload["optimizer"] = plan.pop("optimizer")
+    model = _model(reader) or model_in(files)
+    plan |= _placement(reader, plan, MODELS[model].layers if model else 0)
+    settings = pick({"model": _trained(reader, model)}) | {"workload": workload, "plan": plan}
+    return Imported(target=ID, settings=settings, unread=reader.unread(APART), assumptions=tuple(reader.assumptions))
+
+
+def _merged(files: Files) -> Table:
+    found = list(tables(files, ".yml", ".yaml"))
+    words = {key: value for key, value in assigned(files).items() if "." in key}
+    if not found:
+        return Table(data=nested(words), source=next(iter(files), ""))
+    below = {key: value for table in found for key, value in flatten(table.data)}
+    return Table(data=nested(below | words), source=found[0].source, lines=found[0].lines)
+
+
+def _model(reader: OptionReader) -> str | None:
+    path = reader.take(f"{MODEL}.path")
+    if not isinstance(path, str):
+        return None
+    for name in (path[:200], path[:200].rstrip("/").split("/")[-1]):
+        found = find_name(name)
+        if found and not found[1]:
+            return found[0]
+    reader.notes.append(Unread(option=f"{MODEL}.path", value=path[:60], why="no catalog entry is it"))
+    return None
+
+
+def _trained(reader: OptionReader, model: str | None) -> str | dict[str, Any] | None:
+    """The model that is updated: blocks that predict further tokens are left out unless they are asked for."""
+    ahead = [reader.switch(f"{MODEL}.mtp.{name}", default=False) for name in ("enable", "enable_train")]
+    if model is None or MODELS[model].mtp is None or all(ahead):
+        return model
+    reader.assumptions.append("mtp = 0: prediction of further tokens is not switched on")
+    return {"base": model, "mtp": 0}
+
+
+def _workload(reader: OptionReader, plan: dict[str, Any], megatron: bool) -> dict[str, Any]:
+    prompt = reader.count("data.max_prompt_length", default=512) or 512
+    response = reader.count("data.max_response_length", default=512) or 512
+    prompts = reader.count(f"{ACTOR}.ppo_mini_batch_size", default=256) or 256
+    each = reader.degree("actor_rollout_ref.rollout.n")
+    reader.assumptions.append("every sequence as long as prompt and response may be; real ones are shorter")
+    seq, batch = prompt + response, prompts * each
+    micro = reader.count(f"{ACTOR}.ppo_micro_batch_size_per_gpu")
+    tokens = reader.count(f"{ACTOR}.ppo_max_token_len_per_gpu", default=16384) or 16384
+    if reader.switch(f"{ACTOR}.use_dynamic_bsz", default=False):
+        micro = max(1, tokens * plan["cp"] // seq)
+        reader.assumptions.append(f"microbatch = {micro}: as many full sequences as {tokens} tokens hold")
+    plan["microbatch"] = micro or 1
+    workload: dict[str, Any] = {
+        "kind": "train",
+        "task": "finetune",
+        "seq": seq,
+        "global_batch": batch,
+        "packed": reader.switch(f"{MODEL}.use_remove_padding", default=True),
+    }
+    rank = reader.take(f"{MODEL}.lora.rank" if megatron else f"{MODEL}.lora_rank", default=0)
+    if isinstance(rank, int) and rank > 0:
+        names = LORA_NAMES[megatron]
+        listed = reader.take(f"{MODEL}.lora.target_modules" if megatron else f"{MODEL}.target_modules")
+        words = listed if isinstance(listed, list) else [name for part in names.values() for name in part]
+        targets = [target for target, parts in names.items() if all(part in words for part in parts)]
+        workload |= {"task": "lora", "lora": {"rank": rank, "targets": targets}}
+    return workload
+
+
+def _fsdp(reader: OptionReader) -> dict[str, Any]:
+    names = ("ulysses_sequence_parallel_size",)
+    cp = reader.degree(*(f"{ACTOR}.{name}" for name in names), *(f"{FSDP}.{name}" for name in names))
+    reader.take(f"{FSDP}.ulysses_sequence_parallel_size")
+    plan: dict[str, Any] = {"tp": 1, "pp": 1, "cp": cp, "engine": "torch-eager"}
+    if cp > 1:
+        plan["cp_kind"] = "all-to-all"
+    size = reader.take(f"{FSDP}.fsdp_size", default=-1)
+    plan["shard"] = "zero3" if reader.switch(f"{FSDP}.reshard_after_forward", default=True) else "zero2"
+    if isinstance(size, int) and size == 1:
+        plan["shard"] = "none"
+    elif isinstance(size, int) and size > 1:
+        plan["shard_degree"] = size
+    full = reader.switch(f"{MODEL}.enable_gradient_checkpointing", default=True)
+    moved = reader.switch(f"{MODEL}.enable_activation_offload", default=False)
+    states = reader.switch(f"{FSDP}.offload_policy", default=False)
+    plan |= {
+        "recompute": "full" if full else "none",
+        "offload": {"activations": float(moved), "optimizer": float(states)},
+    }
+    stored = reader.word(f"{FSDP}.dtype", among={"bfloat16": "bf16", "float16": "fp16"}, default="bf16")
+    short = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
+    kept = reader.word(f"{FSDP}.model_dtype", among=short, default="fp32")
+    plan["precision"] = {"name": stored, "gradients": "fp32"}
+    kinds = {"AdamW": "adamw", "Adam": "adam", "SGD": "sgd", "AdamW8bit": "adamw"}
+    name = reader.word(f"{OPTIM}.optimizer", among=kinds, default="adamw")
+    plan["optimizer"] = {"name": name, "states": kept, "master": "none" if kept == stored else "fp32"}
+    return plan
+
+
+def _megatron(reader: OptionReader) -> dict[str, Any]:
+    degrees = {
+        "tp": "tensor_model_parallel_size",
+        "pp": "pipeline_model_parallel_size",
+        "cp": "context_parallel_size",
+        "ep": "expert_model_parallel_size",
+    }
+    plan: dict[str, Any] = {axis: reader.degree(f"{MEGATRON}.{option}") for axis, option in degrees.items()}
+    plan["etp"] = reader.count(f"{MEGATRON}.expert_tensor_parallel_size", default=plan["tp"] if plan["ep"] > 1 else 1)
+    plan |= {"engine": "megatron-core", "overlap": {}}
+    if plan["tp"] > 1:
+        plan["sequence_parallel"] = reader.switch(f"{MEGATRON}.sequence_parallel", default=True)
+        plan["overlap"]["tp"] = reader.switch(f"{LAYER}.tp_comm_overlap", default=False)
+    kinds = {"p2p": "ring", "a2a": "all-to-all", "all_gather": "ring", "a2a+p2p": "ring"}
+    if plan["cp"] > 1:
+        plan["cp_kind"] = reader.word(f"{LAYER}.cp_comm_type", among=kinds, default="ring")
+    ways = {"alltoall": "all-to-all", "allgather": "all-to-all", "flex": "deepep"}
+    way = reader.word(f"{LAYER}.moe_token_dispatcher_type", among=ways, default=None)
+    reader.take(f"{LAYER}.moe_enable_deepep")
+    plan |= pick({"moe_dispatch": way})
+    chunks = reader.degree(f"{MEGATRON}.virtual_pipeline_model_parallel_size")
+    if plan["pp"] > 1:
+        plan["schedule"] = {"name": "interleaved" if chunks > 1 else "1f1b", "chunks": chunks}
+    return plan | _megatron_memory(reader, plan) | _megatron_formats(reader)
+
+
+def _placement(reader: OptionReader, plan: dict[str, Any], layers: int) -> dict[str, Any]:
+    """Layers are dealt evenly, except that the first and the last stage may be told their share."""
+    first = reader.count(f"{LAYER}.num_layers_in_first_pipeline_stage")
+    last = reader.count(f"{LAYER}.num_layers_in_last_pipeline_stage")
+    stages = plan["pp"] * plan.get("schedule", {}).get("chunks", 1)
+    layout = reader.take(f"{LAYER}.pipeline_model_parallel_layout")
+    if isinstance(layout, str) and layout.lower() not in OPEN and plan["pp"] > 1:
+        held = placement_of(layout)
+        if len(held) % plan["pp"] == 0 and len(held) != stages:
+            plan["schedule"] = {"name": "interleaved", "chunks": len(held) // plan["pp"]}
+        return {"placement": list(held)}
+    if plan["pp"] == 1 or not layers or stages > layers:
+        return {}
+    rest, inner = layers - (first or 0) - (last or 0), stages - (first is not None) - (last is not None)
+    each = rest // inner if inner else 0
+    if rest < 0 or each * inner != rest:
+        reader.assumptions.append("placement: as Ridgeline balances it, for layers that do not divide")
+        return {}
+    rows = [each] * inner
+    return {"placement": [*([first] if first else []), *rows, *([last] if last else [])]}
+
+
+def _megatron_memory(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
+    whole = reader.switch(f"{MEGATRON}.use_megatron_fsdp", default=False)
+    split = reader.switch(f"{MEGATRON}.use_distributed_optimizer", default=True)
+    found: dict[str, Any] = {"shard": "zero3" if whole else "zero1" if split else "none"}
+    plan["overlap"]["grad-reduce"] = reader.switch(f"{DDP}.overlap_grad_reduce", default=False)
+    plan["overlap"]["param-gather"] = reader.switch(f"{DDP}.overlap_param_gather", default=False)
+    kind = reader.take(f"{LAYER}.recompute_granularity") or "none"
+    modules = reader.take(f"{LAYER}.recompute_modules", default=["core_attn"])
+    method = reader.take(f"{LAYER}.recompute_method")
+    layers = reader.count(f"{LAYER}.recompute_num_layers")
+    found["recompute"] = {"kind": kind if kind in ("none", "selective", "full") else "none"}
+    if kind == "selective" and isinstance(modules, list):
+        found["recompute"]["parts"] = [part for part, name in MODULES.items() if name in modules]
+    if kind == "full" and method == "block":
+        found["recompute"]["layers"] = layers
+    way = f"{OPTIM}.override_optimizer_config"
+    if reader.switch(f"{way}.optimizer_cpu_offload", default=False):
+        found["offload"] = {"optimizer": reader.share(f"{way}.optimizer_offload_fraction", default=1.0)}
+        plan["overlap"]["offload"] = reader.switch(f"{way}.overlap_cpu_optimizer_d2h_h2d", default=False)
+    return found
+
+
+def _megatron_formats(reader: OptionReader) -> dict[str, Any]:
+    stored = reader.word(f"{MEGATRON}.dtype", among={"bfloat16": "bf16", "float16": "fp16"}, default="bf16")
+    precision: dict[str, Any] = {"compute": stored, "weights": stored, "activations": stored, "kv": stored}
+    if reader.take(f"{LAYER}.fp8"):
+        recipes = {recipe: means for means, recipe in RECIPES.items()} | {"delayed": ("fp8-e4m3", "tensor")}
+        means = reader.word(f"{LAYER}.fp8_recipe", among=recipes, default=("fp8-e4m3", "tensor"))
+        precision |= {"compute": means[0], "scaling": means[1]}
+    wide = reader.switch(f"{DDP}.grad_reduce_in_fp32", default=True)
+    precision["gradients"] = "fp32" if wide else stored
+    name = reader.word(f"{OPTIM}.optimizer", among={"adam": "adamw", "sgd": "sgd", "muon": "muon"}, default="adamw")
+    short = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+    states = reader.word(f"{OPTIM}.exp_avg_dtype", among=short, default="fp32")
+    reader.take(f"{OPTIM}.exp_avg_sq_dtype")
+    if not reader.switch(f"{OPTIM}.use_precision_aware_optimizer", default=False):
+        states = "fp32"
+    attention = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}
+    kernel = reader.word(f"{LAYER}.attention_backend", among=attention, default="flash")
+    optimizer = {"name": name, "states": states, "master": "fp32"}
+    return {"precision": precision, "optimizer": optimizer, "attention": kernel}
+
+
+def recognises(files: Files) -> bool:
+    """Options below actor_rollout_ref, in YAML or in a script."""
+    try:
+        if any("actor_rollout_ref" in table.data for table in tables(files, ".yml", ".yaml")):
+            return True
+        return any(key.startswith("actor_rollout_ref.") for key in assigned(files))
+    except InputError:
+        return False

@@ -1,0 +1,191 @@
+"""Turn a Scenario into verl's Hydra file for the actor's update, and such files or scripts back into settings.
+
+The scenario is one update of the actor: its mini-batch is the global batch, and what the rollout does is not in it. A
+sequence is a prompt and a response; where it is cut decides nothing about the update, so it is cut in half. The FSDP
+backend is written unless the plan asks for what only the Megatron backend has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ridgeline.core.dtype import dtype
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+from ridgeline.targets.decisions import decisions_of, has_experts
+from ridgeline.targets.launch import ON_NODE, SLURM, comment, header, nodes_of, slurm
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
+from ridgeline.targets.option_reader import nested
+from ridgeline.targets.options import options
+from ridgeline.targets.recompute_fallback import changed, same_everywhere
+from ridgeline.targets.target import Export
+from ridgeline.targets.vendors import runs_on, vendor_of
+from ridgeline.targets.verl.names import ACTOR, FSDP, ID, LORA_NAMES, MODEL, weights_of
+from ridgeline.targets.verl.write_megatron import megatron_pieces
+from ridgeline.targets.yaml_text import yaml_text
+
+FILE = "verl.yaml"
+
+
+def write(scenario: Scenario) -> Export:
+    """verl.yaml and the launch scripts, which start Ray on every node and the trainer on the first."""
+    megatron = needs_megatron(scenario)
+    backend = megatron_pieces(scenario) if megatron else _fsdp(scenario)
+    ledger = gather(decisions_of(scenario), (*_common(scenario, megatron), *backend))
+    title = options(ID).title
+    base = "ppo_megatron_trainer" if megatron else "ppo_trainer"
+    hydra = {"defaults": [base, "_self_"], "hydra": {"searchpath": ["pkg://verl.trainer.config"]}}
+    text = comment(header(scenario, title)) + yaml_text(hydra | nested(ledger.options))
+    return exported(ID, {FILE: text, ON_NODE: _launch(scenario, title), SLURM: slurm(scenario, title)}, ledger)
+
+
+def needs_megatron(scenario: Scenario) -> bool:
+    """Whether the plan asks for what FSDP's backend has not: tp, pp, ep, a ring, zero1, or Megatron itself."""
+    mesh, plan = scenario.plan.mesh, scenario.plan
+    ring = mesh.cp > 1 and plan.switches.cp_kind == "ring"
+    split = mesh.tp * mesh.pp * mesh.ep * mesh.etp > 1
+    return split or ring or plan.sharding.shard == "zero1" or scenario.engine.family == "megatron-core"
+
+
+def _launch(scenario: Scenario, title: str) -> str:
+    nodes = nodes_of(scenario.system)[0]
+    return (
+        f"#!/bin/bash\n{comment(header(scenario, title))}set -euo pipefail\n\n"
+        'JOINED=\'import ray, sys; ray.init("auto", logging_level="ERROR")\n'
+        'sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]))\'\n'
+        f"NNODES=${{NNODES:-{nodes}}}\nNODE_RANK=${{NODE_RANK:-0}}\n"
+        "MASTER_ADDR=${MASTER_ADDR:-localhost}\nMASTER_PORT=${MASTER_PORT:-6379}\n\n"
+        "# the data, the rollout and the reward are yours; words after the script's name are passed on\n"
+        "TRAIN_FILES=${TRAIN_FILES:-$HOME/data/gsm8k/train.parquet}\n"
+        "VAL_FILES=${VAL_FILES:-$HOME/data/gsm8k/test.parquet}\n\n"
+        'cd "$(dirname "$0")"\nif [ "$NODE_RANK" -gt 0 ]; then\n'
+        '    until ray health-check --address "$MASTER_ADDR:$MASTER_PORT" > /dev/null 2>&1; do sleep 2; done\n'
+        '    exec ray start --address="$MASTER_ADDR:$MASTER_PORT" --block\nfi\n'
+        "trap 'ray stop' EXIT\n"
+        'ray start --head --port="$MASTER_PORT"\n'
+        'until python3 -c "$JOINED" "$NNODES"; do sleep 2; done\n'
+        f'python3 -m verl.trainer.main_ppo --config-path="$PWD" --config-name={FILE.removesuffix(".yaml")} \\\n'
+        "    algorithm.adv_estimator=grpo \\\n"
+        '    data.train_files="$TRAIN_FILES" \\\n    data.val_files="$VAL_FILES" "$@"\n'
+    )
+
+
+def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
+    """What both backends take."""
+    work, plan = scenario.workload, scenario.plan
+    assert isinstance(work, Train)
+    nodes, each = nodes_of(scenario.system)
+    others = list(runs_on(scenario, ID))
+    yield from others
+    yield Say("trainer.nnodes", nodes, "system.chips", "plan.dp")
+    yield Say("trainer.n_gpus_per_node", each, "system.chips", "plan.dp")
+    device = vendor_of(scenario.system).device
+    if device != "cuda" and not others:
+        yield Say("trainer.device", device)
+    yield Say("data.train_batch_size", work.sequences)
+    yield Say(f"{ACTOR}.ppo_mini_batch_size", work.sequences, "workload.global_batch")
+    yield Say("actor_rollout_ref.rollout.n", 1, "workload.global_batch")
+    yield Say(f"{ACTOR}.ppo_micro_batch_size_per_gpu", plan.microbatch, "plan.microbatch")
+    yield Say(f"{ACTOR}.use_dynamic_bsz", False, "plan.microbatch")
+    for part in ("rollout", "ref"):
+        yield Say(f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu", plan.microbatch)
+    yield Say("data.max_prompt_length", work.seq // 2, "workload.seq")
+    yield Say("data.max_response_length", work.seq - work.seq // 2, "workload.seq")
+    yield Say(f"{MODEL}.use_remove_padding", work.packed, "workload.packed")
+    yield Fixed("workload.images", 0.0, "text only")
+    path = weights_of(scenario.model)
+    if path is None:
+        yield Lose("model.*", "verl loads published weights; this model has none that the catalog knows")
+    else:
+        yield Say(f"{MODEL}.path", path, "model.*")
+        if scenario.model.vision is not None:
+            yield Lose("model.vision*", "an update without images does not run the encoder")
+    yield from _lora(work, megatron)
+    yield Fixed("plan.graph", "none", "kernels are issued one by one")
+    yield Fixed("plan.launch_blocking", False, "the environment decides: CUDA_LAUNCH_BLOCKING")
+
+
+def _lora(work: Train, megatron: bool) -> Iterator[Piece]:
+    yield Fixed("workload.task", "finetune", "reinforcement learning starts from trained weights")
+    if work.lora is None:
+        return
+    names = LORA_NAMES[megatron]
+    targets = list(dict.fromkeys(name for target in work.lora.targets for name in names.get(target, ())))
+    prefix = f"{MODEL}.lora" if megatron else MODEL
+    yield Say(f"{prefix}.rank" if megatron else f"{prefix}.lora_rank", work.lora.rank, "workload.lora.rank")
+    yield Say(f"{prefix}.target_modules", targets, "workload.task", "workload.lora.targets")
+    joined = megatron and ("up" in work.lora.targets) != ("gate" in work.lora.targets)
+    if joined or set(work.lora.targets) - set(names):
+        yield Lose("workload.lora.targets", f"adapters go on {', '.join(names)}, up and gate together in Megatron")
+
+
+def _fsdp(scenario: Scenario) -> Iterator[Piece]:
+    if scenario.model.mtp is not None:
+        yield Lose("model.mtp*", "the FSDP backend leaves out blocks that predict further tokens")
+    for part in (_shards, _memory, _formats):
+        yield from part(scenario)
+    yield from _habits()
+
+
+def _shards(scenario: Scenario) -> Iterator[Piece]:
+    plan, mesh = scenario.plan, scenario.plan.mesh
+    yield Say(f"{ACTOR}.strategy", "fsdp2", "plan.shard")
+    yield Say(f"{FSDP}.fsdp_size", plan.shard_degree, "plan.shard", "plan.shard_degree", "plan.dp")
+    yield Say(f"{FSDP}.reshard_after_forward", plan.sharding.shard == "zero3", "plan.shard")
+    yield Say(f"{ACTOR}.ulysses_sequence_parallel_size", mesh.cp, "plan.cp", "plan.cp_kind")
+    yield Say(f"{FSDP}.ulysses_sequence_parallel_size", mesh.cp, "plan.cp")
+    for axis in ("tp", "pp", "ep", "etp"):
+        yield Fixed(f"plan.{axis}", 1, "the FSDP backend splits data and sequences only")
+    if has_experts(scenario.model):
+        yield Fixed("plan.moe_dispatch", "all-to-all", "every rank holds all experts")
+
+
+def _memory(scenario: Scenario) -> Iterator[Piece]:
+    recompute, offload = same_everywhere(scenario), scenario.plan.offload
+    yield from changed(scenario, recompute, "one way for all layers")
+    yield Say(f"{MODEL}.enable_gradient_checkpointing", recompute.kind != "none", "plan.recompute.kind")
+    if recompute.kind == "selective":
+        yield Lose("plan.recompute.kind", "gradient checkpointing is full or none: written as full")
+        yield Lose("plan.recompute.parts", "gradient checkpointing is full or none: written as full")
+    yield Fixed("plan.recompute.layers", None, "all layers")
+    moved = offload.activations == 1
+    yield Say(f"{MODEL}.enable_activation_offload", moved, *(["plan.offload.activations"] if moved else []))
+    yield Fixed("plan.offload.activations", 0.0, "all activations or none")
+    yield Say(f"{FSDP}.offload_policy", offload.optimizer == 1)
+    if offload.optimizer == 1:
+        yield Say(f"{FSDP}.offload_policy", True, "plan.offload.optimizer")
+    yield Fixed("plan.offload.optimizer", 0.0, "weights, gradients and states together, or nothing")
+
+
+def _formats(scenario: Scenario) -> Iterator[Piece]:
+    precision, work = scenario.plan.precision, scenario.workload
+    assert isinstance(work, Train)
+    stored = "fp16" if precision.weights.id == "fp16" else "bf16"
+    own = work.optimizer.master is None
+    yield Say(f"{FSDP}.dtype", {"fp16": "float16", "bf16": "bfloat16"}[stored], "plan.precision.weights")
+    kept = own or work.optimizer.master == dtype("fp32")
+    carried = ("workload.optimizer.master",) if kept else ()
+    yield Say(f"{FSDP}.model_dtype", stored if own else "fp32", *carried)
+    for path in ("compute", "weights", "activations"):
+        if getattr(precision, path).id == stored:
+            yield Say(f"{FSDP}.dtype", {"fp16": "float16", "bf16": "bfloat16"}[stored], f"plan.precision.{path}")
+        else:
+            yield Lose(f"plan.precision.{path}", "the FSDP backend computes in bf16 or fp16")
+    yield Lose("plan.precision.scaling", "the FSDP backend computes in bf16 or fp16")
+    yield Fixed("plan.precision.gradients", "fp32", "FSDP reduces in fp32")
+    yield Fixed("workload.optimizer.master", "none" if own else "fp32", "sharded weights are fp32 or 16-bit")
+    yield Fixed("workload.optimizer.states", stored if own else "fp32", "states have the format of model_dtype")
+    names = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
+    if work.optimizer.name in names:
+        yield Say(f"{ACTOR}.optim.optimizer", names[work.optimizer.name], "workload.optimizer.name")
+    yield Fixed("workload.optimizer.name", "adamw", "AdamW, Adam and SGD are written")
+
+
+def _habits() -> Iterator[Piece]:
+    yield Fixed("plan.engine", "torch-eager", "FSDP around a model of transformers")
+    yield Fixed("plan.attention", "flash", "flash attention, which removed padding needs")
+    yield Fixed("plan.compiled", False, "only the loss is compiled")
+    for name in ("grad-reduce", "param-gather"):
+        yield Fixed(f"plan.overlap.{name}", True, "FSDP2 does so by itself")
+    for name in ("tp", "pp", "cp", "moe", "offload"):
+        yield Fixed(f"plan.overlap.{name}", False, "the FSDP backend does not overlap it")

@@ -1,0 +1,101 @@
+"""Tensors and their placements say what parameters, memory and products say: every weight, on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ridgeline
+from ridgeline.ir.ops import MatMul
+from ridgeline.ir.program import Program, Section
+from ridgeline.ir.tensors import Split, Tensor
+from ridgeline.lowering.placements import WEIGHTS, data_parallel_split
+from ridgeline.lowering.program import lower
+from ridgeline.models.load import MODELS, model
+from ridgeline.models.params import count
+
+TEXT = sorted(MODELS)
+SPREAD = [
+    ("llama3-70b", {"tp": 8, "pp": 2, "dp": 4}),
+    ("llama3-8b", {"tp": 2, "cp": 4, "dp": 8}),
+    ("llama3-8b", {"tp": 16, "dp": 4}),
+    ("llama3-8b", {"tp": 8, "dp": 8, "sequence_parallel": False}),
+    ("deepseek-v3", {"tp": 4, "ep": 16, "dp": 16}),
+    ("deepseek-v3.2", {"tp": 2, "ep": 32, "dp": 32}),
+    ("mixtral-8x7b", {"tp": 2, "ep": 4, "etp": 2, "dp": 32}),
+    ("qwen3-next-80b-a3b", {"tp": 2, "ep": 8, "dp": 32}),
+    ("gpt-oss-120b", {"ep": 8, "dp": 64}),
+]
+
+
+def lowered(name: str, plan: dict[str, Any] | None = None) -> Program:
+    table = {
+        "model": name,
+        "system": f"{64 if plan else 1}xh100-sxm",
+        "workload": {"seq": 4096, "global_batch": 64, "images": 1.0},
+        "plan": plan or {},
+    }
+    return lower(ridgeline.scenario(table))
+
+
+def weights(section: Section) -> list[Tensor]:
+    return [tensor for tensor in section.tensors if tensor.kind == "weight"]
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_tensors_are_the_models_parameters(name: str) -> None:
+    """All weights of all layers, counted one by one, are what `count` says."""
+    program = lowered(name)
+    often = np.array(program.stages).sum(0)
+    total = sum(
+        int(times) * int(tensor.elements)
+        for times, section in zip(often, program.sections, strict=True)
+        for tensor in weights(section)
+    )
+    assert total == count(model(name)).total + count(model(name)).mtp
+
+
+@pytest.mark.parametrize(("name", "plan"), SPREAD)
+def test_products_have_the_size_of_the_weights_they_read(name: str, plan: dict[str, Any]) -> None:
+    """Rows x columns of every forward product on one rank are the elements of its weights there."""
+    seen = 0
+    for section in lowered(name, plan).sections:
+        held = {tensor.name: tensor for tensor in weights(section)}
+        for op in section.forward:
+            if isinstance(op, MatMul) and op.label in WEIGHTS:
+                names = [own for own in _names(op.label) if own in held]
+                local = sum(float(np.asarray(held[own].local_elements)) for own in names)
+                assert float(np.asarray(op.n * op.k * op.groups)) == pytest.approx(local), (section.name, op.label)
+                seen += 1
+    assert seen >= 4
+
+
+def _names(label: str) -> tuple[str, ...]:
+    own = WEIGHTS[label]
+    return own + tuple(name.replace("mlp.", "shared_expert.") for name in own if name.startswith("mlp."))
+
+
+@pytest.mark.parametrize(("name", "plan"), SPREAD)
+def test_a_rank_holds_what_memory_counts(name: str, plan: dict[str, Any]) -> None:
+    """To a few thousandths: vectors that every rank has whole are counted as split by the memory model."""
+    for section in lowered(name, plan).sections:
+        local = sum(float(np.asarray(tensor.local_elements)) for tensor in weights(section))
+        priced = float(np.asarray(section.params + section.expert_params))
+        assert priced == pytest.approx(local, rel=5e-3), section.name
+
+
+def test_activations_between_products() -> None:
+    """Tokens over cp; norms and residuals over tp too; inside a layer the width over tp; partial where it leaves."""
+    section = next(one for one in lowered("llama3-8b", {"tp": 4, "cp": 2, "dp": 8}).sections if one.key.block == 0)
+    held = {tensor.name: tensor for tensor in section.tensors if tensor.kind == "activation"}
+    tokens = 4096
+    assert held["input"].local_elements == tokens / 2 / 4 * 4096
+    assert held["mlp.inner"].local_elements == tokens / 2 * 14336 / 4
+    assert (held["mlp.out"].partial, held["mlp.out"].local_elements) == (("tp",), tokens / 2 * 4096)
+
+
+def test_sharded_weights_are_cut_once_more() -> None:
+    weight = Tensor(name="w", dims=(8, 6), splits=(Split(dim=1, axis="tp", degree=2),))
+    assert data_parallel_split(weight, 4).local_elements == 8 * 6 / 2 / 4

@@ -1,0 +1,116 @@
+"""The types of the sheets are what `--json` prints: real answers hold against their schemas; their page is fresh."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from traces import Recipe, make, write
+
+from ridgeline.cli.main import main
+from ridgeline.report.sheets.schema import SHEETS, keys, meanings, reached, sheet_schema
+
+ROOT = Path(__file__).parents[3]
+H200 = ROOT / "tests" / "data" / "h200"
+EXAMPLE = str(ROOT / "examples" / "llama3-70b-64xh100.toml")
+SMALL = str(ROOT / "examples" / "llama3.2-1b-1xh200.toml")
+NEAR = ("llama3-8b", "--on", "8xh100-sxm,16xh100-sxm", "--global-batch", "64", "--set", "plan.pp=1..2")
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    def told(*words: str) -> Any:
+        monkeypatch.setattr(sys, "argv", ["ridgeline", *words, "--json"])
+        with pytest.raises(SystemExit):
+            main()
+        return json.loads(capsys.readouterr().out)
+
+    return told
+
+
+def wrong(verb: str, sheet: Any) -> list[str]:
+    return [f"{'.'.join(map(str, one.path))}: {one.message[:200]}"
+            for one in Draft202012Validator(sheet_schema(verb)).iter_errors(sheet)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("predict", (EXAMPLE,)),
+        ("predict", (EXAMPLE, "--set", "plan.offload=optimizer")),
+        ("predict", (EXAMPLE, "--set", "plan.tp=3")),
+        ("plan", (*NEAR, "--tokens", "1T")),
+        ("plan", (EXAMPLE, "--set", "plan.tp=8", "--set", "plan.cp=1")),
+        ("plan", ("llama3-70b", "--on", "8xh100-sxm", "--set", "plan.tp=2", "--set", "plan.shard=zero1")),
+        ("plan", ("llama3-8b", "--on", "8xh100-sxm", "--set", "plan.tpp=2")),
+        ("validate", ("--where", "source=h200")),
+        ("validate", ("collectives", "--where", "source=stas")),
+        ("export", (EXAMPLE, "--to", "megatron")),
+        ("analyze", (str(H200 / "graphs.json.gz"), "--what-if", "matmul x2")),
+        ("analyze", (str(H200 / "ncu-raw.csv.gz"),)),
+        ("diff", (SMALL, str(H200 / "graphs.json.gz"))),
+        ("explain", (SMALL, str(H200 / "graphs.json.gz"))),
+    ],
+)
+def test_what_is_printed_is_what_the_types_say(run: Run, verb: str, words: tuple[str, ...]) -> None:
+    sheet = run(verb, *words)
+    assert wrong(verb, sheet) == []
+
+
+def test_steps_streams_and_ranks_of_a_trace(run: Run, tmp_path: Path) -> None:
+    for rank in range(2):
+        write(make(Recipe(steps=3, rank=rank, world=2)), tmp_path / f"rank{rank}.json")
+    sheet = run("analyze", str(tmp_path))
+    assert sheet["steps"]
+    assert sheet["streams"]
+    assert wrong("analyze", sheet) == []
+
+
+def test_an_export_read_back(run: Run, tmp_path: Path) -> None:
+    sheet = run("export", EXAMPLE, "--to", "megatron", "-o", str(tmp_path))
+    assert wrong("export", sheet) == []
+    assert wrong("import", run("import", str(tmp_path), "--on", "64xh100-sxm")) == []
+
+
+def test_a_sheet_that_differs_is_found_out(run: Run) -> None:
+    good = run("predict", EXAMPLE)
+    for change in (
+        lambda sheet: sheet.pop("mfu"),
+        lambda sheet: sheet.update(mfu="0.4"),
+        lambda sheet: sheet.update(more=1),
+        lambda sheet: sheet["interval"].pop("basis"),
+        lambda sheet: sheet["stages"][0].update(stage=0.5),
+    ):
+        sheet = deepcopy(good)
+        change(sheet)
+        assert wrong("predict", sheet)
+
+
+def tables() -> Iterator[type]:
+    yield from dict.fromkeys(one for kinds in SHEETS.values() for kind in kinds for one in reached(kind))
+
+
+def test_every_table_says_what_it_is_and_names_are_used_once() -> None:
+    found = list(tables())
+    assert len({one.__name__ for one in found}) == len(found) > 50
+    assert [one.__name__ for one in found if not (one.__doc__ or "").strip().split("\n")[0].endswith(".")] == []
+
+
+def test_meanings_are_inherited_and_speak_of_keys_that_exist() -> None:
+    analysis = next(one for one in tables() if one.__name__ == "AnalysisSheet")
+    assert meanings(analysis)["exposed_communication_us"] == "not under any compute kernel"
+    assert set(meanings(analysis)) <= set(keys(analysis))
+
+
+def test_the_page_of_the_documentation_is_fresh() -> None:
+    command = [sys.executable, str(ROOT / "docs" / "sheets.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

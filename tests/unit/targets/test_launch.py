@@ -1,0 +1,133 @@
+"""Launch scripts: nodes and chips as the system has them, words that the shell takes as words."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ridgeline
+from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.launch import Command, header, nodes_of, on_node, scripts, slurm, system_in
+from ridgeline.targets.registry import IDS
+from ridgeline.targets.vendors import vendors
+
+
+def made(system: str = "64xh100-sxm") -> Scenario:
+    work = {"seq": 4096, "global_batch": 768}
+    return ridgeline.scenario({"model": "llama3-8b", "system": system, "workload": work, "plan": {}})
+
+
+@pytest.mark.parametrize(
+    ("system", "nodes", "each"),
+    [
+        ("1xh100-sxm", 1, 1),
+        ("4xh100-sxm", 1, 4),
+        ("64xh100-sxm", 8, 8),
+        ("256xgb200-nvl72", 64, 4),
+        ("12xh100-sxm", 2, 6),
+    ],
+)
+def test_nodes_and_chips(system: str, nodes: int, each: int) -> None:
+    assert nodes_of(ridgeline.system(system)) == (nodes, each)
+    text = slurm(made(system), "x")
+    assert f"--nodes={nodes}\n" in text
+    assert f"--gpus-per-node={each}\n" in text
+
+
+@pytest.mark.parametrize(
+    ("system", "asked"),
+    [
+        ("16xascend-910b2", "--gres=npu:8"),
+        ("16xgaudi3", "--gres=hpu:8"),
+        ("16xmi300x", "--gpus-per-node=8"),
+    ],
+)
+def test_slurm_is_asked_in_the_words_of_the_vendor(system: str, asked: str) -> None:
+    assert f"#SBATCH {asked}" in slurm(made(system), "x")
+
+
+def test_a_vendor_without_a_table_is_asked_for_by_gpus() -> None:
+    scenario = made("16xascend-910b2")
+    chip = replace(scenario.system.chip, vendor="Nobody")
+    unknown = replace(scenario, system=replace(scenario.system, chip=chip))
+    assert "#SBATCH --gpus-per-node=8" in slurm(unknown, "x")
+    lost = {part.path: part.why for part in ridgeline.export(unknown, to="verl").lost}
+    assert lost["system.chips"] == "it runs on chips of NVIDIA, AMD and Huawei, not of Nobody"
+
+
+def test_every_vendor_names_targets_that_exist() -> None:
+    known = {chip.vendor for chip in ridgeline.CHIPS.values()}
+    assert set(vendors()) <= known
+    for vendor in vendors().values():
+        assert set(vendor.targets) <= set(IDS)
+        assert vendor.slurm.format(8) != vendor.slurm
+
+
+def test_a_command_without_rendezvous_asks_for_no_leader() -> None:
+    """On a TPU slice every host runs the same line; elsewhere JAX is told who leads, from the script's variables."""
+    alone = ridgeline.export(made("tpu-v5p:4x4x4"), to="maxtext").files
+    assert set(alone) == {"maxtext.yml", "launch.sh"}
+    assert "NNODES" not in alone["launch.sh"]
+    lines = ridgeline.export(made(), to="maxtext").files["launch.sh"].splitlines()
+    told = next(at for at, line in enumerate(lines) if "JAX_COORDINATOR_IP" in line)
+    assert any(line.startswith("MASTER_ADDR=") for line in lines[:told])
+    assert any("maxtext.trainers" in line for line in lines[told:])
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_hostile_words_stay_words(tmp_path: Path) -> None:
+    words = ("train.py", "--name", "a b; touch owned", "$(touch owned)", "'`touch owned`")
+    command = Command(
+        words=words, environment={"A": "x; touch owned"}, per_chip=False, tail='"${ARGS[@]}"', before="ARGS=(1 2)"
+    )
+    text = on_node(made(), command, "x").replace("    train.py", "    printf '%s\\n' train.py")
+    text = text.replace("\ntrain.py", "\nprintf '%s\\n' train.py")
+    script = tmp_path / "launch.sh"
+    script.write_text(text)
+    done = subprocess.run(["bash", str(script), "last"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [*words, "1", "2", "last"]
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.parametrize("system", ["64xh100-sxm", "tpu-v5p:4x4x4"])
+@pytest.mark.parametrize("target", IDS)
+def test_written_scripts_are_shell(tmp_path: Path, target: str, system: str) -> None:
+    for name, text in ridgeline.export(made(system), to=target).files.items():
+        if name.endswith((".sh", ".sbatch")):
+            (tmp_path / name).write_text(text)
+            subprocess.run(["bash", "-n", str(tmp_path / name)], check=True)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_torchrun_gets_what_the_reader_reads(tmp_path: Path) -> None:
+    """The reader that never runs a script agrees with a shell that does."""
+    from ridgeline.targets.megatron.read import from_script, parsed
+
+    text = ridgeline.export(made(), to="megatron").files["launch.sh"]
+    fake = tmp_path / "torchrun"
+    fake.write_text("#!/bin/bash\nprintf '%s\\0' \"$@\"\n")
+    fake.chmod(0o755)
+    (tmp_path / "launch.sh").write_text(text)
+    done = subprocess.run(
+        ["bash", "launch.sh"], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, check=True
+    )
+    words = done.stdout.decode().split("\0")[:-1]
+    start = next(index for index, word in enumerate(words) if word.endswith(".py"))
+    found = from_script("launch.sh", text)
+    assert found is not None
+    assert found.options == parsed(words[start + 1 :])
+    assert found.world == 64
+
+
+def test_the_system_is_read_back_from_a_written_file_only() -> None:
+    scenario = made()
+    text = "".join(f"# {line}\n" for line in header(scenario, "x"))
+    assert system_in({"a": text}) == "64xh100-sxm"
+    assert system_in({"a": "# system: 64xh100-sxm"}) is None
+    evil = replace(scenario, system=replace(scenario.system, name="x\nrm -rf /"))
+    assert "\nrm" not in "".join(scripts(evil, Command(words=("a",)), "x").values())

@@ -1,0 +1,78 @@
+"""Every target has the same shape, and naming the targets imports none of them."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import ridgeline.targets
+from ridgeline.core.errors import InputError
+from ridgeline.targets.registry import IDS, TARGETS, detect
+from ridgeline.targets.target import Target
+
+FOLDER = Path(ridgeline.targets.__file__).parent
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_a_target_has_the_shape_of_the_others(id: str) -> None:
+    package = f"ridgeline.targets.{id.replace('-', '_')}"
+    target = TARGETS[id]
+    assert isinstance(target, Target)
+    assert target.id == id
+    assert target is import_module(package).TARGET
+    assert target.write is import_module(f"{package}.write").write
+    reader = import_module(f"{package}.read")
+    assert (target.read, target.recognises) == (reader.read, reader.recognises)
+    assert (FOLDER / id.replace("-", "_") / "names.py").exists()
+    assert all((target.title, target.version, target.source))
+    parts = {path.stem.partition("_")[0] for path in (FOLDER / id.replace("-", "_")).glob("*_*.py")} - {""}
+    assert parts <= {"read", "write"}
+
+
+def test_every_package_of_a_target_is_registered() -> None:
+    packages = {path.parent.name for path in FOLDER.glob("*/write.py")}
+    assert packages == {id.replace("-", "_") for id in IDS}
+
+
+def test_naming_the_targets_imports_none() -> None:
+    code = (
+        "import sys\n"
+        "from ridgeline.targets.registry import IDS, TARGETS\n"
+        "assert list(TARGETS) == list(IDS) and 'megatron' in TARGETS and len(TARGETS) == len(IDS)\n"
+        "own = {name for name in sys.modules if name.startswith('ridgeline')}\n"
+        "assert own == {'ridgeline', 'ridgeline.version', 'ridgeline.targets', 'ridgeline.targets.registry'}, own\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_a_target_is_imported_without_the_predictor(id: str) -> None:
+    """Only what a fallback costs is predicted, and only when there is one."""
+    code = (
+        "import sys, ridgeline\n"
+        "made = ridgeline.scenario({'model': 'llama3-8b', 'system': '8xh100-sxm', 'workload': {'seq': 8192,"
+        " 'global_batch': 64}, 'plan': {'tp': 2}})\n"
+        f"ridgeline.export(made, to={id!r})\n"
+        "floors = ('ridgeline.sim', 'ridgeline.cost', 'ridgeline.lowering', 'ridgeline.trace', 'numpy')\n"
+        "heavy = [name for name in sys.modules if name.startswith(floors)]\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_unknown_target_is_told_the_known_ones() -> None:
+    with pytest.raises(InputError, match="megatron"):
+        TARGETS["megatorn"]
+    with pytest.raises(InputError, match="which no target recognises"):
+        detect({"a.txt": ""})
+
+
+def test_a_verb_takes_a_target_by_id() -> None:
+    assert "to" in inspect.signature(ridgeline.export).parameters

@@ -1,0 +1,123 @@
+"""Scripts are followed without being run."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeline.core.errors import InputError
+from ridgeline.targets.shell_eval import read_script
+
+
+def commands(text: str) -> list[list[str]]:
+    return read_script(text).commands
+
+
+def test_variables_defaults_and_arithmetic() -> None:
+    text = "A=2\nB=${B:-4}\nC=$((A*$B + 1))\nD='$A'\nrun $A ${B} \"$C\" $D --x=$A"
+    assert commands(text) == [["run", "2", "4", "9", "$A", "--x=2"]]
+
+
+def test_quoted_strings_over_several_lines_are_split_where_unquoted() -> None:
+    text = 'ARGS="\n  --a 1 \\\n  --b two\n"\nrun $ARGS "$ARGS"'
+    (command,) = commands(text)
+    assert command[:5] == ["run", "--a", "1", "--b", "two"]
+    assert len(command) == 6
+
+
+def test_arrays_with_comments_and_elements_of_two_words() -> None:
+    text = 'A=(\n --x 1 # one\n "--y 2"\n)\nA+=(--z)\nrun ${A[@]} end\nrun "${A[@]}"'
+    assert commands(text) == [["run", "--x", "1", "--y", "2", "--z", "end"], ["run", "--x", "1", "--y 2", "--z"]]
+
+
+def test_conditions_are_followed_and_unknown_ones_are_noted() -> None:
+    text = 'T=fp8\nif [[ "$T" == "fp8" ]]; then X=1; elif [ $T = bf16 ]; then X=2\nelse X=3\nfi\nrun $X'
+    assert commands(text) == [["run", "1"]]
+    assert commands(text.replace("T=fp8", "T=bf16")) == [["run", "2"]]
+    assert commands(text.replace("T=fp8", "T=other")) == [["run", "3"]]
+    either = "X=0\nif [ $A = 1 ] || [[ $B == 2 ]] && [ -n $C ]; then X=1; fi\nrun $X"
+    for values, taken in (("A=1 B=0 C=1", "1"), ("A=0 B=2 C=1", "1"), ("A=0 B=0 C=1", "0"), ("A=1 B=2 C=", "0")):
+        assert commands("\n".join(values.split()) + "\n" + either.replace("-n $C", '-n "$C"')) == [["run", taken]]
+    unknown = read_script("X=1\nif grep -q a b; then X=2; fi\nrun $X")
+    assert unknown.commands == [["run", "1"]]
+    assert unknown.notes
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "said"),
+    [("1", "1", "a"), ("1", "2", "b"), ("1", "3", "c"), ("2", "1", "d"), ("2", "2", "d"), ("3", "1", "e")],
+)
+def test_conditions_inside_conditions(outer: str, inner: str, said: str) -> None:
+    """A branch inside one that is not taken is not taken either, whatever it asks."""
+    text = f"""O={outer}; I={inner}
+if [ $O = 1 ]; then
+    if [ $I = 1 ]; then X=a
+    elif [ $I = 2 ]; then X=b
+    else X=c; fi
+elif [ $O = 2 ]; then X=d
+else
+    X=e
+fi
+run $X
+"""
+    assert commands(text) == [["run", said]]
+
+
+def test_keywords_without_an_open_condition_are_passed_over() -> None:
+    assert commands("fi\nelse run 1\nelif run 2\nthen run 3") == [["run", "1"], ["run", "2"], ["run", "3"]]
+
+
+def test_nothing_runs(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    found = read_script(f"A=$(touch {marker})\ntouch {marker}\n`touch {marker}`\nfor i in 1 2; do touch {marker}; done")
+    assert not marker.exists()
+    assert any("touch" in note for note in found.notes)
+
+
+def test_what_published_scripts_do_beside_arguments() -> None:
+    text = """
+DIR="$( cd "$( dirname "${BASH_SOURCE[0]}" )" && pwd )"
+mkdir -p "$(dirname "$OUT")"
+if [ ! -f "$DIR/pretrain.py" ]; then
+    echo "not found"
+    exit 1
+fi
+usage () {
+    echo "$0 [--help]"
+}
+OPTS="${OPTS:-"--a 1"} --b"
+run $OPTS 2>&1 | tee "log-$(date).txt"
+"""
+    assert ["run", "--a", "1", "--b"] in [command[:4] for command in commands(text)]
+
+
+def test_many_openings_come_to_an_end() -> None:
+    """What is opened and never closed is refused or passed over; work that grew with its square would not end here."""
+    for opening in ("$((", "${", "$(", "`", "(", '"$('):
+        with contextlib.suppress(InputError):
+            read_script("A=1\nrun " + opening * 50_000)
+
+
+def test_exports_are_the_environment() -> None:
+    found = read_script("export A=1\nexport B\nB=2\nC=3")
+    assert found.environment == {"A": "1", "B": "2"}
+
+
+def test_an_open_quote_is_told_with_its_line() -> None:
+    with pytest.raises(InputError, match="line 2"):
+        read_script("A=1\nB='never")
+
+
+def test_a_variable_that_doubles_is_refused() -> None:
+    with pytest.raises(InputError, match="grows"):
+        read_script("A=x\n" + "A=$A$A\n" * 60)
+
+
+@given(st.text(alphabet="$({})'\"`\\\n;|&[]=+ abA1-@#<>", max_size=80))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(InputError):
+        read_script(text)
