@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Mask
 from ridgeline.report.html import printable
-from ridgeline.trace.arrays import Mask
 from ridgeline.trace.graph.call_stack import launching_ops
 from ridgeline.trace.side_tables import RecordedCollective, RecordedShape
 from ridgeline.trace.timeline import Timeline

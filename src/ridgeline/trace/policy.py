@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ridgeline.core.arrays import Mask
 from ridgeline.core.errors import InputError, not_among
-from ridgeline.trace.arrays import Mask
 from ridgeline.trace.timeline import HOST, Timeline
 
 ALL, LINKED = POLICIES = ("all", "linked")

@@ -15,8 +15,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.units import DECIMAL
-from ridgeline.trace.arrays import Bytes, Classes, Codes, Floats, Layers, Longs, Mask
+from ridgeline.trace.arrays import Bytes, Classes, Codes, Layers, Longs
 from ridgeline.trace.side_tables import About, SideTables
 
 KERNEL, MEMCPY, MEMSET = "kernel", "memcpy", "memset"
@@ -62,7 +63,7 @@ class Counter:
     process: str
     name: str
     times_ns: Longs
-    values: Floats
+    values: Array
 
     def __post_init__(self) -> None:
         if self.times_ns.shape != self.values.shape or self.times_ns.ndim != 1:

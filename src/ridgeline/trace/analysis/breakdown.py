@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Mask
 from ridgeline.core.errors import InputError
-from ridgeline.trace.arrays import Mask
 from ridgeline.trace.classes import COMMUNICATION, COMPUTE, COPY, GROUPS, Rules, built_in
 from ridgeline.trace.intervals import Cover, cover, union
 from ridgeline.trace.policy import ALL, Policy, counted_rows, policy_of

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.arrays import Longs, Mask
+from ridgeline.core.arrays import Mask
+from ridgeline.trace.arrays import Longs
 from ridgeline.trace.graph.dependency_graph import NEVER, EdgeCount, Graph, by_parts
 from ridgeline.trace.graph.edges import (
     BODY,

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.arrays import Longs, Mask
+from ridgeline.core.arrays import Mask
+from ridgeline.trace.arrays import Longs
 from ridgeline.trace.classes import COMMUNICATION, COPY, Rules
 from ridgeline.trace.graph.edges import WAITS
 from ridgeline.trace.intervals import Cover, cover, covered, gaps

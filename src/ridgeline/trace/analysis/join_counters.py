@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.trace.arrays import Mask
+from ridgeline.core.arrays import Mask
 from ridgeline.trace.read.kernel_counters import KernelCounters
 from ridgeline.trace.timeline import KERNEL, Timeline
 

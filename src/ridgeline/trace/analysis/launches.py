@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.arrays import Mask
+from ridgeline.core.arrays import Mask
 from ridgeline.trace.timeline import Timeline
 
 GRAPH = re.compile(r"graph_?launch", re.IGNORECASE)

@@ -21,7 +21,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.arrays import Bytes, Layers, Longs, Mask
+from ridgeline.core.arrays import Mask
+from ridgeline.trace.arrays import Bytes, Layers, Longs
 from ridgeline.trace.intervals import cover, covered
 from ridgeline.trace.policy import counted_rows
 from ridgeline.trace.timeline import (

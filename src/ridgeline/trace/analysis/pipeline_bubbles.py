@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.arrays import Longs, Mask
+from ridgeline.core.arrays import Mask
+from ridgeline.trace.arrays import Longs
 from ridgeline.trace.classes import COMMUNICATION, COMPUTE, COPY, Rules
 from ridgeline.trace.graph.match_collectives import EXCHANGE, MatchedCollectives, communication_rows, is_pairwise
 from ridgeline.trace.intervals import Cover, cover, covered, gaps

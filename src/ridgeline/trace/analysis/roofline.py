@@ -17,10 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Mask
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.op_flops import OpWork, op_work
-from ridgeline.trace.arrays import Codes, Mask
+from ridgeline.trace.arrays import Codes
 from ridgeline.trace.graph.call_stack import parents
 from ridgeline.trace.timeline import KERNEL, Timeline
 

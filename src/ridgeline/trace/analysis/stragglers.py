@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ridgeline.core.arrays import Mask
 from ridgeline.trace.analysis.pipeline_bubbles import Bubble, bubbles
-from ridgeline.trace.arrays import Longs, Mask
+from ridgeline.trace.arrays import Longs
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.graph.match_collectives import MatchedCollective, MatchedCollectives, match_collectives
 from ridgeline.trace.timeline import Timeline

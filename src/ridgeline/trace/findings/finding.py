@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Mask
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.breakdown import Breakdown
 from ridgeline.trace.analysis.idle import Gaps
 from ridgeline.trace.analysis.roofline import OpRate
 from ridgeline.trace.analysis.stragglers import RankReport
-from ridgeline.trace.arrays import Mask
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.findings.gains import Gains
 from ridgeline.trace.timeline import Timeline

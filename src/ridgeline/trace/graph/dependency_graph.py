@@ -20,7 +20,8 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.arrays import Longs, Mask
+from ridgeline.core.arrays import Mask
+from ridgeline.trace.arrays import Longs
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.graph.device_edges import device_edges, queued, stream_edges
 from ridgeline.trace.graph.edges import BODY, COLLECTIVE, EDGES, RECEIVE, RECORDED, Edges, Points, mask_of, points_of

@@ -24,7 +24,8 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.arrays import Longs, Mask
+from ridgeline.core.arrays import Mask
+from ridgeline.trace.arrays import Longs
 from ridgeline.trace.classes import COMMUNICATION, Rules
 from ridgeline.trace.graph.match_p2p import in_order, paired
 from ridgeline.trace.timeline import Timeline
