@@ -1,4 +1,4 @@
-"""Turn a time in which a chip waited into the name of what the host did meanwhile.
+"""Turn a time in which a chip idled into the name of what the host did meanwhile.
 
 The host spans of the chip's rank that cover at least half of the time are candidates; the innermost, which is the
 shortest, is named. Marks of steps say nothing and are left out, and so are numbers that differ from call to call.

@@ -1,4 +1,4 @@
-"""Turn the gaps of a chip into causes: what the chip waited for while nothing ran, by the work that ended each gap.
+"""Turn the idle time of a chip into causes: launch-bound, synchronising, waiting, by the work that ended each gap.
 
 The gap before a span is judged by when that span was launched and by what the host did until then:
 

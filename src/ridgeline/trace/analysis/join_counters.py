@@ -1,4 +1,4 @@
-"""Turn counters of kernels and a timeline into kernels of the timeline with what their counters say."""
+"""Turn hardware counters (Nsight Compute) and a timeline into kernels of the timeline with what they measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn stages that send to each other into bubbles: how long each stands still in the window of all, and for whom.
+"""Turn pipeline stages into their bubbles: how long each idles in the window of all, and whose message it waits for.
 
     bubble     of a stage: time in the window of all stages in which it neither computes nor takes part in a collective
     waiting    of a gap that a receive ends: from its start until the sender began to send

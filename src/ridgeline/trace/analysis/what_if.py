@@ -226,7 +226,7 @@ def apply(change: GraphChange, asked: Question, rows: Rows, sizes: Sizes) -> Gra
 
 
 def faster(change: GraphChange, rows: Rows, factor: float) -> GraphChange:
-    """Bodies of these spans take 1/factor; of a collective that ranks meet in, the transfer does."""
+    """Bodies of these spans take 1/factor; of a matched collective, the transfer behind the last arrival does."""
     graph = change.graph
     own = np.zeros(len(graph.line), np.bool_)
     own[rows] = True

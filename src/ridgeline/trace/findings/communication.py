@@ -1,4 +1,4 @@
-"""Rules about what moves: collectives that nothing hides, copies, ranks that wait for each other, pipeline bubbles."""
+"""Rules about what moves: exposed communication and copies, stragglers and load imbalance, pipeline bubbles."""
 
 from __future__ import annotations
 

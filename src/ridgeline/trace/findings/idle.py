@@ -1,4 +1,4 @@
-"""Rules about time in which a chip has nothing to do: launches, pauses, waits of the host, start-up, held-back work."""
+"""Rules about idle chips: launch-bound steps, pauses, synchronisation, start-up, data loading and held-back work."""
 
 from __future__ import annotations
 

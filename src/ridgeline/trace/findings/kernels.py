@@ -1,4 +1,4 @@
-"""Rules about kernels: far below the roof, without the matrix unit, in chains that could be one, unfused optimizers."""
+"""Rules about kernels: far below the roofline, without tensor cores, in chains to be fused, unfused optimizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn host spans into a tree: the innermost span that encloses each, on its own thread."""
+"""Turn host spans into call stacks: the innermost span that encloses each, on its own thread."""
 
 from __future__ import annotations
 

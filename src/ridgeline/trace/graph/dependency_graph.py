@@ -82,7 +82,7 @@ class Graph:
         return tuple(sorted(found, key=lambda one: -one.edges))
 
     def row_of(self, points: Longs) -> Longs:
-        """The span each point belongs to, -1 for a meeting."""
+        """The span each point belongs to, -1 for the last arrival at a collective."""
         found = np.full(len(points), -1, np.int64)
         own = points < 2 * len(self.points.rows)
         found[own] = self.points.rows[points[own] // 2]
@@ -110,9 +110,9 @@ def graph_of(line: Timeline, rules: Rules, policy: str = ALL) -> Graph:
     shift = np.array([matched.shift.get(rank, 0) for rank in line.tables.ranks] or [0], np.int64)[line.process]
     points = points_of(line, counted, shift, communication_rows(line, rules, counted))
     given = queued(points)
-    times, meeting = collective_edges(points, matched)
+    times, together = collective_edges(points, matched)
     every: list[Edges] = [
-        *device_edges(points, given), *stream_edges(points, given), *meeting, *send_edges(points), *host_edges(points),
+        *device_edges(points, given), *stream_edges(points, given), *together, *send_edges(points), *host_edges(points),
         *sync_edges(points),
     ]  # fmt: skip
     at = np.concatenate([points.at, times])
@@ -141,7 +141,9 @@ def _assembled(points: Points, at: Longs, every: Sequence[Edges], matched: Match
         for name in ("src", "dst", "lag")
     )
     kind = np.concatenate([*(np.full(len(one.src), one.kind, np.int8) for one in every), np.zeros(0, np.int8)])
-    lag[(kind == BODY) & _met(points, at, src, dst, kind)[dst]] = 0  # such a part takes as long as its meeting says
+    lag[(kind == BODY) & _matched_ends(points, at, src, dst, kind)[dst]] = (
+        0  # such a part ends a transfer behind the last arrival
+    )
     order = forward_order(at, src, dst)
     if order is None:  # zero-length spans and odd clocks can make a circle: keep what goes forward in time
         place = np.argsort(np.argsort(at, kind="stable"), kind="stable")
@@ -160,8 +162,8 @@ def _assembled(points: Points, at: Longs, every: Sequence[Edges], matched: Match
     )  # fmt: skip
 
 
-def _met(points: Points, at: Longs, src: Longs, dst: Longs, kind: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Which points are ends of parts that met other ranks."""
+def _matched_ends(points: Points, at: Longs, src: Longs, dst: Longs, kind: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """Which points are ends of parts of matched collectives."""
     found = np.zeros(len(at), np.bool_)
     found[dst[((kind == COLLECTIVE) | (kind == RECEIVE)) & (src >= len(points.at))]] = True
     return found

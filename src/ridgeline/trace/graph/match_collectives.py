@@ -1,8 +1,8 @@
-"""Turn communication kernels of several ranks into meetings: the parts of one collective, matched across ranks.
+"""Turn communication kernels of several ranks into matched collectives: the part of each rank, and how clocks differ.
 
 Parts belong together when group, name and place in the sequence of that group agree: the third all-reduce of group 0 on
-rank 1 meets the third on rank 0. Names come from the profiler's record of the collective, else from the kernel's name.
-Sends and receives are told apart by name and meet in pairs, see `match_p2p`.
+rank 1 belongs to the third on rank 0. Names come from the profiler's record of the collective, else from the kernel's name.
+Sends and receives are told apart by name and matched in pairs, see `match_p2p`.
 
     arrival   start of a rank's part, on the common clock        skew = last arrival - first
     wait      last arrival - own arrival: the rank spins until everybody is there
@@ -53,7 +53,7 @@ class MatchedCollective:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MatchedCollectives:
-    """All collectives that at least two ranks show, and how far each rank's clock is ahead, in nanoseconds."""
+    """All collectives that at least two ranks show, and the clock skew: how far each rank's clock is ahead, in ns."""
 
     found: tuple[MatchedCollective, ...] = ()
     shift: Mapping[int, int] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 A record of the profiler names the other rank (`Dst Rank` of a send, `Src Rank` of a receive). Without it the other is
 known where a group, or the whole timeline, has two ranks. Sends from a to b and receives of b from a are taken in the
 order they end, within their group; the sizes, where recorded, must agree. A kernel that may do both (`SendRecv` without
-a record) meets the one of the other rank at the same place.
+a record) belongs to the one of the other rank at the same place.
 
 One rank may have been recorded a little longer than the other. Then the first of the shorter row belongs to that place
 of the longer one from which on the ends keep the same distance:

@@ -12,14 +12,15 @@ from ridgeline.trace.graph.match_collectives import MatchedCollective, MatchedCo
 
 
 def collective_edges(points: Points, given: MatchedCollectives) -> tuple[Longs, list[Edges]]:
-    """Times of the points where ranks meet, and the edges into and out of them; meetings that clocks deny are left."""
-    times, made = _meet(points, given.found, COLLECTIVE, len(points.at))
-    more, paired = _meet(points, given.pairs, RECEIVE, len(points.at) + len(times))
+    """Last arrivals at matched collectives as points, and the edges into and out of them: no transfer begins before
+    them. Matches that the clocks deny are left out."""
+    times, made = _arrivals(points, given.found, COLLECTIVE, len(points.at))
+    more, paired = _arrivals(points, given.pairs, RECEIVE, len(points.at) + len(times))
     return np.concatenate([times, more]), [made, paired, _sent_early(points, given.pairs)]
 
 
-def _meet(points: Points, found: Sequence[MatchedCollective], kind: int, next_point: int) -> tuple[Longs, Edges]:
-    """A point for each meeting, when the last of its parts began, between the starts and the ends of its parts."""
+def _arrivals(points: Points, found: Sequence[MatchedCollective], kind: int, next_point: int) -> tuple[Longs, Edges]:
+    """A point for each, when the last of its parts began, between the starts and the ends of its parts."""
     if not found:
         empty = np.zeros(0, np.int64)
         return empty, Edges(src=empty, dst=empty, lag=empty, kind=kind)
@@ -30,11 +31,11 @@ def _meet(points: Points, found: Sequence[MatchedCollective], kind: int, next_po
     last = np.maximum.reduceat(points.at[start], first)
     good = (np.minimum.reduceat(points.at[end], first) >= last) & (np.minimum.reduceat(points.place[rows], first) >= 0)
     kept = np.repeat(good, size)
-    meet = np.repeat(next_point + np.cumsum(good) - 1, size)[kept]
+    arrival = np.repeat(next_point + np.cumsum(good) - 1, size)[kept]
     start, end, begun = start[kept], end[kept], np.repeat(last, size)[kept]
     return last[good], Edges(
-        src=np.concatenate([start, meet]),
-        dst=np.concatenate([meet, end]),
+        src=np.concatenate([start, arrival]),
+        dst=np.concatenate([arrival, end]),
         lag=np.concatenate([np.zeros(len(start), np.int64), points.at[end] - begun]),
         kind=kind,
     )

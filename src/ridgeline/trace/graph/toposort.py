@@ -1,4 +1,4 @@
-"""Turn points and edges into an order in which every edge goes forward.
+"""Turn points and edges into a topological order: one in which every edge goes forward.
 
 Nearly all edges go forward in time, so the measured times are the order. What remains:
 
