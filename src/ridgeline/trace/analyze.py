@@ -84,9 +84,20 @@ def analyze(
     lines = [trace for trace in traces if isinstance(trace, Timeline)]
     files = [trace for trace in traces if not isinstance(trace, Timeline)]
     line = classify(lines[0], rules) if lines else read_timeline(*files, rules=rules, unit=unit, progress=progress)
+    return _analysed(line, rules, policy, chip_of(line.about, chip), _counters(counters, files), what_if)
+
+
+def _analysed(
+    line: Timeline,
+    rules: Rules,
+    policy: str,
+    found: Chip | None,
+    counters: Sequence[KernelCounters],
+    questions: Sequence[str],
+) -> Analysis:
+    """Every analysis of a classified timeline, each handed what the ones before it found."""
     parts = breakdown(line, rules, policy)
     counted = counted_rows(line, policy)
-    found = chip_of(line.about, chip)
     gaps = gaps_of(line, rules, counted)
     rates = op_rates(line, counted, found)
     graph = graph_of(line, rules, policy)
@@ -106,11 +117,11 @@ def analyze(
         rates=rates,
         chip=found,
         findings=findings(facts),
-        measured=join_counters(line, counted, _counters(counters, files)),
+        measured=join_counters(line, counted, counters),
         critical=critical_path(graph),
         ranks=ranks,
         memory=memory_peaks(line),
-        what_if=answers(graph, rules, what_if, sizes_of(graph, found)),
+        what_if=answers(graph, rules, questions, sizes_of(graph, found)),
         left_out=tuple(text for text in (graph.left_out, "" if replayed else UNREPLAYED) if text),
     )
 

@@ -63,7 +63,8 @@ class Edges:
 class Points:
     """The chosen spans and their times on the common clock. Point 2i is the start of `rows[i]`, 2i+1 its end.
 
-    ``place[row]`` is i, -1 for rows without points. Points behind those of the rows are the last arrivals at matched collectives.
+    ``place[row]`` is i, -1 for rows without points. Points behind those of the rows are last arrivals at matched
+    collectives.
     """
 
     line: Timeline

@@ -1,7 +1,7 @@
 """Turn communication kernels of several ranks into matched collectives: the part of each rank, and how clocks differ.
 
 Parts belong together when group, name and place in the sequence of that group agree: the third all-reduce of group 0 on
-rank 1 belongs to the third on rank 0. Names come from the profiler's record of the collective, else from the kernel's name.
+rank 1 belongs to the third on rank 0. Names come from the profiler's record of the collective, else from the kernel's.
 Sends and receives are told apart by name and matched in pairs, see `match_p2p`.
 
     arrival   start of a rank's part, on the common clock        skew = last arrival - first
