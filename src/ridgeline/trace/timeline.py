@@ -305,9 +305,10 @@ class Timeline:
         """One number per stream of a process, or thread of a host, of each of these rows."""
         return self.process[rows].astype(np.int64) * max(1, len(self.streams)) + self.stream[rows]
 
-    def named(self, pattern: re.Pattern[str]) -> Mask:
-        """Which rows have a name in which a pattern is found; of long names only the beginning is searched."""
-        return np.array([bool(pattern.search(name[:SEARCHED])) for name in self.names] or [False], np.bool_)[self.name]
+    def named(self, pattern: re.Pattern[str], rows: NDArray[np.integer] | slice = slice(None)) -> Mask:
+        """Which of these rows have a name in which a pattern is found; of long names the beginning is searched."""
+        found = np.array([bool(pattern.search(name[:SEARCHED])) for name in self.names] or [False], np.bool_)
+        return found[self.name[rows]]
 
     def of_kind(self, *kinds: str) -> Mask:
         """Which rows have one of these kinds.

@@ -127,8 +127,7 @@ def waits(facts: Facts) -> Iterator[Finding]:
     if not facts.worth(lost):
         return
     line, above = facts.line, parents(facts.line)
-    names = [code for code, name in enumerate(line.names) if WAITS.search(name[:200])]
-    rows = np.flatnonzero(line.of_kind(RUNTIME, SYNC) & np.isin(line.name, names))
+    rows = np.flatnonzero(line.of_kind(RUNTIME, SYNC) & line.named(WAITS))
     ends = line.end_ns[rows]
     rows, ends = rows[np.argsort(ends, kind="stable")], np.sort(ends)
     start, end = _start(facts, places)
@@ -176,8 +175,7 @@ def start_up(facts: Facts) -> Iterator[Finding]:
     if not facts.worth(lost):
         return
     line = facts.line
-    codes = [code for code, name in enumerate(line.names) if BEGINS.search(name[:200])]
-    rows = np.flatnonzero(np.isin(line.name, codes))
+    rows = np.flatnonzero(line.named(BEGINS))
     gaps = cover(*_start(facts, places))
     seen = rows[covered(gaps, line.start_ns[rows], line.end_ns[rows]) > 0]
     by: dict[str, float] = {}

@@ -134,8 +134,7 @@ def _ended_before(points: Points, rows: Rows, start: Longs, end: Longs) -> Longs
 def _by_calls(points: Points, rows: Rows) -> Edges:
     """The first span launched behind a wait call waits for the last span launched elsewhere before that call."""
     line = points.line
-    named = np.array([bool(EVENT_WAIT.search(name[:200])) for name in line.names], np.bool_)
-    waits = np.flatnonzero(line.of_kind(RUNTIME) & named[line.name] & (line.rank == line.rank[rows[0]]))
+    waits = np.flatnonzero(line.of_kind(RUNTIME) & line.named(EVENT_WAIT) & (line.rank == line.rank[rows[0]]))
     linked = rows[line.launch[rows] >= 0]
     src, dst = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     if len(waits) and len(linked):

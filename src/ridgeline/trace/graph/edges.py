@@ -102,8 +102,7 @@ def points_of(line: Timeline, counted: NDArray[np.bool_], shift: Longs, talks: R
         calling = np.zeros(len(line), np.bool_)
         launch = line.launch[work]
         calling[launch[launch >= 0]] = True
-        waits = np.array([bool(WAITS.search(name[:200])) for name in line.names], np.bool_)
-        calls = np.flatnonzero(calling | (line.of_kind(RUNTIME) & waits[line.name]))
+        calls = np.flatnonzero(calling | (line.of_kind(RUNTIME) & line.named(WAITS)))
     else:
         calls = np.flatnonzero(counted & line.of_kind(HOST))
     rows = np.union1d(work, calls)

@@ -84,9 +84,7 @@ def sync_edges(points: Points) -> Iterator[Edges]:
     line, calls = points.line, points.calls
     if not len(points.work) or not len(calls):
         return
-    names = line.name[calls]
-    waits = np.array([bool(WAITS.search(name[:200])) for name in line.names], np.bool_)[names]
-    whole = np.array([bool(DEVICE_WAIT.search(name[:200])) for name in line.names], np.bool_)[names]
+    waits, whole = line.named(WAITS, calls), line.named(DEVICE_WAIT, calls)
     for chosen, kind in ((waits & whole, DEVICE_SYNC), (waits & ~whole, SYNC)):
         yield _after_last(points, calls[chosen], kind)
     linked = points.work[line.launch[points.work] >= 0]
