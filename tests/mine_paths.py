@@ -26,11 +26,12 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pipeline_oracle import run_events
 
 from ridgeline.plan.schedules import SCHEDULES, ScheduleTable, build
 from ridgeline.sim.closed_form import schedule_time as formula
 from ridgeline.sim.closed_form.schedule_time import PathWork, PhaseSeconds, closed_form
-from ridgeline.sim.events.pipeline_run import StageWork, run_events
+from ridgeline.sim.events.pipeline_run import StageWork
 
 Floats = NDArray[np.float64]
 Size = tuple[int, int, int]  # p, m, v
@@ -202,8 +203,9 @@ def symbols_for(name: str) -> tuple[tuple[str, ...], ...]:
 def letters(symbols: Sequence[str], sizes: Sequence[Size]) -> Floats:
     """The value of each letter at each size."""
     p, m, v = (np.array(column) for column in zip(*sizes, strict=True))
-    given = formula._Sizes(p=p, m=m, v=v)
-    return np.stack([formula._SYMBOLS[symbol](given) for symbol in symbols], axis=1).astype(np.float64)
+    given = formula._Size(p=p, m=m, v=v)
+    columns = [np.broadcast_to(formula._SYMBOLS[symbol](given), p.shape) for symbol in symbols]
+    return np.stack(columns, axis=1).astype(np.float64)
 
 
 def holds_all(size: Size) -> bool:

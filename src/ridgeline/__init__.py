@@ -11,8 +11,10 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     show                                       names -> sheets of facts, as `ridgeline show --json` prints them
     schema                                     the JSON schema of scenario files
     predict                                    Scenario -> Prediction, or Impossible with its reasons
+    estimate                                   Scenario -> every op of a rank with seconds, bound and evidence
     timeline                                   Scenario -> Timeline of one predicted step
-    find_plan                                  Scenario -> Search: the best plans of all, as `ridgeline plan` finds them
+    recommend                                  PlanRequest -> Recommendation: what `ridgeline plan` prints and writes
+    find_plan                                  Scenario -> Search: the best plans of its space
     validate                                   measured runs -> Validation: each beside its prediction
     fit                                        measured runs -> Refit: parameters, and what they are worth
     export                                     Scenario -> Export: a target's files, and what it cannot express
@@ -55,7 +57,10 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.plan.schedules import build
     from ridgeline.report.show import show as show
     from ridgeline.search.find_plan import find_plan as find_plan
+    from ridgeline.search.recommend import recommend as recommend
+    from ridgeline.search.request import PlanRequest as PlanRequest
     from ridgeline.sim.events.simulate import timeline as timeline
+    from ridgeline.sim.predict import estimate as estimate
     from ridgeline.sim.predict import predict as predict
     from ridgeline.sim.prediction import Impossible as Impossible
     from ridgeline.sim.prediction import Prediction as Prediction
@@ -88,7 +93,10 @@ _HOMES = {
     "show": "ridgeline.report.show",
     "timeline": "ridgeline.sim.events.simulate",
     "predict": "ridgeline.sim.predict",
+    "estimate": "ridgeline.sim.predict",
     "find_plan": "ridgeline.search.find_plan",
+    "recommend": "ridgeline.search.recommend",
+    "PlanRequest": "ridgeline.search.request",
     "Impossible": "ridgeline.sim.prediction",
     "Prediction": "ridgeline.sim.prediction",
     "validate": "ridgeline.calibrate.validate",

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pipeline_oracle import run_events, summarize
 
 from ridgeline.core.errors import InputError
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.sim.closed_form.schedule_time import closed_form, summarize
-from ridgeline.sim.events.pipeline_run import Slowdown, run_events
+from ridgeline.sim.closed_form.schedule_time import closed_form
+from ridgeline.sim.events.pipeline_run import Slowdown
 from ridgeline.sim.events.simulate import Simulated, simulate, timeline
 from ridgeline.sim.memory.peak import peak_memory
 from ridgeline.sim.predict import predict

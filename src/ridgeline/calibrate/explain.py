@@ -18,7 +18,7 @@ from typing import Any
 from ridgeline.calibrate.attribution import Reached, action, own_bytes, reached, verdict
 from ridgeline.calibrate.compare import predicted_timeline
 from ridgeline.calibrate.mismatch import doubts
-from ridgeline.calibrate.residuals import self_contained
+from ridgeline.calibrate.residuals import scenario_table
 from ridgeline.core.errors import InputError
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.calibration import Calibration, read_calibration
@@ -160,7 +160,7 @@ def explain(
     return Explanation(
         scenario=built, prediction=prediction, analysis=found, diff=compared,
         parts=tuple(_parts(sides, compared, rates)), doubts=tuple(doubts(built, found)),
-        table=None if isinstance(scenario, Scenario) else self_contained(Path(scenario), settings),
+        table=None if isinstance(scenario, Scenario) else scenario_table(Path(scenario), settings),
     )  # fmt: skip
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.files import SUFFIXES, read_table, write_text
+from ridgeline.core.files import read_table, write_text
 from ridgeline.core.units import DECIMAL
-from ridgeline.plan.scenario_file import apply_settings
+from ridgeline.plan.scenario_file import apply_settings, self_contained
 
 if TYPE_CHECKING:
     from ridgeline.calibrate.explain import Explanation
@@ -80,20 +80,13 @@ def write_residuals(found: Explanation, path: Path) -> None:
     write_text(path, text.getvalue())
 
 
-def self_contained(path: Path, settings: Iterable[str] = ()) -> dict[str, Any]:
+def scenario_table(path: Path, settings: Iterable[str] = ()) -> dict[str, Any]:
     """The table of a scenario file with settings applied and the files it names written out.
 
-    >>> self_contained(Path("examples/llama3.2-1b-1xh200.toml"), ["plan.engine=torch-compile"])["plan"]["engine"]
+    >>> scenario_table(Path("examples/llama3.2-1b-1xh200.toml"), ["plan.engine=torch-compile"])["plan"]["engine"]
     'torch-compile'
     """
-    table = dict(read_table(path).data)
-    for key in ("model", "system"):
-        ref = table.get(key)
-        file = path.parent / ref if isinstance(ref, str) else path
-        if isinstance(ref, str) and (file / "config.json").is_file():
-            table[key] = dict(read_table(file / "config.json").data)
-        elif isinstance(ref, str) and file.suffix.lower() in SUFFIXES and file.is_file():
-            table[key] = {"name": file.stem, **read_table(file).data}
+    table = self_contained(read_table(path).data, path.parent)
     apply_settings(table, settings)
     return table
 

@@ -14,10 +14,11 @@ from types import MappingProxyType
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
-from ridgeline.core.errors import MissingNumber, Problem
+from ridgeline.core.errors import InputError, MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, Quoted, weakest
 from ridgeline.core.units import DECIMAL, parse_quantity
 from ridgeline.cost.calibration import SHIPPED, Calibration, shipped
+from ridgeline.cost.estimate import OpEstimate, estimates
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import PHASES, OpTable, op_table
 from ridgeline.cost.price import OpPrices, SectionPrices, SustainedRates, price_ops, sum_sections, sustained_rates
@@ -103,6 +104,23 @@ def price(scenario: Scenario, calibration: Calibration) -> Priced:
         sections=sections,
         steps=step_seconds(sections, stage_mixes([scenario], [program]), plans, rates),
     )
+
+
+def estimate(scenario: Scenario, calibration: Calibration | None = None) -> tuple[OpEstimate, ...]:
+    """Every op that one rank executes for a microbatch, section by section, with its price; `InputError` where none is.
+
+    >>> from ridgeline.plan.scenario_file import read_scenario
+    >>> found = estimate(read_scenario("examples/llama3-70b-64xh100.toml"))
+    >>> next((one.op.label, one.estimate.bound) for one in found if one.section == "block 0" and one.op.label == "up")
+    ('up', 'compute')
+    """
+    used = calibration or default_calibration()
+    reasons = (*check(scenario), *not_predictable(scenario))
+    if reasons:
+        raise InputError(reasons)
+    priced = price(scenario, used)
+    rests_on = _evidence(scenario, used.knows(scenario.system.chip, scenario.engine))
+    return tuple(estimates(priced.program.sections, priced.ops, rests_on))
 
 
 def not_predictable(scenario: Scenario) -> Iterator[Problem]:

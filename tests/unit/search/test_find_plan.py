@@ -86,15 +86,22 @@ def test_where_nothing_fits_the_nearest_is_named() -> None:
     assert answer().nearest is None
 
 
-def test_an_interrupt_keeps_what_was_found() -> None:
-    def stopped() -> Iterator[Chunk]:
+def test_a_stopped_sweep_keeps_what_was_found() -> None:
+    third = sum(len(chunk.step_s) for chunk in chunks()[:3])
+    found = swept(iter(chunks()), capacity_of(built()), progress=lambda priced, _: priced < third)
+    assert not found.complete
+    assert found.considered == third
+    assert swept(iter(chunks()[:3]), capacity_of(built())).best == found.best
+    assert answer().complete
+
+
+def test_an_interrupt_is_nobodys_answer() -> None:
+    def interrupted() -> Iterator[Chunk]:
         yield from chunks()[:3]
         raise KeyboardInterrupt
 
-    found = swept(stopped(), capacity_of(built()))
-    assert not found.complete
-    assert found.considered == sum(len(chunk.step_s) for chunk in chunks()[:3])
-    assert answer().complete
+    with pytest.raises(KeyboardInterrupt):
+        swept(interrupted(), capacity_of(built()))
 
 
 def test_progress_is_told() -> None:

@@ -98,7 +98,7 @@ def read_table(path: Path | str, kinds: tuple[Kind, ...] = tuple(NEEDED)) -> tup
     if kind is None and "training" in kinds and set(columns).issuperset(residuals.NEEDED):
         parts = [dict(zip(columns, cells, strict=True)) for _, cells in lines]
         runs = residuals.runs_of(parts, str(path))
-        return "training", tuple(Row(id=run["id"], table=path.name, cells=run) for run in runs)
+        return "training", tuple(Row(id=run["id"], table=path.name, cells=MappingProxyType(run)) for run in runs)
     if kind is None or kind not in kinds:
         missing = [column for column in NEEDED[kinds[0]] if column not in columns]
         given = f"a table of {kind}" if kind else f"a table without {', '.join(missing)}"
@@ -107,7 +107,11 @@ def read_table(path: Path | str, kinds: tuple[Kind, ...] = tuple(NEEDED)) -> tup
         raise _refuse(path, given, f"a table of {told}", todo)
     place = columns.index("id")
     return kind, tuple(
-        Row(id=cells[place] or f"line-{line}", table=path.name, cells=dict(zip(columns, cells, strict=True)))
+        Row(
+            id=cells[place] or f"line-{line}",
+            table=path.name,
+            cells=MappingProxyType(dict(zip(columns, cells, strict=True))),
+        )
         for line, cells in lines
     )
 

@@ -14,9 +14,9 @@ from ridgeline.cost.machine import Machines, ParameterColumns
 class Links(Columns):
     """What connects the chips, one entry per row.
 
-    near, far    bytes/s one chip sustains over all its links inside the innermost domain, and beyond it
-    domain       chips of the innermost domain
-    meet         seconds lost at each doubling of ranks because they do not arrive together
+    scale_up, scale_out   bytes/s one chip sustains over all its links inside the innermost domain, and beyond it
+    domain                chips of the innermost domain
+    skew                  seconds lost at each doubling of ranks because they do not arrive together
     """
 
     scale_up: Array

@@ -45,7 +45,7 @@ def _rows(value: Array | Columns | None, rows: NDArray[np.int64]) -> Array | Col
 class TopologyColumns(Columns):
     """How chips are joined, one entry per row.
 
-    start, far_step        seconds until a collective begins, and of one hop between domains
+    start, scale_out_step      seconds until a collective begins, and of one hop between domains
     exits                  chips of a domain that one collective sends out of at once
     two_level              1: software goes through the domain first, then across
     in_switch              1: switches inside the domain add up what passes (NVLS)
@@ -71,8 +71,8 @@ class TopologyColumns(Columns):
 
 
 def topology_columns(systems: Sequence[System]) -> TopologyColumns:
-    """The wiring of several systems; what none of them has is None."""
-    rows = [_wired(system) for system in systems]
+    """The columns of several systems; what none of them has is None."""
+    rows = [_one(system) for system in systems]
 
     def needed(name: str) -> Array:
         return np.ascontiguousarray(np.array([row[name] for row in rows], dtype=np.float64).T)
@@ -82,7 +82,7 @@ def topology_columns(systems: Sequence[System]) -> TopologyColumns:
 
     return TopologyColumns(
         start=needed("start"),
-        scale_out_step=needed("far_step"),
+        scale_out_step=needed("scale_out_step"),
         exits=needed("exits"),
         two_level=column("two_level", 0.0),
         in_switch=column("in_switch", 0.0),
@@ -96,7 +96,7 @@ def topology_columns(systems: Sequence[System]) -> TopologyColumns:
     )
 
 
-def _wired(system: System) -> dict[str, object]:
+def _one(system: System) -> dict[str, object]:
     tiers = system.tiers
     inner = tiers[0] if tiers else None
     outer = tiers[1] if len(tiers) > 1 else None
@@ -107,7 +107,7 @@ def _wired(system: System) -> dict[str, object]:
     top = min(leaving(tier) for tier in beyond) / leaving(outer) if beyond and outer else 1.0
     return {
         "start": inner.latency.value if inner and inner.latency else START,
-        "far_step": outer.latency.value if outer and outer.latency else SCALE_OUT_STEP,
+        "scale_out_step": outer.latency.value if outer and outer.latency else SCALE_OUT_STEP,
         "exits": np.inf if two_level else EXITS,
         "two_level": float(two_level),
         "in_switch": float(isinstance(shape, Switched) and shape.reduces),

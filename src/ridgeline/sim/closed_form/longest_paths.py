@@ -1,4 +1,4 @@
-"""How often a path through each schedule's table passes each kind of work: the data of ``pipeline_formula``.
+"""How often a path through each schedule's table passes each kind of work: the data of ``schedule_time``.
 
 A line is: the sizes at which the path exists | the counts of
 
@@ -12,7 +12,7 @@ Letters:
 p is at least 2. A whole backward counts as one I and one W. The gradient of an overlapped pair follows its activation
 on the same link and so counts two overlapped sends; where sends block, the activation is there one send earlier.
 
-The lines come from runs: the longest path of ``run_events`` was traced back for random stage times at many sizes, its
+The lines come from runs: the longest path of the event loop was traced back for random stage times at many sizes, its
 counts fitted by integers, kept if no run at any size tried was shorter, and chosen until the worst run was covered.
 That is evidence, not proof: p up to 16 and m up to 20 p were tried, with times far outside the usual.
 ``tests/mine_paths.py`` mines them anew and checks both claims.

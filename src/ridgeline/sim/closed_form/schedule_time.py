@@ -8,11 +8,11 @@ often each goes through a forward, a backward or a send depends on the sizes alo
 
 One path goes down to the last rank, stays there for all microbatches and comes back up; one stays at the first rank;
 one goes round and round, because a value needs longer for its way down and up than the ranks need for their work.
-``pipeline_paths`` holds the counts as expressions in p, v and m. The cost per plan depends neither on microbatches nor
+``longest_paths`` holds the counts as expressions in p, v and m. The cost per plan depends neither on microbatches nor
 on stages nor on chunks.
 
-No path listed is longer than any run it was tried on, so the closed form does not exceed ``run_events``; it falls short
-where none of those listed is the longest. Shortfall in % of ``run_events``, 4000 random plans each: p 1 to 8, m 1 to
+No path listed is longer than any run it was tried on, so the closed form does not exceed the event loop; it falls short
+where none of those listed is the longest. Shortfall in % of the event loop, 4000 random plans each: p 1 to 8, m 1 to
 6 p, v 2 to 4, I and W 0.5 to 2 times F, the first and the last stage up to 30 % heavier, sends up to 20 % of F,
 overlapped or blocking, pairs gaining up to 30 %:
 
@@ -25,11 +25,11 @@ more than 4 on a random half of all stages the closed form is off by 0.4 to 2 % 
 (interleaved); gpipe stays exact.
 
 Not counted: queues on a link, which begin when a send takes longer than the steps between two sends; slow ranks and
-links, since only ``run_events`` knows which one it is; the tail after the last step.
+links, since only the event loop knows which one it is; the tail after the last step.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -41,7 +41,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.plan.schedules import SCHEDULES, requirement
 from ridgeline.sim.closed_form.longest_paths import PATHS
-from ridgeline.sim.events.pipeline_run import StageWork
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -72,29 +71,6 @@ class PathWork:
     slowest: PhaseSeconds | None = None
     send_s: ArrayLike = 0.0
     overlapped_gain: ArrayLike = 0.0
-
-
-def summarize(work: Sequence[StageWork], placement: Sequence[Sequence[int]]) -> PathWork:
-    """The stages of one plan, as ``run_events`` takes them, in the form the closed form takes."""
-    ends = (0, len(work) - 1)
-    inner = [work[stage] for stage in range(1, len(work) - 1)]
-    held = [[work[stage] for stage in own if stage not in ends] for own in placement]
-    slowest = max(held, key=lambda own: sum(stage.total_s for stage in own) / (len(own) or 1))
-    return PathWork(
-        first=_mean(work[:1]),
-        inner=_mean(inner or work[:1]),
-        last=_mean(work[-1:]),
-        slowest=_mean(slowest) if inner else None,
-        send_s=max(stage.send_s for stage in work),
-    )
-
-
-def _mean(stages: Sequence[StageWork]) -> PhaseSeconds:
-    return PhaseSeconds(
-        forward_s=sum(stage.forward_s for stage in stages) / len(stages),
-        backward_input_s=sum(stage.backward_input_s for stage in stages) / len(stages),
-        backward_weight_s=sum(stage.backward_weight_s for stage in stages) / len(stages),
-    )
 
 
 def closed_form(

@@ -1,6 +1,6 @@
 """Turn a schedule table, patterns and exchanges into when everything of a step happens, with links that are shared.
 
-Like ``pipeline.run_events``, event by event, and beside the steps of the table:
+Event by event, the rows of every rank in order, and beside the steps of the table:
 
     sends      on a stream per direction of a link, or by the rank itself where they block
     buckets    parts of a gradient reduction, ready one after the other during the last backward of a virtual stage
@@ -8,8 +8,8 @@ Like ``pipeline.run_events``, event by event, and beside the steps of the table:
     tail       what is left of the reduction, the optimizer, what is left of the gathering
 
 All traffic that a chip sends on one tier at the same time shares the tier: each goes slower by the sum of the loads.
-A step of the table has collectives of its own, some of the time; ``patterns`` says how much longer it takes beside the
-rest, and how fast the rest moves meanwhile. A send loads the links of its sender; receiving is the other direction.
+A step of the table has collectives of its own, some of the time; ``overlap_fluid`` says how much longer it takes beside
+the rest, and how fast the rest moves meanwhile. A send loads the links of its sender; receiving is the other direction.
 
 Events are ordered by (time, phase, sequence): what communication ends at an instant ends before compute does, and
 within a phase what was started first.
