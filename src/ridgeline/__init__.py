@@ -67,7 +67,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.targets.api import export as export
     from ridgeline.targets.api import import_run as import_run
     from ridgeline.trace.analyze import analyze as analyze
-    from ridgeline.trace.read import read_timeline as read_timeline
+    from ridgeline.trace.read.readers import read_timeline as read_timeline
 
     schedule = build
     fit = refit
@@ -107,7 +107,7 @@ _HOMES = {
     "export": "ridgeline.targets.api",
     "import_run": "ridgeline.targets.api",
     "analyze": "ridgeline.trace.analyze",
-    "read_timeline": "ridgeline.trace.read",
+    "read_timeline": "ridgeline.trace.read.readers",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])

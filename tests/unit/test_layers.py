@@ -28,6 +28,20 @@ ONLY_WHERE_ARRAYS_ARE = {
     "scipy": {"calibrate"},
     "msgspec": {"trace"},
 }
+INTERIOR = {
+    "trace": (
+        ("arrays",),
+        ("side_tables", "intervals"),
+        ("timeline",),
+        ("classes", "policy", "chrome_writer"),
+        ("read",),
+        ("graph",),
+        ("analysis",),
+        ("findings",),
+        ("analyze", "diff"),
+    ),
+}
+"""Floors inside a room, lowest first: its files and folders by name; `__init__` may import any of them."""
 NOWHERE = {"torch", "transformers"}  # nothing so far runs a model
 
 
@@ -62,3 +76,21 @@ def test_imports_go_down(path: Path) -> None:
         for allowed in (ONLY_IN_APP, ONLY_WHERE_ARRAYS_ARE):
             if parts[0] in allowed:
                 assert {own, f"{own}.{path.stem}"} & allowed[parts[0]], f"{own} imports {module}"
+
+
+@pytest.mark.parametrize("room", INTERIOR)
+def test_everything_in_a_room_with_floors_has_one(room: str) -> None:
+    inside = {path.stem for path in (SOURCE / room).iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert inside - {"__init__", "__pycache__"} == {name for names in INTERIOR[room] for name in names}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_down_inside_a_room(path: Path) -> None:
+    room, own = path.relative_to(SOURCE).with_suffix("").parts[:2]
+    if room not in INTERIOR or own == "__init__":
+        return
+    level = {name: place for place, names in enumerate(INTERIOR[room]) for name in names}
+    for module in imports(path):
+        parts = module.split(".")
+        if parts[:2] == ["ridgeline", room] and len(parts) > 2 and parts[2] != own:
+            assert level[parts[2]] < level[own], f"{room}.{own} imports {module}, which is not below it"

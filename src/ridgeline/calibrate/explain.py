@@ -25,11 +25,11 @@ from ridgeline.cost.calibration import Calibration, read_calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.sim import Impossible, Prediction, default_calibration, predict
+from ridgeline.trace.analysis.exclusive_time import exclusive_time
 from ridgeline.trace.analyze import Analysis, analyze
-from ridgeline.trace.breakdown import ALL
 from ridgeline.trace.classes import Rules
-from ridgeline.trace.diff import Diff, Entry, diff_timelines, entries_of
-from ridgeline.trace.ledger import ledger
+from ridgeline.trace.diff import Diff, TimeEntry, diff_timelines, entries_of
+from ridgeline.trace.policy import ALL
 from ridgeline.trace.timeline import Timeline
 
 
@@ -166,7 +166,7 @@ def explain(
 def _by_part(line: Timeline, rules: Rules, policy: str) -> dict[tuple[str, str], float]:
     """Own nanoseconds of a step by phase and class."""
     side: dict[tuple[str, str], float] = {}
-    for entry in entries_of(ledger(line, rules, policy), by_name=False):
+    for entry in entries_of(exclusive_time(line, rules, policy), by_name=False):
         key = entry.phase, _class(entry)
         side[key] = side.get(key, 0.0) + entry.own_ns
     return side
@@ -176,7 +176,7 @@ def _source(found: Analysis) -> str:
     return ", ".join(found.timeline.about.sources[:2]) or "measured"
 
 
-def _class(entry: Entry) -> str:
+def _class(entry: TimeEntry) -> str:
     """Class of an entry; gaps by their cause, of which those between kernels are what a model calls per-kernel cost."""
     if entry.class_ != "idle":
         return entry.class_
