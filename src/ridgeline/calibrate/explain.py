@@ -10,7 +10,7 @@ traces at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ from typing import Any
 from ridgeline.calibrate.attribution import Reached, action, own_bytes, reached, verdict
 from ridgeline.calibrate.compare import predicted_timeline
 from ridgeline.calibrate.mismatch import doubts
-from ridgeline.calibrate.residuals import scenario_table
 from ridgeline.core.errors import InputError
+from ridgeline.core.files import read_table
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.calibration import Calibration, read_calibration
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.scenario_file import read_scenario
+from ridgeline.plan.scenario_file import apply_settings, read_scenario, self_contained
 from ridgeline.sim import Impossible, Prediction, default_calibration, predict
 from ridgeline.trace.analysis.exclusive_time import exclusive_time
 from ridgeline.trace.analyze import Analysis, analyze
@@ -198,3 +198,14 @@ def _parts(sides: list[dict[tuple[str, str], float]], compared: Diff, rates: Map
             )
         )  # fmt: skip
     return sorted(found, key=lambda part: -abs(part.gap_ns))
+
+
+def scenario_table(path: Path, settings: Iterable[str] = ()) -> dict[str, Any]:
+    """The table of a scenario file with settings applied and the files it names written out.
+
+    >>> scenario_table(Path("examples/llama3.2-1b-1xh200.toml"), ["plan.engine=torch-compile"])["plan"]["engine"]
+    'torch-compile'
+    """
+    table = self_contained(read_table(path).data, path.parent)
+    apply_settings(table, settings)
+    return table

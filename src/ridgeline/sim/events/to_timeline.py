@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.op_table import PHASES
-from ridgeline.ir.program import Program
+from ridgeline.ir.program import Program, SectionKey, SectionRole
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.schedules import Phase, Step, actions_of
+from ridgeline.plan.schedules import SCHEDULES, Phase, Step, actions_of
 from ridgeline.sim.events.event_loop import StepRun
 from ridgeline.sim.events.overlap_fluid import PassTimelines
 from ridgeline.sim.events.pipeline_run import PipelineRun, StepInterval
@@ -266,31 +266,23 @@ def _joined(pieces: Sequence[_Piece]) -> list[_Piece]:
 
 def _layers(given: Drawn) -> list[list[tuple[str, int, int]]]:
     """By virtual stage, its sections in the order they run: name, place among the distinct ones, layer."""
-    names, model = given.workload.names, given.scenario.model
+    keys, model = given.workload.keys, given.scenario.model
+    place = {key: index for index, key in enumerate(keys)}
     found, layer = [], 0
     for counts, held in zip(given.workload.stages, given.scenario.placement, strict=True):
-        left = {name: count for name, count in zip(names, counts, strict=True) if count}
-        order = [name for name in ("embedding", "vision") for _ in range(left.pop(name, 0))]
+        left = {key: count for key, count in zip(keys, counts, strict=True) if count}
+        first = [key for key in keys if key.role in (SectionRole.EMBEDDING, SectionRole.VISION)]
+        made = [(str(key), place[key], NO_LAYER) for key in first for _ in range(left.pop(key, 0))]
         for _ in range(held):
-            block = f"block {model.order[layer]}"
-            name = block if left.get(block) else f"{block}, rest"
-            left[name] -= 1
-            order.append(name)
+            block = SectionKey(SectionRole.BLOCK, model.order[layer])
+            block = block if left.get(block) else block._replace(rest=True)
+            left[block] -= 1
+            made.append((f"layer {layer}", place[block], layer))
             layer += 1
-        order += [name for name, count in left.items() for _ in range(count) if name != "head"]
-        order += ["head"] * left.get("head", 0)
-        found.append(_numbered(order, layer - held, names))
+        behind = sorted(left, key=lambda key: key.role is SectionRole.HEAD)  # the head comes last
+        made += [(str(key), place[key], NO_LAYER) for key in behind for _ in range(left[key])]
+        found.append(made)
     return found
-
-
-def _numbered(order: Sequence[str], first: int, names: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Blocks by their number in the model, the rest by name."""
-    made, layer = [], first
-    for name in order:
-        block = name.startswith("block")
-        made.append((f"layer {layer}" if block else name, names.index(name), layer if block else NO_LAYER))
-        layer += block
-    return made
 
 
 def _tails(given: Drawn, rank: int, columns: _Columns) -> None:
@@ -345,7 +337,7 @@ def _passing(given: Drawn, rank: int) -> Iterator[tuple[float, float]]:
     kinds, table = stage.bytes_by_kind, run.table
     last = table.stages * table.chunks - 1
     loss = stage.moment == "loss" and last in table.placement[rank]
-    many = table.microbatches if table.name == "gpipe" and table.stages > 1 else 1
+    many = table.microbatches if SCHEDULES[table.name].all_forwards_first and table.stages > 1 else 1
     for step, interval in zip(table.rows[rank], run.steps[rank], strict=True):
         for action in actions_of(step):
             at_end = loss and table.placement[rank][action.chunk] == last
