@@ -15,7 +15,7 @@ from typing import Any
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.search.stage_layout.refine import Refined, refine
-from ridgeline.sim.predict import default_calibration, predict
+from ridgeline.sim.predict_step import default_calibration, predict
 
 TARGET_S = 0.1
 RUNS = 12

@@ -31,7 +31,7 @@ from ridgeline.calibrate.truth.row_scenario import to_scenario
 from ridgeline.calibrate.truth.rows import BUNDLED, Row, headline, read_rows, where
 from ridgeline.core.files import write_text
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.plan_rank import NEAR, Standing, problem_of, standings
+from ridgeline.search.plan_rank import NEAR, PlanRank, plan_ranks, problem_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "concepts" / "plan-standing.md"
@@ -46,8 +46,8 @@ def rows_of(filters: Sequence[str]) -> list[Row]:
     return [row for row in where(headline(read_rows()), filters) if row.table != BUNDLED[1]]
 
 
-def found_of(rows: Sequence[Row]) -> tuple[list[tuple[Row, Standing]], list[tuple[str, str]]]:
-    """Every row with its standing, and rows without one with the reason."""
+def found_of(rows: Sequence[Row]) -> tuple[list[tuple[Row, PlanRank]], list[tuple[str, str]]]:
+    """Every row with its rank, and rows without one with the reason."""
     problems: dict[str, list[tuple[Row, Scenario]]] = {}
     skipped: list[tuple[str, str]] = []
     for row in rows:
@@ -56,36 +56,36 @@ def found_of(rows: Sequence[Row]) -> tuple[list[tuple[Row, Standing]], list[tupl
             skipped.append((row.id, made.reason))
         else:
             problems.setdefault(problem_of(made), []).append((row, made))
-    found: list[tuple[Row, Standing]] = []
+    found: list[tuple[Row, PlanRank]] = []
     shown = Console(stderr=True)
     for group in track(list(problems.values()), description=f"{len(problems)} problems", console=shown):
-        for (row, _), standing in zip(group, standings([scenario for _, scenario in group]), strict=True):
-            if standing is None:
+        for (row, _), rank in zip(group, plan_ranks([scenario for _, scenario in group]), strict=True):
+            if rank is None:
                 skipped.append((row.id, "not predicted"))
             else:
-                found.append((row, standing))
+                found.append((row, rank))
     return found, skipped
 
 
-def told(row: Row, standing: Standing) -> dict[str, Any]:
+def told(row: Row, rank: PlanRank) -> dict[str, Any]:
     """One row for the JSON file; milliseconds with a decimal."""
-    scenario = standing.own.scenario
+    scenario = rank.own.scenario
     return {
         "id": row.id,
         "source": row.source,
         "model": scenario.model.id,
         "system": scenario.system.name,
         "engine": scenario.plan.engine,
-        "considered": standing.considered,
-        "feasible": standing.feasible,
-        "faster": standing.faster,
-        "share_faster": round(standing.share, 4),
-        "step_ms": round(standing.own.step_time_s * 1e3, 1),
-        "best_ms": round(standing.best.step_time_s * 1e3, 1) if standing.best else None,
-        "left_ms": {name: round(seconds * 1e3, 1) for name, seconds in standing.left if abs(seconds) >= 5e-5},
-        "changes": list(standing.changes),
-        "notes": list(standing.notes),
-        "verdict": standing.verdict,
+        "considered": rank.considered,
+        "feasible": rank.feasible,
+        "faster": rank.faster,
+        "share_faster": round(rank.share, 4),
+        "step_ms": round(rank.own.step_time_s * 1e3, 1),
+        "best_ms": round(rank.best.step_time_s * 1e3, 1) if rank.best else None,
+        "left_ms": {name: round(seconds * 1e3, 1) for name, seconds in rank.gap_by_part if abs(seconds) >= 5e-5},
+        "changes": list(rank.changes),
+        "notes": list(rank.notes),
+        "verdict": rank.verdict,
     }
 
 
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     found, skipped = found_of(rows_of(asked.where))
-    lines = [told(row, standing) for row, standing in found]
+    lines = [told(row, rank) for row, rank in found]
     data = {"near": NEAR, "rows": lines, "skipped": [{"id": id, "reason": reason} for id, reason in skipped]}
     text, page = json.dumps(data, indent=1) + "\n", page_of(lines, len(skipped))
     if asked.json:

@@ -204,7 +204,8 @@ def letters(symbols: Sequence[str], sizes: Sequence[Size]) -> Floats:
     """The value of each letter at each size."""
     p, m, v = (np.array(column) for column in zip(*sizes, strict=True))
     given = formula._Size(p=p, m=m, v=v)
-    return np.stack([formula._SYMBOLS[symbol](given) for symbol in symbols], axis=1).astype(np.float64)
+    columns = [np.broadcast_to(formula._SYMBOLS[symbol](given), p.shape) for symbol in symbols]
+    return np.stack(columns, axis=1).astype(np.float64)
 
 
 def holds_all(size: Size) -> bool:

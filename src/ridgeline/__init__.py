@@ -11,8 +11,10 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     show                                       names -> sheets of facts, as `ridgeline show --json` prints them
     schema                                     the JSON schema of scenario files
     predict                                    Scenario -> Prediction, or Impossible with its reasons
+    estimate                                   Scenario -> every op of a rank with seconds, bound and evidence
     timeline                                   Scenario -> Timeline of one predicted step
-    find_plan                                  Scenario -> Search: the best plans of all, as `ridgeline plan` finds them
+    recommend                                  PlanRequest -> Recommendation: what `ridgeline plan` prints and writes
+    find_plan                                  Scenario -> Search: the best plans of its space
     validate                                   measured runs -> Validation: each beside its prediction
     fit                                        measured runs -> Refit: parameters, and what they are worth
     export                                     Scenario -> Export: a target's files, and what it cannot express
@@ -55,14 +57,17 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.plan.schedules import build
     from ridgeline.report.show import show as show
     from ridgeline.search.find_plan import find_plan as find_plan
+    from ridgeline.search.recommend import recommend as recommend
+    from ridgeline.search.request import PlanRequest as PlanRequest
     from ridgeline.sim.events.simulate import timeline as timeline
-    from ridgeline.sim.predict import predict as predict
+    from ridgeline.sim.predict_step import estimate as estimate
+    from ridgeline.sim.predict_step import predict as predict
     from ridgeline.sim.prediction import Impossible as Impossible
     from ridgeline.sim.prediction import Prediction as Prediction
     from ridgeline.targets.api import export as export
     from ridgeline.targets.api import import_run as import_run
     from ridgeline.trace.analyze import analyze as analyze
-    from ridgeline.trace.read import read_timeline as read_timeline
+    from ridgeline.trace.read.readers import read_timeline as read_timeline
 
     schedule = build
     fit = refit
@@ -87,8 +92,11 @@ _HOMES = {
     "schedule": "ridgeline.plan.schedules:build",
     "show": "ridgeline.report.show",
     "timeline": "ridgeline.sim.events.simulate",
-    "predict": "ridgeline.sim.predict",
+    "predict": "ridgeline.sim.predict_step",
+    "estimate": "ridgeline.sim.predict_step",
     "find_plan": "ridgeline.search.find_plan",
+    "recommend": "ridgeline.search.recommend",
+    "PlanRequest": "ridgeline.search.request",
     "Impossible": "ridgeline.sim.prediction",
     "Prediction": "ridgeline.sim.prediction",
     "validate": "ridgeline.calibrate.validate",
@@ -99,7 +107,7 @@ _HOMES = {
     "export": "ridgeline.targets.api",
     "import_run": "ridgeline.targets.api",
     "analyze": "ridgeline.trace.analyze",
-    "read_timeline": "ridgeline.trace.read",
+    "read_timeline": "ridgeline.trace.read.readers",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])

@@ -10,7 +10,7 @@ from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.search.stage_layout.refine import Refined, least_recompute, refine
-from ridgeline.sim.predict import predict
+from ridgeline.sim.predict_step import predict
 from ridgeline.sim.prediction import Prediction
 
 DEFAULTS = Calibration(offsets={})

@@ -15,7 +15,7 @@ import ridgeline
 from ridgeline.cli.verbs import VERBS
 from ridgeline.core.errors import InputError, Problem
 
-RENAMED = {"plan": "find_plan", "import": "import_run"}  # `plan` is a package, `import` a keyword
+RENAMED = {"plan": "recommend", "import": "import_run"}  # `plan` is a package, `import` a keyword
 
 
 def test_every_verb_is_a_function() -> None:
@@ -82,7 +82,7 @@ def test_no_package_has_the_name_of_a_public_function() -> None:
 
 def test_the_docstring_names_what_is_exported() -> None:
     listed = ridgeline.__doc__ or ""
-    types = {"Impossible", "Plan", "Prediction", "Scenario", "__version__"}
+    types = {"Impossible", "Plan", "PlanRequest", "Prediction", "Scenario", "__version__"}
     assert [name for name in ridgeline.__all__ if name not in listed and name not in types] == []
     assert (Path(ridgeline.__file__).parent / "py.typed").exists()
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
 from types import MappingProxyType
 
 import numpy as np
@@ -38,9 +37,9 @@ class Layout:
 
     names: tuple[str, ...]
     spread: Array
-    common: dict[str, int]
-    own: dict[str, list[NDArray[np.int64]]]  # by parameter: index of each row's own offset, by chip and by engine
-    known: dict[str, Array]  # by parameter: what its value is multiplied with, by row
+    common: Mapping[str, int]
+    own: Mapping[str, tuple[NDArray[np.int64], ...]]  # by parameter: index of each row's own offset, by each owner
+    known: Mapping[str, Array]  # by parameter: what its value is multiplied with, by row
 
     def rates(self, offsets: Array) -> ParameterColumns:
         """Values of all parameters by row."""
@@ -49,11 +48,7 @@ class Layout:
             x = offsets[self.common[name]]
             for places in self.own.get(name, ()):
                 x = x + offsets[places]
-            at = log(item.default / item.low) / log(item.high / item.low)
-            share = 1 / (1 + np.exp(-(log(at / (1 - at)) + x)))
-            values[name] = (
-                np.broadcast_to(item.low * np.exp(log(item.high / item.low) * share), self.rows) * self.known[name]
-            )
+            values[name] = np.broadcast_to(item.value(x), self.rows) * self.known[name]
         return ParameterColumns(values=values)
 
     @property
@@ -81,7 +76,13 @@ def layout_of(table: Dataset, without: frozenset[str] = frozenset()) -> Layout:
             spread += [1e-6 if fixed else APART[owner]] * len(places)
             own.setdefault(name, []).append(np.array([places[member] for member in column], dtype=np.int64))
     known = {name: np.array([known_share(name, own) for own in each]) for name in PARAMETERS}
-    return Layout(names=tuple(names), spread=np.array(spread), common=common, own=own, known=known)
+    return Layout(
+        names=tuple(names),
+        spread=np.array(spread),
+        common=MappingProxyType(common),
+        own=MappingProxyType({name: tuple(places) for name, places in own.items()}),
+        known=MappingProxyType(known),
+    )
 
 
 def weights(rows: Sequence[Row]) -> Array:

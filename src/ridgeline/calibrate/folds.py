@@ -30,7 +30,7 @@ class Folds:
     """
 
     calibrations: tuple[Calibration, ...] = ()
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     def without(self, group: str) -> Calibration | None:
         """The calibration that never saw a group; None for a group that took no part in any fit."""

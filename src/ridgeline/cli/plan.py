@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,11 +20,13 @@ import typer
 from ridgeline.cli.terminal import Json, console, print_json, stderr_console
 
 if TYPE_CHECKING:
-    from ridgeline.report.plan_sheet import Reasons
-    from ridgeline.search.answer import Answer, Watch
-    from ridgeline.search.objectives import Outcome
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+    from ridgeline.report.plan_sheet import Took
+    from ridgeline.search.progress import Progress
+    from ridgeline.search.recommend import Recommendation
     from ridgeline.search.request import PlanRequest
-    from ridgeline.sim.prediction import Prediction
 
 STOPPED = 130  # as shells report an interrupt
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A catalog id, a config.json or a scenario file.")]
@@ -61,16 +66,17 @@ def plan(
 ) -> None:
     """Find the best way to train a model on a system: every split of the work priced, the best explained."""
     from ridgeline.core.errors import InputError
-    from ridgeline.search.objectives import pair
+    from ridgeline.search.request import PlanRequest
 
-    given = {"seq": seq, "global_batch": global_batch}
-    goal = {"objective": objective, "tokens": tokens, "days": days, "chips": chips, "top": top, "headroom": headroom}
     try:
         _writable(output, html)
-        axes = pair(frontier) if frontier else None
-        ask = _ask(model, on, given, _wish(engine, settings or (), space), goal)
-        found = _searched(ask)
-        _tell(found, axes, _Out(output=output, html=html, json=json, refine=refine))
+        request = PlanRequest.from_options(
+            model, on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or (), space=space,
+            objective=objective, tokens=tokens, days=days, chips=chips, top=top, headroom=headroom, frontier=frontier,
+            refine=refine,
+        )  # fmt: skip
+        found, took = _recommended(request)
+        _tell(found, took, _Out(output=output, html=html, json=json))
     except KeyboardInterrupt:
         typer.echo("ridgeline: stopped before there was anything to tell", err=True)
         raise typer.Exit(STOPPED) from None
@@ -79,7 +85,7 @@ def plan(
             raise
         from ridgeline.report.plan_sheet import refusal_sheet
 
-        print_json(refusal_sheet(None, wrong.problems))
+        print_json(refusal_sheet(wrong.problems))
         raise typer.Exit(2) from None
 
 
@@ -102,113 +108,80 @@ def _writable(*paths: Path | None) -> None:
             raise InputError(Problem(path=str(path), given=given, expected="a file to write", todo="choose another"))
 
 
-def _wish(engine: str, settings: Any, space: Path | None) -> tuple[Any, tuple[str, ...]]:
-    """Pins of the space file and of the settings, and the settings that are not about the plan."""
-    from ridgeline.core.errors import InputError, Problem, not_among
-    from ridgeline.core.files import read_table
-    from ridgeline.search.pins import Wanted, joined, settings_table, wanted
+def _recommended(request: PlanRequest) -> tuple[Recommendation, Took]:
+    """The answer of the library, and how long it took."""
+    from ridgeline.report.plan_sheet import Took
+    from ridgeline.search.recommend import recommend
 
-    problems: list[Problem] = []
-    wish = Wanted()
-    if space is not None:
-        table = read_table(space)
-        body = table.data.get("space")
-        problems += [not_among(key, key, ("space",), "remove it") for key in table.data if key != "space"]
-        if not isinstance(body, dict):
-            problems.append(Problem(path="space", given=str(space), expected="a table [space]", where=str(space)))
-            body = {}
-        wish = wanted(body, space.name, problems)
-    own, rest = settings_table(settings, problems)
-    wish = joined(wish, wanted({**own, **({"engine": engine} if engine else {})}, "--set", problems))
-    if problems:
-        raise InputError(problems)
-    return wish, tuple(rest)
-
-
-def _ask(
-    model: str, on: str, given: dict[str, Any], wish: tuple[Any, tuple[str, ...]], goal: dict[str, Any]
-) -> PlanRequest:
-    from ridgeline.core.errors import InputError, Problem, not_among
-    from ridgeline.search.objectives import OBJECTIVES, Goal, tokens_of
-    from ridgeline.search.request import PlanRequest, read_request
-
-    table = read_request(model)
-    systems = tuple(name.strip() for name in on.split(",") if name.strip())
-    if not systems and "system" not in table:
-        todo = "for example --on 64xh100-sxm; `ridgeline show systems` lists them"
-        raise InputError(Problem(path="--on", given="nothing", expected="a system", todo=todo))
-    work = table.get("workload", {})
-    more = {key: value for key, value in given.items() if value is not None}
-    if more and isinstance(work, dict):
-        drop = ("tokens_per_batch",) if "global_batch" in more else ()
-        table["workload"] = {**{key: value for key, value in work.items() if key not in drop}, **more}
-    wanted_days = goal["days"]
-    if wanted_days is not None and not 0 < wanted_days < float("inf"):
-        raise InputError(Problem(path="--days", given=f"{wanted_days:g}", expected="a number of days above 0"))
-    total = tokens_of(goal["tokens"]) if goal["tokens"] else None
-    named = goal["objective"] or ("chips" if wanted_days is not None else "time")
-    chosen = next((known for known in OBJECTIVES if known == named), None)
-    if chosen is None:
-        raise InputError(not_among("--objective", named, OBJECTIVES))
-    return PlanRequest(
-        table=table,
-        systems=systems,
-        settings=wish[1],
-        wish=wish[0],
-        goal=Goal(objective=chosen, tokens=total, days=wanted_days),
-        chips=goal["chips"] or None,
-        headroom=_share(goal["headroom"]),
-        top=goal["top"],
+    with _stoppable() as stop, _shown() as (bar, task):
+        watch = _Watch(stop, bar, task)
+        found = recommend(request, watch)
+    explaining, cpu = watch.explaining or (time.perf_counter(), time.process_time())
+    return found, Took(
+        seconds=explaining - watch.began[0],
+        cpu_seconds=cpu - watch.began[1],
+        explain_seconds=time.perf_counter() - explaining,
     )
 
 
-def _share(text: str) -> float:
-    """A share as `3%` or `0.03`."""
-    from ridgeline.core.errors import InputError, Problem
+class _Watch:
+    """Whoever sits at the terminal: is shown progress, may stop it, and has a clock: wall and CPU seconds."""
 
-    bare = text.strip()
-    try:
-        value = float(bare.removesuffix("%")) / (100 if bare.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise InputError(Problem(path="--headroom", given=repr(text), expected="a share such as 3% or 0.03, below 1"))
-    return value
+    def __init__(self, stop: threading.Event, bar: Bar | None, task: TaskID | None) -> None:
+        self._stop, self._bar, self._task = stop, bar, task
+        self._begin: dict[str, float] = {}
+        self.began = time.perf_counter(), time.process_time()
+        self.explaining: tuple[float, float] | None = None
 
+    def __call__(self, progress: Progress) -> bool:
+        if progress.phase == "explain" and self.explaining is None:
+            self.explaining = time.perf_counter(), time.process_time()
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, description=self._words(progress))
+        return not self._stop.is_set()
 
-def _searched(ask: PlanRequest) -> Answer:
-    from ridgeline.search.answer import answer
+    def _words(self, progress: Progress) -> str:
+        from ridgeline.core.units import format_quantity
 
-    with _watched() as watch:
-        return answer(ask, watch)
+        if progress.phase == "explain":
+            return f"plans are priced; now {progress.what} (Ctrl-C tells what there is)"
+        start = self._begin.setdefault(progress.what, time.perf_counter())
+        speed = progress.priced / max(1e-3, time.perf_counter() - start)
+        best = format_quantity(progress.best_s, "s") if progress.best_s < float("inf") else "none fits yet"
+        return f"{progress.what}: {progress.priced:,} plans, {speed:,.0f} plans/s, best {best}"
 
 
 @contextmanager
-def _watched() -> Iterator[Watch]:
-    """A line with plans per second on a terminal's standard error, nothing elsewhere."""
-    from ridgeline.search.answer import unwatched
-
-    if not sys.stderr.isatty():
-        yield unwatched
+def _stoppable() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets; the second one interrupts as usual."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may catch signals
+        yield stop
         return
-    import time
 
+    def asked(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = signal.signal(signal.SIGINT, asked)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _shown() -> Iterator[tuple[Bar | None, TaskID | None]]:
+    """A line on a terminal's standard error, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None, None
+        return
     from rich.progress import Progress, SpinnerColumn, TextColumn
-
-    from ridgeline.core.units import format_quantity
 
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=stderr_console(), transient=True) as bar:
-        task = bar.add_task("pricing the parts of the plans", total=None)
-        begin: dict[str, float] = {}
-
-        def watch(system: str, priced: int, best_s: float) -> None:
-            start = begin.setdefault(system, time.perf_counter())
-            speed = priced / max(1e-3, time.perf_counter() - start)
-            best = format_quantity(best_s, "s") if best_s < float("inf") else "none fits yet"
-            bar.update(task, description=f"{system}: {priced:,} plans, {speed:,.0f} plans/s, best {best}")
-
-        yield watch
+        yield bar, bar.add_task("pricing the parts of the plans", total=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,74 +191,38 @@ class _Out:
     output: Path | None
     html: Path | None
     json: bool
-    refine: bool
 
 
-def _tell(found: Answer, axes: tuple[str, str] | None, out: _Out) -> None:
+def _tell(found: Recommendation, took: Took, out: _Out) -> None:
     """Print and write what was found, or say why nothing was."""
-    from ridgeline.report.plan import draw_plan
-    from ridgeline.report.plan_sheet import plan_sheet, usual_axes
-
-    if found.chosen is None:
-        _refuse(found, json=out.json)
-        return
-    reasons = _explained(found, found.chosen, refine=out.refine)
-    sheet = plan_sheet(found, found.chosen, reasons, axes or usual_axes(found))
-    if out.json:
-        print_json(sheet)
-    else:
-        draw_plan(sheet, console())
-    made = reasons.recommended
-    _write(found, made.prediction if made else reasons.plans[0], sheet, out)
-    if not found.complete or not sheet["explained"]:
-        raise typer.Exit(STOPPED)
-
-
-def _refuse(found: Answer, *, json: bool) -> None:
     from ridgeline.core.errors import InputError
-    from ridgeline.report.plan_sheet import refusal_sheet
-    from ridgeline.search.answer import refusal
+    from ridgeline.report.plan_sheet import plan_sheet
 
-    if not found.complete:
+    if found.chosen is None and not found.complete:
         typer.echo("ridgeline: stopped before a plan that fits was found", err=True)
         raise typer.Exit(STOPPED)
-    problems = refusal(found)
-    if not json:
-        raise InputError(problems)
-    print_json(refusal_sheet(found, problems))
-    raise typer.Exit(2)
+    sheet = plan_sheet(found, took)
+    if not out.json and sheet["possible"] is False:
+        raise InputError(found.problems)
+    if out.json:
+        print_json(sheet)
+    if sheet["possible"] is False:
+        raise typer.Exit(2)
+    if not out.json:
+        from ridgeline.report.plan import draw_plan
+
+        draw_plan(sheet, console())
+    _write(found, sheet, out)
+    if not sheet["explained"]:
+        raise typer.Exit(STOPPED)
 
 
-def _explained(found: Answer, chosen: Outcome, *, refine: bool) -> Reasons:
-    """The reasons; after an interrupt those that take no time."""
-    from ridgeline.report.plan_sheet import reasons_of
-
-    try:
-        with _busy("the best plan is found; simulating, refining and trying changes (Ctrl-C tells it now)"):
-            return reasons_of(found, chosen, refine=refine)
-    except KeyboardInterrupt:
-        return reasons_of(found, chosen, further=False)
-
-
-@contextmanager
-def _busy(what: str) -> Iterator[None]:
-    """A line on a terminal's standard error while something takes its time."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    with stderr_console().status(what):
-        yield
-
-
-def _write(found: Answer, made: Prediction, sheet: Any, out: _Out) -> None:
-    """The plan that is handed over as a scenario file, and the page, where they are wanted."""
+def _write(found: Recommendation, sheet: Any, out: _Out) -> None:
+    """The recommended plan as a scenario file, and the page, where they are wanted."""
     from ridgeline.core.files import write_text
 
     if out.output is not None:
-        from ridgeline.search.request import scenario_file
-
-        note = f"Found by `ridgeline plan`: {found.considered:,} plans priced, predicted step {made.step_time_s:.4g} s."
-        write_text(out.output, scenario_file(found.case.table, made.scenario.plan, note))
+        write_text(out.output, found.scenario_text)
     if out.html is not None:
         from ridgeline.report.plan_html import page
 

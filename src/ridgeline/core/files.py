@@ -19,6 +19,7 @@ from ridgeline.core.errors import InputError, Problem
 BIGGEST_FILE = 4 * 1024 * 1024  # bytes; a scenario is a page, a chip is a page
 DEEPEST = 32  # nested tables
 SUFFIXES = (".toml", ".json", ".yaml", ".yml")
+INSIDE = "a path inside the file's own folder"  # what is expected of a path that is written in a file
 
 _HEADER = re.compile(r"^\s*\[{1,2}\s*([^\]]+?)\s*\]{1,2}")
 _KEY = re.compile(r"^\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
@@ -73,12 +74,18 @@ def read_layers(path: Path, merge: Merge) -> Table:
 
 def beside(path: Path, ref: str, key: str) -> Path:
     """The file that `ref` names where it stands in the file at `path`: in the same folder or below, never outside."""
-    folder = os.path.realpath(path.parent)
-    target = Path(os.path.realpath(os.path.join(folder, ref)))
-    if not target.is_relative_to(folder):
-        expected = "a path inside the file's own folder"
-        raise InputError(Problem(path=key, given=repr(ref), expected=expected, todo="copy it there", where=path.name))
+    target = confined(path.parent, ref)
+    if target is None:
+        todo = "copy it there"
+        raise InputError(Problem(path=key, given=repr(ref), expected=INSIDE, todo=todo, where=path.name))
     return target
+
+
+def confined(folder: Path, ref: str) -> Path | None:
+    """The path that `ref` means in a file of this folder, links followed; None where it leads out of the folder."""
+    root = os.path.realpath(folder)
+    target = Path(os.path.realpath(os.path.join(root, ref)))
+    return target if target.is_relative_to(root) else None
 
 
 def parse_table(path: Path, text: str) -> Table:

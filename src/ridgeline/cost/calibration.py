@@ -17,11 +17,15 @@ from functools import cache
 from math import exp, log
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_table
 from ridgeline.hardware.chip import Chip
+from ridgeline.ir.ops import Num
 from ridgeline.plan.engine import Engine
 
 Owner = Literal["family", "chip", "kernel", "kin", "engine"]
@@ -59,14 +63,20 @@ class Parameter:
     per: tuple[Owner, ...] = ()
     spread: float = 1.0
 
-    def value(self, offset: float) -> float:
-        """The number at an offset.
+    @overload
+    def value(self, offset: float) -> float: ...
+    @overload
+    def value(self, offset: NDArray[np.float64]) -> NDArray[np.float64]: ...
+    def value(self, offset: Num) -> Num:
+        """The number at an offset, or at each of many.
 
         >>> round(PARAMETERS["memory"].value(0.0), 3)
         0.82
         """
+        e = np.exp if isinstance(offset, np.ndarray) else exp
         at = log(self.default / self.low) / log(self.high / self.low)
-        return self.low * exp(log(self.high / self.low) / (1 + exp(-(log(at / (1 - at)) + offset))))
+        made: Num = self.low * e(log(self.high / self.low) / (1 + e(-(log(at / (1 - at)) + offset))))
+        return made
 
 
 EACH: Mapping[str, tuple[Owner, ...]] = MappingProxyType(

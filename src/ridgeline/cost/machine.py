@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ridgeline.core.dtype import DTYPES
 from ridgeline.cost.calibration import PARAMETERS, Calibration, owners
-from ridgeline.cost.collectives.topology_columns import TopologyColumns, leaving, topology_columns
+from ridgeline.cost.topology_columns import TopologyColumns, leaving, topology_columns
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.system import System
 from ridgeline.hardware.topology import Torus

@@ -13,6 +13,7 @@ from typing import Any
 from ridgeline.core.catalog import Catalog
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.files import SUFFIXES, beside, read_layers
+from ridgeline.core.overlay import overlay
 from ridgeline.core.table import decode, given
 from ridgeline.hardware.chip import Chip, read_chip
 from ridgeline.hardware.system import Request, System, SystemTemplate, build
@@ -158,19 +159,5 @@ def _modified(id: str, overrides: Mapping[str, Any]) -> Chip:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the keys of `over` laid upon it, table by table; a list of named tables is merged by name."""
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(below, list):
-            known = [part.get("name") for part in below]
-            for name in value:
-                if name not in known:
-                    expected = "one of " + ", ".join(str(part) for part in known)
-                    raise InputError(Problem(path=f"system.{key}.{name}", given=repr(name), expected=expected))
-            merged[key] = [merge(part, value.get(part.get("name"), {})) for part in below]
-        elif isinstance(value, Mapping) and isinstance(below, Mapping) and "value" not in value:
-            merged[key] = merge(below, value)  # a table with a value of its own is another quotation
-        else:
-            merged[key] = value
-    return merged
+    """`base` with the keys of `over` laid upon it; a table with a value of its own is another quotation."""
+    return overlay(base, over, lambda _, above: "value" in above, "system")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem, UnknownId
+from ridgeline.core.overlay import overlay
 from ridgeline.core.table import given
 from ridgeline.models.dimensions import read_dimensions
 from ridgeline.models.names import LONGEST, MODELS, find_name
@@ -62,6 +63,16 @@ def _existing(ref: str | Path) -> Path | None:
         return None
 
 
+def model_table(path: Path) -> dict[str, Any]:
+    """A model file as a table that stands on its own: a Hugging Face config, also by its folder, or dimensions."""
+    from ridgeline.core.files import read_layers, read_table
+
+    if path.is_dir() or path.suffix.lower() == ".json":
+        return dict(read_table(path / "config.json" if path.is_dir() else path).data)
+    table = read_layers(path, _merged).data
+    return table if "base" in table else {"name": path.stem, **table}
+
+
 def _from_path(path: Path) -> ModelSpec:
     if path.is_dir() or path.suffix.lower() == ".json":
         from ridgeline.models import hf  # a catalog id never pays for it
@@ -115,15 +126,5 @@ def _spelled(changes: Mapping[str, Any]) -> list[str]:
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`below` overlaid with `above`, tables key by key, unless the upper one is of another `kind`."""
-    merged = dict(below)
-    for key, value in above.items():
-        under = merged.get(key)
-        if isinstance(under, Mapping) and isinstance(value, Mapping) and _same_kind(under, value):
-            value = _merged(under, value)
-        merged[key] = value
-    return merged
-
-
-def _same_kind(below: Mapping[str, Any], above: Mapping[str, Any]) -> bool:
-    return bool(above.get("kind", below.get("kind")) == below.get("kind"))
+    """`below` overlaid with `above`; a table of another `kind` replaces the one below."""
+    return overlay(below, above, lambda under, over: over.get("kind", under.get("kind")) != under.get("kind"))

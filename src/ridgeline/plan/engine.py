@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from ridgeline.core.catalog import Catalog
 from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
-from ridgeline.core.errors import Problem, not_among
+from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.files import SUFFIXES, read_layers
 from ridgeline.core.table import AtLeast, Count, Doc, decode
 from ridgeline.hardware.load import merge
+from ridgeline.hardware.system import System
 from ridgeline.plan.schedules import SCHEDULES
 
 FUSIONS: Mapping[str, str] = MappingProxyType(
@@ -131,6 +133,7 @@ class Engine:
     fuses: tuple[str, ...] = ()
     overlaps: tuple[str, ...] = ()
     sends_beside: Annotated[tuple[str, ...], Doc("schedules under which pipeline sends overlap; none named: all")] = ()
+    default_for: Annotated[tuple[str, ...], Doc("vendors whose chips it is the default for; * the rest")] = ()
     saves: Annotated[Saves, Doc("what it holds of activations in its own way")] = Saves()
     vocab_multiple: Annotated[Count, Doc("the vocabulary is padded to a multiple of this times tp")] = 1
     notes: str = ""
@@ -160,6 +163,29 @@ def read_engine(id: str, table: Mapping[str, Any], path: str = "") -> Engine:
 
 
 ENGINES: Catalog[Engine] = Catalog("engine", Path(__file__).parent / "engines", read_engine)
+
+
+@cache
+def _defaults() -> Mapping[str, str]:
+    """vendor -> the engine whose file names it in `default_for`; no two may name the same."""
+    found: dict[str, str] = {}
+    for id in ENGINES:
+        for vendor in ENGINES[id].default_for:
+            if vendor in found:
+                raise InputError(f"engines {found[vendor]} and {id} both are default_for {vendor!r}")
+            found[vendor] = id
+    return MappingProxyType(found)
+
+
+def default_engine(system: System | None) -> str:
+    """The id of the software that a system's chips are trained with unless another is named; None: any system's.
+
+    >>> from ridgeline.hardware.load import system
+    >>> default_engine(system("64xtpu-v5p")), default_engine(system("64xh100-sxm"))
+    ('maxtext', 'megatron-core')
+    """
+    known = _defaults()
+    return known.get(system.chip.vendor if system else "*", known["*"])
 
 
 def engine(ref: str | Path | Mapping[str, Any]) -> Engine:

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem, UnknownId, not_among
-from ridgeline.core.files import SUFFIXES, Table, read_table
+from ridgeline.core.files import INSIDE, SUFFIXES, Table, confined, read_table
 from ridgeline.core.table import decode_into
-from ridgeline.hardware.load import merge
+from ridgeline.hardware.load import merge, system_table
 from ridgeline.hardware.load import system as load_system
 from ridgeline.hardware.system import System
 from ridgeline.models.load import model as load_model
+from ridgeline.models.load import model_table
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.check import check, unsupported
 from ridgeline.plan.engine import ENGINES, Engine
@@ -89,8 +90,7 @@ def assemble(
     problems = _unknown_keys(table)
     data = copy.deepcopy(dict(table))
     settings = tuple(settings)
-    replaced = {setting.partition("=")[0].strip() for setting in settings}
-    _confine(data, folder, replaced, problems)
+    problems += confine(data, folder, settings) if folder else []
     problems += apply_settings(data, settings)
     model = _model(data, problems)
     system = _system(data, problems)
@@ -98,7 +98,7 @@ def assemble(
     raw = {"kind": "train", **raw} if isinstance(raw, Mapping) else raw
     workload = decode_into(WorkloadTable, {"workload": raw}, "", problems)
     plan_table = dict(data.get("plan", {})) if isinstance(data.get("plan", {}), Mapping) else data["plan"]
-    if isinstance(plan_table, dict) and "engine" not in plan_table and (described := _described(data)):
+    if isinstance(plan_table, dict) and "engine" not in plan_table and (described := described_engine(data)):
         plan_table["engine"] = described
     assumptions = _complete(plan_table, system, workload.workload if workload else None)
     plan = decode_into(Plan, plan_table, "plan", problems)
@@ -148,23 +148,34 @@ def _unknown_keys(table: Mapping[str, Any]) -> list[Problem]:
     return [not_among(str(key), str(key), KEYS, "remove it") for key in table if key not in KEYS]
 
 
-def _confine(data: dict[str, Any], folder: Path | None, replaced: set[str], problems: list[Problem]) -> None:
-    """Resolve paths written in a file against its folder; one that leaves the folder is refused unless replaced."""
-    if folder is None:
-        return
+def confine(data: dict[str, Any], folder: Path, settings: Iterable[str] = ()) -> list[Problem]:
+    """Resolve paths written in a file against its folder; one that leaves it is removed and told, unless it is set."""
+    problems: list[Problem] = []
+    replaced = {setting.partition("=")[0].strip() for setting in settings}
     for key in ("model", "system", "model.base", "system.base", "chip.base"):
         root, _, inner = key.partition(".")
         table, name = (data.get(root), inner) if inner else (data, root)
         ref = table.get(name) if isinstance(table, dict) else None
         if key in replaced or not isinstance(ref, str) or not isinstance(table, dict) or not _names_file(ref, folder):
             continue
-        target = (folder / ref).resolve()
-        if target.is_relative_to(folder.resolve()):
+        target = confined(folder, ref)
+        if target is not None:
             table[name] = str(target)
         else:
-            expected, todo = "a path inside the file's own folder", f"copy it there, or pass --set {key}=PATH"
-            problems.append(Problem(path=key, given=repr(ref), expected=expected, todo=todo))
+            todo = f"copy it there, or pass --set {key}=PATH"
+            problems.append(Problem(path=key, given=repr(ref), expected=INSIDE, todo=todo))
             del data[root]
+    return problems
+
+
+def self_contained(table: Mapping[str, Any], folder: Path = Path()) -> dict[str, Any]:
+    """The table of a scenario with the model and system files that it names, from a folder, written into it."""
+    whole = dict(table)
+    for key, read in (("model", model_table), ("system", system_table)):
+        ref = whole.get(key)
+        if isinstance(ref, str) and _names_file(ref, folder) and (folder / ref).exists():
+            whole[key] = read(folder / ref)
+    return whole
 
 
 def _names_file(ref: str, folder: Path) -> bool:
@@ -208,7 +219,7 @@ def _system(data: Mapping[str, Any], problems: list[Problem]) -> System | None:
     return None
 
 
-def _described(data: Mapping[str, Any]) -> str | None:
+def described_engine(data: Mapping[str, Any]) -> str | None:
     """The engine that an [engine] table is or starts from, where no plan names one."""
     table = data.get("engine")
     if not isinstance(table, Mapping):

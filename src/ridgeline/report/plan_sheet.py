@@ -1,15 +1,13 @@
-"""Turn an Answer and its reasons into a sheet of facts, as `ridgeline plan --json` prints it."""
+"""Turn a Recommendation into a sheet of facts, as `ridgeline plan --json` prints it."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
 from ridgeline.core.errors import Problem
 from ridgeline.core.units import signed_quantity
-from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan_table import plan_table, plan_words
 from ridgeline.report.sheets.plain import plain
 from ridgeline.report.sheets.plan import (
@@ -28,120 +26,80 @@ from ridgeline.report.sheets.plan import (
     SimulatedPlanSheet,
     SureSheet,
 )
-from ridgeline.search.answer import Answer
-from ridgeline.search.distinct import kind_words, kinds
-from ridgeline.search.explain import Explanation, Loss, Standing, difference, explain, simulated, standing
-from ridgeline.search.find_plan import predicted
-from ridgeline.search.objectives import Outcome, Point, Run, frontier, points, ranked
-from ridgeline.search.recommend import Recommendation, lacking, recommended
+from ridgeline.search.distinct import kind_words
+from ridgeline.search.explain import Explanation, GivenPlan, Loss, difference
+from ridgeline.search.objectives import Outcome, Point, Run, scaling_efficiency
+from ridgeline.search.recommend import Reasons, Recommendation
+from ridgeline.search.refinement import Refinement, lacking
 from ridgeline.search.stage_layout.refine import Refined
-from ridgeline.search.what_if import Change, what_if, worth
+from ridgeline.search.what_if import WhatIf, worth
 from ridgeline.sim.memory.peak import capacity_of
 from ridgeline.sim.prediction import Prediction
 
-FEW = 5  # plans simulated event by event
 TOLD = 3  # parts of a difference that are named
 SILENT = 0.0005  # of a step: smaller parts of a difference are not worth a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reasons:
-    """Why the chosen plan, and what next; empty where the search was stopped.
+class Took:
+    """Seconds that a recommendation took, by whoever asked for it: wall and CPU of the search, wall of the reasons."""
 
-    kinds       the best plan of each kind: another mesh, sharding or recompute
-    simulated   seconds of the first plans event by event, None where that was not done
-    handed      the plan to hand over: the winner, or what refinement made of a plan as far as the engine can be told
-    seconds     it took to find all this
-    """
-
-    plans: tuple[Prediction, ...]
-    why: Explanation
-    simulated: tuple[float | None, ...] = ()
-    tried: tuple[Change, ...] = ()
-    given: Standing | None = None
-    kinds: tuple[Prediction, ...] = ()
-    recommended: Recommendation | None = None
-    seconds: float = 0.0
-    complete: bool = True
+    seconds: float
+    cpu_seconds: float
+    explain_seconds: float
 
 
-REFINED_AXES = ("placement", "recompute", "offload")  # what refinement chooses; where one is pinned nothing is refined
+def plan_sheet(found: Recommendation, took: Took) -> PlanSheet | NoPlanSheet:
+    """Everything that was found, in base units; why there is no plan where none was."""
+    if found.chosen is None or found.reasons is None:
+        return _refused(found, took)
+    return _found(found, found.chosen, found.reasons, took)
 
 
-def reasons_of(answer: Answer, chosen: Outcome, *, further: bool = True, refine: bool = True) -> Reasons:
-    """The reasons for the chosen plan.
-
-    further   also what would beat it, and the first plans run event by event
-    refine    also stage boundaries and recompute by stage
-    """
-    began, search, goal = time.perf_counter(), chosen.search, answer.ask.goal
-    plans = ranked(search, goal, answer.ask.top)
-    winner = plans[0]
-    some = plans if goal.objective == "memory" else predicted(search.scenario, kinds(search.swept, answer.ask.top))
-    own = standing(search, search.scenario, winner) if answer.case.given else None
-    tried = what_if(search, winner) if further and answer.complete else ()
-    events = tuple(simulated(plan) for plan in plans[:FEW]) if further and answer.complete else ()
-    free = further and refine and answer.complete and goal.objective != "memory"
-    free = free and not any(axis in search.pins for axis in REFINED_AXES)
-    good = (*plans, *(plan for plan in some if plan.scenario.plan not in [one.scenario.plan for one in plans]))
-    return Reasons(
-        plans=plans,
-        why=explain(search, winner),
-        simulated=events,
-        tried=tried,
-        given=own,
-        kinds=some,
-        recommended=recommended(good, events[0], search.capacity_bytes) if free else None,
-        seconds=time.perf_counter() - began,
-        complete=further and answer.complete,
-    )
-
-
-def plan_sheet(answer: Answer, chosen: Outcome, reasons: Reasons, axes: tuple[str, str]) -> PlanSheet:
-    """Everything that was found, in base units."""
-    search, winner = chosen.search, reasons.plans[0]
+def _found(found: Recommendation, chosen: Outcome, reasons: Reasons, took: Took) -> PlanSheet:
+    winner = reasons.plans[0]
     scenario = winner.scenario
     return {
         "kind": "plan",
         "possible": True,
-        "complete": answer.complete,
-        "objective": answer.ask.goal.objective,
+        "complete": found.complete,
+        "objective": found.request.goal.objective,
         "model": scenario.model.id,
         "system": scenario.system.name,
         "chips": scenario.system.chips,
         "engine": scenario.plan.engine,
         "seq": scenario.workload.seq,
         "global_batch": scenario.workload.sequences,
-        "considered": answer.considered,
-        "feasible": answer.feasible,
-        "seconds": answer.seconds,
-        "cpu_seconds": answer.cpu_seconds,
-        "explain_seconds": reasons.seconds,
+        "considered": found.considered,
+        "feasible": found.feasible,
+        "seconds": took.seconds,
+        "cpu_seconds": took.cpu_seconds,
+        "explain_seconds": took.explain_seconds,
         "explained": reasons.complete,
         "capacity_bytes": capacity_of(scenario),
-        "headroom": search.headroom,
-        "plans": [_simulated(*pair, winner) for pair in zip_longest(reasons.plans, reasons.simulated)],
+        "headroom": chosen.search.headroom,
+        "plans": [_simulated(*pair, winner) for pair in zip_longest(reasons.plans, reasons.simulated_s)],
         "kinds": [_plan(prediction, winner) for prediction in reasons.kinds],
-        "refined": [_refined(one, winner) for one in reasons.recommended.refined] if reasons.recommended else [],
+        "refined": [_refined(one, winner) for one in reasons.refinement.refined] if reasons.refinement else [],
         "handed": _handed(reasons, winner),
         "bounds": {str(bound): seconds for bound, seconds in winner.bounds.items()},
         "why": [_loss(loss) for loss in reasons.why.losses],
         "sure": _sure(reasons.why),
-        "next": [_change(change) for change in worth(reasons.tried)],
-        "tried": [_change(change) for change in reasons.tried],
-        "frontier_axes": list(axes),
-        "frontier": [_point(one) for one in frontier(points(o.search for o in answer.outcomes), *axes)],
-        "compared": compared(answer, chosen),
-        "skipped": list(answer.skipped),
-        "assumptions": list(_assumed(answer, winner, chosen.run)),
-        **_asked(answer, chosen, reasons),
+        "next": [_change(change) for change in worth(reasons.what_if)],
+        "tried": [_change(change) for change in reasons.what_if],
+        "frontier_axes": list(found.frontier_axes),
+        "frontier": [_point(one) for one in found.frontier],
+        "compared": compared(found),
+        "skipped": list(found.skipped),
+        "assumptions": list(reasons.assumptions),
+        **_asked(found, chosen, reasons),
     }
 
 
-def _asked(answer: Answer, chosen: Outcome, reasons: Reasons) -> AskedSheet:
+def _asked(found: Recommendation, chosen: Outcome, reasons: Reasons) -> AskedSheet:
     """What is told only where it was asked for."""
     asked: AskedSheet = {}
-    tokens = answer.ask.goal.tokens
+    tokens = found.request.goal.tokens
     if chosen.run is not None and tokens is not None:
         asked = {"tokens": tokens, "days": chosen.run.days, "run": _run(chosen.run)}
     if reasons.given is not None:
@@ -149,28 +107,21 @@ def _asked(answer: Answer, chosen: Outcome, reasons: Reasons) -> AskedSheet:
     return asked
 
 
-def usual_axes(answer: Answer) -> tuple[str, str]:
-    """Time against memory; between sizes time against money, or chips where no price is known."""
-    if len({one.scenario.system.chips for one in answer.outcomes}) == 1:
-        return "time", "memory"
-    priced = [one.scenario.system.chip.price for one in answer.outcomes]
-    return "time", "cost" if all(priced) else "chips"
-
-
-def refusal_sheet(answer: Answer | None, problems: Iterable[Problem]) -> NoPlanSheet:
+def refusal_sheet(problems: Iterable[Problem]) -> NoPlanSheet:
     """Why there is no plan."""
-    sheet: NoPlanSheet = {"kind": "plan", "possible": False, "problems": plain(list(problems)), "plans": []}
-    if answer is not None:
-        sheet |= {
-            "complete": answer.complete,
-            "considered": answer.considered,
-            "feasible": answer.feasible,
-            "seconds": answer.seconds,
-            "cpu_seconds": answer.cpu_seconds,
-            "compared": compared(answer, None),
-            "skipped": list(answer.skipped),
-        }
-    return sheet
+    return {"kind": "plan", "possible": False, "problems": plain(list(problems)), "plans": []}
+
+
+def _refused(found: Recommendation, took: Took) -> NoPlanSheet:
+    return refusal_sheet(found.problems) | {
+        "complete": found.complete,
+        "considered": found.considered,
+        "feasible": found.feasible,
+        "seconds": took.seconds,
+        "cpu_seconds": took.cpu_seconds,
+        "compared": compared(found),
+        "skipped": list(found.skipped),
+    }
 
 
 def _plan(prediction: Prediction, winner: Prediction) -> PricedPlanSheet:
@@ -198,13 +149,13 @@ def _simulated(prediction: Prediction, seconds: float | None, winner: Prediction
 def _refined(found: Refined, winner: Prediction) -> RefinedPlanSheet:
     """A plan that refinement made better, and what it changed."""
     saved = winner.step_time_s - found.prediction.step_time_s
-    what_if = [str(change) for change in found.changes]
-    return {**_plan(found.prediction, winner), "saves_s": saved, "changes": what_if, "lacking": lacking(found)}
+    changes = [str(change) for change in found.changes]
+    return {**_plan(found.prediction, winner), "saves_s": saved, "changes": changes, "lacking": lacking(found)}
 
 
 def _handed(reasons: Reasons, winner: Prediction) -> HandedPlanSheet:
     """The plan that `-o` writes: the winner, or what refinement made of one of the first plans."""
-    made = reasons.recommended or Recommendation(prediction=winner, start=winner)
+    made = reasons.refinement or Refinement(prediction=winner, start=winner)
     return {
         **_plan(made.prediction, winner),
         "refined": bool(made.changes),
@@ -262,7 +213,7 @@ def _sure(why: Explanation) -> SureSheet:
     }
 
 
-def _change(change: Change) -> ChangeSheet:
+def _change(change: WhatIf) -> ChangeSheet:
     made = change.prediction
     return {
         "kind": change.kind,
@@ -289,14 +240,12 @@ def _point(point: Point) -> PointSheet:
     }
 
 
-def compared(answer: Answer, chosen: Outcome | None) -> list[ComparedSheet]:
+def compared(found: Recommendation) -> list[ComparedSheet]:
     """Every system and size; efficiency is tokens/s/chip over that of the same chip's smallest system that fits."""
-    rows = [_outcome(one, chosen) for one in answer.outcomes]
-    for row in rows:
-        same = [other for other in rows if other["chip"] == row["chip"] and "step_time_s" in other]
-        if "step_time_s" in row:
-            smallest = min(same, key=lambda other: other["chips"])
-            row["efficiency"] = row["tokens_per_s_per_chip"] / smallest["tokens_per_s_per_chip"]
+    rows = [_outcome(one, found.chosen) for one in found.outcomes]
+    for row, efficiency in zip(rows, scaling_efficiency(found.outcomes), strict=True):
+        if efficiency is not None:
+            row["efficiency"] = efficiency
     return rows
 
 
@@ -343,7 +292,7 @@ def _run(run: Run) -> RunSheet:
     }
 
 
-def _given(own: Standing) -> GivenPlanSheet:
+def _given(own: GivenPlan) -> GivenPlanSheet:
     return {
         "plan": plan_table(own.prediction.scenario.plan),
         "words": plan_words(own.prediction.scenario.plan),
@@ -354,16 +303,3 @@ def _given(own: Standing) -> GivenPlanSheet:
         "loses_s": own.loss.seconds,
         "to": spread(own.loss.parts, own.prediction.step_time_s - own.loss.seconds),
     }
-
-
-def _assumed(answer: Answer, winner: Prediction, run: Run | None) -> Iterable[str]:
-    """Every assumption once: what was not given, what the numbers rest on, what the engine is not known to do."""
-    notes: list[str] = [*winner.assumptions]
-    share = answer.ask.headroom
-    notes.append(f"headroom = {share:.0%} of memory kept free, because predicted peaks err by a few per cent")
-    notes += unsupported(winner.scenario)
-    notes += run.goodput.assumptions if run else ()
-    chip = winner.scenario.system.chip
-    notes += [f"money not counted: no price of {chip.id} is published here"] if chip.price is None else []
-    notes += [f"energy not counted: no rated power of {chip.id} is published here"] if chip.tdp is None else []
-    return dict.fromkeys(notes)

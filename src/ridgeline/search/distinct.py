@@ -36,7 +36,7 @@ def kind_words(plan: Plan) -> str:
 
 def kinds(swept: Swept, most: int) -> tuple[Entry, ...]:
     """The best plan of each kind among all that were kept, fastest first."""
-    others = (entry for some in swept.families.values() for entry in some)
+    others = (entry for some in swept.by_choice.values() for entry in some)
     return tuple(first_of_each((*swept.best, *others)))[:most]
 
 

@@ -1,4 +1,4 @@
-"""Turn a finished search into reasons: what every alternative loses, to what, what limits the winner, how sure that is.
+"""Turn a finished search into an Explanation: what each alternative loses, to what, what limits the winner, how sure.
 
     lost = step of the alternative - step of the winner = sum over parts of (alternative's part - winner's part)
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from ridgeline.core.encode import encode
 from ridgeline.plan.plan import Plan, Switches
@@ -18,9 +19,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.search.distinct import kind_of, kinds
 from ridgeline.search.find_plan import Search, predicted
 from ridgeline.search.shortlist import Entry, choice
-from ridgeline.sim.events.simulate import Simulated, simulate
-from ridgeline.sim.predict import predict
-from ridgeline.sim.prediction import Prediction
+from ridgeline.sim import Prediction, Simulated, predict, simulate
 
 MOST_ACTIONS = 40_000  # of a schedule's table, so that the best few are simulated within a second or two
 SAME = 1e-9  # relative difference of times that are equal but for the order of additions
@@ -121,7 +120,7 @@ def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:
 
 def _others(search: Search, axis: str, own: Plan) -> Iterator[Entry]:
     """The best plans at other choices than the winner's, fastest first, as far as the choice has an effect."""
-    for entry in search.swept.families.get("schedule" if axis == "chunks" else axis, ()):
+    for entry in search.swept.by_choice.get("schedule" if axis == "chunks" else axis, ()):
         plan = entry.plan
         if axis in ("schedule", "chunks"):
             same = plan.schedule.name == own.schedule.name
@@ -162,7 +161,7 @@ def difference(other: Prediction, winner: Prediction) -> Mapping[str, float]:
     ours = {part.name: part.seconds for part in winner.breakdown}
     theirs = {part.name: part.seconds for part in other.breakdown}
     parts = {name: theirs.get(name, 0.0) - ours.get(name, 0.0) for name in {**ours, **theirs}}
-    return dict(sorted(parts.items(), key=lambda part: -abs(part[1])))
+    return MappingProxyType(dict(sorted(parts.items(), key=lambda part: -abs(part[1]))))
 
 
 def told(plan: Plan, axis: str, own: Plan) -> str:
@@ -198,7 +197,7 @@ def _switch_words(plan: Plan, own: Plan) -> str:
     return ", ".join(words) or "other switches"
 
 
-def simulated(prediction: Prediction) -> float | None:
+def simulated_step_s(prediction: Prediction) -> float | None:
     """Seconds of the step when it is executed event by event, links shared; None where that would take too long.
 
     The sweep prices pipelines by closed forms. Where the two disagree, traffic met on a tier.
@@ -212,11 +211,11 @@ def simulated(prediction: Prediction) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """Where a plan that was given stands among all that were searched.
+class GivenPlan:
+    """A plan that came with the question, among all that were searched.
 
     faster   feasible plans of the space that take less time
-    loss     what it loses to the best, None where it is the best
+    loss     what it loses to the best
     """
 
     prediction: Prediction
@@ -224,9 +223,9 @@ class Standing:
     loss: Loss
 
 
-def standing(search: Search, given: Scenario, winner: Prediction) -> Standing | None:
-    """Where the scenario's own plan stands, None where it cannot run."""
+def given_plan(search: Search, given: Scenario, winner: Prediction) -> GivenPlan | None:
+    """The rank of the scenario's own plan and what it loses to the winner; None where it cannot run."""
     own = predict(given)
     if not isinstance(own, Prediction):
         return None
-    return Standing(prediction=own, faster=search.swept.faster, loss=loss(("plan",), "the plan given", own, winner))
+    return GivenPlan(prediction=own, faster=search.swept.faster, loss=loss(("plan",), "the plan given", own, winner))

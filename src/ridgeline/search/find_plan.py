@@ -1,14 +1,15 @@
 """Turn a scenario without a plan into the best plans there are: every way to split the work, priced and ranked.
 
-space -> cells -> sweep       all plans, time and memory              vectorised
-      -> kept                 the fastest, the frontier of time against memory, the best of every family
-      -> predict              the fastest in full: breakdown, interval, reasons
+space -> degree_grid -> sweep   all plans, time and memory              vectorised
+      -> shortlist              the fastest, the Pareto front of time and memory, the best at each choice of each axis
+      -> predict                the fastest in full: breakdown, interval, reasons
+
+Progress is told after every chunk of plans; where the answer is False, the search is that of the plans priced so far.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -20,30 +21,29 @@ from ridgeline.plan.check import engine as known_engine
 from ridgeline.plan.check import precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.degree_grid import DegreeGrid, priced_grids
+from ridgeline.search.progress import SweepProgress, silent
 from ridgeline.search.shortlist import BestByChoice, BestWithMoreMemory, Entry, Fastest, ParetoFront, first, least
-from ridgeline.search.space import NO_PINS, Pins, Space, parts_of, space_of
+from ridgeline.search.space import NO_PINS, Pins, PinTable, Space, parts_of, space_of
 from ridgeline.search.sweep import Chunk, chunks_of
-from ridgeline.sim.memory.peak import capacity_of
-from ridgeline.sim.predict import default_calibration, not_predictable, predict, unpublished
-from ridgeline.sim.prediction import Prediction
+from ridgeline.sim import Prediction, capacity_of, default_calibration, not_predictable, predict, unpublished
 
 SHORTLIST = 64  # plans kept by number while the space is swept
 HEADROOM = 0.03  # share of a chip's memory kept free: peaks are predicted to a few per cent
-ROOMIER = (1.25, 2.0)  # times the memory a chip has: what would be fastest then
+MORE_MEMORY = (1.25, 2.0)  # times the memory a chip has: what would be fastest then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """What a sweep found.
+    """What is kept of a sweep.
 
     considered, feasible   plans priced, and those among them that fit in memory
-    best                   the fastest that fit, best first
-    frontier               none is both faster and smaller than one of these; fastest first
-    families               by axis, the best plan at each of its choices
-    roomier                the fastest if a chip had so many times the memory
-    nearest                the plan that comes closest to fitting, where none fits
+    best                   the shortlist: the fastest feasible plans, best first
+    frontier               the Pareto front of time and memory: no plan is both faster and smaller; fastest first
+    nearest                the plan that comes closest to fitting, where none is feasible
     faster                 feasible plans faster than the time asked about
     complete               False where the sweep was stopped
+    by_choice              axis -> the best plan at each of its choices, fastest first
+    with_more_memory       the fastest plan if a chip had so many times the memory
     """
 
     considered: int
@@ -53,58 +53,45 @@ class Swept:
     nearest: Entry | None
     faster: int
     complete: bool
-    families: Mapping[str, tuple[Entry, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    roomier: Mapping[float, Entry] = field(default_factory=lambda: MappingProxyType({}))
+    by_choice: Mapping[str, tuple[Entry, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    with_more_memory: Mapping[float, Entry] = field(default_factory=lambda: MappingProxyType({}))
 
 
-Progress = Callable[[int, float], None]  # plans priced so far, step of the best among them
-
-
-def _silent(priced: int, best_s: float) -> None:
-    """Nobody watches."""
-
-
-def swept(chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, progress: Progress = _silent) -> Swept:
-    """The best of all chunks. An interrupt ends the sweep with what it has."""
-    fastest, edge, families, roomier = (
-        Fastest(SHORTLIST),
-        ParetoFront(),
-        BestByChoice(),
-        BestWithMoreMemory(capacity, ROOMIER),
-    )
+def swept(chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, progress: SweepProgress = silent) -> Swept:
+    """The best of all chunks; of those until `progress` answers False."""
+    fastest, front = Fastest(SHORTLIST), ParetoFront()
+    by_choice, roomier = BestByChoice(), BestWithMoreMemory(capacity, MORE_MEMORY)
     considered = feasible = faster = 0
     nearest: Entry | None = None
     complete = True
-    try:
-        for chunk in chunks:
-            if not len(chunk.step_s):
-                continue
-            fits = chunk.peak_bytes <= capacity
-            many = int(np.count_nonzero(fits))
-            considered += len(fits)
-            feasible += many
-            roomier.add(chunk)
-            if many:
-                able = chunk if many == len(fits) else chunk.taken(np.flatnonzero(fits))
-                faster += int(np.count_nonzero(able.step_s < than_s))
-                fastest.add(able)
-                edge.add(able)
-                families.add(able)
-            elif not feasible:
-                nearest = _nearer(nearest, least(chunk, chunk.peak_bytes, chunk.step_s))
-            progress(considered, fastest.best_s)
-    except KeyboardInterrupt:
-        complete = False
+    for chunk in chunks:
+        if not len(chunk.step_s):
+            continue
+        fits = chunk.peak_bytes <= capacity
+        many = int(np.count_nonzero(fits))
+        considered += len(fits)
+        feasible += many
+        roomier.add(chunk)
+        if many:
+            able = chunk if many == len(fits) else chunk.taken(np.flatnonzero(fits))
+            faster += int(np.count_nonzero(able.step_s < than_s))
+            for kept in (fastest, front, by_choice):
+                kept.add(able)
+        elif not feasible:
+            nearest = _nearer(nearest, least(chunk, chunk.peak_bytes, chunk.step_s))
+        if progress(considered, fastest.best_s) is False:
+            complete = False
+            break
     return Swept(
         considered=considered,
         feasible=feasible,
         best=fastest.entries(),
-        frontier=edge.entries(),
+        frontier=front.entries(),
         nearest=None if feasible else nearest,
         faster=faster,
         complete=complete,
-        families=families.entries(),
-        roomier=roomier.entries(),
+        by_choice=by_choice.entries(),
+        with_more_memory=roomier.entries(),
     )
 
 
@@ -117,9 +104,10 @@ def _nearer(one: Entry | None, other: Entry) -> Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """The answer: plans in full, best first, and how it was found.
+    """What a search of one scenario's space found: plans in full, best first, and what they were chosen from.
 
     capacity_bytes   of a chip, less the headroom: what a plan may take
+    problems         why nothing could be searched; `infeasible.why_not` says why nothing fits
     """
 
     scenario: Scenario
@@ -129,19 +117,18 @@ class Search:
     plans: tuple[Prediction, ...]
     headroom: float
     capacity_bytes: float
-    seconds: float
-    cpu_seconds: float
     problems: tuple[Problem, ...] = ()
 
 
 def find_plan(
-    scenario: Scenario, pins: Pins = NO_PINS, *, most: int = 5, headroom: float = HEADROOM,
-    calibration: Calibration | None = None, progress: Progress = _silent,
+    scenario: Scenario, pins: Pins | PinTable = NO_PINS, *, most: int = 5, headroom: float = HEADROOM,
+    calibration: Calibration | None = None, progress: SweepProgress = silent,
 ) -> Search:  # fmt: skip
     """The best plans for a scenario's model, system and workload.
 
     pins       the choices left along an axis; the others take all that the engine supports
     headroom   share of a chip's memory that a plan must leave free
+    progress   told after every chunk: plans priced, step of the best; False stops, and `swept.complete` is False
 
     Of the scenario's own plan the engine, the precision and the switches are kept; the rest is searched.
 
@@ -151,28 +138,25 @@ def find_plan(
     >>> found.swept.feasible > 0 and found.plans[0].fits
     True
     """
-    used = calibration or default_calibration()
-    wall, cpu = time.perf_counter(), time.process_time()
-    space = space_of(scenario, pins)
+    used, own = calibration or default_calibration(), Pins.of(pins)
+    space = space_of(scenario, own)
     problems = tuple(_problems(scenario, space))
     capacity, found = 0.0, NOTHING
     try:
         if not problems:
             capacity = capacity_of(scenario) * (1 - headroom)
-            chunks = offered(priced_grids(placed(scenario, pins), space, used), scenario, space, pins)
+            chunks = offered(priced_grids(placed(scenario, own), space, used), scenario, space, own)
             found = swept(chunks, capacity, than_s=_own_step(scenario, used), progress=progress)
     except MissingNumber as missing:
         problems = (unpublished(missing),)
     return Search(
         scenario=scenario,
-        pins=pins,
+        pins=own,
         space=space,
         swept=found,
         plans=predicted(scenario, distinct(found.best)[:most], used),
         headroom=headroom,
         capacity_bytes=capacity,
-        seconds=time.perf_counter() - wall,
-        cpu_seconds=time.process_time() - cpu,
         problems=problems,
     )
 
@@ -190,7 +174,7 @@ def _problems(scenario: Scenario, space: Space) -> Iterator[Problem]:
 
 def placed(scenario: Scenario, pins: Pins) -> Scenario:
     """The scenario with its layers placed as pinned, or else as evenly as they go."""
-    (placement,) = pins.get("placement", ((),))
+    (placement,) = pins.placement or ((),)
     return replace(scenario, plan=replace(scenario.plan, placement=placement))
 
 
@@ -201,11 +185,12 @@ def offered(cells: Iterable[DegreeGrid], scenario: Scenario, space: Space, pins:
     each, which is not what zero2 is priced as: where the engine has zero1, that stands for it unless zero2 is pinned.
     """
     parts = parts_of(scenario, space, pins)
-    whole = "zero1" in space.shard and "shard" not in pins
+    whole = "zero1" in space.shard and pins.shard is None
     for group in cells:
         for part in parts:
             for chunk in chunks_of([group], part):
-                mine = np.isin(chunk.dp, pins["dp"]) if "dp" in pins else np.ones(len(chunk.dp), dtype=np.bool_)
+                every = np.ones(len(chunk.dp), dtype=np.bool_)
+                mine = every if pins.dp is None else np.isin(chunk.dp, pins.dp)
                 if whole and chunk.shard == "zero2":
                     mine &= chunk.dp * chunk.microbatch >= scenario.workload.sequences
                 yield chunk if mine.all() else chunk.taken(np.flatnonzero(mine))

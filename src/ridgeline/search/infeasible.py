@@ -1,8 +1,8 @@
-"""Turn a search that found nothing into reasons: which number bars every plan, by how much, and what would help."""
+"""Turn searches that found nothing feasible into reasons: what bars every plan, by how much, and what would help."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ridgeline.core.errors import InputError, Problem
@@ -10,30 +10,60 @@ from ridgeline.core.units import format_gib
 from ridgeline.hardware.load import resized
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.check import check
-from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Offload
 from ridgeline.plan.plan_table import plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.find_plan import Search, find_plan
+from ridgeline.search.objectives import Goal, Outcome, unpriced
+from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins
-from ridgeline.sim.memory.peak import capacity_of
+from ridgeline.sim import capacity_of
 
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp")
 LARGER = (2, 4, 8, 16, 32)  # times the chips that are tried when nothing fits
 
 
-def why_not(search: Search) -> tuple[Problem, ...]:
+def refusal(outcomes: Sequence[Outcome], goal: Goal, go_on: GoOn = always) -> tuple[Problem, ...]:
+    """Why none of the outcomes qualifies: nothing fits, a price is not known, or the deadline is missed.
+
+    What would help is tried until `go_on` answers False.
+    """
+    able = [one for one in outcomes if one.best is not None]
+    reasons = [] if able else [problem for one in outcomes for problem in why_not(one.search, go_on)]
+    lacking = unpriced([one.scenario.system for one in able], goal.objective)
+    if lacking:
+        key, unit = ("price", "2.5 USD/h") if goal.objective == "cost" else ("tdp", "700 W")
+        todo = f'set it with --set chip.{key}="{unit}"'
+        given = f"nothing published for {', '.join(lacking)}"
+        reasons.append(Problem(path=f"chip.{key}", given=given, expected=f"a {key}", todo=todo))
+    reasons += _late(able, goal)
+    return tuple(dict.fromkeys(reasons)) or (Problem(path="plan", given="nothing found", expected="a plan that fits"),)
+
+
+def _late(able: Sequence[Outcome], goal: Goal) -> Iterator[Problem]:
+    """By how much the deadline is missed at best."""
+    runs = [(one.run.days, one.best) for one in able if one.run is not None and one.best is not None]
+    if goal.days is None or not runs:
+        return
+    days, best = min(runs, key=lambda run: run[0])
+    system = best.scenario.system
+    given = f"{days:.1f} days at best, on {system.chips} chips of {system.chip.id} by {plan_words(best.scenario.plan)}"
+    todo = "allow more days, or more chips with --chips and a larger --global-batch"
+    yield Problem(path="--days", given=given, expected=f"at most {goal.days:g} days", todo=todo)
+
+
+def why_not(search: Search, go_on: GoOn = always) -> tuple[Problem, ...]:
     """The reasons why a search has no plan to offer; empty where it has one."""
     if search.problems:
         return search.problems
     found = search.swept
     if found.feasible or not found.complete:
         return ()
-    return (_too_large(search),) if found.considered else tuple(_barred(search))
+    return (_too_large(search, go_on),) if found.considered else tuple(_barred(search))
 
 
-def _too_large(search: Search) -> Problem:
+def _too_large(search: Search, go_on: GoOn) -> Problem:
     """Nothing fits: the plan that comes nearest, and what would make room."""
     nearest, limit = search.swept.nearest, search.capacity_bytes
     if nearest is None:
@@ -46,24 +76,24 @@ def _too_large(search: Search) -> Problem:
     whole = capacity_of(search.scenario)
     room = f"at most {format_gib(limit)}, {search.headroom:.0%} of {format_gib(whole)} kept free"
     expected = f"{room}: {format_gib(missing)} too much"
-    helps = list(_helps(search, nearest.peak_bytes <= whole))
+    helps = list(_helps(search, nearest.peak_bytes <= whole, go_on))
     return Problem(
         path="memory", given=given, expected=expected, todo=f"what helps: {', or '.join(helps) or 'a smaller model'}"
     )
 
 
-def _helps(search: Search, narrowly: bool) -> Iterator[str]:
+def _helps(search: Search, narrowly: bool, go_on: GoOn) -> Iterator[str]:
     """What was tried and makes room."""
     scenario, pins = search.scenario, search.pins
     if narrowly:
         yield "--headroom 0% would take it"
-    for axis in pins:
-        rest = {name: choices for name, choices in pins.items() if name != axis}
-        if _fits(search, scenario, rest):
+    for axis in pins.pinned:
+        if go_on(f"{axis} not pinned") and _fits(search, scenario, pins.without(axis)):
             yield f"leave {axis} free"
-    if "offload" not in pins:
-        for what in ENGINES[scenario.plan.engine].supports.offload:
-            if _fits(search, scenario, {**pins, "offload": (Offload(**{what: 1.0}),)}):
+    if pins.offload is None:
+        for what in scenario.engine.supports.offload:
+            offloaded = replace(pins, offload=(Offload(**{what: 1.0}),))
+            if go_on(f"{what} in host memory") and _fits(search, scenario, offloaded):
                 yield f"--set plan.offload={what}"
     for times in LARGER:
         try:
@@ -71,7 +101,7 @@ def _helps(search: Search, narrowly: bool) -> Iterator[str]:
             larger = replace(larger, chip=scenario.system.chip)
         except InputError:
             return
-        if _fits(search, replace(scenario, system=larger), pins):
+        if go_on(f"{larger.chips} chips") and _fits(search, replace(scenario, system=larger), pins):
             yield f"use {larger.chips} chips"
             return
 
@@ -85,14 +115,14 @@ def _barred(search: Search) -> Iterator[Problem]:
     """No plan can even be laid out: degrees that divide nothing, or sizes that leave no plan."""
     scenario, found = search.scenario, []
     for axis in DEGREES:
-        for degree in search.pins.get(axis, ()):
+        for degree in getattr(search.pins, axis) or ():
             found += _alone(scenario, axis, degree)
     if found:
         yield from dict.fromkeys(found)
         return
     chips, work = scenario.system.chips, scenario.workload
-    given = f"{chips} chips and {work.sequences} sequences a step" + (" with these pins" if search.pins else "")
-    todo = "free a pin" if search.pins else "use a global batch that is a multiple of a power of two"
+    given = f"{chips} chips and {work.sequences} sequences a step" + (" with these pins" if search.pins.pinned else "")
+    todo = "free a pin" if search.pins.pinned else "use a global batch that is a multiple of a power of two"
     yield Problem(path="plan", given=given, expected="degrees that divide both", todo=todo)
 
 

@@ -145,46 +145,6 @@ def shares(what: Interruptions, interval_s: Num | None = None) -> Shares:
     )
 
 
-def young_interval(what: Interruptions) -> Num:
-    """Young's interval (1974), for rare failures: sqrt(2 b mtbf).
-
-    >>> round(float(young_interval(Interruptions(mtbf_s=3600.0, block_s=60.0))))
-    657
-    """
-    return _plain(np.sqrt(2 * np.asarray(what.block_s * np.asarray(what.mtbf_s))))
-
-
-def daly_interval(what: Interruptions) -> Num:
-    """Daly's interval (2006), three terms of the exact one; from b = 2 mtbf on simply mtbf.
-
-        sqrt(2 b m) (1 + sqrt(b / 2m) / 3 + (b / 2m) / 9) - b        b = block, m = mtbf
-
-    >>> round(float(daly_interval(Interruptions(mtbf_s=3600.0, block_s=60.0))))
-    618
-    """
-    mtbf = np.asarray(what.mtbf_s, dtype=np.float64)
-    half = what.block_s / (2 * mtbf)
-    near = 2 * mtbf * np.sqrt(half) * (1 + np.sqrt(half) / 3 + half / 9) - what.block_s
-    return _plain(np.where(half < 1, near, mtbf))
-
-
-def first_order_share(what: Interruptions, interval_s: Num) -> Num:
-    """The common closed form, which adds losses up as if they never met: half an interval and a restart per failure.
-
-        1 - b / tau - L (tau / 2 + w + d + r)
-
-    Too low when failures are frequent, below 0 in the end; kept to be compared with `useful_share`.
-
-    >>> often = Interruptions(mtbf_s=1080.0, block_s=34.0, restart_s=600.0)
-    >>> tau = young_interval(often)
-    >>> round(float(first_order_share(often, tau)), 2), round(float(useful_share(often, tau)), 2)
-    (0.19, 0.44)
-    """
-    rate = 1 / np.asarray(what.mtbf_s, dtype=np.float64)
-    gone = interval_s / 2 + what.write_s + what.detect_s + what.restart_s
-    return _plain(1 - what.block_s / np.asarray(interval_s) - rate * gone)
-
-
 def _plain(value: Any) -> Num:
     """A plain number where there is only one."""
     found = np.asarray(value, dtype=np.float64)

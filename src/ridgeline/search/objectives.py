@@ -3,16 +3,16 @@
     cost = chips * price * seconds        energy = chips * rated power * seconds        days: see ``goodput``
 
 On one system of one size money and energy are step time times a constant, so the fastest plan is also the cheapest and
-the most frugal. They decide between systems and sizes. Hence also: the plans that no other beats in time and memory on
-their own system contain those that no other beats in any two of time, memory, cost, energy and chips.
+the most frugal. They decide between systems and sizes. Hence also: the Pareto fronts of time and memory on each system
+contain the Pareto front of any two of time, memory, cost, energy and chips.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import DECIMAL
@@ -22,8 +22,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.search.find_plan import Search, predicted
 from ridgeline.search.goodput import Goodput, days_to_train, goodput
 from ridgeline.search.space import powers_of_two
-from ridgeline.sim.predict import HOUR
-from ridgeline.sim.prediction import Prediction
+from ridgeline.sim import HOUR, Prediction
 
 Objective = Literal["time", "cost", "energy", "memory", "chips"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
@@ -74,11 +73,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The best that was found on one system of one size under one engine, and the run it makes."""
+    """The best that was found on one system of one size under one engine, and the run it makes.
+
+    table   the scenario as a file would say it, without its plan
+    given   whether the scenario came with a plan of its own, which is then compared with what is found
+    """
 
     search: Search
     best: Prediction | None
     run: Run | None = None
+    table: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    given: bool = False
 
     @property
     def scenario(self) -> Scenario:
@@ -105,15 +110,19 @@ def amount(prediction: Prediction, objective: str) -> float | None:
     }[objective]
 
 
-def outcome(search: Search, goal: Goal) -> Outcome:
+NO_TABLE: Mapping[str, Any] = MappingProxyType({})
+
+
+def outcome(search: Search, goal: Goal, *, table: Mapping[str, Any] = NO_TABLE, given: bool = False) -> Outcome:
     """The best plan of a search by the objective, and its run."""
     plans = ranked(search, goal, 1)
     best = plans[0] if plans else None
-    return Outcome(search=search, best=best, run=run_of(best, goal) if best else None)
+    run = run_of(best, goal) if best else None
+    return Outcome(search=search, best=best, run=run, table=MappingProxyType(dict(table)), given=given)
 
 
 def ranked(search: Search, goal: Goal, most: int) -> tuple[Prediction, ...]:
-    """The plans of a search in the objective's order: the fastest, or from the small end of the frontier."""
+    """The plans of a search in the objective's order: the fastest, or from the small end of the Pareto front."""
     if goal.objective == "memory":
         return predicted(search.scenario, tuple(reversed(search.swept.frontier))[:most])
     return search.plans[:most]
@@ -154,7 +163,7 @@ def chosen(outcomes: Sequence[Outcome], goal: Goal) -> Outcome | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A plan as a point of a frontier: what it takes of everything."""
+    """A plan as a point of a Pareto front: what it takes of everything."""
 
     system: str
     chips: int
@@ -171,7 +180,7 @@ class Point:
 
 
 def points(searches: Iterable[Search]) -> list[Point]:
-    """All plans on the frontiers of time and memory of some searches; money and power where the catalog has them."""
+    """All plans on the Pareto fronts of time and memory of some searches; money and power where a price is known."""
     found = []
     for search in searches:
         system = search.scenario.system
@@ -193,7 +202,7 @@ def points(searches: Iterable[Search]) -> list[Point]:
 
 
 def frontier(points: Iterable[Point], first: str, second: str) -> tuple[Point, ...]:
-    """Points that no other beats in both quantities, by the first; points that lack one of them are left out.
+    """The Pareto front of two quantities, in order of the first; points that lack one of them are left out.
 
     >>> def at(time, memory):
     ...     return Point(system="", chips=1, plan=Plan(), time=time, memory=memory, cost=None, energy=None)
@@ -209,6 +218,31 @@ def frontier(points: Iterable[Point], first: str, second: str) -> tuple[Point, .
             kept.append(point)
             least = two
     return tuple(kept)
+
+
+def usual_axes(systems: Iterable[System]) -> tuple[str, str]:
+    """Axes of the Pareto front: time and memory; between sizes time and money, or chips where a price is not known."""
+    some = list(systems)
+    if len({system.chips for system in some}) == 1:
+        return "time", "memory"
+    return "time", "cost" if all(system.chip.price for system in some) else "chips"
+
+
+def scaling_efficiency(outcomes: Sequence[Outcome]) -> tuple[float | None, ...]:
+    """Tokens per second per chip over those of the same chip's smallest system that fits; None where nothing fits."""
+    smallest: dict[str, Prediction] = {}
+    for one in outcomes:
+        if one.best is not None:
+            chip = one.scenario.system.chip.id
+            least = smallest.get(chip)
+            if least is None or one.scenario.system.chips < least.scenario.system.chips:
+                smallest[chip] = one.best
+    return tuple(
+        one.best.tokens_per_s_per_chip / smallest[one.scenario.system.chip.id].tokens_per_s_per_chip
+        if one.best is not None
+        else None
+        for one in outcomes
+    )
 
 
 def pair(text: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Turn what a user wants of the plan into pins: for each axis of the search the choices that are left.
+"""Turn what a user writes about the plan into Pins: for each axis of the search the choices that are left.
 
 tp = 8                              pinned
 tp = [4, 8]      "4,8"              one of these
@@ -15,7 +15,7 @@ The same keys, values and messages as under [plan] of a scenario file, except th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from types import MappingProxyType
@@ -24,11 +24,11 @@ from typing import Any
 from ridgeline.core.errors import Problem, not_among
 from ridgeline.core.table import decode_into, keys
 from ridgeline.plan.engine import ENGINES
-from ridgeline.plan.plan import Plan, Recompute, Schedule, Switches
+from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import parse_value
 from ridgeline.plan.schedules import SCHEDULES
-from ridgeline.search.space import MOST_CHUNKS, Pins, powers_of_two, space_of
+from ridgeline.search.space import MOST_CHUNKS, NO_PINS, Pins, Space, powers_of_two, space_of
 
 RANGE = re.compile(r"\s*(\d{1,9})\s*\.\.\s*(\d{1,9})\s*")
 MOST_CHOICES = 64  # of one key
@@ -36,16 +36,18 @@ COUNTS = ("tp", "cp", "pp", "dp", "ep", "etp", "microbatch", "shard_degree")
 SWITCHES = tuple(item.name for item in fields(Switches))
 TABLES = ("schedule", "recompute", "offload", "precision")  # axes whose choices are tables themselves
 KEYS = tuple(keys(Plan))
+TableChoice = Schedule | Recompute | Offload | Precision
+Choices = Sequence[object]  # along one axis, of the type that `Pins` has for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is wanted of the plan, before a model and a system are known: key of [plan] -> the values given for it.
+class PinSettings:
+    """Pins as they are written, before a model and a system are known: key of [plan] -> the values given for it.
 
     A key below a table is dotted: `schedule.chunks`. `source` says where a key was written.
     """
 
-    values: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    values: Mapping[str, tuple[object, ...]] = field(default_factory=lambda: MappingProxyType({}))
     source: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -54,17 +56,19 @@ class Wanted:
         return tuple(dict.fromkeys(ENGINES[str(id)].id for id in self.values.get("engine", ())))
 
 
-def wanted(table: Mapping[str, Any], source: str = "--set", problems: list[Problem] | None = None) -> Wanted:
+def pin_settings(
+    table: Mapping[str, object], source: str = "--set", problems: list[Problem] | None = None
+) -> PinSettings:
     """The values of a [space] table, or of `plan.` settings as a table; problems are appended to the caller's list.
 
-    >>> wanted({"tp": "4,8", "schedule": {"chunks": 2}}).values
+    >>> dict(pin_settings({"tp": "4,8", "schedule": {"chunks": 2}}).values)
     {'tp': (4, 8), 'schedule.chunks': (2,)}
     """
-    found: dict[str, tuple[Any, ...]] = {}
+    found: dict[str, tuple[object, ...]] = {}
     problems = [] if problems is None else problems
     for key, value in table.items():
         if key not in KEYS:
-            problems.append(_unknown(key, source))
+            problems.append(replace(not_among(f"plan.{key}", str(key), KEYS, "remove it"), where=source))
         elif isinstance(value, Mapping) and key in (*TABLES, "overlap") and not _whole(key, value):
             found |= {f"{key}.{part}": _listed(inner) for part, inner in value.items()}
         else:
@@ -77,12 +81,12 @@ def wanted(table: Mapping[str, Any], source: str = "--set", problems: list[Probl
             )
     unknown = [id for id in found.get("engine", ()) if not isinstance(id, str) or id not in ENGINES]
     problems += [replace(not_among("plan.engine", str(id), ENGINES), where=source) for id in unknown]
-    return Wanted(values=found, source=dict.fromkeys(found, source))
+    return PinSettings(values=MappingProxyType(found), source=MappingProxyType(dict.fromkeys(found, source)))
 
 
-def settings_table(settings: Iterable[str], problems: list[Problem]) -> tuple[dict[str, Any], list[str]]:
-    """`plan.` settings as a table of wishes, and the settings that are not about the plan."""
-    table: dict[str, Any] = {}
+def settings_table(settings: Iterable[str], problems: list[Problem]) -> tuple[dict[str, object], list[str]]:
+    """`plan.` settings as a table of pins, and the settings that are not about the plan."""
+    table: dict[str, object] = {}
     rest: list[str] = []
     for setting in settings:
         path, equals, text = setting.partition("=")
@@ -102,54 +106,78 @@ def settings_table(settings: Iterable[str], problems: list[Problem]) -> tuple[di
     return table, rest
 
 
-def joined(first: Wanted, second: Wanted) -> Wanted:
+def joined(first: PinSettings, second: PinSettings) -> PinSettings:
     """Both; the second wins, and replaces everything said below a key it gives."""
     heads = {key.split(".")[0] for key in second.values if "." not in key}
-    kept = {key: values for key, values in first.values.items() if key.split(".")[0] not in heads}
-    return Wanted(values={**kept, **second.values}, source={**first.source, **second.source})
+    left = {key: values for key, values in first.values.items() if key.split(".")[0] not in heads}
+    return PinSettings(
+        values=MappingProxyType({**left, **second.values}), source=MappingProxyType({**first.source, **second.source})
+    )
 
 
-def pins_of(wish: Wanted, scenario: Scenario, problems: list[Problem]) -> Pins:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """One key being read: its values, the choices left so far, and where problems are told.
+
+    part   the key below `key` in a table, or nothing
+    """
+
+    key: str
+    part: str
+    values: tuple[object, ...]
+    scenario: Scenario
+    space: Space
+    pins: Pins
+    problems: list[Problem]
+
+    def left(self, axis: str) -> tuple[Any, ...]:
+        """The choices of an axis that earlier keys left."""
+        pinned: tuple[Any, ...] | None = getattr(self.pins, axis)
+        return getattr(self.space, axis) if pinned is None else pinned
+
+    def decoded(self, value: object) -> Plan:
+        """A plan with this one key, decoded as a scenario file's; the default plan where that cannot be."""
+        return decode_into(Plan, {self.key: value}, "plan", self.problems) or Plan()
+
+    def refuse(self, given: str, expected: str, todo: str = "") -> None:
+        """A problem of this key."""
+        path = ".".join(filter(None, ("plan", self.key, self.part)))
+        self.problems.append(Problem(path=path, given=given, expected=expected, todo=todo))
+
+
+def pins_of(settings: PinSettings, scenario: Scenario, problems: list[Problem]) -> Pins:
     """The pins of a scenario's search; wrong values become problems as a scenario file would report them.
 
     >>> from ridgeline.plan.scenario_file import assemble
     >>> base, _ = assemble({"model": "llama3-8b", "system": "8xh100-sxm", "workload": {"seq": 8192, "global_batch": 8}})
-    >>> pins_of(wanted({"tp": "2..4", "shard": ["zero1"]}), base, [])
-    {'tp': (2, 4), 'shard': ('zero1',)}
+    >>> pins = pins_of(pin_settings({"tp": "2..4", "shard": ["zero1"]}), base, [])
+    >>> pins.pinned, pins.tp, pins.shard
+    (('tp', 'shard'), (2, 4), ('zero1',))
     """
-    space = space_of(scenario)
-    pins: dict[str, tuple[Any, ...]] = {}
-    switches: tuple[Switches, ...] = space.switches
-    for key, values in wish.values.items():
-        head, _, part = key.partition(".")
-        before = len(problems)
-        if head in COUNTS:
-            tried = () if head == "dp" else getattr(space, head)
-            pins[head] = _counts(head, values, tried, scenario, problems)
-        elif head == "placement":
-            pins[head] = (_placement(values[0], scenario, problems),)
-        elif key == "recompute.parts":
-            pins[head] = tuple(_parts(value, problems) for value in values)
-        elif head == "shard":
-            pins[head] = tuple(dict.fromkeys(_decoded(head, value, problems).sharding.shard for value in values))
-        elif head in TABLES:
-            base = pins.get(head, getattr(space, head))
-            pins[head] = _agreeing(head, part, values, base, problems) if part else _named(head, values, base, problems)
-        elif head in SWITCHES:
-            switches = _switched(key, values, switches, problems)
-            pins["switches"] = switches
-        problems[before:] = [replace(problem, where=wish.source.get(key, "")) for problem in problems[before:]]
+    space, pins = space_of(scenario), NO_PINS
+    for name, values in settings.values.items():
+        key, _, part = name.partition(".")
+        if key not in PARSERS:
+            continue
+        axis, parse = PARSERS[key]
+        told: list[Problem] = []
+        choices = parse(
+            _Setting(key=key, part=part, values=values, scenario=scenario, space=space, pins=pins, problems=told)
+        )
+        pinned: dict[str, Any] = {axis: tuple(choices)}
+        pins = replace(pins, **pinned)
+        problems += [replace(problem, where=settings.source.get(name, "")) for problem in told]
     return pins
 
 
-def _whole(key: str, value: Mapping[str, Any]) -> bool:
+def _whole(key: str, value: Mapping[str, object]) -> bool:
     """Whether a table says enough to be one choice: a schedule with name and chunks, a recompute with its kind."""
     least = {"schedule": {"name", "chunks"}, "recompute": {"kind"}, "precision": {"name"}, "offload": set[str]()}
-    lists = any(isinstance(part, (list, str)) and (isinstance(part, list) or _range(part)) for part in value.values())
+    lists = any(isinstance(part, list) or _range(part) for part in value.values())
     return key in least and least[key] <= set(value) and (key == "recompute" or not lists)
 
 
-def _listed(value: Any) -> tuple[Any, ...]:
+def _listed(value: object) -> tuple[object, ...]:
     """One value or several: a list, or words with commas between them."""
     if isinstance(value, (list, tuple)):
         return tuple(value)
@@ -158,153 +186,160 @@ def _listed(value: Any) -> tuple[Any, ...]:
     return (value,)
 
 
-def _unknown(key: str, source: str) -> Problem:
-    return replace(not_among(f"plan.{key}", str(key), KEYS, "remove it"), where=source)
-
-
-def _decoded(key: str, value: Any, problems: list[Problem]) -> Plan:
-    """A plan with this one key, decoded as a scenario file's; the default plan where that cannot be."""
-    return decode_into(Plan, {key: value}, "plan", problems) or Plan()
-
-
-def _range(value: Any) -> tuple[int, int] | None:
+def _range(value: object) -> tuple[int, int] | None:
     match = RANGE.fullmatch(value) if isinstance(value, str) else None
     return (int(match[1]), int(match[2])) if match else None
 
 
-def _counts(
-    key: str, values: Sequence[Any], tried: Iterable[int], scenario: Scenario, problems: list[Problem]
-) -> tuple[int, ...]:
+def _counts(setting: _Setting) -> Choices:
+    """Degrees and sizes: numbers, and ranges of what the search would try and of powers of two."""
+    tried: tuple[int, ...] = () if setting.key == "dp" else getattr(setting.space, setting.key)
     found: list[int] = []
-    for value in values:
+    for value in setting.values:
         bounds = _range(value)
         if bounds is None:
-            found.append(_count(key, value, problems))
+            found.append(_count(setting, value))
             continue
         low, high = bounds
-        inside = {size for size in (*tried, *powers_of_two(scenario.system.chips)) if low <= size <= high}
+        sizes = (*tried, *powers_of_two(setting.scenario.system.chips))
+        inside = {size for size in sizes if low <= size <= high}
         if not inside:
-            given, expected = f"{low}..{high}", f"a range with a choice in it; tried otherwise: {_words(tried)}"
-            problems.append(Problem(path=f"plan.{key}", given=given, expected=expected, todo="widen it"))
+            words = ", ".join(map(str, tried)) or "any"
+            setting.refuse(f"{low}..{high}", f"a range with a choice in it; tried otherwise: {words}", "widen it")
         found += sorted(inside)
     return tuple(dict.fromkeys(found))
 
 
-def _count(key: str, value: Any, problems: list[Problem]) -> int:
+def _count(setting: _Setting, value: object) -> int:
     """One degree; a shard degree of 0 or "all" means all data-parallel ranks."""
-    if key == "shard_degree" and value in (0, "all"):
+    if setting.key == "shard_degree" and value in (0, "all"):
         return 0
-    plan = _decoded(key, value, problems)
-    if key == "microbatch":
+    plan = setting.decoded(value)
+    if setting.key == "microbatch":
         return plan.microbatch
-    return plan.sharding.shard_degree or 0 if key == "shard_degree" else getattr(plan.mesh, key)
+    return plan.sharding.shard_degree or 0 if setting.key == "shard_degree" else getattr(plan.mesh, setting.key)
 
 
-def _placement(value: Any, scenario: Scenario, problems: list[Problem]) -> tuple[int, ...]:
+def _placement(setting: _Setting) -> Choices:
     """Layers of each virtual stage; they sum to the model's."""
-    before = len(problems)
-    found: tuple[int, ...] = _decoded("placement", value, problems).placement
-    layers = scenario.model.layers
-    if len(problems) == before and sum(found) != layers:
-        expected = f"layers of each virtual stage that sum to the {layers} of {scenario.model.id}"
-        problems.append(
-            Problem(path="plan.placement", given=f"{len(found)} numbers, {sum(found)} layers", expected=expected)
-        )
+    found = setting.decoded(setting.values[0]).placement
+    model = setting.scenario.model
+    if not setting.problems and sum(found) != model.layers:
+        expected = f"layers of each virtual stage that sum to the {model.layers} of {model.id}"
+        setting.refuse(f"{len(found)} numbers, {sum(found)} layers", expected)
+    return (found,)
+
+
+def _shards(setting: _Setting) -> Choices:
+    return tuple(dict.fromkeys(setting.decoded(value).sharding.shard for value in setting.values))
+
+
+def _recomputes(setting: _Setting) -> Choices:
+    """What is recomputed; parts that are recomputed together, as `norm+mlp` or a list."""
+    if setting.part != "parts":
+        return _tables(setting)
+    parts = [[one.strip() for one in value.split("+")] if isinstance(value, str) else value for value in setting.values]
+    return [setting.decoded({"kind": "selective", "parts": some}).recompute for some in parts]
+
+
+def _tables(setting: _Setting) -> Choices:
+    """Choices that are tables themselves: by name or whole, or by a key below."""
+    return _agreeing(setting) if setting.part else _named(setting)
+
+
+def _named(setting: _Setting) -> list[TableChoice]:
+    """Choices of a table: a name stands for all that are tried under it, anything else for itself."""
+    found: list[TableChoice] = []
+    for value in setting.values:
+        made: TableChoice = getattr(setting.decoded(value), setting.key)
+        if isinstance(made, Schedule) and made.name not in SCHEDULES:
+            setting.problems.append(not_among("plan.schedule.name", made.name, SCHEDULES))
+            continue
+        tried = _tried(made, setting.left(setting.key)) if isinstance(value, str) else ()
+        found += [choice for choice in tried if _name(choice) == _name(made)] or [made]
+    return _distinct(found)
+
+
+def _distinct(choices: Iterable[TableChoice]) -> list[TableChoice]:
+    """The choices without repetition; a choice may hold a mapping, so equality decides."""
+    found: list[TableChoice] = []
+    for choice in choices:
+        if choice not in found:
+            found.append(choice)
     return found
 
 
-def _parts(value: Any, problems: list[Problem]) -> Recompute:
-    """Parts that are recomputed together, as `norm+mlp` or a list."""
-    parts = [part.strip() for part in value.split("+")] if isinstance(value, str) else value
-    made: Recompute = _decoded("recompute", {"kind": "selective", "parts": parts}, problems).recompute
-    return made
-
-
-def _words(values: Iterable[object]) -> str:
-    return ", ".join(map(str, values)) or "any"
-
-
-def _named(key: str, values: Sequence[Any], tried: Sequence[Any], problems: list[Problem]) -> tuple[Any, ...]:
-    """Choices of a table: a name stands for all that are tried under it, anything else for itself."""
-    found: list[Any] = []
-    for value in values:
-        made = getattr(_decoded(key, value, problems), key)
-        if key == "schedule" and made.name not in SCHEDULES:
-            problems.append(not_among("plan.schedule.name", made.name, SCHEDULES))
-            continue
-        alike = [choice for choice in _all(key, made, tried) if isinstance(value, str) and _name(choice) == _name(made)]
-        found += alike if alike and key in ("schedule", "recompute") else [made]
-    return tuple(_distinct(found))
-
-
-def _distinct(choices: Iterable[Any]) -> list[Any]:
-    """The choices without repetition; a choice may hold a mapping, so equality decides."""
-    kept: list[Any] = []
-    for choice in choices:
-        if choice not in kept:
-            kept.append(choice)
-    return kept
-
-
-def _all(key: str, made: Any, tried: Sequence[Any]) -> Sequence[Any]:
-    """What is tried under a name: the search's own choices, or every number of chunks a schedule takes."""
-    if key != "schedule" or any(_name(choice) == made.name for choice in tried):
-        return tried
+def _tried(made: TableChoice, left: Sequence[TableChoice]) -> Sequence[TableChoice]:
+    """What a name may stand for: the choices that are left, or every number of chunks of a schedule not among them."""
+    if not isinstance(made, (Schedule, Recompute)):
+        return ()
+    if isinstance(made, Recompute) or any(_name(choice) == made.name for choice in left):
+        return left
     kind = SCHEDULES[made.name]
     chunks = range(kind.fewest_chunks, (kind.most_chunks or MOST_CHUNKS) + 1)
     return [Schedule(name=made.name, chunks=count) for count in chunks]
 
 
-def _name(choice: Any) -> str:
-    return str(choice.name if isinstance(choice, Schedule) else getattr(choice, "kind", ""))
+def _name(choice: TableChoice) -> str:
+    match choice:
+        case Schedule():
+            return choice.name
+        case Recompute():
+            return choice.kind
+        case _:
+            return ""
 
 
-def _agreeing(
-    key: str, part: str, values: Sequence[Any], tried: Sequence[Any], problems: list[Problem]
-) -> tuple[Any, ...]:
+def _agreeing(setting: _Setting) -> Sequence[TableChoice]:
     """Choices that agree with a key below the table; where none does, the choices with that key changed."""
+    key, part, left = setting.key, setting.part, setting.left(setting.key)
     ranges: list[tuple[int, int]] = []
-    made: list[Any] = []
-    for value in values:
+    made: list[object] = []
+    for value in setting.values:
         bounds = _range(value) if part == "chunks" else None
         if bounds is not None:
             ranges.append(bounds)
             continue
-        before = len(problems)
-        plan = _decoded(key, _table(key, part, value), problems)
-        if len(problems) > before:
-            return tuple(tried)
+        plan = setting.decoded({"name": "interleaved", part: value} if part == "chunks" else {part: value})
+        if setting.problems:
+            return left
         made.append(getattr(getattr(plan, key), part, None))
 
     def agrees(given: Any) -> bool:
         return given in made or any(low <= given <= high for low, high in ranges)
 
     if (key, part) == ("recompute", "layers"):
-        tried = [choice for choice in tried if choice.kind != "none"]
-    alike = [choice for choice in tried if agrees(getattr(choice, part))]
+        left = tuple(choice for choice in left if choice.kind != "none")
+    alike = [choice for choice in left if agrees(getattr(choice, part))]
+    if not alike and not made:
+        setting.refuse(", ".join(map(str, setting.values)), "a range with a choice in it")
     if alike or not made:
-        if not alike:
-            given = ", ".join(map(str, values))
-            problems.append(Problem(path=f"plan.{key}.{part}", given=given, expected="a range with a choice in it"))
-        return tuple(alike)
-    return tuple(_distinct(replace(choice, **{part: value}) for choice, value in product(tried, made)))
+        return alike
+    return _distinct(replace(choice, **{part: value}) for choice, value in product(left, made))
 
 
-def _table(key: str, part: str, value: Any) -> dict[str, Any]:
-    """A table with one key, and what it needs beside it to be decoded."""
-    return {"name": "interleaved", part: value} if (key, part) == ("schedule", "chunks") else {part: value}
-
-
-def _switched(
-    key: str, values: Sequence[Any], switches: Sequence[Switches], problems: list[Problem]
-) -> tuple[Switches, ...]:
+def _switches(setting: _Setting) -> Choices:
     """Every set of switches with each of the values in place of what it has."""
-    head, _, part = key.partition(".")
+    key, part = setting.key, setting.part
     found: list[Switches] = []
-    for value in values:
-        made = _decoded(head, {part: value} if part else value, problems).switches
-        for base in switches:
-            new = {**base.overlap, **made.overlap} if head == "overlap" else getattr(made, head)
-            changed: dict[str, Any] = {head: new}
-            found.append(replace(base, **changed))
-    return tuple(_distinct(found))
+    for value in setting.values:
+        made = setting.decoded({part: value} if part else value).switches
+        for base in setting.left("switches"):
+            new = {**base.overlap, **made.overlap} if key == "overlap" else getattr(made, key)
+            changed: dict[str, Any] = {key: new}
+            one = replace(base, **changed)
+            found += [one] if one not in found else []
+    return found
+
+
+# key of [plan] -> axis of the search, and what reads its values; the engine is no axis: each is a space of its own
+PARSERS: Mapping[str, tuple[str, Callable[[_Setting], Choices]]] = MappingProxyType(
+    {
+        **{key: (key, _counts) for key in COUNTS},
+        "placement": ("placement", _placement),
+        "shard": ("shard", _shards),
+        "recompute": ("recompute", _recomputes),
+        **{key: (key, _tables) for key in ("schedule", "offload", "precision")},
+        **dict.fromkeys(SWITCHES, ("switches", _switches)),
+    }
+)

@@ -1,8 +1,8 @@
-"""Turn plans that somebody ran into their standing: their rank among all plans of their problem, and what they leave.
+"""Turn plans that somebody ran into their rank among all plans of their problem, and the seconds they lose to the best.
 
     problem     model, system, workload, engine, precision and switches: what the plans compared have in common
     rank        feasible plans predicted faster, of all feasible ones; the plan's own choices are always in the space
-    left        the plan's step less that of the best plan, by part of a step
+    gap         the plan's step less that of the best plan, by part of a step
 
 A gap is what the search believes, no more: where the best plan lies within the interval of the plan's own prediction,
 the two cannot be told apart.
@@ -22,12 +22,11 @@ from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.degree_grid import priced_grids
+from ridgeline.search.explain import difference
 from ridgeline.search.find_plan import offered, placed, swept
-from ridgeline.search.space import Pins, Space, space_of
+from ridgeline.search.space import NO_PINS, Pins, Space, space_of
 from ridgeline.search.sweep import Chunk
-from ridgeline.sim.memory.peak import capacity_of
-from ridgeline.sim.predict import default_calibration, predict
-from ridgeline.sim.prediction import Prediction
+from ridgeline.sim import Prediction, capacity_of, default_calibration, predict
 
 Array = NDArray[np.float64]
 NEAR = 0.05  # share of feasible plans that may be faster than one that is near the top
@@ -36,12 +35,12 @@ Verdict = Literal["near the top", "within the interval", "beyond the interval"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class PlanRank:
     """A plan among all plans of its problem.
 
     considered, feasible, faster   plans priced; those that fit; those of them predicted faster than this one
     best       the fastest plan that fits; None where none is faster
-    left       seconds that this plan spends beyond the best one, by part of a step, largest first; they may be negative
+    gap_by_part   seconds that this plan spends beyond the best, by part of a step, largest first; may be negative
     changes    decisions in which the best plan differs: what they are here and there
     notes      what speaks against the comparison: the plan is predicted not to fit, its engine is not known to do it
     """
@@ -51,7 +50,7 @@ class Standing:
     feasible: int
     faster: int
     best: Prediction | None
-    left: tuple[tuple[str, float], ...]
+    gap_by_part: tuple[tuple[str, float], ...]
     changes: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -81,13 +80,13 @@ def problem_of(scenario: Scenario) -> str:
     return repr((scenario.model, scenario.system, scenario.workload, plan.engine, plan.precision, switches))
 
 
-def standings(scenarios: Sequence[Scenario], calibration: Calibration | None = None) -> list[Standing | None]:
-    """The standing of every scenario of one problem, from one sweep; None for what cannot be predicted.
+def plan_ranks(scenarios: Sequence[Scenario], calibration: Calibration | None = None) -> list[PlanRank | None]:
+    """The rank of every scenario's plan, all of one problem, from one sweep; None for what cannot be predicted.
 
     >>> from ridgeline.plan.scenario_file import scenario
     >>> table = {"model": "llama3-8b", "system": "8xh100-sxm", "workload": {"seq": 8192, "global_batch": 64}}
     >>> plans = ({"dp": 8, "shard": "zero3", "recompute": "full"}, {"tp": 8})
-    >>> found = standings([scenario({**table, "plan": plan}) for plan in plans])
+    >>> found = plan_ranks([scenario({**table, "plan": plan}) for plan in plans])
     >>> found[0].faster < found[1].faster < found[1].feasible
     True
     """
@@ -105,14 +104,14 @@ def standings(scenarios: Sequence[Scenario], calibration: Calibration | None = N
     found = swept(_tapped(chunks, capacity, steps), capacity)
     every = np.sort(np.concatenate(steps)) if steps else np.zeros(0)
     best = predict(replace(base, plan=found.best[0].plan), used) if found.best else None
-    made: list[Standing | None] = []
+    made: list[PlanRank | None] = []
     for single in predicted:
         if not isinstance(single, Prediction):
             made.append(None)
             continue
         faster = int(np.searchsorted(every, single.step_time_s * (1 - EQUAL)))
         ahead = best if faster and isinstance(best, Prediction) else None
-        made.append(_standing(single, ahead, (found.considered, found.feasible, faster)))
+        made.append(_ranked(single, ahead, (found.considered, found.feasible, faster)))
     return made
 
 
@@ -123,7 +122,7 @@ def _tapped(chunks: Iterable[Chunk], capacity: float, steps: list[Array]) -> Ite
         yield chunk
 
 
-def _standing(own: Prediction, best: Prediction | None, counts: tuple[int, int, int]) -> Standing:
+def _ranked(own: Prediction, best: Prediction | None, counts: tuple[int, int, int]) -> PlanRank:
     scenario = own.scenario
     notes = list(unsupported(scenario))
     if not own.fits:
@@ -131,23 +130,21 @@ def _standing(own: Prediction, best: Prediction | None, counts: tuple[int, int, 
     if scenario.plan.placement:
         notes.append("stages as placed by hand; the space has balanced ones")
     considered, feasible, faster = counts
-    return Standing(
+    return PlanRank(
         own=own,
         considered=considered,
         feasible=feasible,
         faster=faster,
         best=best,
-        left=_left(own, best) if best else (),
+        gap_by_part=_gap_by_part(own, best) if best else (),
         changes=tuple(_changes(scenario.plan, best.scenario.plan)) if best else (),
         notes=tuple(notes),
     )
 
 
-def _left(own: Prediction, best: Prediction) -> tuple[tuple[str, float], ...]:
+def _gap_by_part(own: Prediction, best: Prediction) -> tuple[tuple[str, float], ...]:
     """Seconds by part beyond the best plan's."""
-    mine, its = ({part.name: part.seconds for part in found.breakdown} for found in (own, best))
-    gaps = {name: mine.get(name, 0.0) - its.get(name, 0.0) for name in {**mine, **its}}
-    return tuple(sorted(gaps.items(), key=lambda item: -item[1]))
+    return tuple(sorted(difference(own, best).items(), key=lambda item: -item[1]))
 
 
 def _changes(own: Plan, best: Plan) -> Iterator[str]:
@@ -199,13 +196,13 @@ def _choices(plan: Plan) -> dict[str, Any]:
 
 def _opened(space: Space, scenarios: Sequence[Scenario]) -> Pins:
     """Axes along which somebody ran what the search would leave out: all their choices are compared then."""
-    able, pins = scenarios[0].engine.supports, dict[str, tuple[Any, ...]]()
+    able, pins = scenarios[0].engine.supports, NO_PINS
     staged = [scenario.plan for scenario in scenarios if scenario.plan.mesh.pp > 1]
     if any(plan.schedule.name not in able.schedules for plan in staged):
-        pins["schedule"] = space.schedule
+        pins = replace(pins, schedule=space.schedule)
     late = any(scenario.plan.sharding.shard == "zero2" and scenario.microbatches > 1 for scenario in scenarios)
     if late or any(plan.sharding.shard not in able.pipelined_shard for plan in staged):
-        pins["shard"] = space.shard
+        pins = replace(pins, shard=space.shard)
     return pins
 
 

@@ -1,101 +1,207 @@
-"""Turn the best plans of a search into the one to hand over: the fastest that fits and that its engine can be told.
+"""Turn a PlanRequest into a Recommendation: what `ridgeline plan` prints, and the scenario that `-o` writes.
 
-Candidates are the winner, good plans with their layers moved and one way to recompute (``refine.even``), and the first
-few as ``refine`` likes them where the engine can be told that. The best of them are run event by event. What refinement
-gains beyond what the engine can be told is told beside it.
+    cases -> find_plan each -> the outcome that the goal prefers                        search
+          -> its plans in order, why, event by event, what would beat it, refined       explain
+
+Whoever watches is told of both phases and may stop each: what was found until then is recommended, and marked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.check import unsupported
-from ridgeline.search.explain import simulated
-from ridgeline.search.space import selective_parts
-from ridgeline.search.stage_layout.refine import REFINED, Change, Refined, even, refine
-from ridgeline.sim.prediction import Impossible, Prediction
+from ridgeline.plan.plan_table import scenario_text
+from ridgeline.plan.scenario_file import self_contained
+from ridgeline.search.cases import Case, searched
+from ridgeline.search.distinct import kinds
+from ridgeline.search.explain import Explanation, GivenPlan, explain, given_plan, simulated_step_s
+from ridgeline.search.find_plan import find_plan, predicted
+from ridgeline.search.infeasible import refusal
+from ridgeline.search.objectives import Outcome, Point, chosen, frontier, outcome, points, ranked, usual_axes
+from ridgeline.search.progress import Progress, Watch, unwatched
+from ridgeline.search.refinement import Refinement, refinement
+from ridgeline.search.request import PlanRequest
+from ridgeline.search.what_if import WhatIf, what_if
+from ridgeline.sim import Prediction
 
-GAINS = 0.001  # of a step: less than this is not worth stages that differ
-FINALISTS = 3  # candidates that are run event by event
+SIMULATED = 5  # plans run event by event
+REFINED_AXES = ("placement", "recompute", "offload")  # what refinement chooses; where one is pinned nothing is refined
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reasons:
+    """Why the chosen outcome's plan, and what next.
+
+    plans         in the objective's order; the first is the winner
+    kinds         the best plan of each kind: another mesh, sharding or recompute
+    why           what every alternative loses, and how sure that is
+    simulated_s   steps of the first plans event by event, None where that would take too long
+    what_if       changes that were tried, the most gain first
+    given         the plan that came with the scenario, None where none did
+    refinement    what refinement made of the first plans; None where it was not asked for, or stopped
+    assumptions   what was not given, what the numbers rest on, what the engine is not known to do
+    complete      False where it was stopped before all was tried
+    """
+
+    plans: tuple[Prediction, ...]
+    kinds: tuple[Prediction, ...]
+    why: Explanation
+    assumptions: tuple[str, ...]
+    simulated_s: tuple[float | None, ...] = ()
+    what_if: tuple[WhatIf, ...] = ()
+    given: GivenPlan | None = None
+    refinement: Refinement | None = None
+    complete: bool = True
+
+    @property
+    def recommended(self) -> Prediction:
+        """The plan that is recommended: the winner, or what refinement made of a plan, told in the engine's words."""
+        return self.refinement.prediction if self.refinement else self.plans[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """The plan that is handed over, and how it came about.
+    """What is recommended, and everything it was chosen from.
 
-    start       the plan of the search it was made of; `prediction` itself where nothing was better
-    changes     what was changed in it
-    event_s     its step run event by event, None where that was not done
-    refined     the first plans with stage boundaries, recompute by stage and offload chosen freely, fastest first
-    beyond      the best of these, where it is faster still but the engine cannot be told
+    outcomes        of every system and size that was searched, in that order
+    chosen          the outcome the goal prefers; None where none qualifies
+    reasons         for its plan; None where none is chosen
+    problems        why none is chosen; empty where one is, or where the search was stopped before
+    skipped         sizes that were left out, and why
+    frontier        the Pareto front of all plans in the two quantities of `frontier_axes`
+    complete        False where the search was stopped before all plans were priced
     """
 
-    prediction: Prediction
-    start: Prediction
-    changes: tuple[Change, ...] = ()
-    event_s: float | None = None
-    refined: tuple[Refined, ...] = ()
-    beyond: Refined | None = None
+    request: PlanRequest
+    outcomes: tuple[Outcome, ...]
+    chosen: Outcome | None
+    reasons: Reasons | None
+    problems: tuple[Problem, ...]
+    skipped: tuple[str, ...]
+    frontier_axes: tuple[str, str]
+    frontier: tuple[Point, ...]
+    complete: bool
+
+    @property
+    def considered(self) -> int:
+        """Plans priced on all systems."""
+        return sum(one.search.swept.considered for one in self.outcomes)
+
+    @property
+    def feasible(self) -> int:
+        """Those among them that fit."""
+        return sum(one.search.swept.feasible for one in self.outcomes)
+
+    @property
+    def scenario_text(self) -> str:
+        """The recommended plan as a scenario file that stands on its own; nothing where there is none."""
+        if self.chosen is None or self.reasons is None:
+            return ""
+        best = self.reasons.recommended
+        note = f"Found by `ridgeline plan`: {self.considered:,} plans priced, predicted step {best.step_time_s:.4g} s."
+        return scenario_text(self_contained(self.chosen.table), best.scenario.plan, note)
 
 
-def recommended(plans: Sequence[Prediction], winner_event_s: float | None, budget_bytes: float) -> Recommendation:
-    """What to hand over of good plans, the winner first; its step event by event is given where that is known."""
-    winner = plans[0]
-    free = tuple(sorted(_refined(plans[:REFINED], budget_bytes), key=_step))
-    able = [one for one in (*_evened(plans, budget_bytes), *free) if not lacking(one)]
-    better = sorted((one for one in able if _step(one) < winner.step_time_s * (1 - GAINS)), key=_step)
-    made, event_s = _finalist(better[:FINALISTS], winner_event_s)
-    step_s = (_step(made) if made else winner.step_time_s) * (1 - GAINS)
+def recommend(request: PlanRequest, watch: Watch = unwatched) -> Recommendation:
+    """Search every case of a request, choose, and explain the choice.
+
+    watch   told of progress in both phases; answers False to stop
+
+    >>> request = PlanRequest.from_options("llama3-8b", on="8xh100-sxm", global_batch=64, settings=["plan.pp=1"])
+    >>> found = recommend(request)
+    >>> found.complete, found.reasons.recommended.fits, found.reasons.plans[0] == found.chosen.best
+    (True, True, True)
+    """
+    if problems := tuple(request.goal.problems()):
+        raise InputError(problems)
+    skipped: list[str] = []
+    outcomes: list[Outcome] = []
+    for one in searched(request, lambda case: _outcome(case, request, watch), skipped):
+        outcomes.append(one)
+        if not one.search.swept.complete:
+            break
+    complete = all(one.search.swept.complete for one in outcomes)
+    best = chosen(outcomes, request.goal)
+    watch(Progress(phase="explain", what="why the best is the best"))
+    axes = request.frontier or usual_axes(one.scenario.system for one in outcomes)
     return Recommendation(
-        prediction=made.prediction if made else winner,
-        start=made.start if made else winner,
-        changes=made.changes if made else (),
-        event_s=event_s,
-        refined=free,
-        beyond=next((one for one in free if _step(one) < step_s), None),
+        request=request,
+        outcomes=tuple(outcomes),
+        chosen=best,
+        reasons=_reasons(best, request, watch if complete else None) if best else None,
+        problems=refusal(outcomes, request.goal, _Stoppable(watch)) if best is None and complete else (),
+        skipped=tuple(skipped),
+        frontier_axes=axes,
+        frontier=frontier(points(one.search for one in outcomes), *axes),
+        complete=complete,
     )
 
 
-def _step(one: Refined) -> float:
-    return one.prediction.step_time_s
+def _outcome(case: Case, request: PlanRequest, watch: Watch) -> Outcome:
+    """What the search of one case found."""
+    name = case.scenario.system.name
+
+    def progress(priced: int, best_s: float) -> bool | None:
+        return watch(Progress(phase="search", what=name, priced=priced, best_s=best_s))
+
+    search = find_plan(case.scenario, case.pins, most=request.top, headroom=request.headroom, progress=progress)
+    return outcome(search, request.goal, table=case.table, given=case.given)
 
 
-def _finalist(better: Sequence[Refined], winner_event_s: float | None) -> tuple[Refined | None, float | None]:
-    """The fastest event by event, None where the winner is; the first where events were not run."""
-    if winner_event_s is None:
-        return (better[0] if better else None), None
-    best, least = None, winner_event_s
-    for one in better:
-        seconds = simulated(one.prediction)
-        if seconds is not None and seconds < least:
-            best, least = one, seconds
-    return best, least
+def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None) -> Reasons:
+    """The reasons for a plan; without anybody to watch those that take no time."""
+    go_on = _Stoppable(watch)
+    search, small = best.search, request.goal.objective == "memory"
+    plans = ranked(search, request.goal, request.top)
+    some = plans if small else predicted(search.scenario, kinds(search.swept, request.top))
+    tried = what_if(search, plans[0], go_on=go_on) if go_on("what would beat the best") else ()
+    events = tuple(simulated_step_s(plan) for plan in plans[:SIMULATED] if go_on("the first plans, event by event"))
+    free = request.refine and not small and not any(axis in search.pins.pinned for axis in REFINED_AXES)
+    refined = None
+    if free and go_on("stage boundaries and recompute by stage"):
+        refined = refinement(_united(plans, some), events[0], search.capacity_bytes, go_on)
+    return Reasons(
+        plans=plans,
+        kinds=some,
+        why=explain(search, plans[0]),
+        assumptions=tuple(_assumed(best, plans[0], request.headroom)),
+        simulated_s=events,
+        what_if=tried,
+        given=given_plan(search, search.scenario, plans[0]) if best.given else None,
+        refinement=refined,
+        complete=not go_on.stopped,
+    )
 
 
-def _refined(plans: Iterable[Prediction], budget_bytes: float) -> Iterator[Refined]:
-    """Plans refined without regard to what their engine can be told, those that became equal once."""
-    made: list[Refined] = []
-    for plan in plans:
-        found = refine(plan.scenario, budget_bytes=budget_bytes)
-        if isinstance(found, Impossible) or not found.fits or not found.changes:
-            continue
-        if all(found.scenario.plan != other.scenario.plan for other in made):
-            made.append(found)
-            yield found
+class _Stoppable:
+    """Whether to go on: what is tried next is told, and once the answer was False it stays so."""
+
+    def __init__(self, watch: Watch | None) -> None:
+        self._watch = watch
+        self.stopped = watch is None
+
+    def __call__(self, what: str) -> bool:
+        if self._watch is not None and not self.stopped:
+            self.stopped = self._watch(Progress(phase="explain", what=what)) is False
+        return not self.stopped
 
 
-def _evened(plans: Iterable[Prediction], budget_bytes: float) -> Iterator[Refined]:
-    for plan in plans:
-        found = even(plan.scenario, budget_bytes=budget_bytes)
-        if isinstance(found, Refined) and found.fits and found.changes:
-            yield found
+def _united(plans: Sequence[Prediction], others: Iterable[Prediction]) -> tuple[Prediction, ...]:
+    """The plans, and the others that are not among them."""
+    known = [one.scenario.plan for one in plans]
+    return (*plans, *(one for one in others if one.scenario.plan not in known))
 
 
-def lacking(one: Refined) -> str:
-    """What the engine is not known to do of a refined plan and was not asked before, in words; nothing where all is."""
-    before, own = unsupported(one.start.scenario), one.scenario.plan.recompute
-    notes = [note.removeprefix("engine ") for note in unsupported(one.scenario) if note not in before]
-    if "selective" in (own.kind, own.rest) and own.parts not in selective_parts(one.start.scenario):
-        notes.append(f"{one.scenario.plan.engine} is not known to recompute just {' and '.join(own.parts)}")
-    return "; ".join(notes)
+def _assumed(best: Outcome, winner: Prediction, headroom: float) -> Iterable[str]:
+    """Every assumption once: what was not given, what the numbers rest on, what the engine is not known to do."""
+    notes: list[str] = [*winner.assumptions]
+    notes.append(f"headroom = {headroom:.0%} of memory kept free, because predicted peaks err by a few per cent")
+    notes += unsupported(winner.scenario)
+    notes += best.run.goodput.assumptions if best.run else ()
+    chip = winner.scenario.system.chip
+    notes += [f"money not counted: no price of {chip.id} is published here"] if chip.price is None else []
+    notes += [f"energy not counted: no rated power of {chip.id} is published here"] if chip.tdp is None else []
+    return dict.fromkeys(notes)

@@ -1,6 +1,6 @@
-"""Turn priced chunks into the few plans worth keeping: the fastest, the frontier, and the best of every family.
+"""Turn priced chunks into a shortlist: the fastest plans, the Pareto front of time and memory, the best at each choice.
 
-A family is all plans that share one choice: tp = 4, or the schedule zbv. What a family's best plan loses against the
+The best plan at a choice is the best of all that share it: tp = 4, or the schedule zbv. What it loses against the
 winner is what that choice costs.
 
 The order of plans is total (`ordered`), so that it does not matter in which chunks they come.
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ridgeline.search.sweep import Chunk
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
-# what makes a family: in a chunk all plans share the first, the second differ by cell
+# axes of choices: in a chunk all plans share the first, the second differ by cell, the third by its structure
 SHARED = ("pp", "schedule", "shard", "offload")
 BY_CELL = ("tp", "cp", "ep", "etp", "microbatch")
 BY_STRUCTURE = ("recompute", "precision", "switches")
@@ -84,10 +85,10 @@ def least(chunk: Chunk, column: Array, then: Array) -> Entry:
     return first(*(entry(chunk, int(place)) for place in places))
 
 
-def front(step: Array, peak: Array) -> Places:
-    """Places of plans that no other beats: equal or better in both, and better in one.
+def pareto_front(step: Array, peak: Array) -> Places:
+    """Places of the plans that none dominates: none is at least as good in both and better in one.
 
-    >>> front(np.array([1.0, 2.0, 3.0, 3.0]), np.array([5.0, 6.0, 4.0, 4.0]))
+    >>> pareto_front(np.array([1.0, 2.0, 3.0, 3.0]), np.array([5.0, 6.0, 4.0, 4.0]))
     array([0, 2, 3])
     """
     order = np.lexsort((peak, step))
@@ -98,8 +99,8 @@ def front(step: Array, peak: Array) -> Places:
     return np.asarray(order[unbeaten[heads]])
 
 
-class Kept:
-    """Plans worth keeping while the space is swept, by chunk and place in it."""
+class Candidates:
+    """Plans that may be in the answer while the space is swept, by chunk and place in it."""
 
     def __init__(self) -> None:
         self._from: list[tuple[Chunk, int]] = []
@@ -136,12 +137,12 @@ class Kept:
         return order[:most]
 
     def entries(self) -> tuple[Entry, ...]:
-        """What is kept, best first."""
+        """The plans, best first."""
         return tuple(ordered(entry(*own) for own in self._from))
 
 
-class Fastest(Kept):
-    """The fastest plans, so many."""
+class Fastest(Candidates):
+    """The shortlist: so many of the fastest plans."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -170,26 +171,26 @@ class Fastest(Kept):
         return super().entries()
 
 
-class ParetoFront(Kept):
-    """The frontier: plans that no other beats in both time and memory, fastest first; of equal ones one."""
+class ParetoFront(Candidates):
+    """The Pareto front of time and memory: plans that none dominates, fastest first; of equal ones one."""
 
     def add(self, chunk: Chunk) -> None:
         """Those of a chunk's plans that are on it."""
-        may = np.flatnonzero(~self._beaten(chunk.step_s, chunk.peak_bytes))
+        may = np.flatnonzero(~self._dominated(chunk.step_s, chunk.peak_bytes))
         if len(may):
-            self._add(chunk, may[front(chunk.step_s[may], chunk.peak_bytes[may])])
-            self._take(front(self._step, self._peak))
+            self._add(chunk, may[pareto_front(chunk.step_s[may], chunk.peak_bytes[may])])
+            self._take(pareto_front(self._step, self._peak))
 
-    def _beaten(self, step: Array, peak: Array) -> NDArray[np.bool_]:
-        """Whether one on the frontier is at least as good in one and better in the other."""
+    def _dominated(self, step: Array, peak: Array) -> NDArray[np.bool_]:
+        """Whether a plan on the front dominates each of these: at least as good in one and better in the other."""
         if not len(self._step):
             return np.zeros(len(step), dtype=np.bool_)
         place = np.searchsorted(self._step, step, side="right") - 1
-        beside = self._peak[place]
-        return np.asarray((place >= 0) & ((beside < peak) | ((beside == peak) & (self._step[place] < step))))
+        rival = self._peak[place]
+        return np.asarray((place >= 0) & ((rival < peak) | ((rival == peak) & (self._step[place] < step))))
 
     def entries(self) -> tuple[Entry, ...]:
-        """The frontier, fastest first."""
+        """The front, fastest first."""
         return tuple({(one.step_s, one.peak_bytes): one for one in reversed(super().entries())}.values())[::-1]
 
 
@@ -212,11 +213,11 @@ class BestWithMoreMemory:
 
     def entries(self) -> Mapping[float, Entry]:
         """The fastest by factor; nothing where none fits."""
-        return self._best
+        return MappingProxyType(self._best)
 
 
 class BestByChoice:
-    """The best plan of every family while the space is swept."""
+    """The best plan at each choice of each axis while the space is swept."""
 
     def __init__(self) -> None:
         self._shared: dict[tuple[str, Any], Entry] = {}
@@ -243,7 +244,7 @@ class BestByChoice:
             for axis, one in table.entries():
                 found.setdefault(axis, []).append(one)
         best = {axis: _best_of(axis, some) for axis, some in found.items()}
-        return {axis: some for axis, some in best.items() if len(some) > 1}
+        return MappingProxyType({axis: some for axis, some in best.items() if len(some) > 1})
 
 
 def choice(plan: Plan, axis: str) -> Any:

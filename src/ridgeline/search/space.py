@@ -7,16 +7,16 @@ the engine is not known to support are not in the space; `plan.check` is the jud
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
-from math import prod
 from types import MappingProxyType
 from typing import Any, Literal
 
-from ridgeline.core.dtype import dtype
+from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.table import given
 from ridgeline.hardware.system import System
 from ridgeline.models.spec import Moe
-from ridgeline.plan.engine import ENGINES, RecomputePart, Shard
+from ridgeline.plan.engine import RecomputePart, Shard
 from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
@@ -52,41 +52,111 @@ class Space:
         """What decides which ops there are: a program each."""
         return tuple(product(self.recompute, self.precision, self.switches))
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pins:
+    """The choices that are left along the axes a user constrains; None: the axis is free.
+
+    dp          follows from the chips that the other degrees leave; pinned, only plans of that dp are left
+    placement   layers of each virtual stage, one choice
+    """
+
+    tp: tuple[int, ...] | None = None
+    pp: tuple[int, ...] | None = None
+    cp: tuple[int, ...] | None = None
+    dp: tuple[int, ...] | None = None
+    ep: tuple[int, ...] | None = None
+    etp: tuple[int, ...] | None = None
+    microbatch: tuple[int, ...] | None = None
+    schedule: tuple[Schedule, ...] | None = None
+    shard: tuple[Shard, ...] | None = None
+    shard_degree: tuple[int, ...] | None = None
+    recompute: tuple[Recompute, ...] | None = None
+    offload: tuple[Offload, ...] | None = None
+    precision: tuple[Precision, ...] | None = None
+    switches: tuple[Switches, ...] | None = None
+    placement: tuple[tuple[int, ...], ...] | None = None
+
+    @classmethod
+    def of(cls, table: Pins | PinTable) -> Pins:
+        """Pins as they are, or of a table {axis: choices}; one choice may stand alone.
+
+        >>> Pins.of({"tp": (4, 8), "shard": "zero1"}).pinned
+        ('tp', 'shard')
+        """
+        if isinstance(table, Pins):
+            return table
+        problems = [not_among(axis, axis, CHOICES, "remove it") for axis in table if axis not in CHOICES]
+        made: dict[str, Any] = {}
+        for axis, choices in table.items():
+            some = tuple(choices) if isinstance(choices, (tuple, list, range, set, frozenset)) else (choices,)
+            kind = CHOICES.get(axis, object)
+            expected = f"choices of type {kind.__name__}"
+            wrong = [choice for choice in some if not isinstance(choice, kind) or isinstance(choice, bool)]
+            problems += [Problem(path=axis, given=given(choice), expected=expected) for choice in wrong]
+            made[axis] = some
+        if problems:
+            raise InputError(problems)
+        return cls(**made)
+
     @property
-    def corners(self) -> int:
-        """Combinations of choices, whether they can run or not."""
-        sizes = (len(getattr(self, name)) for name in self.__slots__)
-        return prod(sizes)
+    def pinned(self) -> tuple[str, ...]:
+        """The axes that are not free."""
+        return tuple(item.name for item in fields(self) if getattr(self, item.name) is not None)
+
+    def without(self, axis: str) -> Pins:
+        """The pins with one axis free."""
+        free: dict[str, Any] = {axis: None}
+        return replace(self, **free)
 
 
-Pins = Mapping[str, tuple[Any, ...]]  # axis -> the choices that are left of it
-NO_PINS: Pins = MappingProxyType({})
+PinTable = Mapping[str, object]  # axis -> its choices, as a program may write them
+CHOICES: Mapping[str, type] = MappingProxyType(
+    {
+        **dict.fromkeys(("tp", "cp", "pp", "dp", "ep", "etp", "microbatch"), int),
+        "schedule": Schedule,
+        "shard": str,
+        "shard_degree": int,
+        "recompute": Recompute,
+        "offload": Offload,
+        "precision": Precision,
+        "switches": Switches,
+        "placement": tuple,
+    }
+)
+NO_PINS = Pins()
 
 
-def space_of(scenario: Scenario, pins: Pins = NO_PINS) -> Space:
+def space_of(scenario: Scenario, pins: Pins | PinTable = NO_PINS) -> Space:
     """The space around a scenario: all its engine supports, except where choices are pinned."""
+    own = Pins.of(pins)
+    axes = {item.name for item in fields(Space)}
+    pinned: dict[str, Any] = {axis: getattr(own, axis) for axis in own.pinned if axis in axes}
+    return replace(_free(scenario), **pinned)
+
+
+def _free(scenario: Scenario) -> Space:
+    """The space with nothing pinned."""
     plan, system, model = scenario.plan, scenario.system, scenario.model
-    engine = ENGINES[plan.engine]
-    able = engine.supports
+    able = scenario.engine.supports
     moe = next((block.ffn for block in model.blocks if isinstance(block.ffn, Moe)), None)
     axes: set[str] = set(able.axes)
     powers = powers_of_two(system.chips)
-    found: dict[str, tuple[Any, ...]] = {
-        "tp": tuple(size for size in powers if size <= min(WIDEST, _closest(system))) if "tp" in axes else (1,),
-        "cp": tuple(size for size in powers if size <= max(1, scenario.workload.seq // 2048)) if "cp" in axes else (1,),
-        "pp": tuple(divisors(system.chips, model.layers + 2)) if "pp" in axes else (1,),
-        "ep": tuple(divisors(moe.experts, system.chips)) if moe and "ep" in axes else (1,),
-        "etp": tuple(size for size in (1, 2, 4, 8) if "etp" in axes) if moe and "etp" in axes else (1,),
-        "microbatch": tuple(size for size in powers_of_two(LARGEST_MICROBATCH)),
-        "schedule": tuple(_schedules(able.schedules)),
-        "shard": tuple(able.shard),
-        "shard_degree": (0,),
-        "recompute": tuple(_recomputes(scenario)),
-        "offload": (Offload(),),
-        "precision": (plan.precision,),
-        "switches": tuple(_switches(plan, axes)),
-    }
-    return Space(**{axis: tuple(pins.get(axis, choices)) for axis, choices in found.items()})
+    return Space(
+        tp=tuple(size for size in powers if size <= min(WIDEST, _closest(system))) if "tp" in axes else (1,),
+        cp=tuple(size for size in powers if size <= max(1, scenario.workload.seq // 2048)) if "cp" in axes else (1,),
+        pp=tuple(divisors(system.chips, model.layers + 2)) if "pp" in axes else (1,),
+        ep=tuple(divisors(moe.experts, system.chips)) if moe and "ep" in axes else (1,),
+        etp=(1, 2, 4, 8) if moe and "etp" in axes else (1,),
+        microbatch=tuple(powers_of_two(LARGEST_MICROBATCH)),
+        schedule=tuple(_schedules(able.schedules)),
+        shard=tuple(able.shard),
+        shard_degree=(0,),
+        recompute=tuple(_recomputes(scenario)),
+        offload=(Offload(),),
+        precision=(plan.precision,),
+        switches=tuple(_switches(plan, axes)),
+    )
 
 
 def parts_of(scenario: Scenario, space: Space, pins: Pins = NO_PINS) -> tuple[Space, ...]:
@@ -95,13 +165,13 @@ def parts_of(scenario: Scenario, space: Space, pins: Pins = NO_PINS) -> tuple[Sp
     Under a pipeline a schedule or a sharding that the engine is not known to run is left out unless it is pinned. 1f1b
     is always in the space, because it is also how a plan without stages runs.
     """
-    able = ENGINES[scenario.plan.engine].supports
-    schedules = tuple(one for one in space.schedule if "schedule" in pins or one.name in able.schedules)
-    shards = tuple(one for one in space.shard if "shard" in pins or one in able.pipelined_shard)
+    able = scenario.engine.supports
+    schedules = tuple(one for one in space.schedule if pins.schedule is not None or one.name in able.schedules)
+    shards = tuple(one for one in space.shard if pins.shard is not None or one in able.pipelined_shard)
     flat, staged = (tuple(size for size in space.pp if (size > 1) == many) for many in (False, True))
     parts = [replace(space, pp=flat), replace(space, pp=staged, schedule=schedules, shard=shards)]
-    if "placement" in pins:
-        parts = [_of_stages(part, size, len(pins["placement"][0])) for part in parts for size in part.pp]
+    if pins.placement is not None:
+        parts = [_of_stages(part, size, len(pins.placement[0])) for part in parts for size in part.pp]
     return tuple(part for part in parts if part.pp and part.schedule and part.shard)
 
 
@@ -177,8 +247,3 @@ def _switches(plan: Plan, axes: set[str]) -> Iterable[Switches]:
     kinds: tuple[Literal["ring", "all-to-all"], ...] = ("ring", "all-to-all") if "cp" in axes else (base.cp_kind,)
     for order, kind in product(orders, kinds):
         yield replace(base, sequence_parallel=order, cp_kind=kind)
-
-
-def narrow(precision: Precision, name: str) -> Precision:
-    """The precision with products in another format."""
-    return replace(precision, compute=dtype(name))

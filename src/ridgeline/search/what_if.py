@@ -3,36 +3,34 @@
 Tried are formats the chip multiplies faster, more memory, faster links, offload and hybrid sharding, schedules beyond
 the engine's, a larger batch where stages or reductions wait, and every pin taken away. Each but the last is searched
 one step around the winner along every axis, so a gain is at least what is told. More memory is answered by the first
-sweep itself, since capacity only decides which plans are left.
+sweep itself, since capacity only decides which plans are left. Stopped, it is the changes tried so far.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ridgeline.core.dtype import dtype
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.table import decode
 from ridgeline.cost.calibration import Calibration
 from ridgeline.hardware.system import System, Tier
-from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.plan import Offload, Plan, Precision, Schedule
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import Train
 from ridgeline.search.find_plan import Search, find_plan, predicted
+from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins
-from ridgeline.sim.prediction import Prediction
+from ridgeline.sim import Prediction
 
 WORTH = 0.005  # gains below half a per cent are not worth telling
 WAITING = 0.02  # share of a step lost to stages or reductions from which a larger batch is tried
-DEGREES = ("tp", "cp", "pp", "ep", "etp", "microbatch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class WhatIf:
     """One change and what it is predicted to gain.
 
     gain    tokens per second per chip over the winner's, less one
@@ -57,35 +55,43 @@ class _Idea:
     pins: Pins
 
 
-def what_if(search: Search, winner: Prediction, calibration: Calibration | None = None) -> tuple[Change, ...]:
-    """Every change that was tried, the most gain first; an interrupt of a search ends it all."""
-    found: list[Change] = [*_roomier(search, winner, calibration)]
+def what_if(
+    search: Search, winner: Prediction, calibration: Calibration | None = None, go_on: GoOn = always
+) -> tuple[WhatIf, ...]:
+    """Every change that was tried, the most gain first; those tried before `go_on` answers False."""
+    found: list[WhatIf] = [*_more_memory(search, winner, calibration)]
     for idea in _ideas(search, winner):
-        again = find_plan(idea.scenario, idea.pins, most=1, headroom=search.headroom, calibration=calibration)
+
+        def progress(priced: int, best_s: float, what: str = idea.what) -> bool:  # noqa: ARG001
+            return go_on(what)
+
+        again = find_plan(
+            idea.scenario, idea.pins, most=1, headroom=search.headroom, calibration=calibration, progress=progress
+        )
         if not again.swept.complete:
-            raise KeyboardInterrupt
+            break
         if again.plans:
-            found.append(_change(idea.kind, idea.what, idea.how, again.plans[0], winner))
+            found.append(_gained(idea.kind, idea.what, idea.how, again.plans[0], winner))
     return tuple(sorted(found, key=lambda change: -change.gain))
 
 
-def worth(tried: Sequence[Change], most: int = 3) -> tuple[Change, ...]:
+def worth(tried: Sequence[WhatIf], most: int = 3) -> tuple[WhatIf, ...]:
     """The changes worth telling: the best of each kind, as far as they gain anything."""
-    best: dict[str, Change] = {}
+    best: dict[str, WhatIf] = {}
     for change in tried:
         best.setdefault(change.kind, change)
     return tuple(change for change in best.values() if change.gain >= WORTH)[:most]
 
 
-def _change(kind: str, what: str, how: str, made: Prediction, winner: Prediction) -> Change:
+def _gained(kind: str, what: str, how: str, made: Prediction, winner: Prediction) -> WhatIf:
     gain = made.tokens_per_s_per_chip / winner.tokens_per_s_per_chip - 1
-    return Change(kind=kind, what=what, how=how, gain=gain, prediction=made)
+    return WhatIf(kind=kind, what=what, how=how, gain=gain, prediction=made)
 
 
-def _roomier(search: Search, winner: Prediction, calibration: Calibration | None) -> Iterator[Change]:
-    for factor, entry in search.swept.roomier.items():
+def _more_memory(search: Search, winner: Prediction, calibration: Calibration | None) -> Iterator[WhatIf]:
+    for factor, entry in search.swept.with_more_memory.items():
         for made in predicted(search.scenario, [entry], calibration):
-            yield _change("memory", f"{factor:g} times the memory of a chip", "", made, winner)
+            yield _gained("memory", f"{factor:g} times the memory of a chip", "", made, winner)
 
 
 def _ideas(search: Search, winner: Prediction) -> Iterator[_Idea]:
@@ -102,20 +108,34 @@ def _ideas(search: Search, winner: Prediction) -> Iterator[_Idea]:
 
 def around(search: Search, plan: Plan) -> Pins:
     """The space one step around a plan: its degrees and their neighbours, every choice of the rest."""
-    near: dict[str, tuple[Any, ...]] = dict(search.pins)
-    for axis in DEGREES:
-        tried = tuple(sorted(getattr(search.space, axis)))
-        own = plan.microbatch if axis == "microbatch" else getattr(plan.mesh, axis)
-        at = tried.index(own) if own in tried else 0
-        near[axis] = tried[max(0, at - 1) : at + 2]
-    return near
+    space, mesh = search.space, plan.mesh
+    return replace(
+        search.pins,
+        tp=_neighbours(space.tp, mesh.tp),
+        cp=_neighbours(space.cp, mesh.cp),
+        pp=_neighbours(space.pp, mesh.pp),
+        ep=_neighbours(space.ep, mesh.ep),
+        etp=_neighbours(space.etp, mesh.etp),
+        microbatch=_neighbours(space.microbatch, plan.microbatch),
+    )
+
+
+def _neighbours(choices: tuple[int, ...], own: int) -> tuple[int, ...]:
+    """A choice with the next smaller and the next larger one.
+
+    >>> _neighbours((1, 2, 4, 8), 4), _neighbours((1, 2, 4, 8), 1)
+    ((2, 4, 8), (1, 2))
+    """
+    tried = tuple(sorted(choices))
+    at = tried.index(own) if own in tried else 0
+    return tried[max(0, at - 1) : at + 2]
 
 
 def _unpinned(search: Search) -> Iterator[_Idea]:
     """Every pin taken away, the others kept."""
-    for axis in search.pins:
-        pins = {name: choices for name, choices in search.pins.items() if name != axis}
+    for axis in search.pins.pinned:
         how = "leave out its own --set" if axis == "switches" else f"leave out --set plan.{axis}"
+        pins = search.pins.without(axis)
         yield _Idea(kind=axis, what=f"{axis} not pinned", how=how, scenario=search.scenario, pins=pins)
 
 
@@ -123,11 +143,11 @@ def _formats(search: Search, near: Pins) -> Iterator[_Idea]:
     """Formats that the engine takes and the chip multiplies faster."""
     scenario, chip = search.scenario, search.scenario.system.chip
     peaks = [chip.peak[one.compute.peak].value for one in search.space.precision if one.compute.peak in chip.peak]
-    for name in ENGINES[scenario.plan.engine].supports.precision:
+    for name in scenario.engine.supports.precision:
         peak = chip.peak.get(dtype(name).peak)
         if peak is not None and peak.value > max(peaks, default=0.0):
             made: Precision = decode(Plan, {"precision": name}).precision
-            pins = {**near, "precision": (made,)}
+            pins = replace(near, precision=(made,))
             how = f"--set plan.precision={name}"
             yield _Idea(kind="precision", what=f"products in {name}", how=how, scenario=scenario, pins=pins)
 
@@ -148,17 +168,17 @@ def _faster(tier: Tier) -> Tier:
 def _states(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea]:
     """State elsewhere: in host memory, or sharded within a domain and replicated over the rest."""
     scenario = search.scenario
-    able = ENGINES[scenario.plan.engine].supports
-    if "offload" not in search.pins and scenario.system.chip.host.bandwidth is not None:
+    able = scenario.engine.supports
+    if search.pins.offload is None and scenario.system.chip.host.bandwidth is not None:
         for what in able.offload:
-            pins = {**near, "offload": (Offload(**{what: 1.0}),)}
+            pins = replace(near, offload=(Offload(**{what: 1.0}),))
             how = f"--set plan.offload={what}"
             yield _Idea(kind="offload", what=f"{what} in host memory", how=how, scenario=scenario, pins=pins)
     plan = winner.scenario.plan
     domain = scenario.system.tiers[0].chips if scenario.system.tiers else 1
     inner = max(1, domain // (plan.mesh.tp * plan.mesh.cp))
-    if "shard_degree" not in search.pins and plan.sharding.shard != "none" and 1 < inner < plan.mesh.dp:
-        pins = {**near, "shard_degree": (inner * plan.mesh.cp,)}
+    if search.pins.shard_degree is None and plan.sharding.shard != "none" and 1 < inner < plan.mesh.dp:
+        pins = replace(near, shard_degree=(inner * plan.mesh.cp,))
         how = f"--set plan.shard_degree={inner * plan.mesh.cp}"
         yield _Idea(kind="shard_degree", what="sharding within a domain", how=how, scenario=scenario, pins=pins)
 
@@ -169,12 +189,12 @@ def _share(prediction: Prediction, *names: str) -> float:
 
 def _schedules(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea]:
     """Schedules that the engine is not known to have, where stages wait."""
-    if "schedule" in search.pins or _share(winner, "bubble") < WAITING:
+    if search.pins.schedule is not None or _share(winner, "bubble") < WAITING:
         return
-    engine = ENGINES[search.scenario.plan.engine]
+    engine = search.scenario.engine
     for name, kind in SCHEDULES.items():
         if name not in engine.supports.schedules and name != "gpipe":
-            pins = {**near, "schedule": (Schedule(name=name, chunks=kind.fewest_chunks),)}
+            pins = replace(near, schedule=(Schedule(name=name, chunks=kind.fewest_chunks),))
             what = f"schedule {name}, which {engine.id} is not known to have"
             how = f"--set plan.schedule={name}"
             yield _Idea(kind="schedule", what=what, how=how, scenario=search.scenario, pins=pins)

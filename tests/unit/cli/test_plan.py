@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 
 from ridgeline.cli.main import main
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.report import plan_sheet as sheets
 from ridgeline.search import find_plan as library
+from ridgeline.search import recommend as verb
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = str(ROOT / "examples" / "llama3-70b-64xh100.toml")
@@ -134,14 +135,22 @@ def test_the_list_shows_plans_of_different_kinds(run: Any) -> None:
 
 
 def test_an_interrupt_of_the_reasons_tells_the_plan(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: Any) -> Any:
-        raise KeyboardInterrupt
+    real = verb.simulated_step_s
 
-    monkeypatch.setattr(sheets, "simulated", stopped)
+    def interrupted(*arguments: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return real(*arguments)
+
+    monkeypatch.setattr(verb, "simulated_step_s", interrupted)
     code, out, _ = run("plan", *SMALL)
     assert code == 130
     assert "before all reasons were found" in out
     assert "instead" in out
+    sheet = json.loads(run("plan", *SMALL, "--json")[1])
+    assert (sheet["complete"], sheet["explained"]) == (True, False)
+    assert [plan["simulated_s"] is None for plan in sheet["plans"]] == [False, True, True, True, True]
+    assert sheet["tried"]
+    assert (sheet["refined"], sheet["handed"]["refined"]) == ([], False)
 
 
 def test_a_model_file_is_written_into_the_scenario(run: Any, tmp_path: Path) -> None:
@@ -259,15 +268,28 @@ def test_interrupt_prints_the_best_so_far(run: Any, monkeypatch: pytest.MonkeyPa
     def stopped(*arguments: Any) -> Any:
         for number, chunk in enumerate(real(*arguments)):
             if number == 30:
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
             yield chunk
 
+    before = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(library, "chunks_of", stopped)
     code, out, _ = run("plan", *SMALL)
     assert code == 130
     assert "the best so far" in out
     code, out, _ = run("plan", *SMALL, "--json")
     assert (code, json.loads(out)["complete"]) == (130, False)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_interrupt_ends_it_at_once(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def impatient(*arguments: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(library, "chunks_of", impatient)
+    code, out, err = run("plan", *SMALL)
+    assert (code, out) == (130, "")
+    assert "stopped before there was anything to tell" in err
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from ridgeline.core.catalog import Catalog
 from ridgeline.core.dtype import ALIASES, DTYPES, dtype
 from ridgeline.core.errors import InputError, UnknownId
 from ridgeline.core.evidence import Evidence
-from ridgeline.plan.engine import ENGINES, FUSIONS, OVERLAPS, Engine, read_engine
+from ridgeline.hardware.load import CHIPS, system
+from ridgeline.plan.engine import ENGINES, FUSIONS, OVERLAPS, Engine, default_engine, read_engine
 from ridgeline.plan.schedules import SCHEDULES
 
 PAGE = Path(__file__).parents[3] / "docs" / "concepts" / "engines.md"
@@ -39,6 +40,16 @@ def catalog(folder: Path, text: str) -> Catalog[Engine]:
 def test_the_catalog_holds_every_engine_of_the_truth_table() -> None:
     assert set(TRUTH) <= set(ENGINES)
     assert "deepspeed" in ENGINES
+
+
+def test_every_vendor_has_one_default_engine() -> None:
+    named = [vendor for id in ENGINES for vendor in ENGINES[id].default_for]
+    assert len(named) == len(set(named))
+    assert set(named) - {"*"} <= {CHIPS[id].vendor for id in CHIPS}, "a vendor whose chips the catalog holds"
+    assert named.count("*") == 1
+    chips = {"tpu-v5p": "maxtext", "ascend-910b": "mindspeed", "h100-sxm": "megatron-core", "mi300x": "megatron-core"}
+    assert {id: default_engine(system(f"8x{id}")) for id in chips} == chips
+    assert default_engine(None) == "megatron-core"
 
 
 @pytest.mark.parametrize("id", sorted(ENGINES))

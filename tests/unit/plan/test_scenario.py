@@ -13,7 +13,7 @@ from ridgeline import Plan, Scenario, check, engine, model, read_scenario, scena
 from ridgeline.core.errors import InputError
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Precision, Recompute, Schedule, Sharding, Switches
-from ridgeline.plan.scenario_file import assemble, parse_value
+from ridgeline.plan.scenario_file import assemble, parse_value, self_contained
 from ridgeline.plan.workload import Decode, Optimizer, Prefill, Train
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "llama3-70b-64xh100.toml"
@@ -373,6 +373,23 @@ def test_settings_reach_into_named_files(tmp_path: Path) -> None:
     assert changed.system.chip.need("hbm.bandwidth").value == 3e12
     assert changed.system.chip.peak["bf16"].value == 1e15
     assert "chip.hbm.bandwidth = 3 TB/s: given" in changed.assumptions
+
+
+def test_a_self_contained_table_needs_no_files(tmp_path: Path) -> None:
+    """A model over another model, and a system whose chip has a file of its own, are written out whole."""
+    (tmp_path / "base.toml").write_text('base = "llama3-8b"\nlayers = 8\n')
+    (tmp_path / "mine.toml").write_text('base = "base.toml"\nvocab = 64000\n')
+    (tmp_path / "faster.toml").write_text('base = "h100-sxm"\n[hbm]\nbandwidth = "8 TB/s"\n')
+    (tmp_path / "machine.toml").write_text('base = "16xh100-sxm"\nchip = "faster.toml"\n')
+    table = {"model": "mine.toml", "system": "machine.toml", "workload": {"seq": 2048, "global_batch": 16}}
+    whole = self_contained(table, tmp_path)
+    assert not [key for key in ("model", "system") if isinstance(whole[key], str)]
+    one, other = scenario(table, folder=tmp_path), scenario(whole)
+    assert (one.system.chip, one.system.tiers) == (other.system.chip, other.system.tiers)
+    assert other.system.chip.hbm.bandwidth.value == 8e12
+    assert (other.model.layers, other.model.vocab) == (one.model.layers, one.model.vocab) == (8, 64000)
+    named = {"model": "llama3-8b", "system": "8xh100-sxm"}
+    assert self_contained(named, tmp_path) == named
 
 
 def test_a_refused_path_can_be_replaced_from_outside(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.explain import difference, explain, standing, told
+from ridgeline.search.explain import difference, explain, given_plan, told
 from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.infeasible import why_not
 from ridgeline.search.what_if import around, what_if, worth
-from ridgeline.sim.predict import predict
+from ridgeline.sim.predict_step import predict
 from ridgeline.sim.prediction import Prediction
 
 
@@ -63,16 +63,16 @@ def test_difference_names_parts_of_either(found: Search) -> None:
     assert sum(difference(winner, winner).values()) == 0
 
 
-def test_standing_of_a_given_plan(found: Search) -> None:
+def test_rank_of_a_given_plan(found: Search) -> None:
     slow = find_plan(found.scenario, {"pp": (4,), "recompute": (found.space.recompute[-1],)}).plans[0]
     given = replace(found.scenario, plan=slow.scenario.plan)
     again = find_plan(given)
-    own = standing(again, given, again.plans[0])
+    own = given_plan(again, given, again.plans[0])
     assert own is not None
     assert own.prediction.step_time_s == pytest.approx(slow.step_time_s)
     assert own.faster > 10
     assert own.loss.seconds == pytest.approx(slow.step_time_s - again.plans[0].step_time_s)
-    assert standing(found, replace(given, plan=replace(given.plan, microbatch=7)), found.plans[0]) is None
+    assert given_plan(found, replace(given, plan=replace(given.plan, microbatch=7)), found.plans[0]) is None
 
 
 def test_changes_are_searched_again(found: Search) -> None:
@@ -112,11 +112,26 @@ def test_a_pin_is_taken_away() -> None:
         assert free[axis].prediction.step_time_s == pytest.approx(again.plans[0].step_time_s)
 
 
+def test_changes_tried_before_it_was_stopped_are_told(found: Search) -> None:
+    winner = found.plans[0]
+    asked: list[str] = []
+
+    def go_on(what: str) -> bool:
+        asked.append(what)
+        return len(set(asked)) < 3
+
+    some, every = what_if(found, winner, go_on=go_on), what_if(found, winner)
+    assert len(set(asked)) == 3
+    assert 0 < len(some) < len(every)
+    assert asked[-1] not in {change.what for change in some}
+    assert {change.what for change in some} < {change.what for change in every}
+
+
 def test_around_is_one_step_each_way(found: Search) -> None:
     plan = replace(found.plans[0].scenario.plan, microbatch=4)
     plan = replace(plan, mesh=replace(plan.mesh, tp=1, pp=2))
     near = around(found, plan)
-    assert (near["tp"], near["pp"], near["microbatch"]) == ((1, 2), (1, 2, 4), (2, 4, 8))
+    assert (near.tp, near.pp, near.microbatch) == ((1, 2), (1, 2, 4), (2, 4, 8))
 
 
 def test_nothing_fits() -> None:

@@ -16,7 +16,7 @@ from ridgeline.search.find_plan import SHORTLIST, Entry, Swept, find_plan, swept
 from ridgeline.search.space import space_of
 from ridgeline.search.sweep import Chunk, chunks_of
 from ridgeline.sim.memory.peak import capacity_of
-from ridgeline.sim.predict import default_calibration
+from ridgeline.sim.predict_step import default_calibration
 
 
 def built(model: str = "llama3-8b", system: str = "16xh100-sxm", **work: Any) -> Scenario:
@@ -86,15 +86,22 @@ def test_where_nothing_fits_the_nearest_is_named() -> None:
     assert answer().nearest is None
 
 
-def test_an_interrupt_keeps_what_was_found() -> None:
-    def stopped() -> Iterator[Chunk]:
+def test_a_stopped_sweep_keeps_what_was_found() -> None:
+    third = sum(len(chunk.step_s) for chunk in chunks()[:3])
+    found = swept(iter(chunks()), capacity_of(built()), progress=lambda priced, _: priced < third)
+    assert not found.complete
+    assert found.considered == third
+    assert swept(iter(chunks()[:3]), capacity_of(built())).best == found.best
+    assert answer().complete
+
+
+def test_an_interrupt_is_nobodys_answer() -> None:
+    def interrupted() -> Iterator[Chunk]:
         yield from chunks()[:3]
         raise KeyboardInterrupt
 
-    found = swept(stopped(), capacity_of(built()))
-    assert not found.complete
-    assert found.considered == sum(len(chunk.step_s) for chunk in chunks()[:3])
-    assert answer().complete
+    with pytest.raises(KeyboardInterrupt):
+        swept(interrupted(), capacity_of(built()))
 
 
 def test_progress_is_told() -> None:

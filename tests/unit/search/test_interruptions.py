@@ -16,12 +16,9 @@ from ridgeline.search.interruptions import (
     Interruptions,
     Shares,
     best_interval,
-    daly_interval,
     failures_per_s,
-    first_order_share,
     shares,
     useful_share,
-    young_interval,
 )
 
 PARTS = tuple(field.name for field in fields(Shares))
@@ -34,6 +31,30 @@ CASES = {
     "severe": Interruptions(mtbf_s=300.0, block_s=60.0, write_s=40.0, detect_s=30.0, restart_s=200.0),
     "hopeless": Interruptions(mtbf_s=100.0, block_s=30.0, write_s=20.0, detect_s=100.0, restart_s=90.0),
 }
+
+
+def young_interval(what: Interruptions) -> float:
+    """Young's interval (1974), for rare failures: sqrt(2 b mtbf)."""
+    return float(np.sqrt(2 * what.block_s * what.mtbf_s))
+
+
+def daly_interval(what: Interruptions) -> float:
+    """Daly's interval (2006), three terms of the exact one; from b = 2 mtbf on simply mtbf.
+
+    sqrt(2 b m) (1 + sqrt(b / 2m) / 3 + (b / 2m) / 9) - b        b = block, m = mtbf
+    """
+    half = float(what.block_s / (2 * what.mtbf_s))
+    near = 2 * what.mtbf_s * np.sqrt(half) * (1 + np.sqrt(half) / 3 + half / 9) - what.block_s
+    return float(near if half < 1 else what.mtbf_s)
+
+
+def first_order_share(what: Interruptions, interval_s: float) -> float:
+    """The common closed form, which adds losses up as if they never met: half an interval and a restart per failure.
+
+    1 - b / tau - L (tau / 2 + w + d + r)
+    """
+    gone = interval_s / 2 + what.write_s + what.detect_s + what.restart_s
+    return float(1 - what.block_s / interval_s - gone / what.mtbf_s)
 
 
 @dataclass

@@ -12,9 +12,9 @@ from ridgeline.plan.plan import Offload, Schedule
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble, scenario
 from ridgeline.search.find_plan import find_plan
-from ridgeline.search.pins import joined, pins_of, settings_table, wanted
-from ridgeline.search.space import Pins, space_of
-from ridgeline.sim.predict import predict
+from ridgeline.search.pins import joined, pin_settings, pins_of, settings_table
+from ridgeline.search.space import NO_PINS, Pins, space_of
+from ridgeline.sim.predict_step import predict
 from ridgeline.sim.prediction import Prediction
 
 TABLE = {"model": "llama3-70b", "system": "64xh100-sxm", "workload": {"seq": 8192, "global_batch": 512}}
@@ -31,8 +31,8 @@ def pinned(base: Scenario, *settings: str) -> tuple[Pins, list[Problem]]:
     problems: list[Problem] = []
     table, rest = settings_table([f"plan.{setting}" for setting in settings], problems)
     assert not rest
-    wish = wanted(table, "--set", problems)
-    return ({} if problems else pins_of(wish, base, problems)), problems
+    written = pin_settings(table, "--set", problems)
+    return (NO_PINS if problems else pins_of(written, base, problems)), problems
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def pinned(base: Scenario, *settings: str) -> tuple[Pins, list[Problem]]:
 def test_choices(base: Scenario, setting: str, axis: str, choices: tuple[Any, ...]) -> None:
     pins, problems = pinned(base, setting)
     assert not problems
-    assert pins == {axis: choices}
+    assert pins == Pins(**{axis: choices})
 
 
 def test_formats_and_recompute(base: Scenario) -> None:
     pins, _ = pinned(base, "precision=bf16,fp8", "recompute=selective")
-    assert [one.compute.peak for one in pins["precision"]] == ["bf16", "fp8"]
-    assert [one.weights.id for one in pins["precision"]] == ["bf16", "bf16"]  # as a scenario file's "fp8" means
-    assert [one.parts for one in pins["recompute"]] == [("attention",), ("norm",), ("mlp",)]
+    assert [one.compute.peak for one in pins.precision or ()] == ["bf16", "fp8"]
+    assert [one.weights.id for one in pins.precision or ()] == ["bf16", "bf16"]  # as a scenario file's "fp8" means
+    assert [one.parts for one in pins.recompute or ()] == [("attention",), ("norm",), ("mlp",)]
 
 
 def test_switches_multiply(base: Scenario) -> None:
@@ -76,9 +76,9 @@ def test_switches_multiply(base: Scenario) -> None:
         (order, kind) for order in (None, False) for kind in ("ring", "all-to-all")
     }
     pins, _ = pinned(base, "sequence_parallel=true", "overlap.tp=[true,false]", "graph=full")
-    made = {(one.sequence_parallel, one.cp_kind, one.overlap["tp"], one.graph) for one in pins["switches"]}
+    made = {(one.sequence_parallel, one.cp_kind, one.overlap["tp"], one.graph) for one in pins.switches or ()}
     assert made == {(True, kind, on, "full") for kind in ("ring", "all-to-all") for on in (True, False)}
-    assert len(pins["switches"]) == 4
+    assert len(pins.switches or ()) == 4
 
 
 @pytest.mark.parametrize(
@@ -133,17 +133,17 @@ def test_settings_win_over_a_file_and_others_pass() -> None:
     problems: list[Problem] = []
     table, rest = settings_table(["plan.tp=8", "workload.seq=4096", "plan.schedule.chunks=2"], problems)
     assert (rest, problems) == (["workload.seq=4096"], [])
-    both = joined(wanted({"tp": 4, "pp": 2, "schedule": {"name": "zbv"}}, "space.toml"), wanted(table))
-    assert both.values == {"tp": (8,), "pp": (2,), "schedule.name": ("zbv",), "schedule.chunks": (2,)}
+    both = joined(pin_settings({"tp": 4, "pp": 2, "schedule": {"name": "zbv"}}, "space.toml"), pin_settings(table))
+    assert dict(both.values) == {"tp": (8,), "pp": (2,), "schedule.name": ("zbv",), "schedule.chunks": (2,)}
     assert both.source["pp"] == "space.toml"
-    whole = joined(wanted({"schedule": {"chunks": 2}}), wanted({"schedule": "1f1b"}))
-    assert whole.values == {"schedule": ("1f1b",)}
+    whole = joined(pin_settings({"schedule": {"chunks": 2}}), pin_settings({"schedule": "1f1b"}))
+    assert dict(whole.values) == {"schedule": ("1f1b",)}
 
 
 def test_parts_of_recompute_are_pinned_together(base: Scenario) -> None:
     pins, problems = pinned(base, "recompute.parts=norm+mlp,attention")
     assert not problems
-    assert [(one.kind, one.parts) for one in pins["recompute"]] == [
+    assert [(one.kind, one.parts) for one in pins.recompute or ()] == [
         ("selective", ("norm", "mlp")),
         ("selective", ("attention",)),
     ]
@@ -151,12 +151,12 @@ def test_parts_of_recompute_are_pinned_together(base: Scenario) -> None:
 
 def test_some_layers_are_of_what_recomputes(base: Scenario) -> None:
     pins, _ = pinned(base, "recompute.layers=2")
-    assert {one.kind for one in pins["recompute"]} == {"selective", "full"}
+    assert {one.kind for one in pins.recompute or ()} == {"selective", "full"}
 
 
 def test_a_placement_is_one_choice(base: Scenario) -> None:
     pins, problems = pinned(base, "placement=[21, 21, 21, 17]")
-    assert (pins["placement"], problems) == (((21, 21, 21, 17),), [])
+    assert (pins.placement, problems) == (((21, 21, 21, 17),), [])
     found = find_plan(base, pins)
     plans = [one.plan for one in found.swept.best]
     assert {plan.placement for plan in plans} == {(21, 21, 21, 17)}
@@ -166,3 +166,21 @@ def test_a_placement_is_one_choice(base: Scenario) -> None:
         made = predict(replace(base, plan=one.plan))
         assert isinstance(made, Prediction)
         assert made.step_time_s == pytest.approx(one.step_s, rel=1e-9)
+
+
+def test_pins_of_a_table_are_checked() -> None:
+    given = Pins.of({"tp": [4, 8], "pp": 2, "shard": "zero1", "schedule": (Schedule(),)})
+    assert given == Pins(tp=(4, 8), pp=(2,), shard=("zero1",), schedule=(Schedule(),))
+    assert given.pinned == ("tp", "pp", "schedule", "shard")
+    assert given.without("tp").pinned == ("pp", "schedule", "shard")
+    assert Pins.of(given) is given
+    with pytest.raises(InputError) as caught:
+        Pins.of({"tpp": (8,), "pp": ("two",), "tp": (True,), "schedule": ("zbv",)})
+    assert [problem.path for problem in caught.value.problems] == ["tpp", "pp", "tp", "schedule"]
+    assert "did you mean 'tp'?" in str(caught.value.problems[0])
+    assert "choices of type int" in str(caught.value.problems[1])
+
+
+def test_a_misspelt_axis_is_not_searched_past(base: Scenario) -> None:
+    with pytest.raises(InputError, match="microbach"):
+        find_plan(base, {"microbach": (1,)})

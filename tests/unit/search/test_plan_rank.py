@@ -12,7 +12,7 @@ from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.search.find_plan import find_plan
-from ridgeline.search.plan_rank import Standing, problem_of, standings, widened
+from ridgeline.search.plan_rank import PlanRank, plan_ranks, problem_of, widened
 from ridgeline.search.space import space_of
 
 
@@ -21,21 +21,21 @@ def ran(**plan: Any) -> Scenario:
     return scenario({"model": "llama3-8b", "system": "8xh100-sxm", "workload": work, "plan": plan})
 
 
-def standing(made: Scenario) -> Standing:
-    (found,) = standings([made])
+def rank(made: Scenario) -> PlanRank:
+    (found,) = plan_ranks([made])
     assert found is not None
     return found
 
 
 def test_the_best_plan_has_nothing_before_it() -> None:
     best = find_plan(ran(), most=1, headroom=0.0).plans[0].scenario
-    found = standing(best)
-    assert (found.faster, found.best, found.left, found.changes) == (0, None, (), ())
+    found = rank(best)
+    assert (found.faster, found.best, found.gap_by_part, found.changes) == (0, None, (), ())
     assert (found.share, found.gap_s, found.verdict) == (0.0, 0.0, "near the top")
 
 
 def test_the_worst_of_a_known_list_is_behind_all_others() -> None:
-    plain, full, both = standings([ran(tp=2, dp=4, recompute=kind) for kind in ("none", "selective", "full")])
+    plain, full, both = plan_ranks([ran(tp=2, dp=4, recompute=kind) for kind in ("none", "selective", "full")])
     assert plain is not None
     assert full is not None
     assert both is not None
@@ -44,10 +44,12 @@ def test_the_worst_of_a_known_list_is_behind_all_others() -> None:
 
 
 def test_what_is_left_sums_to_the_gap() -> None:
-    found = standing(ran(tp=8, recompute="full"))
+    found = rank(ran(tp=8, recompute="full"))
     assert found.best is not None
-    assert math.fsum(seconds for _, seconds in found.left) == pytest.approx(found.gap_s, rel=1e-9)
-    assert [seconds for _, seconds in found.left] == sorted((seconds for _, seconds in found.left), reverse=True)
+    assert math.fsum(seconds for _, seconds in found.gap_by_part) == pytest.approx(found.gap_s, rel=1e-9)
+    assert [seconds for _, seconds in found.gap_by_part] == sorted(
+        (seconds for _, seconds in found.gap_by_part), reverse=True
+    )
     assert "recompute: full -> none" in found.changes
     assert found.share == found.faster / found.feasible
     assert found.verdict == "beyond the interval"
@@ -59,7 +61,7 @@ def test_choices_of_its_own_are_in_the_space() -> None:
     assert space.shard_degree == (0, 2)
     assert Recompute(kind="full", layers=3) in space.recompute
     assert space.tp == space_of(odd).tp
-    alone, beside = standings([odd, replace(odd, plan=ran(tp=2, dp=4).plan)])
+    alone, beside = plan_ranks([odd, replace(odd, plan=ran(tp=2, dp=4).plan)])
     assert alone is not None
     assert beside is not None
     assert alone.considered == beside.considered
@@ -72,17 +74,17 @@ def test_plans_are_compared_within_a_problem() -> None:
 
 
 def test_doubts_are_noted() -> None:
-    found = standing(ran(dp=8))
+    found = rank(ran(dp=8))
     assert not found.own.fits
     assert any("not to fit" in note for note in found.notes)
-    assert not standing(ran(tp=8, recompute="full")).notes
-    assert any("schedule" in note or "gpipe" in note for note in standing(ran(tp=2, pp=4, schedule="gpipe")).notes)
+    assert not rank(ran(tp=8, recompute="full")).notes
+    assert any("schedule" in note or "gpipe" in note for note in rank(ran(tp=2, pp=4, schedule="gpipe")).notes)
 
 
-def test_what_cannot_run_has_no_standing() -> None:
+def test_what_cannot_run_has_no_rank() -> None:
     made = ran(tp=8)
     broken = replace(made, plan=replace(made.plan, mesh=replace(made.plan.mesh, tp=7)))
-    assert standings([broken]) == [None]
-    good, bad = standings([made, broken])
+    assert plan_ranks([broken]) == [None]
+    good, bad = plan_ranks([made, broken])
     assert good is not None
     assert bad is None

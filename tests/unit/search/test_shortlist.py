@@ -18,7 +18,7 @@ from ridgeline.search.shortlist import Entry, choice, entry, ordered
 from ridgeline.search.space import space_of
 from ridgeline.search.sweep import chunks_of
 from ridgeline.sim.memory.peak import capacity_of
-from ridgeline.sim.predict import default_calibration, predict
+from ridgeline.sim.predict_step import default_calibration, predict
 from ridgeline.sim.prediction import Prediction
 
 TABLE: dict[str, Any] = {"model": "llama3-8b", "system": "8xa100-40-sxm", "workload": {"seq": 4096, "global_batch": 32}}
@@ -92,13 +92,15 @@ def test_the_best_of_every_family(base: Scenario, every: list[Entry], found: Sea
     for one in sorted((one for one in every if one.peak_bytes <= limit), key=lambda one: one.step_s):
         if all(choice(one.plan, axis) != choice(other.plan, axis) for other in best):
             best.append(one)
-    assert [one.step_s for one in found.swept.families[axis]] == [one.step_s for one in best]
+    assert [one.step_s for one in found.swept.by_choice[axis]] == [one.step_s for one in best]
 
 
 def test_more_memory_is_answered_by_the_same_sweep(base: Scenario, every: list[Entry], found: Search) -> None:
     for factor in (1.25, 2.0):
         limit = capacity_of(base) * 0.97 * factor
-        assert found.swept.roomier[factor].step_s == min(one.step_s for one in every if one.peak_bytes <= limit)
+        assert found.swept.with_more_memory[factor].step_s == min(
+            one.step_s for one in every if one.peak_bytes <= limit
+        )
 
 
 def test_a_pinned_dp_leaves_only_its_plans(base: Scenario, every: list[Entry]) -> None:
@@ -124,16 +126,16 @@ def test_pipelines_the_engine_does_not_run_are_left_out() -> None:
     assert all(plan.schedule.name == "gpipe" for plan in plans if plan.mesh.pp > 1)
 
 
-def test_an_interrupt_keeps_what_is_found(base: Scenario) -> None:
+def test_a_stopped_search_keeps_what_is_found(base: Scenario) -> None:
     calls = 0
 
-    def stop(priced: int, best_s: float) -> None:
+    def stop(priced: int, best_s: float) -> bool:
         nonlocal calls
         calls += 1
-        if best_s < float("inf") and calls > 3:
-            raise KeyboardInterrupt
+        return best_s == float("inf") or calls <= 3
 
     found = find_plan(base, progress=stop)
+    assert calls > 3
     assert not found.swept.complete
     assert found.plans
     assert found.swept.considered < find_plan(base).swept.considered
@@ -164,7 +166,7 @@ def test_equal_plans_come_in_one_order_however_the_sweep_is_cut(
     monkeypatch.setattr(sweep, "CHUNK", size)
     cut = find_plan(base, pins).swept
     assert (cut.best, cut.frontier) == (whole.best, whole.frontier)
-    assert (cut.families, cut.roomier) == (whole.families, whole.roomier)
+    assert (cut.by_choice, cut.with_more_memory) == (whole.by_choice, whole.with_more_memory)
 
 
 def test_of_equal_plans_the_plainest_comes_first() -> None:

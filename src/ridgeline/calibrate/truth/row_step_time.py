@@ -53,11 +53,6 @@ def measured_step_s(row: Row, scenario: Scenario) -> float | Skipped:
     return seconds
 
 
-def converted_step_s(row: Row, scenario: Scenario) -> float | Skipped:
-    """As `measured_step_s`, from the metric alone: what the given step time can be checked against."""
-    return measured_step_s(Row(id=row.id, table=row.table, cells={**row.cells, "x_step_time_s": ""}), scenario)
-
-
 def _from_metric(cells: RowCells, scenario: Scenario) -> float:
     metric, value = cells.text("measured_metric"), cells.number("measured_value")
     if metric not in METRICS:

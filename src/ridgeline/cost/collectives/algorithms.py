@@ -1,7 +1,7 @@
 """Turn a group of ranks on its links into the terms of every algorithm that could serve it, and say which are on offer.
 
 P = payload, R = ranks, r = ranks of the group in one domain, n = domains it lies in. A formula's rates are those of one
-chip; `near` is inside a domain, `far` beyond it.
+chip; scale-up is inside a domain, scale-out beyond it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.collectives.links import Links
-from ridgeline.cost.collectives.topology_columns import MICRO, SCALE_UP_STEP
 from ridgeline.cost.collectives.torus import Span, span_of
+from ridgeline.cost.topology_columns import MICRO, SCALE_UP_STEP
 
 Array = NDArray[np.float64]
 Offer = NDArray[np.bool_] | bool  # where an algorithm can run: everywhere, nowhere, or on some rows
@@ -32,7 +32,7 @@ class Group:
     """A group of ranks on its links.
 
     inside, domains    ranks in one domain, and domains that the group lies in
-    near, hops         bytes/s of one rank inside a domain; hops until a shard has been everywhere in it
+    scale_up, hops     bytes/s of one rank inside a domain; hops until a shard has been everywhere in it
     span               what the group spans of a torus
     wider              ranks in one instance of the second tier, where there is a third
     """
@@ -109,7 +109,7 @@ def group_of(payload: Array, ranks: Array, stride: Array, links: Links, token_co
 def _across(group: Group, through: Array) -> Array | float:
     """Seconds in which the payload leaves each domain once, through so many of its chips.
 
-        P (1 - 1/n) / (through far),  and beyond the second tier  P (1 - w/R) / (through top)
+        P (1 - 1/n) / (through x scale-out),  and beyond the second tier  P (1 - w/R) / (through x top)
 
     n = domains, w = ranks inside the second tier.
     """

@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ridgeline.cost.collectives.topology_columns import Array, Columns, TopologyColumns
 from ridgeline.cost.machine import Machines, ParameterColumns
+from ridgeline.cost.topology_columns import Array, Columns, TopologyColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links(Columns):
     """What connects the chips, one entry per row.
 
-    near, far    bytes/s one chip sustains over all its links inside the innermost domain, and beyond it
-    domain       chips of the innermost domain
-    meet         seconds lost at each doubling of ranks because they do not arrive together
+    scale_up, scale_out   bytes/s one chip sustains over all its links inside the innermost domain, and beyond it
+    domain                chips of the innermost domain
+    skew                  seconds lost at each doubling of ranks because they do not arrive together
     """
 
     scale_up: Array

@@ -1,6 +1,6 @@
 """Turn a collective's sizes and the links under it into seconds: the fastest algorithm the machine offers.
 
-    seconds = once + W + L + 2 sqrt(W L) + meet * log2(R)
+    seconds = once + W + L + 2 sqrt(W L) + skew * log2(R)
 
 W = time of the bytes on the slowest link, L = what every slice of the payload costs, once = latency that is paid once,
 R = ranks, which do not arrive together. A payload is cut into slices that follow each other; with the best number of

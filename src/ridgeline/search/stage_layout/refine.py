@@ -10,10 +10,8 @@ first made to fit. In between thousands of layouts are priced by the lines `pred
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 import numpy as np
 
@@ -27,7 +25,7 @@ from ridgeline.search.stage_layout.table import Array, Index, Layouts, LayoutTab
 from ridgeline.search.stage_layout.uniform import evened
 from ridgeline.sim.events.simulate import simulate
 from ridgeline.sim.memory.peak import capacity_of
-from ridgeline.sim.predict import default_calibration, predict
+from ridgeline.sim.predict_step import default_calibration, predict
 from ridgeline.sim.prediction import Impossible, Prediction
 
 STARTS = 2  # layouts that are polished; of few stages FEW times as many
@@ -71,7 +69,6 @@ class Refined:
 
     start        the plan as it was, `prediction` as it is now: the same where nothing was better
     changes      what was changed, one after the other
-    seconds      it took, wall time
     event_s      event-driven steps of `start` and `prediction`, where they were asked for and can be run
     """
 
@@ -79,7 +76,6 @@ class Refined:
     prediction: Prediction
     budget_bytes: float
     changes: tuple[Change, ...]
-    seconds: float
     event_s: tuple[float | None, float | None] = (None, None)
 
     @property
@@ -137,22 +133,6 @@ def least_recompute(
 ) -> Refined | Impossible:
     """The same plan with the least recompute that makes every rank fit; unchanged where none does."""
     return _refined(scenario, calibration or default_calibration(), budget_bytes, None, (_recomputed,))
-
-
-def refined(
-    predictions: Sequence[Prediction], calibration: Calibration | None = None, budget_bytes: float | None = None,
-    *, most: int = REFINED, event_s: Sequence[float | None] = (),
-) -> tuple[Refined, ...]:  # fmt: skip
-    """The first few of a shortlist refined and run event by event, fastest first; of plans that became equal one.
-
-    event_s   event-driven steps of the first of them, where they are known
-    """
-    made: list[Refined] = []
-    for prediction, known in zip_longest(predictions[:most], event_s[:most]):
-        found = refine(prediction.scenario, calibration, budget_bytes=budget_bytes, event_driven=True, event_s=known)
-        if isinstance(found, Refined) and all(found.scenario.plan != other.scenario.plan for other in made):
-            made.append(found)
-    return tuple(sorted(made, key=lambda found: (not found.fits, found.prediction.step_time_s)))
 
 
 def event_step_s(scenario: Scenario, calibration: Calibration | None = None) -> float | None:
@@ -233,7 +213,6 @@ def _refined(
     scenario: Scenario, used: Calibration, budget_bytes: float | None, first: float | None, steps: Sequence[_Step]
 ) -> Refined | Impossible:  # fmt: skip
     """The steps one after the other, each kept where `predict` calls it better."""
-    began = time.perf_counter()
     start = predict(scenario, used)
     if isinstance(start, Impossible):
         return start
@@ -254,7 +233,6 @@ def _refined(
         prediction=now,
         budget_bytes=budget,
         changes=tuple(changes),
-        seconds=time.perf_counter() - began,
         event_s=(first, seconds),
     )
 

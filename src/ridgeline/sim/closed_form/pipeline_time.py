@@ -51,7 +51,7 @@ def most_trained(mixes: Sequence[StageMix], params: Array) -> Array:
 
 def _trained(mix: StageMix, params: Array) -> Array:
     held = mix.summed(params)
-    return _most(held, held.sum(0), mix.roles.whole)
+    return _most(held, held.sum(0), mix.roles.ranks)
 
 
 def pipeline_time(mixes: Sequence[StageMix], times: StageTimes, send_s: Array, plans: PlanColumns) -> PipelineTime:
@@ -71,7 +71,7 @@ def _pipeline_time(mix: StageMix, times: StageTimes, send: Array, plans: PlanCol
     """The same for rows whose mixes have the same roles."""
     stages, roles, many = StageTimes(rows=mix.summed(times.rows)), mix.roles, plans.microbatches
     stages.add_stall(host_stall(stages.busy, stages.issue, plans.blocking))
-    bottleneck = StageTimes(rows=_most(stages.rows, stages.busy, roles.whole))
+    bottleneck = StageTimes(rows=_most(stages.rows, stages.busy, roles.ranks))
     if plans.pp.max() == 1:
         nothing = np.zeros(bottleneck.rows.shape[1])
         return PipelineTime(bottleneck=bottleneck, bubble_s=nothing, sends_s=nothing)
@@ -82,7 +82,7 @@ def _pipeline_time(mix: StageMix, times: StageTimes, send: Array, plans: PlanCol
     )
     still, moving = _schedules(work, plans, apart=times.by_part)
     around, passed = _around(roles.number, (first, middle), plans)
-    around += many * stages.at(roles.whole).busy
+    around += many * stages.at(roles.ranks).busy
     moving = np.maximum(moving, (around + passed * send).max(0))
     still = np.maximum(still, around.max(0)) if times.by_part else moving
     return PipelineTime(

@@ -1,8 +1,8 @@
-"""Turn placements into sums of sections: what pipeline ranks and the ends of the pipeline run for a microbatch.
+"""Turn placements into mixes of sections: what pipeline ranks and the ends of the pipeline run for a microbatch.
 
-A line says how often each section of a cell stands in something: in all virtual stages of a rank, in the first or the
-last virtual stage, or, as a mean, in those between. Only ranks that may be the busiest, or the fullest, are told apart:
-one that holds no more of anything than another does, and stands no worse, is left out, whatever sections cost.
+A mix says how often each section of a cell stands in something: in all virtual stages of a rank, in the first or the
+last virtual stage, or, as a mean, in those between. Only ranks that may be the bottleneck, or the fullest, are told
+apart: one that holds no more of anything than another does, and stands no worse, is left out, whatever sections cost.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixRoles:
-    """Which lines are what.
+    """Which mixes are what, by their place among `counts`.
 
-    whole    all that a rank holds, for every rank that may be the busiest; `number` of it in the pipeline, by row
-    inner    the mean of a rank's inner virtual stages
+    ranks    all virtual stages of a rank, for every rank that may be the bottleneck
+    number   of those ranks in the pipeline, by row
+    inner    the mean of a rank's inner virtual stages, for every rank that may be the slowest of them
     ends     the first, the mean inner and the last virtual stage
     """
 
-    whole: Index
+    ranks: Index
     number: Index
     inner: Index
     ends: Index
@@ -39,7 +40,7 @@ class MixRoles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementMix:
-    """The lines of one placement, each once, and their roles."""
+    """The mixes of one placement, each once, and their roles."""
 
     counts: Array
     roles: MixRoles
@@ -71,7 +72,7 @@ def undominated(rows: Array) -> Index:
 
 @lru_cache(maxsize=1024)
 def placement_mix(stages: Table, held: Table) -> PlacementMix:
-    """The lines of a placement: sections by virtual stage, virtual stages by rank.
+    """The mixes of a placement: sections by virtual stage, virtual stages by rank.
 
     A rank that stands further down waits longer for its first microbatch, so that of equal ranks the last one counts.
     """
@@ -86,7 +87,7 @@ def placement_mix(stages: Table, held: Table) -> PlacementMix:
         np.concatenate([whole[number], inner[slow], [counts[0], middle, counts[last]]]), axis=0, return_inverse=True
     )
     place = place.ravel()
-    roles = MixRoles(whole=place[: len(number)], number=number[:, None], inner=place[len(number) : -3], ends=place[-3:])
+    roles = MixRoles(ranks=place[: len(number)], number=number[:, None], inner=place[len(number) : -3], ends=place[-3:])
     return PlacementMix(counts=lines, roles=roles)
 
 
@@ -114,10 +115,10 @@ def _mean(counts: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMix:
-    """The lines of rows whose lines have the same roles.
+    """The mixes of rows whose mixes have the same roles.
 
     rows      which rows these are
-    counts    lines x sections where all rows share a pattern, otherwise lines x sections x rows
+    counts    mixes x sections where all rows share a placement, otherwise mixes x sections x rows
     sections  where the sections of each row stand: sections x rows; None where columns come that way
     """
 
@@ -127,23 +128,23 @@ class StageMix:
     sections: Index | None = None
 
     def summed(self, values: Array) -> Array:
-        """Columns by section added up to columns by line and row."""
+        """Columns by section added up to columns by mix and row."""
         return summed(self.counts, values if self.sections is None else values[:, self.sections])
 
 
 def summed(counts: Array, values: Array) -> Array:
-    """Columns x sections x rows added up to columns x lines x rows."""
+    """Columns x sections x rows added up to columns x mixes x rows."""
     total: Array = counts @ values if counts.ndim == 2 else np.einsum("lsn,csn->cln", counts, values)
     return total
 
 
 def stage_mixes(scenarios: Sequence[Scenario], programs: Sequence[Program]) -> tuple[StageMix, ...]:
-    """The lines of several scenarios, as `batch_of` lays out their sections."""
+    """The mixes of several scenarios, as `op_table` lays out their sections."""
     sizes: dict[tuple[int, int], list[tuple[int, int, PlacementMix]]] = {}
     offset = 0
     for row, (scenario, program) in enumerate(zip(scenarios, programs, strict=True)):
-        pattern = placement_mix(program.stages, _held(scenario))
-        sizes.setdefault((len(pattern.roles.whole), len(pattern.roles.inner)), []).append((row, offset, pattern))
+        mix = placement_mix(program.stages, _held(scenario))
+        sizes.setdefault((len(mix.roles.ranks), len(mix.roles.inner)), []).append((row, offset, mix))
         offset += len(program.sections)
     return tuple(_padded(items, *size) for size, items in sizes.items())
 
@@ -159,13 +160,13 @@ def _held(scenario: Scenario) -> Table:
 
 
 def _padded(items: Sequence[tuple[int, int, PlacementMix]], ranks: int, inner: int) -> StageMix:
-    """Rows with as many lines side by side; those with fewer sections hold the first one zero times more."""
-    most = max(pattern.counts.shape[1] for _, _, pattern in items)
+    """Rows with as many mixes side by side; those with fewer sections hold the first one zero times more."""
+    most = max(mix.counts.shape[1] for _, _, mix in items)
     counts = np.zeros((ranks + inner + 3, most, len(items)))
     sections = np.empty((most, len(items)), dtype=np.int64)
-    for place, (_, offset, pattern) in enumerate(items):
-        roles, size = pattern.roles, pattern.counts.shape[1]
-        counts[:, :size, place] = pattern.counts[np.concatenate([roles.whole, roles.inner, roles.ends])]
+    for place, (_, offset, mix) in enumerate(items):
+        roles, size = mix.roles, mix.counts.shape[1]
+        counts[:, :size, place] = mix.counts[np.concatenate([roles.ranks, roles.inner, roles.ends])]
         sections[:, place] = offset
         sections[:size, place] += np.arange(size)
     places = np.arange(len(counts))
@@ -173,8 +174,8 @@ def _padded(items: Sequence[tuple[int, int, PlacementMix]], ranks: int, inner: i
         rows=np.array([row for row, _, _ in items]),
         counts=counts[:, :, 0] if len(items) == 1 else counts,
         roles=MixRoles(
-            whole=places[:ranks],
-            number=np.concatenate([pattern.roles.number for _, _, pattern in items], axis=1),
+            ranks=places[:ranks],
+            number=np.concatenate([mix.roles.number for _, _, mix in items], axis=1),
             inner=places[ranks:-3],
             ends=places[-3:],
         ),

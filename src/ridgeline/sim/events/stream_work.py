@@ -29,13 +29,13 @@ from ridgeline.cost.op_table import PHASES
 from ridgeline.cost.price import collective_op_seconds, copy_seconds
 from ridgeline.cost.step_part import AXES, COMPUTE, SECTION_PARTS, StepPart
 from ridgeline.ir.ops import Collective
-from ridgeline.ir.program import StepOps
+from ridgeline.ir.program import SectionKey, StepOps
 from ridgeline.lowering.step_ops import trained_params
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
 from ridgeline.sim.closed_form.grad_sync import updated_seconds
 from ridgeline.sim.closed_form.overlap import HIDDEN_COPY, HIDDEN_RING
-from ridgeline.sim.predict import Priced
+from ridgeline.sim.predict_step import Priced
 
 Loads = tuple[float, float]
 """Share of a communication's time in which it keeps its chip's links busy: scale-up, scale-out."""
@@ -84,13 +84,13 @@ class Exchange:
 class StepWork:
     """A scenario as the event simulation takes it.
 
-    names, passes   by distinct section; passes in the order forward, backward input, backward weight, recompute
+    keys, passes    by distinct section; passes in the order forward, backward input, backward weight, recompute
     stages          for each virtual stage how often each section stands in it
     issue_s         by section, host seconds to issue the kernels of all its passes
     exchange, optimizer_s   by pipeline rank
     """
 
-    names: tuple[str, ...]
+    keys: tuple[SectionKey, ...]
     passes: tuple[tuple[PassWork, PassWork, PassWork, PassWork], ...]
     stages: tuple[tuple[int, ...], ...]
     issue_s: tuple[float, ...]
@@ -117,7 +117,7 @@ def step_work(scenario: Scenario, priced: Priced) -> StepWork:
     placement = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
     spent = updated_seconds(step.optimizer, step.optimizer_copy, plans, priced.rates)
     return StepWork(
-        names=tuple(section.name for section in sections),
+        keys=tuple(section.key for section in sections),
         passes=tuple(made[index] for index in used),
         stages=stages,
         issue_s=tuple(priced.sections.issue_s[used].tolist()),

@@ -14,9 +14,9 @@ from ridgeline.plan.engine import engine
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.search.stage_layout.refine import Refined, event_step_s, least_recompute, refine, refined
+from ridgeline.search.stage_layout.refine import Refined, event_step_s, least_recompute, refine
 from ridgeline.search.stage_layout.table import Layouts, layout_table, recomputes_of
-from ridgeline.sim.predict import default_calibration, predict
+from ridgeline.sim.predict_step import default_calibration, predict
 from ridgeline.sim.prediction import Impossible, Prediction
 
 CALIBRATION = default_calibration()
@@ -181,16 +181,15 @@ def test_the_same_every_time() -> None:
     assert [change.what for change in one.changes] == [change.what for change in other.changes]
 
 
-def test_a_shortlist_is_refined_and_run_event_by_event() -> None:
+def test_events_choose_where_they_are_asked() -> None:
     built = small(8, pp=4, recompute="full")
-    same = replace(built, plan=replace(built.plan, recompute=Recompute(kind="full", layers=8)))
-    made = refined([predicted(built), predicted(same)], CALIBRATION, between(built, 0.5))
-    assert len(made) == 1, "both become the same plan"
-    before, after = made[0].event_s
+    made = refine(built, CALIBRATION, budget_bytes=between(built, 0.5), event_driven=True)
+    assert isinstance(made, Refined)
+    before, after = made.event_s
     assert before is not None
     assert after is not None
     assert after < before
-    assert event_step_s(made[0].scenario, CALIBRATION) == after
+    assert event_step_s(made.scenario, CALIBRATION) == after
 
 
 def test_a_long_model_is_placed_where_memory_is() -> None:

@@ -13,10 +13,10 @@ from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.search.recommend import lacking, recommended
+from ridgeline.search.refinement import Refinement, lacking, refinement
 from ridgeline.search.space import selective_parts
 from ridgeline.search.stage_layout.refine import Refined, even, refine
-from ridgeline.sim.predict import default_calibration, predict
+from ridgeline.sim.predict_step import default_calibration, predict
 from ridgeline.sim.prediction import Prediction
 
 CALIBRATION = default_calibration()
@@ -35,6 +35,12 @@ def small(layers: int = 6, **plan: Any) -> Scenario:
 def predicted(built: Scenario) -> Prediction:
     found = predict(built, CALIBRATION)
     assert isinstance(found, Prediction), found
+    return found
+
+
+def refined(plans: list[Prediction], event_s: float | None, budget_bytes: float) -> Refinement:
+    found = refinement(plans, event_s, budget_bytes)
+    assert found is not None
     return found
 
 
@@ -77,10 +83,10 @@ def test_what_cannot_fit_stays() -> None:
     assert (made.fits, made.changes) == (False, ())
 
 
-def test_what_is_handed_over_fits_and_can_be_told() -> None:
+def test_what_is_recommended_fits_and_can_be_told() -> None:
     start = predicted(small(12, recompute="full"))
     budget = start.memory.peak_bytes * 1.02
-    made = recommended([start], None, budget)
+    made = refined([start], None, budget)
     assert made.changes
     assert made.prediction.memory.peak_bytes <= budget
     assert made.prediction.step_time_s < start.step_time_s
@@ -90,25 +96,44 @@ def test_what_is_handed_over_fits_and_can_be_told() -> None:
     assert "megatron-core is not known to" in lacking(made.beyond)
 
 
-def test_an_engine_that_takes_anything_is_handed_everything() -> None:
+def test_an_engine_that_takes_anything_is_recommended_everything() -> None:
     built = small(12, recompute="full", engine="torch-eager")
     start = predicted(built)
     budget = start.memory.peak_bytes * 1.02
     best = refine(built, CALIBRATION, budget_bytes=budget)
     assert isinstance(best, Refined)
-    made = recommended([start], None, budget)
+    made = refined([start], None, budget)
     assert made.prediction.step_time_s <= best.prediction.step_time_s
     assert made.beyond is None
 
 
-def test_where_nothing_is_better_the_winner_is_handed_over() -> None:
+def test_where_nothing_is_better_the_winner_is_recommended() -> None:
     first = even(small(4), CALIBRATION, budget_bytes=80e9)
     assert isinstance(first, Refined)
-    made = recommended([first.prediction], None, 80e9)
+    made = refined([first.prediction], None, 80e9)
     assert (made.prediction is first.prediction, made.changes) == (True, ())
 
 
-def test_a_plan_that_events_call_slower_is_not_handed_over() -> None:
+def test_a_plan_that_events_call_slower_is_not_recommended() -> None:
     start = predicted(small(12, recompute="full"))
-    made = recommended([start], 1e-6, start.memory.peak_bytes * 1.5)
+    made = refined([start], 1e-6, start.memory.peak_bytes * 1.5)
     assert (made.prediction is start, made.event_s) == (True, 1e-6)
+
+
+def test_a_stopped_refinement_recommends_nothing() -> None:
+    start = predicted(small(12, recompute="full"))
+    asked: list[str] = []
+
+    def go_on(what: str) -> bool:
+        asked.append(what)
+        return len(asked) < 2
+
+    assert refinement([start, start], None, start.memory.peak_bytes * 1.02, go_on) is None
+    assert len(asked) > 1
+
+
+def test_plans_that_become_equal_are_refined_once() -> None:
+    built = small(8, pp=4, dp=1, recompute="full")
+    same = replace(built, plan=replace(built.plan, recompute=Recompute(kind="full", layers=8)))
+    budget = predicted(built).memory.peak_bytes * 1.2
+    assert len(refined([predicted(built), predicted(same)], None, budget).refined) == 1

@@ -1,0 +1,173 @@
+"""Turn a PlanRequest into the cases to search: each system at each size under each engine, a scenario and its pins.
+
+Nothing but a model and a system is needed; what is left out takes a default that is stated as an assumption.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.table import keys
+from ridgeline.hardware.load import resized
+from ridgeline.hardware.load import system as load_system
+from ridgeline.models.load import model as load_model
+from ridgeline.plan.engine import default_engine
+from ridgeline.plan.plan import Switches
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario_file import apply_settings, assemble, described_engine
+from ridgeline.search.objectives import Outcome, chosen, quarters, sizes_of
+from ridgeline.search.pins import pins_of
+from ridgeline.search.request import PlanRequest
+from ridgeline.search.space import Pins
+
+SEQ, GLOBAL_BATCH = 8192, 1024
+LARGEST = 16384  # chips that are tried for a deadline unless a range is given
+KEPT = ("engine", "precision", *keys(Switches))  # of a plan that came with a scenario; the rest is searched
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One system of one size under one engine: a space to search.
+
+    table    the scenario as a file would say it, without its plan
+    given    whether the scenario came with a plan of its own, which is then compared with what is found
+    """
+
+    scenario: Scenario
+    pins: Pins
+    table: Mapping[str, Any]
+    given: bool = False
+
+
+def searched(request: PlanRequest, search: Callable[[Case], Outcome], skipped: list[str]) -> Iterator[Outcome]:
+    """The outcome of every case of a request, one after the other; sizes that cannot be built are told in `skipped`.
+
+    For the fewest chips sizes are searched upwards until the deadline is met, and then those just below that.
+    """
+    if request.goal.objective != "chips" or request.chips is not None:
+        yield from (search(case) for case in cases(request, skipped))
+        return
+    for ref in request.systems or (request.table.get("system"),):
+        below = 0
+        for case in cases(replace(request, systems=(str(ref),)), skipped):
+            found, chips = search(case), case.scenario.system.chips
+            yield found
+            if chosen([found], request.goal) is None:
+                below = chips
+                continue
+            yield from (search(smaller) for smaller in _between(request, str(ref), below, chips))
+            break
+
+
+def cases(request: PlanRequest, skipped: list[str]) -> Iterator[Case]:
+    """Every space to search, sizes in rising order; those that cannot be built are told in `skipped`."""
+    for ref in request.systems or (request.table.get("system"),):
+        for sized in _sizes(request, ref, skipped):
+            yield from _engines(request, sized)
+
+
+def _between(request: PlanRequest, ref: str, below: int, above: int) -> Iterator[Case]:
+    """Sizes between one that misses the deadline and one that meets it."""
+    for chips in quarters(below, above):
+        try:
+            yield from _engines(request, resized(ref, chips))
+        except InputError:
+            continue  # a size that the system does not come in
+
+
+def _engines(request: PlanRequest, ref: Any) -> Iterator[Case]:
+    """One system under each engine asked for."""
+    for engine in request.pins.engines or (None,):
+        yield case(request, ref, engine)
+
+
+def _sizes(request: PlanRequest, ref: Any, skipped: list[str]) -> Iterator[Any]:
+    """What names the system at each size."""
+    text = request.chips
+    if text is None and request.goal.objective == "chips":
+        text = f"8..{LARGEST}"
+    if text is None or ref is None:
+        yield ref
+        return
+    if not isinstance(ref, str):
+        expected = "a system named by --on when sizes are swept"
+        raise InputError(Problem(path="--chips", given="a system table", expected=expected, todo="add --on"))
+    whole = load_system(ref)
+    domain = whole.tiers[0].chips if whole.tiers else 1
+    for chips in sizes_of(text, domain):
+        sized = resized(ref, chips)
+        try:
+            load_system(sized)
+        except InputError as wrong:
+            skipped.append(f"{chips} chips left out: {wrong}")
+        else:
+            yield sized
+
+
+def case(request: PlanRequest, ref: Any, engine: str | None) -> Case:
+    """The space of one system; everything wrong with the input at once as an `InputError`."""
+    table = copy.deepcopy(dict(request.table))
+    if ref is not None:
+        table["system"] = ref
+    problems = apply_settings(table, request.settings)
+    own = table.pop("plan", {})
+    own = own if isinstance(own, Mapping) else {}
+    described = described_engine(table)
+    usual = described or _default_engine(table)
+    notes = _defaults(table, own, None if engine or described else usual)
+    kept = {key: value for key, value in own.items() if key in KEPT}
+    kept = {"engine": usual, "precision": "bf16", **kept, **({"engine": engine} if engine else {})}
+    settled = {"dp": 1, "microbatch": 1, "recompute": "none", **kept}
+    built, found = assemble({**table, "plan": settled})
+    problems += [problem for problem in found if built is None or not problem.path.startswith("plan.")]
+    if problems or built is None:
+        raise InputError(dict.fromkeys(problems))
+    given = assemble({**table, "plan": {**own, **kept}})[0] if own else None
+    plan = given.plan if given else built.plan
+    built = replace(built, plan=plan, assumptions=tuple(dict.fromkeys((*notes, *built.assumptions))))
+    pins = pins_of(request.pins, built, problems)
+    if problems:
+        raise InputError(dict.fromkeys(problems))
+    return Case(scenario=built, pins=pins, table=MappingProxyType(table), given=given is not None)
+
+
+def _defaults(table: dict[str, Any], plan: Mapping[str, Any], engine: str | None) -> list[str]:
+    """Fill in what the workload leaves out; what was assumed, a line each. `engine` is the default where it is used."""
+    notes = []
+    work = dict(table["workload"]) if isinstance(table.get("workload"), Mapping) else {}
+    if "seq" not in work:
+        work["seq"] = _longest(table)
+        notes.append(f"seq = {work['seq']}: not given")
+    if "global_batch" not in work and "tokens_per_batch" not in work and work.get("kind", "train") == "train":
+        work["global_batch"] = GLOBAL_BATCH
+        notes.append(f"global_batch = {GLOBAL_BATCH} sequences: not given")
+    if "optimizer" not in work:
+        notes.append("optimizer = adamw with fp32 states and master weights: not given")
+    table["workload"] = {"kind": "train", **work}
+    if engine is not None and "engine" not in plan:
+        notes.append(f"engine = {engine}: not given")
+    if "precision" not in plan:
+        notes.append("precision = bf16 unless searched: not given")
+    return notes
+
+
+def _longest(table: Mapping[str, Any]) -> int:
+    """The default sequence, or the longest the model was made for."""
+    try:
+        context = load_model(table["model"]).context
+    except (InputError, KeyError):
+        context = None  # told when the scenario is built
+    return min(SEQ, context or SEQ)
+
+
+def _default_engine(table: Mapping[str, Any]) -> str:
+    """The software the system's chips are trained with unless another is named."""
+    try:
+        return default_engine(load_system(table["system"]))
+    except (InputError, KeyError, TypeError):
+        return default_engine(None)  # what is wrong with the system is told when the scenario is built

@@ -1,0 +1,47 @@
+"""What a caller may hand to a long search: who is told how far it is, and may stop it.
+
+A search reads no clock and catches no signal. It tells its progress between pieces of work, a chunk of a few thousand
+plans or one simulation each. Whoever is told may answer False: the search then ends and returns what it has, marked as
+not complete. Any other answer, None too, means to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+SweepProgress = Callable[[int, float], bool | None]  # plans priced so far, step of the best of them; False stops
+GoOn = Callable[[str], bool]  # what is tried next; whether to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a recommendation is.
+
+    phase     search: spaces are swept; explain: the winner is simulated, refined and compared
+    what      the system that is searched, or what is tried next
+    priced    plans priced so far on that system
+    best_s    step of the fastest feasible one among them, infinite before there is one
+    """
+
+    phase: Literal["search", "explain"]
+    what: str
+    priced: int = 0
+    best_s: float = float("inf")
+
+
+Watch = Callable[[Progress], bool | None]  # False stops
+
+
+def silent(priced: int, best_s: float) -> None:
+    """Nobody is told of a sweep."""
+
+
+def always(what: str) -> bool:  # noqa: ARG001
+    """Nobody stops it."""
+    return True
+
+
+def unwatched(progress: Progress) -> None:
+    """Nobody is told of a recommendation."""

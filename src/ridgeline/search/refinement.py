@@ -1,0 +1,114 @@
+"""Turn the best plans of a search into the one that is recommended: the fastest that fits and its engine can be told.
+
+Candidates are the winner, good plans with their layers moved and one way to recompute (``refine.even``), and the first
+few as ``refine`` likes them where the engine can be told that. The best of them are run event by event. What refinement
+gains beyond what the engine can be told is told beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ridgeline.plan.check import unsupported
+from ridgeline.search.explain import simulated_step_s
+from ridgeline.search.progress import GoOn, always
+from ridgeline.search.space import selective_parts
+from ridgeline.search.stage_layout.refine import REFINED, Change, Refined, even, refine
+from ridgeline.sim import Impossible, Prediction
+
+GAINS = 0.001  # of a step: less than this is not worth stages that differ
+FINALISTS = 3  # candidates that are run event by event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refinement:
+    """The plan that is recommended after refinement, and how it came about.
+
+    start       the plan of the search it was made of; `prediction` itself where nothing was better
+    changes     what was changed in it
+    event_s     its step run event by event, None where that was not done
+    refined     the first plans with stage boundaries, recompute by stage and offload chosen freely, fastest first
+    beyond      the best of these, where it is faster still but the engine cannot be told
+    """
+
+    prediction: Prediction
+    start: Prediction
+    changes: tuple[Change, ...] = ()
+    event_s: float | None = None
+    refined: tuple[Refined, ...] = ()
+    beyond: Refined | None = None
+
+
+def refinement(
+    plans: Sequence[Prediction], winner_event_s: float | None, budget_bytes: float, go_on: GoOn = always
+) -> Refinement | None:
+    """What to recommend of good plans, the winner first; its step event by event is given where that is known.
+
+    None where `go_on` answered False before all was tried.
+    """
+    winner = plans[0]
+    free = tuple(sorted(_refined(plans[:REFINED], budget_bytes, go_on), key=_step))
+    able = [one for one in (*_evened(plans, budget_bytes, go_on), *free) if not lacking(one)]
+    better = sorted((one for one in able if _step(one) < winner.step_time_s * (1 - GAINS)), key=_step)
+    if not go_on("refined plans, event by event"):
+        return None
+    made, event_s = _finalist(better[:FINALISTS], winner_event_s)
+    step_s = (_step(made) if made else winner.step_time_s) * (1 - GAINS)
+    return Refinement(
+        prediction=made.prediction if made else winner,
+        start=made.start if made else winner,
+        changes=made.changes if made else (),
+        event_s=event_s,
+        refined=free,
+        beyond=next((one for one in free if _step(one) < step_s), None),
+    )
+
+
+def _step(one: Refined) -> float:
+    return one.prediction.step_time_s
+
+
+def _finalist(better: Sequence[Refined], winner_event_s: float | None) -> tuple[Refined | None, float | None]:
+    """The fastest event by event, None where the winner is; the first where events were not run."""
+    if winner_event_s is None:
+        return (better[0] if better else None), None
+    best, least = None, winner_event_s
+    for one in better:
+        seconds = simulated_step_s(one.prediction)
+        if seconds is not None and seconds < least:
+            best, least = one, seconds
+    return best, least
+
+
+def _refined(plans: Iterable[Prediction], budget_bytes: float, go_on: GoOn) -> Iterator[Refined]:
+    """Plans refined without regard to what their engine can be told, those that became equal once."""
+    made: list[Refined] = []
+    for plan in plans:
+        if not go_on("stage boundaries, recompute by stage and offload"):
+            return
+        found = refine(plan.scenario, budget_bytes=budget_bytes)
+        if isinstance(found, Impossible) or not found.fits or not found.changes:
+            continue
+        if all(found.scenario.plan != other.scenario.plan for other in made):
+            made.append(found)
+            yield found
+
+
+def _evened(plans: Iterable[Prediction], budget_bytes: float, go_on: GoOn) -> Iterator[Refined]:
+    """Plans refined as far as their engine can be told."""
+    for plan in plans:
+        if not go_on("stage boundaries that the engine can be told"):
+            return
+        found = even(plan.scenario, budget_bytes=budget_bytes)
+        if isinstance(found, Refined) and found.fits and found.changes:
+            yield found
+
+
+def lacking(one: Refined) -> str:
+    """What the engine is not known to do of a refined plan and was not asked before, in words; nothing where all is."""
+    before, own = unsupported(one.start.scenario), one.scenario.plan.recompute
+    notes = [note.removeprefix("engine ") for note in unsupported(one.scenario) if note not in before]
+    if "selective" in (own.kind, own.rest) and own.parts not in selective_parts(one.start.scenario):
+        notes.append(f"{one.scenario.plan.engine} is not known to recompute just {' and '.join(own.parts)}")
+    return "; ".join(notes)
