@@ -43,7 +43,7 @@ UNCOUNTED_OPTIMIZERS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def unpriced(scenario: Scenario) -> Iterator[str]:
+def unpriced_fields(scenario: Scenario) -> Iterator[str]:
     """What a scenario asks that its prediction leaves out or takes in a simplified way, a sentence each."""
     work = scenario.workload
     if isinstance(work, Train):

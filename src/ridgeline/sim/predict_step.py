@@ -32,7 +32,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.sim.closed_form.stage_mix import stage_mixes
 from ridgeline.sim.closed_form.step import StepTimes, step_seconds
-from ridgeline.sim.fates import unpriced
+from ridgeline.sim.fates import unpriced_fields
 from ridgeline.sim.memory.peak import peak_memory
 from ridgeline.sim.prediction import Bill, Impossible, Part, Prediction, Utilization
 from ridgeline.sim.prediction_interval import shipped_interval
@@ -166,7 +166,7 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
         interval=shipped_interval(step_s, chip.fitted_id, engine.fitted_id),
         bill=_bill(scenario, step_s),
         evidence=_evidence(scenario, known),
-        assumptions=(*scenario.assumptions, *unpriced(scenario), *_assumed(scenario, calibration, known)),
+        assumptions=(*scenario.assumptions, *unpriced_fields(scenario), *_assumed(scenario, calibration, known)),
     )
 
 
