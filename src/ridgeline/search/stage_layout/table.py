@@ -283,15 +283,7 @@ def layout_table(scenario: Scenario, calibration: Calibration) -> LayoutTable:
     return LayoutTable(
         scenario=scenario,
         policies=policies,
-        sections=PolicySections(
-            many=many,
-            seconds=beside(priced, by_policy, rates)[:COLUMNS],
-            trained=priced.params[2:],
-            footprint=np.concatenate([needs.columns[:3], needs.columns[3:].sum(0, keepdims=True)])
-            .swapaxes(1, 2)
-            .reshape(4, -1),
-            workspace=needs.layer.T.ravel(),
-        ),
+        sections=_policy_sections(priced, needs, beside(priced, by_policy, rates)[:COLUMNS]),
         blocks=block_sections(scenario.model),
         form=peak_form(needs, rank_mix(bare, stages), by_policy, bytes_per_param(shape, scenario)),
         plans=plans,
@@ -301,6 +293,18 @@ def layout_table(scenario: Scenario, calibration: Calibration) -> LayoutTable:
         fixed=fixed,
         adds=rank_mix(each, stages).counts[:, one],
         pattern=replace(pattern, counts=pattern.counts[:, one]),
+    )
+
+
+def _policy_sections(priced: SectionPrices, needs: SectionFootprint, seconds: Array) -> PolicySections:
+    """Footprints are sections x policies; here they stand policy after policy."""
+    footprint = np.concatenate([needs.columns[:3], needs.columns[3:].sum(0, keepdims=True)])
+    return PolicySections(
+        many=footprint.shape[1],
+        seconds=seconds,
+        trained=priced.params[2:],
+        footprint=footprint.swapaxes(1, 2).reshape(len(footprint), -1),
+        workspace=needs.layer.T.ravel(),
     )
 
 
