@@ -60,7 +60,7 @@ INTERIOR = {
         ("host_stall", "prediction_interval"),
         ("closed_form",),
         ("memory",),
-        ("prediction", "plan_model", "step_batch"),
+        ("prediction", "plan_model", "layout_model", "step_batch"),
         ("predict_step",),
         ("events",),
     ),
