@@ -62,7 +62,7 @@ INTERIOR = {
         ("host_stall", "prediction_interval", "fates"),
         ("closed_form",),
         ("memory",),
-        ("prediction", "plan_model", "step_batch"),
+        ("prediction", "plan_model", "layout_model", "step_batch"),
         ("predict_step",),
         ("events",),
     ),
