@@ -151,7 +151,7 @@ class SectionPrices:
     """Priced sections.
 
     seconds       by part of `SECTION_PARTS`, phase and section, nothing overlapped yet
-    issue_s       the host takes to issue its kernels
+    issue_s       the host takes to issue the kernels of forward, input gradient (with recompute) and weight gradient
     cell, params, offloadable   as in `OpTable`
     """
 
@@ -190,5 +190,11 @@ def sum_sections(table: OpTable, rates: SustainedRates, prices: OpPrices) -> Sec
         params=table.params,
         offloadable=table.offloadable,
         seconds=np.ascontiguousarray(found.reshape(len(SECTION_PARTS), -1, PHASES).swapaxes(1, 2)),
-        issue_s=(kernels * at(rates.host, cell)).reshape(-1, PHASES).sum(1),
+        issue_s=_by_pass((kernels * at(rates.host, cell)).reshape(-1, PHASES)),
     )
+
+
+def _by_pass(columns: Array) -> Array:
+    """Columns by phase as those of forward, input gradient with recompute, and weight gradient."""
+    forward, inputs, weights, again = columns.T
+    return np.stack([forward, inputs + again, weights])

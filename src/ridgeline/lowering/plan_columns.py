@@ -51,6 +51,11 @@ class PlanColumns:
     offload_optimizer: Array  # share of optimizer states that lives there
     nodes: Array
 
+    @property
+    def weights_apart(self) -> Mask:
+        """Whether weight gradients run apart from input gradients (zero-bubble pipelines)."""
+        return facts_of(self.schedule, "splits_backward") & (self.pp > 1)
+
     def at(self, rows: Index | slice) -> PlanColumns:
         """These rows, in this order; a column of one entry stays as it is."""
         return PlanColumns(**{field.name: at(getattr(self, field.name), rows) for field in fields(self)})

@@ -26,7 +26,7 @@ from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Offload, Plan, Schedule, Sharding
 from ridgeline.plan.resolve import sends_overlap
 from ridgeline.plan.scenario import default_placement
-from ridgeline.plan.schedules import requirement, virtual_stages_by_rank
+from ridgeline.plan.schedules import SCHEDULES, requirement, virtual_stages_by_rank
 from ridgeline.search.degree_grid import DegreeGrid
 from ridgeline.search.space import Space
 from ridgeline.sim.closed_form.grad_sync import EndOfStep
@@ -92,6 +92,7 @@ class _Rows:
 
     degree   ranks that zero3 shards weights over; 1 where weights are whole
     times    what sections take, sections x rows
+    apart    the same under schedules that run weight gradients apart from input gradients
     memory   of every row, and `state` of the first row of each weight group
     """
 
@@ -105,6 +106,7 @@ class _Rows:
     groups: WeightGroups
     plans: PlanColumns
     times: StageTimes
+    apart: StageTimes
     memory: MemoryModel
     state: MemoryModel
 
@@ -146,19 +148,20 @@ def _rows(grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offlo
     if not len(cell):
         return
     if any(shard != "zero3" for shard in space.shard):
-        yield _row(grid, sections, offload, pp, (cell, dp, None))
+        yield _row(grid, space, sections, offload, pp, (cell, dp, None))
     if "zero3" in space.shard:
         replicas = dp * np.asarray(grid.degrees.cp)[cell]
         for size in space.shard_degree:
             degree = replicas if size == 0 else np.full(len(cell), float(size))
             own = np.flatnonzero(_splits(space, size, replicas))
             if len(own):
-                yield _row(grid, sections, offload, pp, (cell[own], dp[own], degree[own]))
+                yield _row(grid, space, sections, offload, pp, (cell[own], dp[own], degree[own]))
 
 
 def _row(
-    grid: DegreeGrid, sections: SectionTimes, offload: Offload, pp: int, dealt: tuple[Index, Array, Array | None]
-) -> _Rows:
+    grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offload, pp: int,
+    dealt: tuple[Index, Array, Array | None],
+) -> _Rows:  # fmt: skip
     cell, dp, degree = dealt
     zero3 = degree is not None
     sizes = replace(
@@ -177,6 +180,8 @@ def _row(
     )
     _, firsts, group = np.unique(grid.weight_group[cell], return_index=True, return_inverse=True)
     groups = WeightGroups(group=group, firsts=firsts)
+    times = grid.step.rows(sections, cell, plans, groups, apart=False)
+    whole = pp == 1 or not (zero3 or offload.activations) or not any(map(_apart, space.schedule))
     return _Rows(
         grid=grid,
         cell=cell,
@@ -187,7 +192,8 @@ def _row(
         degree=np.ones(len(cell)) if degree is None else degree,
         groups=groups,
         plans=plans,
-        times=grid.step.rows(sections, cell, plans, groups),
+        times=times,
+        apart=times if whole else grid.step.rows(sections, cell, plans, groups, apart=True),
         memory=grid.memory.at(cell),
         state=grid.memory.at(cell[firsts]),
     )
@@ -231,8 +237,13 @@ def _scheduled(rows: _Rows, space: Space, schedule: Schedule) -> Iterator[Chunk]
     send_s = grid.step.send_s(plans)
     for own in able:
         mine = plans.at(own)
-        pipeline = grid.step.pipeline(placement, rows.times, send_s, mine, own)
+        pipeline = grid.step.pipeline(placement, rows.apart if _apart(schedule) else rows.times, send_s, mine, own)
         yield from _plans(rows, schedule, ways, (pipeline, rows.memory.transient(ranks, mine, own), mine), own)
+
+
+def _apart(schedule: Schedule) -> bool:
+    """Whether it runs weight gradients apart from input gradients."""
+    return SCHEDULES[schedule.name].splits_backward
 
 
 def _able(schedule: Schedule, pp: int, microbatches: Array) -> Iterator[slice]:

@@ -18,7 +18,13 @@ from ridgeline.core.arrays import Array, Index, at
 from ridgeline.cost.price import SectionPrices, SustainedRates
 from ridgeline.lowering.plan_columns import PlanColumns
 from ridgeline.sim.closed_form.grad_sync import EndOfStep, end_of_step
-from ridgeline.sim.closed_form.overlap import SectionTimes, exposed_gathers, gather_seconds, section_times, stage_times
+from ridgeline.sim.closed_form.overlap import (
+    SectionTimes,
+    exposed_gathers,
+    gather_seconds,
+    section_times,
+    stage_times,
+)
 from ridgeline.sim.closed_form.pipeline_time import PipelineTime, most_trained, pipeline_time, send_seconds
 from ridgeline.sim.closed_form.stage_mix import PlacementMix, StageMix
 from ridgeline.sim.closed_form.stage_times import StageTimes
@@ -61,17 +67,24 @@ class StepModel:
         """What sections of all cells take; communication as far as it is exposed, no weights gathered."""
         return section_times(self.prices, plans, self.rates)
 
-    def rows(self, sections: SectionTimes, cell: Index, plans: PlanColumns, groups: WeightGroups) -> StageTimes:
-        """What sections take in rows of these cells; weights that zero3 shards are gathered at each row's degree."""
+    def rows(
+        self, sections: SectionTimes, cell: Index, plans: PlanColumns, groups: WeightGroups, *, apart: bool
+    ) -> StageTimes:
+        """What sections take in rows of these cells; weights that zero3 shards are gathered at each row's degree.
+
+        apart   under schedules that run weight gradients apart from input gradients
+        """
+        split = np.array([apart])
         if plans.shard[0] < 3:
-            return StageTimes(rows=self.taken(stage_times(sections, np.zeros((2, 1))).rows, cell))
+            return StageTimes(rows=self.taken(stage_times(sections, np.zeros((3, 1)), split)[0].rows, cell))
         rates, params = self.rates.rates, self.taken(self.prices.params[:2], cell[groups.firsts])
         spent = gather_seconds(params, plans.at(groups.firsts), self.rates.links)
         taken = SectionTimes(
             **{item.name: self.taken(getattr(sections, item.name), cell) for item in fields(SectionTimes)}
         )
         spent = spent.take(groups.group, axis=-1)
-        return stage_times(taken, exposed_gathers(spent, taken.phases, rates["hidden_shard"], rates["contention"]))
+        gathers = exposed_gathers(spent, taken, rates["hidden_shard"], rates["contention"], split)
+        return stage_times(taken, gathers, split)[0]
 
     def send_s(self, plans: PlanColumns) -> Array:
         """Seconds of one send between stages."""
