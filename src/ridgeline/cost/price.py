@@ -23,6 +23,9 @@ from ridgeline.cost.op_table import PHASES, OpTable
 from ridgeline.cost.step_part import AXES, COMPUTE, SECTION_PARTS
 from ridgeline.ir.ops import Collective, HostCopy
 
+# of a peak, however little power its flops take: the best share that any chip's large products were fitted at (0.92),
+# and what tiles, their prologues and write-backs leave of it at best
+REACHABLE = 0.95
 BLOCK = 8192  # products tiled at once, so that what is tried of them stays in the cache
 
 
@@ -48,13 +51,13 @@ def sustained_rates(machines: Machines, rates: ParameterColumns, *, graph: Array
     graph, xla   share of kernels replayed from a CUDA graph; 1 where the step is one XLA program
     """
     share = np.stack([rates[SHARE.get(key, "matmul_wide")] for key in PEAKS], axis=1)
-    share *= (machines.density ** -rates["power"])[:, None]  # clocks fall where flops are dense in power
+    share *= machines.density ** -rates["power"][:, None]  # clocks fall where flops are dense in power
     return SustainedRates(
         machines=machines,
         rates=rates,
-        peak=machines.peak * share,
-        attention=rates["attention"],
-        attention_back=rates["attention"] * rates["attention_back"],
+        peak=machines.peak * np.minimum(share, REACHABLE),
+        attention=np.minimum(rates["attention"], REACHABLE),
+        attention_back=np.minimum(rates["attention"] * rates["attention_back"], REACHABLE),
         memory=machines.memory * rates["memory"],
         links=links_of(machines, rates),
         kernel=rates["kernel"] * (1 - 0.7 * graph),

@@ -12,6 +12,7 @@ from typing import Any
 
 from ridgeline.core.catalog import Catalog
 from ridgeline.core.errors import InputError, Problem, UnknownId
+from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.core.files import SUFFIXES, beside, read_layers
 from ridgeline.core.overlay import overlay
 from ridgeline.core.table import decode, given
@@ -39,6 +40,28 @@ def sources() -> Mapping[str, str]:
 
     with (FOLDER / "sources.toml").open("rb") as stream:
         return MappingProxyType({id: entry["text"] for id, entry in tomllib.load(stream).items()})
+
+
+def rated_power(chip: Chip) -> Quoted | None:
+    """A chip's TDP; where nobody publishes it the highest of its family, as an assumption; None where nobody has one.
+
+    The one number that is taken from other chips: without it a chip would count as one of another family.
+
+    >>> power = rated_power(CHIPS["h800-sxm"])
+    >>> power.value, power.evidence.label, power.note
+    (700.0, 'assumed', 'the highest of the hopper family: not published for h800-sxm')
+    """
+    if chip.tdp is not None or not chip.family:
+        return chip.tdp
+    known = _family_power(chip.family)
+    note = f"the highest of the {chip.family} family: not published for {chip.id}"
+    return known and replace(known, evidence=Evidence.ASSUMED, note=note, conflicts=())
+
+
+@cache
+def _family_power(family: str) -> Quoted | None:
+    known = [tdp for id in CHIPS if CHIPS[id].family == family and (tdp := CHIPS[id].tdp) is not None]
+    return max(known, key=lambda tdp: tdp.value, default=None)
 
 
 def chip(ref: str | Path | Mapping[str, Any]) -> Chip:

@@ -106,7 +106,7 @@ def exposed_copies(copy_s: Array, passes: Array, apart: Mask) -> Array:
     `passes` with the gathers they wait for, since the same compute cannot hide both.
     """
     if not copy_s.any():
-        return np.zeros((3, 1))
+        return np.zeros((3, *[1] * (passes.ndim - 1)))
     (forward, inputs, weights), nothing = passes, np.zeros(1)
     before, backward, alone = (
         exposed(copy_s, window, HIDDEN_COPY, nothing) for window in (forward, inputs + weights, inputs)

@@ -12,9 +12,9 @@ from ridgeline.cost.collectives.links import Links
 from ridgeline.cost.price import collective_op_seconds
 from ridgeline.lowering.plan_columns import NAMES, PlanColumns, facts_of
 from ridgeline.lowering.step_ops import boundary_send
-from ridgeline.sim.closed_form.grad_sync import SyncWindow, either, pipeline_window, rank_window
+from ridgeline.sim.closed_form.grad_sync import SyncWindow, sync_window
 from ridgeline.sim.closed_form.schedule_time import PathWork, PhaseSeconds, closed_form
-from ridgeline.sim.closed_form.stage_mix import MixRoles, StageMix
+from ridgeline.sim.closed_form.stage_mix import StageMix
 from ridgeline.sim.closed_form.stage_times import StageTimes
 
 EQUAL = 1e-12  # relative difference that means nothing: the first of equals is taken
@@ -27,13 +27,13 @@ class PipelineTime:
     bottleneck   the rank that has most to do, for one microbatch, waiting for the host included
     bubble_s     what the schedule adds to that rank's work
     sends_s      what sends between stages add, where compute is told apart by part: otherwise they are in the bubble
-    windows      behind what gradient sync can hide, of every rank that may end last
+    window       behind what gradient sync can hide
     """
 
     bottleneck: StageTimes
     bubble_s: Array
     sends_s: Array
-    windows: tuple[SyncWindow, ...]
+    window: SyncWindow
 
 
 def send_seconds(plans: PlanColumns, links: Links) -> Array:
@@ -62,19 +62,17 @@ def pipeline_time(mixes: Sequence[StageMix], times: StageTimes, send_s: Array, p
         return _pipeline_time(mixes[0], times, send_s, plans)
     many = sum(len(group.rows) for group in mixes)
     rows, bubble, sends = np.empty((len(times.rows), many)), np.empty(many), np.empty(many)
-    most = max(len(group.roles.ranks) for group in mixes)
-    columns = np.empty((most, 5, many))
+    window = SyncWindow(reduce=np.empty((2, many)), gather=np.empty((2, many)))
     for group in mixes:
         own = _pipeline_time(group, times, send_s[group.rows], plans.at(group.rows))
         rows[:, group.rows] = own.bottleneck.rows
         bubble[group.rows], sends[group.rows] = own.bubble_s, own.sends_s
-        for place in range(most):  # rows with fewer windows have the last one more often
-            columns[place][:, group.rows] = own.windows[min(place, len(own.windows) - 1)].columns
+        window.reduce[:, group.rows], window.gather[:, group.rows] = own.window.reduce, own.window.gather
     return PipelineTime(
         bottleneck=StageTimes(rows=rows),
         bubble_s=bubble,
         sends_s=sends,
-        windows=tuple(SyncWindow(columns=own) for own in columns),
+        window=window,
     )
 
 
@@ -85,8 +83,8 @@ def _pipeline_time(mix: StageMix, times: StageTimes, send: Array, plans: PlanCol
     bottleneck = StageTimes(rows=_most(stages.rows, stages.busy, roles.ranks))
     if plans.pp.max() == 1:
         nothing = np.zeros(bottleneck.rows.shape[1])
-        alone = rank_window(many * bottleneck.busy, bottleneck.phases, plans)
-        return PipelineTime(bottleneck=bottleneck, bubble_s=nothing, sends_s=nothing, windows=(alone,))
+        window = sync_window(many * bottleneck.busy, bottleneck.phases, plans)
+        return PipelineTime(bottleneck=bottleneck, bubble_s=nothing, sends_s=nothing, window=window)
     first, middle, last = (stages.at(int(place)) for place in roles.ends)
     slowest = stages.phases[:, roles.inner].max(1)  # of each pass, so that none gets longer when another gets shorter
     work = PathWork(
@@ -97,29 +95,14 @@ def _pipeline_time(mix: StageMix, times: StageTimes, send: Array, plans: PlanCol
     still, moving = _schedules(work, plans, apart=times.by_part)
     around, passed = _around(roles.number, (first, middle), plans)
     around += many * stages.at(roles.ranks).busy
-    reached = around + passed * send
-    moving = np.maximum(moving, reached.max(0))
+    moving = np.maximum(moving, (around + passed * send).max(0))
     still = np.maximum(still, around.max(0)) if times.by_part else moving
     return PipelineTime(
         bottleneck=bottleneck,
         bubble_s=np.maximum(still - many * bottleneck.busy, 0.0),
         sends_s=np.maximum(moving - still, 0.0) if times.by_part else np.zeros(1),
-        windows=_windows(stages, roles, reached, moving, plans),
+        window=sync_window(moving, first.phases, plans),
     )
-
-
-def _windows(
-    stages: StageTimes, roles: MixRoles, reached: Array, done: Array, plans: PlanColumns
-) -> tuple[SyncWindow, ...]:
-    """Of the whole pipeline where a backward is in one piece; of every rank where weight gradients come last.
-
-    Each of them can only get shorter by less than the pipeline does: a faster machine is never slower.
-    """
-    whole, split = pipeline_window(done, stages.at(int(roles.ends[0])).phases, plans), plans.weights_apart
-    if not split.any():
-        return (whole,)
-    ranks = zip(reached, roles.ranks.tolist(), strict=True)
-    return tuple(either(split, rank_window(end, stages.at(rank).phases, plans), whole) for end, rank in ranks)
 
 
 def _phases(stage: StageTimes) -> PhaseSeconds:

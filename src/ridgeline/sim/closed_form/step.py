@@ -57,27 +57,9 @@ def step_times(pipeline: PipelineTime, ends: EndOfStep, plans: PlanColumns, rate
     """The step of every plan from its row's pipeline: gradient sync, optimizer and waiting come on top."""
     many, rank = plans.microbatches, pipeline.bottleneck
     parts = {StepPart.BUBBLE: pipeline.bubble_s, StepPart.PP: pipeline.sends_s}
-    done = many * rank.busy + pipeline.bubble_s + pipeline.sends_s
-    parts[StepPart.DP] = _exposed_sync(pipeline, done, ends, plans, rates)
+    parts[StepPart.DP] = exposed_sync(ends, plans, rates.rates, pipeline.window)
     parts[StepPart.OPTIMIZER] = ends.optimizer_s
     step = sum(parts.values(), start=many * rank.busy)
     parts |= {part: many * column for part, column in zip(PARTS, rank.parts, strict=False)}
     parts[StepPart.WAITING] = step * (rates.rates["jitter"] * np.log2(plans.nodes)) + rates.rates["fixed"]
     return StepTimes(step_s=step + parts[StepPart.WAITING], parts=MappingProxyType(parts))
-
-
-def _exposed_sync(
-    pipeline: PipelineTime, done: Array, ends: EndOfStep, plans: PlanColumns, rates: SustainedRates
-) -> Array:
-    """What gradient sync adds to a pipeline that is done at `done`: of all ranks, that of the one that ends last.
-
-        max over ranks r of  (end of r + what r's window does not hide)  -  done
-
-    and at least what nothing could hide. Every rank is asked: were it the bottleneck alone, a faster machine on which
-    another rank becomes the bottleneck could be slower.
-    """
-    found = exposed_sync(ends, plans, rates.rates)
-    for window in pipeline.windows:
-        own = exposed_sync(ends, plans, rates.rates, window)
-        found = np.maximum(found, window.end_s - done + own)
-    return found
