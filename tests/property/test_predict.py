@@ -13,7 +13,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.sim.predict import predict
+from ridgeline.sim.predict_step import predict
 from ridgeline.sim.prediction import Prediction
 from ridgeline.sim.prediction_interval import Residual, interval
 

@@ -12,10 +12,9 @@ from ridgeline.core.units import format_quantity
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
+from ridgeline.trace.analysis.breakdown import Breakdown
+from ridgeline.trace.analysis.chip_names import chip_of
 from ridgeline.trace.analyze import Analysis
-from ridgeline.trace.breakdown import Breakdown
-from ridgeline.trace.chips import chip_of
-from ridgeline.trace.phases import predicted
 
 GENERATED = ("triton_poi_", "triton_red_", "triton_per_", "triton_tem_")  # names torch.compile gives its kernels
 KNOWN = 0.9  # of the time of matrix products must have shapes before their flops are compared
@@ -32,7 +31,7 @@ def doubts(built: Scenario, found: Analysis) -> Iterator[str]:
     if world != built.system.chips:
         yield f"the trace says {world} ranks, the scenario has {built.system.chips} chips"
     yield from _other_sizes(built, found)
-    if not predicted(found.timeline):
+    if not found.timeline.predicted:
         yield from _other_engine(built.plan.engine, found.breakdown)
     if not found.breakdown.steps:
         yield "the trace marks no steps: all of it counts as one"

@@ -10,8 +10,7 @@ import numpy as np
 
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.plan.scenario import Scenario
-from ridgeline.sim.predict import predict
-from ridgeline.sim.prediction import Prediction
+from ridgeline.sim import Prediction, predict
 
 COLUMN = "x_peak_bytes"  # bytes the framework's allocator held at most, on the fullest chip
 

@@ -36,7 +36,7 @@ def predict(
     from ridgeline.cost.calibration import read_calibration
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet, refusal
-    from ridgeline.sim.predict import predict as library
+    from ridgeline.sim.predict_step import predict as library
     from ridgeline.sim.prediction import Impossible
 
     try:

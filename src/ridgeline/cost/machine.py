@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ridgeline.core.dtype import DTYPES
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.calibration import PARAMETERS, Calibration, owners
-from ridgeline.cost.collectives.topology_columns import TopologyColumns, leaving, topology_columns
+from ridgeline.cost.topology_columns import TopologyColumns, leaving, topology_columns
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.load import rated_power
 from ridgeline.hardware.system import System

@@ -25,9 +25,7 @@ from ridgeline.search.progress import SweepProgress, silent
 from ridgeline.search.shortlist import BestByChoice, BestWithMoreMemory, Entry, Fastest, ParetoFront, first, least
 from ridgeline.search.space import NO_PINS, Pins, PinTable, Space, parts_of, space_of
 from ridgeline.search.sweep import Chunk, chunks_of
-from ridgeline.sim.memory.peak import capacity_of
-from ridgeline.sim.predict import default_calibration, not_predictable, predict, unpublished
-from ridgeline.sim.prediction import Prediction
+from ridgeline.sim import Prediction, capacity_of, default_calibration, not_predictable, predict, unpublished
 
 SHORTLIST = 64  # plans kept by number while the space is swept
 HEADROOM = 0.03  # share of a chip's memory kept free: peaks are predicted to a few per cent

@@ -22,8 +22,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.search.find_plan import Search, predicted
 from ridgeline.search.goodput import Goodput, days_to_train, goodput
 from ridgeline.search.space import powers_of_two
-from ridgeline.sim.predict import HOUR
-from ridgeline.sim.prediction import Prediction
+from ridgeline.sim import HOUR, Prediction
 
 Objective = Literal["time", "cost", "energy", "memory", "chips"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)

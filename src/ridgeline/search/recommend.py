@@ -25,7 +25,7 @@ from ridgeline.search.progress import Progress, Watch, unwatched
 from ridgeline.search.refinement import Refinement, refinement
 from ridgeline.search.request import PlanRequest
 from ridgeline.search.what_if import WhatIf, what_if
-from ridgeline.sim.prediction import Prediction
+from ridgeline.sim import Prediction
 
 SIMULATED = 5  # plans run event by event
 REFINED_AXES = ("placement", "recompute", "offload")  # what refinement chooses; where one is pinned nothing is refined

@@ -18,7 +18,7 @@ from ridgeline.search.shortlist import Entry, choice, entry, ordered
 from ridgeline.search.space import space_of
 from ridgeline.search.sweep import chunks_of
 from ridgeline.sim.memory.peak import capacity_of
-from ridgeline.sim.predict import default_calibration, predict
+from ridgeline.sim.predict_step import default_calibration, predict
 from ridgeline.sim.prediction import Prediction
 
 TABLE: dict[str, Any] = {"model": "llama3-8b", "system": "8xa100-40-sxm", "workload": {"seq": 4096, "global_batch": 32}}

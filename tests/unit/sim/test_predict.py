@@ -20,7 +20,7 @@ from ridgeline.plan.scenario_file import read_scenario, scenario
 from ridgeline.plan.workload import Prefill
 from ridgeline.report.predict import prediction_sheet
 from ridgeline.sim.events.simulate import Simulated, simulate, timeline
-from ridgeline.sim.predict import default_calibration, predict, price
+from ridgeline.sim.predict_step import default_calibration, predict, price
 from ridgeline.sim.prediction import Impossible, Prediction
 from ridgeline.sim.prediction_interval import Residual, interval, read_residuals
 from ridgeline.trace import write_chrome

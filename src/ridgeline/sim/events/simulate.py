@@ -36,7 +36,7 @@ from ridgeline.sim.events.stream_work import (
 )
 from ridgeline.sim.events.to_timeline import Drawn, draw
 from ridgeline.sim.memory.peak import peak_memory
-from ridgeline.sim.predict import Priced, default_calibration, not_predictable, price, unbelievable, unpublished
+from ridgeline.sim.predict_step import Priced, default_calibration, not_predictable, price, unbelievable, unpublished
 from ridgeline.sim.prediction import Impossible
 from ridgeline.trace import Timeline
 

@@ -30,12 +30,12 @@ from ridgeline.cost.op_table import PHASES
 from ridgeline.cost.price import collective_op_seconds, copy_seconds
 from ridgeline.cost.step_part import AXES, COMPUTE, SECTION_PARTS, StepPart
 from ridgeline.ir.ops import Collective
-from ridgeline.ir.program import StepOps
+from ridgeline.ir.program import SectionKey, StepOps
 from ridgeline.lowering.step_ops import trained_params
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
 from ridgeline.sim.closed_form.overlap import HIDDEN_COPY, HIDDEN_RING
-from ridgeline.sim.predict import Priced
+from ridgeline.sim.predict_step import Priced
 
 Loads = tuple[float, float]
 """Share of a communication's time in which it keeps its chip's links busy: scale-up, scale-out."""
@@ -84,14 +84,14 @@ class Exchange:
 class StepWork:
     """A scenario as the event simulation takes it.
 
-    names, passes   by distinct section; passes in the order forward, backward input, backward weight, recompute
+    keys, passes    by distinct section; passes in the order forward, backward input, backward weight, recompute
     stages          for each virtual stage how often each section stands in it
     issue_s         by section, host seconds to issue the kernels of forward, input and weight gradient
     weights_apart   weight gradients run apart from input gradients
     exchange, optimizer_s   by pipeline rank
     """
 
-    names: tuple[str, ...]
+    keys: tuple[SectionKey, ...]
     passes: tuple[tuple[PassWork, PassWork, PassWork, PassWork], ...]
     stages: tuple[tuple[int, ...], ...]
     issue_s: tuple[tuple[float, float, float], ...]
@@ -119,7 +119,7 @@ def step_work(scenario: Scenario, priced: Priced) -> StepWork:
     placement = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
     spent = step.optimizer.stream_bytes / priced.rates.memory + copy_seconds(step.optimizer_copy, priced.rates.machines)
     return StepWork(
-        names=tuple(section.name for section in sections),
+        keys=tuple(section.key for section in sections),
         passes=tuple(made[index] for index in used),
         stages=stages,
         issue_s=tuple((one, two, three) for one, two, three in priced.sections.issue_s.T[used].tolist()),
