@@ -9,10 +9,11 @@ from functools import cache
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask, at
+from ridgeline.hardware.chip import PEAK_KEYS
 from ridgeline.hardware.topology import Torus
 from ridgeline.ir.ops import Num
 from ridgeline.lowering.context import Degrees
-from ridgeline.plan.resolve import resolve
+from ridgeline.plan.resolve import attention_format, resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import STATES, Train
@@ -46,6 +47,7 @@ class PlanColumns:
     overlap_moe: Array
     graph: Array
     xla: Array
+    attention: Array  # the peak that attention runs at: place in PEAK_KEYS
     blocking: Array  # every launch is waited for
     offload: Array  # share of kept activations that travels to the host
     offload_optimizer: Array  # share of optimizer states that lives there
@@ -115,6 +117,7 @@ def _one(scenario: Scenario) -> dict[str, Num]:
         "overlap_moe": float(overlap.moe),
         "graph": {"none": 0.0, "partial": 0.5, "full": 1.0}[resolved.graph],
         "xla": float(resolved.launch == "xla"),
+        "attention": PEAK_KEYS.index(attention_format(plan.precision).peak),
         "blocking": float(resolved.launch_blocking),
         "offload": plan.offload.activations,
         "offload_optimizer": plan.offload.optimizer,

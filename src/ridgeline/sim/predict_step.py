@@ -92,7 +92,7 @@ def price(scenario: Scenario, calibration: Calibration) -> Priced:
     plans = plan_columns([scenario])
     program = lower(scenario, plans, tensors=False)
     table, parameters = op_table([program]), parameter_columns(calibration, [scenario])
-    rates = sustained_rates(machines_of([scenario.system]), parameters, graph=plans.graph, xla=plans.xla)
+    rates = sustained_rates(machines_of([scenario.system]), parameters, plans=plans)
     ops = price_ops(table, rates)
     sections = sum_sections(table, rates, ops)
     return Priced(
