@@ -43,6 +43,7 @@ class SustainedRates:
     attention: Array
     attention_back: Array
     memory: Array
+    traffic_s: Array  # seconds of a byte that an op moves, with what the software moves beyond it
     links: Links
     kernel: Array
     host: Array
@@ -81,6 +82,7 @@ def sustained_rates(machines: Machines, rates: ParameterColumns, *, plans: Launc
         attention=np.minimum(rates["attention"], REACHABLE),
         attention_back=np.minimum(rates["attention"] * rates["attention_back"], REACHABLE),
         memory=machines.memory * rates["memory"],
+        traffic_s=np.maximum(rates["traffic"] / rates["memory"], 1.0) / machines.memory,
         links=links_of(machines, rates),
         kernel=rates["kernel"] * (1 - 0.7 * graph),
         host=rates["host"] * (1 - 0.9 * graph) * (1 - 0.9 * xla),
@@ -121,7 +123,7 @@ def price_ops(table: OpTable, rates: SustainedRates, padded: Array | None = None
         matmul_memory_bound=matmul_bound,
         attend_s=attend_s,
         attend_memory_bound=attend_bound,
-        stream_s=table.streams[0] * at(rates.rates["traffic"] / rates.memory, own),
+        stream_s=table.streams[0] * at(rates.traffic_s, own),
         collective_s=_collectives(table, rates.links.at(cell[table.collective_slot])),
     )
 
@@ -144,7 +146,7 @@ def _attends(table: OpTable, rates: SustainedRates, cell: Index) -> tuple[Array,
     share = np.where(back > 0, at(rates.attention_back, own), at(rates.attention, own))
     tiled = flash_seconds(flops, dim, back, wide * share, at(rates.machines.exponentials, own) * share)
     scanned = flops / (wide * at(rates.rates["scan"], own))
-    through = size * np.where(flash > 0, 1.0, at(rates.rates["traffic"], own)) / at(rates.memory, own)
+    through = size * np.where(flash > 0, 1 / at(rates.memory, own), at(rates.traffic_s, own))
     dense = np.where(scan > 0, scanned, np.where(flash > 0, tiled, flops / at(rates.unfused, own)))
     return np.where(flash > 0, np.maximum(dense, through), dense + through), through > dense
 

@@ -21,6 +21,7 @@ from ridgeline.hardware.system import Request, System, SystemTemplate, build
 
 FOLDER = Path(__file__).parent / "catalog"
 BIGGEST_SYSTEM = 10_000_000  # chips
+WITH_CAPACITY = "the share of the capacity given that the driver leaves of the catalog's"
 _NAME = re.compile(r"(?:(\d{1,9})x)?([A-Za-z0-9][\w.-]*?)(?::(\d{1,6}(?:x\d{1,6})*))?")
 
 
@@ -78,10 +79,23 @@ def chip(ref: str | Path | Mapping[str, Any]) -> Chip:
         if str(base).endswith(SUFFIXES):
             return chip({"id": Path(base).stem, **merge(read_layers(Path(base), merge).data, table)})
         known = CHIPS[str(base)]
-        return read_chip(known.id, merge(CHIPS.table(known.id), table), "chip") if table else known
+        if not table:
+            return known
+        return _with_capacity(read_chip(known.id, merge(CHIPS.table(known.id), table), "chip"), known, table)
     if isinstance(ref, Path) or ref.endswith(SUFFIXES):
         return chip({"id": Path(ref).stem, **read_layers(Path(ref), merge).data})
     return CHIPS[ref]
+
+
+def _with_capacity(made: Chip, known: Chip, given: Mapping[str, Any]) -> Chip:
+    """What a driver leaves of memory, scaled where another capacity is given and nothing is said of what is usable."""
+    memory, told = known.hbm, given.get("hbm")
+    if not isinstance(told, Mapping) or "capacity" not in told or "usable" in told:
+        return made
+    if memory.usable is None or memory.capacity is None or made.hbm.capacity is None:
+        return made
+    usable = memory.usable.scaled(made.hbm.capacity.value / memory.capacity.value, WITH_CAPACITY)
+    return replace(made, hbm=replace(made.hbm, usable=usable))
 
 
 def system(ref: str | Path | Mapping[str, Any], chip_overrides: Mapping[str, Any] | None = None) -> System:
