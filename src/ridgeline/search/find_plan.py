@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from types import MappingProxyType
 
 import numpy as np
@@ -173,10 +174,10 @@ NOTHING = Swept(considered=0, feasible=0, best=(), frontier=(), nearest=None, fa
 
 
 def _problems(scenario: Scenario, space: Space) -> Iterator[Problem]:
-    """What no plan of the space can mend: an unknown engine, a format the chip does not have."""
+    """What no plan of the space can mend: an unknown engine, a format the chip does not have, no way to its host."""
     yield from known_engine(scenario)
-    for choice in space.precision:
-        asked = replace(scenario, plan=replace(scenario.plan, precision=choice))
+    for choice, offload in product(space.precision, space.offload):
+        asked = replace(scenario, plan=replace(scenario.plan, precision=choice, offload=offload))
         yield from dict.fromkeys((*precision(asked), *not_predictable(asked)))
 
 

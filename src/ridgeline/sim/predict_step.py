@@ -29,6 +29,7 @@ from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.check import check
+from ridgeline.plan.plan import Offload
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.sim.closed_form.stage_mix import stage_mixes
@@ -133,6 +134,8 @@ def not_predictable(scenario: Scenario) -> Iterator[Problem]:
     if stored.peak not in chip.peak and not (stored.peak == "bf16" and "fp16" in chip.peak):
         known = ", ".join(chip.peak)
         yield Problem(path="plan.precision.activations", given=stored.id, expected=f"a peak {chip.id} has: {known}")
+    if scenario.plan.offload != Offload() and chip.host.bandwidth is None:
+        yield unpublished(MissingNumber(f"chip {chip.id}", "chip.host.bandwidth", "GB/s"))
     for path, number, unit in _rates(scenario):
         if number is not None and not 0 < number.value < ABSURD:
             expected = f"a rate above 0 and below {ABSURD:.0e} {unit}"
@@ -143,6 +146,7 @@ def _rates(scenario: Scenario) -> Iterator[tuple[str, Quoted | None, str]]:
     """Every number a step is divided by, with its place in a scenario."""
     chip = scenario.system.chip
     yield "chip.hbm.bandwidth", chip.hbm.bandwidth, "B/s"
+    yield "chip.host.bandwidth", chip.host.bandwidth, "B/s"
     for key, peak in chip.peak.items():
         yield f"chip.peak.{key}", peak, "FLOP/s"
     for tier in scenario.system.tiers:
