@@ -27,8 +27,8 @@ FLOPS_PER_JOULE: Mapping[str, float] = MappingProxyType(
     {
         key: teras * DECIMAL["T"] / 700
         for key, teras in {
-            "fp64": 67.0, "fp32": 67.0, "tf32": 494.5, "bf16": 989.0, "fp16": 989.0, "fp8": 1978.0, "int8": 1978.0,
-            "fp4": 3956.0, "int4": 3956.0,
+            "fp64": 67.0, "fp32": 67.0, "tf32": 494.5, "bf16": 989.0, "fp16": 989.0, "fp8": 1979.0, "int8": 1979.0,
+            "fp4": 3958.0, "int4": 3958.0,
         }.items()
     }
 )  # fmt: skip
