@@ -42,8 +42,10 @@ INTERIOR = {
     ),
     "lowering": (
         ("context", "sublayer"),
-        ("plan_columns", "mixers", "placements"),
-        ("ffn", "step_ops"),
+        ("plan_columns", "placements", "attention_core", "casts", "tensor_boundary"),
+        ("mixer_parts", "ffn", "ends", "step_ops"),
+        ("sparse_attention",),
+        ("mixers",),
         ("sections",),
         ("mtp",),
         ("program",),
@@ -57,7 +59,7 @@ INTERIOR = {
         ("estimate",),
     ),
     "sim": (
-        ("host_stall", "prediction_interval"),
+        ("host_stall", "prediction_interval", "fates"),
         ("closed_form",),
         ("memory",),
         ("prediction", "plan_model", "layout_model", "step_batch"),

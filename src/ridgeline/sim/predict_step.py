@@ -34,6 +34,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.sim.closed_form.stage_mix import stage_mixes
 from ridgeline.sim.closed_form.step import StepTimes, step_seconds
+from ridgeline.sim.fates import unpriced_fields
 from ridgeline.sim.memory.peak import peak_memory
 from ridgeline.sim.prediction import Bill, Impossible, Part, Prediction, Utilization
 from ridgeline.sim.prediction_interval import shipped_interval
@@ -170,7 +171,7 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
         interval=shipped_interval(step_s, chip.fitted_id, engine.fitted_id),
         bill=_bill(scenario, step_s),
         evidence=_evidence(scenario, known),
-        assumptions=(*scenario.assumptions, *_assumed(scenario, calibration, known)),
+        assumptions=(*scenario.assumptions, *unpriced_fields(scenario), *_assumed(scenario, calibration, known)),
     )
 
 
@@ -229,12 +230,15 @@ def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool)
     """MFU and HFU of a step, with the conventions they are counted by."""
     plan, system, work = scenario.plan, scenario.system, scenario.workload
     mesh = plan.mesh
-    each = training_flops_per_token(scenario.model, work.seq, causal).total
+    assert isinstance(work, Train)
+    each = training_flops_per_token(scenario.model, work.document_tokens, causal).total
     notes = ["causal attention counted at half" if causal else "attention counted over all pairs of tokens"]
-    if isinstance(work, Train) and work.task == "lora":
+    if work.document_tokens < work.seq:
+        notes.append(_documents(work))
+    if work.task == "lora":
         each *= 2 / 3
         notes.append("frozen weights need no weight gradients: two passes counted, not three")
-    model_flops = each * work.tokens
+    model_flops = each * work.useful_tokens
     executed = executed_flops(priced, mesh.tp * mesh.cp * mesh.dp, scenario.microbatches)
     key, peak = fastest_peak(scenario)
     able = step_s * system.chips * peak.value
@@ -260,6 +264,13 @@ def fastest_peak(scenario: Scenario) -> tuple[str, Quoted]:
     found = precision.compute.peak, chip.peak_flops_per_s(precision.compute)
     stored = precision.activations.peak
     return (stored, chip.peak[stored]) if stored in chip.peak and chip.peak[stored].value > found[1].value else found
+
+
+def _documents(work: Train) -> str:
+    """What tokens/s and model flops count where documents are shorter than their sequence."""
+    if work.packed:
+        return f"attention counted inside documents of {work.document_tokens} tokens"
+    return f"tokens/s and MFU over {work.document_tokens} of the {work.seq} tokens of a sequence: the rest is padding"
 
 
 def _bill(scenario: Scenario, step_s: float) -> Bill:

@@ -9,6 +9,7 @@ import numpy as np
 from ridgeline.core.arrays import Array, Index, at
 from ridgeline.cost.machine import ParameterColumns
 from ridgeline.cost.price import SustainedRates, collective_op_seconds, copy_seconds
+from ridgeline.ir.ops import HostCopy, Stream
 from ridgeline.lowering.plan_columns import PlanColumns
 from ridgeline.lowering.step_ops import grad_reduce, optimizer, param_gather
 
@@ -41,8 +42,19 @@ def end_of_step(trained: Array, plans: PlanColumns, rates: SustainedRates) -> En
 
 def optimizer_seconds(trained: Array, plans: PlanColumns, rates: SustainedRates) -> Array:
     """States read and written at the rate of memory; those on the host go there and back."""
-    states, copied = optimizer(trained, plans)
-    return np.asarray(states.stream_bytes / rates.memory + copy_seconds(copied, rates.machines))
+    return updated_seconds(*optimizer(trained, plans), plans, rates)
+
+
+def updated_seconds(states: Stream, copied: HostCopy, plans: PlanColumns, rates: SustainedRates) -> Array:
+    """Updating states on the chip, and those that come from the host and go back there.
+
+        one after the other   u + c        overlapped   max(u, c / 2)
+
+    u = update, c = copies both ways. Overlapped, one bucket arrives while another is updated and a third leaves: the
+    host's link carries both ways at once.
+    """
+    update, copies = states.stream_bytes / rates.memory, copy_seconds(copied, rates.machines)
+    return np.where(plans.overlap_offload > 0, np.maximum(update, copies / 2), update + copies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from ridgeline.lowering.plan_columns import PlanColumns
 from ridgeline.lowering.step_ops import layer_gather, layer_scatter
 from ridgeline.sim.closed_form.stage_times import StageTimes
 
-HIDDEN_COPY = 0.95  # share of copies to the host that can hide behind compute
-HIDDEN_RING = 0.85  # share of a ring of keys and values that can hide behind attention
+HIDDEN_COPY = 0.95  # share of copies to the host that can hide behind compute, where the plan overlaps them
+HIDDEN_RING = 0.85  # share of a ring of keys and values that can hide behind attention, where the plan overlaps it
 _ATTENTION, _TP, _CP, _EP = (
     SECTION_PARTS.index(part) for part in (StepPart.ATTENTION, StepPart.TP, StepPart.CP, StepPart.EP)
 )
@@ -45,13 +45,13 @@ class SectionTimes:
 
     parts     by part and phase: communication as far as compute does not hide it
     phases    all parts together
-    copy_s    saved activations take to the host, and as long back
+    copies    saved activations take to the host, and as long back: what can hide of it, and what cannot
     issue_s   the host takes to issue the kernels of each pass
     """
 
     parts: Array
     phases: Array
-    copy_s: Array
+    copies: Array
     issue_s: Array
 
     @property
@@ -66,15 +66,17 @@ def section_times(sections: SectionPrices, plans: PlanColumns, rates: SustainedR
     cell = sections.cell
     contention = at(rates.rates["contention"], cell)
     table = sections.seconds.copy()
-    table[_CP] = exposed(table[_CP], table[_ATTENTION], HIDDEN_RING, contention)
+    table[_CP] = exposed(table[_CP], table[_ATTENTION], HIDDEN_RING * at(plans.overlap_cp, cell), contention)
     window = table[: len(COMPUTE)].sum(0) + table[_CP]
     for axis, switch, share in ((_EP, plans.overlap_moe, "hidden_moe"), (_TP, plans.overlap_tp, "hidden_tp")):
         hidden = at(switch, cell) * at(rates.rates[share], cell)
         table[axis] = exposed(table[axis], window, hidden, contention)
         window = window + table[axis]
     phases = table.sum(0)
-    copy_s = sections.offloadable * at(plans.offload / rates.machines.host, cell)
-    return SectionTimes(parts=table, phases=phases, copy_s=copy_s, issue_s=sections.issue_s)
+    one_way = sections.offloadable * at(plans.offload / rates.machines.host, cell)
+    hidden = HIDDEN_COPY * at(plans.overlap_offload, cell)
+    copies = np.stack([one_way * hidden, one_way * (1 - hidden)])
+    return SectionTimes(parts=table, phases=phases, copies=copies, issue_s=sections.issue_s)
 
 
 def gather_seconds(params: Array, plans: PlanColumns, links: Links) -> Array:
@@ -99,17 +101,17 @@ def exposed_gathers(spent: Array, sections: SectionTimes, hidden: Array, content
     return np.stack([before, *_backward(backward, own, (inputs, weights), apart)])
 
 
-def exposed_copies(copy_s: Array, passes: Array, apart: Mask) -> Array:
+def exposed_copies(copies: Array, passes: Array, apart: Mask) -> Array:
     """What passes do not hide of copies to the host and back, by pass; copy engines take no cores.
 
     Out beside the forward, back beside the backward, or beside the input gradient where weight gradients run apart.
     `passes` with the gathers they wait for, since the same compute cannot hide both.
     """
-    if not copy_s.any():
+    if not copies.any():
         return np.zeros((3, *[1] * (passes.ndim - 1)))
-    (forward, inputs, weights), nothing = passes, np.zeros(1)
+    (able, waited), (forward, inputs, weights) = copies, passes
     before, backward, alone = (
-        exposed(copy_s, window, HIDDEN_COPY, nothing) for window in (forward, inputs + weights, inputs)
+        waited + np.maximum(able - window, 0.0) for window in (forward, inputs + weights, inputs)
     )
     return np.stack([before, *_backward(backward, [alone, np.zeros_like(alone)], (inputs, weights), apart)])
 
@@ -123,7 +125,7 @@ def _backward(whole: Array, own: Sequence[Array], passes: tuple[Array, Array], a
 def stage_times(sections: SectionTimes, gathers: Array, apart: Mask) -> tuple[StageTimes, Array]:
     """What sections take, and what of it is exposed copies; `gathers` of sharded weights as far as exposed, by pass."""
     passes = np.stack(sections.passes) + gathers
-    copies = exposed_copies(sections.copy_s, passes, apart)
+    copies = exposed_copies(sections.copies, passes, apart)
     return StageTimes.of(passes + copies, sections.issue_s), copies
 
 

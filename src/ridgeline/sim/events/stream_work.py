@@ -6,11 +6,11 @@
 A comm's hidden share runs beside compute, the rest is waited for. What hides where:
 
     tp, ep   beside the compute of the pass, where the plan overlaps them
-    cp       beside attention
+    cp       beside attention, where the plan overlaps it and keys travel round a ring
     shard    gathers of the next layer's weights and scatters of the last one's gradients, beside the whole pass; where
              weight gradients run apart, gathers beside input gradients and scatters beside weight gradients
     host     copies of saved activations, out beside the forward and back beside the backward, or the input gradient
-             where weight gradients run apart
+             where weight gradients run apart; where the plan overlaps them
 
 Sizes are those of the Program's ops; this is the only module of the event simulation that knows how they are priced.
 """
@@ -34,6 +34,7 @@ from ridgeline.ir.program import SectionKey, StepOps
 from ridgeline.lowering.step_ops import trained_params
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
+from ridgeline.sim.closed_form.grad_sync import updated_seconds
 from ridgeline.sim.closed_form.overlap import HIDDEN_COPY, HIDDEN_RING
 from ridgeline.sim.predict_step import Priced
 
@@ -117,7 +118,7 @@ def step_work(scenario: Scenario, priced: Priced) -> StepWork:
     trained = np.array(stages, dtype=np.float64) @ np.array([trained_params(section) for section in sections])
     made = _passes(priced, step)
     placement = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
-    spent = step.optimizer.stream_bytes / priced.rates.memory + copy_seconds(step.optimizer_copy, priced.rates.machines)
+    spent = updated_seconds(step.optimizer, step.optimizer_copy, plans, priced.rates)
     return StepWork(
         keys=tuple(section.key for section in sections),
         passes=tuple(made[index] for index in used),
@@ -198,9 +199,9 @@ def _spread(comm: Comm, busy: Sequence[float], phases: Sequence[int]) -> list[Co
 
 def _copies(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> list[list[Comm]]:
     """Saved activations on their way to the host and back."""
-    made = []
+    made, hidden = [], HIDDEN_COPY * float(priced.plans.overlap_offload[0])
     for spent, own in zip(copy_seconds(step.offload, priced.rates.machines).tolist(), busy, strict=True):
-        out = Comm(stream="host", seconds=spent, hidden=HIDDEN_COPY)
+        out = Comm(stream="host", seconds=spent, hidden=hidden)
         if priced.plans.weights_apart[0]:
             inputs, again = _spread(out, own, (INPUT, AGAIN))
             made.append([out, inputs, replace(out, seconds=0.0), again])
@@ -256,7 +257,7 @@ def _axis_comms(priced: Priced) -> list[list[list[Comm]]]:
     hidden = {
         StepPart.TP: float(priced.plans.overlap_tp[0]) * _rate(priced, "hidden_tp"),
         StepPart.EP: float(priced.plans.overlap_moe[0]) * _rate(priced, "hidden_moe"),
-        StepPart.CP: HIDDEN_RING * (1 - float(rates.rates["contention"][0])),
+        StepPart.CP: float(priced.plans.overlap_cp[0]) * HIDDEN_RING * (1 - float(rates.rates["contention"][0])),
     }
     seconds = priced.sections.seconds
     made = [

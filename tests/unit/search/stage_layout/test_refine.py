@@ -166,7 +166,7 @@ def test_an_impossible_plan_keeps_its_reasons() -> None:
 
 def test_offload_where_the_engine_can() -> None:
     plain = small(6, pp=2)
-    able = plain.with_engine(engine("torch-eager"))
+    able = plain.with_engine(engine({"base": "torch-eager", "overlaps": ["grad-reduce", "param-gather", "offload"]}))
     budget = between(able, 0.1)
     made, without = found(able, budget), found(plain, budget)
     assert made.scenario.plan.offload.activations > 0
