@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ridgeline.core.arrays import Array, Index
+from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.cost.collectives.links import Links
 from ridgeline.cost.price import collective_op_seconds
 from ridgeline.lowering.plan_columns import NAMES, PlanColumns, facts_of
@@ -86,11 +86,9 @@ def _pipeline_time(mix: StageMix, times: StageTimes, send: Array, plans: PlanCol
         window = sync_window(many * bottleneck.busy, bottleneck.phases, plans)
         return PipelineTime(bottleneck=bottleneck, bubble_s=nothing, sends_s=nothing, window=window)
     first, middle, last = (stages.at(int(place)) for place in roles.ends)
-    slowest = stages.phases[:, roles.inner].max(1)  # of each pass, so that none gets longer when another gets shorter
+    slowest = _slowest(stages.phases[:, roles.inner], plans.weights_apart)
     work = PathWork(
-        first=_phases(first), inner=_phases(middle), last=_phases(last), slowest=PhaseSeconds(
-            forward_s=slowest[0], backward_input_s=slowest[1], backward_weight_s=slowest[2]
-        ), send_s=send,
+        first=_phases(first), inner=_phases(middle), last=_phases(last), slowest=slowest, send_s=send
     )  # fmt: skip
     still, moving = _schedules(work, plans, apart=times.by_part)
     around, passed = _around(roles.number, (first, middle), plans)
@@ -108,6 +106,20 @@ def _pipeline_time(mix: StageMix, times: StageTimes, send: Array, plans: PlanCol
 def _phases(stage: StageTimes) -> PhaseSeconds:
     return PhaseSeconds(
         forward_s=stage.forward, backward_input_s=stage.backward_input, backward_weight_s=stage.backward_weight
+    )
+
+
+def _slowest(inner: Array, apart: Mask) -> PhaseSeconds:
+    """The longest of each pass among the inner stages of ranks, so that none gets longer when another gets shorter.
+
+    A backward in one piece has one length; how it is told apart in two means nothing, and it counts as the first.
+    """
+    forward, inputs, weights = inner.max(1)
+    backward = (inner[1] + inner[2]).max(0)
+    return PhaseSeconds(
+        forward_s=forward,
+        backward_input_s=np.where(apart, inputs, backward),
+        backward_weight_s=np.where(apart, weights, 0.0),
     )
 
 
