@@ -67,7 +67,7 @@ INTERIOR = {
         ("events",),
     ),
     "calibrate": (
-        ("truth", "mismatch", "attribution"),
+        ("truth", "mismatch", "attribution", "dominance"),
         ("dataset", "compare", "folds", "peaks", "collectives"),
         ("fit", "validate", "explain"),
         ("accuracy", "outlier_hints", "residuals"),

@@ -9,11 +9,12 @@ from functools import cache
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask, at
+from ridgeline.hardware.chip import PEAK_KEYS
 from ridgeline.hardware.topology import Torus
 from ridgeline.ir.ops import Num
 from ridgeline.lowering.context import Degrees
 from ridgeline.models.spec import LatentAttention
-from ridgeline.plan.resolve import resolve
+from ridgeline.plan.resolve import attention_format, resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import STATES, Train
@@ -49,10 +50,16 @@ class PlanColumns:
     overlap_offload: Array  # copies to the host and back run beside compute
     graph: Array
     xla: Array
+    attention: Array  # the peak that attention runs at: place in PEAK_KEYS
     blocking: Array  # every launch is waited for
     offload: Array  # share of kept activations that travels to the host
     offload_optimizer: Array  # share of optimizer states that lives there
     nodes: Array
+
+    @property
+    def weights_apart(self) -> Mask:
+        """Whether weight gradients run apart from input gradients (zero-bubble pipelines)."""
+        return facts_of(self.schedule, "splits_backward") & (self.pp > 1)
 
     def at(self, rows: Index | slice) -> PlanColumns:
         """These rows, in this order; a column of one entry stays as it is."""
@@ -115,6 +122,7 @@ def _one(scenario: Scenario) -> dict[str, Num]:
         "overlap_offload": float(overlap.offload),
         "graph": {"none": 0.0, "partial": 0.5, "full": 1.0}[resolved.graph],
         "xla": float(resolved.launch == "xla"),
+        "attention": PEAK_KEYS.index(attention_format(plan.precision).peak),
         "blocking": float(resolved.launch_blocking),
         "offload": plan.offload.activations,
         "offload_optimizer": plan.offload.optimizer,

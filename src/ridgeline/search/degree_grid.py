@@ -133,7 +133,7 @@ def _structure(scenario: Scenario, degrees: Array, calibration: Calibration) -> 
         resolved=replace(one.resolved, sequence_parallel=split),
     )
     sections, parameters = sections_of(context), parameter_columns(calibration, [scenario])
-    rates = sustained_rates(machines_of([scenario.system]), parameters, graph=plans.graph, xla=plans.xla)
+    rates = sustained_rates(machines_of([scenario.system]), parameters, plans=plans)
     return _Structure(
         scenario=scenario,
         context=context,

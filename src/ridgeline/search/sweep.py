@@ -26,7 +26,7 @@ from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Offload, Plan, Schedule, Sharding
 from ridgeline.plan.resolve import sends_overlap
 from ridgeline.plan.scenario import default_placement
-from ridgeline.plan.schedules import requirement, virtual_stages_by_rank
+from ridgeline.plan.schedules import SCHEDULES, requirement, virtual_stages_by_rank
 from ridgeline.search.degree_grid import DegreeGrid
 from ridgeline.search.space import Space
 from ridgeline.sim import Placement, RowModel, ScheduledRows, SectionTimes, ShardedState
@@ -133,19 +133,20 @@ def _rows(grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offlo
     if not len(cell):
         return
     if any(shard != "zero3" for shard in space.shard):
-        yield _row(grid, sections, offload, pp, (cell, dp, None))
+        yield _row(grid, space, sections, offload, pp, (cell, dp, None))
     if "zero3" in space.shard:
         replicas = dp * np.asarray(grid.degrees.cp)[cell]
         for size in space.shard_degree:
             degree = replicas if size == 0 else np.full(len(cell), float(size))
             own = np.flatnonzero(_splits(space, size, replicas))
             if len(own):
-                yield _row(grid, sections, offload, pp, (cell[own], dp[own], degree[own]))
+                yield _row(grid, space, sections, offload, pp, (cell[own], dp[own], degree[own]))
 
 
 def _row(
-    grid: DegreeGrid, sections: SectionTimes, offload: Offload, pp: int, dealt: tuple[Index, Array, Array | None]
-) -> _Rows:
+    grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offload, pp: int,
+    dealt: tuple[Index, Array, Array | None],
+) -> _Rows:  # fmt: skip
     cell, dp, degree = dealt
     zero3 = degree is not None
     sizes = replace(
@@ -162,6 +163,7 @@ def _row(
         offload=np.array([offload.activations]),
         offload_optimizer=np.array([offload.optimizer]),
     )
+    apart = any(SCHEDULES[schedule.name].splits_backward for schedule in space.schedule)
     return _Rows(
         grid=grid,
         cell=cell,
@@ -170,7 +172,7 @@ def _row(
         offload=offload,
         zero3=zero3,
         degree=np.ones(len(cell)) if degree is None else degree,
-        model=grid.model.rows(sections, cell, plans, grid.weight_group[cell]),
+        model=grid.model.rows(sections, cell, plans, grid.weight_group[cell], apart=pp > 1 and apart),
     )
 
 

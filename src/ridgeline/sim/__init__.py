@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ridgeline.sim.events.simulate import timeline as timeline
     from ridgeline.sim.layout_model import LayoutModel as LayoutModel
     from ridgeline.sim.layout_model import price_layouts as price_layouts
+    from ridgeline.sim.memory.headroom import scenario_headroom as scenario_headroom
     from ridgeline.sim.memory.peak import Memory as Memory
     from ridgeline.sim.memory.peak import capacity_of as capacity_of
     from ridgeline.sim.memory.peak import peak_memory as peak_memory
@@ -51,6 +52,7 @@ _HOMES = {
     "closed_form.step": ("StepTimes",),
     "events.simulate": ("Simulated", "simulate", "timeline"),
     "layout_model": ("LayoutModel", "price_layouts"),
+    "memory.headroom": ("scenario_headroom",),
     "memory.peak": ("Memory", "capacity_of", "peak_memory"),
     "plan_model": ("Placement", "PlanModel", "RowModel", "ScheduledRows", "ShardedState", "joined"),
     "predict_step": ("HOUR", "default_calibration", "not_predictable", "predict", "unpublished"),

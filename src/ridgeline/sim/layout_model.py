@@ -131,7 +131,7 @@ def price_layouts(
     """
     plan, context, plans = scenario.plan, lowering_context(scenario), plan_columns([scenario])
     parameters = parameter_columns(calibration, [scenario])
-    rates = sustained_rates(machines_of([scenario.system]), parameters, graph=plans.graph, xla=plans.xla)
+    rates = sustained_rates(machines_of([scenario.system]), parameters, plans=plans)
     shares = shares if np.isfinite(rates.machines.host).all() else (plan.offload.activations,)
     ways = _useful_ways(context, recomputes)
     policies = tuple((way.recompute, share) for share, way in product(shares, ways))
