@@ -35,7 +35,7 @@ from ridgeline.sim.closed_form.stage_mix import stage_mixes
 from ridgeline.sim.closed_form.step import step_seconds
 from ridgeline.sim.events.simulate import timeline
 from ridgeline.sim.memory.peak import peak_memory
-from ridgeline.sim.predict import default_calibration
+from ridgeline.sim.predict_step import default_calibration
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "llama3-70b-64xh100.toml"
 TARGET, BATCH_TARGET = 300, 500_000  # predictions a core-second, one at a time and in batches

@@ -2,7 +2,7 @@
 
     python benchmarks/refine.py
 
-CPU seconds of this process, the smallest of several runs. Thousands of layouts are priced for one refinement; the
+CPU seconds of this process, the smallest of several runs. Hundreds of layouts are priced for one refinement; the
 baseline is what one prediction of the same scenario takes.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.search.stage_layout.refine import Refined, refine
-from ridgeline.sim.predict import default_calibration, predict
+from ridgeline.sim.predict_step import default_calibration, predict
 
 TARGET_S = 0.1
 RUNS = 12

@@ -121,8 +121,8 @@ HEAD = """{
 """
 RIDGELINE = """
 import sys
-from ridgeline.trace.breakdown import breakdown
-from ridgeline.trace.read import read_timeline
+from ridgeline.trace.analysis.breakdown import breakdown
+from ridgeline.trace.read.readers import read_timeline
 found = breakdown(read_timeline(sys.argv[1])).total
 print(f"idle {found.idle_ns / 1000:,.0f} us, communication {found.communication_ns / 1000:,.0f} us")
 """

@@ -16,7 +16,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.report.analyze import analysis_sheet
 from ridgeline.trace import Timeline
 from ridgeline.trace.analyze import analyze
-from ridgeline.trace.read import read_timeline
+from ridgeline.trace.read.readers import read_timeline
 
 ROOM = 96 * 2**20  # bytes that reading and analysing a small file may take, whatever it says about itself
 ODD: list[Any] = [
@@ -48,7 +48,7 @@ def survives(
                 _, peak = tracemalloc.get_traced_memory()
                 tracemalloc.stop()
                 assert peak < ROOM, f"{peak:,} bytes for a file of {len(content):,}"
-    assert len(line) == 0 or float(line.duration_s.min()) >= 0
+    assert len(line) == 0 or int(line.durations_ns().min()) >= 0
     return line
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.trace.classes import classify
-from ridgeline.trace.read import read_timeline
+from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.timeline import Timeline
 
 

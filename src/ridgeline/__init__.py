@@ -60,14 +60,14 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.search.recommend import recommend as recommend
     from ridgeline.search.request import PlanRequest as PlanRequest
     from ridgeline.sim.events.simulate import timeline as timeline
-    from ridgeline.sim.predict import estimate as estimate
-    from ridgeline.sim.predict import predict as predict
+    from ridgeline.sim.predict_step import estimate as estimate
+    from ridgeline.sim.predict_step import predict as predict
     from ridgeline.sim.prediction import Impossible as Impossible
     from ridgeline.sim.prediction import Prediction as Prediction
     from ridgeline.targets.api import export as export
     from ridgeline.targets.api import import_run as import_run
     from ridgeline.trace.analyze import analyze as analyze
-    from ridgeline.trace.read import read_timeline as read_timeline
+    from ridgeline.trace.read.readers import read_timeline as read_timeline
 
     schedule = build
     fit = refit
@@ -92,8 +92,8 @@ _HOMES = {
     "schedule": "ridgeline.plan.schedules:build",
     "show": "ridgeline.report.show",
     "timeline": "ridgeline.sim.events.simulate",
-    "predict": "ridgeline.sim.predict",
-    "estimate": "ridgeline.sim.predict",
+    "predict": "ridgeline.sim.predict_step",
+    "estimate": "ridgeline.sim.predict_step",
     "find_plan": "ridgeline.search.find_plan",
     "recommend": "ridgeline.search.recommend",
     "PlanRequest": "ridgeline.search.request",
@@ -107,7 +107,7 @@ _HOMES = {
     "export": "ridgeline.targets.api",
     "import_run": "ridgeline.targets.api",
     "analyze": "ridgeline.trace.analyze",
-    "read_timeline": "ridgeline.trace.read",
+    "read_timeline": "ridgeline.trace.read.readers",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])

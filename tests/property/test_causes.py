@@ -16,7 +16,8 @@ from ridgeline.report.analyze import analysis_sheet
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analyze import analyze
 from ridgeline.trace.classes import built_in
-from ridgeline.trace.graph import deviation_ns, graph_of
+from ridgeline.trace.graph.dependency_graph import deviation_ns, graph_of
+from ridgeline.trace.timeline import PHASES
 
 KINDS = (
     "kernel", "kernel", "kernel", "memcpy", "host", "runtime", "annotation", "marker", "exposed", "send", "waiting",
@@ -34,14 +35,17 @@ spans = st.builds(
     stream=st.sampled_from("xyz"),
     name=st.sampled_from(NAMES),
     kind=st.sampled_from(KINDS),
-    start_s=st.integers(0, 60).map(lambda us: us * 1e-6),
-    duration_s=st.sampled_from((0.0, 1e-6, 5e-6, 30e-6)),
+    start_ns=st.integers(0, 60).map(lambda us: us * 1000),
+    duration_ns=st.sampled_from((0, 1_000, 5_000, 30_000)),
+    phase=st.sampled_from(PHASES),
+    layer=st.integers(-1, 3),
 )
 
 
 @st.composite
 def timelines(draw: st.DrawFn) -> Timeline:
-    line = Timeline.of([*draw(st.lists(spans, max_size=30)), draw(spans.map(lambda one: replace(one, kind="kernel")))])
+    found = [*draw(st.lists(spans, max_size=30)), draw(spans.map(lambda one: replace(one, kind="kernel")))]
+    line = Timeline.of(found, predicted=draw(st.booleans()))
     calls = np.flatnonzero(line.of_kind("runtime"))
     if not len(calls):
         return line

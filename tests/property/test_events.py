@@ -17,7 +17,7 @@ from ridgeline.sim.closed_form.schedule_time import closed_form
 from ridgeline.sim.events.pipeline_run import Slowdown
 from ridgeline.sim.events.simulate import Simulated, simulate, timeline
 from ridgeline.sim.memory.peak import peak_memory
-from ridgeline.sim.predict import predict
+from ridgeline.sim.predict_step import predict
 from ridgeline.sim.prediction import Prediction
 from ridgeline.trace import Timeline
 

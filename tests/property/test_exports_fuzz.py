@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ridgeline.core.errors import InputError
 from ridgeline.report.analyze import analysis_sheet
 from ridgeline.trace.analyze import analyze
-from ridgeline.trace.counters import read_counters
+from ridgeline.trace.read.kernel_counters import read_counters
 
 QUIET = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -18,7 +18,8 @@ from exports import ascend_trace, xla_trace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ridgeline.trace import kineto, read
+from ridgeline.trace.read import kineto
+from ridgeline.trace.read import readers as reading
 
 every = pytest.mark.parametrize("format", FORMATS)
 places = st.floats(0, 1, exclude_max=True)
@@ -154,8 +155,8 @@ class TestTheTests:
         def careless(source: Any) -> Any:
             raise KeyError("ts")
 
-        readers = (read.Reader(name="x", recognises=kineto.recognises, read=careless),)
-        monkeypatch.setattr(read, "READERS", readers)
+        readers = (reading.Reader(name="x", recognises=kineto.recognises, read=careless),)
+        monkeypatch.setattr(reading, "READERS", readers)
         with pytest.raises(KeyError):
             survives(SMALL)
 
@@ -164,7 +165,7 @@ class TestTheTests:
             bytearray(200 * 2**20)
             return kineto.read(source)
 
-        readers = (read.Reader(name="x", recognises=kineto.recognises, read=greedy),)
-        monkeypatch.setattr(read, "READERS", readers)
+        readers = (reading.Reader(name="x", recognises=kineto.recognises, read=greedy),)
+        monkeypatch.setattr(reading, "READERS", readers)
         with pytest.raises(AssertionError, match="bytes for a file of"):
             survives(SMALL, bounded=True)

@@ -29,7 +29,7 @@ from ridgeline.search.find_plan import Swept, find_plan, swept
 from ridgeline.search.space import Space
 from ridgeline.search.sweep import chunks_of
 from ridgeline.sim.memory.peak import capacity_of
-from ridgeline.sim.predict import not_predictable, predict
+from ridgeline.sim.predict_step import not_predictable, predict
 from ridgeline.sim.prediction import Prediction
 
 DEFAULTS = Calibration(offsets={})

@@ -113,4 +113,4 @@ def test_parts_fit_together(rows: list[tuple[int, int, str]]) -> None:
     assert total.busy_ns + total.idle_ns == total.span_ns
     assert 0 <= total.exposed_communication_ns <= total.communication_ns
     assert total.exposed_communication_ns == total.busy_ns - total.compute_ns
-    assert np.array_equal(np.sort(line.start_s), line.start_s)
+    assert np.array_equal(np.sort(line.start_ns), line.start_ns)

@@ -14,7 +14,7 @@ jax = pytest.importorskip("jax")
 
 from ridgeline.trace import Timeline  # noqa: E402
 from ridgeline.trace.analyze import analyze  # noqa: E402
-from ridgeline.trace.read import read_timeline  # noqa: E402
+from ridgeline.trace.read.readers import read_timeline  # noqa: E402
 
 STEPS = 3
 
@@ -56,7 +56,7 @@ def read(folder: Path) -> Timeline:
 def test_both_files_are_the_same_timeline(folder: Path) -> None:
     one, other = (read_timeline(path) for path in files(folder))
     assert one.about.format == other.about.format == "XLA trace JSON"
-    assert np.array_equal(one.start_s, other.start_s)
+    assert np.array_equal(one.start_ns, other.start_ns)
     assert one.about.warnings == ()
 
 

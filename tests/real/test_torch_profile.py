@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from ridgeline.trace import Timeline  # noqa: E402
 from ridgeline.trace.analyze import analyze  # noqa: E402
-from ridgeline.trace.read import read_timeline  # noqa: E402
+from ridgeline.trace.read.readers import read_timeline  # noqa: E402
 
 
 @pytest.fixture(scope="module")

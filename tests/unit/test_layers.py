@@ -28,6 +28,56 @@ ONLY_WHERE_ARRAYS_ARE = {
     "scipy": {"calibrate"},
     "msgspec": {"trace"},
 }
+INTERIOR = {
+    "trace": (
+        ("arrays",),
+        ("side_tables", "intervals"),
+        ("timeline",),
+        ("classes", "policy", "chrome_writer"),
+        ("read",),
+        ("graph",),
+        ("analysis",),
+        ("findings",),
+        ("analyze", "diff"),
+    ),
+    "lowering": (
+        ("context", "sublayer"),
+        ("plan_columns", "placements", "attention_core", "casts", "tensor_boundary"),
+        ("mixer_parts", "ffn", "ends", "step_ops"),
+        ("sparse_attention",),
+        ("mixers",),
+        ("sections",),
+        ("mtp",),
+        ("program",),
+    ),
+    "cost": (
+        ("calibration", "step_part", "kernels", "topology_columns"),
+        ("machine",),
+        ("collectives",),
+        ("op_table",),
+        ("price",),
+        ("estimate",),
+    ),
+    "sim": (
+        ("host_stall", "prediction_interval", "fates"),
+        ("closed_form",),
+        ("memory",),
+        ("prediction", "plan_model", "layout_model", "step_batch"),
+        ("predict_step",),
+        ("events",),
+    ),
+    "calibrate": (
+        ("truth", "mismatch", "attribution", "dominance"),
+        ("dataset", "compare", "folds", "peaks", "collectives"),
+        ("fit", "validate", "explain"),
+        ("accuracy", "outlier_hints", "residuals"),
+        ("cross_validate",),
+        ("fit_with",),
+    ),
+}
+"""Floors inside a room, lowest first: its files and folders by name; `__init__` may import any of them."""
+DOORS = {"sim": {"search", "calibrate"}}
+"""Rooms that others enter through their `__init__` alone, and who does."""
 NOWHERE = {"torch", "transformers"}  # nothing so far runs a model
 
 
@@ -40,6 +90,8 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             found.add(node.module or "")
+            if node.module == "ridgeline":  # the floor itself
+                found |= {f"ridgeline.{alias.name}" for alias in node.names}
     return found
 
 
@@ -62,3 +114,37 @@ def test_imports_go_down(path: Path) -> None:
         for allowed in (ONLY_IN_APP, ONLY_WHERE_ARRAYS_ARE):
             if parts[0] in allowed:
                 assert {own, f"{own}.{path.stem}"} & allowed[parts[0]], f"{own} imports {module}"
+
+
+@pytest.mark.parametrize("room", INTERIOR)
+def test_everything_in_a_room_with_floors_has_one(room: str) -> None:
+    inside = {path.stem for path in (SOURCE / room).iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert inside - {"__init__", "__pycache__"} == {name for names in INTERIOR[room] for name in names}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_down_inside_a_room(path: Path) -> None:
+    room, own = path.relative_to(SOURCE).with_suffix("").parts[:2]
+    if room not in INTERIOR or own == "__init__":
+        return
+    level = {name: place for place, names in enumerate(INTERIOR[room]) for name in names}
+    for module in imports(path):
+        parts = module.split(".")
+        if parts[:2] == ["ridgeline", room] and len(parts) > 2 and parts[2] != own:
+            assert level[parts[2]] < level[own], f"{room}.{own} imports {module}, which is not below it"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_rooms_with_a_door_are_entered_through_it(path: Path) -> None:
+    own = path.relative_to(SOURCE).parts[0]
+    for module in imports(path):
+        parts = module.split(".")
+        if parts[0] == "ridgeline" and len(parts) > 2 and own in DOORS.get(parts[1], ()):
+            raise AssertionError(f"{own} imports {module}: ask ridgeline.{parts[1]}")
+
+
+def test_a_door_opens_to_what_it_names() -> None:
+    from ridgeline import sim
+
+    assert all(getattr(sim, name) is not None for name in sim._HOME)
+    assert len(sim._HOME) <= 30

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from ridgeline.calibrate.compare import diff
+from ridgeline.trace.analysis.critical_path import critical_path
+from ridgeline.trace.analysis.exclusive_time import exclusive_time
 from ridgeline.trace.classes import built_in, classify
-from ridgeline.trace.critical import critical_path
-from ridgeline.trace.graph import Graph, deviation_ns, graph_of
-from ridgeline.trace.ledger import ledger
-from ridgeline.trace.read import read_timeline
+from ridgeline.trace.graph.dependency_graph import Graph, deviation_ns, graph_of
+from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.timeline import Timeline
 
 FOLDER = Path(__file__).parents[3] / "shared" / "traces" / "kineto"
@@ -50,7 +50,7 @@ def test_the_path_adds_up(path: Path) -> None:
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name)
 def test_a_ledger_adds_up(path: Path) -> None:
-    found = ledger(line_of(path), built_in())
+    found = exclusive_time(line_of(path), built_in())
     work = line_of(path).is_work
     if len(set(line_of(path).process[work].tolist())) == 1:
         span = int(line_of(path).end_ns[work].max() - line_of(path).start_ns[work].min())

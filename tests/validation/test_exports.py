@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ridgeline.trace.breakdown import breakdown
-from ridgeline.trace.counters import read_counters
-from ridgeline.trace.read import read_timeline
+from ridgeline.trace.analysis.breakdown import breakdown
+from ridgeline.trace.read.kernel_counters import read_counters
+from ridgeline.trace.read.readers import read_timeline
 
 FOLDER = Path(__file__).parents[3] / "shared" / "traces"
 NSYS = ("cloverleaf_cuda", "mfu_2gpu_after", "mfu_2gpu_before")

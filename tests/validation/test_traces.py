@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from ridgeline.trace import Timeline
+from ridgeline.trace.analysis.breakdown import breakdown
+from ridgeline.trace.analysis.phases import PHASES, by_arrows, layers, phases
 from ridgeline.trace.analyze import analyze
-from ridgeline.trace.breakdown import POLICIES, breakdown, counted_rows
-from ridgeline.trace.detail import Sparse
-from ridgeline.trace.phases import PHASES, by_arrows, layers, phases
-from ridgeline.trace.read import read_timeline
+from ridgeline.trace.policy import POLICIES, counted_rows
+from ridgeline.trace.read.readers import read_timeline
+from ridgeline.trace.side_tables import Sparse
 
 FOLDER = Path(__file__).parents[3] / "shared" / "traces" / "kineto"
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no real traces in {FOLDER}")

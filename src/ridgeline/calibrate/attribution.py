@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ridgeline.trace.analysis.roofline import REACHABLE
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.diff import coarse
-from ridgeline.trace.roofline import REACHABLE
 
 MODEL, MACHINE, UNCLEAR, NOTHING = "model", "machine", "unclear", "nothing"
 SMALL = 0.005  # of the measured step: a part of the gap below is nothing to act on

@@ -13,12 +13,11 @@ from ridgeline.core.files import BIGGEST_FILE, read_table
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario
-from ridgeline.sim.events.simulate import timeline
-from ridgeline.sim.prediction import Impossible
-from ridgeline.trace.breakdown import ALL
+from ridgeline.sim import Impossible, timeline
 from ridgeline.trace.classes import Rules, classify, read_rules
 from ridgeline.trace.diff import Diff, diff_timelines
-from ridgeline.trace.read import read_timeline
+from ridgeline.trace.policy import ALL
+from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.timeline import Timeline
 
 SCENARIOS = (".toml", ".yaml", ".yml")

@@ -24,8 +24,7 @@ from ridgeline.calibrate.truth.rows import Row, headline, read_rows
 from ridgeline.calibrate.validate import Parameters, validation_of
 from ridgeline.core.files import write_text
 from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration
-from ridgeline.sim.prediction_interval import SHIPPED as SHIPPED_RESIDUALS
-from ridgeline.sim.prediction_interval import Residual
+from ridgeline.sim import SHIPPED_RESIDUALS, Residual
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -14,14 +14,9 @@ from ridgeline.calibrate.truth.row_step_time import measured_step_s
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.cost.calibration import Calibration
-from ridgeline.cost.machine import Machines, ParameterColumns, machines_of, parameter_columns
-from ridgeline.cost.op_table import OpTable, op_table
-from ridgeline.cost.price import padded_products, price_sections, sustained_rates
-from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
-from ridgeline.lowering.program import lower
+from ridgeline.cost.machine import ParameterColumns, machines_of, parameter_columns
 from ridgeline.plan.scenario import Scenario
-from ridgeline.sim.closed_form.stage_mix import StageMix, stage_mixes
-from ridgeline.sim.closed_form.step import StepTimes, step_seconds
+from ridgeline.sim import StepBatch, StepTimes
 
 Array = NDArray[np.float64]
 
@@ -33,11 +28,7 @@ class Dataset:
     rows: tuple[Row, ...]
     scenarios: tuple[Scenario, ...]
     measured_s: Array
-    ops: OpTable
-    mixes: tuple[StageMix, ...]
-    plans: PlanColumns
-    machines: Machines
-    padded: Array
+    batch: StepBatch
     skipped: tuple[Skipped, ...] = ()
 
     @property
@@ -52,9 +43,7 @@ class Dataset:
 
     def steps(self, rates: ParameterColumns, *, by_part: bool = False) -> StepTimes:
         """Step times of all rows under these parameters; a breakdown by part where it is asked for."""
-        rows = sustained_rates(self.machines, rates, graph=self.plans.graph, xla=self.plans.xla)
-        sections = price_sections(self.ops, rows, self.padded)
-        return step_seconds(sections, self.mixes, self.plans, rows, by_part=by_part)
+        return self.batch.steps(rates, by_part=by_part)
 
     def predict(self, calibration: Calibration) -> Array:
         """Seconds of a step by row."""
@@ -72,18 +61,11 @@ def dataset_of(rows: Iterable[Row]) -> Dataset:
         else:
             kept.append((row, *made))
     scenarios = tuple(entry[1] for entry in kept)
-    programs = [lower(scenario) for scenario in scenarios]
-    batch = op_table(programs)
-    machines = machines_of([scenario.system for scenario in scenarios])
     return Dataset(
         rows=tuple(entry[0] for entry in kept),
         scenarios=scenarios,
         measured_s=np.array([entry[2] for entry in kept]),
-        ops=batch,
-        mixes=stage_mixes(scenarios, programs),
-        plans=plan_columns(scenarios),
-        machines=machines,
-        padded=padded_products(batch, machines),
+        batch=StepBatch.of(scenarios),
         skipped=tuple(skipped),
     )
 

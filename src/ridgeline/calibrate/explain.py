@@ -10,7 +10,7 @@ traces at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,19 @@ from typing import Any
 from ridgeline.calibrate.attribution import Reached, action, own_bytes, reached, verdict
 from ridgeline.calibrate.compare import predicted_timeline
 from ridgeline.calibrate.mismatch import contradictions, doubts
-from ridgeline.calibrate.residuals import scenario_table
 from ridgeline.core.errors import InputError
+from ridgeline.core.files import read_table
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.calibration import Calibration, read_calibration
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.scenario_file import read_scenario
-from ridgeline.sim.predict import default_calibration, predict
-from ridgeline.sim.prediction import Impossible, Prediction
+from ridgeline.plan.scenario_file import read_scenario, self_contained
+from ridgeline.plan.settings import apply_settings
+from ridgeline.sim import Impossible, Prediction, default_calibration, predict
+from ridgeline.trace.analysis.exclusive_time import exclusive_time
 from ridgeline.trace.analyze import Analysis, analyze
-from ridgeline.trace.breakdown import ALL
 from ridgeline.trace.classes import Rules
-from ridgeline.trace.diff import Diff, Entry, diff_timelines, entries_of
-from ridgeline.trace.ledger import ledger
+from ridgeline.trace.diff import Diff, TimeEntry, diff_timelines, entries_of
+from ridgeline.trace.policy import ALL
 from ridgeline.trace.timeline import Timeline
 
 
@@ -172,7 +172,7 @@ def explain(
 def _by_part(line: Timeline, rules: Rules, policy: str) -> dict[tuple[str, str], float]:
     """Own nanoseconds of a step by phase and class."""
     side: dict[tuple[str, str], float] = {}
-    for entry in entries_of(ledger(line, rules, policy), by_name=False):
+    for entry in entries_of(exclusive_time(line, rules, policy), by_name=False):
         key = entry.phase, _class(entry)
         side[key] = side.get(key, 0.0) + entry.own_ns
     return side
@@ -182,7 +182,7 @@ def _source(found: Analysis) -> str:
     return ", ".join(found.timeline.about.sources[:2]) or "measured"
 
 
-def _class(entry: Entry) -> str:
+def _class(entry: TimeEntry) -> str:
     """Class of an entry; gaps by their cause, of which those between kernels are what a model calls per-kernel cost."""
     if entry.class_ != "idle":
         return entry.class_
@@ -204,3 +204,14 @@ def _parts(sides: list[dict[tuple[str, str], float]], compared: Diff, rates: Map
             )
         )  # fmt: skip
     return sorted(found, key=lambda part: -abs(part.gap_ns))
+
+
+def scenario_table(path: Path, settings: Iterable[str] = ()) -> dict[str, Any]:
+    """The table of a scenario file with settings applied and the files it names written out.
+
+    >>> scenario_table(Path("examples/llama3.2-1b-1xh200.toml"), ["plan.engine=torch-compile"])["plan"]["engine"]
+    'torch-compile'
+    """
+    table = self_contained(read_table(path).data, path.parent)
+    apply_settings(table, settings)
+    return table

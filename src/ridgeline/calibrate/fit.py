@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from ridgeline.calibrate.dataset import Dataset
+from ridgeline.calibrate.dominance import never_slower
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.cost.calibration import APART, PARAMETERS, Calibration, known_share, owners
 from ridgeline.cost.machine import ParameterColumns
@@ -126,9 +127,9 @@ def fit(
 
 
 def calibration_of(layout: Layout, offsets: Array, source: str) -> Calibration:
-    """The offsets under their names, rounded so that a file of them is stable."""
+    """The offsets under their names, rounded so that a file of them is stable; no chip slower than one it surpasses."""
     named = {name: round(float(x), 4) for name, x in zip(layout.names, offsets, strict=True) if abs(x) >= 5e-5}
-    return Calibration(offsets=MappingProxyType(named), source=source)
+    return never_slower(Calibration(offsets=MappingProxyType(named), source=source))
 
 
 def fold_of(group: str) -> int:

@@ -15,10 +15,9 @@ from ridgeline.core.units import DECIMAL, format_quantity
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
+from ridgeline.trace.analysis.breakdown import Breakdown
+from ridgeline.trace.analysis.chip_names import chip_of
 from ridgeline.trace.analyze import Analysis
-from ridgeline.trace.breakdown import Breakdown
-from ridgeline.trace.chips import chip_of
-from ridgeline.trace.phases import predicted
 
 GENERATED = ("triton_poi_", "triton_red_", "triton_per_", "triton_tem_")  # names torch.compile gives its kernels
 KNOWN = 0.9  # of the time of matrix products must have shapes before their flops are compared
@@ -33,7 +32,7 @@ def contradictions(built: Scenario, found: Analysis) -> Iterator[Problem]:
     """What rules out that the trace is of the scenario."""
     about = found.timeline.about
     ran_on, world = chip_of(about), about.world_size
-    if not predicted(found.timeline) and not found.timeline.of_kind("kernel").any():
+    if not found.timeline.predicted and not found.timeline.of_kind("kernel").any():
         yield _against("a trace without a kernel", "kernels of a training step on a chip")
         return
     if ran_on is not None and ran_on.id != built.system.chip.id:
@@ -71,7 +70,7 @@ def doubts(built: Scenario, found: Analysis) -> Iterator[str]:
     if world != built.system.chips:
         yield f"the trace says {world} ranks, the scenario has {built.system.chips} chips"
     yield from _other_sizes(built, found)
-    if not predicted(found.timeline):
+    if not found.timeline.predicted:
         yield from _other_engine(built.plan.engine, found.breakdown)
     if not found.breakdown.steps:
         yield "the trace marks no steps: all of it counts as one"

@@ -10,15 +10,14 @@ import numpy as np
 
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.plan.scenario import Scenario
-from ridgeline.sim.predict import predict
-from ridgeline.sim.prediction import Prediction
+from ridgeline.sim import Prediction, predict
 
 COLUMN = "x_peak_bytes"  # bytes the framework's allocator held at most, on the fullest chip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The memory of the fullest chip, in bytes."""
+    """What the framework's allocator holds on the fullest chip, in bytes: without what driver and libraries take."""
 
     measured: float
     predicted: float
@@ -38,7 +37,11 @@ def peak_of(row: Row, scenario: Scenario) -> Peak | None:
     if not math.isfinite(measured) or measured <= 0:
         return None
     found = predict(scenario)
-    return Peak(measured=measured, predicted=float(found.memory.peak_bytes)) if isinstance(found, Prediction) else None
+    return (
+        Peak(measured=measured, predicted=float(found.memory.allocated_bytes))
+        if isinstance(found, Prediction)
+        else None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

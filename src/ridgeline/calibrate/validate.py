@@ -29,8 +29,7 @@ from ridgeline.calibrate.truth.rows import where as pick
 from ridgeline.cost.calibration import Calibration, Owners, owners
 from ridgeline.cost.calibration import shipped as shipped_calibration
 from ridgeline.cost.machine import parameter_columns
-from ridgeline.sim.prediction_interval import SHIPPED as SHIPPED_RESIDUALS
-from ridgeline.sim.prediction_interval import Residual, interval, read_residuals
+from ridgeline.sim import SHIPPED_RESIDUALS, Residual, interval, read_residuals
 
 Array = NDArray[np.float64]
 PREDICTED: tuple[Kind, ...] = ("training", "collectives")  # kinds of tables that predictions exist for

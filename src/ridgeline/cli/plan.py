@@ -58,7 +58,7 @@ def plan(
     days: Annotated[float | None, typer.Option(help="Days the run may take; with --tokens the fewest chips.")] = None,
     chips: Annotated[str, typer.Option(help="Sizes to compare, 64..4096 or 64,96,128.")] = "",
     top: Annotated[int, typer.Option(min=1, max=64, help="Plans to list.")] = 5,
-    headroom: Annotated[str, typer.Option(help="Share of memory kept free.")] = "3%",
+    headroom: Annotated[str, typer.Option(help="Share of memory kept free; else as measured peaks ask.")] = "",
     frontier: Annotated[str, typer.Option(help="Two of time, memory, cost, energy, chips.")] = "",
     refine: Annotated[bool, typer.Option(help="Also choose stage boundaries and recompute by stage.")] = True,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the plan as a scenario file.")] = None,

@@ -47,7 +47,7 @@ def predict(
     from ridgeline.cost.calibration import read_calibration
     from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet
     from ridgeline.search.request import PlanOptions
-    from ridgeline.sim.predict import predict as library
+    from ridgeline.sim.predict_step import predict as library
     from ridgeline.sim.prediction import Impossible
 
     options = PlanOptions(on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or ())

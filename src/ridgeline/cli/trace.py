@@ -107,8 +107,8 @@ def _write(found: Analysis, path: Path, spans: int) -> None:
 
 def _only_counters(traces: list[Path]) -> bool:
     """Whether one file is named, and it holds counters of kernels without a timeline."""
-    from ridgeline.trace.counters import recognises
-    from ridgeline.trace.source import Source
+    from ridgeline.trace.read.kernel_counters import recognises
+    from ridgeline.trace.read.source import Source
 
     return len(traces) == 1 and traces[0].is_file() and recognises(Source(traces[0]).head())
 

@@ -120,7 +120,7 @@ _LIST = (
     _p("attention_back", "of forward", (0.4, 0.85, 1.3), "compute", "", "flash attention backward against forward"),
     _p("memory", "of peak", (0.6, 0.82, 0.95), "memory", "chip", "sustained share of main memory's rate"),
     _p("traffic", "x", (0.7, 1.2, 3.0), "memory", "engine", "memory traffic of the software against the ops' own"),
-    _p("near", "of link", (0.5, 0.8, 1.1), "network", "chip", "share of the innermost links a large collective gets"),
+    _p("near", "of link", (0.5, 0.8, 1.0), "network", "chip", "share of the innermost links a large collective gets"),
     _p("far", "of link", (0.6, 0.93, 1.0), "network", "chip", "the same beyond the innermost domain"),
     _p(
         "meet",

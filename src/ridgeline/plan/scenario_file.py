@@ -26,7 +26,7 @@ from ridgeline.models.load import model as load_model
 from ridgeline.models.load import model_table
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.check import check, check_known, unsupported
-from ridgeline.plan.engine import ENGINES, Engine
+from ridgeline.plan.engine import ENGINES, Engine, default_engine, default_engine_note
 from ridgeline.plan.engine import engine as load_engine
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
@@ -279,10 +279,11 @@ def _complete(plan: Any, system: System | None, workload: Workload | None) -> li
             inner = degrees[0] * degrees[1] * degrees[2]
             plan["dp"] = max(1, system.chips // inner)
             notes.append(f"dp = {plan['dp']}: the chips that tp, pp and cp leave")
-    for key, default in (("microbatch", 1), ("precision", "bf16"), ("engine", "megatron-core"), ("recompute", "none")):
+    usual = {"microbatch": 1, "precision": "bf16", "engine": default_engine(system), "recompute": "none"}
+    for key, default in usual.items():
         if key not in plan and (isinstance(workload, Train) or key == "precision"):
             plan[key] = default
-            notes.append(f"{key} = {default}: not given")
+            notes.append(default_engine_note(system) if key == "engine" else f"{key} = {default}: not given")
     return notes
 
 

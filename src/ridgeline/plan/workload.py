@@ -62,8 +62,10 @@ class Lora:
 class Train:
     """One optimizer step. The global batch is given in sequences, or in tokens that divide into them.
 
-    packed   sequences are filled with several documents, so that no token is padding
-    task     pretrain and finetune update all weights; lora only its adapters
+    packed     several documents fill a sequence and do not see each other; otherwise it holds one document
+               and padding
+    document   tokens of one document, on average; absent: a document fills its sequence
+    task       pretrain and finetune update all weights; lora only its adapters
     """
 
     kind: Literal["train"] = "train"
@@ -74,6 +76,7 @@ class Train:
     lora: Lora | None = None
     optimizer: Annotated[Optimizer, Via(_named)] = Optimizer()
     packed: bool = True
+    document: Annotated[Count | None, Doc("tokens of one document; absent: a document fills its sequence")] = None
     images: Annotated[float, AtLeast(0), Doc("images of one sequence, for a model that sees")] = 0.0
 
     @property
@@ -85,6 +88,21 @@ class Train:
     def tokens(self) -> int:
         """Tokens of one step."""
         return self.sequences * self.seq
+
+    @property
+    def document_tokens(self) -> int:
+        """Tokens of a sequence that see each other: of one document, at most of the sequence."""
+        return min(self.document or self.seq, self.seq)
+
+    @property
+    def useful_tokens(self) -> int:
+        """Tokens of one step that are not padding.
+
+        >>> padded = Train(seq=4096, global_batch=8, document=1024, packed=False)
+        >>> padded.tokens, padded.useful_tokens
+        (32768, 8192)
+        """
+        return self.tokens if self.packed else self.sequences * self.document_tokens
 
     def problems(self) -> Iterable[Problem]:
         if (self.global_batch is None) == (self.tokens_per_batch is None):

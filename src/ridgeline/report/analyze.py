@@ -22,12 +22,12 @@ from ridgeline.report.sheets.analyze import (
     RowTimesSheet,
     TimesSheet,
 )
+from ridgeline.trace.analysis.breakdown import Breakdown, BreakdownRow, BusyTimes, NameTime
+from ridgeline.trace.analysis.idle import IdleCause
+from ridgeline.trace.analysis.launches import Launches
+from ridgeline.trace.analysis.roofline import OpRate
 from ridgeline.trace.analyze import Analysis
-from ridgeline.trace.breakdown import Breakdown, NameTime, Row, Times
-from ridgeline.trace.finding import Finding
-from ridgeline.trace.idle import IdleCause
-from ridgeline.trace.launch import Launches
-from ridgeline.trace.roofline import OpRate
+from ridgeline.trace.findings.finding import Finding
 
 OPS = 20  # names a sheet lists
 RATES = 200  # ops with rates a sheet lists
@@ -72,7 +72,7 @@ def _us(nanoseconds: int) -> float:
     return nanoseconds / NANO
 
 
-def _times(times: Times) -> TimesSheet:
+def _times(times: BusyTimes) -> TimesSheet:
     return {
         "span_us": _us(times.span_ns),
         "busy_us": _us(times.busy_ns),
@@ -85,7 +85,7 @@ def _times(times: Times) -> TimesSheet:
     }
 
 
-def _row(row: Row) -> RowTimesSheet:
+def _row(row: BreakdownRow) -> RowTimesSheet:
     part: PartSheet = {"stream": row.stream} if row.stream else {}
     if row.step is not None:
         part["step"] = row.step

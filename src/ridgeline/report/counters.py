@@ -18,10 +18,10 @@ from ridgeline.report.sheets.analyze import (
     KernelCountersSheet,
     MeasuredSheet,
 )
-from ridgeline.trace import ascend
-from ridgeline.trace.counters import FORMAT, KernelCounters, read_counters
-from ridgeline.trace.measured import Joined
-from ridgeline.trace.source import Source
+from ridgeline.trace.analysis.join_counters import JoinedCounters
+from ridgeline.trace.read import ascend
+from ridgeline.trace.read.kernel_counters import FORMAT, KernelCounters, read_counters
+from ridgeline.trace.read.source import Source
 
 SHOWN = 12  # rows of a table beside an analysis
 ALL = 60  # rows of a table alone
@@ -43,7 +43,7 @@ def counters_sheet(path: Path) -> CountersSheet:
     }
 
 
-def measured_sheet(found: Joined) -> MeasuredSheet:
+def measured_sheet(found: JoinedCounters) -> MeasuredSheet:
     """Counters beside an analysis: kernels of the timeline, and names that are not in it."""
     if not found.kernels and not found.absent:
         return {}

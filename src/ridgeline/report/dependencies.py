@@ -15,11 +15,11 @@ from ridgeline.report.sheets.dependencies import (
     PathSheet,
     WhatIfSheet,
 )
+from ridgeline.trace.analysis.critical_path import CriticalPath
+from ridgeline.trace.analysis.memory_peaks import MemoryPeak
+from ridgeline.trace.analysis.what_if import WhatIfAnswer
 from ridgeline.trace.analyze import Analysis
-from ridgeline.trace.critical import Path
-from ridgeline.trace.memory import MemoryPeak
 from ridgeline.trace.timeline import Timeline
-from ridgeline.trace.whatif import Answer
 
 SHOWN = 8
 
@@ -83,7 +83,7 @@ def _critical(found: Analysis) -> CriticalPathSheet | None:
     }
 
 
-def _path(one: Path, line: Timeline) -> PathSheet:
+def _path(one: CriticalPath, line: Timeline) -> PathSheet:
     sheet: PathSheet = {
         "length_us": one.length_ns / NANO,
         "spans_on_it": one.many,
@@ -118,7 +118,7 @@ def _memory(one: MemoryPeak) -> MemoryPeakSheet:
     }
 
 
-def _answer(one: Answer) -> WhatIfSheet:
+def _answer(one: WhatIfAnswer) -> WhatIfSheet:
     return {
         "what_if": one.question,
         "meaning": one.meaning,

@@ -10,7 +10,7 @@ from rich.text import Text
 from ridgeline.core.units import signed_share
 from ridgeline.report.cells import NANO, better_or_worse, blocks, clean, grid, signed, time
 from ridgeline.report.sheets.diff import DiffItemSheet, DiffSheet, PlaceSheet, SideSheet
-from ridgeline.trace.diff import Diff, Item, Place, Side
+from ridgeline.trace.diff import Diff, DiffSide, Item, Place
 
 ITEMS = 40  # of a cause in a sheet
 SHOWN = 4  # of a cause on a page
@@ -42,7 +42,7 @@ def diff_sheet(found: Diff) -> DiffSheet:
     }
 
 
-def _side(side: Side) -> SideSheet:
+def _side(side: DiffSide) -> SideSheet:
     return {
         "label": side.label,
         "predicted": side.predicted,

@@ -22,7 +22,7 @@ from ridgeline.report.sheets import Sheet
 from ridgeline.report.sheets.analyze import AnalysisSheet, OpTimesSheet
 from ridgeline.report.trace_pack import MOST, Packed, pack
 from ridgeline.trace.analyze import Analysis
-from ridgeline.trace.breakdown import counted_rows
+from ridgeline.trace.policy import counted_rows
 from ridgeline.version import __version__
 
 PARTS = Path(__file__).parent / "trace_page"

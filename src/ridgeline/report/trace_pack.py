@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Mask
 from ridgeline.report.html import printable
-from ridgeline.trace.detail import Collective, Shape
-from ridgeline.trace.nesting import launching_ops
-from ridgeline.trace.timeline import Mask, Timeline
+from ridgeline.trace.graph.call_stack import launching_ops
+from ridgeline.trace.side_tables import RecordedCollective, RecordedShape
+from ridgeline.trace.timeline import Timeline
 
 MOST = 400_000  # spans a page keeps
 BLOCKS = 400_000  # of what is not kept, over all tracks
@@ -96,7 +97,7 @@ def kept_rows(line: Timeline, counted: Mask, wanted: Sequence[int], most: int) -
     for rows, room in ((host, share), (work, most - share)):
         left = max(0, room - int(found[rows].sum()))
         rows = rows[~found[rows]]
-        found[rows[np.argsort(-line.duration_s[rows], kind="stable")[:left]]] = True
+        found[rows[np.argsort(-line.durations_ns(rows), kind="stable")[:left]]] = True
     return found
 
 
@@ -112,7 +113,7 @@ def _times(start: Longs, duration: Longs) -> dict[str, NDArray[Any]]:
 
 def _tracks(line: Timeline) -> tuple[Longs, list[dict[str, Any]]]:
     """The track of every row; tracks are the pairs that occur, in the order of processes, then streams."""
-    keys = line.process.astype(np.int64) * max(1, len(line.streams)) + line.stream
+    keys = line.tracks()
     distinct, track = np.unique(keys, return_inverse=True)
     found = [divmod(int(key), max(1, len(line.streams))) for key in distinct]
     return track.astype(np.int64), [
@@ -182,10 +183,10 @@ def _sparse_texts(codes: NDArray[Any], table: tuple[str, ...]) -> tuple[NDArray[
     return (place - none).astype(np.int32), [printable(table[code]) for code in distinct[none:].tolist()]
 
 
-def _operands(shape: Shape) -> str:
+def _operands(shape: RecordedShape) -> str:
     """Operands as people write them.
 
-    >>> _operands(Shape(dims=((8, 4), (), (4, 2)), types=("c10::BFloat16", "Scalar", "float")))
+    >>> _operands(RecordedShape(dims=((8, 4), (), (4, 2)), types=("c10::BFloat16", "Scalar", "float")))
     '8x4 BFloat16, 4x2 float'
     """
     types = (*shape.types, *("",) * len(shape.dims))
@@ -197,7 +198,7 @@ def _operands(shape: Shape) -> str:
     return ", ".join(told)
 
 
-def _collective(one: Collective) -> str:
+def _collective(one: RecordedCollective) -> str:
     parts = [one.name, one.dtype]
     if one.in_elements or one.out_elements:
         parts.append(f"{one.in_elements:,} elements in, {one.out_elements:,} out")
@@ -245,12 +246,12 @@ def _counters(line: Timeline, columns: dict[str, NDArray[Any]], first: int) -> l
     """Counters, thinned to the largest value of equal parts where they change too often."""
     found = []
     for place, counter in enumerate(line.counters[:64]):
-        times, values = counter.times_s, counter.values
+        times, values = counter.times_ns, counter.values
         every = -(-len(times) // POINTS) if len(times) else 1
         if every > 1:
             cuts = np.arange(0, len(times), every)
             times, values = times[cuts], np.maximum.reduceat(values, cuts)
-        columns[f"times_{place}"] = times * 1e9 - first
+        columns[f"times_{place}"] = (times - first).astype(np.float64)
         columns[f"values_{place}"] = values.astype(np.float64)
         process = line.processes.index(counter.process) if counter.process in line.processes else -1
         found.append({"process": process, "name": printable(counter.name, 80), "peak": counter.peak})

@@ -15,8 +15,9 @@ from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.table import keys
 from ridgeline.hardware.load import resized
 from ridgeline.hardware.load import system as load_system
+from ridgeline.hardware.system import System
 from ridgeline.models.load import model as load_model
-from ridgeline.plan.engine import default_engine
+from ridgeline.plan.engine import default_engine, default_engine_note
 from ridgeline.plan.plan import Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble, described_engine
@@ -119,8 +120,9 @@ def case(request: PlanRequest, ref: Any, engine: str | None) -> Case:
     own = table.pop("plan", {})
     own = own if isinstance(own, Mapping) else {}
     described = described_engine(table)
-    usual = described or _default_engine(table)
-    notes = _defaults(table, own, None if engine or described else usual)
+    system = _system(table)
+    usual = described or default_engine(system)
+    notes = _defaults(table, own, None if engine or described else default_engine_note(system))
     kept = {key: value for key, value in own.items() if key in KEPT}
     kept = {"engine": usual, "precision": "bf16", **kept, **({"engine": engine} if engine else {})}
     settled = {"dp": 1, "microbatch": 1, "recompute": "none", **kept}
@@ -159,8 +161,9 @@ def one_scenario(model: str, **options: Unpack[PlanOptions]) -> Scenario:
     if options.get("engine"):
         own["engine"] = options["engine"]
     described = described_engine(table)
-    usual = described or _default_engine(table)
-    notes = _defaults(table, own, None if described else usual)
+    system = _system(table)
+    usual = described or default_engine(system)
+    notes = _defaults(table, own, None if described else default_engine_note(system))
     built, found = assemble({**table, "plan": {"engine": usual, "precision": "bf16", **own}})
     problems += found if "system" in table else [no_system(), *(one for one in found if one.path != "system")]
     if problems or built is None:
@@ -169,7 +172,7 @@ def one_scenario(model: str, **options: Unpack[PlanOptions]) -> Scenario:
 
 
 def _defaults(table: dict[str, Any], plan: Mapping[str, Any], engine: str | None) -> list[str]:
-    """Fill in what the workload leaves out; what was assumed, a line each. `engine` is the default where it is used."""
+    """Fill in what the workload leaves out; what was assumed, a line each. `engine` says so where one was chosen."""
     notes = []
     work = dict(table["workload"]) if isinstance(table.get("workload"), Mapping) else {}
     if "seq" not in work:
@@ -182,7 +185,7 @@ def _defaults(table: dict[str, Any], plan: Mapping[str, Any], engine: str | None
         notes.append("optimizer = adamw with fp32 states and master weights: not given")
     table["workload"] = {"kind": "train", **work}
     if engine is not None and "engine" not in plan:
-        notes.append(f"engine = {engine}: not given")
+        notes.append(engine)
     if "precision" not in plan:
         notes.append("precision = bf16 unless searched: not given")
     return notes
@@ -197,9 +200,9 @@ def _longest(table: Mapping[str, Any]) -> int:
     return min(SEQ, context or SEQ)
 
 
-def _default_engine(table: Mapping[str, Any]) -> str:
-    """The software the system's chips are trained with unless another is named."""
+def _system(table: Mapping[str, Any]) -> System | None:
+    """The system, for the software its chips are trained with by default."""
     try:
-        return default_engine(load_system(table["system"]))
+        return load_system(table["system"])
     except (InputError, KeyError, TypeError):
-        return default_engine(None)  # what is wrong with the system is told when the scenario is built
+        return None  # what is wrong with it is told when the scenario is built

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.machine import machines_of, parameter_columns
-from ridgeline.cost.op_table import op_table_over
-from ridgeline.cost.price import SectionPrices, SustainedRates, price_sections, sustained_rates
+from ridgeline.cost.price import sustained_rates
 from ridgeline.lowering.context import Degrees, LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import sections_of
@@ -25,11 +24,7 @@ from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Plan, Precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.space import Space
-from ridgeline.sim.closed_form.model import StepModel
-from ridgeline.sim.memory.footprint import SectionFootprint, bytes_per_param, section_footprint
-from ridgeline.sim.memory.model import MemoryModel, by_structure
-from ridgeline.sim.memory.peak import host_share
-from ridgeline.sim.predict import not_predictable
+from ridgeline.sim import PlanModel, joined, not_predictable
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -51,8 +46,7 @@ class DegreeGrid:
     degrees: Degrees
     weight_group: Index
     plans: PlanColumns
-    step: StepModel
-    memory: MemoryModel
+    model: PlanModel
 
     def __len__(self) -> int:
         return len(self.structure)
@@ -65,10 +59,11 @@ def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list
     """The cells of a space, one value for all structures that stand in stages alike and run at the same rates."""
     groups: dict[tuple[int, object, str | None], list[_Structure]] = {}
     priced: dict[tuple[str, bytes], _Structure] = {}
+    switched = [_degrees(replace(base, plan=replace(base.plan, switches=one)), space) for one in space.switches]
     for recompute, formats, switches in space.structures:
         plan = replace(base.plan, recompute=recompute, precision=formats, switches=switches)
         scenario = replace(base, plan=plan)
-        degrees = _degrees(scenario, space)
+        degrees = switched[space.switches.index(switches)]
         possible = not any(problem for rule in RULES for problem in rule(scenario))
         if possible and len(degrees):
             # what overlaps changes no op
@@ -76,9 +71,9 @@ def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list
             if same not in priced:
                 priced[same] = _structure(scenario, degrees, calibration)
             made = replace(priced[same], scenario=scenario, degrees=degrees, plans=plan_columns([_with(scenario)]))
-            key = (len(made.sections.cell) // len(degrees), recompute.layers, switches.graph)
+            key = (made.model.kinds, recompute.layers, switches.graph)
             groups.setdefault(key, []).append(made)
-    return [_joined(structures, kinds) for (kinds, *_), structures in groups.items()]
+    return [_joined(structures) for structures in groups.values()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +81,15 @@ class _Structure:
     scenario: Scenario
     context: LoweringContext
     degrees: Array
-    sections: SectionPrices
-    footprint: SectionFootprint
     plans: PlanColumns
-    rates: SustainedRates
+    model: PlanModel
 
 
 def _degrees(scenario: Scenario, space: Space) -> Array:
-    """tp, cp, ep, etp, microbatch of every cell that can run somewhere, one row each; judged by `plan.check`."""
+    """tp, cp, ep, etp, microbatch of every cell that can run somewhere, one row each; judged by `plan.check`.
+
+    Formats and recompute have no say in it.
+    """
     plan, chips = scenario.plan, scenario.system.chips
     tps = [tp for tp in space.tp if not any(tensor(_with(scenario, tp=tp)))]
     pairs = [
@@ -137,24 +133,17 @@ def _structure(scenario: Scenario, degrees: Array, calibration: Calibration) -> 
         resolved=replace(one.resolved, sequence_parallel=split),
     )
     sections, parameters = sections_of(context), parameter_columns(calibration, [scenario])
-    rates = sustained_rates(machines_of([scenario.system]), parameters, graph=plans.graph, xla=plans.xla)
+    rates = sustained_rates(machines_of([scenario.system]), parameters, plans=plans)
     return _Structure(
         scenario=scenario,
         context=context,
         degrees=degrees,
-        sections=price_sections(op_table_over(sections, len(degrees)), rates),
-        footprint=section_footprint(context, sections, len(degrees)),
         plans=plans,
-        rates=rates,
+        model=PlanModel.of(scenario, context, sections, rates, len(degrees)),
     )
 
 
-def _together(columns: Array) -> Array:
-    """Columns of needs with the bytes kept by all parts in one."""
-    return np.concatenate([columns[:3], columns[3:].sum(0, keepdims=True)])
-
-
-def _joined(parts: Sequence[_Structure], kinds: int) -> DegreeGrid:
+def _joined(parts: Sequence[_Structure]) -> DegreeGrid:
     """Structures side by side, their sections in one table, sorted by how many microbatches they make."""
     degrees = np.concatenate([part.degrees for part in parts])
     tp, cp, _, _, microbatch = degrees.T
@@ -162,41 +151,18 @@ def _joined(parts: Sequence[_Structure], kinds: int) -> DegreeGrid:
     each = base.workload.sequences * tp * cp / (base.system.chips * microbatch)  # microbatches for a stage
     order = np.lexsort((each, each % 1 > 0))  # loops take whole numbers of them
     tp, cp, ep, etp, microbatch = degrees[order].T
-    structure = np.repeat(np.arange(len(parts)), [len(part.degrees) for part in parts])[order]
-
-    def beside(columns: Sequence[Array], sections: int = kinds) -> Array:
-        """Columns by section and cell of each part as one."""
-        split = [column.reshape(*column.shape[:-1], sections, -1) for column in columns]
-        joined = np.concatenate(split, axis=-1).take(order, axis=-1)
-        return joined.reshape(*joined.shape[:-2], -1)
-
-    prices = SectionPrices(
-        cell=np.tile(np.arange(len(structure)), kinds),
-        **{name: beside([getattr(part.sections, name) for part in parts]) for name in _BY_SECTION},
-    )
-    footprint = SectionFootprint(
-        columns=beside([_together(part.footprint.columns) for part in parts], 1),
-        norm=parts[0].footprint.norm,
-        **{name: beside([getattr(part.footprint, name) for part in parts], 1) for name in _BY_CELL},
-    )
-    per_param = by_structure([bytes_per_param(part.context, part.scenario) for part in parts])
+    model = joined([part.model for part in parts], order)
     columns = {item.name: [getattr(part.plans, item.name) for part in parts] for item in fields(PlanColumns)}
+    precisions = [part.scenario.plan.precision for part in parts]
     return DegreeGrid(
         scenarios=tuple(part.scenario for part in parts),
         context=parts[0].context,
-        structure=structure,
+        structure=model.structure,
         degrees=Degrees(tp=tp, cp=cp, ep=ep, etp=etp, microbatch=microbatch),
-        weight_group=_weight_group([part.scenario.plan.precision for part in parts], structure, degrees[order, :4]),
-        plans=PlanColumns(**{name: _column(values, structure) for name, values in columns.items()}),
-        step=StepModel(prices=prices, rates=parts[0].rates, kinds=kinds),
-        memory=MemoryModel(
-            footprint=footprint, per_param=per_param, structure=structure, host=host_share(parts[0].scenario)
-        ),
+        weight_group=_weight_group(precisions, model.structure, degrees[order, :4]),
+        plans=PlanColumns(**{name: _column(values, model.structure) for name, values in columns.items()}),
+        model=model,
     )
-
-
-_BY_SECTION = ("params", "offloadable", "seconds", "issue_s")
-_BY_CELL = ("layer", "loss", "sends", "crossing", "head", "widest", "shared")
 
 
 def _weight_group(precisions: Sequence[Precision], structure: Index, degrees: Array) -> Index:

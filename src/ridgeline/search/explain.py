@@ -19,9 +19,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.search.distinct import kind_of, kinds
 from ridgeline.search.find_plan import SAME, Search, predicted
 from ridgeline.search.shortlist import Entry, choice
-from ridgeline.sim.events.simulate import Simulated, simulate
-from ridgeline.sim.predict import predict
-from ridgeline.sim.prediction import Prediction
+from ridgeline.sim import Prediction, Simulated, predict, simulate
 
 MOST_ACTIONS = 40_000  # of a schedule's table, so that the best few are simulated within a second or two
 # the order in which alternatives are told when they lose equally much

@@ -18,7 +18,7 @@ from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.objectives import Goal, Outcome, unpriced
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins
-from ridgeline.sim.memory.peak import capacity_of
+from ridgeline.sim import capacity_of
 
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp")
 LARGER = (2, 4, 8, 16, 32)  # times the chips that are tried when nothing fits

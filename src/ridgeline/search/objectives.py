@@ -16,14 +16,14 @@ from typing import Any, Literal, get_args
 
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import DECIMAL
+from ridgeline.hardware.load import rated_power
 from ridgeline.hardware.system import System
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.find_plan import Search, predicted
 from ridgeline.search.goodput import Goodput, days_to_train, goodput
 from ridgeline.search.space import powers_of_two
-from ridgeline.sim.predict import HOUR
-from ridgeline.sim.prediction import Prediction
+from ridgeline.sim import HOUR, Prediction
 
 Objective = Literal["time", "cost", "energy", "memory", "chips"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
@@ -141,7 +141,7 @@ def run_of(prediction: Prediction, goal: Goal) -> Run | None:
     speed = prediction.tokens_per_s_per_chip * system.chips
     days = float(days_to_train(goal.tokens, speed, kept.useful))
     seconds = days * DAY_HOURS * HOUR
-    price, power = system.chip.price, system.chip.tdp
+    price, power = system.chip.price, rated_power(system.chip)
     return Run(
         goodput=kept,
         days=days,
@@ -185,7 +185,7 @@ def points(searches: Iterable[Search]) -> list[Point]:
     found = []
     for search in searches:
         system = search.scenario.system
-        price, power = system.chip.price, system.chip.tdp
+        price, power = system.chip.price, rated_power(system.chip)
         for entry in search.swept.frontier:
             work = system.chips * entry.step_s
             found.append(

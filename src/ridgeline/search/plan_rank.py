@@ -26,9 +26,7 @@ from ridgeline.search.explain import difference
 from ridgeline.search.find_plan import offered, placed, swept
 from ridgeline.search.space import NO_PINS, Pins, Space, space_of
 from ridgeline.search.sweep import Chunk
-from ridgeline.sim.memory.peak import capacity_of
-from ridgeline.sim.predict import default_calibration, predict
-from ridgeline.sim.prediction import Prediction
+from ridgeline.sim import Prediction, capacity_of, default_calibration, predict
 
 Array = NDArray[np.float64]
 NEAR = 0.05  # share of feasible plans that may be faster than one that is near the top

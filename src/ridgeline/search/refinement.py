@@ -15,7 +15,7 @@ from ridgeline.search.explain import simulated_step_s
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import selective_parts
 from ridgeline.search.stage_layout.refine import REFINED, Change, Refined, even, refine
-from ridgeline.sim.prediction import Impossible, Prediction
+from ridgeline.sim import Impossible, Prediction
 
 GAINS = 0.001  # of a step: less than this is not worth stages that differ
 FINALISTS = 3  # candidates that are run event by event

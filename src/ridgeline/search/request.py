@@ -15,7 +15,6 @@ from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, read_table
 from ridgeline.models.load import model as load_model
 from ridgeline.plan.scenario_file import confine
-from ridgeline.search.find_plan import HEADROOM
 from ridgeline.search.objectives import OBJECTIVES, Goal, Objective, pair, tokens_of
 from ridgeline.search.pins import PinSettings, joined, pin_settings, settings_table
 
@@ -58,7 +57,7 @@ class PlanRequest:
     pins       the choices that are left of the plan
     goal       what is minimised, and the run it is for
     chips      sizes to search, as a range or a list; absent: as the systems say
-    headroom   share of a chip's memory that a plan must leave free
+    headroom   share of a chip's memory that a plan must leave free; absent: as measured peaks ask for
     top        plans that are listed
     frontier   the two quantities of the Pareto front; absent: time and memory, or between sizes time and money
     refine     whether stage boundaries and recompute by stage are chosen too
@@ -70,7 +69,7 @@ class PlanRequest:
     pins: PinSettings = field(default_factory=PinSettings)
     goal: Goal = Goal()
     chips: str | None = None
-    headroom: float = HEADROOM
+    headroom: float | None = None
     top: int = 5
     frontier: tuple[str, str] | None = None
     refine: bool = True
@@ -96,7 +95,7 @@ class PlanRequest:
             pins=pins,
             goal=_goal(options),
             chips=options.get("chips") or None,
-            headroom=_share(options["headroom"]) if "headroom" in options else HEADROOM,
+            headroom=_share(options["headroom"]) if options.get("headroom") else None,
             top=options.get("top", 5),
             frontier=axes,
             refine=options.get("refine", True),

@@ -19,24 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Array, Index, at
-from ridgeline.lowering.plan_columns import NAMES, SHARDS, PlanColumns, sized
+from ridgeline.lowering.plan_columns import NAMES, SHARDS, sized
 from ridgeline.lowering.program import stages_of
 from ridgeline.plan.engine import Shard
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Offload, Plan, Schedule, Sharding
 from ridgeline.plan.resolve import sends_overlap
 from ridgeline.plan.scenario import default_placement
-from ridgeline.plan.schedules import requirement, virtual_stages_by_rank
+from ridgeline.plan.schedules import SCHEDULES, requirement, virtual_stages_by_rank
 from ridgeline.search.degree_grid import DegreeGrid
 from ridgeline.search.space import Space
-from ridgeline.sim.closed_form.grad_sync import EndOfStep
-from ridgeline.sim.closed_form.model import WeightGroups
-from ridgeline.sim.closed_form.overlap import SectionTimes
-from ridgeline.sim.closed_form.pipeline_time import PipelineTime
-from ridgeline.sim.closed_form.stage_mix import PlacementMix, RankMix, placement_mix, rank_mix
-from ridgeline.sim.closed_form.stage_times import StageTimes
-from ridgeline.sim.memory.model import MemoryModel
-from ridgeline.sim.memory.peak import ModelState, Transient
+from ridgeline.sim import Placement, RowModel, ScheduledRows, SectionTimes, ShardedState
 
 CHUNK = 4096  # rows worked on at once, so that their columns stay in the cache
 LAST_BITS = 12  # of a number's 52 that depend on where in a column it was worked out
@@ -91,8 +84,6 @@ class _Rows:
     """Cells on a pipeline: what is the same for all schedules of it.
 
     degree   ranks that zero3 shards weights over; 1 where weights are whole
-    times    what sections take, sections x rows
-    memory   of every row, and `state` of the first row of each weight group
     """
 
     grid: DegreeGrid
@@ -102,17 +93,13 @@ class _Rows:
     offload: Offload
     zero3: bool
     degree: Array
-    groups: WeightGroups
-    plans: PlanColumns
-    times: StageTimes
-    memory: MemoryModel
-    state: MemoryModel
+    model: RowModel
 
 
 def sweep(grid: DegreeGrid, space: Space) -> Iterator[Chunk]:
     """Every plan of a space on these cells, priced; plans that cannot run are left out."""
     for offload in space.offload:
-        sections = grid.step.section_times(replace(grid.plans, offload=np.array([offload.activations])))
+        sections = grid.model.section_times(replace(grid.plans, offload=np.array([offload.activations])))
         for pp in space.pp:
             for rows in _rows(grid, space, sections, offload, pp):
                 for schedule in _schedules(space, pp):
@@ -146,19 +133,20 @@ def _rows(grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offlo
     if not len(cell):
         return
     if any(shard != "zero3" for shard in space.shard):
-        yield _row(grid, sections, offload, pp, (cell, dp, None))
+        yield _row(grid, space, sections, offload, pp, (cell, dp, None))
     if "zero3" in space.shard:
         replicas = dp * np.asarray(grid.degrees.cp)[cell]
         for size in space.shard_degree:
             degree = replicas if size == 0 else np.full(len(cell), float(size))
             own = np.flatnonzero(_splits(space, size, replicas))
             if len(own):
-                yield _row(grid, sections, offload, pp, (cell[own], dp[own], degree[own]))
+                yield _row(grid, space, sections, offload, pp, (cell[own], dp[own], degree[own]))
 
 
 def _row(
-    grid: DegreeGrid, sections: SectionTimes, offload: Offload, pp: int, dealt: tuple[Index, Array, Array | None]
-) -> _Rows:
+    grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offload, pp: int,
+    dealt: tuple[Index, Array, Array | None],
+) -> _Rows:  # fmt: skip
     cell, dp, degree = dealt
     zero3 = degree is not None
     sizes = replace(
@@ -175,8 +163,7 @@ def _row(
         offload=np.array([offload.activations]),
         offload_optimizer=np.array([offload.optimizer]),
     )
-    _, firsts, group = np.unique(grid.weight_group[cell], return_index=True, return_inverse=True)
-    groups = WeightGroups(group=group, firsts=firsts)
+    apart = any(SCHEDULES[schedule.name].splits_backward for schedule in space.schedule)
     return _Rows(
         grid=grid,
         cell=cell,
@@ -185,11 +172,7 @@ def _row(
         offload=offload,
         zero3=zero3,
         degree=np.ones(len(cell)) if degree is None else degree,
-        groups=groups,
-        plans=plans,
-        times=grid.step.rows(sections, cell, plans, groups),
-        memory=grid.memory.at(cell),
-        state=grid.memory.at(cell[firsts]),
+        model=grid.model.rows(sections, cell, plans, grid.weight_group[cell], apart=pp > 1 and apart),
     )
 
 
@@ -200,39 +183,36 @@ def _stored(grid: DegreeGrid) -> Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ShardedWay:
+class _Way:
     """A way of sharding state, priced for every weight group; `degree` is not a number where it cannot be."""
 
     shard: Shard
     degree: Array
-    ends: EndOfStep
-    state: ModelState
+    state: ShardedState
 
 
 def _scheduled(rows: _Rows, space: Space, schedule: Schedule) -> Iterator[Chunk]:
     """The rows under one schedule, as far as it takes them."""
-    grid, pp = rows.grid, rows.pp
+    grid, model, pp = rows.grid, rows.model, rows.pp
     if pp * schedule.chunks > grid.scenarios[0].model.layers + 2:
         return
-    able = list(_able(schedule, pp, rows.plans.microbatches))
+    able = list(_able(schedule, pp, model.plans.microbatches))
     if not able:
         return
     scenario = grid.scenarios[0]
     placed = scenario.plan.placement or default_placement(scenario.model, pp * schedule.chunks)
-    stages, held = stages_of(grid.context, placed), virtual_stages_by_rank(pp, schedule.chunks, schedule.name)
-    placement, ranks = placement_mix(stages, held), rank_mix(stages, held, fullest=True)
+    by_rank = virtual_stages_by_rank(pp, schedule.chunks, schedule.name)
+    placement = Placement.of(stages_of(grid.context, placed), by_rank)
     plans = replace(
-        rows.plans,
+        model.plans,
         chunks=np.array([float(schedule.chunks)]),
         schedule=np.array([float(NAMES.index(schedule.name))]),
         overlap_pp=at(_sends_overlap(grid, schedule), grid.structure[rows.cell]),
     )
-    ways = _ways(rows, space, placement, ranks)
-    send_s = grid.step.send_s(plans)
+    ways = _ways(rows, space, placement)
+    send_s = model.send_s(plans)
     for own in able:
-        mine = plans.at(own)
-        pipeline = grid.step.pipeline(placement, rows.times, send_s, mine, own)
-        yield from _plans(rows, schedule, ways, (pipeline, rows.memory.transient(ranks, mine, own), mine), own)
+        yield from _plans(rows, schedule, ways, model.scheduled(placement, plans.at(own), send_s, own), own)
 
 
 def _able(schedule: Schedule, pp: int, microbatches: Array) -> Iterator[slice]:
@@ -253,48 +233,36 @@ def _cut(start: int, end: int) -> Iterator[slice]:
         yield slice(start + (end - start) * place // many, start + (end - start) * (place + 1) // many)
 
 
-def _ways(rows: _Rows, space: Space, placement: PlacementMix, ranks: RankMix) -> list[_ShardedWay]:
+def _ways(rows: _Rows, space: Space, placement: Placement) -> list[_Way]:
     """All ways of sharding, with what they do to the weights of every group."""
-    grid, cell = rows.grid, rows.cell[rows.groups.firsts]
-    plans, trained, params = (
-        rows.plans.at(rows.groups.firsts),
-        grid.step.trained(placement, cell),
-        rows.state.params(ranks),
-    )
-    priced: dict[tuple[bool, int], EndOfStep] = {}
-    ways = []
-    for shard, size in _shardings(rows, space):
-        degree = _degree(rows, space, (shard, size))
-        if not np.isfinite(degree).any():
-            continue
-        own = replace(plans, shard=np.array([float(SHARDS.index(shard))]), shard_degree=degree)
-        key = (shard == "none", size)  # sharded gradients take no longer than sharded states alone
-        if key not in priced:
-            priced[key] = grid.step.end_of_step(trained, own)
-        ways.append(_ShardedWay(shard=shard, degree=degree, ends=priced[key], state=rows.state.state(params, own)))
-    return ways
+    plans = rows.model.plans.at(rows.model.firsts)
+    tried = [(shard, size, _degree(rows, space, (shard, size))) for shard, size in _shardings(rows, space)]
+    tried = [way for way in tried if np.isfinite(way[2]).any()]
+    keys = [(shard == "none", size) for shard, size, _ in tried]  # sharded gradients sync like sharded states alone
+    columns = [
+        replace(plans, shard=np.array([float(SHARDS.index(shard))]), shard_degree=degree) for shard, _, degree in tried
+    ]
+    states = rows.model.sharded(placement, columns, [keys.index(key) for key in keys])
+    return [
+        _Way(shard=shard, degree=degree, state=state) for (shard, _, degree), state in zip(tried, states, strict=True)
+    ]
 
 
 def _plans(
-    rows: _Rows,
-    schedule: Schedule,
-    ways: Sequence[_ShardedWay],
-    priced: tuple[PipelineTime, Transient, PlanColumns],
-    own: slice,
+    rows: _Rows, schedule: Schedule, ways: Sequence[_Way], scheduled: ScheduledRows, own: slice
 ) -> Iterator[Chunk]:
     """All ways of sharding on some rows."""
-    pipeline, transient, plans = priced
-    grid, group = rows.grid, rows.groups.group[own]
     steps: dict[int, Array] = {}
     for way in ways:
-        degree = way.degree.take(group)
+        degree = way.degree.take(scheduled.group)
         fits = np.isfinite(degree)
         if not fits.any():
             continue
-        if id(way.ends) not in steps:
-            steps[id(way.ends)] = rounded(grid.step.step_s(pipeline, way.ends.at(group), plans))
+        synced = id(way.state.ends)
+        if synced not in steps:
+            steps[synced] = rounded(rows.model.step_s(scheduled, way.state))
         made = Chunk(
-            grid=grid,
+            grid=rows.grid,
             cell=rows.cell[own],
             pp=rows.pp,
             dp=rows.dp[own],
@@ -302,8 +270,8 @@ def _plans(
             offload=rows.offload,
             shard=way.shard,
             degree=degree,
-            step_s=steps[id(way.ends)],
-            peak_bytes=rounded(grid.memory.peak_bytes(way.state.at(group), transient)),
+            step_s=steps[synced],
+            peak_bytes=rounded(rows.model.peak_bytes(scheduled, way.state)),
         )
         yield made if fits.all() else made.taken(np.flatnonzero(fits))
 
@@ -341,8 +309,8 @@ def _degree(rows: _Rows, space: Space, sharding: tuple[Shard, int]) -> Array:
     """Ranks a shard is split over, by weight group; not a number where that cannot be."""
     shard, size = sharding
     if rows.zero3 or shard == "none":
-        return rows.degree[rows.groups.firsts]
-    replicas = rows.dp[rows.groups.firsts] * np.asarray(rows.grid.degrees.cp)[rows.cell[rows.groups.firsts]]
+        return rows.degree[rows.model.firsts]
+    replicas = rows.dp[rows.model.firsts] * np.asarray(rows.grid.degrees.cp)[rows.cell[rows.model.firsts]]
     return replicas if size == 0 else np.where(_splits(space, size, replicas), float(size), np.nan)
 
 

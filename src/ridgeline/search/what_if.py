@@ -23,7 +23,7 @@ from ridgeline.plan.workload import Train
 from ridgeline.search.find_plan import Search, find_plan, predicted
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins
-from ridgeline.sim.prediction import Prediction
+from ridgeline.sim import Prediction
 
 WORTH = 0.005  # gains below half a per cent are not worth telling
 WAITING = 0.02  # share of a step lost to stages or reductions from which a larger batch is tried

@@ -1,1 +1,69 @@
-"""Turn a priced program into time: when each step of a pipeline starts, ends and waits."""
+"""Scenario -> Prediction: cost prices, sim times. This is the door; `search` and `calibrate` use no other.
+
+    predict, Prediction, Impossible       one step of a scenario, or the reasons why there is none
+    simulate, Simulated, timeline         the same step event by event, and its Timeline
+    PlanModel, Placement, ...             time and memory of every plan of a search
+    LayoutModel                           time and memory of one plan's stage layouts
+    StepBatch, StepTimes                  steps of many scenarios under any parameters, for a fit
+    Memory, peak_memory, capacity_of      bytes of the fullest chip, and of a chip
+    Residual, interval, ...               how sure a prediction is
+
+Names are loaded when first used: a prediction need not load the event simulation.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ridgeline.sim.closed_form.overlap import SectionTimes as SectionTimes
+    from ridgeline.sim.closed_form.step import StepTimes as StepTimes
+    from ridgeline.sim.events.simulate import Simulated as Simulated
+    from ridgeline.sim.events.simulate import simulate as simulate
+    from ridgeline.sim.events.simulate import timeline as timeline
+    from ridgeline.sim.layout_model import LayoutModel as LayoutModel
+    from ridgeline.sim.layout_model import price_layouts as price_layouts
+    from ridgeline.sim.memory.headroom import scenario_headroom as scenario_headroom
+    from ridgeline.sim.memory.peak import Memory as Memory
+    from ridgeline.sim.memory.peak import capacity_of as capacity_of
+    from ridgeline.sim.memory.peak import peak_memory as peak_memory
+    from ridgeline.sim.plan_model import Placement as Placement
+    from ridgeline.sim.plan_model import PlanModel as PlanModel
+    from ridgeline.sim.plan_model import RowModel as RowModel
+    from ridgeline.sim.plan_model import ScheduledRows as ScheduledRows
+    from ridgeline.sim.plan_model import ShardedState as ShardedState
+    from ridgeline.sim.plan_model import joined as joined
+    from ridgeline.sim.predict_step import HOUR as HOUR
+    from ridgeline.sim.predict_step import default_calibration as default_calibration
+    from ridgeline.sim.predict_step import not_predictable as not_predictable
+    from ridgeline.sim.predict_step import predict as predict
+    from ridgeline.sim.predict_step import unpublished as unpublished
+    from ridgeline.sim.prediction import Impossible as Impossible
+    from ridgeline.sim.prediction import Prediction as Prediction
+    from ridgeline.sim.prediction_interval import SHIPPED_RESIDUALS as SHIPPED_RESIDUALS
+    from ridgeline.sim.prediction_interval import Residual as Residual
+    from ridgeline.sim.prediction_interval import interval as interval
+    from ridgeline.sim.prediction_interval import read_residuals as read_residuals
+    from ridgeline.sim.step_batch import StepBatch as StepBatch
+
+_HOMES = {
+    "closed_form.overlap": ("SectionTimes",),
+    "closed_form.step": ("StepTimes",),
+    "events.simulate": ("Simulated", "simulate", "timeline"),
+    "layout_model": ("LayoutModel", "price_layouts"),
+    "memory.headroom": ("scenario_headroom",),
+    "memory.peak": ("Memory", "capacity_of", "peak_memory"),
+    "plan_model": ("Placement", "PlanModel", "RowModel", "ScheduledRows", "ShardedState", "joined"),
+    "predict_step": ("HOUR", "default_calibration", "not_predictable", "predict", "unpublished"),
+    "prediction": ("Impossible", "Prediction"),
+    "prediction_interval": ("SHIPPED_RESIDUALS", "Residual", "interval", "read_residuals"),
+    "step_batch": ("StepBatch",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'ridgeline.sim' has no attribute {name!r}")
+    return getattr(import_module(f"ridgeline.sim.{_HOME[name]}"), name)

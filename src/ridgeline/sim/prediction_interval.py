@@ -22,7 +22,9 @@ from functools import cache
 from itertools import accumulate
 from pathlib import Path
 
-SHIPPED = Path(__file__).parents[1] / "cost" / "residuals.json"  # written by `ridgeline fit` beside the calibration
+SHIPPED_RESIDUALS = (
+    Path(__file__).parents[1] / "cost" / "residuals.json"
+)  # written by `ridgeline fit` beside the calibration
 ENOUGH = 8  # configurations of a kind before it speaks for itself
 COVERAGE = 0.9
 ROUNDING = 1e-9  # of votes
@@ -160,6 +162,6 @@ def read_residuals(rows: Iterable[object]) -> tuple[Residual, ...]:
 @cache
 def shipped() -> tuple[Residual, ...]:
     """The residuals that come with Ridgeline; none before the first fit."""
-    if not SHIPPED.exists():
+    if not SHIPPED_RESIDUALS.exists():
         return ()
-    return read_residuals(json.loads(SHIPPED.read_text(encoding="utf-8")).get("rows", ()))
+    return read_residuals(json.loads(SHIPPED_RESIDUALS.read_text(encoding="utf-8")).get("rows", ()))

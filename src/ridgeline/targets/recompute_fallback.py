@@ -126,7 +126,7 @@ def price(scenario: Scenario, written: Recompute) -> str:
     >>> price(made, nearest(made, ())).split(" by ")[0]
     'written: full (4 layers of each stage), which makes the step longer'
     """
-    from ridgeline.sim.predict import predict  # heavy, and asked for only where something is written otherwise
+    from ridgeline.sim.predict_step import predict  # heavy, and asked for only where something is written otherwise
     from ridgeline.sim.prediction import Prediction
 
     told = f"written: {written}" + (f" of {', '.join(written.parts)}" if written.kind == "selective" else "")

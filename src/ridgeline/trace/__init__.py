@@ -1,15 +1,28 @@
-"""Predicted or measured, one type: a Timeline of spans and counters, the files it is read from and written to."""
+"""Predicted or measured, one type: a Timeline of spans and counters, read from files, analysed, written to files.
 
-from ridgeline.trace.chrome import chrome_events, write_chrome
-from ridgeline.trace.detail import About, Collective, Detail, Shape, Sparse
+    timeline, side_tables    the columns every span has (`arrays`), and the tables of what few carry
+    classes, policy          what a span is, by its name and kind; which spans a number counts
+    intervals                unions and overlaps of times, exact to the nanosecond
+    read/                    files -> Timeline: one reader a format, all of them in `read.readers.READERS`
+    graph/                   Timeline -> what had to happen before what, across streams, hosts and ranks; replayed
+    analysis/                Timeline -> breakdown, idle causes, critical path, stragglers, roofline, phases, what-ifs
+    findings/                all of that -> what limits the step, and what to change first; `findings.rules.RULES`
+    analyze, diff            the verbs
+    chrome_writer            Timeline -> a file that Perfetto opens, and `read` reads back
+
+Each line imports only lines above it.
+"""
+
+from ridgeline.trace.chrome_writer import chrome_events, write_chrome
+from ridgeline.trace.side_tables import About, RecordedCollective, RecordedShape, SideTables, Sparse
 from ridgeline.trace.timeline import Counter, Span, Tables, Timeline
 
 __all__ = [
     "About",
-    "Collective",
     "Counter",
-    "Detail",
-    "Shape",
+    "RecordedCollective",
+    "RecordedShape",
+    "SideTables",
     "Span",
     "Sparse",
     "Tables",

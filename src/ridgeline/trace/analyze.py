@@ -7,27 +7,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.hardware.chip import Chip
-from ridgeline.trace.breakdown import ALL, Breakdown, breakdown, counted_rows
-from ridgeline.trace.chips import chip_of
+from ridgeline.trace.analysis.breakdown import Breakdown, breakdown
+from ridgeline.trace.analysis.chip_names import chip_of
+from ridgeline.trace.analysis.critical_path import CriticalPaths, critical_path
+from ridgeline.trace.analysis.idle import IdleCause, gaps_of, idle_causes
+from ridgeline.trace.analysis.join_counters import JoinedCounters, join_counters
+from ridgeline.trace.analysis.launches import Launches, launches
+from ridgeline.trace.analysis.memory_peaks import MemoryPeak, memory_peaks
+from ridgeline.trace.analysis.roofline import OpRate, op_rates
+from ridgeline.trace.analysis.stragglers import RankReport, rank_report
+from ridgeline.trace.analysis.what_if import WhatIfAnswer
+from ridgeline.trace.analysis.what_if import what_if as answers
 from ridgeline.trace.classes import Rules, classify, read_rules
-from ridgeline.trace.counters import KernelCounters, read_counters
-from ridgeline.trace.critical import Critical, critical_path
-from ridgeline.trace.finding import Facts, Finding
-from ridgeline.trace.findings import findings
-from ridgeline.trace.folder import tables_of
-from ridgeline.trace.gains import LARGEST, Gains, sizes_of
-from ridgeline.trace.graph import graph_of
-from ridgeline.trace.idle import IdleCause, gaps_of, idle_causes
-from ridgeline.trace.launch import Launches, launches
-from ridgeline.trace.measured import Joined, join_counters
-from ridgeline.trace.memory import MemoryPeak, memory_peaks
-from ridgeline.trace.ranks import RankReport, rank_report
-from ridgeline.trace.read import read_timeline
-from ridgeline.trace.roofline import OpRate, op_rates
-from ridgeline.trace.source import Progress
+from ridgeline.trace.findings.finding import Facts, Finding
+from ridgeline.trace.findings.gains import LARGEST, Gains, sizes_of
+from ridgeline.trace.findings.rules import findings
+from ridgeline.trace.graph.dependency_graph import graph_of
+from ridgeline.trace.policy import ALL, counted_rows
+from ridgeline.trace.read.folder import tables_of
+from ridgeline.trace.read.kernel_counters import KernelCounters, read_counters
+from ridgeline.trace.read.readers import read_timeline
+from ridgeline.trace.read.source import Progress
 from ridgeline.trace.timeline import Timeline
-from ridgeline.trace.whatif import Answer
-from ridgeline.trace.whatif import what_if as answers
 
 UNREPLAYED = f"more than {LARGEST:,} starts and ends: predicted gains are upper bounds by their formulas, not replays"
 
@@ -44,12 +45,12 @@ class Analysis:
     rates: tuple[OpRate, ...]
     chip: Chip | None
     findings: tuple[Finding, ...]
-    critical: Critical | None
+    critical: CriticalPaths | None
     """None where nothing counts."""
     ranks: RankReport
     memory: tuple[MemoryPeak, ...]
-    what_if: tuple[Answer, ...]
-    measured: Joined = Joined()
+    what_if: tuple[WhatIfAnswer, ...]
+    measured: JoinedCounters = JoinedCounters()
     """Kernels with counters, where there are any."""
     left_out: tuple[str, ...] = ()
     """What was not worked out because the timeline is too large, and what stands in its place."""
@@ -68,13 +69,13 @@ def analyze(
     """Analyse traces: files, folders of ranks, or one timeline that is already there.
 
     ``chip`` names the chip of the roofline where the trace does not say it; ``classes`` is a file of further classes.
-    ``counters`` is a file of counters for each kernel, see `counters.py`; ``unit`` is that of the times, see
+    ``counters`` is a file of counters for each kernel, see `read.kernel_counters`; ``unit`` is that of the times, see
     `read_timeline`.
     ``what_if`` are questions that a replay answers: "matmul x2", "overlap nccl", "no launch gaps", "fuse elementwise".
 
     >>> from ridgeline.trace import Span
-    >>> a = Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_s=0, duration_s=2e-6)
-    >>> b = Span(process="chip 0", stream="9", name="ncclAllReduce", kind="kernel", start_s=1e-6, duration_s=3e-6)
+    >>> a = Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_ns=0, duration_ns=2000)
+    >>> b = Span(process="chip 0", stream="9", name="ncclAllReduce", kind="kernel", start_ns=1000, duration_ns=3000)
     >>> found = analyze(Timeline.of([a, b])).breakdown.total
     >>> found.communication_ns, found.exposed_communication_ns
     (3000, 2000)
@@ -83,15 +84,26 @@ def analyze(
     lines = [trace for trace in traces if isinstance(trace, Timeline)]
     files = [trace for trace in traces if not isinstance(trace, Timeline)]
     line = classify(lines[0], rules) if lines else read_timeline(*files, rules=rules, unit=unit, progress=progress)
+    return _analysed(line, rules, policy, chip_of(line.about, chip), _counters(counters, files), what_if)
+
+
+def _analysed(
+    line: Timeline,
+    rules: Rules,
+    policy: str,
+    found: Chip | None,
+    counters: Sequence[KernelCounters],
+    questions: Sequence[str],
+) -> Analysis:
+    """Every analysis of a classified timeline, each handed what the ones before it found."""
     parts = breakdown(line, rules, policy)
     counted = counted_rows(line, policy)
-    found = chip_of(line.about, chip)
     gaps = gaps_of(line, rules, counted)
     rates = op_rates(line, counted, found)
     graph = graph_of(line, rules, policy)
     replayed = len(graph.at) <= LARGEST
     gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if replayed else None
-    ranks = rank_report(line, rules, counted, None if graph.left_out else graph.meetings)
+    ranks = rank_report(line, rules, counted, None if graph.left_out else graph.matched)
     facts = Facts(
         line=line, counted=counted, rules=rules, parts=parts, gaps=gaps, rates=rates, ranks=ranks, chip=found,
         gains=gains,
@@ -105,11 +117,11 @@ def analyze(
         rates=rates,
         chip=found,
         findings=findings(facts),
-        measured=join_counters(line, counted, _counters(counters, files)),
+        measured=join_counters(line, counted, counters),
         critical=critical_path(graph),
         ranks=ranks,
         memory=memory_peaks(line),
-        what_if=answers(graph, rules, what_if, sizes_of(graph, found)),
+        what_if=answers(graph, rules, questions, sizes_of(graph, found)),
         left_out=tuple(text for text in (graph.left_out, "" if replayed else UNREPLAYED) if text),
     )
 

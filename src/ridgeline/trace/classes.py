@@ -104,7 +104,7 @@ def classify(timeline: Timeline, rules: Rules | None = None) -> Timeline:
     In a trace without a device the host's ops are the work.
 
     >>> from ridgeline.trace.timeline import Span
-    >>> spans = [Span(process="chip 0", stream="7", name="nvjet_tst_128x256", kind="kernel", start_s=0, duration_s=1)]
+    >>> spans = [Span(process="chip 0", stream="7", name="nvjet_tst_128x256", kind="kernel", start_ns=0, duration_ns=1)]
     >>> line = classify(Timeline.of(spans))
     >>> line.classes[line.class_[0]]
     'matmul'
@@ -114,8 +114,8 @@ def classify(timeline: Timeline, rules: Rules | None = None) -> Timeline:
     code = {id: place for place, id in enumerate(ids)}
     count = max(1, len(timeline.kinds)), max(1, len(timeline.streams))
     keys = (timeline.name.astype(np.int64) * count[0] + timeline.kind) * count[1] + timeline.stream
-    if not any(entry.streams for entry in rules.classes) or not _predicted(timeline):
-        keys = keys // count[1] * count[1]  # streams of a measured timeline do not matter: far fewer keys
+    if not _streams_matter(timeline, rules):
+        keys = keys // count[1] * count[1]  # far fewer keys
     distinct, place = np.unique(keys, return_inverse=True)
     matcher = _Matcher(rules, NOT_WORK if timeline.is_work.any() else tuple(set(NOT_WORK) - {HOST}))
     found = np.zeros(len(distinct), np.int16)
@@ -126,9 +126,14 @@ def classify(timeline: Timeline, rules: Rules | None = None) -> Timeline:
     return timeline.with_classes(found[place], ids)
 
 
-def _predicted(timeline: Timeline) -> bool:
-    known = {*NOT_WORK, "kernel", "memcpy", "memset", ""}
-    return any(kind not in known for kind in timeline.kinds)
+def _streams_matter(timeline: Timeline, rules: Rules) -> bool:
+    """Whether a class that is limited to streams can be that of any span here."""
+    limited = [entry for entry in rules.classes if not set(entry.streams).isdisjoint(timeline.streams)]
+    return any(_of_kind(entry, kind) for entry in limited for kind in timeline.kinds)
+
+
+def _of_kind(entry: Class, kind: str) -> bool:
+    return not entry.kinds or any(fnmatchcase(kind, pattern) for pattern in entry.kinds)
 
 
 class _Matcher:
@@ -143,7 +148,7 @@ class _Matcher:
             return ""
         text = name[:LONGEST].lower()
         for entry, words, patterns in self._classes:
-            if entry.kinds and not any(fnmatchcase(kind, pattern) for pattern in entry.kinds):
+            if not _of_kind(entry, kind):
                 continue
             if entry.streams and stream not in entry.streams:
                 continue

@@ -1,7 +1,7 @@
 """Turn two timelines into the causes of the difference between their steps, which sum to it.
 
-Both steps are written as ledgers (each nanosecond in one place), and the ledgers are compared place by place: by phase,
-class and kernel name. A and B are the two sides, n calls, m own share of a call's time, D durations, h = hidden / D:
+Both steps are written as exclusive time (each nanosecond in one place) and compared place by place: by phase, class and
+kernel name. A and B are the two sides, n calls, m own share of a call's time, D durations, h = hidden / D:
 
     slower kernels     same name on both sides:            min(nA, nB) (mB - mA) (1 - hA)
     different kernels  more, fewer or other names:         the rest of (DB - DA) (1 - hA)
@@ -24,12 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.errors import InputError
-from ridgeline.trace.breakdown import ALL
+from ridgeline.trace.analysis.exclusive_time import ExclusiveTime, exclusive_time
+from ridgeline.trace.analysis.idle import CAUSES as IDLE
 from ridgeline.trace.classes import COMMUNICATION, COPY, GROUPS, WAITING, Rules, built_in
-from ridgeline.trace.idle import CAUSES as IDLE
-from ridgeline.trace.ledger import Ledger, ledger
-from ridgeline.trace.phases import NO_LAYER, PHASES, predicted
-from ridgeline.trace.timeline import Timeline
+from ridgeline.trace.policy import ALL
+from ridgeline.trace.timeline import NO_LAYER, PHASES, Timeline
 
 SLOWER, DIFFERENT, OVERLAP, GAPS, COPIES, IMBALANCE, OTHER = CAUSES = (
     "slower kernels", "different kernels", "missing overlap", "launch gaps", "extra copies", "imbalance", "other",
@@ -53,8 +52,8 @@ MEMORY_BOUND = "memory-bound"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One place of a ledger: all spans of a phase, class and name, per step and chip; or the gaps of a cause."""
+class TimeEntry:
+    """One place: all spans of a phase, class and name, per step and chip; or the gaps of a cause."""
 
     phase: str
     class_: str
@@ -108,7 +107,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class DiffSide:
     """One of the two: what it is, its steps, the time of one."""
 
     label: str
@@ -122,8 +121,8 @@ class Side:
 class Diff:
     """Why B's step takes longer than A's. `causes`, `phases`, `layers` and `classes` each sum to `delta_ns`."""
 
-    before: Side
-    after: Side
+    before: DiffSide
+    after: DiffSide
     by_name: bool
     """Whether kernels were matched by name, or by class only."""
     causes: tuple[CauseTime, ...]
@@ -149,16 +148,16 @@ def diff_timelines(
     >>> from ridgeline.trace import Span
     >>> from ridgeline.trace.classes import classify
     >>> def line(us): return classify(Timeline.of([
-    ...     Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_s=0, duration_s=us * 1e-6)]))
+    ...     Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_ns=0, duration_ns=1000 * us)]))
     >>> found = diff_timelines(line(3), line(5))
     >>> found.delta_ns, found.causes[0].cause, found.causes[0].delta_ns
     (2000.0, 'slower kernels', 2000.0)
     """
     rules = rules or built_in()
-    sides = [ledger(one, rules, policy) for one in (before, after)]
+    sides = [exclusive_time(one, rules, policy) for one in (before, after)]
     if any(not len(one.rows) for one in sides):
         raise InputError("a side without any work cannot be compared")
-    drawn = [predicted(one.line) for one in sides]
+    drawn = [one.line.predicted for one in sides]
     by_name = drawn[0] == drawn[1]
     entries = [{(e.phase, e.class_, e.name): e for e in entries_of(one, by_name=by_name)} for one in sides]
     keys = dict.fromkeys([*entries[0], *entries[1]])
@@ -174,17 +173,17 @@ def diff_timelines(
     )
 
 
-def _side(one: Ledger, label: str) -> Side:
-    return Side(
-        label=label, predicted=predicted(one.line), steps=max(1, len(one.steps)), chips=one.chips, step_ns=one.step_ns
+def _side(one: ExclusiveTime, label: str) -> DiffSide:
+    return DiffSide(
+        label=label, predicted=one.line.predicted, steps=max(1, len(one.steps)), chips=one.chips, step_ns=one.step_ns
     )
 
 
-# -- a ledger as entries -----------------------------------------------------------------------------------------------
+# -- exclusive time as entries -----------------------------------------------------------------------------------------
 
 
-def entries_of(one: Ledger, *, by_name: bool = True) -> Iterator[Entry]:
-    """The places of a ledger, per step and chip; they sum to its step. Without names, classes are coarse."""
+def entries_of(one: ExclusiveTime, *, by_name: bool = True) -> Iterator[TimeEntry]:
+    """Exclusive time by place, per step and chip; it sums to the step. Without names, classes are coarse."""
     line, kept = one.line, one.counts
     ids = np.array([line.classes[code] if by_name else coarse(line, code) for code in range(len(line.classes))])
     codes = {id: place for place, id in enumerate(dict.fromkeys(ids.tolist()))}
@@ -195,7 +194,7 @@ def entries_of(one: Ledger, *, by_name: bool = True) -> Iterator[Entry]:
     for place in _groups(key, kept):
         first = place[0]
         text = table[int(class_[first])]
-        yield Entry(
+        yield TimeEntry(
             phase=PHASES[int(one.phase[first])], class_=text or "host",
             name=line.names[int(line.name[one.rows[first]])] if by_name else text,
             group=GROUPS[int(one.group[first])], calls=len(place) / one.shares,
@@ -215,22 +214,22 @@ def coarse(line: Timeline, code: int) -> str:
     return COARSE.get(id, MEMORY_BOUND)
 
 
-def _gap_entries(one: Ledger, kept: NDArray[np.bool_]) -> Iterator[Entry]:
+def _gap_entries(one: ExclusiveTime, kept: NDArray[np.bool_]) -> Iterator[TimeEntry]:
     inside = kept[one.gap_row]
-    cause = np.zeros_like(one.gap_cause) if predicted(one.line) else one.gap_cause  # a predicted gap has one name
+    cause = np.zeros_like(one.gap_cause) if one.line.predicted else one.gap_cause  # a predicted gap has one name
     key = one.phase[one.gap_row].astype(np.int64) * len(IDLE) + cause
     for place in _groups(key, inside):
         total = int(one.gap_ns[place].sum()) / one.shares
-        yield Entry(
+        yield TimeEntry(
             phase=PHASES[int(one.phase[one.gap_row[place[0]]])], class_="idle",
             name=_gap_name(one, int(one.gap_cause[place[0]])),
             group="idle", calls=len(place) / one.shares, duration_ns=total, own_ns=total, late_ns=0.0,
         )  # fmt: skip
 
 
-def _gap_name(one: Ledger, cause: int) -> str:
+def _gap_name(one: ExclusiveTime, cause: int) -> str:
     """The cause of a gap; a predicted stage that idles waits for the others."""
-    return BUBBLE if predicted(one.line) else IDLE[cause]
+    return BUBBLE if one.line.predicted else IDLE[cause]
 
 
 def _groups(key: NDArray[np.int64], kept: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
@@ -242,7 +241,7 @@ def _groups(key: NDArray[np.int64], kept: NDArray[np.bool_]) -> list[NDArray[np.
 # -- two entries as causes ---------------------------------------------------------------------------------------------
 
 
-def _items(before: Entry | None, after: Entry | None, by_name: bool) -> Iterator[Item]:
+def _items(before: TimeEntry | None, after: TimeEntry | None, by_name: bool) -> Iterator[Item]:
     """The causes by which one place differs; they sum to the difference of own times."""
     some = after or before
     assert some is not None
@@ -268,7 +267,7 @@ def _items(before: Entry | None, after: Entry | None, by_name: bool) -> Iterator
         yield _item(DIFFERENT, before, after, other)
 
 
-def _split(before: Entry | None, after: Entry | None, by_name: bool) -> tuple[float, float, float]:
+def _split(before: TimeEntry | None, after: TimeEntry | None, by_name: bool) -> tuple[float, float, float]:
     """Slower calls, other calls, less hidden: the three terms of this module's head."""
     dA, xA = (before.duration_ns, before.own_ns - before.late_ns) if before else (0.0, 0.0)
     dB, xB = (after.duration_ns, after.own_ns - after.late_ns) if after else (0.0, 0.0)
@@ -283,11 +282,11 @@ def _split(before: Entry | None, after: Entry | None, by_name: bool) -> tuple[fl
     return slower, body - slower, whole - body
 
 
-def _own(entry: Entry | None) -> float:
+def _own(entry: TimeEntry | None) -> float:
     return entry.own_ns if entry else 0.0
 
 
-def _item(cause: str, before: Entry | None, after: Entry | None, delta: float) -> Item:
+def _item(cause: str, before: TimeEntry | None, after: TimeEntry | None, delta: float) -> Item:
     some = after or before
     assert some is not None
     return Item(
@@ -312,7 +311,7 @@ def _causes(items: Iterable[Item]) -> tuple[CauseTime, ...]:
     return tuple(sorted(found, key=lambda one: -abs(one.delta_ns)))
 
 
-def _places(entries: list[dict[tuple[str, str, str], Entry]], of: Callable[[Entry], str]) -> tuple[Place, ...]:
+def _places(entries: list[dict[tuple[str, str, str], TimeEntry]], of: Callable[[TimeEntry], str]) -> tuple[Place, ...]:
     totals: dict[str, list[float]] = {}
     for side, held in enumerate(entries):
         for entry in held.values():
@@ -321,7 +320,7 @@ def _places(entries: list[dict[tuple[str, str, str], Entry]], of: Callable[[Entr
     return tuple(sorted(found, key=lambda one: -abs(one.delta_ns)))
 
 
-def _by_layer(sides: list[Ledger]) -> tuple[Place, ...]:
+def _by_layer(sides: list[ExclusiveTime]) -> tuple[Place, ...]:
     """By layer, in order; what belongs to none is called so. Empty where a side's layers cannot be told."""
     totals: dict[int, list[float]] = {}
     for place, one in enumerate(sides):

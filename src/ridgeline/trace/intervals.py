@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-Longs = NDArray[np.int64]
+from ridgeline.trace.arrays import Longs
 
 
 def _empty() -> Longs:
@@ -77,24 +76,6 @@ def gaps(busy: Cover) -> Cover:
     ([2], [5])
     """
     return Cover(start=busy.end[:-1], end=busy.start[1:])
-
-
-def minus(one: Cover, other: Cover) -> Cover:
-    """What the first covers and the second does not.
-
-    >>> rest = minus(cover(np.array([0]), np.array([9])), cover(np.array([2, 5]), np.array([3, 20])))
-    >>> rest.start.tolist(), rest.end.tolist()
-    ([0, 3], [2, 5])
-    """
-    if not len(one) or not len(other):
-        return one
-    both = union(one, other)
-    # where nothing of `other` is open inside the union, only `one` can be
-    start = np.concatenate([both.start, np.minimum(other.end, both.last)])
-    end = np.concatenate([other.start, both.end])
-    start, end = np.sort(start), np.sort(end)
-    kept = end > start
-    return Cover(start=start[kept], end=end[kept])
 
 
 def covered(at: Cover, start: Longs, end: Longs) -> Longs:

@@ -1,24 +1,24 @@
 """Turn spans into columns: a step of a large run is a few hundred thousand intervals, a few dozen bytes each.
 
 A span is one interval on one stream of one process; what repeats (process, stream, name, kind, class) is a small
-integer into a table of texts. Rows are in one fixed order, so that equal content is equal bytes. Predicted and measured
-work have the same columns: what a prediction does not know (launches, shapes) is absent, not another type.
+integer into a table of texts. Times are whole nanoseconds: a span that begins where another ends has the same number.
+Rows are in one fixed order, so that equal content is equal bytes. Predicted and measured work have the same columns:
+what a prediction does not know (launches, shapes) is absent, not another type, and what it knows better (phase, layer)
+is written where a measured timeline has what `analysis.phases` finds.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.units import DECIMAL
-from ridgeline.trace.detail import About, Detail
-
-Floats = NDArray[np.float64]
-Codes = NDArray[np.int32]
-Classes = NDArray[np.int16]
-Mask = NDArray[np.bool_]
+from ridgeline.trace.arrays import Bytes, Classes, Codes, Layers, Longs
+from ridgeline.trace.side_tables import About, SideTables
 
 KERNEL, MEMCPY, MEMSET = "kernel", "memcpy", "memset"
 HOST, RUNTIME, PYTHON, ANNOTATION = "host", "runtime", "python", "annotation"
@@ -28,6 +28,14 @@ NOT_WORK = (HOST, RUNTIME, PYTHON, ANNOTATION, MARKER, SYNC, OVERHEAD)
 (marker) of a device stream, a wait, the profiler's own cost. Every other kind is work of a chip: kernel, memcpy,
 memset, and the kinds of a prediction (forward, send, optimizer)."""
 
+UNKNOWN, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(5)
+PHASES = ("unknown", "forward", "backward", "optimizer", "other")
+"""Parts of a training step. Recomputed forward work and gradient reduction belong to backward, gathering the updated
+weights to the optimizer. Other: none of them, or a trace that does not say. Unknown: nobody has looked."""
+NO_LAYER = -1
+SEARCHED = 200  # characters of a name
+MOST_LAYERS = int(np.iinfo(np.int16).max)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
@@ -36,29 +44,33 @@ class Span:
     process: str
     stream: str
     name: str
-    start_s: float
-    duration_s: float
+    start_ns: int
+    duration_ns: int
     kind: str = ""
     """What sort of interval: kernel, memcpy, host, runtime …; of a prediction: forward, send, optimizer."""
+    phase: str = PHASES[UNKNOWN]
+    layer: int = NO_LAYER
 
     @property
-    def end_s(self) -> float:
-        return self.start_s + self.duration_s
+    def end_ns(self) -> int:
+        return self.start_ns + self.duration_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Counter:
-    """A quantity that changes at instants, like bytes held: ``values[i]`` holds from ``times_s[i]`` on."""
+    """A quantity that changes at instants, like bytes allocated: ``values[i]`` holds from ``times_ns[i]`` on."""
 
     process: str
     name: str
-    times_s: Floats
-    values: Floats
+    times_ns: Longs
+    values: Array
 
     def __post_init__(self) -> None:
-        if self.times_s.shape != self.values.shape or self.times_s.ndim != 1:
-            raise ValueError(f"counter {self.name!r} has {self.times_s.shape} times for {self.values.shape} values")
-        _freeze(self.times_s, self.values)
+        if self.times_ns.shape != self.values.shape or self.times_ns.ndim != 1:
+            raise ValueError(f"counter {self.name!r} has {self.times_ns.shape} times for {self.values.shape} values")
+        if self.times_ns.dtype != np.int64:
+            raise ValueError(f"counter {self.name!r} has times of {self.times_ns.dtype}, expected whole nanoseconds")
+        _freeze(self.times_ns, self.values)
 
     @property
     def peak(self) -> float:
@@ -83,21 +95,25 @@ class Tables:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:
-    """All intervals of a step or a run, by column; 42 bytes a span.
+    """All intervals of a step or a run, by column; 45 bytes a span.
 
-        start_s, duration_s            float64, seconds since `about.origin_ns`, exact to the nanosecond over a week
+        start_ns, end_ns               int64, whole nanoseconds since `about.origin_ns`
         process, stream, name, kind    int32 codes: positions in the table of texts of the plural name
         class_                         int16 code into `classes`; `classes.classify` sets it, 0 before
         step                           int32, the step's number as the trace counts, -1 outside any
         launch                         int32, row of the runtime call that launched this work, -1 when not in the trace
+        phase                          int8 code into `PHASES`; the simulator writes it, `analysis.phases` marks it, 0
+                                       (unknown) before
+        layer                          int16, counted from the input, `NO_LAYER` for none; likewise
 
     The order of processes and streams is the order they are shown in. Rows are ordered by (start, kind, sequence): of
     what starts at the same instant the kind that stands earlier in its table comes first, and within a kind the order
-    given is kept. `detail` has what few spans carry (bytes, shapes), `about` where all of it comes from.
+    given is kept. `detail` has what few spans carry (bytes, shapes), `about` where all of it comes from, and
+    `predicted` says that nobody measured it.
     """
 
-    start_s: Floats
-    duration_s: Floats
+    start_ns: Longs
+    end_ns: Longs
     process: Codes
     stream: Codes
     name: Codes
@@ -105,22 +121,25 @@ class Timeline:
     class_: Classes
     step: Codes
     launch: Codes
+    phase: Bytes
+    layer: Layers
     tables: Tables = Tables()
     counters: tuple[Counter, ...] = ()
-    detail: Detail = Detail()
-    about: About = About()
+    detail: SideTables = field(default_factory=SideTables)
+    about: About = field(default_factory=About)
+    predicted: bool = False
 
     def __post_init__(self) -> None:
         columns: dict[str, NDArray[Any]] = {
-            "start_s": self.start_s,
-            "duration_s": self.duration_s,
-            "step": self.step,
-            "launch": self.launch,
-        }
+            "start_ns": self.start_ns, "end_ns": self.end_ns, "step": self.step, "launch": self.launch,
+            "phase": self.phase, "layer": self.layer,
+        }  # fmt: skip
         columns.update({column: codes for column, codes, _ in self._coded()})
         lengths = {column: len(values) for column, values in columns.items()}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"columns of a timeline must be equally long, got {lengths}")
+        if self.start_ns.dtype != np.int64 or self.end_ns.dtype != np.int64:
+            raise ValueError(f"times must be whole nanoseconds, got {self.start_ns.dtype} and {self.end_ns.dtype}")
         for column, codes, table in self._coded():
             if len(codes) and (int(codes.min()) < 0 or int(codes.max()) >= len(table)):
                 raise ValueError(f"{column} has codes outside its table of {len(table)} texts")
@@ -128,10 +147,8 @@ class Timeline:
             raise ValueError(f"launch has rows outside the {len(self)} of the timeline")
         if len(self.tables.ranks) != len(self.tables.processes):
             raise ValueError(f"{len(self.tables.ranks)} ranks for {len(self.tables.processes)} processes")
-        if not (np.isfinite(self.start_s).all() and np.isfinite(self.duration_s).all()):
-            raise ValueError("starts and durations must be finite")
-        if len(self) and float(self.duration_s.min()) < 0:
-            raise ValueError(f"durations must not be negative, got {float(self.duration_s.min())}")
+        if (self.end_ns < self.start_ns).any():
+            raise ValueError(f"durations must not be negative, got {int(self.durations_ns().min())} ns")
         _freeze(*columns.values())
 
     def _coded(self) -> tuple[tuple[str, NDArray[Any], tuple[str, ...]], ...]:
@@ -141,15 +158,23 @@ class Timeline:
             ("name", self.name, self.names),
             ("kind", self.kind, self.kinds),
             ("class_", self.class_, self.classes),
+            ("phase", self.phase, PHASES),
         )
 
     @classmethod
-    def of(cls, spans: Iterable[Span], counters: Iterable[Counter] = (), streams: Sequence[str] = ()) -> Self:
+    def of(
+        cls,
+        spans: Iterable[Span],
+        counters: Iterable[Counter] = (),
+        streams: Sequence[str] = (),
+        *,
+        predicted: bool = False,
+    ) -> Self:
         """Columns from spans. Texts are numbered as they first appear; ``streams`` puts some in front.
 
-        >>> line = Timeline.of([Span(process="stage 0", stream="compute", name="F0", start_s=1, duration_s=2)])
-        >>> line.span_s, line.busy_s("stage 0", "compute")
-        (2.0, 2.0)
+        >>> line = Timeline.of([Span(process="stage 0", stream="compute", name="F0", start_ns=1, duration_ns=2)])
+        >>> line.span_ns, line.busy_ns("stage 0", "compute")
+        (2, 2)
         """
         rows = list(spans)
         tables: list[dict[str, int]] = [{}, {text: code for code, text in enumerate(streams)}, {}, {}]
@@ -160,34 +185,47 @@ class Timeline:
             ],
             dtype=np.int32,
         ).reshape(len(rows), 4)
+        start = _whole([span.start_ns for span in rows])
         return cls.of_columns(
-            start_s=np.array([span.start_s for span in rows], dtype=np.float64),
-            duration_s=np.array([span.duration_s for span in rows], dtype=np.float64),
+            start_ns=start,
+            end_ns=start + _whole([span.duration_ns for span in rows]),
             codes=codes,
+            phase=np.array([PHASES.index(span.phase) for span in rows], np.int8),
+            layer=np.array([span.layer for span in rows], np.int16),
             tables=tuple(tuple(table) for table in tables),
             counters=tuple(counters),
+            predicted=predicted,
         )
 
     @classmethod
     def of_columns(
         cls,
         *,
-        start_s: Floats,
-        duration_s: Floats,
+        start_ns: Longs,
+        end_ns: Longs,
         codes: Codes,
+        phase: Bytes,
+        layer: Layers,
         tables: Sequence[tuple[str, ...]],
-        counters: Sequence[Counter] = (),
+        **more: Any,
     ) -> Self:
         """From columns in any order; ``codes`` has one row a span: process, stream, name, kind, into ``tables``.
 
-        Every process is a rank of its own, in the order of the table.
+        Every process is a rank of its own, in the order of the table; names are numbered anew in the order of the rows,
+        as a reader of a file finds them. ``more`` are further fields of a Timeline; rows
+        of a ``detail`` are those given here.
         """
-        order = np.lexsort((codes[:, 3], start_s))
+        order = np.lexsort((codes[:, 3], start_ns))
+        place = np.empty(len(order), np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
         process, stream, name, kind = (np.ascontiguousarray(column, dtype=np.int32) for column in codes[order].T)
-        processes, streams, names, kinds = tables
+        processes, streams, texts, kinds = tables
+        name, names = _by_appearance(name, texts)
+        if "detail" in more:
+            more["detail"] = more["detail"].moved(place)
         return cls(
-            start_s=start_s[order],
-            duration_s=duration_s[order],
+            start_ns=start_ns[order],
+            end_ns=end_ns[order],
             process=process,
             stream=stream,
             name=name,
@@ -195,10 +233,12 @@ class Timeline:
             class_=np.zeros(len(order), np.int16),
             step=np.full(len(order), -1, np.int32),
             launch=np.full(len(order), -1, np.int32),
+            phase=phase[order],
+            layer=layer[order],
             tables=Tables(
                 processes=processes, streams=streams, names=names, kinds=kinds, ranks=tuple(range(len(processes)))
             ),
-            counters=tuple(counters),
+            **more,
         )
 
     @property
@@ -227,55 +267,53 @@ class Timeline:
         return np.array(self.tables.ranks, np.int32)[self.process]
 
     def __len__(self) -> int:
-        return len(self.start_s)
+        return len(self.start_ns)
 
     def __iter__(self) -> Iterator[Span]:
-        columns = (self.process, self.stream, self.name, self.start_s, self.duration_s, self.kind)
-        for process, stream, name, start, duration, kind in zip(*(c.tolist() for c in columns), strict=True):
+        columns = (self.process, self.stream, self.name, self.start_ns, self.durations_ns(), self.kind, self.phase)
+        rows = zip(*(column.tolist() for column in (*columns, self.layer)), strict=True)
+        for process, stream, name, start, duration, kind, phase, layer in rows:
             yield Span(
                 process=self.processes[process],
                 stream=self.streams[stream],
                 name=self.names[name],
-                start_s=start,
-                duration_s=duration,
+                start_ns=start,
+                duration_ns=duration,
                 kind=self.kinds[kind],
+                phase=PHASES[phase],
+                layer=layer,
             )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Timeline) and _same(self, other)
 
-    @property
-    def end_s(self) -> Floats:
-        """End of every span."""
-        return self.start_s + self.duration_s
+    def durations_ns(self, rows: NDArray[np.integer] | slice = slice(None)) -> Longs:
+        """Length of these spans."""
+        return self.end_ns[rows] - self.start_ns[rows]
 
     @property
-    def start_ns(self) -> NDArray[np.int64]:
-        """Start of every span in whole nanoseconds, for arithmetic in which touching ends are equal."""
-        return _nanoseconds(self.start_s)
-
-    @property
-    def end_ns(self) -> NDArray[np.int64]:
-        """End of every span in whole nanoseconds; a span that ends where another starts has the same number."""
-        return _nanoseconds(self.start_s) + _nanoseconds(self.duration_s)
-
-    def starts_of(self, rows: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Starts of some rows in whole nanoseconds; all of them need not be worked out for these."""
-        return _nanoseconds(self.start_s[rows])
-
-    def ends_of(self, rows: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Ends of some rows."""
-        return self.starts_of(rows) + _nanoseconds(self.duration_s[rows])
+    def span_ns(self) -> int:
+        """From the first start to the last end, 0 for an empty timeline."""
+        return int(self.end_ns.max() - self.start_ns.min()) if len(self) else 0
 
     @property
     def span_s(self) -> float:
-        """From the first start to the last end, 0 for an empty timeline."""
-        return float(self.end_s.max() - self.start_s.min()) if len(self) else 0.0
+        """The same in seconds."""
+        return self.span_ns / DECIMAL["G"]
+
+    def tracks(self, rows: NDArray[np.integer] | slice = slice(None)) -> Longs:
+        """One number per stream of a process, or thread of a host, of each of these rows."""
+        return self.process[rows].astype(np.int64) * max(1, len(self.streams)) + self.stream[rows]
+
+    def named(self, pattern: re.Pattern[str], rows: NDArray[np.integer] | slice = slice(None)) -> Mask:
+        """Which of these rows have a name in which a pattern is found; of long names the beginning is searched."""
+        found = np.array([bool(pattern.search(name[:SEARCHED])) for name in self.names] or [False], np.bool_)
+        return found[self.name[rows]]
 
     def of_kind(self, *kinds: str) -> Mask:
         """Which rows have one of these kinds.
 
-        >>> a = Span(process="p", stream="s", name="a", start_s=0, duration_s=2, kind="kernel")
+        >>> a = Span(process="p", stream="s", name="a", start_ns=0, duration_ns=2, kind="kernel")
         >>> Timeline.of([a]).of_kind("kernel", "memcpy").tolist()
         [True]
         """
@@ -291,20 +329,20 @@ class Timeline:
         found: Mask = self.process == _code(self.processes, process)
         return found if stream is None else found & (self.stream == _code(self.streams, stream))
 
-    def busy_s(self, process: str, stream: str | None = None) -> float:
+    def busy_ns(self, process: str, stream: str | None = None) -> int:
         """Time in which at least one span is open; overlapping spans are counted once.
 
-        >>> a = Span(process="p", stream="s", name="a", start_s=0, duration_s=2)
-        >>> b = Span(process="p", stream="t", name="b", start_s=1, duration_s=3)
-        >>> Timeline.of([a, b]).busy_s("p")
-        4.0
+        >>> a = Span(process="p", stream="s", name="a", start_ns=0, duration_ns=2)
+        >>> b = Span(process="p", stream="t", name="b", start_ns=1, duration_ns=3)
+        >>> Timeline.of([a, b]).busy_ns("p")
+        4
         """
         chosen = self.rows(process, stream)
         if not chosen.any():
-            return 0.0
-        start, end = self.start_s[chosen], np.maximum.accumulate(self.end_s[chosen])
-        gaps = np.maximum(start[1:] - end[:-1], 0.0)
-        return float(end[-1] - start[0] - gaps.sum())
+            return 0
+        start, end = self.start_ns[chosen], np.maximum.accumulate(self.end_ns[chosen])
+        gaps = np.maximum(start[1:] - end[:-1], 0)
+        return int(end[-1] - start[0] - gaps.sum())
 
     def with_classes(self, class_: Classes, classes: tuple[str, ...]) -> Self:
         """The same timeline with every span put in a class."""
@@ -315,13 +353,33 @@ def _texts(span: Span) -> tuple[str, str, str, str]:
     return span.process, span.stream, span.name, span.kind
 
 
+def _by_appearance(codes: Codes, texts: Sequence[str]) -> tuple[Codes, tuple[str, ...]]:
+    """The same texts with codes in the order in which rows first have them; texts of no row are dropped."""
+    used, first, place = np.unique(codes, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    code = np.empty(len(order), np.int32)
+    code[order] = np.arange(len(order), dtype=np.int32)
+    return code[place], tuple(texts[int(one)] for one in used[order])
+
+
 def _code(table: tuple[str, ...], text: str) -> int:
     return table.index(text) if text in table else -1
 
 
-def _nanoseconds(seconds: Floats) -> NDArray[np.int64]:
-    scaled = seconds * DECIMAL["G"]
-    return np.rint(scaled, out=scaled).astype(np.int64)
+def nanoseconds_of(seconds: ArrayLike) -> Longs:
+    """Seconds as the nearest whole nanoseconds, for what is computed in seconds: equal seconds stay equal.
+
+    >>> nanoseconds_of([0.1, 1.4e-9]).tolist()
+    [100000000, 1]
+    """
+    return np.rint(np.asarray(seconds, np.float64) * DECIMAL["G"]).astype(np.int64)
+
+
+def _whole(values: Sequence[int]) -> Longs:
+    array = np.array(values)
+    if len(array) and array.dtype.kind != "i":
+        raise ValueError(f"times must be whole nanoseconds, got {array.dtype}")
+    return array.astype(np.int64)
 
 
 def _freeze(*columns: NDArray[Any]) -> None:

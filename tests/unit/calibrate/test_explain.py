@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 import ridgeline
 from ridgeline.calibrate.attribution import MACHINE, MODEL
 from ridgeline.calibrate.explain import Explanation, explain
-from ridgeline.calibrate.residuals import COLUMNS, write_residuals
+from ridgeline.calibrate.residuals import write_residuals
+from ridgeline.calibrate.truth.residual_table import COLUMNS
 from ridgeline.cli.main import app
 from ridgeline.core.errors import InputError
 from ridgeline.trace import write_chrome

@@ -20,7 +20,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.cost.calibration import read_calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario
-from ridgeline.sim.predict import predict
+from ridgeline.sim.predict_step import predict
 from ridgeline.sim.prediction import Prediction
 
 

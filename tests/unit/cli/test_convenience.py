@@ -24,7 +24,7 @@ def test_predict_needs_no_file(tmp_path: Path, capsys: Capture, monkeypatch: Pat
     code, out, _ = run(capsys, monkeypatch, "predict", "llama3-8b", "--on", "16xh100-sxm", *asked)
     sheet = json.loads(out)
     assert (code, sheet["scenario"]["seq"], sheet["scenario"]["sequences"]) == (0, 4096, 64)
-    assert {"engine = megatron-core: not given", "dp = 2: the chips that tp, pp and cp leave"} <= set(
+    assert {"engine = megatron-core: not given; the default", "dp = 2: the chips that tp, pp and cp leave"} <= set(
         sheet["assumptions"]
     )
     (tmp_path / "run.toml").write_text(

@@ -334,7 +334,7 @@ def test_an_interrupt_of_a_verb_is_130(folder: Path, monkeypatch: pytest.MonkeyP
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        monkeypatch.setattr("ridgeline.sim.predict.predict", pressed)
+        monkeypatch.setattr("ridgeline.sim.predict_step.predict", pressed)
         ended = ridgeline(monkeypatch, "predict", str(folder / "run.toml"))
     finally:
         signal.signal(signal.SIGINT, before)
@@ -346,7 +346,7 @@ def test_a_mistake_of_ours_is_one_line(folder: Path, monkeypatch: pytest.MonkeyP
     def broken(*_: object, **__: object) -> None:
         raise KeyError("nobody thought of it")
 
-    monkeypatch.setattr("ridgeline.sim.predict.predict", broken)
+    monkeypatch.setattr("ridgeline.sim.predict_step.predict", broken)
     ended = ridgeline(monkeypatch, "predict", str(folder / "run.toml"))
     assert (ended.code, ended.out) == (70, "")
     assert "nobody thought of it" in ended.err

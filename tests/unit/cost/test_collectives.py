@@ -23,8 +23,8 @@ from ridgeline.cost.collectives.price import (
     collective_seconds,
     explain_collective,
 )
-from ridgeline.cost.collectives.topology_columns import SCALE_OUT_STEP, SCALE_UP_STEP, START
 from ridgeline.cost.machine import machines_of
+from ridgeline.cost.topology_columns import SCALE_OUT_STEP, SCALE_UP_STEP, START
 from ridgeline.hardware.load import system
 
 GB = 1e9

@@ -37,7 +37,7 @@ def policy_of(page: str) -> dict[str, str]:
 
 
 def traced(folder: Path) -> str:
-    spans = [Span(process="chip", stream="s", name=HOSTILE, kind="kernel", start_s=0.0, duration_s=1e-3)]
+    spans = [Span(process="chip", stream="s", name=HOSTILE, kind="kernel", start_ns=0, duration_ns=1_000_000)]
     return trace_html.page(analyze(Timeline.of(spans)))[0]
 
 

@@ -49,11 +49,12 @@ def line_of(count: int) -> Timeline:
     """Spans of growing length on two streams of a chip, and two of the host."""
     spans = [
         Span(process="chip 0", stream=f"stream {place % 2}", name=f"k{place % 7}", kind="kernel",
-             start_s=place * 1e-5, duration_s=(place % 97 + 1) * 1e-8)
+             start_ns=10_000 * place, duration_ns=10 * (place % 97 + 1))
         for place in range(count)
     ]  # fmt: skip
     host = [
-        Span(process="host", stream="thread", name="op", kind="host", start_s=t, duration_s=2.0) for t in (0.0, 3.0)
+        Span(process="host", stream="thread", name="op", kind="host", start_ns=t * 10**9, duration_ns=2 * 10**9)
+        for t in (0, 3)
     ]
     return Timeline.of([*spans, *host])
 
@@ -85,8 +86,8 @@ def test_every_span_comes_back_exactly(tmp_path: Path) -> None:
 
 def test_hours_between_spans_stay_exact() -> None:
     spans = [
-        Span(process="p", stream="s", name="a", kind="kernel", start_s=0.0, duration_s=7200.000000001),
-        Span(process="p", stream="s", name="b", kind="kernel", start_s=86400.000000123, duration_s=1e-9),
+        Span(process="p", stream="s", name="a", kind="kernel", start_ns=0, duration_ns=7_200_000_000_001),
+        Span(process="p", stream="s", name="b", kind="kernel", start_ns=86_400_000_000_123, duration_ns=1),
     ]
     line = Timeline.of(spans)
     start, duration = times(columns(pack(line, line.is_work)))
@@ -120,8 +121,8 @@ def test_counters_are_thinned_to_their_peaks() -> None:
     count = 100_000
     values = np.zeros(count)
     values[54_321] = 9.0
-    counter = Counter(process="p", name="memory", times_s=np.arange(count) * 1e-6, values=values)
-    line = Timeline.of([Span(process="p", stream="s", name="a", kind="kernel", start_s=0, duration_s=1)], [counter])
+    counter = Counter(process="p", name="memory", times_ns=np.arange(count) * 1000, values=values)
+    line = Timeline.of([Span(process="p", stream="s", name="a", kind="kernel", start_ns=0, duration_ns=1)], [counter])
     found = columns(pack(line, line.is_work))
     assert len(found["times_0"]) <= 20_000
     assert found["values_0"].max() == 9.0

@@ -8,7 +8,7 @@ from ridgeline.search.distinct import kind_of, kind_words, kinds
 from ridgeline.search.find_plan import find_plan, offered
 from ridgeline.search.shortlist import entry
 from ridgeline.search.space import space_of
-from ridgeline.sim.predict import default_calibration
+from ridgeline.sim.predict_step import default_calibration
 
 TABLE = {"model": "llama3-8b", "system": "16xh100-sxm", "workload": {"seq": 8192, "global_batch": 64}}
 

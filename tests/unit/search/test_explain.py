@@ -11,7 +11,7 @@ from ridgeline.search.explain import difference, explain, given_plan, told
 from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.infeasible import why_not
 from ridgeline.search.what_if import around, what_if, worth
-from ridgeline.sim.predict import predict
+from ridgeline.sim.predict_step import predict
 from ridgeline.sim.prediction import Prediction
 
 

@@ -16,7 +16,7 @@ from ridgeline.search.find_plan import SHORTLIST, Entry, Swept, find_plan, swept
 from ridgeline.search.space import space_of
 from ridgeline.search.sweep import Chunk, chunks_of
 from ridgeline.sim.memory.peak import capacity_of
-from ridgeline.sim.predict import default_calibration
+from ridgeline.sim.predict_step import default_calibration
 
 
 def built(model: str = "llama3-8b", system: str = "16xh100-sxm", **work: Any) -> Scenario:

@@ -14,7 +14,7 @@ from ridgeline.plan.scenario_file import assemble, scenario
 from ridgeline.search.find_plan import find_plan
 from ridgeline.search.pins import joined, pin_settings, pins_of, settings_table
 from ridgeline.search.space import NO_PINS, Pins, space_of
-from ridgeline.sim.predict import predict
+from ridgeline.sim.predict_step import predict
 from ridgeline.sim.prediction import Prediction
 
 TABLE = {"model": "llama3-70b", "system": "64xh100-sxm", "workload": {"seq": 8192, "global_batch": 512}}

@@ -17,7 +17,7 @@ from ridgeline.report.plan_sheet import Took, plan_sheet
 from ridgeline.search.progress import Progress
 from ridgeline.search.recommend import Recommendation, recommend
 from ridgeline.search.request import PlanOptions, PlanRequest
-from ridgeline.sim.predict import predict
+from ridgeline.sim.predict_step import predict
 from ridgeline.sim.prediction import Prediction
 
 SOURCE = Path(ridgeline.__file__).parent / "search"

@@ -18,7 +18,7 @@ from ridgeline.plan.scenario_file import assemble
 from ridgeline.search.degree_grid import priced_grids
 from ridgeline.search.space import Space
 from ridgeline.search.sweep import chunks_of
-from ridgeline.sim.predict import predict
+from ridgeline.sim.predict_step import predict
 from ridgeline.sim.prediction import Prediction
 
 DEFAULTS = Calibration(offsets={})

@@ -20,7 +20,7 @@ from ridgeline.plan.scenario_file import read_scenario, scenario
 from ridgeline.plan.workload import Prefill
 from ridgeline.report.predict import prediction_sheet
 from ridgeline.sim.events.simulate import Simulated, simulate, timeline
-from ridgeline.sim.predict import default_calibration, predict, price
+from ridgeline.sim.predict_step import default_calibration, predict, price
 from ridgeline.sim.prediction import Impossible, Prediction
 from ridgeline.sim.prediction_interval import Residual, interval, read_residuals
 from ridgeline.trace import write_chrome
@@ -93,7 +93,7 @@ def test_bill() -> None:
     price_per_hour = found.scenario.system.chip.price
     assert price_per_hour is not None
     assert found.bill.cost_usd == pytest.approx(price_per_hour.value * 64 * found.step_time_s / 3600)
-    bare = replace(found.scenario.system.chip, tdp=None, price=None)
+    bare = replace(found.scenario.system.chip, tdp=None, price=None, family="")
     free = predicted(replace(found.scenario, system=replace(found.scenario.system, chip=bare)))
     assert (free.bill.energy_j, free.bill.cost_usd) == (None, None)
 

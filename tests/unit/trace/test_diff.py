@@ -15,11 +15,7 @@ from traces import Recipe, make, straggling, write
 import ridgeline
 from ridgeline.calibrate.compare import diff
 from ridgeline.cli.main import app
-from ridgeline.trace.classes import built_in, classify
 from ridgeline.trace.diff import Diff
-from ridgeline.trace.ledger import ledger
-from ridgeline.trace.phases import PHASES, layers, phases
-from ridgeline.trace.read import read_timeline
 
 EXAMPLE = "examples/llama3-70b-64xh100.toml"
 
@@ -109,31 +105,6 @@ class TestCauses:
         causes(found)
         assert not found.by_name
         assert "different kernels" not in {one.cause for one in found.causes if one.delta_ns > 1}
-
-
-class TestPlaces:
-    def test_ledger_is_the_span(self, tmp_path: Path) -> None:
-        line = classify(read_timeline(write(make(BASE), tmp_path / "t.json")))
-        found = ledger(line, built_in())
-        assert found.step_ns == (8 * BASE.layer_us - BASE.gap_us) * 1000 / 2
-
-    def test_phases_by_thread_and_annotation(self, tmp_path: Path) -> None:
-        sketch = Sketch().launched("gemm", 0, 4, 10)
-        sketch.add("cpu_op", "autograd::engine::evaluate_function: MmBackward0", (900, 901), 20, 20)
-        sketch.call("cudaLaunchKernel", 25, 2, 50, thread=901).kernel("gemm", 30, 10, 50)
-        sketch.add("user_annotation", "Optimizer.step#AdamW.step", (900, 900), 50, 30).launched("adam", 55, 60, 5)
-        line = sketch.read(tmp_path)
-        rows = line.is_work.nonzero()[0]
-        assert [PHASES[code] for code in phases(line, rows)] == ["forward", "backward", "optimizer"]
-
-    def test_layers_by_repetition(self, tmp_path: Path) -> None:
-        names = ["embedding"] + ["norm", "gemm", "flash_attention", "gemm"] * 3 + ["loss"]
-        sketch = Sketch()
-        for place, name in enumerate(names):
-            sketch.launched(name, place * 10, place * 10 + 4, 5)
-        line = sketch.read(tmp_path)
-        rows = line.is_work.nonzero()[0]
-        assert layers(line, rows, phases(line, rows)).tolist() == [-1] + [0] * 4 + [1] * 4 + [2] * 4 + [-1]
 
 
 def test_the_command_prints_json(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ridgeline.core.errors import MissingNumber
 from ridgeline.lowering.program import lower
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
-from ridgeline.sim.memory.peak import peak_memory
+from ridgeline.sim import peak_memory
 
 # from little to much
 STEPS = (

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from ridgeline.calibrate import residuals
+from ridgeline.calibrate.truth import residual_table
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.files import read_text
 
@@ -95,9 +95,9 @@ def read_table(path: Path | str, kinds: tuple[Kind, ...] = tuple(NEEDED)) -> tup
     path = Path(path)
     columns, lines = _read_csv(path)
     kind = kind_of(columns)
-    if kind is None and "training" in kinds and set(columns).issuperset(residuals.NEEDED):
+    if kind is None and "training" in kinds and set(columns).issuperset(residual_table.NEEDED):
         parts = [dict(zip(columns, cells, strict=True)) for _, cells in lines]
-        runs = residuals.runs_of(parts, str(path))
+        runs = residual_table.runs_of(parts, str(path))
         return "training", tuple(Row(id=run["id"], table=path.name, cells=MappingProxyType(run)) for run in runs)
     if kind is None or kind not in kinds:
         missing = [column for column in NEEDED[kinds[0]] if column not in columns]

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.collectives.links import Links
-from ridgeline.cost.collectives.topology_columns import MICRO, SCALE_UP_STEP
 from ridgeline.cost.collectives.torus import Span, span_of
+from ridgeline.cost.topology_columns import MICRO, SCALE_UP_STEP
 
 Array = NDArray[np.float64]
 Offer = NDArray[np.bool_] | bool  # where an algorithm can run: everywhere, nowhere, or on some rows

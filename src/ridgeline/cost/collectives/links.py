@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ridgeline.cost.collectives.topology_columns import Array, Columns, TopologyColumns
 from ridgeline.cost.machine import Machines, ParameterColumns
+from ridgeline.cost.topology_columns import Array, Columns, TopologyColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.collectives.topology_columns import TopologyColumns
+from ridgeline.cost.topology_columns import TopologyColumns
 
 Array = NDArray[np.float64]
 

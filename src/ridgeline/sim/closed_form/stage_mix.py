@@ -62,7 +62,7 @@ Table = tuple[tuple[int, ...], ...]
 def undominated(rows: Array) -> Index:
     """Places of rows that no other row equals or exceeds in everything; of equal ones the first.
 
-    >>> heaviest(np.array([[1, 0], [2, 0], [0, 3], [2, 0]])).tolist()
+    >>> undominated(np.array([[1, 0], [2, 0], [0, 3], [2, 0]])).tolist()
     [1, 2]
     """
     above = (rows[:, None] >= rows).all(2)

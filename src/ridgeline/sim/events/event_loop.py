@@ -67,6 +67,8 @@ class Traffic(NamedTuple):
     name: str
     start_s: float
     end_s: float
+    gathers: bool = False
+    """Whether it gathers weights; else it reduces gradients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +316,7 @@ class _Engine:
 
             def done(flow: _Flow, key: tuple[int, int] = (rank, chunk), stage: int = stage) -> None:
                 self.gathering[key] = False
-                self.traffic.append(Traffic(key[0], f"weights of stage {stage}", flow.begun_s, self.now))
+                self.traffic.append(Traffic(key[0], f"weights of stage {stage}", flow.begun_s, self.now, gathers=True))
                 self.held.pop(key, lambda: None)()
 
             self._queue(rank, -1, gather.part(gather.hidden), done)

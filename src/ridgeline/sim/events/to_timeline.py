@@ -6,6 +6,12 @@
     tp cp ep shard host pp dp   communication where it runs, overlapped with compute or exposed
     counter    bytes held
 
+Every span says its phase, and its layer where it belongs to one; a send says the stage it goes to; the timeline says
+that it is a prediction. Recomputed work and the reduction of gradients are backward, gathered weights the optimizer's.
+
+Seconds become whole nanoseconds edge by edge: what touched still touches, nothing of a step lies outside it, and a span
+of less than a nanosecond may last none; it keeps its place.
+
 The pattern of each kind of step is drawn once and placed wherever that step runs, stretched to the time it took there.
 Where that would make more than `MOST` spans, the layers of a step are drawn as one, and where that is still too many,
 all its classes.
@@ -16,26 +22,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.op_table import PHASES
-from ridgeline.ir.program import Program
+from ridgeline.ir.program import Program, SectionKey, SectionRole
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.schedules import Action, Phase, Step, actions_of
+from ridgeline.plan.schedules import SCHEDULES, Phase, Step, actions_of
 from ridgeline.sim.events.event_loop import StepRun
-from ridgeline.sim.events.overlap_fluid import PassTimelines, Segment
+from ridgeline.sim.events.overlap_fluid import PassTimelines
 from ridgeline.sim.events.pipeline_run import PipelineRun, StepInterval
 from ridgeline.sim.events.stream_work import StepWork
 from ridgeline.sim.memory.peak import Memory, saved_by_stage
-from ridgeline.trace import Counter, Timeline
+from ridgeline.trace import About, Counter, RecordedCollective, SideTables, Sparse, Timeline
+from ridgeline.trace.arrays import Longs
+from ridgeline.trace.timeline import BACKWARD, FORWARD, NO_LAYER, OPTIMIZER, OTHER, nanoseconds_of
 
 STREAMS = ("steps", "compute", "tp", "cp", "ep", "shard", "host", "pp", "dp")
 MOST = 200_000  # spans; above, layers are drawn together
 TOGETHER = "all layers"
 
 StepKey = tuple[tuple[Phase, int], ...]
+
+
+class _Piece(NamedTuple):
+    """A part of a step: a class of a section on a stream, from when to when, with the phase and layer it belongs to."""
+
+    stream: str
+    section: str
+    part: str
+    kind: str
+    start_s: float
+    end_s: float
+    phase: int
+    layer: int = NO_LAYER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,70 +79,110 @@ def draw(given: Drawn) -> Timeline:
     if _many(given, shapes) > MOST:
         shapes = _shapes(given, together=True)
     if _many(given, shapes) > MOST:
-        shapes = dict.fromkeys(shapes, (Segment("compute", f"{TOGETHER} and classes", "compute", 0.0, 1.0),))
+        shapes = {
+            place: (_Piece("compute", TOGETHER, "and classes", "compute", 0.0, 1.0, _phase(place[1][0][0])),)
+            for place in shapes
+        }
     run = given.run.pipeline
     for rank in range(run.table.stages):
         process = f"stage {rank}"
         for key, steps in _by_kind(run, rank).items():
             columns.place(process, shapes[rank, key], [interval for _, interval in steps])
         for step, interval in zip(run.table.rows[rank], run.steps[rank], strict=True):
-            columns.add(process, "steps", (str(step), "annotation"), interval)  # work is on the other streams
+            phase = _phase(_key(step)[0][0])  # of two that overlap, the first
+            columns.add(process, "steps", (str(step), "annotation"), interval, phase)  # work is on the other streams
         _tails(given, rank, columns)
     for send in run.sends:
         name = f"{send.action} to stage {send.receiver}"
-        columns.add(f"stage {send.sender}", "pp", (name, "send"), StepInterval(send.start_s, send.end_s))
+        interval = StepInterval(send.start_s, send.end_s)
+        phase = _phase(send.action.phase)
+        columns.add(f"stage {send.sender}", "pp", (name, "send"), interval, phase, receiver=send.receiver)
     for message in given.run.traffic:
-        columns.add(
-            f"stage {message.rank}", "dp", (message.name, "overlapped"), StepInterval(message.start_s, message.end_s)
-        )
+        interval = StepInterval(message.start_s, message.end_s)
+        phase = OPTIMIZER if message.gathers else BACKWARD
+        columns.add(f"stage {message.rank}", "dp", (message.name, "overlapped"), interval, phase)
     return columns.timeline([_held(given, rank) for rank in range(run.table.stages)])
 
 
 def drawn_together(line: Timeline) -> bool:
     """Whether the layers of a step were drawn as one."""
-    return any(name.startswith(TOGETHER) for name in line.names)
+    return not (line.layer != NO_LAYER).any()
+
+
+def _phase(phase: Phase) -> int:
+    return FORWARD if phase is Phase.FORWARD else BACKWARD
 
 
 class _Columns:
-    """Spans as columns while they are collected."""
+    """Spans as columns while they are collected: times are starts and ends, marks phases and layers."""
 
     def __init__(self) -> None:
         self.tables: list[dict[str, int]] = [{}, {text: code for code, text in enumerate(STREAMS)}, {}, {}]
-        self.times: list[NDArray[np.float64]] = []
+        self.times: list[Longs] = []
         self.codes: list[NDArray[np.int32]] = []
-        self.single: list[tuple[float, float, tuple[int, ...]]] = []
+        self.marks: list[NDArray[np.int16]] = []
+        self.single: list[tuple[StepInterval, tuple[int, ...], int]] = []
+        self.receivers: dict[int, int] = {}
 
     def _code(self, *texts: str) -> tuple[int, ...]:
         return tuple(table.setdefault(text, len(table)) for table, text in zip(self.tables, texts, strict=True))
 
-    def add(self, process: str, stream: str, name: tuple[str, str], interval: StepInterval) -> None:
-        """One span; nothing of no length."""
+    def add(
+        self,
+        process: str,
+        stream: str,
+        name: tuple[str, str],
+        interval: StepInterval,
+        phase: int,
+        receiver: int | None = None,
+    ) -> None:
+        """One span; nothing of no length. A send has a receiver."""
         if interval.duration_s > 0:
-            self.single.append((interval.start_s, interval.duration_s, self._code(process, stream, *name)))
+            if receiver is not None:
+                self.receivers[len(self.single)] = receiver
+            self.single.append((interval, self._code(process, stream, *name), phase))
 
-    def place(self, process: str, shape: Sequence[Segment], intervals: Sequence[StepInterval]) -> None:
+    def place(self, process: str, shape: Sequence[_Piece], intervals: Sequence[StepInterval]) -> None:
         """A shape of length one, stretched into each of the intervals."""
         if not shape:
             return
-        begin, length = (
-            np.array(values) for values in zip(*((i.start_s, i.duration_s) for i in intervals), strict=True)
-        )
-        start, end = (np.array([getattr(item, edge) for item in shape]) for edge in ("start_s", "end_s"))
-        starts = (begin[:, None] + np.outer(length, start)).ravel()
-        self.times.append(np.stack([starts, np.outer(length, end - start).ravel()]))
-        codes = [self._code(process, item.stream, item.name, item.kind) for item in shape]
+        begin, end = np.array(intervals).T[:, :, None]
+        edges = np.array([(item.start_s, item.end_s) for item in shape]).T[:, None, :]
+        times = np.where(edges < 1.0, begin + (end - begin) * edges, end)  # the last ends with its step, to the bit
+        self.times.append(nanoseconds_of(np.minimum(times, end)).reshape(2, -1))
+        codes = [self._code(process, item.stream, f"{item.section} {item.part}", item.kind) for item in shape]
         self.codes.append(np.tile(np.array(codes, dtype=np.int32), (len(intervals), 1)))
+        marks = np.array([(item.phase, item.layer) for item in shape], np.int16).T
+        self.marks.append(np.tile(marks, (1, len(intervals))))
 
     def timeline(self, counters: Sequence[Counter]) -> Timeline:
         """All of it, in the order of a timeline."""
-        starts, lengths, codes = zip(*self.single, strict=True)
-        times = np.concatenate([np.array([starts, lengths]), *self.times], axis=1)
+        intervals, codes, phases = zip(*self.single, strict=True)
+        single = nanoseconds_of([(interval.start_s, interval.end_s) for interval in intervals]).T
+        start, end = np.concatenate([single, *self.times], axis=1)
+        marks = np.array([phases, [NO_LAYER] * len(phases)], np.int16)
+        phase, layer = np.concatenate([marks, *self.marks], axis=1)
         return Timeline.of_columns(
-            start_s=times[0],
-            duration_s=times[1],
+            start_ns=start,
+            end_ns=end,
             codes=np.concatenate([np.array(codes, dtype=np.int32), *self.codes]),
+            phase=phase.astype(np.int8),
+            layer=layer,
             tables=tuple(tuple(table) for table in self.tables),
-            counters=counters,
+            counters=tuple(counters),
+            detail=self._sends(),
+            about=About(format="predicted"),
+            predicted=True,
+        )
+
+    def _sends(self) -> SideTables:
+        ranks = sorted(set(self.receivers.values()))
+        return SideTables(
+            collective=Sparse(
+                rows=np.array(list(self.receivers), np.int32),
+                values=np.array([ranks.index(rank) for rank in self.receivers.values()], np.int64),
+            ),
+            collectives=tuple(RecordedCollective(to_rank=rank) for rank in ranks),
         )
 
 
@@ -135,11 +197,7 @@ def _key(step: Step) -> StepKey:
     return tuple((action.phase, action.chunk) for action in actions_of(step))
 
 
-def _kind(step: Step) -> str:
-    return step.phase.name.lower().replace("_", "-") if isinstance(step, Action) else "overlap"
-
-
-def _many(given: Drawn, shapes: Mapping[tuple[int, StepKey], Sequence[Segment]]) -> int:
+def _many(given: Drawn, shapes: Mapping[tuple[int, StepKey], Sequence[_Piece]]) -> int:
     run = given.run.pipeline
     return sum(
         len(steps) * (1 + len(shapes[rank, key]))
@@ -148,88 +206,83 @@ def _many(given: Drawn, shapes: Mapping[tuple[int, StepKey], Sequence[Segment]])
     )
 
 
-def _shapes(given: Drawn, together: bool) -> dict[tuple[int, StepKey], tuple[Segment, ...]]:
-    """For every kind of step of every rank, its segments in a step of length one."""
+def _shapes(given: Drawn, together: bool) -> dict[tuple[int, StepKey], tuple[_Piece, ...]]:
+    """For every kind of step of every rank, its pieces in a step of length one."""
     patterns = PassTimelines([item for passes in given.workload.passes for item in passes])
     table = given.run.pipeline.table
     layers = _layers(given)
-    found: dict[tuple[int, StepKey], tuple[Segment, ...]] = {}
+    found: dict[tuple[int, StepKey], tuple[_Piece, ...]] = {}
     for rank in range(table.stages):
         for key in dict.fromkeys(map(_key, table.rows[rank])):
-            segments: list[Segment] = []
+            pieces: list[_Piece] = []
             for phase, chunk in key:
                 held = layers[table.placement[rank][chunk]]
-                segments += _chain(
-                    patterns, held if phase is Phase.FORWARD else held[::-1], given.slots[phase], segments
-                )
-            found[rank, key] = _unit(_joined(segments) if together else segments)
+                at = max((item.end_s for item in pieces), default=0.0)
+                order = held if phase is Phase.FORWARD else held[::-1]
+                pieces += _chain(patterns, order, given.slots[phase], at, _phase(phase))
+            found[rank, key] = _unit(_joined(pieces) if together else pieces)
     return found
 
 
 def _chain(
-    patterns: PassTimelines, layers: Sequence[tuple[str, int]], slots: Sequence[int], before: Sequence[Segment]
-) -> Iterator[Segment]:
-    """The patterns of layers one after the other, behind what is there."""
-    at = max((item.end_s for item in before), default=0.0)
-    for name, place in layers:
+    patterns: PassTimelines, layers: Sequence[tuple[str, int, int]], slots: Sequence[int], at: float, phase: int
+) -> Iterator[_Piece]:
+    """The patterns of layers one after the other, from a time on."""
+    for name, place, layer in layers:
         for slot in slots:
             pattern = patterns.at(place * PHASES + slot)
             for item in pattern.segments:
-                yield Segment(item.stream, f"{name} {item.name}", item.kind, at + item.start_s, at + item.end_s)
+                times = at + item.start_s, at + item.end_s
+                yield _Piece(item.stream, name, item.name, item.kind, *times, phase, layer)
             at += pattern.seconds
 
 
-def _unit(segments: Sequence[Segment]) -> tuple[Segment, ...]:
-    whole = max((item.end_s for item in segments), default=0.0) or 1.0
-    return tuple(item._replace(start_s=item.start_s / whole, end_s=item.end_s / whole) for item in segments)
+def _unit(pieces: Sequence[_Piece]) -> tuple[_Piece, ...]:
+    whole = max((item.end_s for item in pieces), default=0.0) or 1.0
+    return tuple(item._replace(start_s=item.start_s / whole, end_s=item.end_s / whole) for item in pieces)
 
 
-def _joined(segments: Sequence[Segment]) -> list[Segment]:
+def _joined(pieces: Sequence[_Piece]) -> list[_Piece]:
     """Compute of a step one class after the other, behind it what is exposed; overlapped traffic from the start."""
-    totals: dict[tuple[str, str, str], float] = {}
-    for item in segments:
-        key = item.stream, item.name.rsplit(" ", 1)[-1], item.kind
+    totals: dict[tuple[str, str, str, int], float] = {}
+    for item in pieces:
+        key = item.stream, item.part, item.kind, item.phase
         totals[key] = totals.get(key, 0.0) + item.end_s - item.start_s
     made, at = [], 0.0
-    for (stream, name, kind), seconds in sorted(totals.items(), key=lambda entry: STREAMS.index(entry[0][0])):
+    for (stream, part, kind, phase), seconds in sorted(totals.items(), key=lambda entry: STREAMS.index(entry[0][0])):
         if kind != "overlapped":
-            made.append(Segment(stream, f"{TOGETHER} {name}", kind, at, at + seconds))
+            made.append(_Piece(stream, TOGETHER, part, kind, at, at + seconds, phase))
             at += seconds
-    whole = max((item.end_s for item in segments), default=at)
-    for (stream, name, kind), seconds in totals.items():
+    whole = max((item.end_s for item in pieces), default=at)
+    taken = {item.stream: item.start_s for item in reversed(made)}
+    reached: dict[str, float] = {}
+    for (stream, part, kind, phase), seconds in totals.items():
         if kind == "overlapped":
-            taken = next((item.start_s for item in made if item.stream == stream), whole)
-            made.append(Segment(stream, f"{TOGETHER} {name}", kind, 0.0, min(seconds, taken)))
+            begin = reached.get(stream, 0.0)
+            reached[stream] = min(begin + seconds, max(begin, taken.get(stream, whole)))
+            made.append(_Piece(stream, TOGETHER, part, kind, begin, reached[stream], phase))
     return made
 
 
-def _layers(given: Drawn) -> list[list[tuple[str, int]]]:
-    """By virtual stage, its sections in the order they run, each with its name and place among the distinct ones."""
-    names, model = given.workload.names, given.scenario.model
+def _layers(given: Drawn) -> list[list[tuple[str, int, int]]]:
+    """By virtual stage, its sections in the order they run: name, place among the distinct ones, layer."""
+    keys, model = given.workload.keys, given.scenario.model
+    place = {key: index for index, key in enumerate(keys)}
     found, layer = [], 0
     for counts, held in zip(given.workload.stages, given.scenario.placement, strict=True):
-        left = {name: count for name, count in zip(names, counts, strict=True) if count}
-        order = [name for name in ("embedding", "vision") for _ in range(left.pop(name, 0))]
+        left = {key: count for key, count in zip(keys, counts, strict=True) if count}
+        first = [key for key in keys if key.role in (SectionRole.EMBEDDING, SectionRole.VISION)]
+        made = [(str(key), place[key], NO_LAYER) for key in first for _ in range(left.pop(key, 0))]
         for _ in range(held):
-            block = f"block {model.order[layer]}"
-            name = block if left.get(block) else f"{block}, rest"
-            left[name] -= 1
-            order.append(name)
+            block = SectionKey(SectionRole.BLOCK, model.order[layer])
+            block = block if left.get(block) else block._replace(rest=True)
+            left[block] -= 1
+            made.append((f"layer {layer}", place[block], layer))
             layer += 1
-        order += [name for name, count in left.items() for _ in range(count) if name != "head"]
-        order += ["head"] * left.get("head", 0)
-        found.append(_numbered(order, layer - held, names))
+        behind = sorted(left, key=lambda key: key.role is SectionRole.HEAD)  # the head comes last
+        made += [(str(key), place[key], NO_LAYER) for key in behind for _ in range(left[key])]
+        found.append(made)
     return found
-
-
-def _numbered(order: Sequence[str], first: int, names: Sequence[str]) -> list[tuple[str, int]]:
-    """Blocks by their number in the model, the rest by name."""
-    made, layer = [], first
-    for name in order:
-        block = name.startswith("block")
-        made.append((f"layer {layer}" if block else name, names.index(name)))
-        layer += block
-    return made
 
 
 def _tails(given: Drawn, rank: int, columns: _Columns) -> None:
@@ -237,11 +290,11 @@ def _tails(given: Drawn, rank: int, columns: _Columns) -> None:
     hidden = max((message.end_s for message in given.run.traffic if message.rank == rank), default=0.0)
     reduce = run.reduce[rank]
     reduce = StepInterval(max(reduce.start_s, min(hidden, reduce.end_s)), reduce.end_s)
-    columns.add(process, "dp", ("gradients", "exposed"), reduce)
-    columns.add(process, "compute", ("optimizer", "optimizer"), run.optimizer[rank])
-    columns.add(process, "dp", ("weights", "exposed"), run.gather[rank])
+    columns.add(process, "dp", ("gradients", "exposed"), reduce, BACKWARD)
+    columns.add(process, "compute", ("optimizer", "optimizer"), run.optimizer[rank], OPTIMIZER)
+    columns.add(process, "dp", ("weights", "exposed"), run.gather[rank], OPTIMIZER)
     end = given.run.makespan_s
-    columns.add(process, "compute", ("waiting", "waiting"), StepInterval(end, end + given.workload.waiting_s))
+    columns.add(process, "compute", ("waiting", "waiting"), StepInterval(end, end + given.workload.waiting_s), OTHER)
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -262,7 +315,8 @@ def _held(given: Drawn, rank: int) -> Counter:
     for time, group in groupby(changes, key=lambda change: change[0]):
         times.append(time)
         values.append(values[-1] + sum(size for _, size in group))
-    return Counter(process=f"stage {rank}", name="memory", times_s=np.array(times), values=np.maximum(values, 0.0))
+    held = np.maximum(values, 0.0)
+    return Counter(process=f"stage {rank}", name="memory", times_ns=nanoseconds_of(times), values=held)
 
 
 def _activations(given: Drawn, rank: int) -> Iterator[tuple[float, float]]:
@@ -283,7 +337,7 @@ def _passing(given: Drawn, rank: int) -> Iterator[tuple[float, float]]:
     kinds, table = stage.bytes_by_kind, run.table
     last = table.stages * table.chunks - 1
     loss = stage.moment == "loss" and last in table.placement[rank]
-    many = table.microbatches if table.name == "gpipe" and table.stages > 1 else 1
+    many = table.microbatches if SCHEDULES[table.name].all_forwards_first and table.stages > 1 else 1
     for step, interval in zip(table.rows[rank], run.steps[rank], strict=True):
         for action in actions_of(step):
             at_end = loss and table.placement[rank][action.chunk] == last

@@ -1,0 +1,316 @@
+"""Turn a Scenario into a Prediction: lower it, price it as a batch of one, and say what the answer rests on.
+
+lower -> columns of ops -> seconds by class -> step           the same lines that price a thousand plans
+program -> peak memory        flops -> MFU and HFU            residuals of similar runs -> interval
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.errors import InputError, MissingNumber, Problem
+from ridgeline.core.evidence import Evidence, Quoted, weakest
+from ridgeline.core.units import DECIMAL, format_gib, parse_quantity
+from ridgeline.cost.calibration import SHIPPED, Calibration, shipped
+from ridgeline.cost.estimate import OpEstimate, estimates
+from ridgeline.cost.machine import machines_of, parameter_columns
+from ridgeline.cost.op_table import PHASES, OpTable, op_table
+from ridgeline.cost.price import OpPrices, SectionPrices, SustainedRates, price_ops, sum_sections, sustained_rates
+from ridgeline.cost.step_part import Bound, StepPart
+from ridgeline.hardware.load import WITH_CAPACITY, rated_power
+from ridgeline.ir.program import Program
+from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
+from ridgeline.lowering.program import lower
+from ridgeline.models.facts import training_flops_per_token
+from ridgeline.plan.check import check
+from ridgeline.plan.plan import Offload
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+from ridgeline.sim.closed_form.stage_mix import stage_mixes
+from ridgeline.sim.closed_form.step import StepTimes, step_seconds
+from ridgeline.sim.fates import unpriced_fields
+from ridgeline.sim.memory.peak import peak_memory
+from ridgeline.sim.prediction import Bill, Impossible, Part, Prediction, Utilization
+from ridgeline.sim.prediction_interval import shipped_interval
+
+HOUR = parse_quantity("1 h", "s")
+ABSURD = DECIMAL["E"] * DECIMAL["M"]  # no chip moves or computes this much in a second
+
+
+def predict(
+    scenario: Scenario, calibration: Calibration | None = None, *, causal: bool = True
+) -> Prediction | Impossible:
+    """The predicted step of a training scenario, or the reasons why there is none.
+
+    calibration   absent: the one that ships with Ridgeline, or the parameters' defaults where none does
+    causal        whether MFU counts causal attention at half, as published figures do; False counts all pairs
+
+    >>> from ridgeline.plan.scenario_file import read_scenario
+    >>> found = predict(read_scenario("examples/llama3-70b-64xh100.toml"))
+    >>> abs(sum(part.seconds for part in found.breakdown) / found.step_time_s - 1) < 1e-9
+    True
+    """
+    reasons = (*check(scenario), *not_predictable(scenario))
+    if reasons:
+        return Impossible(scenario=scenario, reasons=reasons)
+    try:
+        return _predicted(scenario, calibration or default_calibration(), causal)
+    except MissingNumber as missing:
+        return Impossible(scenario=scenario, reasons=(unpublished(missing),))
+
+
+def unpublished(missing: MissingNumber) -> Problem:
+    """A number that is absent from the catalog, as a reason."""
+    todo = f'set it with --set {missing.path}="… {missing.unit}"'
+    given, expected = f"nothing published for {missing.owner}", f"a quantity in {missing.unit}"
+    return Problem(path=missing.path, given=given, expected=expected, todo=todo)
+
+
+def default_calibration() -> Calibration:
+    """The shipped calibration, or the defaults before there is one."""
+    return shipped() if SHIPPED.exists() else Calibration(offsets=MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """A scenario on its way to a prediction: its program, the ops of that as a table, their prices, and the step."""
+
+    program: Program
+    table: OpTable
+    plans: PlanColumns
+    rates: SustainedRates
+    ops: OpPrices
+    sections: SectionPrices
+    steps: StepTimes
+
+
+def price(scenario: Scenario, calibration: Calibration) -> Priced:
+    """Lower a possible scenario and price it as a batch of one."""
+    plans = plan_columns([scenario])
+    program = lower(scenario, plans, tensors=False)
+    table, parameters = op_table([program]), parameter_columns(calibration, [scenario])
+    rates = sustained_rates(machines_of([scenario.system]), parameters, plans=plans)
+    ops = price_ops(table, rates)
+    sections = sum_sections(table, rates, ops)
+    return Priced(
+        program=program,
+        table=table,
+        plans=plans,
+        rates=rates,
+        ops=ops,
+        sections=sections,
+        steps=step_seconds(sections, stage_mixes([scenario], [program]), plans, rates),
+    )
+
+
+def estimate(scenario: Scenario, calibration: Calibration | None = None) -> tuple[OpEstimate, ...]:
+    """Every op that one rank executes for a microbatch, section by section, with its price; `InputError` where none is.
+
+    >>> from ridgeline.plan.scenario_file import read_scenario
+    >>> found = estimate(read_scenario("examples/llama3-70b-64xh100.toml"))
+    >>> next((one.op.label, one.estimate.bound) for one in found if one.section == "block 0" and one.op.label == "up")
+    ('up', 'compute')
+    """
+    used = calibration or default_calibration()
+    reasons = (*check(scenario), *not_predictable(scenario))
+    if reasons:
+        raise InputError(reasons)
+    priced = price(scenario, used)
+    rests_on = _evidence(scenario, used.knows(scenario.system.chip, scenario.engine))
+    return tuple(estimates(priced.program.sections, priced.ops, rests_on))
+
+
+def not_predictable(scenario: Scenario) -> Iterator[Problem]:
+    """What a possible scenario asks that predictions do not cover."""
+    if not isinstance(scenario.workload, Train):
+        kind = scenario.workload.kind
+        yield Problem(path="workload.kind", given=kind, expected="train", todo="serving is not predicted yet")
+    stored, chip = scenario.plan.precision.activations, scenario.system.chip
+    if stored.peak not in chip.peak and not (stored.peak == "bf16" and "fp16" in chip.peak):
+        known = ", ".join(chip.peak)
+        yield Problem(path="plan.precision.activations", given=stored.id, expected=f"a peak {chip.id} has: {known}")
+    if scenario.plan.offload != Offload() and chip.host.bandwidth is None:
+        yield unpublished(MissingNumber(f"chip {chip.id}", "chip.host.bandwidth", "GB/s"))
+    for path, number, unit in _rates(scenario):
+        if number is not None and not 0 < number.value < ABSURD:
+            expected = f"a rate above 0 and below {ABSURD:.0e} {unit}"
+            yield Problem(path=path, given=f"{number.value:g} {unit}", expected=expected)
+
+
+def _rates(scenario: Scenario) -> Iterator[tuple[str, Quoted | None, str]]:
+    """Every number a step is divided by, with its place in a scenario."""
+    chip = scenario.system.chip
+    yield "chip.hbm.bandwidth", chip.hbm.bandwidth, "B/s"
+    yield "chip.host.bandwidth", chip.host.bandwidth, "B/s"
+    for key, peak in chip.peak.items():
+        yield f"chip.peak.{key}", peak, "FLOP/s"
+    for tier in scenario.system.tiers:
+        yield f"system.tier.{tier.name}.bandwidth", tier.bandwidth, "B/s"
+
+
+def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Prediction | Impossible:
+    chip, engine = scenario.system.chip, scenario.engine
+    priced = price(scenario, calibration)
+    program, steps = priced.program, priced.steps
+    step_s = float(steps.step_s[0])
+    if not math.isfinite(step_s) or step_s <= 0:
+        return Impossible(scenario=scenario, reasons=unbelievable(steps))
+    known = calibration.knows(chip, engine)
+    return Prediction(
+        scenario=scenario,
+        step_time_s=step_s,
+        breakdown=_breakdown(priced),
+        utilization=utilization(scenario, priced, step_s, causal),
+        memory=peak_memory(scenario, program, priced.plans),
+        interval=shipped_interval(step_s, chip.fitted_id, engine.fitted_id),
+        bill=_bill(scenario, step_s),
+        evidence=_evidence(scenario, known),
+        assumptions=(*scenario.assumptions, *unpriced_fields(scenario), *_assumed(scenario, calibration, known)),
+    )
+
+
+def unbelievable(steps: StepTimes) -> tuple[Problem, ...]:
+    """The parts of a step that are not times, as reasons; empty for a step that can be believed."""
+    parts = {name: float(seconds[0]) for name, seconds in steps.parts.items()}
+    wrong = {name: value for name, value in parts.items() if not math.isfinite(value) or value < 0}
+    todo = "check the sizes and rates of the scenario"
+    return tuple(
+        Problem(path=f"breakdown.{name.value}", given=f"{value} s", expected="a time", todo=todo)
+        for name, value in wrong.items()
+    )
+
+
+def _breakdown(priced: Priced) -> tuple[Part, ...]:
+    """Parts in the order of `StepPart`, those of zero seconds left out."""
+    limits = {StepPart.MATMUL: _matmul_bound(priced), StepPart.ATTENTION: _attention_bound(priced)}
+    seconds = ((part, float(priced.steps.parts[part][0])) for part in StepPart if part in priced.steps.parts)
+    return tuple(
+        Part(name=part.value, seconds=spent, bound=limits.get(part, part.bound), meaning=part.meaning)
+        for part, spent in seconds
+        if spent > 0
+    )
+
+
+def _matmul_bound(priced: Priced) -> Bound:
+    """What limits most of the time in matrix products, each as often as it runs."""
+    often = _often(priced, priced.table.matmul_slot)
+    return _most_of(priced.ops.matmul_s * often, priced.ops.matmul_memory_bound)
+
+
+def _attention_bound(priced: Priced) -> Bound:
+    often = _often(priced, priced.table.attend_slot)
+    return _most_of(priced.ops.attend_s * often, priced.ops.attend_memory_bound)
+
+
+def _most_of(seconds: Array, memory_bound: Mask) -> Bound:
+    return "memory" if 2 * float(seconds[memory_bound].sum()) > float(seconds.sum()) else "compute"
+
+
+def _often(priced: Priced, slots: Index) -> Array:
+    """How often ops of these slots run in one microbatch of the whole model."""
+    return np.asarray(np.array(priced.program.stages).sum(0)[slots // PHASES], dtype=np.float64)
+
+
+def executed_flops(priced: Priced, ranks: int, microbatches: int) -> float:
+    """Flops that all chips execute in a step: every matrix product and attention, recomputed ones included."""
+    table = priced.table
+    m, n, k, groups = table.matmuls[:4]
+    products = float((2 * m * n * k * groups * _often(priced, table.matmul_slot)).sum())
+    attention = float((table.attends[0] * _often(priced, table.attend_slot)).sum())
+    return (products + attention) * ranks * microbatches
+
+
+def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool) -> Utilization:
+    """MFU and HFU of a step, with the conventions they are counted by."""
+    plan, system, work = scenario.plan, scenario.system, scenario.workload
+    mesh = plan.mesh
+    assert isinstance(work, Train)
+    each = training_flops_per_token(scenario.model, work.document_tokens, causal).total
+    notes = ["causal attention counted at half" if causal else "attention counted over all pairs of tokens"]
+    if work.document_tokens < work.seq:
+        notes.append(_documents(work))
+    if work.task == "lora":
+        each *= 2 / 3
+        notes.append("frozen weights need no weight gradients: two passes counted, not three")
+    model_flops = each * work.useful_tokens
+    executed = executed_flops(priced, mesh.tp * mesh.cp * mesh.dp, scenario.microbatches)
+    key, peak = fastest_peak(scenario)
+    able = step_s * system.chips * peak.value
+    notes += [
+        f"peak: dense {key} of {system.chip.id}",
+        "MFU without recompute, optimizer, norms and embedding lookup",
+        "HFU with all matrix products and attention that run",
+    ]
+    return Utilization(
+        model_flops=model_flops,
+        executed_flops=executed,
+        peak=key,
+        peak_flops_per_s=peak.value,
+        mfu=model_flops / able,
+        hfu=executed / able,
+        conventions=tuple(notes),
+    )
+
+
+def fastest_peak(scenario: Scenario) -> tuple[str, Quoted]:
+    """The peak of the compute format, or of the one that activations have where that is faster: none is exceeded."""
+    precision, chip = scenario.plan.precision, scenario.system.chip
+    found = precision.compute.peak, chip.peak_flops_per_s(precision.compute)
+    stored = precision.activations.peak
+    return (stored, chip.peak[stored]) if stored in chip.peak and chip.peak[stored].value > found[1].value else found
+
+
+def _documents(work: Train) -> str:
+    """What tokens/s and model flops count where documents are shorter than their sequence."""
+    if work.packed:
+        return f"attention counted inside documents of {work.document_tokens} tokens"
+    return f"tokens/s and MFU over {work.document_tokens} of the {work.seq} tokens of a sequence: the rest is padding"
+
+
+def _bill(scenario: Scenario, step_s: float) -> Bill:
+    """Every chip at its rated power, and at its price by the hour, for the time of the step."""
+    chip, chips = scenario.system.chip, scenario.system.chips
+    power = rated_power(chip)
+    return Bill(
+        energy_j=power.value * chips * step_s if power else None,
+        cost_usd=chip.price.value * chips * step_s / HOUR if chip.price else None,
+    )
+
+
+def _evidence(scenario: Scenario, known: tuple[bool, bool]) -> Evidence:
+    """The weakest of what the step time rests on: the rates it uses, the engine's description, the calibration."""
+    system, compute = scenario.system, scenario.plan.precision.compute
+    used = [system.chip.peak_flops_per_s(compute), system.chip.need("hbm.bandwidth")]
+    used += [tier.need_bandwidth() for tier in system.tiers]
+    used += [power for power in (rated_power(system.chip),) if power]
+    fitted = Evidence.FITTED if all(known) else Evidence.ANALYTIC
+    return weakest([*(number.evidence for number in used), scenario.engine.evidence, fitted])
+
+
+def _assumed(scenario: Scenario, calibration: Calibration, known: tuple[bool, bool]) -> Iterator[str]:
+    """What stands in for inputs nobody gave."""
+    chip, engine = scenario.system.chip, scenario.engine
+    if not calibration.offsets:
+        yield "no calibration at hand: every rate at its default"
+    for took_part, what in zip(known, (f"chip {chip.id}", f"engine {engine.id}"), strict=True):
+        if not took_part:
+            yield f"no measured run of {what} took part in the calibration: common values used"
+    usable, power = chip.hbm.usable, rated_power(chip)
+    if usable is None:
+        yield "memory: the data sheet's capacity, since what the driver leaves of it is not known"
+    elif usable.note == WITH_CAPACITY:
+        yield f"memory: {format_gib(usable.value)} usable, {WITH_CAPACITY}"
+    if chip.cores is None:
+        yield f"cores of {chip.id} not published: products are not rounded up to whole waves of tiles"
+    if power is None:
+        yield f"rated power of {chip.id} and its family not published: products as if at an H100's flops per joule"
+    elif chip.tdp is None:
+        yield f"rated power {power.value:g} W: {power.note}"
+    if power:
+        yield "energy: every chip draws its rated power throughout; hosts, network and cooling not counted"

@@ -1,0 +1,49 @@
+"""Turn many scenarios into one table of ops that prices all their steps under any parameters: what a fit asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ridgeline.core.arrays import Array
+from ridgeline.cost.machine import Machines, ParameterColumns, machines_of
+from ridgeline.cost.op_table import OpTable, op_table
+from ridgeline.cost.price import padded_products, price_sections, sustained_rates
+from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
+from ridgeline.lowering.program import lower
+from ridgeline.plan.scenario import Scenario
+from ridgeline.sim.closed_form.stage_mix import StageMix, stage_mixes
+from ridgeline.sim.closed_form.step import StepTimes, step_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBatch:
+    """Scenarios lowered once; what does not depend on parameters is worked out.
+
+    padded   flops of every product once cut into tiles
+    """
+
+    ops: OpTable
+    mixes: tuple[StageMix, ...]
+    plans: PlanColumns
+    machines: Machines
+    padded: Array
+
+    @classmethod
+    def of(cls, scenarios: Sequence[Scenario]) -> StepBatch:
+        """The table of several scenarios, a row each."""
+        programs = [lower(scenario, tensors=False) for scenario in scenarios]
+        ops, machines = op_table(programs), machines_of([scenario.system for scenario in scenarios])
+        return cls(
+            ops=ops,
+            mixes=stage_mixes(scenarios, programs),
+            plans=plan_columns(scenarios),
+            machines=machines,
+            padded=padded_products(ops, machines),
+        )
+
+    def steps(self, parameters: ParameterColumns, *, by_part: bool = False) -> StepTimes:
+        """Step times of all rows under these parameters; told apart by part where that is asked for."""
+        rates = sustained_rates(self.machines, parameters, plans=self.plans)
+        sections = price_sections(self.ops, rates, self.padded)
+        return step_seconds(sections, self.mixes, self.plans, rates, by_part=by_part)

@@ -1,0 +1,307 @@
+"""Turn a graph of dependencies into its critical path: the chain of spans and waits that made the time what it is.
+
+Walked backwards from the last work to end, each time along the edge that held the point back. What lies on the path
+adds up to the span, to the nanosecond: time of work by class, of the host, of launches, of gaps and of waits nothing in
+the trace explains. A span off the path has slack: so much later it could have ended without anybody noticing.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter as Tally
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.core.arrays import Mask
+from ridgeline.trace.arrays import Longs
+from ridgeline.trace.graph.dependency_graph import NEVER, EdgeCount, Graph, by_parts
+from ridgeline.trace.graph.edges import (
+    BODY,
+    CALL,
+    COLLECTIVE,
+    CROSS,
+    DEVICE_SYNC,
+    EDGES,
+    EVENT,
+    HAND_OVER,
+    LAUNCH,
+    ORDER,
+    QUEUE,
+    RECEIVE,
+    SEND,
+    STREAM,
+    SYNC,
+)
+
+HOST_PARTS = {
+    CALL: "host call", ORDER: "host work", HAND_OVER: "host work", LAUNCH: "launch", DEVICE_SYNC: "synchronisation",
+    SYNC: "synchronisation", QUEUE: "full queue", STREAM: "between kernels", CROSS: "between streams",
+    EVENT: "between streams", SEND: "between ranks", COLLECTIVE: "between ranks", RECEIVE: "between ranks",
+}  # fmt: skip
+HOST_OP, WAITING, BEFORE = "host op", "unexplained wait", "before the path"
+SPANS = 20  # named per path
+STEPS = 100  # steps with a path of their own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathPart:
+    """One sort of time on the path: a class of work, or what the host and the queues took."""
+
+    id: str
+    where: str
+    """chip, host or between."""
+    ns: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathSpan:
+    """A span on the path: its row and how long the path went through it."""
+
+    row: int
+    ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticalPath:
+    """The path through one window. Parts sum to its length."""
+
+    step: int | None
+    """None for the whole span."""
+    start_ns: int
+    end_ns: int
+    parts: tuple[PathPart, ...]
+    streams: tuple[PathPart, ...]
+    """The same by stream of the chip or thread of the host."""
+    spans: tuple[PathSpan, ...]
+    """Longest first."""
+    many: int
+    """Spans on it."""
+
+    @property
+    def length_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slack:
+    """How far from the path the work of a class is."""
+
+    id: str
+    spans: int
+    critical: int
+    """Spans without slack."""
+    median_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CriticalPaths:
+    """The critical path of a timeline, by step and whole."""
+
+    whole: CriticalPath
+    steps: tuple[CriticalPath, ...]
+    slack: tuple[Slack, ...]
+    slack_ns: Longs
+    """Of every span of `Graph.points.work`."""
+    edges: tuple[EdgeCount, ...]
+    """What the path rests on: dependencies by kind, recorded or inferred."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Walk:
+    """Pieces of the path, last first: rows (-1 for waits), codes of labels, whether work, from when to when."""
+
+    row: Longs
+    label: Longs
+    chip: Mask
+    start: Longs
+    end: Longs
+    labels: tuple[str, ...]
+
+
+def critical_path(graph: Graph) -> CriticalPaths | None:
+    """The critical path; None where nothing counts."""
+    work = graph.points.work if len(graph.points.work) else graph.points.calls
+    if not len(work):
+        return None
+    walk = _walk(graph, int(graph.points.end(work)[np.argmax(graph.at[graph.points.end(work)])]))
+    begin = int(graph.at[graph.points.start(work)].min())
+    end = int(graph.at[graph.points.end(work)].max())
+    slack = _slack(graph)
+    return CriticalPaths(
+        whole=_path(graph, walk, begin, end, None),
+        steps=tuple(_path(graph, walk, *window) for window in windows(graph)),
+        slack=tuple(_by_class(graph, work, slack)),
+        slack_ns=slack[graph.points.end(work)],
+        edges=graph.counts,
+    )
+
+
+def windows(graph: Graph) -> Iterator[tuple[int, int, int]]:
+    """Steps as the chips see them: from the last end of the step before (or the first start) to its own last end."""
+    at = int(graph.at[graph.points.start(graph.points.work)].min()) if len(graph.points.work) else 0
+    for number, until in step_ends(graph, graph.at)[:STEPS]:
+        if until > at:
+            yield at, until, number
+            at = until
+
+
+def step_ends(graph: Graph, at: Longs) -> list[tuple[int, int]]:
+    """Every step with its last end, at given times of the points."""
+    work = graph.points.work[graph.line.step[graph.points.work] >= 0]
+    numbers, inverse = np.unique(graph.line.step[work], return_inverse=True)
+    ends = np.full(len(numbers), NEVER, np.int64)
+    np.maximum.at(ends, inverse, at[graph.points.end(work)])
+    return list(zip(numbers.tolist(), ends.tolist(), strict=True))
+
+
+def _binding(graph: Graph) -> Longs:
+    """For every point the edge that held it back, -1 for none; of several the first kind."""
+    found = np.full(len(graph.at), -1, np.int64)
+    if not len(graph.dst):
+        return found
+    first = np.flatnonzero(np.concatenate([[True], graph.dst[1:] != graph.dst[:-1]]))  # edges of one target together
+    many = np.diff(np.concatenate([first, [len(graph.dst)]]))
+    reach = graph.at[graph.src] + graph.lag
+    kind = np.where(reach == np.repeat(np.maximum.reduceat(reach, first), many), graph.kind, len(EDGES))
+    best = np.flatnonzero(kind == np.repeat(np.minimum.reduceat(kind, first), many))[::-1]
+    found[graph.dst[best]] = best  # of several the first, which is written last
+    return found
+
+
+def _walk(graph: Graph, last: int) -> _Walk:
+    """The path backwards from a point, along the edges that held each point back."""
+    binding = _binding(graph)
+    before = np.full(len(graph.at), -1, np.int64)
+    before[binding >= 0] = graph.src[binding[binding >= 0]]
+    chain, step = [last], before.data
+    while (source := step[chain[-1]]) >= 0:
+        chain.append(source)
+    points = np.array(chain, np.int64)
+    target, source_of = points[:-1], points[1:]
+    edge = binding[target]
+    cursor = np.minimum.accumulate(graph.at[points])
+    begin, until = cursor[1:], cursor[:-1]
+    kind, row = graph.kind[edge], graph.row_of(target)
+    body = (kind == BODY) | (np.isin(kind, (COLLECTIVE, RECEIVE)) & (row >= 0) & (source_of >= len(graph.points.at)))
+    own = body | (kind == CALL)
+    reached = np.where(own, begin, np.clip(graph.at[source_of] + graph.lag[edge], begin, until))
+    names, class_codes, waits, kinds = _labels(graph)
+    whole = np.where(body, class_codes[graph.line.class_[np.maximum(row, 0)]], kinds[kind])
+    late = np.where(own, whole, np.where(np.isin(kind, (STREAM, LAUNCH)), kinds[kind], waits))
+    columns = (
+        np.stack([np.where(own, row, -1), np.full(len(row), -1)], axis=1).ravel(),
+        np.stack([late, kinds[kind]], axis=1).ravel(),
+        np.stack([reached, begin], axis=1).ravel(),
+        np.stack([until, reached], axis=1).ravel(),
+    )
+    lasting = columns[3] > columns[2]
+    row, label, start, end = (column[lasting] for column in columns)
+    chip = (row >= 0) & graph.line.is_work[np.maximum(row, 0)]
+    return _Walk(row=row, label=label, chip=chip, start=start, end=end, labels=names)
+
+
+def _labels(graph: Graph) -> tuple[tuple[str, ...], Longs, int, Longs]:
+    """Labels of a path: all of them, then codes by class, of an unexplained wait, and by kind of edge."""
+    table: dict[str, int] = {}
+    parts = HOST_PARTS if len(graph.points.work) else {**HOST_PARTS, CALL: HOST_OP}
+    classes = np.array([table.setdefault(id or HOST_OP, len(table)) for id in graph.line.classes] or [0], np.int64)
+    waits = table.setdefault(WAITING, len(table))
+    kinds = np.array([table.setdefault(parts.get(code, HOST_OP), len(table)) for code in range(len(EDGES))], np.int64)
+    return tuple(table), classes, waits, kinds
+
+
+def _path(graph: Graph, walk: _Walk, begin: int, end: int, step: int | None) -> CriticalPath:
+    line = graph.line
+    first, last = _within(walk, begin, end)
+    row, label, chip = walk.row[first:last], walk.label[first:last], walk.chip[first:last]
+    inside = np.minimum(walk.end[first:last], end) - np.maximum(walk.start[first:last], begin)
+    length = max(1, end - begin)
+    known = row >= 0
+    track = np.where(known, graph.points.track(np.maximum(row, 0)), -1)
+    parts: Tally[tuple[str, str]] = Tally()
+    streams: Tally[tuple[str, str]] = Tally()
+    for (code, on_chip, one), ns in _sums(inside, label, chip, track):
+        name = walk.labels[code]
+        where = "chip" if on_chip else "between" if name.startswith(("between", "unexplained")) else "host"
+        parts[name, where] += ns
+        process, stream = divmod(one, max(1, len(line.streams)))
+        streams[f"{line.processes[process]} {line.streams[stream]}" if one >= 0 else name, where] += ns
+    if int(inside.sum()) < length and end > begin:
+        parts[BEFORE, "between"] += length - int(inside.sum())
+        streams[BEFORE, "between"] += length - int(inside.sum())
+    rows, spans = _longest(row[known], inside[known])
+    return CriticalPath(
+        step=step,
+        start_ns=begin,
+        end_ns=end,
+        parts=_parts(parts, length),
+        streams=_parts(streams, length),
+        spans=tuple(PathSpan(row=one, ns=ns) for one, ns in spans),
+        many=rows,
+    )
+
+
+def _within(walk: _Walk, begin: int, end: int) -> tuple[int, int]:
+    """Which pieces of a walk lie in a window: pieces descend and touch."""
+    ends, starts = -walk.end, -walk.start
+    return int(np.searchsorted(starts, -end, side="right")), int(np.searchsorted(ends, -begin))
+
+
+def _sums(inside: Longs, label: Longs, chip: Mask, track: Longs) -> Iterator[tuple[tuple[int, bool, int], int]]:
+    """Time by label, place and track, in the order they first appear."""
+    if not len(inside):
+        return
+    key = (label * 2 + chip) * (int(track.max()) + 2) + track + 1
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    sums = np.zeros(len(first), np.int64)
+    np.add.at(sums, inverse, inside)
+    for place in np.argsort(first).tolist():
+        at = int(first[place])
+        yield (int(label[at]), bool(chip[at]), int(track[at])), int(sums[place])
+
+
+def _longest(row: Longs, ns: Longs) -> tuple[int, list[tuple[int, int]]]:
+    """How many spans there are, and the longest with their times."""
+    rows, first, inverse = np.unique(row, return_index=True, return_inverse=True)
+    sums = np.zeros(len(rows), np.int64)
+    np.add.at(sums, inverse, ns)
+    order = np.lexsort((first, -sums))[:SPANS]
+    return len(rows), list(zip(rows[order].tolist(), sums[order].tolist(), strict=True))
+
+
+def _parts(tally: Tally[tuple[str, str]], length: int) -> tuple[PathPart, ...]:
+    return tuple(
+        PathPart(id=id, where=where, ns=ns, share=ns / length) for (id, where), ns in tally.most_common() if ns
+    )
+
+
+def _slack(graph: Graph) -> Longs:
+    """How much later each point could have been without the last work ending later."""
+    work = graph.points.work if len(graph.points.work) else graph.points.calls
+    ends = graph.points.end(work)
+    bounds = np.full(len(graph.at), 2**62, np.int64)  # what the host does after the last work holds nobody up
+    bounds[ends] = graph.at[ends].max(initial=0)
+    late = array("q", bounds.tobytes())
+    needed = graph.delay[graph.dst] + graph.lag
+    for source, target, need in by_parts(graph.src[::-1], graph.dst[::-1], needed[::-1]):
+        bound = late[target] - need  # targets descend in the order, so each is final when it is read
+        if bound < late[source]:
+            late[source] = bound
+    return np.frombuffer(late, np.int64) - graph.at
+
+
+def _by_class(graph: Graph, work: NDArray[np.intp], slack: Longs) -> Iterator[Slack]:
+    own = slack[graph.points.end(work)]
+    codes = graph.line.class_[work]
+    for code in np.unique(codes).tolist():
+        values = own[codes == code]
+        yield Slack(
+            id=graph.line.classes[code] or HOST_OP,
+            spans=len(values),
+            critical=int((values <= 0).sum()),
+            median_ns=int(np.median(values)),
+        )

@@ -1,0 +1,160 @@
+"""Turn the idle time of a chip into causes: launch-bound, synchronising, waiting, by the work that ended each gap.
+
+The gap before a span is judged by when that span was launched and by what the host did until then:
+
+    launched after the chip went idle     the host was late, unless most of a long gap came after the launch:
+        start-up          most of the wait was loading code or allocating memory
+        data loading      most of it was inside a data loader
+        synchronisation   a call that waits for the device ended in it: the host had let the queue run empty
+        host              otherwise: launches came too slowly
+    launched before                       the span was held back:
+        between kernels   at most 10 us: one span follows another
+        communication     longer, and the last thing that ran was communication
+        copy              longer, and the last thing that ran was a copy
+        dependency        longer, for something the trace does not show
+    no launch in the trace                unlinked
+
+Causes of a chip add up to its idle time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.core.arrays import Mask
+from ridgeline.trace.arrays import Longs
+from ridgeline.trace.classes import COMMUNICATION, COPY, Rules
+from ridgeline.trace.graph.edges import WAITS
+from ridgeline.trace.intervals import Cover, cover, covered, gaps
+from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Timeline
+
+CAUSES = (
+    "host", "synchronisation", "data loading", "start-up", "communication", "copy", "between kernels", "dependency",
+    "unlinked",
+)  # fmt: skip
+HOST_LATE, SYNC, DATA, START_UP, AFTER_COMMUNICATION, AFTER_COPY, BETWEEN, DEPENDENCY, UNLINKED = range(len(CAUSES))
+MEANING = {
+    "host": "the next kernel was not launched yet: the host is too slow",
+    "synchronisation": "the host had waited for the device and the queue had run empty",
+    "data loading": "the host was in a data loader",
+    "start-up": "code was being loaded or memory allocated",
+    "communication": "work that was launched waited for communication to end",
+    "copy": "work that was launched waited for a copy to end",
+    "between kernels": "from one kernel to the next that was already launched",
+    "dependency": "work that was launched waited for something the trace does not show",
+    "unlinked": "the launch of the next kernel is not in the trace",
+}
+LOADS = re.compile(r"dataloader|_next_data|data_?load|prefetch_batch|get_batch|next\(.*loader", re.IGNORECASE)
+BEGINS = re.compile(
+    r"Module(Load|GetFunction|Unload)|LibraryLoad|FuncGetAttributes|cudaMalloc$|hipMalloc$|HostAlloc|MallocHost|MemCreate|"
+    r"MemAddressReserve|cudaMallocAsync|DeviceGetP2PAttribute|inductor.*compile|_compile\b|lazyInit|GraphInstantiate",
+    re.IGNORECASE,
+)
+CLOSE_NS = 10_000  # a gap that one kernel leaves before the next without any cause
+LARGEST = 3  # gaps of a cause that are named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleCause:
+    """Idle time with one cause on one chip, or on all together."""
+
+    cause: str
+    idle_ns: int
+    gaps: int
+    longest_ns: int
+    rows: tuple[int, ...]
+    """The spans that ended the longest gaps."""
+
+    @property
+    def meaning(self) -> str:
+        return MEANING[self.cause]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Gaps:
+    """Every gap of every chip: length, code of its cause in `CAUSES`, and the row that ended it."""
+
+    length: Longs
+    cause: Longs
+    ended: NDArray[np.intp]
+
+    def of(self, cause: str) -> NDArray[np.intp]:
+        """Places of the gaps with a cause, longest first."""
+        own = np.flatnonzero(self.cause == CAUSES.index(cause))
+        return own[np.argsort(-self.length[own], kind="stable")]
+
+
+def gaps_of(line: Timeline, rules: Rules, counted: Mask) -> Gaps:
+    """The gaps of all chips."""
+    chips = np.unique(line.process[counted]).tolist()
+    found = [gaps_of_chip(line, rules, np.flatnonzero(counted & (line.process == chip))) for chip in chips]
+    empty = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.intp))
+    length, cause, ended = (np.concatenate(parts) for parts in zip(*(found or [empty]), strict=True))
+    return Gaps(length=length, cause=cause, ended=ended)
+
+
+def idle_causes(found: Gaps) -> tuple[IdleCause, ...]:
+    """Why chips were idle, longest cause first, all chips together."""
+    causes = []
+    for code in np.unique(found.cause).tolist():
+        own = found.of(CAUSES[code])
+        causes.append(
+            IdleCause(
+                cause=CAUSES[code],
+                idle_ns=int(found.length[own].sum()),
+                gaps=len(own),
+                longest_ns=int(found.length[own[0]]),
+                rows=tuple(found.ended[own[:LARGEST]].tolist()),
+            )
+        )
+    return tuple(sorted(causes, key=lambda one: -one.idle_ns))
+
+
+def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[Longs, Longs, NDArray[np.intp]]:
+    """Length and cause of every gap of a chip, and the row that ended it."""
+    start, end = line.start_ns[rows], line.end_ns[rows]
+    between = gaps(cover(start, end))
+    if not len(between):
+        empty = np.zeros(0, np.int64)
+        return empty, empty, np.zeros(0, np.intp)
+    ended = rows[np.searchsorted(start, between.end)]  # rows are in order of their starts
+    by_end = np.argsort(end, kind="stable")
+    before = rows[by_end[np.searchsorted(end[by_end], between.start)]]
+    groups = np.array([rules.group_of(id) for id in line.classes])[line.class_[before]]
+    length = between.end - between.start
+    held = np.where(groups == COMMUNICATION, AFTER_COMMUNICATION, np.where(groups == COPY, AFTER_COPY, DEPENDENCY))
+    held = np.where(length <= CLOSE_NS, BETWEEN, held)
+    call = line.launch[ended]
+    launched = np.where(call >= 0, line.end_ns[np.maximum(call, 0)], 0)
+    after = between.end - launched  # from the launch to the span: more than a launch takes is another's fault
+    late = (launched > between.start) & ((after <= CLOSE_NS) | (after * 2 <= length))
+    cause = np.where(call < 0, UNLINKED, np.where(late, _why_late(line, between, ended), held))
+    return length, cause.astype(np.int64), ended
+
+
+def _why_late(line: Timeline, between: Cover, ended: NDArray[np.intp]) -> Longs:
+    """What the host did while the chip waited for a launch."""
+    call = np.maximum(line.launch[ended], 0)
+    until = np.maximum(line.start_ns[call], between.start)
+    waited = np.maximum(until - between.start, 1)
+    rank = line.rank == line.rank[ended[0]]
+    threads = np.isin(line.tracks(), np.unique(line.tracks(call[line.launch[ended] >= 0]))) & rank
+    loading = _named(line, LOADS, rank & line.of_kind(HOST, ANNOTATION, PYTHON))
+    beginning = _named(line, BEGINS, threads & line.of_kind(RUNTIME, HOST))
+    waiting = _named(line, WAITS, threads & line.of_kind(RUNTIME))
+    in_wait = covered(waiting, between.start - 1, until)
+    cause = np.where(in_wait > 0, SYNC, HOST_LATE)
+    cause = np.where(covered(loading, between.start, until) * 2 > waited, DATA, cause)
+    return np.where(covered(beginning, between.start, until) * 2 > waited, START_UP, cause).astype(np.int64)
+
+
+def _named(line: Timeline, pattern: re.Pattern[str], chosen: Mask) -> Cover:
+    """Time covered by the chosen spans whose name matches."""
+    names = np.unique(line.name[chosen])
+    matching = [code for code in names.tolist() if pattern.search(line.names[code][:200])]
+    rows = np.flatnonzero(chosen & np.isin(line.name, matching))
+    return cover(line.start_ns[rows], line.end_ns[rows])

@@ -1,0 +1,220 @@
+"""Turn measured spans of work into the part of a training step they belong to: phase, and layer where it can be told.
+
+    annotated      by the innermost annotation around its launch that names a phase: forward, backward, optimizer
+    optimizer      launched inside `Optimizer.step` or `zero_grad`
+    backward       launched from an autograd thread, inside an autograd node, or where an arrow from forward ends
+    forward        launched by the host otherwise
+    other          without a launch in the trace
+
+A layer is a repetition. Where modules are recorded (`nn.Module: Block_3`) they say it; else the kernels of a phase are
+searched for a period around attention kernels: the longest stretch that is the same before every one of them. Backward
+work has the layer of the forward op whose arrow ends at its autograd node, where arrows are recorded.
+
+A predicted timeline has both columns from the simulator, and nothing here is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.core.arrays import Mask
+from ridgeline.trace.arrays import Bytes, Layers, Longs
+from ridgeline.trace.intervals import cover, covered
+from ridgeline.trace.policy import counted_rows
+from ridgeline.trace.timeline import (
+    ANNOTATION,
+    BACKWARD,
+    FORWARD,
+    HOST,
+    MOST_LAYERS,
+    NO_LAYER,
+    OPTIMIZER,
+    OTHER,
+    PHASES,
+    PYTHON,
+    UNKNOWN,
+    Timeline,
+)
+
+NAMED = (
+    (OPTIMIZER, re.compile(r"^Optimizer\.(step|zero_grad)#|^\W*(optimizer([ _]step)?|zero_grad)\W*$", re.I)),
+    (BACKWARD, re.compile(r"^\W*backward( pass)?\W*$|^autograd::engine::evaluate_|CompiledFunctionBackward", re.I)),
+    (FORWARD, re.compile(r"^\W*forward( pass)?\W*$|\.forward$", re.I)),
+)
+AUTOGRAD = re.compile(r"autograd", re.IGNORECASE)
+MODULE = re.compile(r"nn\.Module: (?!\w*Norm)\w*?(?:Layer|Block|Decoder|Encoder)\w*_(\d{1,9})$")
+
+
+def mark_phases(line: Timeline) -> Timeline:
+    """The timeline with phase and layer of every span of work; one that has them stays as it is."""
+    if line.predicted or (line.phase != UNKNOWN).any():
+        return line
+    rows = np.flatnonzero(counted_rows(line))
+    phase, layer = line.phase.copy(), line.layer.copy()
+    phase[rows] = phases(line, rows)
+    layer[rows] = layers(line, rows, phase[rows])
+    return replace(line, phase=phase, layer=layer)
+
+
+def phases(line: Timeline, rows: NDArray[np.intp]) -> Bytes:
+    """Phase of each of these rows of measured work, as a code into `PHASES`."""
+    found = np.full(len(rows), OTHER, np.int8)
+    at = _calls(line, rows)
+    known = at >= 0
+    if not known.any():
+        return found
+    own = at[known]
+    code = np.full(len(own), FORWARD, np.int8)
+    threads = np.array([bool(AUTOGRAD.search(name)) for name in line.streams], np.bool_)
+    code[threads[line.stream[own]]] = BACKWARD
+    code[_nodes(line, own) >= 0] = BACKWARD
+    for phase, pattern in reversed(NAMED):  # what names an optimizer decides against what names backward
+        code[_inside(line, own, pattern)] = phase
+    found[known] = code
+    return found
+
+
+def _calls(line: Timeline, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+    """The call that launched each row, -1 for none; where there is no device, host ops are their own."""
+    own = rows if not line.is_work.any() else np.full(len(rows), -1, np.int64)
+    return np.where(line.launch[rows] >= 0, line.launch[rows], own).astype(np.int64)
+
+
+def phases_at(line: Timeline, rank: int, times: Longs) -> Bytes:
+    """Phase of a rank at each instant: of a prediction that of the open step of the schedule; else optimizer or
+    backward where a host span of that name is open, and forward where none is."""
+    if line.predicted:
+        return _scheduled(line, rank, times)
+    found = np.full(len(times), FORWARD, np.int8)
+    for phase, pattern in reversed(NAMED):
+        rows = np.flatnonzero(line.named(pattern) & line.of_kind(HOST, ANNOTATION, PYTHON) & (line.rank == rank))
+        if len(rows):
+            found[covered(cover(line.start_ns[rows], line.end_ns[rows]), times, times + 1) > 0] = phase
+    return found
+
+
+def _scheduled(line: Timeline, rank: int, times: Longs) -> Bytes:
+    steps = np.flatnonzero(line.of_kind(ANNOTATION) & (line.rank == rank))
+    if not len(steps):
+        return np.full(len(times), OTHER, np.int8)
+    place = np.searchsorted(line.start_ns[steps], times, side="right") - 1
+    at = steps[np.maximum(place, 0)]
+    return np.where((place >= 0) & (times <= line.end_ns[at]), line.phase[at], OTHER).astype(np.int8)
+
+
+def _inside(line: Timeline, rows: NDArray[np.integer], pattern: re.Pattern[str]) -> Mask:
+    """Which rows start inside a host span of that name on their own thread, or in an annotation of their rank."""
+    named = np.flatnonzero(line.named(pattern) & line.of_kind(HOST, ANNOTATION, PYTHON))
+    found = np.zeros(len(rows), np.bool_)
+    if not len(named):
+        return found
+    track, asked, start = line.tracks(named), line.tracks(rows), line.start_ns[rows]
+    for one in np.unique(track).tolist():
+        spans = named[track == one]
+        annotated = line.of_kind(ANNOTATION)[spans]
+        for chosen, same in (
+            (spans[~annotated], asked == one),
+            (spans[annotated], line.rank[rows] == line.rank[spans[0]]),
+        ):
+            if len(chosen):
+                found |= same & (covered(cover(line.start_ns[chosen], line.end_ns[chosen]), start, start + 1) > 0)
+    return found
+
+
+def layers(line: Timeline, rows: NDArray[np.intp], phase: Bytes) -> Layers:
+    """Layer of each of these rows of measured work, counted from the input; -1 where it cannot be told."""
+    found = _by_modules(line, rows)
+    if (found >= 0).any():
+        return by_arrows(line, rows, found, phase)
+    step, process = line.step[rows], line.process[rows]
+    key = (process.astype(np.int64) * (int(step.max(initial=0)) + 2) + step + 1) * len(PHASES) + phase
+    for one in np.unique(key).tolist():
+        own = np.flatnonzero(key == one)
+        which = one % len(PHASES)
+        if which in (FORWARD, BACKWARD):
+            found[own] = _periodic(line, rows[own], backwards=which == BACKWARD)
+    return by_arrows(line, rows, found, phase)
+
+
+def _nodes(line: Timeline, rows: NDArray[np.integer]) -> NDArray[np.int64]:
+    """For each row the place in `Detail.forward` of the autograd node it starts in, on its own thread; -1 for none."""
+    links, found = line.detail.forward, np.full(len(rows), -1, np.int64)
+    if not len(links):
+        return found
+    nodes = links.rows
+    track, asked = line.tracks(nodes), line.tracks(rows)
+    start, end = line.start_ns, line.end_ns
+    for one in np.unique(track).tolist():  # rows of a timeline are in order of their starts
+        own, mine = np.flatnonzero(track == one), np.flatnonzero(asked == one)
+        times = start[rows[mine]]
+        place = np.searchsorted(start[nodes[own]], times, side="right") - 1
+        node = own[np.maximum(place, 0)]
+        found[mine] = np.where((place >= 0) & (times < end[nodes[node]]), node, -1)
+    return found
+
+
+def by_arrows(line: Timeline, rows: NDArray[np.intp], layer: Layers, phase: Bytes) -> Layers:
+    """The layers, those of backward work taken from the work that the forward op of its node launched."""
+    at = _calls(line, rows)
+    ahead = np.flatnonzero((at >= 0) & (phase == FORWARD) & (layer >= 0))
+    behind = np.flatnonzero((at >= 0) & (phase == BACKWARD))
+    if not len(ahead) or not len(behind) or not len(line.detail.forward):
+        return layer
+    node = _nodes(line, at[behind])
+    behind, op = behind[node >= 0], line.detail.forward.values[node[node >= 0]]
+    ahead = ahead[np.argsort(at[ahead], kind="stable")]  # rows of calls ascend in time
+    place = np.searchsorted(at[ahead], op)
+    first = ahead[np.minimum(place, len(ahead) - 1)]
+    inside = (
+        (place < len(ahead)) & (line.start_ns[at[first]] < line.end_ns[op]) & (line.rank[at[first]] == line.rank[op])
+    )
+    found = layer.copy()
+    found[behind[inside]] = layer[first[inside]]
+    return found
+
+
+def _by_modules(line: Timeline, rows: NDArray[np.intp]) -> Layers:
+    found = np.full(len(rows), NO_LAYER, np.int16)
+    told = ((code, MODULE.search(name[:300])) for code, name in enumerate(line.names))
+    numbers = {code: int(match[1]) for code, match in told if match and int(match[1]) <= MOST_LAYERS}
+    modules = np.flatnonzero(np.isin(line.name, list(numbers)) & line.of_kind(PYTHON, ANNOTATION))
+    at = _calls(line, rows)
+    start, end = line.start_ns, line.end_ns
+    for rank in np.unique(line.rank[modules]).tolist():
+        spans = modules[line.rank[modules] == rank]
+        known = np.flatnonzero((at >= 0) & (line.rank[rows] == rank))
+        place = np.searchsorted(start[spans], start[at[known]], side="right") - 1
+        inside = (place >= 0) & (start[at[known]] < end[spans[np.maximum(place, 0)]])
+        found[known[inside]] = [numbers[int(code)] for code in line.name[spans[place[inside]]].tolist()]
+    return found
+
+
+def _periodic(line: Timeline, rows: NDArray[np.intp], *, backwards: bool) -> Layers:
+    """Layers by repetition: the same names at the same distance around every attention kernel."""
+    found = np.full(len(rows), NO_LAYER, np.int16)
+    names = line.name[rows]
+    attention = np.flatnonzero(np.array([id == "attention" for id in line.classes], np.bool_)[line.class_[rows]])
+    if len(attention) < 2:
+        return found
+    anchors = attention[names[attention] == names[attention[0]]]
+    distance = np.diff(anchors)
+    if len(anchors) < 2 or not len(distance):
+        return found
+    period = int(np.bincount(distance).argmax())
+    regular = np.concatenate([[True], distance == period])
+    anchors = anchors[regular] if (regular.mean() > 0.6) else anchors[:0]
+    if len(anchors) < 2:
+        return found
+    back = 0
+    while back + 1 < period and anchors[0] - back - 1 >= 0:
+        if len(np.unique(names[anchors - back - 1])) > 1:
+            break
+        back += 1
+    for place, anchor in enumerate(anchors.tolist()):
+        layer = len(anchors) - 1 - place if backwards else place
+        found[max(0, anchor - back) : min(len(rows), anchor - back + period)] = layer
+    return found

@@ -1,0 +1,193 @@
+"""Turn ops with recorded shapes into rates, and rates into efficiency against the roofline of a chip.
+
+    achieved      flops / t and bytes / t, with t the time of all kernels the op launched
+    roof          t_min = max(flops / peak, bytes / bandwidth);   efficiency = t_min / t
+    bound         compute or memory, whichever term of the roof is larger
+
+An efficiency above 1 says that less was moved than counted: operands shared or still in a cache. The peak is the data
+sheet's dense one for the format of the first operand; fp32 products run on the matrix unit's tf32
+when the kernel's name says so.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.core.arrays import Mask
+from ridgeline.core.units import DECIMAL
+from ridgeline.hardware.chip import Chip
+from ridgeline.trace.analysis.op_flops import OpWork, op_work
+from ridgeline.trace.arrays import Codes
+from ridgeline.trace.graph.call_stack import parents
+from ridgeline.trace.timeline import KERNEL, Timeline
+
+TF32 = re.compile(r"tf32|s1688|16816", re.IGNORECASE)
+REACHABLE = {"compute": 0.75, "memory": 0.8}  # of the roof: what good kernels reach
+FEW_TOKENS = 0.5  # of the memory roof: attention over few tokens
+SOFTMAX = 64  # columns of a head whose products take as long as the exponentials of its scores on Hopper
+UP = 6  # ops looked at above a launch until one has a formula and shapes
+LONGEST = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpRate:
+    """One op with one set of operands: all its calls together, one chip or several."""
+
+    op: str
+    operands: str
+    dtype: str
+    class_: str
+    calls: int
+    total_ns: int
+    flops: float
+    """Of one call."""
+    size_bytes: float
+    """Of one call."""
+    bound: str | None
+    """None without a chip to compare with."""
+    efficiency: float | None
+    rows: tuple[int, ...]
+    """The longest calls, as rows of the timeline."""
+
+    @property
+    def flops_per_s(self) -> float:
+        return self.flops * self.calls / (self.total_ns / DECIMAL["G"])
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.size_bytes * self.calls / (self.total_ns / DECIMAL["G"])
+
+    @property
+    def reachable(self) -> float:
+        """Efficiency good kernels reach: 75 % of the compute roof, 80 % of the memory roof; of attention
+
+            75 % * d / (d + 64)        d = size of a head; a score needs an exponential beside its 4 d flops
+
+        because the exponential unit is busy as long as the matrix unit at d = 64 (16 a cycle and core on Hopper); where
+        its few tokens make it bound by memory, half of that roof.
+        """
+        if self.class_ != "attention":
+            return REACHABLE[self.bound or "compute"]
+        if self.bound == "memory":
+            return FEW_TOKENS
+        width = int(self.operands.split(" ")[0].rsplit("x", 1)[-1] or 128)
+        return REACHABLE["compute"] * width / (width + SOFTMAX)
+
+    @property
+    def roof_ns(self) -> float | None:
+        """Time the roofline allows for all calls."""
+        return None if self.efficiency is None else self.efficiency * self.total_ns
+
+
+def op_rates(line: Timeline, counted: Mask, chip: Chip | None) -> tuple[OpRate, ...]:
+    """Rates of all ops whose shapes were recorded, longest first."""
+    work = np.flatnonzero(counted & (line.launch >= 0) & line.of_kind(KERNEL))
+    if not len(work) or not len(line.detail.shape):
+        return ()
+    op, code = _priced_ops(line, work)
+    known = op >= 0
+    work, op, code = work[known], op[known], code[known]
+    duration = line.end_ns[work] - line.start_ns[work]
+    key = line.name[op].astype(np.int64) * max(1, len(line.detail.shapes)) + code
+    return tuple(
+        sorted(
+            (_rate(line, chip, work[own], op[own], int(code[own[0]]), duration[own]) for own in _groups(key)),
+            key=lambda rate: -rate.total_ns,
+        )
+    )
+
+
+def bytes_bound_ns(line: Timeline, rows: NDArray[np.intp], chip: Chip | None) -> NDArray[np.int64]:
+    """What the bytes of each span's op need at full bandwidth, shared among the op's spans; 0 where unknown."""
+    found = np.zeros(len(rows), np.int64)
+    if chip is None or chip.hbm.bandwidth is None or not len(line.detail.shape) or not len(rows):
+        return found
+    linked = np.flatnonzero(line.launch[rows] >= 0)
+    op, code = _priced_ops(line, rows[linked])
+    known = np.flatnonzero(op >= 0)
+    _, inverse, counts = np.unique(op[known], return_inverse=True, return_counts=True)
+    for place, share in zip(known.tolist(), counts[inverse].tolist(), strict=True):
+        wanted = op_work(line.names[int(line.name[op[place]])], line.detail.shapes[int(code[place])])
+        if wanted is not None:
+            found[linked[place]] = round(wanted.size_bytes / chip.hbm.bandwidth.value * DECIMAL["G"] / share)
+    return found
+
+
+def _groups(key: NDArray[np.int64]) -> list[NDArray[np.intp]]:
+    order = np.argsort(key, kind="stable")
+    cuts = np.flatnonzero(np.diff(key[order])) + 1
+    return [own for own in np.split(order, cuts) if len(own)]
+
+
+def _priced_ops(line: Timeline, work: NDArray[np.intp]) -> tuple[Codes, NDArray[np.int64]]:
+    """For each span of work the nearest op above its launch that has a formula, and the code of its shape."""
+    above = parents(line)
+    found = np.full(len(work), -1, np.int32)
+    code = np.full(len(work), -1, np.int64)
+    at = above[line.launch[work]]
+    verdict: dict[tuple[int, int], bool] = {}
+    for _ in range(UP):
+        open_ = np.flatnonzero((found < 0) & (at >= 0))
+        if not len(open_):
+            break
+        shape = line.detail.shape.at(at[open_])
+        pairs = zip(line.name[at[open_]].tolist(), shape.tolist(), strict=True)
+        priced = np.array([_has_price(line, verdict, name, one) for name, one in pairs], np.bool_)
+        found[open_[priced]], code[open_[priced]] = at[open_[priced]], shape[priced]
+        at = np.where(at >= 0, above[np.maximum(at, 0)], -1)
+    return found, code
+
+
+def _has_price(line: Timeline, verdict: dict[tuple[int, int], bool], name: int, shape: int) -> bool:
+    if shape < 0:
+        return False
+    known = verdict.get((name, shape))
+    if known is None:
+        known = verdict[name, shape] = op_work(line.names[name], line.detail.shapes[shape]) is not None
+    return known
+
+
+def _rate(
+    line: Timeline, chip: Chip | None, work: NDArray[np.intp], op: Codes, code: int, duration: NDArray[np.int64]
+) -> OpRate:
+    shape = line.detail.shapes[code]
+    name = line.names[int(line.name[op[0]])]
+    wanted = op_work(name, shape)
+    assert wanted is not None
+    calls = np.unique(op)
+    total = max(1, int(duration.sum()))
+    kernel = work[int(duration.argmax())]
+    dtype = wanted.dtype
+    if dtype == "fp32" and TF32.search(line.names[int(line.name[kernel])]):
+        dtype = "tf32"
+    bound, roof = _roof(wanted, dtype, chip)
+    longest = op[np.argsort(-duration, kind="stable")[:LONGEST]]
+    return OpRate(
+        op=name,
+        operands=" ".join("x".join(map(str, dims)) for dims in shape.dims if dims and not isinstance(dims[0], tuple)),
+        dtype=dtype,
+        class_=line.classes[int(line.class_[kernel])],
+        calls=len(calls),
+        total_ns=total,
+        flops=wanted.flops,
+        size_bytes=wanted.size_bytes,
+        bound=bound,
+        efficiency=None if roof is None else roof * DECIMAL["G"] * len(calls) / total,
+        rows=tuple(dict.fromkeys(longest.tolist())),
+    )
+
+
+def _roof(wanted: OpWork, dtype: str, chip: Chip | None) -> tuple[str | None, float | None]:
+    """What bounds one call on this chip, and the seconds it takes at least."""
+    if chip is None or chip.hbm.bandwidth is None:
+        return None, None
+    memory = wanted.size_bytes / chip.hbm.bandwidth.value
+    peak = chip.peak.get(dtype)
+    if wanted.flops and peak is None:
+        return None, None
+    compute = wanted.flops / peak.value if peak is not None else 0.0
+    return ("compute", compute) if compute > memory else ("memory", memory)

@@ -1,0 +1,371 @@
+"""Turn a question about a measured timeline into the time it would have taken, by replaying its dependencies.
+
+    matmul x2               everything of that class takes half as long; also a group (compute, communication, copy) or
+                            a kernel name with * (`*flash*bwd* x1.5`)
+    overlap nccl            these spans run on streams of their own and no other work of their step waits for them,
+                            except the optimizer's; what they wait for stays
+    no launch gaps          calls and host work take no time; what waits for the device still waits
+    fuse elementwise        spans of the class that follow each other on a stream become one: one launch, one span that
+                            takes as long as their bytes need at full bandwidth, or as they took where bytes are unknown
+    fuse a+b to longest     the same over two classes, as long as the longest of each chain: nothing in between is moved
+
+The new time comes from replaying every dependency (`graph.dependency_graph`), not from subtracting durations: time that
+was hidden behind what is removed appears. What the trace does not show (a dependency nobody recorded, contention)
+is not replayed. Of a single rank, communication includes the waiting for other ranks, and a speed-up shortens both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.core.errors import InputError, Problem, near, not_among
+from ridgeline.trace.analysis.critical_path import step_ends
+from ridgeline.trace.arrays import Longs
+from ridgeline.trace.classes import GROUPS, Rules
+from ridgeline.trace.graph.dependency_graph import NEVER, Graph, replay
+from ridgeline.trace.graph.edges import (
+    BODY,
+    CALL,
+    COLLECTIVE,
+    CROSS,
+    EVENT,
+    HAND_OVER,
+    LAUNCH,
+    ORDER,
+    RECEIVE,
+    STREAM,
+    Edges,
+)
+
+Rows = NDArray[np.intp]
+FASTER = re.compile(r"^(?P<what>.+?)\s*[x×*]\s*(?P<factor>\d+(?:\.\d+)?|\.\d+)$")
+FORMS = ("CLASS xN", "overlap CLASS", "no launch gaps", "fuse CLASS")
+LEAST, MOST = 1e-3, 1e6  # factors that make sense
+PAUSE_NS = 20_000  # no launch makes a kernel this late
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One what-if, understood. ``what`` is a class, a group, or a pattern of names; several are joined by +."""
+
+    text: str
+    form: str
+    what: tuple[str, ...] = ()
+    factor: float = 1.0
+    longest: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfAnswer:
+    """What a replay gave, in nanoseconds; mean over chips as everywhere."""
+
+    question: str
+    meaning: str
+    spans: int
+    """Spans of work it changes."""
+    before_ns: int
+    after_ns: int
+    steps: tuple[tuple[int, int, int], ...]
+    """Number, before and after of every step, over all ranks."""
+
+    @property
+    def gain(self) -> float:
+        """Part of the span that goes; negative when it gets longer."""
+        return 1 - self.after_ns / self.before_ns if self.before_ns else 0.0
+
+
+def parse(text: str) -> Question:
+    """A question from its words.
+
+    >>> parse("matmul x2")
+    Question(text='matmul x2', form='faster', what=('matmul',), factor=2.0, longest=False)
+    >>> parse("fuse elementwise+norm to longest").what
+    ('elementwise', 'norm')
+    """
+    words = " ".join(text.split())
+    if words.lower() in ("no launch gaps", "no launch gap", "no gaps"):
+        return Question(text=words, form="no launch gaps")
+    verb, _, rest = words.partition(" ")
+    if verb.lower() in ("overlap", "fuse") and rest:
+        longest = verb.lower() == "fuse" and rest.lower().endswith(" to longest")
+        rest = rest[: -len(" to longest")] if longest else rest
+        return Question(text=words, form=verb.lower(), what=_names(rest), longest=longest)
+    found = FASTER.match(words)
+    if found:
+        factor = float(found["factor"])
+        if not LEAST <= factor <= MOST:
+            raise InputError(
+                Problem(path="--what-if", given=repr(text), expected=f"a factor from {LEAST:g} to {MOST:g}")
+            )
+        return Question(text=words, form="faster", what=_names(found["what"]), factor=factor)
+    close = near(words, ["no launch gaps", f"overlap {rest or words}", f"fuse {rest or words}", f"{words} x2"], 1)
+    raise InputError(
+        Problem(
+            path="--what-if",
+            given=repr(text),
+            expected="one of " + ", ".join(FORMS),
+            todo=f"did you mean {close[0]!r}?" if close else "",
+        )
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split("+") if part.strip())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GraphChange:
+    """A graph with other lags and delays: what a replay needs."""
+
+    graph: Graph
+    lag: Longs
+    delay: Longs
+
+    @classmethod
+    def none(cls, graph: Graph) -> GraphChange:
+        return cls(graph=graph, lag=graph.lag, delay=graph.delay)
+
+
+Sizes = Callable[[Rows], Longs]
+"""Nanoseconds the bytes of spans need at full bandwidth, 0 where they are not known."""
+
+
+def unknown_sizes(rows: Rows) -> Longs:
+    """No span's bytes are known."""
+    return np.zeros(len(rows), np.int64)
+
+
+def what_if(
+    graph: Graph, rules: Rules, questions: Sequence[str], sizes: Sizes = unknown_sizes
+) -> tuple[WhatIfAnswer, ...]:
+    """Answers to questions, each alone; behind several, all together."""
+    asked = [parse(text) for text in questions]
+    answers = [answer(graph, rules, [one], sizes) for one in asked]
+    if len(asked) > 1:
+        answers.append(answer(graph, rules, asked, sizes))
+    return tuple(answers)
+
+
+def answer(graph: Graph, rules: Rules, asked: Sequence[Question], sizes: Sizes = unknown_sizes) -> WhatIfAnswer:
+    """The time with all of these changes made."""
+    change, touched = GraphChange.none(graph), np.zeros(len(graph.line), np.bool_)
+    for one in asked:
+        rows = chosen_rows(graph, rules, one)
+        touched[rows] = True
+        change = apply(change, one, rows, sizes)
+    return answer_of(graph, change, touched, " and ".join(one.text for one in asked), "; ".join(map(_meaning, asked)))
+
+
+def answer_of(
+    graph: Graph, change: GraphChange, touched: NDArray[np.bool_], question: str, meaning: str = ""
+) -> WhatIfAnswer:
+    """What replaying a change gives."""
+    after = replay(change.graph, change.lag, change.delay)
+    return WhatIfAnswer(
+        question=question,
+        meaning=meaning,
+        spans=int(touched.sum()),
+        before_ns=span_ns(graph, graph.at),
+        after_ns=span_ns(graph, after),
+        steps=tuple(_steps(graph, after)),
+    )
+
+
+def _meaning(asked: Question) -> str:
+    what = " and ".join(asked.what)
+    if asked.form == "faster":
+        return f"{what} takes {1 / asked.factor:.3g} of its time"
+    if asked.form == "overlap":
+        return f"no other work of the step but the optimizer waits for {what}"
+    if asked.form == "fuse":
+        how = "the longest of each" if asked.longest else "their bytes need, or they took where bytes are unknown"
+        return f"chains of {what} are one kernel and one launch each, as long as {how}"
+    return "calls and host work take no time; streams run beside each other where no wait in the trace orders them"
+
+
+def chosen_rows(graph: Graph, rules: Rules, asked: Question) -> Rows:
+    """The spans of work a question is about: by class, by group, or by name when there is a * in it."""
+    line = graph.line
+    work = graph.points.work if len(graph.points.work) else graph.points.calls
+    if asked.form == "no launch gaps":
+        return work
+    present = sorted({line.classes[code] or "host" for code in np.unique(line.class_[work]).tolist()})
+    found = np.zeros(len(work), np.bool_)
+    for what in asked.what:
+        if what in GROUPS:
+            groups = np.array([rules.group_of(id) == what for id in line.classes], np.bool_)
+            found |= groups[line.class_[work]]
+        elif "*" in what or "?" in what:
+            names = np.array([fnmatchcase(name.lower(), what.lower()) for name in line.names], np.bool_)
+            found |= names[line.name[work]]
+        elif what in present:
+            found |= np.array([id == what for id in line.classes], np.bool_)[line.class_[work]]
+        else:
+            raise InputError(not_among("--what-if", what, [*present, *GROUPS[:3]], "or a kernel name with * in it"))
+    return work[found]
+
+
+# -- the changes -------------------------------------------------------------------------------------------------------
+
+
+def apply(change: GraphChange, asked: Question, rows: Rows, sizes: Sizes) -> GraphChange:
+    """A change with one more question's made."""
+    if asked.form == "faster":
+        return faster(change, rows, asked.factor)
+    if asked.form == "overlap":
+        return overlapped(change, rows)
+    if asked.form == "fuse":
+        return fused(change, rows, asked.longest, sizes)
+    return no_launch_gaps(change)
+
+
+def faster(change: GraphChange, rows: Rows, factor: float) -> GraphChange:
+    """Bodies of these spans take 1/factor; of a matched collective, the transfer behind the last arrival does."""
+    graph = change.graph
+    own = np.zeros(len(graph.line), np.bool_)
+    own[rows] = True
+    row = graph.row_of(graph.dst)
+    body = np.isin(graph.kind, (BODY, COLLECTIVE, RECEIVE) if len(graph.points.work) else (CALL,))
+    scaled = body & (row >= 0) & own[np.maximum(row, 0)] & (change.lag > 0)
+    lag = np.where(scaled, np.rint(change.lag / factor).astype(np.int64), change.lag)
+    return replace(change, lag=lag)
+
+
+def no_launch_gaps(change: GraphChange) -> GraphChange:
+    """Calls and host work take no time, and nothing that a launch held back is late any more."""
+    graph = change.graph
+    host = np.isin(graph.kind, (CALL, ORDER, HAND_OVER, LAUNCH))
+    lag = np.where(host, np.minimum(change.lag, 0), change.lag)
+    reach = graph.at[graph.src] + graph.lag
+    last = np.full(len(graph.at), NEVER, np.int64)
+    np.maximum.at(last, graph.dst, reach)
+    by_host = np.full(len(graph.at), NEVER, np.int64)
+    np.maximum.at(by_host, graph.dst[host], reach[host])
+    rooted = last == NEVER
+    return replace(change, lag=lag, delay=np.where(~rooted & (by_host >= last), 0, change.delay))
+
+
+def overlapped(change: GraphChange, rows: Rows) -> GraphChange:
+    """These spans leave their stream to the others, and only the optimizer or another step waits for them."""
+    graph = change.graph
+    line = graph.line
+    own = np.zeros(len(line), np.bool_)
+    own[rows] = True
+    source, target = graph.row_of(graph.src), graph.row_of(graph.dst)
+    between = np.isin(graph.kind, (STREAM, CROSS, EVENT)) & (source >= 0) & (target >= 0)
+    optimizer = np.array([id == "optimizer" for id in line.classes], np.bool_)
+    late = optimizer[line.class_[target]] | (line.step[target] != line.step[source])
+    waits = between & own[source] & ~own[target]
+    lag = np.where(waits & ~late, NEVER, change.lag)
+    added = _bridges(graph, own, np.unique(target[waits]))
+    return _with_edges(replace(change, lag=lag), added)
+
+
+def _bridges(graph: Graph, own: NDArray[np.bool_], after: Longs) -> Edges:
+    """For each span that followed a chosen one on its stream: the last before it there that was not chosen."""
+    points = graph.points
+    order = np.lexsort((points.work, graph.at[points.start(points.work)], points.track(points.work)))
+    rows = points.work[order]
+    place = np.where(own[rows], -1, np.arange(len(rows)))
+    last = np.maximum.accumulate(place) if len(place) else place
+    wanted = np.flatnonzero(np.isin(rows, after))
+    before = np.where(wanted > 0, last[np.maximum(wanted - 1, 0)], -1)
+    good = before >= 0
+    good[good] = points.track(rows[before[good]]) == points.track(rows[wanted[good]])
+    src, dst = points.end(rows[before[good]]), points.start(rows[wanted[good]])
+    gap = np.minimum(graph.at[dst] - graph.at[src], graph.gap_ns)
+    return Edges(src=src, dst=dst, lag=gap, kind=STREAM)
+
+
+def _with_edges(change: GraphChange, more: Edges) -> GraphChange:
+    """A change whose graph has further edges; lags follow their edges."""
+    marked = replace(change.graph, lag=change.lag).with_edges(more)
+    return replace(change, graph=marked, lag=marked.lag)
+
+
+def fused(change: GraphChange, rows: Rows, longest: bool, sizes: Sizes) -> GraphChange:
+    """Chains of these spans on a stream become their first, and the rest takes no time and no launch."""
+    graph = change.graph
+    line, points = graph.line, graph.points
+    first, rest, length = _chains(graph, rows, longest, sizes)
+    into = np.zeros(len(line), np.int64)
+    into[first] = length
+    gone, begins = np.zeros(len(line), np.bool_), np.zeros(len(line), np.bool_)
+    gone[rest], begins[first] = True, True
+    row = graph.row_of(graph.dst)
+    known = np.maximum(row, 0)
+    body = (graph.kind == BODY) & (row >= 0)
+    lag = np.where(body & begins[known], into[known], change.lag)
+    lag = np.where(body & gone[known], 0, lag)
+    lag = np.where((graph.kind == STREAM) & gone[known] & (row >= 0), np.minimum(lag, 0), lag)
+    lag = np.where((graph.kind == LAUNCH) & gone[known] & (row >= 0), NEVER, lag)
+    calls = line.launch[rest]
+    alone = np.setdiff1d(calls[calls >= 0], line.launch[np.setdiff1d(points.work, rest)])
+    saved = np.zeros(len(line), np.bool_)
+    saved[alone] = True
+    for kind in (CALL, ORDER):  # a launch less saves what a launch usually takes, not a pause that happened before it
+        own = graph.kind == kind
+        usual = int(np.median(graph.lag[own])) if own.any() else 0
+        lag = np.where(own & (row >= 0) & saved[known], np.maximum(lag - usual, np.minimum(lag, 0)), lag)
+    delay = change.delay.copy()
+    begins_at = points.start(rest)  # what a kernel was late by goes, a pause before it does not
+    delay[begins_at] = np.where(delay[begins_at] < PAUSE_NS, 0, delay[begins_at])
+    return replace(change, lag=lag, delay=delay)
+
+
+def _chains(graph: Graph, rows: Rows, longest: bool, sizes: Sizes) -> tuple[Rows, Rows, Longs]:
+    """First spans of chains of at least two, the others of them, and how long each chain takes as one."""
+    points = graph.points
+    order = np.lexsort((points.work, graph.at[points.start(points.work)], points.track(points.work)))
+    every = points.work[order]
+    small = np.isin(every, rows)
+    track = points.track(every)
+    joined = (
+        small[1:] & small[:-1] & (track[1:] == track[:-1]) & (graph.line.step[every[1:]] == graph.line.step[every[:-1]])
+    )
+    chain = np.concatenate([[0], np.cumsum(~joined)]) if len(every) else np.zeros(0, np.int64)
+    count = np.bincount(chain)
+    many = count[chain] > 1
+    chain, every, joined_to = chain[many], every[many], np.concatenate([[False], joined])[many]
+    took = graph.at[points.end(every)] - graph.at[points.start(every)]
+    needed = sizes(every)
+    took = took if longest else np.where(needed > 0, np.minimum(needed, took), took)
+    total = np.zeros(len(count), np.int64)
+    (np.maximum if longest else np.add).at(total, chain, took)
+    first = every[~joined_to]
+    return first, every[joined_to], total[chain[~joined_to]]
+
+
+# -- times -------------------------------------------------------------------------------------------------------------
+
+
+def span_ns(graph: Graph, at: Longs) -> int:
+    """From the first start to the last end of counted work, mean over chips."""
+    return round(float(np.mean([end - start for start, end in _chips(graph, at)] or [0])))
+
+
+def _chips(graph: Graph, at: Longs) -> Iterable[tuple[int, int]]:
+    work = graph.points.work if len(graph.points.work) else graph.points.calls
+    for process in np.unique(graph.line.process[work]).tolist():
+        own = work[graph.line.process[work] == process]
+        yield int(at[graph.points.start(own)].min()), int(at[graph.points.end(own)].max())
+
+
+def _steps(graph: Graph, after: Longs) -> Iterable[tuple[int, int, int]]:
+    work = graph.points.work
+    times = []
+    for at in (graph.at, after):
+        last = int(at[graph.points.start(work)].min()) if len(work) else 0
+        found = []
+        for number, end in step_ends(graph, at):
+            found.append((number, max(0, end - last)))
+            last = max(last, end)
+        times.append(found)
+    for (number, before), (_, behind) in zip(*times, strict=True):
+        yield number, before, behind

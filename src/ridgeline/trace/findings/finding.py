@@ -1,0 +1,139 @@
+"""What a finding is, and the facts its rules look at.
+
+    share of step     time of the finding / span, mean over chips
+    predicted gain    part of the span that would go: the timeline replayed with that one thing changed (`what_if`), and
+                      not more than the formula each rule states, nor than the share; without a replay, the formula
+
+A rule is a small function that yields findings; one that has nothing to say yields nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.core.arrays import Mask
+from ridgeline.hardware.chip import Chip
+from ridgeline.trace.analysis.breakdown import Breakdown
+from ridgeline.trace.analysis.idle import Gaps
+from ridgeline.trace.analysis.roofline import OpRate
+from ridgeline.trace.analysis.stragglers import RankReport
+from ridgeline.trace.classes import Rules
+from ridgeline.trace.findings.gains import Gains
+from ridgeline.trace.timeline import Timeline
+
+LEAST = 0.01  # of the span: less is not worth saying
+MOST = 5  # spans named as evidence
+HIDDEN = 0.1  # of what a formula promises: a replay that gives less says that something else holds the step back
+BEHIND = "; alone this gains little: the step waits for something else, or cannot do without it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanEvidence:
+    """One span that proves a finding."""
+
+    row: int
+    name: str
+    start_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that limits the time."""
+
+    what: str
+    evidence: tuple[SpanEvidence, ...]
+    share_of_step: float
+    predicted_gain: float
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What a rule's formula promises, and what a replay gave, of all chips together; None without a replay."""
+
+    formula_ns: float
+    replayed_ns: float | None = None
+
+
+def count(many: int, what: str) -> str:
+    """A number of things.
+
+    >>> count(1, "gap"), count(2345, "gap")
+    ('1 gap', '2,345 gaps')
+    """
+    return f"{many:,} {what}{'' if many == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Facts:
+    """What the rules look at."""
+
+    line: Timeline
+    counted: Mask
+    rules: Rules
+    parts: Breakdown
+    gaps: Gaps
+    rates: tuple[OpRate, ...]
+    ranks: RankReport
+    chip: Chip | None
+    gains: Gains | None = None
+    """None where the timeline is too large to be replayed for each finding."""
+
+    @property
+    def span_ns(self) -> int:
+        """Spans of all chips together, so that sums over chips divide by it."""
+        return max(1, sum(row.times.span_ns for row in self.parts.chips))
+
+    @property
+    def steps(self) -> int:
+        """Steps of all chips together; 1 where none is marked."""
+        return max(1, len(self.parts.steps) * len(self.parts.chips))
+
+    def worth(self, lost_ns: float) -> bool:
+        """Whether so much time, of all chips together, is worth a finding, and a replay."""
+        return lost_ns >= LEAST * self.span_ns
+
+    def group(self, id: str) -> Mask:
+        """Which rows count and are of a group: compute, communication, copy."""
+        own = np.array([self.rules.group_of(class_) == id for class_ in self.line.classes], np.bool_)
+        return np.asarray(self.counted & own[self.line.class_])
+
+    def of_class(self, *ids: str) -> Mask:
+        """Which rows count and are of these classes."""
+        own = np.array([class_ in ids for class_ in self.line.classes], np.bool_)
+        return np.asarray(self.counted & own[self.line.class_])
+
+    def longest(self, rows: NDArray[np.intp]) -> tuple[int, ...]:
+        """The longest of some rows."""
+        order = np.argsort(-self.line.durations_ns(rows), kind="stable")[:MOST]
+        return tuple(rows[order].tolist())
+
+    def finding(self, what: str, rows: Iterable[int], lost_ns: float, gain: Gain, action: str) -> Finding:
+        """A finding with its spans looked up and its times made shares."""
+        start, end = self.line.start_ns, self.line.end_ns
+        spans = tuple(
+            SpanEvidence(
+                row=row,
+                name=self.line.names[int(self.line.name[row])],
+                start_ns=int(start[row]),
+                duration_ns=int(end[row] - start[row]),
+            )
+            for row in list(rows)[:MOST]
+        )
+        promised = min(gain.formula_ns, lost_ns)
+        real = promised if gain.replayed_ns is None else max(0.0, min(gain.replayed_ns, promised))
+        return Finding(
+            what=what,
+            evidence=spans,
+            share_of_step=lost_ns / self.span_ns,
+            predicted_gain=max(0.0, real) / self.span_ns,
+            action=action + (BEHIND if real < HIDDEN * promised else ""),
+        )
+
+
+Rule = Callable[[Facts], Iterator[Finding]]

@@ -1,0 +1,68 @@
+"""Turn a finding into what it would gain, by replaying the timeline with that one thing changed (`what_if`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.hardware.chip import Chip
+from ridgeline.trace.analysis.roofline import bytes_bound_ns
+from ridgeline.trace.analysis.what_if import (
+    GraphChange,
+    Question,
+    Sizes,
+    apply,
+    chosen_rows,
+    faster,
+    span_ns,
+    unknown_sizes,
+)
+from ridgeline.trace.classes import Rules
+from ridgeline.trace.graph.dependency_graph import Graph, replay
+
+LARGEST = 1_000_000  # points of a graph that is replayed for every finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Gains:
+    """A graph to be replayed, and the chips whose spans are added up."""
+
+    graph: Graph
+    rules: Rules
+    chips: int
+
+    def by(self, form: str) -> int:
+        """Nanoseconds of all chips together that a question about everything saves."""
+        return self.of_rows(form, chosen_rows(self.graph, self.rules, Question(text=form, form=form)))
+
+    def of_rows(self, form: str, rows: NDArray[np.intp], *, longest: bool = False) -> int:
+        """The same for a question about some spans; 0 where there are none."""
+        asked = Question(text=form, form=form, longest=longest)
+        if not len(rows):
+            return 0
+        return self._saved(apply(GraphChange.none(self.graph), asked, rows, unknown_sizes))
+
+    def faster(self, classes: Sequence[str], factor: float) -> int:
+        """The same for classes that take 1/factor of their time."""
+        asked = Question(text="", form="faster", what=tuple(classes))
+        return self.faster_rows(chosen_rows(self.graph, self.rules, asked), factor)
+
+    def faster_rows(self, rows: NDArray[np.intp], factor: float) -> int:
+        """The same for spans that take 1/factor of their time."""
+        return self._saved(faster(GraphChange.none(self.graph), rows, factor))
+
+    def _saved(self, change: GraphChange) -> int:
+        after = replay(change.graph, change.lag, change.delay)
+        return (span_ns(self.graph, self.graph.at) - span_ns(self.graph, after)) * self.chips
+
+
+def sizes_of(graph: Graph, chip: Chip | None) -> Sizes:
+    """How long the recorded bytes of spans need on a chip."""
+
+    def sizes(rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        return bytes_bound_ns(graph.line, rows, chip)
+
+    return sizes

@@ -1,0 +1,215 @@
+"""Rules about idle chips: launch-bound steps, pauses, synchronisation, start-up, data loading and held-back work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.trace.analysis.host_activity import host_activity, scopes, short
+from ridgeline.trace.analysis.idle import BEGINS, MEANING
+from ridgeline.trace.findings.finding import Facts, Finding, Gain, count
+from ridgeline.trace.graph.call_stack import parents
+from ridgeline.trace.graph.edges import WAITS
+from ridgeline.trace.intervals import cover, covered
+from ridgeline.trace.timeline import RUNTIME, SYNC
+
+REPLAY_GAP_NS = 1500  # what remains between kernels of a replayed graph
+PAUSE_NS = 1_000_000  # no launch takes this long: the host did something else
+ALONE = 0.1  # of the span: one gap longer than this and than all others together stands alone
+MOSTLY = 0.2  # of a finding's time: a name for less is not worth saying
+ACTIONS = {
+    "data loading": "more loader workers, prefetching, pinned memory; or prepare the data beforehand",
+    "communication": "start the communication earlier, or the work that does not need it first",
+    "copy": "pinned memory and non_blocking copies on a stream of their own; keep data on the chip",
+    "dependency": "look for waits between streams and for other programs on the chip",
+}
+RECORDED = {"record_shapes": "shapes", "profile_memory": "memory", "with_stack": "stacks"}  # what costs the host time
+CURES = (  # what the host was in -> what helps
+    ("zero_grad", "zero_grad(set_to_none=True)"),
+    ("unflatten_dense|_broadcast_coalesced|broadcast", "broadcast_buffers=False, or synchronised norms instead"),
+    ("clip_grad", "clip_grad_norm_(foreach=True), and read the norm later"),
+    ("optimizer|_foreach|\\.step", "a fused optimizer (fused=True, or foreach=True), or compile its step"),
+    (
+        "compile|dynamo|inductor|triton.*(jit|compile)",
+        "warm up; fixed or marked dynamic shapes, so that nothing recompiles",
+    ),
+    ("\\bgc\\b|gc_collect|garbage", "gc.disable() or gc.freeze() after warm-up; collect between steps"),
+    ("loader|_next_data|get_batch|collate", "more loader workers, prefetching, pinned memory"),
+    ("save|checkpoint", "asynchronous checkpoints"),
+)
+
+
+def cure(name: str, otherwise: str) -> str:
+    """What helps against the host being in something.
+
+    >>> cure("Optimizer.zero_grad#SGD.zero_grad", "less of it")
+    'zero_grad(set_to_none=True)'
+    """
+    import re
+
+    return next((advice for pattern, advice in CURES if re.search(pattern, name, re.IGNORECASE)), otherwise)
+
+
+def _start(facts: Facts, places: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    end = facts.line.start_ns[facts.gaps.ended[places]]
+    return end - facts.gaps.length[places], end
+
+
+def slowed(facts: Facts) -> str:
+    """A warning where what was recorded slows the host: without a profiler launches may not be late at all."""
+    told = facts.line.about.properties
+    recorded = [word for key, word in RECORDED.items() if told.get(key)]
+    if not recorded:
+        return ""
+    return f"; first time a step without the profiler: recording {' and '.join(recorded)} slows the host"
+
+
+def launches_late(facts: Facts) -> Iterator[Finding]:
+    """Gain: the gaps before kernels launched too late, but 1.5 us each, what a replayed graph still leaves."""
+    every = facts.gaps.of("host")
+    places = every[facts.gaps.length[every] < PAUSE_NS]
+    lost = int(facts.gaps.length[places].sum())
+    if not facts.worth(lost):
+        return
+    replayed = None if facts.gains is None else facts.gains.by("no launch gaps")
+    gain = Gain(lost - REPLAY_GAP_NS * len(places), replayed)
+    longest = facts.gaps.length[places[0]] / 1000
+    under = scopes(facts.line, *_start(facts, places))
+    where = next(((name, time) for name, time in under.items() if time >= MOSTLY * lost and time < 0.95 * lost), None)
+    told = f"; {where[1] / lost:.0%} of it in {where[0]}" if where else ""
+    action = "replay graphs (torch.compile mode='reduce-overhead', CUDA graphs), fuse, or make kernels larger"
+    advice = cure(where[0], "") if where else ""
+    yield facts.finding(
+        f"idle, host: {MEANING['host']} ({count(len(places), 'gap')}, longest {longest:,.0f} us){told}",
+        facts.gaps.ended[places].tolist(), lost, gain,
+        (f"{action}; {advice}" if advice else action) + slowed(facts),
+    )  # fmt: skip
+
+
+def pauses(facts: Facts) -> Iterator[Finding]:
+    """Gain: gaps of a millisecond and more in which the host launched nothing, by what it was in, all of them."""
+    every = facts.gaps.of("host")
+    places = every[facts.gaps.length[every] >= PAUSE_NS]
+    lost = int(facts.gaps.length[places].sum())
+    if not facts.worth(lost):
+        return
+    told, name = _told(facts, places)
+    gain = Gain(lost, None if facts.gains is None else facts.gains.by("no launch gaps"))
+    yield facts.finding(
+        f"idle, pauses: the host launched nothing ({count(len(places), 'pause')} of 1 ms and more, "
+        f"longest {facts.gaps.length[places[0]] / 1e6:,.1f} ms){told}",
+        facts.gaps.ended[places].tolist(), lost, gain,
+        cure(name, "take it out of the step, or do it while the chip works: on another thread, or earlier")
+        if name
+        else "record Python as well (with_stack=True) to see what the host did; often the garbage collector or logging",
+    )  # fmt: skip
+
+
+def _told(facts: Facts, places: NDArray[np.intp]) -> tuple[str, str]:
+    """What the host did in most of these gaps, in words and as a name."""
+    line = facts.line
+    start, end = _start(facts, places)
+    rank = line.rank[facts.gaps.ended[places]]
+    found = host_activity(line, start[rank == rank[0]], end[rank == rank[0]], int(rank[0]))
+    whole = sum(found.values()) or 1
+    name, time = next(iter(found.items()))
+    if time < MOSTLY * whole:
+        return "", ""
+    return (f"; {time / whole:.0%} of it in {name}", name) if name else ("; the trace does not show in what", "")
+
+
+def waits(facts: Facts) -> Iterator[Finding]:
+    """Gain: all gaps behind a call that waits for the device, but 1.5 us each; names the calls and their ops."""
+    places = facts.gaps.of("synchronisation")
+    lost = int(facts.gaps.length[places].sum())
+    if not facts.worth(lost):
+        return
+    line, above = facts.line, parents(facts.line)
+    rows = np.flatnonzero(line.of_kind(RUNTIME, SYNC) & line.named(WAITS))
+    ends = line.end_ns[rows]
+    rows, ends = rows[np.argsort(ends, kind="stable")], np.sort(ends)
+    start, end = _start(facts, places)
+    last = np.searchsorted(ends, end, side="right") - 1  # the wait that ended last before the gap did, or in it
+    inside = (last >= 0) & (ends[np.maximum(last, 0)] >= start - 1) if len(ends) else np.zeros(len(last), np.bool_)
+    told: dict[str, int] = {}
+    for place, length in zip(last[inside].tolist(), facts.gaps.length[places[inside]].tolist(), strict=True):
+        name = _caller(facts, int(rows[place]), above)
+        told[name] = told.get(name, 0) + length
+    by = max(told.items(), key=lambda entry: entry[1], default=("", 0))
+    where = f"; {by[1] / lost:.0%} of it by {by[0]}" if by[1] >= MOSTLY * lost else ""
+    seen = dict.fromkeys(rows[last[inside][:3]].tolist())
+    yield facts.finding(
+        f"idle, synchronisation: {MEANING['synchronisation']} "
+        f"({count(len(places), 'gap')}, longest {facts.gaps.length[places[0]] / 1000:,.0f} us){where}",
+        [*seen, *facts.gaps.ended[places].tolist()], lost, Gain(lost - REPLAY_GAP_NS * len(places)),
+        "remove what makes the host wait (.item(), .cpu(), nonzero, prints) or do it rarely",
+    )  # fmt: skip
+
+
+def _caller(facts: Facts, call: int, above: NDArray[np.int32]) -> str:
+    """A waiting call and the outermost op around it, which is what a program would recognise."""
+    line, at = facts.line, call
+    while above[at] >= 0 and "aten::" in line.names[int(line.name[above[at]])]:
+        at = int(above[at])
+    name = short(line.names[int(line.name[call])])
+    return name if at == call else f"{name} of {short(line.names[int(line.name[at])])}"
+
+
+STARTS = (
+    ("compile|inductor|dynamo", "compilation", "warm up; fixed or marked dynamic shapes, so that nothing recompiles"),
+    ("malloc|hostalloc|memcreate|memaddress", "allocation",
+     "warm up until memory no longer grows; expandable_segments=True; equal shapes in every step"),
+    ("graphinstantiate", "instantiating graphs", "capture once, replay often"),
+    ("module|library|funcgetattr|lazy", "loading code", "warm up before profiling"),
+)  # fmt: skip
+
+
+def start_up(facts: Facts) -> Iterator[Finding]:
+    """Gain: all gaps spent loading code, allocating memory or compiling; names which of them."""
+    import re
+
+    places = facts.gaps.of("start-up")
+    lost = int(facts.gaps.length[places].sum())
+    if not facts.worth(lost):
+        return
+    line = facts.line
+    rows = np.flatnonzero(line.named(BEGINS))
+    gaps = cover(*_start(facts, places))
+    seen = rows[covered(gaps, line.start_ns[rows], line.end_ns[rows]) > 0]
+    by: dict[str, float] = {}
+    for row in seen.tolist():
+        text = line.names[int(line.name[row])]
+        by[text] = by.get(text, 0) + int(line.end_ns[row] - line.start_ns[row])
+    name = max(by, key=lambda one: by[one], default="")
+    what, action = next(
+        ((what, action) for pattern, what, action in STARTS if re.search(pattern, name, re.IGNORECASE)),
+        ("start-up", "warm up before profiling; allocate once and keep"),
+    )
+    yield facts.finding(
+        f"idle, start-up: {what} inside the measured time ({count(len(places), 'gap')}; {short(name)})",
+        [*facts.longest(seen), *facts.gaps.ended[places].tolist()], lost, Gain(lost), action,
+    )  # fmt: skip
+
+
+def held_back(facts: Facts) -> Iterator[Finding]:
+    """Gain: all gaps before work that was launched in time and waited: for a loader, communication, a copy, unknown."""
+    for cause, action in ACTIONS.items():
+        places = facts.gaps.of(cause)
+        lost = int(facts.gaps.length[places].sum())
+        if not facts.worth(lost):
+            continue
+        longest = int(facts.gaps.length[places[0]])
+        if cause == "dependency" and longest * 2 > lost and longest > ALONE * facts.span_ns:
+            action = (
+                "one wait: record again to see whether it returns (code loaded late, a profiler starting, a neighbour)"
+            )
+        told = _told(facts, places)[0] if cause == "dependency" else ""
+        told = told.replace("; ", "; the host was meanwhile ", 1).replace(" of it in ", " of the time in ")
+        yield facts.finding(
+            f"idle, {cause}: {MEANING[cause]} "
+            f"({count(len(places), 'gap')}, longest {longest / 1000:,.0f} us)"
+            f"{'' if 'does not show' in told else told}",
+            facts.gaps.ended[places].tolist(), lost, Gain(lost - REPLAY_GAP_NS * len(places)), action,
+        )  # fmt: skip

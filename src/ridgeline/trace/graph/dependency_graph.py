@@ -1,0 +1,216 @@
+"""Turn a Timeline into a graph of dependencies that can be replayed.
+
+    t(p) = max over edges into p of (t(source) + lag) + delay(p)
+
+A point p is the start or the end of a span. The lag of an edge is what the dependency itself needs: the duration of a
+body, the host's time between two calls, the shortest launch delay, the usual gap between kernels. The delay of a point
+is what was measured beyond that, so a replay without changes gives back the measured times exactly, in whole
+nanoseconds. `edges` says where each kind of edge comes from; counts of recorded and inferred ones stand beside a graph.
+
+What a graph cannot know stays as it was: work launched before the trace began, other programs, waits for disks.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.core.arrays import Mask
+from ridgeline.trace.arrays import Longs
+from ridgeline.trace.classes import Rules
+from ridgeline.trace.graph.device_edges import device_edges, queued, stream_edges
+from ridgeline.trace.graph.edges import BODY, COLLECTIVE, EDGES, RECEIVE, RECORDED, Edges, Points, mask_of, points_of
+from ridgeline.trace.graph.host_edges import host_edges, sync_edges
+from ridgeline.trace.graph.match_collectives import MatchedCollectives, communication_rows, match_collectives
+from ridgeline.trace.graph.rank_edges import collective_edges, send_edges
+from ridgeline.trace.graph.toposort import forward_order, ranks_in
+from ridgeline.trace.policy import ALL, counted_rows
+from ridgeline.trace.timeline import Timeline
+
+NEVER = -(2**60)
+"""Lag of an edge that no longer holds."""
+FOLLOWED = 2_000_000  # spans of work whose dependencies fit in a gigabyte and a half
+AT_A_TIME = 1 << 16  # edges turned into numbers of Python at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeCount:
+    """How many dependencies of one kind a graph has, and whether the trace records them."""
+
+    kind: str
+    recorded: bool
+    edges: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Graph:
+    """Dependencies between the points of a timeline; edges stand in the order of their targets' places in `order`."""
+
+    points: Points
+    at: Longs
+    """Measured time of every point, on the common clock."""
+    src: Longs
+    dst: Longs
+    lag: Longs
+    kind: NDArray[np.int8]
+    order: Longs
+    delay: Longs
+    matched: MatchedCollectives
+    gap_ns: int
+    delay_ns: int
+    left_out: str = ""
+    """What of the timeline is not in the graph, because it is too large."""
+
+    @property
+    def line(self) -> Timeline:
+        return self.points.line
+
+    @property
+    def counts(self) -> tuple[EdgeCount, ...]:
+        """Edges by kind, most first."""
+        many = np.bincount(self.kind, minlength=len(EDGES)).tolist()
+        found = [
+            EdgeCount(kind=EDGES[code], recorded=code in RECORDED, edges=count)
+            for code, count in enumerate(many)
+            if count
+        ]
+        return tuple(sorted(found, key=lambda one: -one.edges))
+
+    def row_of(self, points: Longs) -> Longs:
+        """The span each point belongs to, -1 for the last arrival at a collective."""
+        found = np.full(len(points), -1, np.int64)
+        own = points < 2 * len(self.points.rows)
+        found[own] = self.points.rows[points[own] // 2]
+        return found
+
+    def with_edges(self, more: Edges) -> Graph:
+        """The same with further edges; those that go against the order (spans that overlap) are left out."""
+        every = [
+            Edges(src=self.src, dst=self.dst, lag=self.lag, kind=-1),
+            more,
+        ]
+        kind = np.concatenate([self.kind, np.full(len(more.src), more.kind, np.int8)])
+        src, dst, lag = (np.concatenate([getattr(one, name) for one in every]) for name in ("src", "dst", "lag"))
+        rank = ranks_in(self.order)
+        forward = rank[src] < rank[dst]
+        src, dst, lag, kind = src[forward], dst[forward], lag[forward], kind[forward]
+        by_target = np.argsort(rank[dst], kind="stable")
+        return replace(self, src=src[by_target], dst=dst[by_target], lag=lag[by_target], kind=kind[by_target])
+
+
+def graph_of(line: Timeline, rules: Rules, policy: str = ALL) -> Graph:
+    """The dependencies of a timeline, counted under a policy."""
+    counted, left_out = _followed(line, counted_rows(line, policy))
+    matched = match_collectives(line, rules, counted)
+    shift = np.array([matched.shift.get(rank, 0) for rank in line.tables.ranks] or [0], np.int64)[line.process]
+    points = points_of(line, counted, shift, communication_rows(line, rules, counted))
+    given = queued(points)
+    times, together = collective_edges(points, matched)
+    every: list[Edges] = [
+        *device_edges(points, given), *stream_edges(points, given), *together, *send_edges(points), *host_edges(points),
+        *sync_edges(points),
+    ]  # fmt: skip
+    at = np.concatenate([points.at, times])
+    made = _assembled(points, at, every, matched)
+    return replace(made, gap_ns=given.gap_ns, delay_ns=given.delay_ns, left_out=left_out)
+
+
+def _followed(line: Timeline, counted: Mask) -> tuple[Mask, str]:
+    """The rows whose dependencies are followed: all, or as many whole steps at the end as fit; and what is left out."""
+    rows = np.flatnonzero(counted)
+    if len(rows) <= FOLLOWED:
+        return counted, ""
+    kept, first = rows[-FOLLOWED:], int(line.step[rows[-FOLLOWED - 1]])
+    later = kept[line.step[kept] > first]
+    chosen = later if len(later) else kept
+    steps = f", steps {int(line.step[later].min())} to {int(line.step[later].max())}" if len(later) else ""
+    return mask_of(line, chosen), (
+        f"dependencies are followed for the last {len(chosen):,} of {len(rows):,} spans of work{steps}: "
+        "critical path, what-ifs and predicted gains are of these"
+    )
+
+
+def _assembled(points: Points, at: Longs, every: Sequence[Edges], matched: MatchedCollectives) -> Graph:
+    src, dst, lag = (
+        np.concatenate([*(getattr(one, name) for one in every), np.zeros(0, np.int64)])
+        for name in ("src", "dst", "lag")
+    )
+    kind = np.concatenate([*(np.full(len(one.src), one.kind, np.int8) for one in every), np.zeros(0, np.int8)])
+    lag[(kind == BODY) & _matched_ends(points, at, src, dst, kind)[dst]] = (
+        0  # such a part ends a transfer behind the last arrival
+    )
+    order = forward_order(at, src, dst)
+    if order is None:  # zero-length spans and odd clocks can make a circle: keep what goes forward in time
+        place = np.argsort(np.argsort(at, kind="stable"), kind="stable")
+        kept = place[src] < place[dst]
+        src, dst, lag, kind = src[kept], dst[kept], lag[kept], kind[kept]
+        order = np.argsort(at, kind="stable")
+    by_target = np.argsort(ranks_in(order)[dst], kind="stable")
+    src, dst, lag, kind = src[by_target], dst[by_target], lag[by_target], kind[by_target]
+    ready = np.full(len(at), NEVER, np.int64)
+    np.maximum.at(ready, dst, at[src] + lag)
+    rooted = np.ones(len(at), np.bool_)
+    rooted[dst] = False
+    return Graph(
+        points=points, at=at, src=src, dst=dst, lag=lag, kind=kind, order=order,
+        delay=np.where(rooted, at, at - ready), matched=matched, gap_ns=0, delay_ns=0,
+    )  # fmt: skip
+
+
+def _matched_ends(points: Points, at: Longs, src: Longs, dst: Longs, kind: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """Which points are ends of parts of matched collectives."""
+    found = np.zeros(len(at), np.bool_)
+    found[dst[((kind == COLLECTIVE) | (kind == RECEIVE)) & (src >= len(points.at))]] = True
+    return found
+
+
+def replay(graph: Graph, lag: Longs | None = None, delay: Longs | None = None) -> Longs:
+    """Times of all points with other lags and delays; without any, the measured ones.
+
+    Points nothing precedes stay where they were.
+    """
+    lags = graph.lag if lag is None else lag
+    waits = graph.delay if delay is None else delay
+    begin = int(graph.at.min(initial=0))
+    time = array("q", bytes(8 * len(graph.at)))
+    edges = by_parts(graph.src, graph.dst, lags, waits[graph.dst])
+    for point in np.flatnonzero(_rooted(graph)).tolist():
+        time[point] = int(waits[point])
+    last, ready, wait = -1, NEVER, 0
+    for source, target, need, more in edges:  # edges of one target stand together, its sources before it
+        if target != last:
+            if last >= 0:  # with every edge gone nothing holds a point back: it happens when the graph begins
+                time[last] = ready + wait if ready > NEVER // 2 else begin
+            last, ready, wait = target, NEVER, more
+        at = time[source] + need
+        if at > ready:
+            ready = at
+    if last >= 0:
+        time[last] = ready + wait if ready > NEVER // 2 else begin
+    return np.frombuffer(time, np.int64).copy() if len(time) else np.zeros(0, np.int64)
+
+
+def _rooted(graph: Graph) -> NDArray[np.bool_]:
+    """Points nothing precedes."""
+    found = np.ones(len(graph.at), np.bool_)
+    found[graph.dst] = False
+    return found
+
+
+def by_parts(*columns: Longs) -> Iterator[tuple[int, ...]]:
+    """Columns side by side as numbers of Python, made a part at a time so that only few are held."""
+    parts = (
+        zip(*(column[begin : begin + AT_A_TIME].tolist() for column in columns), strict=True)
+        for begin in range(0, len(columns[0]), AT_A_TIME)
+    )
+    return chain.from_iterable(parts)
+
+
+def deviation_ns(graph: Graph) -> int:
+    """The worst difference between measured times and a replay without changes: 0."""
+    return int(np.abs(replay(graph) - graph.at).max(initial=0))

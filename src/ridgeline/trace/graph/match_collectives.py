@@ -1,0 +1,198 @@
+"""Turn communication kernels of several ranks into matched collectives: the part of each rank, and how clocks differ.
+
+Parts belong together when group, name and place in the sequence of that group agree: the third all-reduce of group 0 on
+rank 1 belongs to the third on rank 0. Names come from the profiler's record of the collective, else from the kernel's.
+Sends and receives are told apart by name and matched in pairs, see `match_p2p`.
+
+    arrival   start of a rank's part, on the common clock        skew = last arrival - first
+    wait      last arrival - own arrival: the rank spins until everybody is there
+    transfer  last end - last arrival
+
+Clocks of hosts differ. All parts of a collective end together, so the median difference of ends between two ranks is
+taken as the shift of their clocks, where it is more than the ends scatter. Ranks that share no collective are compared
+by what they send, only where receives would end before their sends: that no clock but a wrong one can show. Shifts are
+counted from the lowest rank, through the ranks between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.core.arrays import Mask
+from ridgeline.trace.arrays import Longs
+from ridgeline.trace.classes import COMMUNICATION, Rules
+from ridgeline.trace.graph.match_p2p import in_order, paired
+from ridgeline.trace.timeline import Timeline
+
+LEAST_SHIFT_NS = 1000
+EARLY_NS = 5_000  # a receive that ends so much before its send
+EXCHANGE = "exchange"
+"""Name of a pair of which either rank may send."""
+PAIRWISE = re.compile(r"send|recv|permute|p2p", re.IGNORECASE)
+WORD = re.compile(
+    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|gather|scatter|barrier", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MatchedCollective:
+    """One collective: the rows of its parts by rank, ascending; or a send and its receive, in this order."""
+
+    group: str
+    name: str
+    sequence: int
+    ranks: tuple[int, ...]
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MatchedCollectives:
+    """All collectives that at least two ranks show, and the clock skew: how far each rank's clock is ahead, in ns."""
+
+    found: tuple[MatchedCollective, ...] = ()
+    shift: Mapping[int, int] = field(default_factory=dict)
+    unmatched: int = 0
+    """Parts whose group has different counts on different ranks, so that places in the sequence mean nothing."""
+    pairs: tuple[MatchedCollective, ...] = ()
+    """Sends with their receives."""
+    alone: int = 0
+    """Sends and receives whose other half is not in the timeline, or cannot be told."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shift", MappingProxyType(dict(self.shift)))
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+
+def is_pairwise(line: Timeline, rows: NDArray[np.intp]) -> Mask:
+    """Which of these communication spans are sends or receives between two ranks."""
+    named = np.array([bool(PAIRWISE.search(name[:400])) for name in line.names], np.bool_)
+    sends = line.of_kind("send")[rows]
+    told = line.detail.collective.at(rows)
+    by_record = np.array([bool(PAIRWISE.search(one.name)) for one in line.detail.collectives] or [False], np.bool_)
+    return np.asarray(np.where(told >= 0, by_record[np.maximum(told, 0)], named[line.name[rows]]) | sends)
+
+
+def communication_rows(line: Timeline, rules: Rules, counted: Mask) -> NDArray[np.intp]:
+    """Rows that count as communication."""
+    groups = np.array([rules.group_of(id) == COMMUNICATION for id in line.classes], np.bool_)
+    return np.flatnonzero(counted & groups[line.class_])
+
+
+def match_collectives(line: Timeline, rules: Rules, counted: Mask) -> MatchedCollectives:
+    """Collectives matched across the ranks of a timeline; none for a single rank or a prediction."""
+    rows = communication_rows(line, rules, counted)
+    rank = line.rank
+    if line.predicted or len(np.unique(rank[rows])) < 2:  # a process of a prediction stands for a whole stage
+        return MatchedCollectives()
+    pairwise = is_pairwise(line, rows)
+    pairs, alone = paired(line, rows[pairwise])
+    sends = tuple(
+        MatchedCollective(
+            group=key.group,
+            name=EXCHANGE if key.both else "send",
+            sequence=place,
+            ranks=(key.sender, key.receiver),
+            rows=parts,
+        )
+        for key, place, parts in in_order(pairs)
+    )
+    found, unmatched = _matched(line, rows[~pairwise])
+    return MatchedCollectives(
+        found=found, shift=_shifts(line, found, sends), unmatched=unmatched,
+        pairs=tuple(sorted(sends, key=lambda one: one.rows)), alone=alone,
+    )  # fmt: skip
+
+
+def _matched(line: Timeline, rows: NDArray[np.intp]) -> tuple[tuple[MatchedCollective, ...], int]:
+    """Collectives, and how many parts could not be matched."""
+    by_key: dict[tuple[str, str], dict[int, list[int]]] = {}
+    told = line.detail.collective.at(rows).tolist()
+    keys: dict[tuple[int, int], tuple[str, str]] = {}
+    names, ranks_of_rows = line.name[rows].tolist(), line.rank[rows].tolist()
+    for row, place, name, rank in zip(rows.tolist(), told, names, ranks_of_rows, strict=True):
+        found_key = keys.get((place, name))
+        if found_key is None:
+            found_key = keys[place, name] = _key(line, place, name)
+        by_key.setdefault(found_key, {}).setdefault(rank, []).append(row)
+    found: list[MatchedCollective] = []
+    unmatched = 0
+    for (group, word), held in by_key.items():
+        if len(held) < 2:
+            continue
+        if len({len(parts) for parts in held.values()}) > 1:
+            unmatched += sum(map(len, held.values()))
+            continue
+        ranks = tuple(sorted(held))
+        for sequence, parts in enumerate(zip(*(held[one] for one in ranks), strict=True)):
+            found.append(MatchedCollective(group=group, name=word, sequence=sequence, ranks=ranks, rows=parts))
+    return tuple(sorted(found, key=lambda one: one.rows[0])), unmatched
+
+
+def _key(line: Timeline, place: int, name: int) -> tuple[str, str]:
+    """Group and name of a part. Groups are as recorded; without a record the kernel's word for what it does decides."""
+    if place >= 0:
+        told = line.detail.collectives[place]
+        return f"{told.group} {told.ranks}".strip(), told.name
+    word = WORD.search(line.names[name][:400])
+    return "", word[0].lower().replace("_", "") if word else line.names[name]
+
+
+def _shifts(
+    line: Timeline, found: tuple[MatchedCollective, ...], sends: tuple[MatchedCollective, ...]
+) -> dict[int, int]:
+    """How far ahead of the lowest rank's each clock is; 0 unless the ends of most collectives agree on it."""
+    end = line.end_ns
+    apart: dict[tuple[int, int], list[int]] = {}
+    ranks: set[int] = set()
+    for one in found:
+        ends = end[list(one.rows)].tolist()
+        ranks |= set(one.ranks)
+        for rank, value in zip(one.ranks[1:], ends[1:], strict=True):
+            apart.setdefault((one.ranks[0], rank), []).append(value - ends[0])
+    links = {key: _middle(values) for key, values in apart.items()}
+    for (sender, receiver), value in _impossible(end, sends).items():
+        links.setdefault((min(sender, receiver), max(sender, receiver)), value if sender < receiver else -value)
+    near: dict[int, list[tuple[int, int]]] = {}
+    for (low, high), value in links.items():
+        near.setdefault(low, []).append((high, value))
+        near.setdefault(high, []).append((low, -value))
+    shifts: dict[int, int] = {}
+    for lowest in sorted({*near, *ranks}):
+        if lowest in shifts:
+            continue
+        shifts[lowest], waiting = 0, [lowest]
+        for rank in waiting:  # grows while it is walked
+            for other, value in near.get(rank, ()):
+                if other not in shifts:
+                    shifts[other] = shifts[rank] + value
+                    waiting.append(other)
+    return shifts
+
+
+def _middle(values: list[int]) -> int:
+    """The median, 0 where it is no more than the values scatter."""
+    middle = int(np.median(values))
+    scatter = int(np.median(np.abs(np.array(values) - middle)))
+    return middle if abs(middle) > max(scatter, LEAST_SHIFT_NS) else 0
+
+
+def _impossible(end: Longs, sends: tuple[MatchedCollective, ...]) -> dict[tuple[int, int], int]:
+    """Clock shifts from sender to receiver that receives need so as not to end before their sends."""
+    apart: dict[tuple[int, int], list[int]] = {}
+    for one in sends:
+        send, receive = one.rows
+        apart.setdefault((one.ranks[0], one.ranks[1]), []).append(int(end[receive] - end[send]))
+    found = {key: _middle(values) for key, values in apart.items()}
+    wrong = {key: value for key, value in found.items() if value < -EARLY_NS}
+    return {
+        (sender, receiver): (value - found[receiver, sender]) // 2 if (receiver, sender) in found else value
+        for (sender, receiver), value in wrong.items()
+    }

@@ -1,0 +1,324 @@
+"""Turn batches of events into growing columns: one array a batch and column, joined once at the end."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.trace.read.chrome_events import NOTHING, Args, Event, OwnArgs
+from ridgeline.trace.read.chrome_flows import LAUNCH, SORTS, Flows
+from ridgeline.trace.read.timestamps import MISSING, NANOS, nanoseconds, unit_of
+from ridgeline.trace.side_tables import RecordedCollective, RecordedShape, SideTables, Sparse
+from ridgeline.trace.timeline import MOST_LAYERS, NO_LAYER, PHASES, UNKNOWN
+
+Track = tuple[int | str, int | str]
+MOST_SPANS = 100_000_000
+LARGEST = 2**62  # of ids and sizes: what is beyond is no number of theirs
+_CONCRETE = ("conv", "attention", "flash", "sdpa")  # ops whose scalar operands change what they compute
+_FLOWS = frozenset("stf")
+
+
+class Interned(dict[Any, int]):
+    """Numbers for things in the order they first appear."""
+
+    def __missing__(self, key: Any) -> int:
+        self[key] = code = len(self)
+        return code
+
+
+@dataclass(slots=True)
+class SideColumn:
+    """A side table while it grows."""
+
+    rows: list[int] = field(default_factory=list)
+    values: list[int] = field(default_factory=list)
+
+    def add(self, row: int, value: int) -> None:
+        self.rows.append(row)
+        self.values.append(value)
+
+    def done(self, place: NDArray[np.integer]) -> Sparse:
+        """The table, rows that were dropped left out: row ``r`` is now ``place[r]``, gone when negative."""
+        return Sparse(rows=np.array(self.rows, np.int32), values=np.array(self.values, np.int64)).moved(place)
+
+
+class ChromeColumns:
+    """What the batches of one file held. Codes of `track` and `category` are into the tables of the same name."""
+
+    def __init__(self, nanos: int = 0) -> None:
+        self.names, self.tracks, self.categories = Interned(), Interned(), Interned()
+        self.processes: dict[int | str, str] = {}
+        self.labels: dict[int | str, str] = {}
+        self.threads: dict[Track, str] = {}
+        self.dropped: Tally[str] = Tally()
+        self.memory: dict[tuple[str, str], list[tuple[NDArray[np.int64], NDArray[np.float64]]]] = {}
+        self._columns: dict[str, list[NDArray[Any]]] = {
+            name: [] for name in ("start", "duration", "track", "name", "category", "correlation", "phase", "layer")
+        }
+        self.flows = Flows()
+        self._sizes, self._shapes, self._collectives = SideColumn(), SideColumn(), SideColumn()
+        self._shape_texts, self._collective_facts = Interned(), Interned()
+        self._open: dict[Track, list[Event]] = {}
+        self._keep_concrete: dict[str, bool] = {}
+        self.count = 0
+        self.nanos = nanos
+        """Nanoseconds in the unit of the times: given, or found with the first spans."""
+        self._xla = self._xla_host = False
+        self.own = False
+        """Whether Ridgeline wrote the file: then its arguments tell phase and layer."""
+
+    @property
+    def full(self) -> bool:
+        return self.count >= MOST_SPANS
+
+    def take(self, events: Sequence[Event]) -> None:
+        """Add a batch."""
+        spans = [event for event in events if event.ph == "X"]
+        if len(spans) < len(events):
+            others = [event for event in events if event.ph != "X" and event.ph not in _FLOWS]
+            if len(spans) + len(others) < len(events):
+                self._arrows([event for event in events if event.ph in _FLOWS])
+            self._allocations([event for event in others if event.name == "[memory]"])
+            for event in others:
+                if event.name != "[memory]":
+                    self._other(event, spans)
+        if not spans:
+            return
+        if self._xla_host:
+            self._on_host(spans)
+        names, tracks, categories = self.names, self.tracks, self.categories
+        columns, times = self._columns, [event.ts for event in spans]
+        self.nanos = self.nanos or unit_of(times[:64])
+        columns["start"].append(nanoseconds(times, self.nanos))
+        columns["duration"].append(nanoseconds([event.dur for event in spans], self.nanos))
+        columns["name"].append(
+            np.array(self._xla_names(spans) if self._xla else [names[e.name] for e in spans], np.int32)
+        )
+        columns["track"].append(np.array([tracks[event.pid, event.tid] for event in spans], np.int32))
+        columns["category"].append(np.array([categories[event.cat] for event in spans], np.int16))
+        columns["correlation"].append(self._arguments(spans))
+        if self.own:
+            columns["phase"].append(np.array([_phase(event.args) for event in spans], np.int8))
+            columns["layer"].append(np.array([_layer(event.args) for event in spans], np.int16))
+        self.count += len(spans)
+        if LAUNCH in self.flows.wanted and self._linked_work(spans, columns["correlation"][-1]):
+            self.dropped["flow arrows"] += self.flows.drop(LAUNCH)
+
+    def _linked_work(self, spans: Sequence[Event], correlation: NDArray[np.int64]) -> bool:
+        """Whether work among these says by its correlation id who launched it."""
+        return any(
+            link > 0 and event.args is not None and event.args.stream is not None
+            for event, link in zip(spans, correlation.tolist(), strict=True)
+        )
+
+    def _arrows(self, events: Sequence[Event]) -> None:
+        """Keep the arrows that say something nothing else says."""
+        kept = 0
+        for sort in sorted(self.flows.wanted):
+            own = [event for event in events if SORTS.get(event.cat) == sort and event.ph != "t"]
+            if own:
+                at = nanoseconds([event.ts for event in own], self.nanos or NANOS)
+                self.flows.add(sort, own, [self.tracks[event.pid, event.tid] for event in own], at)
+                kept += len(own)
+        self.dropped["flow arrows"] += len(events) - kept
+
+    def _xla_names(self, spans: Sequence[Event]) -> list[int]:
+        """Names of XLA's ops with their category behind them where the name does not say it: most are just fusions."""
+        names, found = self.names, []
+        for event in spans:
+            category = event.args.hlo_category if event.args is not None else None
+            told = isinstance(category, str) and 0 < len(category) < 60 and category not in event.name
+            found.append(names[f"{event.name} [{category}]" if told else event.name])
+        return found
+
+    def _on_host(self, spans: Sequence[Event]) -> None:
+        """Spans of a host of XLA: ops that it runs itself go to a device of their own, steps get their number."""
+        for event in spans:
+            args = event.args
+            if args is None:
+                continue
+            if args.hlo_op is not None and not self._xla:
+                pid = f"/device:CPU:{_whole(args.device_ordinal)}"
+                self.processes[pid] = pid
+                self.threads[pid, event.tid] = self.threads.get((event.pid, event.tid), "")
+                event.pid = pid
+            elif args.step_num is not None:
+                event.name = f"step {_whole(args.step_num)}"
+
+    def _arguments(self, spans: Sequence[Event]) -> NDArray[np.int64]:
+        correlation = [0] * len(spans)
+        row = self.count
+        for place, event in enumerate(spans):
+            args = event.args
+            if args is None:
+                continue
+            link = args.correlation
+            if link is not None:
+                correlation[place] = link if type(link) is int and 0 < link < LARGEST else _whole(link)
+            elif args.correlation_id is not None:
+                correlation[place] = _whole(args.correlation_id)
+            elif args.connection_id is not None:
+                correlation[place] = _whole(args.connection_id)
+            if args.bytes is not None:
+                self._sizes.add(row + place, _whole(args.bytes))
+            if args.dims is not NOTHING:
+                self._shapes.add(row + place, self._shape(event.name, args))
+            if args.collective is not None:
+                self._collectives.add(row + place, self._collective_facts[_facts(args)])
+        return np.array(correlation, np.int64)
+
+    def _shape(self, name: str, args: Args) -> int:
+        keep = self._keep_concrete.get(name)
+        if keep is None:
+            keep = self._keep_concrete[name] = any(word in name for word in _CONCRETE)
+        concrete = bytes(args.concrete) if keep else b""
+        return self._shape_texts[bytes(args.dims), bytes(args.types), concrete]
+
+    # -- what is no span ----------------------------------------------------------------------------------------------
+
+    def _other(self, event: Event, spans: list[Event]) -> None:
+        ph = event.ph
+        if ph == "M":
+            self._metadata(event)
+        elif ph == "B":
+            self._open.setdefault((event.pid, event.tid), []).append(event)
+        elif ph == "E":
+            self._close(event, spans)
+        elif ph == "C" and event.args is not None:
+            self._change(f"{event.pid}", event.name, [event.ts], [event.args.value])
+        elif ph in ("i", "I"):
+            self.dropped["instants"] += 1
+        elif ph or event.name:  # XLA ends its list with an empty event
+            self.dropped[f"events of type {ph[:8]!r}"] += 1
+
+    def _close(self, event: Event, spans: list[Event]) -> None:
+        """An end event: with the last open begin of its thread it is a span."""
+        opened = self._open.get((event.pid, event.tid))
+        begun = opened.pop() if opened else None
+        if begun is None:
+            self.dropped["ends without a begin"] += 1
+            return
+        nanos = self.nanos or NANOS
+        start, end = (int(value) for value in nanoseconds([begun.ts, event.ts], nanos))
+        if start == MISSING or end == MISSING:
+            self.dropped["spans without a readable time"] += 1
+            return
+        begun.ph, begun.dur = "X", (end - start) / nanos
+        spans.append(begun)
+
+    def _metadata(self, event: Event) -> None:
+        args = event.args
+        if args is None:
+            return
+        if event.name == "process_name" and isinstance(args.name, str):
+            self.processes[event.pid] = args.name
+            self._xla = self._xla or args.name.startswith("/device:")
+            self._xla_host = self._xla_host or args.name.startswith("/host:")
+        elif event.name == "process_labels" and isinstance(args.labels, str):
+            self.labels[event.pid] = args.labels
+        elif event.name == "thread_name" and isinstance(args.name, str):
+            self.threads[event.pid, event.tid] = args.name
+
+    def _allocations(self, events: Sequence[Event]) -> None:
+        """Changes of device memory, by device; the profiler counts host memory as device -1 or type 0."""
+        told = [(event.ts, event.args) for event in events if event.args is not None]
+        for device in {str(args.device) for _, args in told if args.device_type != 0}:
+            own = [(time, args) for time, args in told if str(args.device) == device and args.device_type != 0]
+            times = [time for time, _ in own]
+            self._change(device, "allocated bytes", times, [args.allocated for _, args in own])
+            self._change(device, "reserved bytes", times, [args.reserved for _, args in own])
+        self.dropped["allocations of host memory"] += sum(args.device_type == 0 for _, args in told)
+
+    def _change(self, process: str, name: str, times: list[Any], values: list[Any]) -> None:
+        try:
+            array = np.array(values, np.float64)
+        except (TypeError, ValueError, OverflowError):
+            self.dropped["counter values that are no number"] += len(values)
+            return
+        self.memory.setdefault((process, name), []).append((nanoseconds(times, self.nanos or NANOS), array))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column, whole; what it was made of is let go."""
+        pieces = self._columns.pop(name)
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+
+    def detail(self, place: NDArray[np.integer]) -> SideTables:
+        """The side tables, with rows after dropping."""
+        self.dropped["spans never ended"] += sum(map(len, self._open.values()))
+        return SideTables(
+            size_bytes=self._sizes.done(place),
+            shape=self._shapes.done(place),
+            shapes=tuple(_shape_of(*texts) for texts in self._shape_texts),
+            collective=self._collectives.done(place),
+            collectives=tuple(_collective_of(facts) for facts in self._collective_facts),
+        )
+
+
+def _whole(value: Any) -> int:
+    """A number that profilers write as int, float or text; 0 for what is none."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return 0
+    return number if 0 <= number < LARGEST else 0
+
+
+def _phase(args: Args | None) -> int:
+    told = args.phase if isinstance(args, OwnArgs) else None
+    return PHASES.index(told) if isinstance(told, str) and told in PHASES else UNKNOWN
+
+
+def _layer(args: Args | None) -> int:
+    told = args.layer if isinstance(args, OwnArgs) else None
+    return told if type(told) is int and 0 <= told <= MOST_LAYERS else NO_LAYER
+
+
+def _facts(args: Args) -> tuple[str, ...]:
+    facts = (
+        args.collective, args.dtype, args.in_elements, args.out_elements, args.group_size, args.group, args.ranks,
+        args.from_rank, args.to_rank,
+    )  # fmt: skip
+    return tuple("" if fact is None else str(fact)[:400] for fact in facts)
+
+
+def _collective_of(facts: tuple[str, ...]) -> RecordedCollective:
+    name, dtype, count_in, count_out, size, group, ranks, sender, receiver = facts
+    from_rank, to_rank = (_whole(rank) if rank else -1 for rank in (sender, receiver))
+    return RecordedCollective(
+        name=name, dtype=dtype, in_elements=_whole(count_in), out_elements=_whole(count_out), group_size=_whole(size),
+        group=group, ranks=ranks, from_rank=from_rank, to_rank=to_rank,
+    )  # fmt: skip
+
+
+def _shape_of(dims: bytes, types: bytes, concrete: bytes) -> RecordedShape:
+    return RecordedShape(dims=_tuples(dims), types=_words(types), concrete=_words(concrete))
+
+
+def _tuples(raw: bytes) -> tuple[Any, ...]:
+    try:
+        found = msgspec.json.decode(raw) if raw else ()
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return ()
+    return _frozen(found, 4) if isinstance(found, (list, tuple)) else ()
+
+
+def _frozen(value: Any, depth: int) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(item, depth - 1) for item in value) if depth else ()
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _words(raw: bytes) -> tuple[str, ...]:
+    try:
+        found = msgspec.json.decode(raw) if raw else ()
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return ()
+    return tuple(str(item)[:400] for item in found) if isinstance(found, (list, tuple)) else ()

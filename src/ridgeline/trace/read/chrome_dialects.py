@@ -1,0 +1,149 @@
+"""Turn the names of processes and threads into what their spans are, for Chrome traces that are not PyTorch's.
+
+XLA (JAX, TensorFlow): processes `/device:TPU:0` and `/host:CPU`; the threads of a device show the same work several
+times over: once as ops or streams, which is kept as work, and summed up as steps, modules and scopes, which become
+marks. Where the host itself is the device, the ops on its threads are the work of `/device:CPU:0`.
+
+Ascend: `Ascend Hardware` runs kernels, `CANN` is the runtime, `HCCL` or `Communication` holds collectives and, on its
+planes, the transfers each is made of, which become marks; collectives belong to the chip beside them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.trace.read.chrome_columns import ChromeColumns, Track
+from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MARKER, MEMCPY, MEMSET, PYTHON, RUNTIME, SYNC
+
+KINETO, XLA, ASCEND = "Kineto JSON", "XLA trace JSON", "Ascend trace_view"
+XLA_LIMIT = 1_000_000  # events: the exporter of XLA's trace JSON keeps no more
+DEVICE = re.compile(r"^/device:(\w+):(\d{1,6})")
+HOSTS = re.compile(r"^/host:")
+OPS = ("XLA Ops", "Tensor Core", "Sparse Core Ops")
+ASYNC = "Async XLA Ops"
+STEPS = ("Steps", "Sparse Core Steps")
+_COLLECTIVE = r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective|send|recv|ragged"
+_RULES: Mapping[str, tuple[tuple[str, re.Pattern[str], str], ...]] = MappingProxyType({
+    XLA: (
+        (KERNEL, re.compile(r"^(while|conditional|call)([._ ]|$)"), MARKER),
+        (KERNEL, re.compile(r"^Memcpy", re.IGNORECASE), MEMCPY),
+        (KERNEL, re.compile(r"^Memset", re.IGNORECASE), MEMSET),
+        (HOST, re.compile(r"^\$"), PYTHON),
+        (HOST, re.compile(r"^(cuda|cu|hip)[A-Z]\w*( \(|$)"), RUNTIME),
+        (HOST, re.compile(r"^step \d{1,9}$"), ANNOTATION),
+    ),
+    ASCEND: (
+        (KERNEL, re.compile(r"^(MEMCPY|SDMA)"), MEMCPY),
+        (KERNEL, re.compile(r"^(EVENT|NOTIFY|CAPTURE)_(WAIT|RECORD|RESET)", re.IGNORECASE), SYNC),
+        (HOST, re.compile(r"^ProfilerStep#\d"), ANNOTATION),
+    ),
+})  # fmt: skip
+"""By dialect: spans of a kind whose name matches are of another kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What processes and threads of one trace mean; empty for what Kineto's categories say."""
+
+    format: str = KINETO
+    kinds: Mapping[Track, str] = field(default_factory=dict)
+    """Kind of all spans of a thread, whatever their category."""
+    chips: Mapping[Any, Any] = field(default_factory=dict)
+    """Process to which the work of a process belongs, where that is another."""
+    names: Mapping[Any, str] = field(default_factory=dict)
+    """Names of processes."""
+    steps: frozenset[Track] = frozenset()
+    """Threads whose spans are steps named by their number."""
+
+    def __post_init__(self) -> None:
+        for name in ("kinds", "chips", "names"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    def ranks(self, processes: Mapping[str, int]) -> tuple[int, ...]:
+        """A rank for each chip where the trace holds several; none where a file is one rank."""
+        chips = [name for name in processes if name in self.names.values()]
+        if len(chips) < 2:
+            return ()
+        rank = {name: place for place, name in enumerate(sorted(chips, key=_number))}
+        return tuple(rank.get(name, 0) for name in processes)
+
+    def applied(
+        self, kind: NDArray[np.int32], track: NDArray[np.int32], name: NDArray[np.int32], found: ChromeColumns,
+        table: list[str],
+    ) -> NDArray[np.int32]:  # fmt: skip
+        """The kinds, with what this dialect knows better."""
+        if self.format == KINETO:
+            return kind
+        codes = np.array([table.index(self.kinds[one]) if one in self.kinds else -9 for one in found.tracks], np.int32)
+        kind = np.where(codes[track] > -9, codes[track], kind)
+        for old, pattern, new in _RULES[self.format]:
+            matching = np.array([bool(pattern.search(text)) for text in found.names], np.bool_)
+            kind = np.where((kind == table.index(old)) & matching[name], table.index(new), kind)
+        if self.format == XLA:
+            moved = np.array([found.threads.get(one, "") == ASYNC for one in found.tracks], np.bool_)[track]
+            calls = np.array([bool(re.search(_COLLECTIVE, text)) for text in found.names], np.bool_)
+            kind = np.where(moved & (kind == table.index(KERNEL)) & ~calls[name], table.index(MEMCPY), kind)
+        return kind.astype(np.int32)
+
+
+def _number(name: str) -> tuple[int, str]:
+    return int(re.sub(r"\D", "", name)[:9] or 0), name
+
+
+def dialect_of(found: ChromeColumns) -> Dialect:
+    """The dialect of a trace, by the names of its processes."""
+    names = {pid: name.strip() for pid, name in found.processes.items()}
+    if any(DEVICE.match(name) or HOSTS.match(name) for name in names.values()):
+        return _xla(found, names)
+    if any(name == "Ascend Hardware" for name in names.values()):
+        return _ascend(found, names)
+    return Dialect()
+
+
+def _xla(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
+    devices = {pid: told for pid, name in names.items() if (told := DEVICE.match(name)) and told[1] != "CUSTOM"}
+    streams = {pid for (pid, _), thread in found.threads.items() if thread.startswith("Stream #")}
+    kinds: dict[Track, str] = {}
+    for pid, tid in found.tracks:
+        thread = found.threads.get((pid, tid), "").strip()
+        if pid in devices:
+            ops = thread.startswith("Stream #") if pid in streams else thread in (*OPS, ASYNC)
+            ops = ops or devices[pid][1] == "CPU"
+            kinds[pid, tid] = KERNEL if ops else MARKER
+        else:
+            kinds[pid, tid] = MARKER if DEVICE.match(names.get(pid, "")) else HOST
+    first: dict[str, Any] = {}
+    chips = {pid: first.setdefault(told[0], pid) for pid, told in devices.items()}
+    return Dialect(
+        format=XLA,
+        kinds=kinds,
+        chips={pid: chip for pid, chip in chips.items() if pid != chip},
+        names={pid: f"chip {told[2]}" for pid, told in devices.items() if chips[pid] == pid},
+        steps=frozenset(track for track in found.tracks if found.threads.get(track, "").strip() in STEPS),
+    )
+
+
+def _ascend(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
+    hardware = {pid for pid, name in names.items() if name == "Ascend Hardware"}
+    network = {pid for pid, name in names.items() if name in ("HCCL", "Communication", "COMMUNICATION")}
+    kinds: dict[Track, str] = {}
+    for pid, tid in found.tracks:
+        if pid in hardware:
+            kinds[pid, tid] = KERNEL
+        elif pid in network:
+            kinds[pid, tid] = MARKER if found.threads.get((pid, tid), "").strip().startswith("Plane") else KERNEL
+        elif names.get(pid) == "CANN":
+            kinds[pid, tid] = RUNTIME
+    chips = {}
+    for pid in network:
+        beside = [one for one in hardware if found.labels.get(one) == found.labels.get(pid)] or list(hardware)
+        if len(beside) == 1:
+            chips[pid] = beside[0]
+    return Dialect(format=ASCEND, kinds=kinds, chips=chips)

@@ -1,0 +1,103 @@
+"""Turn paths that a user named into the trace files behind them: files, folders of ranks, Ascend's and JAX's folders.
+
+JAX writes into `plugins/profile/DATE` of the folder it is given, one trace a host, and on demand the same once more for
+Perfetto, which is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.trace.read import ascend
+from ridgeline.trace.read.source import refuse
+
+SUFFIXES = (".json", ".json.gz", ".sqlite", ".sqlite.gz", ".et", ".et.gz", ".gz")
+MOST_FILES = 4096
+PROFILES = "plugins/profile/*"
+TWICE = ("perfetto_trace.json.gz", ".trace.json.gz")  # the first is the second once more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A trace file."""
+
+    path: Path
+    named: bool = True
+    """Named by the user rather than found in a folder, where a file that is no trace is passed over."""
+    beside: Path | None = None
+    """A table of the same kernels."""
+    rank: int | None = None
+    label: str = ""
+    """What to call it where its own name is that of every rank's."""
+
+
+def files_of(paths: Sequence[Path]) -> list[Found]:
+    """Every file to read, in the order named; a trace and its table of kernels, named both, are one."""
+    if not paths:
+        raise InputError(Problem(path="", given="no file", expected="at least one trace file or folder"))
+    found = [one for path in paths for one in _behind(path)]
+    tables = {
+        one.path.parent: one.path for one in found if one.named and one.path.name.startswith("kernel_details.csv")
+    }
+    traces = {one.path.parent for one in found if one.named and one.path.name.startswith("trace_view.json")}
+    joined = []
+    for one in found:
+        if one.path in tables.values() and one.path.parent in traces:
+            continue
+        pair = one.named and one.path.name.startswith("trace_view.json") and one.path.parent in tables
+        joined.append(Found(path=one.path, beside=tables[one.path.parent]) if pair else one)
+    return joined
+
+
+def tables_of(paths: Sequence[Path]) -> list[Path]:
+    """Tables of kernels among the files: named, or beside a trace; they hold counters too. One rank's says enough."""
+    if not paths:
+        return []
+    tables = (one.beside or one.path for one in files_of(paths))
+    return [table for table in tables if table.name.startswith("kernel_details.csv")][:1]
+
+
+def _behind(path: Path) -> Iterator[Found]:
+    if not path.exists():
+        raise refuse(path, "no such file", "a trace file or a folder of them", "check the path")
+    if not path.is_dir():
+        yield Found(path=path)
+        return
+    runs = ascend.outputs(path)
+    if runs:
+        yield from _runs(path, runs)
+        return
+    path = _profiled(path)
+    inside = sorted(entry for entry in path.iterdir() if entry.is_file() and entry.name.endswith(SUFFIXES))
+    if any(entry.name.endswith(TWICE[1]) for entry in inside):
+        inside = [entry for entry in inside if entry.name != TWICE[0]]
+    if not inside:
+        raise refuse(path, "a folder without traces", f"files named *{', *'.join(SUFFIXES[:6])}", "name the files")
+    if len(inside) > MOST_FILES:
+        raise refuse(path, f"{len(inside)} files", f"at most {MOST_FILES}", "name the files of some ranks")
+    yield from (Found(path=entry, named=False) for entry in inside)
+
+
+def _profiled(path: Path) -> Path:
+    """The folder of the one run in a folder that was given to JAX's profiler; any other folder is itself."""
+    runs = sorted(run for run in path.glob(PROFILES) if run.is_dir())
+    if len(runs) > 1:
+        names = ", ".join(run.name for run in runs[-4:])
+        raise refuse(path, f"a folder of {len(runs)} runs", f"one of them: {names}", f"name {runs[-1]}")
+    return runs[0] if runs else path
+
+
+def _runs(folder: Path, runs: Sequence[ascend.Output]) -> Iterator[Found]:
+    for run in runs:
+        path = run.trace or run.details
+        if path is not None:
+            yield Found(
+                path=path,
+                named=len(runs) == 1,
+                beside=run.details if run.trace is not None else None,
+                rank=run.rank,
+                label=str(path.relative_to(folder)) if len(runs) > 1 else "",
+            )

@@ -1,0 +1,299 @@
+"""Turn what readers found in files into one Timeline: ranks numbered, tables joined, launches linked, steps marked.
+
+A reader gives one `TracePart` a file: columns in any order, codes into the part's own tables, times in whole
+nanoseconds on the clock of the trace. Joining puts the parts behind each other and the rows in the order of a Timeline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter as Tally
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.trace.arrays import Bytes, Codes, Layers, Longs
+from ridgeline.trace.read.mark_steps import mark_steps
+from ridgeline.trace.side_tables import About, RecordedCollective, RecordedShape, SideTables, Sparse
+from ridgeline.trace.timeline import NO_LAYER, RUNTIME, UNKNOWN, Counter, Tables, Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TracePart:
+    """What one file gave.
+
+    ``correlation`` joins work to the runtime call that launched it: equal numbers belong together, 0 and less to none.
+    A file is one rank, ``rank``, None when it does not say; or its tables give the rank of each of its processes.
+    ``phase`` and ``layer`` are columns of a file that Ridgeline wrote, None of every other.
+    """
+
+    start_ns: Longs
+    duration_ns: Longs
+    process: Codes
+    stream: Codes
+    name: Codes
+    kind: Codes
+    correlation: Longs
+    tables: Tables
+    rank: int | None = None
+    detail: SideTables = field(default_factory=SideTables)
+    counters: tuple[CounterChanges, ...] = ()
+    about: About = field(default_factory=About)
+    phase: Bytes | None = None
+    layer: Layers | None = None
+    origin_ns: int | None = None
+    """Where nanosecond 0 is to be, None for the first start."""
+    predicted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CounterChanges:
+    """A counter as a reader finds it: times on the clock of the trace."""
+
+    process: str
+    name: str
+    times_ns: Longs
+    values: NDArray[np.float64]
+
+
+def join(parts: Sequence[TracePart]) -> Timeline:
+    """One timeline of all parts; nanosecond 0 is the first start of any.
+
+    What a column was made of is let go as soon as it can be: where the caller holds the parts no longer, a span takes
+    about twice the bytes of its columns at most.
+    """
+    ranks, doubts = ranks_of(parts)
+    parts = [_named(part, rank, len(parts)) for part, rank in zip(parts, ranks, strict=True)]
+    origin = min((_origin(part) for part in parts if len(part.start_ns)), default=0)
+    predicted = bool(parts) and all(part.predicted for part in parts)
+    launch = np.concatenate([*_launches(parts), np.zeros(0, np.int32)])
+    detail, about = _details(parts), _about(parts, origin, doubts)
+    counters = tuple(_counter(changes, origin) for part in parts for changes in part.counters)
+    tables, held = _joined(parts, ranks)
+    held |= _measures(parts)
+    del parts
+    order = np.lexsort((held["kind"], held["start"])).astype(np.int32)
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    launch = np.where(launch >= 0, place[launch] if len(place) else launch, -1).astype(np.int32)[order]
+    detail = detail.moved(place)
+    del place
+    start = held.pop("start")[order]
+    start -= origin
+    end = held.pop("duration")[order]
+    end += start
+    line = Timeline(
+        start_ns=start,
+        end_ns=end,
+        class_=np.zeros(len(order), np.int16),
+        step=np.full(len(order), -1, np.int32),
+        launch=launch,
+        **{column: held.pop(column)[order] for column in list(held)},
+        tables=tables,
+        counters=counters,
+        detail=detail,
+        about=about,
+        predicted=predicted,
+    )
+    return mark_steps(line)
+
+
+def _measures(parts: Sequence[TracePart]) -> dict[str, NDArray[Any]]:
+    """The columns of all parts that are no codes."""
+    return {
+        "start": _stacked([part.start_ns for part in parts], np.int64),
+        "duration": _stacked([part.duration_ns for part in parts], np.int64),
+        "phase": _told([part.phase for part in parts], parts, UNKNOWN, np.int8),
+        "layer": _told([part.layer for part in parts], parts, NO_LAYER, np.int16),
+    }
+
+
+def _origin(part: TracePart) -> int:
+    return int(part.start_ns.min()) if part.origin_ns is None else part.origin_ns
+
+
+def _told(
+    columns: Sequence[NDArray[Any] | None], parts: Sequence[TracePart], value: int, dtype: type[np.integer]
+) -> NDArray[Any]:
+    """A column that few files have: a single value for the rows of the others, which takes no room yet."""
+    sizes = [len(part.start_ns) for part in parts]
+    if all(column is None for column in columns):
+        return np.broadcast_to(np.array(value, dtype), sum(sizes))
+    pieces = [
+        np.full(size, value, dtype) if column is None else column for column, size in zip(columns, sizes, strict=True)
+    ]
+    return _stacked(pieces, dtype)
+
+
+def ranks_of(parts: Sequence[TracePart]) -> tuple[list[int], list[str]]:
+    """A rank for every part: what it says, else the number in its file's name, else the first that is free.
+
+    A part with ranks of its own keeps them, counted from the first number that no part before it has.
+    """
+    taken: dict[int, str] = {}
+    doubts: list[str] = []
+    found: list[int] = []
+    for part in parts:
+        source = next(iter(part.about.sources), "")
+        if part.tables.ranks:
+            base = 0 if len(parts) == 1 else max(taken, default=-1) + 1
+            taken.update({base + own: source for own in part.tables.ranks})
+            found.append(base)
+            continue
+        named = re.search(r"rank[-_]?(\d{1,7})", source, re.IGNORECASE)
+        wanted = part.rank if part.rank is not None else int(named[1]) if named and len(parts) > 1 else None
+        free = next(rank for rank in range(len(taken) + 1) if rank not in taken)
+        if wanted in taken:
+            doubts.append(f"{source} and {taken[wanted]} both say rank {wanted}; {source} is shown as rank {free}")
+        rank = free if wanted is None or wanted in taken else wanted
+        taken[rank] = source
+        found.append(rank)
+    return found, doubts
+
+
+def _named(part: TracePart, rank: int, count: int) -> TracePart:
+    """The part with the rank in front of its process names, unless it has ranks of its own and is alone."""
+    if part.tables.ranks and count == 1:
+        return part
+    own = part.tables.ranks or (0,) * len(part.tables.processes)
+    names = {
+        process: f"rank {rank + shift} {process}" for process, shift in zip(part.tables.processes, own, strict=True)
+    }
+    return replace(
+        part,
+        tables=replace(part.tables, processes=tuple(names.values())),
+        counters=tuple(
+            replace(one, process=names.get(one.process, f"rank {rank} {one.process}")) for one in part.counters
+        ),
+    )
+
+
+def _joined(parts: Sequence[TracePart], ranks: Sequence[int]) -> tuple[Tables, dict[str, NDArray[Any]]]:
+    """The tables of all parts as one, and the codes of every row into it."""
+    joint: dict[str, dict[str, int]] = {"process": {}, "stream": {}, "name": {}, "kind": {}}
+    plural = {"process": "processes", "stream": "streams", "name": "names", "kind": "kinds"}
+    codes: dict[str, list[Codes]] = {column: [] for column in joint}
+    owner: dict[str, int] = {}
+    for part, rank in zip(parts, ranks, strict=True):
+        for place, process in enumerate(part.tables.processes):
+            owner.setdefault(process, rank + part.tables.ranks[place] if part.tables.ranks else rank)
+        for column, table in joint.items():
+            texts: tuple[str, ...] = getattr(part.tables, plural[column])
+            moved = np.array([table.setdefault(text, len(table)) for text in texts], np.int32)
+            own: Codes = getattr(part, column)
+            codes[column].append(moved[own] if len(own) else own)
+    tables = Tables(
+        processes=tuple(joint["process"]),
+        streams=tuple(joint["stream"]),
+        names=tuple(joint["name"]),
+        kinds=tuple(joint["kind"]),
+        ranks=tuple(owner[process] for process in joint["process"]),
+    )
+    return tables, {column: _stacked(pieces, np.int32) for column, pieces in codes.items()}
+
+
+def _stacked(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    if len(pieces) == 1:
+        return np.asarray(pieces[0], dtype)
+    return np.concatenate([*pieces, np.zeros(0, dtype)]).astype(dtype, copy=False)
+
+
+def _launches(parts: Sequence[TracePart]) -> list[Codes]:
+    """For every row of every part, the row among all parts of the call that launched it, -1 for none."""
+    found, offset = [], 0
+    for part in parts:
+        found.append(_linked(part, offset))
+        offset += len(part.start_ns)
+    return found
+
+
+def _linked(part: TracePart, offset: int) -> Codes:
+    launch = np.full(len(part.start_ns), -1, np.int32)
+    calls = part.kind == (part.tables.kinds.index(RUNTIME) if RUNTIME in part.tables.kinds else -1)
+    calls &= part.correlation > 0
+    work = np.flatnonzero((part.correlation > 0) & ~calls)
+    rows = np.flatnonzero(calls)
+    if not len(rows) or not len(work):
+        return launch
+    rows = rows[np.lexsort((part.start_ns[rows], part.correlation[rows]))]
+    known, wanted = part.correlation[rows], part.correlation[work]
+    place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    launch[work] = np.where(known[place] == wanted, rows[place] + offset, -1)
+    return launch
+
+
+def _details(parts: Sequence[TracePart]) -> SideTables:
+    """The side tables of all parts as one: rows shifted, equal shapes and collectives shared."""
+    if len(parts) == 1:
+        return parts[0].detail
+    offsets = np.cumsum([0, *(len(part.start_ns) for part in parts)])[:-1].tolist()
+    details = [part.detail for part in parts]
+    shapes: dict[RecordedShape, int] = {}
+    groups: dict[RecordedCollective, int] = {}
+    shape_codes = [[shapes.setdefault(one, len(shapes)) for one in detail.shapes] for detail in details]
+    group_codes = [[groups.setdefault(one, len(groups)) for one in detail.collectives] for detail in details]
+    return SideTables(
+        size_bytes=_side([(one.size_bytes, row, None) for one, row in zip(details, offsets, strict=True)]),
+        shape=_side([(one.shape, *more) for one, *more in zip(details, offsets, shape_codes, strict=True)]),
+        shapes=tuple(shapes),
+        collective=_side([(one.collective, *more) for one, *more in zip(details, offsets, group_codes, strict=True)]),
+        collectives=tuple(groups),
+        after=_edges([(one.after, row) for one, row in zip(details, offsets, strict=True)]),
+        forward=_edges([(one.forward, row) for one, row in zip(details, offsets, strict=True)]),
+    )
+
+
+def _edges(tables: Iterable[tuple[Sparse, int]]) -> Sparse:
+    """Dependencies of all parts: both ends are rows, so both are shifted."""
+    pairs = [(table.rows.astype(np.int64) + offset, table.values + offset) for table, offset in tables]
+    return Sparse(
+        rows=_stacked([rows for rows, _ in pairs], np.int32), values=_stacked([values for _, values in pairs], np.int64)
+    )
+
+
+def _side(tables: Iterable[tuple[Sparse, int, Sequence[int] | None]]) -> Sparse:
+    rows, values = [], []
+    for table, offset, codes in tables:
+        rows.append(table.rows.astype(np.int64) + offset)
+        values.append(table.values if codes is None or not len(table) else np.array(codes, np.int64)[table.values])
+    return Sparse(rows=_stacked(rows, np.int32), values=_stacked(values, np.int64))
+
+
+def _counter(changes: CounterChanges, origin: int) -> Counter:
+    order = np.argsort(changes.times_ns, kind="stable")
+    times = changes.times_ns[order] - origin
+    return Counter(process=changes.process, name=changes.name, times_ns=times, values=changes.values[order])
+
+
+def _about(parts: Sequence[TracePart], origin: int, doubts: Sequence[str]) -> About:
+    """What the parts say about themselves, together; warnings of several files name theirs."""
+    abouts = [part.about for part in parts]
+    kept: Tally[str] = Tally()
+    dropped: Tally[str] = Tally()
+    properties: dict[str, Any] = {}
+    warnings: list[str] = []
+    for about in abouts:
+        kept.update(about.kept)
+        dropped.update(about.dropped)
+        for key, value in about.properties.items():
+            properties.setdefault(key, value)
+        prefix = f"{about.sources[0]}: " if len(parts) > 1 and about.sources else ""
+        warnings += [prefix + warning for warning in about.warnings]
+    return About(
+        sources=tuple(source for about in abouts for source in about.sources),
+        format=" + ".join(dict.fromkeys(about.format for about in abouts)),
+        chips=tuple(chip for about in abouts for chip in about.chips),
+        world_size=max((about.world_size for about in abouts), default=0),
+        origin_ns=origin,
+        kept=_sorted(kept),
+        dropped=_sorted(dropped),
+        warnings=(*warnings, *doubts),
+        properties=properties,
+    )
+
+
+def _sorted(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(((key, count) for key, count in counts.items() if count), key=lambda item: -item[1]))

@@ -1,0 +1,283 @@
+"""Turn the tables of an Nsight Systems export into rows: kernels, copies, runtime calls, waits and NVTX ranges, by id.
+
+Only real tables are read, no views, virtual tables or computed columns, which could run whatever their author liked.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.trace.arrays import Longs
+from ridgeline.trace.read.chrome_columns import Interned
+from ridgeline.trace.read.row_columns import RowColumns
+from ridgeline.trace.read.source import Source, refuse
+from ridgeline.trace.side_tables import About
+from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MEMCPY, MEMSET, OVERHEAD, RUNTIME, SYNC
+
+FORMAT = "Nsight Systems SQLite"
+BROKEN = (sqlite3.Error, UnicodeError, OverflowError)
+"""What reading a damaged database raises; names of columns and messages about them may be no text at all."""
+BATCH = 50_000  # rows fetched at a time
+LARGEST = 2**62  # nanoseconds and ids: what is beyond is none
+LONGEST = 4096  # characters of a name
+THREAD = 2**24  # a global thread id is its process's id plus a number below this
+ALONE = 2**33  # correlation ids of one process are below this
+RANGES = (59, 60, 70, 71)  # push-pop and start-end ranges of NVTX; other events have no duration
+COPIES = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
+WAITS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
+NOT_READ = {"OSRT_API": "calls of the operating system", "CUDA_GPU_MEMORY_USAGE_EVENTS": "memory events"}
+_EMITTED = re.compile(r"^(.*?)(?:, (?:seq|op_id|sizes|input_op_ids) = .*)$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqliteTable:
+    """One table that is read: which of its columns are the name, and what its rows are."""
+
+    name: str
+    kind: str
+    names: tuple[str, ...] = ()
+    """Columns with ids of texts, the first that is there is taken."""
+    code: str = ""
+    """Column whose number stands for a name of this module's tables."""
+
+
+WORK = (
+    SqliteTable(name="CUPTI_ACTIVITY_KIND_KERNEL", kind=KERNEL, names=("demangledName", "shortName", "mangledName")),
+    SqliteTable(name="CUPTI_ACTIVITY_KIND_MEMCPY", kind=MEMCPY, code="copyKind"),
+    SqliteTable(name="CUPTI_ACTIVITY_KIND_MEMSET", kind=MEMSET),
+    SqliteTable(name="CUPTI_ACTIVITY_KIND_GRAPH_TRACE", kind=KERNEL),
+    SqliteTable(name="CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", kind=SYNC, code="syncType"),
+)
+CALLS = (
+    SqliteTable(name="CUPTI_ACTIVITY_KIND_RUNTIME", kind=RUNTIME, names=("nameId",)),
+    SqliteTable(name="PROFILER_OVERHEAD", kind=OVERHEAD, names=("nameId",)),
+)
+FIXED = {MEMCPY: "Memcpy", MEMSET: "Memset", SYNC: "Synchronize", KERNEL: "CUDA graph", OVERHEAD: "profiler"}
+"""Names of rows whose table has no texts."""
+
+
+class NsysExport:
+    """Reads one open database."""
+
+    def __init__(self, source: Source, base: sqlite3.Connection) -> None:
+        self.source, self.base, self.rows = source, base, RowColumns()
+        self.tables = self._tables()
+        self.chips, self.hosts, self.texts = Interned(), Interned(), Interned()
+        self.plain: dict[str, int] = {}
+        self.broken = ""
+        self.only = self._only_process()
+
+    def collect(self) -> None:
+        """Read every table; an `InputError` when none has a span."""
+        self._need_work()
+        for table in WORK:
+            self._guarded(self._work, table)
+        for table in CALLS:
+            self._guarded(self._calls, table)
+        self._guarded(self._ranges)
+        if not self.rows.count:
+            given = f"an export without spans{f' ({self.broken})' if self.broken else ''}"
+            todo = "was anything running while the profiler was on?"
+            raise refuse(self.source.path, given, "kernels, copies or calls of the runtime", todo)
+
+    # -- the schema ---------------------------------------------------------------------------------------------------
+
+    def _tables(self) -> dict[str, frozenset[str]]:
+        """Columns of every table that is one: views and virtual tables have no page, computed columns are not told."""
+        found = self.base.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0").fetchall()
+        known = {table.name for table in (*WORK, *CALLS)} | set(NOT_READ) | {
+            "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU", "PROCESSES", "ThreadNames", "META_DATA_EXPORT",
+            "TARGET_INFO_SESSION_START_TIME",
+        }  # fmt: skip
+        present = known & {name for (name,) in found}
+        return {
+            name: frozenset(row[1] for row in self.base.execute(f"PRAGMA table_info({name})"))
+            for name in sorted(present)
+        }
+
+    def _only_process(self) -> int:
+        """The one process that makes calls, 0 when there are several: whose work it is in tables that do not say."""
+        if "globalTid" not in self.tables.get("CUPTI_ACTIVITY_KIND_RUNTIME", frozenset()):
+            return 0
+        tid = _number("globalTid")
+        try:
+            ends = self.base.execute(f"SELECT min({tid}), max({tid}) FROM CUPTI_ACTIVITY_KIND_RUNTIME").fetchone()
+        except BROKEN:
+            return 0
+        low, high = (int(one or 0) - int(one or 0) % THREAD for one in ends)
+        return low if low == high else 0
+
+    def _need_work(self) -> None:
+        if any(table.name in self.tables for table in (*WORK, *CALLS)) or "NVTX_EVENTS" in self.tables:
+            return
+        raise refuse(
+            self.source.path, "an SQLite database without tables of Nsight Systems", FORMAT,
+            "write one with: nsys export --type sqlite REPORT.nsys-rep",
+        )  # fmt: skip
+
+    def _guarded(self, reading: Any, *table: SqliteTable) -> None:
+        """Read one table; where the file is damaged keep what came before and say so."""
+        try:
+            reading(*table)
+        except BROKEN as wrong:
+            self.broken = str(wrong)
+            name = table[0].name if table else "NVTX_EVENTS"
+            self.rows.warnings.append(f"{name} is damaged ({wrong}); the rows before that are kept")
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def select(self, table: str, columns: Sequence[str]) -> Iterator[list[tuple[Any, ...]]]:
+        """Rows of a table a batch at a time; a column it does not have is 0."""
+        have = self.tables.get(table)
+        if have is None:
+            return
+        picked = ", ".join(_number(column) if column in have else "0" for column in columns)
+        cursor = self.base.execute(f"SELECT {picked} FROM {table}")
+        while batch := cursor.fetchmany(BATCH):
+            yield batch
+            if self.rows.full:
+                self.rows.warnings.append("more rows than can be kept; the rest of the file was not read")
+                return
+
+    def _timed(self, table: SqliteTable, columns: Sequence[str]) -> Iterator[NDArray[np.int64]]:
+        """Rows with times that make sense, as a matrix: start, end, then the columns."""
+        if not {"start", "end"} <= self.tables.get(table.name, frozenset()):
+            return
+        for batch in self.select(table.name, ("start", "end", *columns)):
+            rows = np.array(batch, np.int64)
+            good = (rows[:, 0] >= 0) & (rows[:, 1] >= rows[:, 0]) & (rows[:, 1] < LARGEST)
+            self.rows.dropped[f"rows of {table.name} without a readable time"] += int((~good).sum())
+            if good.any():
+                yield rows[good]
+
+    def _work(self, table: SqliteTable) -> None:
+        have = self.tables.get(table.name, frozenset())
+        name = next((column for column in table.names if column in have), table.code)
+        columns = ("deviceId", "streamId", "correlationId", "globalPid", name or "start", "bytes")
+        kind = self.rows.kinds[table.kind]
+        for rows in self._timed(table, columns):
+            device, stream, correlation, pid = rows[:, 2], rows[:, 3], rows[:, 4], rows[:, 5]
+            if "globalPid" not in have:
+                pid = np.full(len(rows), self.only, np.int64)
+            if "bytes" in have:
+                self._sizes(rows[:, 7])
+            chips = [self.chips[pair] for pair in zip(pid.tolist(), device.tolist(), strict=True)]
+            self.rows.add(
+                rows[:, 0],
+                duration=rows[:, 1] - rows[:, 0],
+                process=chips,
+                stream=[self.rows.streams["stream", one] for one in stream.tolist()],
+                name=self._names(table, rows[:, 6]),
+                kind=kind,
+                correlation=self._correlation(correlation, pid),
+            )
+
+    def _names(self, table: SqliteTable, given: Longs) -> list[int]:
+        if table.names:
+            return [self.texts["id", one] for one in given.tolist()]
+        words = COPIES if table.kind == MEMCPY else WAITS if table.kind == SYNC else {}
+        prefix = FIXED[table.kind]
+        return [self._text(f"{prefix} {words[one]}" if one in words else prefix) for one in given.tolist()]
+
+    def _text(self, text: str) -> int:
+        """The code of a text that does not stand in the table of texts."""
+        return self.texts["text", text]
+
+    def _sizes(self, size: Longs) -> None:
+        known = np.flatnonzero((size > 0) & (size < LARGEST))
+        self.rows.sizes.rows += (known + self.rows.count).tolist()
+        self.rows.sizes.values += size[known].tolist()
+
+    def _correlation(self, correlation: Longs, pid: Longs) -> Longs:
+        """Ids are unique within a process only: those of several are kept apart."""
+        process = np.array([self.hosts[one] for one in pid.tolist()], np.int64)
+        good = (correlation > 0) & (correlation < ALONE)
+        return np.where(good, correlation + process * ALONE, 0)
+
+    def _calls(self, table: SqliteTable) -> None:
+        kind = self.rows.kinds[table.kind]
+        for rows in self._timed(table, ("globalTid", "nameId", "correlationId")):
+            tid = rows[:, 2]
+            pid = tid - tid % THREAD
+            self.rows.add(
+                rows[:, 0],
+                duration=rows[:, 1] - rows[:, 0],
+                process=self._host(pid),
+                stream=[self.rows.streams["thread", one] for one in tid.tolist()],
+                name=[self.texts["id", one] for one in rows[:, 3].tolist()],
+                kind=kind,
+                correlation=self._correlation(rows[:, 4], pid) if table.kind == RUNTIME else 0,
+            )
+
+    def _host(self, pid: Longs) -> Longs:
+        """Codes of host processes: negative until the chips are numbered, which come first."""
+        return -1 - np.array([self.hosts[one] for one in pid.tolist()], np.int64)
+
+    def _ranges(self) -> None:
+        have = self.tables.get("NVTX_EVENTS", frozenset())
+        if not {"start", "globalTid"} <= have:
+            return
+        text = f"CASE WHEN typeof(text) = 'text' THEN substr(text, 1, {LONGEST}) END" if "text" in have else "NULL"
+        columns = ("start", "end", "eventType", "globalTid", "textId")
+        picked = ", ".join(_number(column) if column in have else "0" for column in columns)
+        cursor = self.base.execute(f"SELECT {picked}, {text} FROM NVTX_EVENTS")
+        while (batch := cursor.fetchmany(BATCH)) and not self.rows.full:
+            ranges = [row for row in batch if row[2] in RANGES]
+            self.rows.dropped["NVTX marks and names"] += len(batch) - len(ranges)
+            good = [row for row in ranges if 0 <= row[0] <= row[1] < LARGEST]
+            self.rows.dropped["NVTX ranges never ended"] += len(ranges) - len(good)
+            if good:
+                self._add_ranges(good)
+
+    def _add_ranges(self, ranges: Sequence[tuple[Any, ...]]) -> None:
+        numbers = np.array([row[:5] for row in ranges], np.int64)
+        tid = numbers[:, 3]
+        told = [self._range(row[5], row[4]) for row in ranges]
+        self.rows.add(
+            numbers[:, 0],
+            duration=numbers[:, 1] - numbers[:, 0],
+            process=self._host(tid - tid % THREAD),
+            stream=[self.rows.streams["thread", one] for one in tid.tolist()],
+            name=[name for name, _ in told],
+            kind=[kind for _, kind in told],
+        )
+
+    def _range(self, text: str | None, id: int) -> tuple[int, int]:
+        """Name and kind of a range: those of `emit_nvtx` lose their numbers and are host ops."""
+        if text is None:
+            return self.texts["id", id], self.rows.kinds[ANNOTATION]
+        found = _EMITTED.match(text)
+        return self._text(found[1] if found else text), self.rows.kinds[HOST if found else ANNOTATION]
+
+    def about(self, chips: tuple[str, ...], properties: dict[str, Any]) -> About:
+        """Where this comes from, and what was kept, dropped and doubted."""
+        if self.source.damage:
+            self.rows.warnings.insert(0, f"{self.source.damage}; what could be read before that is kept")
+        for table, what in NOT_READ.items():
+            if table in self.tables:
+                self.rows.dropped[what] += int(self.base.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+        dropped = {what: count for what, count in self.rows.dropped.items() if count}
+        lost = sum(count for what, count in dropped.items() if "without a readable time" in what)
+        if lost:
+            self.rows.warnings.append(f"{lost:,} rows without a readable time are left out")
+        return About(
+            sources=(self.source.name,),
+            format=FORMAT,
+            chips=chips,
+            kept=self.rows.kept(),
+            dropped=dropped,
+            warnings=tuple(self.rows.warnings),
+            properties=properties,
+        )
+
+
+def _number(column: str) -> str:
+    """A column of this module as a whole number, whatever stands in the file; -1 where it is empty."""
+    return f'coalesce(CAST("{column}" AS INTEGER), -1)'

@@ -1,0 +1,120 @@
+"""Turn trace files or folders of them into one Timeline, each file read by the first reader that knows its content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ridgeline.core.errors import InputError
+from ridgeline.trace.classes import Rules, classify
+from ridgeline.trace.read import ascend, chakra, kineto, nsys
+from ridgeline.trace.read.folder import Found, files_of
+from ridgeline.trace.read.join import TracePart, join
+from ridgeline.trace.read.source import Progress, Source, refuse
+from ridgeline.trace.read.unit_check import WORDS, nanos_of
+from ridgeline.trace.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """One format: how it is recognised by a file's first bytes, and how the file becomes a part of a timeline."""
+
+    name: str
+    recognises: Callable[[bytes], bool]
+    read: Callable[[Source], TracePart]
+    any_unit: bool = True
+    """Whether its times may be in another unit than its format says."""
+
+
+READERS: tuple[Reader, ...] = (
+    Reader(name=kineto.FORMAT, recognises=kineto.recognises, read=kineto.read),
+    Reader(name=nsys.FORMAT, recognises=nsys.recognises, read=nsys.read, any_unit=False),
+    Reader(name=ascend.FORMAT, recognises=ascend.recognises, read=ascend.read),
+    Reader(name=chakra.FORMAT, recognises=chakra.recognises, read=chakra.read),
+)
+"""All formats, in the order they are tried."""
+
+
+def read_timeline(
+    *paths: Path | str, rules: Rules | None = None, unit: str | None = None, progress: Progress | None = None
+) -> Timeline:
+    """The timeline of one file, of several, or of all traces in a folder; every span classified.
+
+    A file of a folder that is no trace is passed over with a warning; a file that was named must be one.
+
+    ``unit`` is the unit of the times, s, ms, us or ns, where a file does not keep to the one of its format.
+    ``progress`` is called with the bytes read so far and the bytes of all files.
+    """
+    files, nanos = files_of([Path(path) for path in paths]), nanos_of(unit)
+    total = sum(_size(one.path) for one in files)
+    done = 0
+
+    def tell(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(done, total)
+
+    parts, passed_over = [], list[InputError]()
+    for one in files:
+        try:
+            parts.append(_placed(_read(Source(one.path, tell, nanos)), one))
+        except InputError as wrong:
+            if one.named:
+                raise
+            passed_over.append(wrong)
+    if not parts:
+        raise passed_over[0]
+    line = join([parts.pop(0) for _ in range(len(parts))])  # handed over: only the timeline is held from here on
+    return classify(_told(line, passed_over), rules)
+
+
+def _placed(part: TracePart, found: Found) -> TracePart:
+    """The part with what its folder says: its rank, the table of kernels beside it."""
+    if found.label:
+        part = replace(part, about=replace(part.about, sources=(found.label,)))
+    if found.rank is not None and part.rank is None:
+        part = replace(part, rank=found.rank)
+    if found.beside is None:
+        return part
+    try:
+        return ascend.attached(part, Source(found.beside))
+    except InputError as wrong:
+        return replace(part, about=replace(part.about, warnings=(*part.about.warnings, f"not read: {wrong}")))
+
+
+def _told(line: Timeline, passed_over: Sequence[InputError]) -> Timeline:
+    """The timeline with a warning for every file of a folder that is no trace."""
+    if not passed_over:
+        return line
+    warnings = (*line.about.warnings, *(f"not read: {wrong}" for wrong in passed_over))
+    return replace(line, about=replace(line.about, warnings=warnings))
+
+
+def _read(source: Source) -> TracePart:
+    head = source.head()
+    for reader in READERS:
+        if reader.recognises(head):
+            part = reader.read(source)
+            return part if not source.nanos else _forced(part, source.nanos, reader)
+    known = ", ".join(reader.name for reader in READERS)
+    if not head:
+        given = f"a file of which nothing can be read: {source.damage}" if source.damage else "an empty file"
+        raise refuse(source.path, given, f"a trace ({known})", "check that the profiler finished writing it")
+    raise refuse(
+        source.path, f"a file that begins with {head[:16]!r}", f"a trace ({known})", "export it in that format"
+    )
+
+
+def _forced(part: TracePart, nanos: int, reader: Reader) -> TracePart:
+    """The part with a word about the unit that was asked for."""
+    said = f"times are read as {WORDS[nanos]}, as asked" if reader.any_unit else f"{reader.name} has nanoseconds only"
+    return replace(part, about=replace(part.about, warnings=(*part.about.warnings, said)))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
