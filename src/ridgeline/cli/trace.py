@@ -168,7 +168,12 @@ def explain(
 
     if output is not None:
         refuse_unwritable(output)  # before the work
-    choices = {"policy": policy, "classes": classes, "settings": settings or (), "calibration": calibration}
+    choices: dict[str, Any] = {
+        "policy": policy,
+        "classes": classes,
+        "settings": settings or (),
+        "calibration": calibration,
+    }
     with plain_files(traces) as paths:
         found = library(scenario, *paths, **choices, force=force)
     if output is not None:

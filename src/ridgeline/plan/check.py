@@ -33,7 +33,7 @@ class _Absent:
     def __getattr__(self, name: str) -> Any:
         raise self.Looked(name)
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:  # what `isinstance` asks
         raise self.Looked("kind")
 
@@ -43,7 +43,8 @@ def check_known(**parts: Any) -> tuple[Problem, ...]:
 
     A rule runs until it asks for a part that is missing, so that the problems of a file come in one round.
     """
-    known = Scenario(**{name: _Absent() if part is None else part for name, part in parts.items()})
+    stood_in: dict[str, Any] = {name: _Absent() if part is None else part for name, part in parts.items()}
+    known = Scenario(**stood_in)
     found: list[Problem] = []
     for rule in RULES:
         with suppress(_Absent.Looked):

@@ -79,11 +79,11 @@ def check(root: Path | None = None, found: Validation | None = None) -> list[str
     return stale
 
 
-def write_current(root: Path | None = None) -> list[Path]:
+def write_current(root: Path | None = None, found: Validation | None = None) -> list[Path]:
     """Write the tables that follow from the shipped parameters; what only a fit can tell stays as it was left."""
     root = checkout() if root is None else root
     sheet = json.loads(read_text(root / FIGURES))
-    return write_tables({**sheet, **accuracy_of(validate(), shipped())}, root)
+    return write_tables({**sheet, **accuracy_of(validate() if found is None else found, shipped())}, root)
 
 
 def with_tables(text: str, sheet: Sheet) -> str:
@@ -122,11 +122,11 @@ def sets_table(sheet: Sheet) -> str:
 
 def beside_table(sheet: Sheet) -> str:
     """The headline beside what it leaves out."""
-    rows = [
-        (BESIDE.get(item["set"], item["set"]), str(item["rows"]), percent(item["mape"]), percent(item["median_ape"]),
-         percent(item["p90_ape"]), percent(item["coverage90"]))
+    measures = ("mape", "median_ape", "p90_ape", "coverage90")
+    rows: list[tuple[str, ...]] = [
+        (BESIDE.get(item["set"], item["set"]), str(item["rows"]), *(percent(item[measure]) for measure in measures))
         for item in sheet["beside"]
-    ]  # fmt: skip
+    ]
     if "left_out_sources" in sheet:
         figure = sheet["left_out_sources"]["figure"]
         rows.append(

@@ -93,8 +93,8 @@ def draw_validation(found: Validation, console: Console) -> None:
         console.print()
         console.print(_worst(found))
     for item in unknown_engines(found):
-        said = f"{item['given'][:40]!r} is not an engine Ridgeline knows: {item['taken']} was taken in its place"
-        console.print(Text(clean(f"x_engine {said}, in {item['rows']} row(s)"), style="yellow"))
+        said = f"is not an engine Ridgeline knows: {item['taken']} was taken in its place, in {item['rows']} row(s)"
+        console.print(Text.assemble("x_engine ", clean(repr(item["given"][:40])), f" {said}", style="yellow"))
     if found.skipped:
         console.print()
         console.print(_skipped(found))

@@ -182,3 +182,19 @@ def test_equal_plans_are_listed_once(capsys: Capture, monkeypatch: Patch) -> Non
     for listed in (sheet["plans"], sheet["kinds"]):
         told = [(plan["step_time_s"], plan["peak_memory_bytes"]) for plan in listed]
         assert len(told) == len(set(told)) > 2
+
+
+def test_the_fewest_chips_tell_what_another_batch_would_save(capsys: Capture, monkeypatch: Patch) -> None:
+    """48 chips train 8 billion parameters in time if the batch divides by 3, and 1024 does not."""
+    asked = ("llama3-8b", "--on", "h100-sxm", "--tokens", "1T", "--no-refine", "--json")
+    sheet = json.loads(run(capsys, monkeypatch, "plan", *asked, "--days", "26", "--set", "plan.pp=1")[1])
+    (told,) = [note for note in sheet["skipped"] if "would do with a global batch of" in note]
+    chips, other = int(told.split()[0]), int(told.split("batch of ")[1].split()[0])
+    assert chips % 3 == other % 3 == 0
+    assert chips < int(sheet["system"].split("x")[0])
+    words = ("--global-batch", str(other), "--chips", str(chips), "--set", "plan.pp=1")
+    again = json.loads(run(capsys, monkeypatch, "plan", *asked, *words)[1])
+    assert again["run"]["days"] <= 26
+    words = ("--days", "26", "--global-batch", str(other), "--set", "plan.pp=1")
+    divides = json.loads(run(capsys, monkeypatch, "plan", *asked, *words)[1])
+    assert int(divides["system"].split("x")[0]) == chips
