@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeline.trace.chips import chip_id
+from ridgeline.trace.analysis.chip_names import chip_id
 
 
 @pytest.mark.parametrize(
