@@ -34,7 +34,7 @@ def padded_flops(m: Array, n: Array, k: Array, groups: Array, cores: Array) -> A
         tiles = rows[high] * columns[wide]
         for split, depth in zip(SPLITS, depths, strict=True):
             waves = tiles * split / cores
-            np.ceil(waves, out=waves, where=whole & (waves <= 12))
+            waves = np.where(whole & (waves <= 12), np.ceil(waves), waves)
             waves *= cores
             waves *= 2 * high * wide / share
             np.minimum(best, waves * depth, out=best)
