@@ -154,7 +154,7 @@ def _columns(name: str, work: PathWork, blocks: Mask) -> list[ArrayLike]:
     made = [column for phase in phases for column in phase[:3]]
     made += [np.where(blocks, 0.0, work.send_s), np.where(blocks, work.send_s, 0.0)]
     made += [np.subtract(phase[3], phase[1]) for phase in phases]
-    if name == "dualpipe-v":
+    if SCHEDULES[name].pairs:
         forward, inputs, weights = (phase[:3] for phase in phases)
         pairs = [*forward, *map(np.add, inputs, weights)]
         made += [np.multiply(np.negative(work.overlapped_gain), pair) for pair in pairs]
@@ -165,7 +165,7 @@ def _size_seconds(name: str, size: _Size, prices: Array) -> Array | float:
     """Plans of one size: the largest of the paths that exist there."""
     if not _exists(name, size):
         return float("nan")
-    if name == "gpipe" and size.p > 1:
+    if SCHEDULES[name].all_forwards_first and size.p > 1:
         return _gpipe(size, prices)
     return np.asarray((_counts(name, size) @ prices).max(axis=0))
 
@@ -174,9 +174,7 @@ def _exists(name: str, size: _Size) -> bool:
     """Where ``requirement`` has nothing to say."""
     kind, (p, v, m) = SCHEDULES[name], size
     fits = p >= 1 and m >= 1 and kind.fewest_chunks <= v <= (kind.most_chunks or v)
-    if name == "interleaved":
-        fits = fits and m % p == 0
-    return fits and (name != "dualpipe-v" or m >= 2 * p)
+    return fits and kind.objection(p, m) is None
 
 
 def _gpipe(size: _Size, prices: Array) -> Array:
@@ -220,9 +218,9 @@ def _counts(name: str, size: _Size) -> Array:
 def _alone(name: str, size: _Size) -> Array:
     """m times the work of all chunks: nobody to wait for. dualpipe-v pairs m - 2 of one chunk, m - 1 of the other."""
     _, v, m = size
-    table = np.zeros((1, _GAIN.stop if name == "dualpipe-v" else _EXTRA.stop))
+    table = np.zeros((1, _GAIN.stop if SCHEDULES[name].pairs else _EXTRA.stop))
     table[0, :9] = (m, m * (v - 2), m) * 3 if v > 1 else (m, 0, 0) * 3
-    if name == "dualpipe-v":
+    if SCHEDULES[name].pairs:
         table[0, _GAIN] = (m - 2, 0, m - 1, m - 1, 0, m - 2)
     return table
 
