@@ -106,6 +106,10 @@ def system(ref: str | Path | Mapping[str, Any], chip_overrides: Mapping[str, Any
     """
     if isinstance(ref, Mapping):
         return _from_table(dict(ref), chip_overrides or {})
+    if not isinstance(ref, (str, Path)):
+        raise InputError(
+            Problem(path="system", given=given(ref), expected="a name such as 64xh100-sxm, a path or a table")
+        )
     if isinstance(ref, Path) or ref.endswith(SUFFIXES):
         return _from_table(system_table(Path(ref)), chip_overrides or {})
     template, request = parse_name(ref)

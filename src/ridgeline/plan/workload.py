@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from ridgeline.core.dtype import DType, dtype
-from ridgeline.core.errors import Problem
+from ridgeline.core.errors import Problem, UnitError
 from ridgeline.core.table import AtLeast, Count, Doc, Via
+from ridgeline.core.units import parse_count
 
 # states an optimizer keeps per parameter, apart from the master copy
 STATES = {"adamw": 2, "adam": 2, "lion": 1, "muon": 1, "momentum": 1, "sgd": 0, "adafactor": 0}
@@ -20,6 +21,14 @@ def _named(value: Any) -> Any:
 
 def _no_master(value: Any) -> Any:
     return None if value == "none" else value
+
+
+def _counted(value: Any) -> Any:
+    """`"128k"`: 131072; what is no count is told by whoever decodes it."""
+    try:
+        return parse_count(value) if isinstance(value, str) else value
+    except UnitError:
+        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +69,7 @@ class Train:
     """
 
     kind: Literal["train"] = "train"
-    seq: Annotated[Count, Doc("tokens of one sequence")]
+    seq: Annotated[Count, Via(_counted), Doc("tokens of one sequence")]
     global_batch: Annotated[Count | None, Doc("sequences of one step over the whole system")] = None
     tokens_per_batch: Annotated[Count | None, Doc("tokens of one step, instead of global_batch")] = None
     task: Literal["pretrain", "finetune", "lora"] = "pretrain"
@@ -114,7 +123,7 @@ class Prefill:
     """Reading prompts: `batch` sequences of `seq` tokens through the model once, filling the cache."""
 
     kind: Literal["prefill"] = "prefill"
-    seq: Annotated[Count, Doc("prompt tokens of one sequence")]
+    seq: Annotated[Count, Via(_counted), Doc("prompt tokens of one sequence")]
     batch: Annotated[Count, Doc("sequences over the whole system")] = 1
 
     @property
@@ -133,7 +142,7 @@ class Decode:
     """Writing one token for each of `batch` sequences that already hold `context` tokens."""
 
     kind: Literal["decode"] = "decode"
-    context: Annotated[Count, Doc("tokens already in the cache of one sequence")]
+    context: Annotated[Count, Via(_counted), Doc("tokens already in the cache of one sequence")]
     batch: Annotated[Count, Doc("sequences over the whole system")] = 1
 
     @property

@@ -37,6 +37,7 @@ from ridgeline.sim import (
 )
 
 SHORTLIST = 64  # plans kept by number while the space is swept
+SAME = 1e-9  # relative difference of times that are equal but for the order of additions
 MORE_MEMORY = (1.25, 2.0)  # times the memory a chip has: what would be fastest then
 
 
@@ -213,7 +214,16 @@ def _own_step(scenario: Scenario, calibration: Calibration) -> float:
 
 def distinct(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """The entries without those that take the same time and memory as an earlier one: a switch without effect."""
-    return tuple({(entry.step_s, entry.peak_bytes): entry for entry in reversed(tuple(entries))}.values())[::-1]
+    kept: list[Entry] = []
+    for entry in entries:
+        if not any(_same(entry.step_s, one.step_s) and _same(entry.peak_bytes, one.peak_bytes) for one in kept):
+            kept.append(entry)
+    return tuple(kept)
+
+
+def _same(one: float, other: float) -> bool:
+    """Equal but for the order of additions."""
+    return abs(one - other) <= SAME * abs(other)
 
 
 def predicted(

@@ -311,6 +311,21 @@ def quarters(below: int, above: int) -> tuple[int, ...]:
     return tuple(below + step * part for part in (1, 2, 3)) if step else ()
 
 
+def divisible_batch(batch: int, chips: int) -> int | None:
+    """The global batch near a given one that divides by what is odd in a number of chips; None where that one does.
+
+    >>> divisible_batch(1024, 768), divisible_batch(1024, 896), divisible_batch(1536, 768), divisible_batch(1024, 512)
+    (960, 1120, None, None)
+    """
+    odd = chips // (chips & -chips)
+    if batch % odd == 0 or odd > batch // 4:
+        return None
+    step = odd
+    while step * 2 <= batch // 4:
+        step *= 2
+    return max(1, round(batch / step)) * step
+
+
 def unpriced(systems: Iterable[System], objective: str) -> tuple[str, ...]:
     """Chips without the number that the objective needs."""
     key = {"cost": "price", "energy": "tdp"}.get(objective, "")

@@ -84,11 +84,10 @@ class PlanRequest:
         """
         axes = pair(options["frontier"]) if options.get("frontier") else None
         pins, rest = _pins(options)
-        table = _table(model, options, rest)
+        table = request_table(model, options, rest)
         systems = tuple(name.strip() for name in options.get("on", "").split(",") if name.strip())
         if not systems and "system" not in table:
-            todo = "for example --on 64xh100-sxm; `ridgeline show systems` lists them"
-            raise InputError(Problem(path="--on", given="nothing", expected="a system", todo=todo))
+            raise InputError(no_system())
         return cls(
             table=MappingProxyType(table),
             systems=systems,
@@ -124,7 +123,13 @@ def _pins(options: PlanOptions) -> tuple[PinSettings, tuple[str, ...]]:
     return pins, tuple(rest)
 
 
-def _table(model: str, options: PlanOptions, settings: Sequence[str]) -> dict[str, Any]:
+def no_system() -> Problem:
+    """What is told where neither an option nor a file names a system."""
+    todo = "for example --on 64xh100-sxm; `ridgeline show systems` lists them"
+    return Problem(path="--on", given="nothing", expected="a system", todo=todo)
+
+
+def request_table(model: str, options: PlanOptions, settings: Sequence[str]) -> dict[str, Any]:
     """The scenario table that is meant, with the options that are keys of its workload."""
     table = read_request(model, settings)
     work = table.get("workload", {})

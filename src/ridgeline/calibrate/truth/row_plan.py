@@ -63,7 +63,8 @@ def engine_of(cells: RowCells) -> str:
         return ENGINES[stated].id
     for pattern, id in FRAMEWORKS:
         if re.search(pattern, f"{stated} {framework}".lower()):
-            cells.note(f"engine = {id}: from framework {(stated or framework)[:40]!r}")
+            unknown = f"; x_engine {stated[:40]!r} is not an engine Ridgeline knows" if stated else ""
+            cells.note(f"engine = {id}: from framework {(stated or framework)[:40]!r}{unknown}")
             return id
     id = "megatron-core" if (cells.count("tp") or 1) * (cells.count("pp") or 1) > 1 else "torch-compile"
     cells.note(f"engine = {id}: {(stated or framework)[:40]!r} is not an engine Ridgeline knows")
