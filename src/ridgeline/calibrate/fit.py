@@ -16,16 +16,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from ridgeline.calibrate.dataset import Dataset
 from ridgeline.calibrate.dominance import never_slower
 from ridgeline.calibrate.truth.rows import Row
+from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.cost.calibration import APART, PARAMETERS, Calibration, known_share, owners
 from ridgeline.cost.machine import ParameterColumns
 
-Array = NDArray[np.float64]
 FOLDS = 5
 NOISE = 0.04  # what the same configuration differs by when measured by somebody else
 SECONDARY = 0.5  # weight of the single-node table, whose many rows are near each other
@@ -39,7 +38,7 @@ class Layout:
     names: tuple[str, ...]
     spread: Array
     common: Mapping[str, int]
-    own: Mapping[str, tuple[NDArray[np.int64], ...]]  # by parameter: index of each row's own offset, by each owner
+    own: Mapping[str, tuple[Index, ...]]  # by parameter: index of each row's own offset, by each owner
     known: Mapping[str, Array]  # by parameter: what its value is multiplied with, by row
 
     def rates(self, offsets: Array) -> ParameterColumns:
@@ -63,7 +62,7 @@ def layout_of(table: Dataset, without: frozenset[str] = frozenset()) -> Layout:
     names: list[str] = []
     spread: list[float] = []
     common: dict[str, int] = {}
-    own: dict[str, list[NDArray[np.int64]]] = {}
+    own: dict[str, list[Index]] = {}
     each = [owners(scenario.system.chip, scenario.engine) for scenario in table.scenarios]
     for name, item in PARAMETERS.items():
         fixed = item.group in without
@@ -93,7 +92,7 @@ def weights(rows: Sequence[Row]) -> Array:
 
 
 def fit(
-    table: Dataset, chosen: NDArray[np.bool_], *, start: Array | None = None, without: frozenset[str] = frozenset(),
+    table: Dataset, chosen: Mask, *, start: Array | None = None, without: frozenset[str] = frozenset(),
     progress: Callable[[float], None] = lambda _: None, rounds: int = 12,
 ) -> tuple[Layout, Array]:  # fmt: skip
     """Offsets that fit the chosen rows best."""

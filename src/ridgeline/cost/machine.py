@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array
 from ridgeline.core.dtype import DTYPES
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.calibration import PARAMETERS, Calibration, owners
@@ -19,7 +19,6 @@ from ridgeline.hardware.system import System
 from ridgeline.hardware.topology import Torus
 from ridgeline.plan.scenario import Scenario
 
-Array = NDArray[np.float64]
 PEAKS = tuple(dict.fromkeys(item.peak for item in DTYPES.values()))
 WIDE = PEAKS.index("bf16")
 # flops for a joule of an H100 SXM at its rated power, by peak; it has no 4-bit unit, which would halve a flop once more

@@ -61,7 +61,8 @@ def pipeline_time(mixes: Sequence[StageMix], times: StageTimes, send_s: Array, p
     if len(mixes) == 1:
         return _pipeline_time(mixes[0], times, send_s, plans)
     many = sum(len(group.rows) for group in mixes)
-    rows, bubble, sends = np.empty((len(times.rows), many)), np.empty(many), np.empty(many)
+    told = times if times.by_part else times.without_issues()
+    rows, bubble, sends = np.empty((len(told.rows), many)), np.empty(many), np.empty(many)
     window = SyncWindow(reduce=np.empty((2, many)), gather=np.empty((2, many)))
     for group in mixes:
         own = _pipeline_time(group, times, send_s[group.rows], plans.at(group.rows))
@@ -80,7 +81,8 @@ def _pipeline_time(mix: StageMix, times: StageTimes, send: Array, plans: PlanCol
     """The same for rows whose mixes have the same roles."""
     stages, roles, many = StageTimes(rows=mix.summed(times.rows)), mix.roles, plans.microbatches
     stages.add_stalls(plans.weights_apart, plans.blocking)
-    bottleneck = StageTimes(rows=_most(stages.rows, stages.busy, roles.ranks))
+    told = stages if times.by_part else stages.without_issues()
+    bottleneck = StageTimes(rows=_most(told.rows, stages.busy, roles.ranks))
     if plans.pp.max() == 1:
         nothing = np.zeros(bottleneck.rows.shape[1])
         window = sync_window(many * bottleneck.busy, bottleneck.phases, plans)

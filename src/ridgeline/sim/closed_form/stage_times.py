@@ -90,6 +90,10 @@ class StageTimes:
         """Only the first rows."""
         return StageTimes(rows=self.rows[:rows])
 
+    def without_issues(self) -> StageTimes:
+        """Only what a rank does and its passes."""
+        return StageTimes(rows=self.rows[: _ISSUES.start])
+
     def with_parts(self, parts: Array) -> StageTimes:
         """The same with its parts told apart."""
         return StageTimes(rows=np.concatenate([self.rows, parts]))
@@ -101,14 +105,19 @@ class StageTimes:
         are issued apart, too. A pass that gets shorter so never makes another one longer.
         """
         rows, (forward, inputs, weights), (issue, of_inputs, of_weights) = self.rows, self.phases, self.issues
+        total = host_stall(forward, issue, blocking)
+        forward += total  # the passes are views of the rows
         backward = inputs + weights
-        whole = host_stall(backward, of_inputs + of_weights, blocking) / np.maximum(backward, 1e-30)
-        stalls = np.stack([host_stall(forward, issue, blocking), inputs * whole, weights * whole])
+        stall = host_stall(backward, of_inputs + of_weights, blocking)
+        longer = stall / np.maximum(backward, 1e-30)
+        of_each = [inputs * longer, weights * longer]
         if apart.any():
-            stalls[1] = np.where(apart, host_stall(inputs, of_inputs, blocking), stalls[1])
-            stalls[2] = np.where(apart, host_stall(weights, of_weights, blocking), stalls[2])
-        rows[_PHASES] += stalls
-        total = stalls.sum(0)
+            alone = host_stall(inputs, of_inputs, blocking), host_stall(weights, of_weights, blocking)
+            of_each = [np.where(apart, own, shared) for own, shared in zip(alone, of_each, strict=True)]
+            stall = of_each[0] + of_each[1]
+        inputs += of_each[0]
+        weights += of_each[1]
+        total += stall
         rows[_BUSY] += total
         if len(rows) > _KERNEL:
             rows[_KERNEL] += total

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.units import BINARY
 from ridgeline.ir.ops import Num
 from ridgeline.ir.program import Program
@@ -41,8 +41,6 @@ from ridgeline.sim.memory.footprint import (
     section_footprint,
 )
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace", "buffers", "overhead")
 MOMENTS = ("loss", "backward", "optimizer")
 FRAGMENTATION = 0.02  # of what comes and goes during a step, lost between blocks of a caching allocator
@@ -238,7 +236,7 @@ class Transient:
     sends: Array
     in_flight: Array
     hosted: Array
-    stay: NDArray[np.bool_]
+    stay: Mask
 
 
 def transient(held: RankFootprint, plans: PlanColumns, widths: BytesPerParam) -> Transient:
@@ -300,7 +298,7 @@ class PeakByKind:
     """Bytes by kind, rank and row at each rank's worst moment, which moment, the state, and what is offloaded."""
 
     by_kind: Array
-    moment: NDArray[np.int64]
+    moment: Index
     state: Array
     in_flight: Array
     away: Array

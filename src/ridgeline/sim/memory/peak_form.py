@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array, Index
 from ridgeline.ir.ops import Num
 from ridgeline.lowering.plan_columns import PlanColumns
 from ridgeline.sim.closed_form.stage_mix import RankMix, undominated
 from ridgeline.sim.memory.footprint import BytesPerParam, SectionFootprint, rank_footprint, rank_params
 from ridgeline.sim.memory.peak import FRAGMENTATION, MOMENTS, model_state, moment_bytes, shard_degrees, transient
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +34,7 @@ class PeakForm:
     factors: Array
     constant: Array
 
-    def peak_bytes(self, held: Array, rows: NDArray[np.int64], rank: int | slice = slice(None)) -> Array:
+    def peak_bytes(self, held: Array, rows: Index, rank: int | slice = slice(None)) -> Array:
         """Peaks of ranks that hold so much: `held` is (D, E, T, S, W) x ranks x `rows`, or of one rank."""
         peak: Array | None = None
         for factors, constant in zip(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from ridgeline.trace.analysis.chip_names import chip_id
+from ridgeline.trace.chips import chip_id
 
 
 @pytest.mark.parametrize(
