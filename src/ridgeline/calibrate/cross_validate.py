@@ -20,6 +20,7 @@ from ridgeline.calibrate.accuracy import LEFT_OUT, Sheet, accuracy_of, line
 from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.fit import FOLDS, Layout, calibration_of, fit, fold_of
 from ridgeline.calibrate.folds import SHIPPED_FOLDS, Folds, takes_part
+from ridgeline.calibrate.frozen import is_frozen
 from ridgeline.calibrate.truth.rows import Row, headline, read_rows
 from ridgeline.calibrate.validate import Parameters, validation_of
 from ridgeline.core.files import write_text
@@ -77,7 +78,7 @@ def refit(rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress:
 
     quick = fewer rounds, and neither sources nor parameter groups are left out.
     """
-    given = read_rows() if rows is None else rows
+    given = [row for row in (read_rows() if rows is None else rows) if not is_frozen(row)]
     table = dataset_of([row for row in given if takes_part(row)])
     groups = () if quick else tuple(dict.fromkeys(item.group for item in PARAMETERS.values()))
     sources = () if quick else tuple(dict.fromkeys(row.source for row in table.rows))

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.calibrate.frozen import is_frozen
 from ridgeline.calibrate.truth.rows import Row, is_headline, read_rows
 from ridgeline.cost.calibration import Calibration
 
@@ -69,8 +70,8 @@ def shipped_folds() -> Folds:
 
 
 def takes_part(row: Row) -> bool:
-    """Whether a row is fitted: everything known, pretraining, logs or tables, both bundled tables."""
-    return is_headline(row)
+    """Whether a row is fitted: everything known, pretraining, logs or tables, and not of a frozen source."""
+    return is_headline(row) and not is_frozen(row)
 
 
 @cache

@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 from ridgeline.calibrate.collectives import Measured, around, measured_of, predicted_s, size_class
 from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.folds import Folds, bundled, is_bundled, shipped_folds
+from ridgeline.calibrate.frozen import is_frozen
 from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import COLLECTIVES, TRUTH, Kind, Row, read_rows, read_table
 from ridgeline.calibrate.truth.rows import where as pick
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.cost.calibration import Calibration, Owners, owners
 from ridgeline.cost.calibration import shipped as shipped_calibration
 from ridgeline.cost.machine import parameter_columns
@@ -174,15 +176,20 @@ def shipped() -> Parameters:
     )
 
 
-def validate(path: Path | str | None = None, where: Iterable[str] = ()) -> Validation:
+def validate(path: Path | str | None = None, where: Iterable[str] = (), *, frozen: bool = False) -> Validation:
     """Predict the rows of a table, or the bundled ones, and hold each prediction against its measurement.
+
+    frozen = only the bundled rows of frozen sources, which are left out otherwise.
 
     >>> checked = validate(where=["source=h200"])
     >>> len(checked.cases), all(case.cross_validated for case in checked.cases)
     (7, True)
     """
     if path is None:
-        return validation_of(dataset_of(pick(read_rows(), where)), shipped())
+        rows = tuple(row for row in read_rows() if is_frozen(row) == frozen)
+        return validation_of(dataset_of(pick(rows, where)), shipped())
+    if frozen:
+        raise InputError(Problem(path="--frozen", given=str(path), expected="no FILE: frozen sources are bundled rows"))
     bundled_table = str(path) == "collectives" and not Path(path).exists()
     kind, rows = read_table(TRUTH / COLLECTIVES if bundled_table else path, PREDICTED)
     if kind == "collectives":

@@ -23,7 +23,7 @@ from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.files import read_text
 
 TRUTH = Path(__file__).parent
-BUNDLED = ("training.csv", "training_a100_single_node.csv")
+BUNDLED = ("training.csv", "training_a100_single_node.csv", "training_more.csv")
 COLLECTIVES = "collectives.csv"
 BIGGEST_TABLE = 64 * 1024 * 1024  # bytes
 MOST_ROWS = 200_000
