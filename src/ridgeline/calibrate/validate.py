@@ -31,7 +31,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.cost.calibration import Calibration, Owners, owners
 from ridgeline.cost.calibration import shipped as shipped_calibration
 from ridgeline.cost.machine import parameter_columns
-from ridgeline.sim import SHIPPED_RESIDUALS, Residual, interval, read_residuals
+from ridgeline.sim import SHIPPED_RESIDUALS, Residual, interval, new_source_interval, read_residuals
 
 Array = NDArray[np.float64]
 PREDICTED: tuple[Kind, ...] = ("training", "collectives")  # kinds of tables that predictions exist for
@@ -239,7 +239,10 @@ def validation_of(table: Dataset, parameters: Parameters) -> Validation:
             reason = f"precision: {chip} has no published rate for {precision}, or a size is beyond reason"
             skipped.append(Skipped(id=row.id, reason=reason))
             continue
-        low, high = spread.around(chip, engine, row.group if own[index] else None)
+        if own[index]:
+            low, high = spread.around(chip, engine, row.group)
+        else:
+            low, high = spread.around_stranger(chip, engine, table.scenarios[index].system.chip.family)
         cases.append(
             Case(
                 row=row,
@@ -282,11 +285,19 @@ class _Spread:
         self._groups = {group for group, _ in residuals}
         self._known: dict[tuple[str, str, str | None], tuple[float, float]] = {}
 
-    def around(self, chip: str, engine: str, group: str | None) -> tuple[float, float]:
-        """Low and high for a prediction of 1 s, from residuals of other groups than this one."""
+    def around(self, chip: str, engine: str, group: str) -> tuple[float, float]:
+        """Low and high for a prediction of 1 s of a known source, from residuals of other groups than this one."""
         key = (chip, engine, group if group in self._groups else None)
         if key not in self._known:
             others = [item for owner, item in self._all if owner != key[2]]
             found = interval(1.0, chip, engine, others)
+            self._known[key] = (found.low, found.high)
+        return self._known[key]
+
+    def around_stranger(self, chip: str, engine: str, family: str) -> tuple[float, float]:
+        """The same for a source that took no part in the fit."""
+        key = (chip, engine, f"family {family}")
+        if key not in self._known:
+            found = new_source_interval(1.0, chip, engine, [item for _, item in self._all], family=family)
             self._known[key] = (found.low, found.high)
         return self._known[key]

@@ -1,7 +1,8 @@
 """Turn a blank cell into what recipes of the row's software do on its chips, and say so.
 
 A habit is what published recipes of an engine state wherever they state it; where they do not agree there is none, and
-the plan's own default stands. A blank cell never becomes the slowest choice only because nobody filled it in.
+the plan's own default stands. In a row that is complete by its own account (`x_complete` = full) a blank switch is a
+switch that was not used: habits are for rows that leave things out.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def usual_precision(cells: RowCells, engine: str, chip: Chip) -> str:
 
 def usual_dispatch(cells: RowCells, engine: str, chip: Chip) -> str | None:
     """The expert dispatcher of an engine's recipes; None where they have no habit or nothing is dispatched."""
-    found = DISPATCHERS.get((engine, chip.family)) if cells.size("experts") and (cells.count("ep") or 1) > 1 else None
+    dispatched = cells.size("experts") and (cells.count("ep") or 1) > 1 and cells.text("x_complete") != "full"
+    found = DISPATCHERS.get((engine, chip.family)) if dispatched else None
     if found:
         cells.note(f"moe_dispatch = {found}: blank in the table; what recipes of {engine} on {chip.family} use")
     return found
@@ -53,7 +55,7 @@ def usual_graph(cells: RowCells, engine: str, chip: Chip) -> str | None:
     On Blackwell, MLPerf entries that state it capture layers (17 of 25 rows), and so do Megatron-Bridge's recipes for
     experts (54 of 71, some of them whole iterations).
     """
-    if chip.family != "blackwell":
+    if chip.family != "blackwell" or cells.text("x_complete") == "full":
         return None
     entry = engine in SUBMITTERS and of_mlperf(cells)
     if entry or (engine == "megatron-bridge" and cells.size("experts")):

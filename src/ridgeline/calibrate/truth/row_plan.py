@@ -20,8 +20,10 @@ DISPATCHES = MappingProxyType(
     {"alltoall": "all-to-all", "all-to-all": "all-to-all", "deepep": "deepep", "hybridep": "hybridep"}
 )
 OVERLAPS = MappingProxyType({"x_tp_overlap": "tp", "x_grad_overlap": "grad-reduce", "x_moe_overlap": "moe"})
+HABANA = "habana|gaudi|optimum-hpu"
 # words of the free-text framework column, first match wins
 FRAMEWORKS: tuple[tuple[str, str], ...] = (
+    (HABANA, "habana-megatron-deepspeed"),
     ("bridge", "megatron-bridge"),
     ("automodel", "nemo-automodel"),
     ("mindspeed|modellink", "mindspeed"),
@@ -68,7 +70,7 @@ def engine_of(cells: RowCells) -> str:
     A stranger's software is never taken for the best-tuned one: that made unknown sources a fifth too fast.
     """
     stated, framework = cells.text("x_engine"), cells.text("framework")
-    if stated and stated in ENGINES:
+    if stated and stated in ENGINES and not (ENGINES[stated].id == "megatron-deepspeed" and _for_gaudi(framework)):
         return ENGINES[stated].id
     for pattern, id in FRAMEWORKS:
         if re.search(pattern, f"{stated} {framework}".lower()):
@@ -77,6 +79,11 @@ def engine_of(cells: RowCells) -> str:
     told = f"{(stated or framework)[:40]!r} is not in the catalog" if stated or framework else "not stated"
     cells.note(f"engine = {GENERIC}: {told}; write an engine file for what it fuses and overlaps")
     return GENERIC
+
+
+def _for_gaudi(framework: str) -> bool:
+    """Whether a framework's text names a port to Gaudi, whose graph compiler makes another software of it."""
+    return re.search(HABANA, framework.lower()) is not None
 
 
 def plan_table(cells: RowCells, engine: str, chip: Chip) -> dict[str, Any]:
