@@ -79,6 +79,7 @@ $(VENV)/.hta: | $(PY)  # HolisticTraceAnalysis does not run with pandas 3
 
 fit: $(VENV)/.test  # derive the shipped parameters and accuracy tables again: about seven minutes
 	$(VENV)/bin/ridgeline fit
+	$(PY) benchmarks/headroom.py
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,7 +2,7 @@
 
     python benchmarks/refine.py
 
-CPU seconds of this process, the smallest of several runs. Thousands of layouts are priced for one refinement; the
+CPU seconds of this process, the smallest of several runs. Hundreds of layouts are priced for one refinement; the
 baseline is what one prediction of the same scenario takes.
 """
 

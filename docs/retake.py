@@ -36,8 +36,9 @@ def screen(command: str, lines: int) -> str:
     """What a command prints, both streams, without trailing spaces."""
     words = shlex.split(command)
     program = [sys.executable, *words[1:]] if words[0] == "python" else [sys.executable, "-m", "ridgeline", *words[1:]]
-    narrow = {**os.environ, "COLUMNS": "80"}  # of help texts; answers choose their own width where nobody looks
-    done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, check=False, env=narrow)
+    wide = {key: value for key, value in os.environ.items() if key != "COLUMNS"}  # as into a pipe
+    own = {**wide, "COLUMNS": "80"} if words[-1] == "--help" else wide
+    done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, check=False, env=own)
     if "Traceback (most recent call last)" in done.stderr:  # a refusal may be shown, a bug may not
         sys.exit(f"$ {command}\n{done.stderr}")
     shown = [line.rstrip() for line in (done.stdout + done.stderr).rstrip().splitlines()]

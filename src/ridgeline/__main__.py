@@ -1,6 +1,6 @@
 """`python -m ridgeline` is `ridgeline`."""
 
-from ridgeline.cli.main import main
+from ridgeline.cli.entry import main
 
 if __name__ == "__main__":
     main()

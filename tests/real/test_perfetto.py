@@ -85,13 +85,20 @@ def test_only_this_machine_is_served_and_only_the_page_and_the_trace(tmp_path: P
         ask(served, "/")
 
 
+def interruptible() -> None:
+    """A child takes interrupts even where its parent, a job in the background, ignores them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @needs_page
 @pytest.mark.parametrize("once", [True, False])
 def test_the_command_ends_when_the_page_has_the_trace_or_at_ctrl_c(tmp_path: Path, once: bool) -> None:
     words = ["timeline", str(EXAMPLE), "-o", str(tmp_path / "t.json"), "--set", "workload.global_batch=8", "--open"]
     command = [sys.executable, "-m", "ridgeline.cli.main", *words, *["--once"] * once]
     bare = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=bare) as run:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=bare, preexec_fn=interruptible
+    ) as run:
         assert run.stderr is not None
         url = run.stderr.readline().split()[0]
         served = Served(url=url, fetched=threading.Event())

@@ -80,3 +80,19 @@ def test_what_a_page_did_not_bring_does_not_run(page: Path, tmp_path: Path) -> N
         assert shown.run("return window.broken || 0") == 0
         assert any("Content Security Policy" in line for line in shown.complaints())
         assert told(shown, "dot.dispatchEvent(new MouseEvent('mouseenter'))"), "its own script does"
+
+
+def test_every_column_of_the_best_plans_is_on_the_page(page: Path, tmp_path: Path) -> None:
+    """Plans in long words break into lines instead of pushing MFU behind a scrollbar."""
+    long = page.with_name("long.html")
+    text = page.read_text(encoding="utf-8")
+    first = text.index("<td", text.index("<h2>The best plans"))
+    start = text.index(">", first) + 1
+    long.write_text(text[:start] + "pp=8 dp=2 cp=2 tp=2, microbatch 1, " * 8 + text[start:], encoding="utf-8")
+    with browser(tmp_path) as shown:
+        shown.go(long.as_uri())
+        widths = shown.run(
+            "return [...document.querySelectorAll('.wide')].map(box => [box.scrollWidth, box.clientWidth])"
+        )
+        assert widths
+        assert all(whole <= seen for whole, seen in widths)

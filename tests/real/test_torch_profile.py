@@ -72,3 +72,17 @@ def test_a_trace_without_a_device_says_that_host_ops_count(line: Timeline) -> No
     found = analyze(line)
     assert "no device" in found.breakdown.policy.statement
     assert {"matmul", "norm"} <= {one.id for one in found.breakdown.classes}
+
+
+def test_the_recipe_of_the_documentation_records_three_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`docs/how-to/what-limits-my-step.md`, word for word, in a loop that outlasts the recording."""
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "what-limits-my-step.md").read_text(encoding="utf-8")
+    recipe = text.split("```text\n", 1)[1].split("```", 1)[0]
+    assert "export_chrome_trace" in recipe
+    model = torch.nn.Linear(64, 64)
+    monkeypatch.chdir(tmp_path)
+    loader = [torch.randn(32, 64) for _ in range(16)]  # ends in the middle of what would be the third round
+    exec(recipe, {"torch": torch, "loader": loader, "step": lambda batch: model(batch).sum().backward()})
+    found = analyze(tmp_path / "rank0.json.gz")
+    assert len(found.breakdown.steps) == 3
+    assert found.breakdown.total.busy_ns > 0

@@ -13,6 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from browser import Browser, browser, needs_browser
 from page_traces import ranks
+from traces import Recipe, make, write
 
 from ridgeline.cli.main import main
 from ridgeline.report import trace_html
@@ -279,3 +280,38 @@ def test_two_hundred_thousand_spans_stay_smooth(tmp_path: Path, capsys: pytest.C
         print(f"\n{spans:,} spans, {size:.1f} MB: a frame in {drawing['median']:.1f} ms (median of 60, panning and "
               f"zooming), 95 % within {drawing['p95']:.1f} ms, longest {drawing['longest']:.1f} ms")  # fmt: skip
     assert drawing["median"] < SMOOTH_MS
+
+
+def test_times_of_the_critical_path_have_units(shown: Browser) -> None:
+    texts = shown.run("return [...document.querySelectorAll('#more-critical_path td')].map(cell => cell.textContent)")
+    assert any(text.endswith((" ms", " µs")) for text in texts)
+    heads = shown.run("return [...document.querySelectorAll('#more-critical_path th')].map(cell => cell.textContent)")
+    assert "us" not in heads
+
+
+def test_columns_of_memory_do_not_overlap(tmp_path: Path) -> None:
+    trace = make(Recipe())
+    ops = [event for event in trace["traceEvents"] if event.get("cat") == "cpu_op"]
+    for number, op in enumerate(ops, 1):
+        told = {
+            "Device Type": 1,
+            "Device Id": 0,
+            "Total Allocated": number * 10**9,
+            "Total Reserved": number * 2 * 10**9,
+        }
+        at = {"pid": op["pid"], "tid": op["tid"], "ts": op["ts"] + 0.2}
+        trace["traceEvents"].append(
+            {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "args": told} | at
+        )
+    run("analyze", str(write(trace, tmp_path / "rank0.json")), "--html", str(tmp_path / "report.html"))
+    with browser(tmp_path) as page:
+        opened(page, tmp_path / "report.html")
+        overlaps = page.run("""
+            const cells = [...document.querySelectorAll('#more-memory tr')].map(row => [...row.children]);
+            const edge = part => part.getBoundingClientRect().right;
+            const right = cell => Math.max(...[...cell.querySelectorAll('*')].map(edge), 0);
+            return [cells.length, cells.flatMap(row => row.slice(1).map((cell, at) =>
+                right(row[at]) > cell.getBoundingClientRect().left + 1 ? cell.textContent : '')).filter(Boolean)];""")
+        assert overlaps[0] > 1
+        assert overlaps[1] == []
+        assert "GB" in page.run("return document.querySelector('#more-memory .named').textContent")

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal
 
-from ridgeline.calibrate.folds import takes_part
+from ridgeline.calibrate.folds import bundled, takes_part
 from ridgeline.calibrate.truth.rows import BUNDLED, is_headline
-from ridgeline.calibrate.validate import Case, Parameters, Validation, errors_of
+from ridgeline.calibrate.validate import Case, Errors, Parameters, Validation, errors_of
 from ridgeline.cost.calibration import PARAMETERS, Calibration, Owners
+from ridgeline.plan.engine import default_engine
 
 ENOUGH = 8  # rows an accelerator needs before its mean says something
 Sheet = dict[str, Any]
@@ -49,11 +51,41 @@ AIMS: tuple[Aim, ...] = (
     Aim(name="single node A100", measure="mape", low=0, high=0.12, holds=lambda case: case.row.table == BUNDLED[1]),
     Aim(name="own H200", measure="mape", low=0, high=0.05, holds=lambda case: case.row.source == "h200"),
 )
+
+
+def _arch(*names: str) -> Callable[[Case], bool]:
+    return lambda case: case.row["arch"] in names
+
+
+@cache
+def _fitted_sources() -> frozenset[str]:
+    return frozenset(row.source for row in bundled().values() if takes_part(row))
+
+
+# what a headline does not tell: every set over all rows that are predicted, headline or not
+BESIDE: Mapping[str, Callable[[Case], bool]] = MappingProxyType(
+    {
+        "headline": in_headline,
+        "dense": _arch("dense"),
+        "mixture of experts": _arch("moe", "mla_moe"),
+        "hybrid": _arch("hybrid"),
+        "default engine": lambda case: case.engine == default_engine(None),
+        "unseen sources": lambda case: case.row.source not in _fitted_sources(),
+    }
+)
 EACH_CHIP = 0.14  # mean of every accelerator with enough headline rows
 Left = Literal["source", "engine", "family"]
 # mean where everything of the row's source, engine or family of chips was left out, and how many intervals should hold
 LEFT_OUT: Mapping[Left, float] = MappingProxyType({"source": 0.12, "engine": 0.13, "family": 0.12})
 COVERED = (0.87, 0.93)
+
+
+def beside(validation: Validation) -> dict[str, Errors]:
+    """All rows, and each set that is some of them: the headline beside what it leaves out."""
+    cases = validation.cases
+    sets = {name: [case for case in cases if holds(case)] for name, holds in BESIDE.items()}
+    some = {name: errors_of(held) for name, held in sets.items() if 0 < len(held) < len(cases)}
+    return {"all": errors_of(cases), **some}
 
 
 def figures(validation: Validation) -> list[Sheet]:
@@ -73,6 +105,12 @@ def figures(validation: Validation) -> list[Sheet]:
 def _line(aim: Aim, cases: Sequence[Case]) -> Sheet:
     value = getattr(errors_of(cases), aim.measure)
     return line(aim.name, len(cases), aim.measure, (aim.low, aim.high), value)
+
+
+def _beside_line(name: str, errors: Errors) -> Sheet:
+    measures = ("mape", "median_ape", "p90_ape", "bias", "coverage90")
+    values = {measure: getattr(errors, measure) for measure in measures}
+    return {"set": name, "rows": errors.n, **{key: value and round(value, 4) for key, value in values.items()}}
 
 
 def line(name: str, rows: int, measure: Measure, target: tuple[float, float], value: float | None) -> Sheet:
@@ -121,6 +159,7 @@ def accuracy_of(validation: Validation, parameters: Parameters) -> Sheet:
         "predicted": len(cases),
         "fitted": len(fitted),
         "sets": figures(validation),
+        "beside": [_beside_line(name, errors) for name, errors in beside(validation).items()],
         "groups": {
             grouping: {
                 name: {"n": item.n, "mape": round(item.mape or 0.0, 4)}

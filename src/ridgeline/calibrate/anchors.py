@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.calibration import Owners, owners
 from ridgeline.cost.kernels import flash_seconds, padded_flops
@@ -28,7 +28,6 @@ from ridgeline.cost.price import SustainedRates, sustained_rates
 from ridgeline.hardware.load import system
 from ridgeline.plan.engine import ENGINES
 
-Array = NDArray[np.float64]
 SHIPPED_ANCHORS = Path(__file__).parent / "truth" / "anchors.toml"
 ABOVE, BELOW = 0.03, 0.10  # how far, in logarithms, a rate may lie outside what was measured
 HEAD_DIM = 128.0  # of all measured attention kernels that are used
@@ -74,11 +73,29 @@ def anchors() -> tuple[Anchor, ...]:
     return tuple(_read(table) for table in tomllib.loads(SHIPPED_ANCHORS.read_text(encoding="utf-8"))["anchor"])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bare:
+    """How a kernel is launched that runs by itself: no graph, no compiled program, 16-bit attention."""
+
+    rows: int
+
+    @property
+    def graph(self) -> Array:
+        return np.zeros(self.rows)
+
+    @property
+    def xla(self) -> Array:
+        return np.zeros(self.rows)
+
+    @property
+    def attention(self) -> Array:
+        return np.full(self.rows, float(WIDE))
+
+
 def promised(known: Sequence[Anchor], parameters: ParameterColumns) -> Array:
     """The rate that parameters promise for each anchor, one entry of every column for each."""
     machines = machines_of([system(f"8x{anchor.chip}") for anchor in known])
-    none = np.zeros(len(known))
-    rates = sustained_rates(machines, parameters, graph=none, xla=none)
+    rates = sustained_rates(machines, parameters, plans=_Bare(rows=len(known)))
     return np.array([_rate(anchor, rates, row) for row, anchor in enumerate(known)])
 
 
@@ -93,7 +110,7 @@ def _rate(anchor: Anchor, rates: SustainedRates, row: int) -> float:
             back = anchor.direction == "backward"
             share = (rates.attention_back if back else rates.attention)[row]
             sizes = (np.array([value]) for value in (1.0, HEAD_DIM, float(back)))
-            units = (machines.peak[row, WIDE] * share, machines.exponentials[row] * share)
+            units = (rates.attention_peak[row] * share, machines.exponentials[row] * share)
             return float(1.0 / flash_seconds(*sizes, *(np.array([unit]) for unit in units))[0])
         case "memory":
             return float(rates.memory[row])

@@ -13,11 +13,11 @@ from functools import cache
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.calibrate.truth.csv_cells import RowCells, Skipped, Unusable
 from ridgeline.calibrate.truth.rows import COLLECTIVES as TABLE
 from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
+from ridgeline.core.arrays import Array
 from ridgeline.core.errors import RidgelineError, near
 from ridgeline.core.units import BINARY, DECIMAL
 from ridgeline.cost.collectives.links import bare_links
@@ -26,7 +26,6 @@ from ridgeline.cost.machine import machines_of
 from ridgeline.hardware.load import CHIPS, SYSTEMS, system
 from ridgeline.hardware.system import System
 
-Array = NDArray[np.float64]
 GIGA, MICRO = DECIMAL["G"], DECIMAL["u"]
 COLLECTIVES: Mapping[str, str] = MappingProxyType(
     {

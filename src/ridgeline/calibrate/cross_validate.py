@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.calibrate.accuracy import COVERED, LEFT_OUT, Left, Sheet, accuracy_of, line
 from ridgeline.calibrate.dataset import Dataset, dataset_of
@@ -23,13 +22,12 @@ from ridgeline.calibrate.folds import SHIPPED_FOLDS, Folds, takes_part
 from ridgeline.calibrate.frozen import is_frozen
 from ridgeline.calibrate.truth.rows import Row, headline, read_rows
 from ridgeline.calibrate.validate import Parameters, validation_of
+from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.files import write_text
 from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration
 from ridgeline.sim import SHIPPED_RESIDUALS, Residual, new_source_interval
 
-Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-QUICK_ROUNDS, ROUNDS, FINAL_ROUNDS = 5, 10, 30  # of a quick fit, of a comparison, of what ships
+QUICK_ROUNDS, ROUNDS, FINAL_ROUNDS = 5, 8, 25  # of a quick fit, of a comparison, of what ships
 PLURAL: Mapping[Left, str] = MappingProxyType({"source": "sources", "engine": "engines", "family": "families"})
 Progress = Callable[[str, int, int], None]  # what is being fitted, fits done, fits in all
 
@@ -48,7 +46,7 @@ class _Task:
     """The rows to fit, who is in which fold, and where the full fit ended."""
 
     table: Dataset
-    fold: NDArray[np.int64]
+    fold: Index
     layout: Layout
     offsets: Array
     rounds: int

@@ -6,19 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.row_scenario import to_scenario
 from ridgeline.calibrate.truth.row_step_time import measured_step_s
 from ridgeline.calibrate.truth.rows import Row
+from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.machine import ParameterColumns, machines_of, parameter_columns
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim import StepBatch, StepTimes
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

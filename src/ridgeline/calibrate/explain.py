@@ -17,13 +17,14 @@ from typing import Any
 
 from ridgeline.calibrate.attribution import Reached, action, own_bytes, reached, verdict
 from ridgeline.calibrate.compare import predicted_timeline
-from ridgeline.calibrate.mismatch import doubts
+from ridgeline.calibrate.mismatch import contradictions, doubts
 from ridgeline.core.errors import InputError
 from ridgeline.core.files import read_table
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.calibration import Calibration, read_calibration
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.scenario_file import apply_settings, read_scenario, self_contained
+from ridgeline.plan.scenario_file import read_scenario, self_contained
+from ridgeline.plan.settings import apply_settings
 from ridgeline.sim import Impossible, Prediction, default_calibration, predict
 from ridgeline.trace.analysis.exclusive_time import exclusive_time
 from ridgeline.trace.analyze import Analysis, analyze
@@ -137,10 +138,12 @@ def explain(
     classes: Path | None = None,
     settings: Sequence[str] = (),
     calibration: Calibration | Path | None = None,
+    force: bool = False,
 ) -> Explanation:
     """Predict a scenario, compare it with a trace of it, and say what accounts for the gap.
 
-    ``calibration``, or the file `ridgeline fit --with` wrote, takes the place of the shipped parameters.
+    ``calibration``, or the file `ridgeline fit --with` wrote, takes the place of the shipped parameters. A trace that
+    cannot be of the scenario is refused with the reasons; with ``force`` they are doubts.
     """
     built = scenario if isinstance(scenario, Scenario) else read_scenario(scenario, settings)
     used = read_calibration(calibration) if isinstance(calibration, Path) else calibration
@@ -150,6 +153,9 @@ def explain(
     if not traces:
         raise InputError("a trace is needed to compare the scenario with")
     found = analyze(*traces, policy=policy, chip=built.system.chip.id, classes=classes)
+    against = tuple(contradictions(built, found))
+    if against and not force:
+        raise InputError(against)
     drawn = predicted_timeline(built, found.rules, used)
     compared = diff_timelines(drawn, found.timeline, found.rules, policy, (built.name or "predicted", _source(found)))
     sides = [_by_part(line, found.rules, policy) for line in (drawn, found.timeline)]

@@ -17,17 +17,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from ridgeline.calibrate.anchors import anchor_residuals, anchors
 from ridgeline.calibrate.dataset import Dataset
+from ridgeline.calibrate.dominance import never_slower
 from ridgeline.calibrate.truth.rows import Row
+from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.cost.calibration import APART, PARAMETERS, Calibration, Owners, known_share, owners
 from ridgeline.cost.machine import ParameterColumns
 
-Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 FOLDS = 5
 NOISE = 0.04  # what the same configuration differs by when measured by somebody else
 SECONDARY = 0.5  # weight of the single-node table, whose many rows are near each other
@@ -64,7 +63,7 @@ class Columns:
     """How some rows read the vector that is fitted."""
 
     common: Mapping[str, int]
-    own: Mapping[str, tuple[NDArray[np.int64], ...]]  # by parameter: index of each row's own offset, by each owner
+    own: Mapping[str, tuple[Index, ...]]  # by parameter: index of each row's own offset, by each owner
     known: Mapping[str, Array]  # by parameter: what its value is multiplied with, by row
 
     def rates(self, offsets: Array) -> ParameterColumns:
@@ -145,7 +144,7 @@ def weights(rows: Sequence[Row], prior: Prior = SHIPPED_PRIOR) -> Array:
 
 
 def fit(
-    table: Dataset, chosen: NDArray[np.bool_], *, start: Array | None = None, without: frozenset[str] = frozenset(),
+    table: Dataset, chosen: Mask, *, start: Array | None = None, without: frozenset[str] = frozenset(),
     prior: Prior = SHIPPED_PRIOR, rounds: int = 12,
 ) -> tuple[Layout, Array]:  # fmt: skip
     """Offsets that fit the chosen rows, and the anchors, best."""
@@ -187,9 +186,9 @@ def _slopes(part: Callable[[Array], Array], columns: Columns, chosen: Mask, offs
 
 
 def calibration_of(layout: Layout, offsets: Array, source: str) -> Calibration:
-    """The offsets under their names, rounded so that a file of them is stable."""
+    """The offsets under their names, rounded so that a file of them is stable; no chip slower than one it surpasses."""
     named = {name: round(float(x), 4) for name, x in zip(layout.names, offsets, strict=True) if abs(x) >= 5e-5}
-    return Calibration(offsets=MappingProxyType(named), source=source)
+    return never_slower(Calibration(offsets=MappingProxyType(named), source=source))
 
 
 def fold_of(group: str) -> int:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.calibrate.cross_validate import FINAL_ROUNDS, QUICK_ROUNDS, Progress, parameters_text, silent
 from ridgeline.calibrate.dataset import Dataset, dataset_of
@@ -22,12 +21,11 @@ from ridgeline.calibrate.fit import FOLDS, calibration_of, fit, fold_of
 from ridgeline.calibrate.folds import is_bundled, takes_part
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import read_rows
+from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 from ridgeline.cost.calibration import Calibration, shipped
 from ridgeline.plan.scenario import Scenario
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

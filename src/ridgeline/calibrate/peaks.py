@@ -17,7 +17,7 @@ COLUMN = "x_peak_bytes"  # bytes the framework's allocator held at most, on the 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The memory of the fullest chip, in bytes."""
+    """What the framework's allocator holds on the fullest chip, in bytes: without what driver and libraries take."""
 
     measured: float
     predicted: float
@@ -37,7 +37,11 @@ def peak_of(row: Row, scenario: Scenario) -> Peak | None:
     if not math.isfinite(measured) or measured <= 0:
         return None
     found = predict(scenario)
-    return Peak(measured=measured, predicted=float(found.memory.peak_bytes)) if isinstance(found, Prediction) else None
+    return (
+        Peak(measured=measured, predicted=float(found.memory.allocated_bytes))
+        if isinstance(found, Prediction)
+        else None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.calibrate.collectives import Measured, around, measured_of, predicted_s, size_class
 from ridgeline.calibrate.dataset import Dataset, dataset_of
@@ -27,13 +26,13 @@ from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import COLLECTIVES, TRUTH, Kind, Row, read_rows, read_table
 from ridgeline.calibrate.truth.rows import where as pick
+from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.cost.calibration import Calibration, Owners, owners
 from ridgeline.cost.calibration import shipped as shipped_calibration
 from ridgeline.cost.machine import parameter_columns
 from ridgeline.sim import SHIPPED_RESIDUALS, Residual, interval, new_source_interval, read_residuals
 
-Array = NDArray[np.float64]
 PREDICTED: tuple[Kind, ...] = ("training", "collectives")  # kinds of tables that predictions exist for
 
 

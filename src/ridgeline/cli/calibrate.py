@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, console, print_json, stderr_console
 
 
@@ -63,6 +65,9 @@ def fit(
     check: Annotated[
         bool, typer.Option("--check", help="Fit nothing: fail if the tables in the documentation are out of date.")
     ] = False,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Fit nothing: write the tables that follow from the shipped parameters.")
+    ] = False,
     own: Annotated[
         Path | None,
         typer.Option(
@@ -86,6 +91,10 @@ def fit(
         from ridgeline.core.errors import InputError, Problem
 
         raise InputError(Problem(path="-o", given="no --with", expected="--with FILE.csv, whose calibration it gets"))
+    if tables:
+        for path in accuracy.write_current():
+            say(f"wrote {path}", err=True)
+        return
     if check:
         _check(accuracy.check())
         return
@@ -94,17 +103,17 @@ def fit(
     if json:
         print_json(sheet)
     else:
-        typer.echo(accuracy.sets_table(sheet))
+        say(accuracy.sets_table(sheet))
 
 
 def _check(stale: Sequence[str]) -> None:
     """Say which tables are out of date, with exit code 1, or that none is."""
     for line in stale[:20]:
-        typer.echo(f"ridgeline: {line}", err=True)
+        say(f"ridgeline: {line}", err=True)
     if stale:
-        typer.echo("ridgeline: run `ridgeline fit` and commit what it writes", err=True)
+        say("ridgeline: run `ridgeline fit` and commit what it writes", err=True)
         raise typer.Exit(1)
-    typer.echo("accuracy tables are as the shipped parameters give them")
+    say("accuracy tables are as the shipped parameters give them")
 
 
 def _fit_own(table: Path, quick: bool, output: Path | None, json: bool) -> None:
@@ -123,9 +132,9 @@ def _fit_own(table: Path, quick: bool, output: Path | None, json: bool) -> None:
     if json:
         print_json(fit_with_sheet(found))
         return
-    typer.echo(fit_with_text(found))
+    say(fit_with_text(found))
     if output is not None:
-        typer.echo(f"{output}: {len(found.calibration.offsets)} offsets; use it with `--calibration {output}`")
+        say(f"{output}: {len(found.calibration.offsets)} offsets; use it with `--calibration {output}`")
 
 
 def _need_scipy() -> None:
@@ -146,7 +155,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on standard error."""
     from rich.progress import Progress
 
-    with Progress(console=stderr_console(), transient=True) as bar:
+    with Progress(console=stderr_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
         shown = bar.add_task("fitting", total=None)
 
         def tell(what: str, done: int, total: int) -> None:
@@ -166,5 +175,5 @@ def _refit(quick: bool, root: Path | None) -> dict[str, object]:
     if root is not None:
         write_parameters(found)
         for path in write_tables(found.accuracy, root):
-            typer.echo(f"wrote {path.relative_to(root)}", err=True)
+            say(f"wrote {path.relative_to(root)}", err=True)
     return found.accuracy

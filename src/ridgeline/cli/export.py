@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, ScenarioFile, Settings, print_json
 from ridgeline.targets.registry import IDS
 
@@ -51,12 +52,10 @@ def export(
         print_json(_export_sheet(found))
         return
     for name, text in found.files.items():
-        typer.echo(f"wrote {output / name}" if output is not None else f"==> {name} <==\n{text}")
-    typer.echo(
-        f"{found.target} {found.version}: {len(found.expressed)} decisions written, {len(found.implied)} implied"
-    )
+        say(f"wrote {output / name}" if output is not None else f"==> {name} <==\n{text}")
+    say(f"{found.target} {found.version}: {len(found.expressed)} decisions written, {len(found.implied)} implied")
     for line in _lost(found):
-        typer.echo(line, err=True)
+        say(line, err=True)
 
 
 def _lost(found: Export) -> Iterator[str]:
@@ -102,11 +101,11 @@ def import_run(
     if json:
         print_json(_import_sheet(found))
         return
-    typer.echo(f"wrote {output}" if output is not None else text, nl=output is not None)
+    say(f"wrote {output}" if output is not None else text, nl=output is not None)
     for note in found.assumptions:
-        typer.echo(f"assumed {_one_line(note)}", err=True)
+        say(f"assumed {_one_line(note)}", err=True)
     for why, names in _by_reason(found).items():
-        typer.echo(f"unread ({why}): {', '.join(names)}", err=True)
+        say(f"unread ({why}): {', '.join(names)}", err=True)
 
 
 def _refuse_incomplete(found: Imported) -> None:

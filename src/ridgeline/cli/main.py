@@ -1,20 +1,24 @@
 """Turn arguments into calls of the library, and what it raises into messages and exit codes.
 
-    0  done        2  the input cannot be used; the message says what was given, expected and what to do
-
-Heavy modules are imported inside the verbs, so that `ridgeline --help` answers at once.
+Exit codes are listed in `refuse`. Heavy modules are imported inside the verbs: `ridgeline --help` answers at once.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ridgeline.cli import calibrate, export, plan, predict, trace
-from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, print_json
+from ridgeline.cli.refuse import DONE, STOPPED, refuse
+from ridgeline.cli.streams import finish, prepare, say, silence
+from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, count, print_json
 from ridgeline.cli.verbs import describe
 from ridgeline.version import __version__
 
@@ -30,7 +34,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"ridgeline {__version__}")
+        say(f"ridgeline {__version__}")
         raise typer.Exit
 
 
@@ -61,7 +65,10 @@ def show(
         ),
     ],
     json: Json = False,
-    seq: Annotated[int, typer.Option(help="Models: sequence length for flops and cache.")] = 8192,
+    seq: Annotated[
+        int,
+        typer.Option(metavar="N", parser=count, help="Models: sequence length for flops and cache, 8192 or 8k."),
+    ] = 8192,
     batch: Annotated[int, typer.Option(help="Models: sequences of a decode step.")] = 1,
     dtype: Annotated[str, typer.Option(help="Models: format of weights and cache.")] = "bf16",
     stages: Annotated[int, typer.Option(help="Schedules: pipeline stages.")] = 4,
@@ -103,19 +110,10 @@ def check(
     json: Json = False,
 ) -> None:
     """Check a scenario file: print it as understood, or every reason why it cannot run (exit code 2)."""
-    from ridgeline.core.errors import InputError
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.report.catalog_sheets import scenario_sheet
-    from ridgeline.report.sheets.plain import plain
 
-    try:
-        built = read_scenario(scenario, settings or ())
-    except InputError as wrong:
-        if not json:
-            raise
-        print_json({"possible": False, "problems": plain(wrong.problems) or [{"given": str(wrong)}]})
-        raise typer.Exit(2) from None
-    sheet = scenario_sheet(built)
+    sheet = scenario_sheet(read_scenario(scenario, settings or ()))
     if json:
         print_json({"possible": True, "problems": [], "scenario": sheet})
         return
@@ -152,25 +150,57 @@ describe(app)
 
 
 def main() -> None:
-    """Run the command line; expected errors become one message each and exit code 2."""
-    from ridgeline.core.errors import InputError, MissingNumber
+    """Run the command line and leave with its exit code; every error is a message, none a traceback."""
+    arguments = sys.argv[1:]
+    prepare()
+    with _interrupts() as interrupted:
+        code = _run(arguments, interrupted)
+        try:
+            finish()
+        except BrokenPipeError:
+            code = DONE
+        except OSError as wrong:
+            code = refuse(wrong, ())
+    raise SystemExit(code)
 
+
+def _run(arguments: list[str], interrupted: threading.Event) -> int:
+    """The exit code of a command line."""
     try:
-        app(prog_name="ridgeline")
-    except (InputError, MissingNumber) as wrong:
-        _complain(wrong)
-        raise SystemExit(2) from None
+        code = app(args=arguments, prog_name="ridgeline", standalone_mode=False)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of a pipe went away: not an error of ours
-        raise SystemExit(0) from None
+        silence()
+        return DONE  # the reader of a pipe went away: not an error of ours
+    except SystemExit as left:
+        if isinstance(left.__context__, BrokenPipeError):  # as rich and typer tell it
+            silence()
+            return DONE
+        return left.code if isinstance(left.code, int) else DONE
+    except BaseException as wrong:
+        if interrupted.is_set() or isinstance(wrong, KeyboardInterrupt):  # whatever became of it on its way
+            return STOPPED
+        return refuse(wrong, arguments)
+    return code if isinstance(code, int) else DONE
 
 
-def _complain(wrong: Exception) -> None:
-    lines = str(wrong).splitlines() or [type(wrong).__name__]
-    if len(lines) > 1:
-        typer.echo(f"ridgeline: {len(lines)} problems", err=True)
-    for line in lines:
-        typer.echo(f"ridgeline: {line}" if len(lines) == 1 else f"  {line}", err=True)
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """An event that tells whether Ctrl-C was pressed; a job that ignores interrupts goes on ignoring them."""
+    pressed = threading.Event()
+    handled = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or handled is signal.SIG_IGN:
+        yield pressed
+        return
+
+    def asked(*_: object) -> None:
+        pressed.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, asked)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, handled)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli.terminal import Json, console, print_json, stderr_console
+from ridgeline.cli.refuse import STOPPED, UNUSABLE
+from ridgeline.cli.streams import say
+from ridgeline.cli.terminal import GlobalBatch, Json, Seq, console, print_json, stderr_console
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from ridgeline.search.recommend import Recommendation
     from ridgeline.search.request import PlanRequest
 
-STOPPED = 130  # as shells report an interrupt
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A catalog id, a config.json or a scenario file.")]
 On = Annotated[str, typer.Option("--on", metavar="SYSTEM[,SYSTEM...]", help="Systems such as 64xh100-sxm.")]
 Settings = Annotated[
@@ -47,8 +48,8 @@ def register(app: typer.Typer) -> None:
 def plan(
     model: Model,
     on: On = "",
-    seq: Annotated[int | None, typer.Option(help="Tokens of a sequence; 8192 unless given.")] = None,
-    global_batch: Annotated[int | None, typer.Option(help="Sequences of a step; 1024 unless given.")] = None,
+    seq: Seq = None,
+    global_batch: GlobalBatch = None,
     engine: Annotated[str, typer.Option(metavar="ID", help="The software that runs the plan.")] = "",
     settings: Settings = None,
     space: Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file whose [space] pins as --set.")] = None,
@@ -57,7 +58,7 @@ def plan(
     days: Annotated[float | None, typer.Option(help="Days the run may take; with --tokens the fewest chips.")] = None,
     chips: Annotated[str, typer.Option(help="Sizes to compare, 64..4096 or 64,96,128.")] = "",
     top: Annotated[int, typer.Option(min=1, max=64, help="Plans to list.")] = 5,
-    headroom: Annotated[str, typer.Option(help="Share of memory kept free.")] = "3%",
+    headroom: Annotated[str, typer.Option(help="Share of memory kept free; else as measured peaks ask.")] = "",
     frontier: Annotated[str, typer.Option(help="Two of time, memory, cost, energy, chips.")] = "",
     refine: Annotated[bool, typer.Option(help="Also choose stage boundaries and recompute by stage.")] = True,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the plan as a scenario file.")] = None,
@@ -78,7 +79,7 @@ def plan(
         found, took = _recommended(request)
         _tell(found, took, _Out(output=output, html=html, json=json))
     except KeyboardInterrupt:
-        typer.echo("ridgeline: stopped before there was anything to tell", err=True)
+        say("ridgeline: stopped before there was anything to tell", err=True)
         raise typer.Exit(STOPPED) from None
     except InputError as wrong:
         if not json or not wrong.problems:
@@ -199,26 +200,29 @@ def _tell(found: Recommendation, took: Took, out: _Out) -> None:
     from ridgeline.report.plan_sheet import plan_sheet
 
     if found.chosen is None and not found.complete:
-        typer.echo("ridgeline: stopped before a plan that fits was found", err=True)
+        say("ridgeline: stopped before a plan that fits was found", err=True)
         raise typer.Exit(STOPPED)
     sheet = plan_sheet(found, took)
     if not out.json and sheet["possible"] is False:
         raise InputError(found.problems)
+    if sheet["possible"] is False:
+        print_json(sheet)
+        raise typer.Exit(UNUSABLE)
+    written = _write(found, sheet, out)
     if out.json:
         print_json(sheet)
-    if sheet["possible"] is False:
-        raise typer.Exit(2)
-    if not out.json:
+    else:
         from ridgeline.report.plan import draw_plan
 
         draw_plan(sheet, console())
-    _write(found, sheet, out)
+        for line in written:
+            say(line)
     if not sheet["explained"]:
         raise typer.Exit(STOPPED)
 
 
-def _write(found: Recommendation, sheet: Any, out: _Out) -> None:
-    """The recommended plan as a scenario file, and the page, where they are wanted."""
+def _write(found: Recommendation, sheet: Any, out: _Out) -> list[str]:
+    """Write the recommended plan as a scenario file, and the page, where they are wanted; a line for each."""
     from ridgeline.core.files import write_text
 
     if out.output is not None:
@@ -228,6 +232,5 @@ def _write(found: Recommendation, sheet: Any, out: _Out) -> None:
 
         write_text(out.html, page(sheet))
     which = "the refined plan" if sheet["handed"]["refined"] else "plan 1"
-    for path, what in ((out.output, f", {which}"), (out.html, "")):
-        if path is not None and not out.json:
-            typer.echo(f"written: {path}{what}")
+    named = ((out.output, f", {which}"), (out.html, ""))
+    return [f"written: {path}{what}" for path, what in named if path is not None]

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, print_json
+from ridgeline.cli.streams import say
+from ridgeline.cli.terminal import GlobalBatch, Json, ScenarioFile, Seq, Settings, console, print_json
+
+if TYPE_CHECKING:
+    from ridgeline.plan.scenario import Scenario
+    from ridgeline.search.request import PlanOptions
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +26,14 @@ def register(app: typer.Typer) -> None:
 
 
 def predict(
-    scenario: ScenarioFile,
+    scenario: Annotated[
+        str,
+        typer.Argument(metavar="SCENARIO|MODEL", help="A scenario file; with --on also what `plan` takes."),
+    ],
+    on: Annotated[str, typer.Option("--on", metavar="SYSTEM", help="A system such as 64xh100-sxm.")] = "",
+    seq: Seq = None,
+    global_batch: GlobalBatch = None,
+    engine: Annotated[str, typer.Option(metavar="ID", help="The software that runs the plan.")] = "",
     settings: Settings = None,
     json: Json = False,
     full_attention: Annotated[
@@ -32,20 +44,14 @@ def predict(
     ] = None,
 ) -> None:
     """Predict one training step: how long, where the time goes, what limits it, whether it fits, how sure that is."""
-    from ridgeline.core.errors import InputError
     from ridgeline.cost.calibration import read_calibration
-    from ridgeline.plan.scenario_file import read_scenario
-    from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet, refusal
+    from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet
+    from ridgeline.search.request import PlanOptions
     from ridgeline.sim.predict_step import predict as library
     from ridgeline.sim.prediction import Impossible
 
-    try:
-        built = read_scenario(scenario, settings or ())
-    except InputError as wrong:
-        if json and wrong.problems:
-            print_json(refusal(wrong.problems))
-            raise typer.Exit(2) from None
-        raise
+    options = PlanOptions(on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or ())
+    built = _scenario(scenario, options)
     used = None if calibration is None else read_calibration(calibration)
     found = library(built, used, causal=not full_attention)
     if isinstance(found, Impossible):
@@ -58,6 +64,18 @@ def predict(
         print_json(sheet)
         return
     draw_prediction(sheet, console())
+
+
+def _scenario(named: str, options: PlanOptions) -> Scenario:
+    """The scenario in a file, or the one that a model and options mean."""
+    from ridgeline.core.files import SUFFIXES
+    from ridgeline.plan.scenario_file import read_scenario
+    from ridgeline.search.cases import one_scenario
+
+    settings = options.get("settings", ())
+    if named.lower().endswith(SUFFIXES) and not any(value for key, value in options.items() if key != "settings"):
+        return read_scenario(named, settings)
+    return one_scenario(named, **options)
 
 
 def timeline(
@@ -101,7 +119,7 @@ def timeline(
         facts = {"file": str(output or html), "spans": len(found), "stages": len(found.processes)}
         print_json(facts | {"seconds": found.span_s, "layers_together": drawn_together(found)})
     elif output is not None:
-        typer.echo(_told(found, output, shown=show))
+        say(_told(found, output, shown=show))
     if show and output is not None:
         _show(output, once)
 
@@ -123,7 +141,7 @@ def _report(found: Any, path: Path) -> None:
     from ridgeline.trace.analyze import analyze
 
     packed = write_page(analyze(found), path)
-    typer.echo(f"{path}: {packed.kept:,} spans, {path.stat().st_size / 1e6:.1f} MB", err=True)
+    say(f"{path}: {packed.kept:,} spans, {path.stat().st_size / 1e6:.1f} MB", err=True)
 
 
 def _show(trace: Path, once: bool) -> None:
@@ -134,7 +152,7 @@ def _show(trace: Path, once: bool) -> None:
     from ridgeline.report.perfetto import serve
 
     with serve(trace) as served:
-        typer.echo(f"{served.url} shows it on this machine; Ctrl-C ends", err=True)
+        say(f"{served.url} shows it on this machine; Ctrl-C ends", err=True)
         if _has_screen():
             webbrowser.open(served.url)
         try:
@@ -143,7 +161,7 @@ def _show(trace: Path, once: bool) -> None:
             else:
                 threading.Event().wait()
         except KeyboardInterrupt:
-            typer.echo("", err=True)
+            say("", err=True)
 
 
 def _has_screen() -> bool:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline.cli.spool import plain_files
+from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, print_json, stderr_console
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ def register(app: typer.Typer) -> None:
 
 
 Traces = Annotated[
-    list[Path], typer.Argument(metavar="TRACE...", help="Trace files, or a folder with one file per rank.")
+    list[Path],
+    typer.Argument(metavar="TRACE...", help="Trace files, a folder of ranks, or - for standard input."),
 ]
 Policy = Annotated[
     str, typer.Option(help="all: every kernel and copy; linked: only those whose launch is in the trace.")
@@ -73,16 +76,20 @@ def analyze(
     json: Json = False,
 ) -> None:
     """Read traces: where the time went, why chips idled, how near ops are to the roofline, and what to change first."""
+    from ridgeline.core.files import refuse_unwritable
     from ridgeline.report.analyze import analysis_sheet, draw_analysis
     from ridgeline.report.counters import counters_sheet, draw_counters
 
-    if _only_counters(traces):
-        kernels = counters_sheet(traces[0])
-        print_json(kernels) if json else draw_counters(kernels, console())
-        return
-    found = _analysed(
-        traces, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or []
-    )
+    if html is not None:
+        refuse_unwritable(html)  # before the work
+    with plain_files(traces) as paths:
+        if _only_counters(paths):
+            kernels = counters_sheet(paths[0])
+            print_json(kernels) if json else draw_counters(kernels, console())
+            return
+        found = _analysed(
+            paths, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or []
+        )
     if html is not None:
         _write(found, html, html_spans)
     sheet = analysis_sheet(found)
@@ -95,7 +102,7 @@ def _write(found: Analysis, path: Path, spans: int) -> None:
 
     packed = write_page(found, path, spans)
     merged = "" if packed.kept == packed.of else f" of {packed.of:,}, the others merged"
-    typer.echo(f"{path}: {packed.kept:,} spans{merged}, {path.stat().st_size / 1e6:.1f} MB", err=True)
+    say(f"{path}: {packed.kept:,} spans{merged}, {path.stat().st_size / 1e6:.1f} MB", err=True)
 
 
 def _only_counters(traces: list[Path]) -> bool:
@@ -108,7 +115,9 @@ def _only_counters(traces: list[Path]) -> bool:
 
 def diff(
     before: Annotated[Path, typer.Argument(metavar="A", help="A trace, a folder of ranks, or a scenario file.")],
-    after: Annotated[Path, typer.Argument(metavar="B", help="The same; its step is compared with A's.")],
+    after: Annotated[
+        Path | None, typer.Argument(metavar="B", help="The same; its step is compared with A's. Or none, and --set.")
+    ] = None,
     policy: Policy = "all",
     classes: Classes = None,
     settings: Settings = None,
@@ -118,7 +127,9 @@ def diff(
     from ridgeline.calibrate.compare import diff as library
     from ridgeline.report.diff import diff_sheet, draw_diff
 
-    sheet = diff_sheet(library(before, after, policy=policy, classes=classes, settings=settings or ()))
+    with plain_files([before, *([after] if after else [])]) as paths:
+        found = library(*paths, policy=policy, classes=classes, settings=settings or ())
+    sheet = diff_sheet(found)
     if json:
         print_json(sheet)
         return
@@ -144,14 +155,27 @@ def explain(
     calibration: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Parameters that `ridgeline fit --with` wrote.")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compare a trace that cannot be of the scenario all the same.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Predict a scenario and compare it with a trace: what accounts for the gap, and should model or machine change."""
     from ridgeline.calibrate.explain import explain as library
     from ridgeline.calibrate.residuals import write_residuals
+    from ridgeline.core.files import refuse_unwritable
     from ridgeline.report.explain import draw_explanation, explanation_sheet
 
-    found = library(scenario, *traces, policy=policy, classes=classes, settings=settings or (), calibration=calibration)
+    if output is not None:
+        refuse_unwritable(output)  # before the work
+    choices: dict[str, Any] = {
+        "policy": policy,
+        "classes": classes,
+        "settings": settings or (),
+        "calibration": calibration,
+    }
+    with plain_files(traces) as paths:
+        found = library(scenario, *paths, **choices, force=force)
     if output is not None:
         write_residuals(found, output)
     sheet = explanation_sheet(found)
@@ -160,7 +184,7 @@ def explain(
         return
     draw_explanation(sheet, console())
     if output is not None:
-        typer.echo(f"{output}: {len(found.parts)} residuals; fit them with `ridgeline fit --with {output}`")
+        say(f"{output}: {len(found.parts)} residuals; fit them with `ridgeline fit --with {output}`")
 
 
 def _analysed(traces: list[Path], **choices: Any) -> Analysis:

@@ -38,7 +38,11 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         ),
         "predict": Verb(
             summary="How long a training step takes, and whether it fits.",
-            examples=("ridgeline predict run.toml", "ridgeline predict run.toml --set plan.recompute=full"),
+            examples=(
+                "ridgeline predict run.toml",
+                "ridgeline predict run.toml --set plan.recompute=full",
+                "ridgeline predict llama3-70b --on 64xh100-sxm --set plan.tp=8 --set plan.pp=2",
+            ),
         ),
         "timeline": Verb(
             summary="The predicted step as a trace or an interactive page.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.float64]
 Index: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
+Entry = TypeVar("Entry", bound=np.generic)
 
 
-def at(column: Array, rows: Index | slice) -> Array:
+def at(column: NDArray[Entry], rows: Index | slice) -> NDArray[Entry]:
     """Entries of a column by row; a column of one entry is the same for all rows."""
     return column if len(column) == 1 else column[rows]

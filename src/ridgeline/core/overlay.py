@@ -42,7 +42,10 @@ def _named(part: object) -> bool:
 
 
 def _refuse_unknown(given: Nested, known: list[Any], path: str) -> None:
-    for name in given:
+    """Every part of a named list must be one that it has, and a table."""
+    for name, part in given.items():
+        if not isinstance(part, Mapping):
+            raise InputError(Problem(path=f"{path}.{name}", given=repr(part)[:60], expected="a table"))
         if name not in known:
             expected = "one of " + ", ".join(str(part) for part in known)
             raise InputError(Problem(path=f"{path}.{name}", given=repr(name), expected=expected))

@@ -29,6 +29,7 @@ from ridgeline.core.evidence import Dissent, Evidence, Quoted
 from ridgeline.core.units import parse_quantity, quantity_in
 
 T = TypeVar("T")
+HUGE = 10**24  # of anything, in base units
 BIGGEST = 2**53  # beyond it a float no longer counts, and nobody owns that many of anything
 
 
@@ -249,7 +250,7 @@ class _Decoder:
             return self.bad(path, value, quantity_in(unit))
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return self.bad(path, value, "a whole number" if hint is int else "a number")
-        if not math.isfinite(value) or (hint is int and value != int(value)) or abs(value) > 1e24:
+        if abs(value) > HUGE or not math.isfinite(value) or (hint is int and value != int(value)):
             return self.bad(path, value, "a finite whole number" if hint is int else "a finite number")
         if hint is int and abs(value) > BIGGEST:
             return self.bad(path, value, f"a whole number below {BIGGEST}")
@@ -289,7 +290,7 @@ class _Decoder:
             tag = value.get("kind")
             if tag is None and len(set(tagged.values())) > 1:
                 return self.bad(_join(path, "kind"), NOTHING, "one of " + ", ".join(tagged))
-            found = next(iter(tagged.values())) if tag is None else tagged.get(cast(str, tag))
+            found = next(iter(tagged.values())) if tag is None else tagged.get(tag) if isinstance(tag, str) else None
             if found is None:
                 return self.choice(tag, tuple(tagged), _join(path, "kind"))
             return self.record(cast(type, found), value, path)

@@ -56,6 +56,8 @@ _EXAMPLES = MappingProxyType(
 )
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s\d].*?)?\s*", re.ASCII)
 
+_COUNT = re.compile(r"\s*([-+]?\d[\d_]*(?:\.\d+)?)\s*([kKM]?)\s*", re.ASCII)
+
 
 def parse_quantity(text: str, unit: str) -> float:
     """The number of base units in a string such as "3.35 TB/s"; `unit` names the base unit expected.
@@ -76,6 +78,23 @@ def parse_quantity(text: str, unit: str) -> float:
     if not math.isfinite(value) or value < 0:
         raise UnitError(_wrong(text, unit))
     return value
+
+
+def parse_count(text: str) -> int:
+    """A whole number as lengths and batches are spoken of: k and M are powers of two.
+
+    >>> parse_count("8192"), parse_count("128k"), parse_count("1M"), parse_count("1.5k"), parse_count("131_072")
+    (8192, 131072, 1048576, 1536, 131072)
+    >>> parse_count("long")
+    Traceback (most recent call last):
+    ridgeline.core.errors.UnitError: got 'long', expected a whole number such as 8192, 128k (131,072) or 1M (1,048,576)
+    """
+    match = _COUNT.fullmatch(text) if len(text) < 24 else None
+    value = float(match.group(1)) * BINARY.get(f"{match.group(2).upper()}i", 1.0) if match else math.nan
+    if not value.is_integer():
+        expected = "a whole number such as 8192, 128k (131,072) or 1M (1,048,576)"
+        raise UnitError(Problem(path="", given=repr(text), expected=expected))
+    return int(value)
 
 
 def format_quantity(value: float, unit: str, digits: int = 4) -> str:

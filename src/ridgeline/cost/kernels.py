@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from ridgeline.core.arrays import Array
+
 # tiles a product may be cut into (rows, columns) and what share of the large tile's rate each reaches
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.93), (64.0, 128.0, 0.78), (64.0, 64.0, 0.6))
 SPLITS = (1, 2, 4)  # parts of the depth that may run side by side when tiles alone do not fill the cores
@@ -34,7 +34,7 @@ def padded_flops(m: Array, n: Array, k: Array, groups: Array, cores: Array) -> A
         tiles = rows[high] * columns[wide]
         for split, depth in zip(SPLITS, depths, strict=True):
             waves = tiles * split / cores
-            np.ceil(waves, out=waves, where=whole & (waves <= 12))
+            waves = np.where(whole & (waves <= 12), np.ceil(waves), waves)
             waves *= cores
             waves *= 2 * high * wide / share
             np.minimum(best, waves * depth, out=best)

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array
 from ridgeline.core.dtype import DTYPES
+from ridgeline.core.units import DECIMAL
 from ridgeline.cost.calibration import PARAMETERS, Calibration, owners
 from ridgeline.cost.topology_columns import TopologyColumns, leaving, topology_columns
 from ridgeline.hardware.chip import Chip
+from ridgeline.hardware.load import rated_power
 from ridgeline.hardware.system import System
 from ridgeline.hardware.topology import Torus
 from ridgeline.plan.scenario import Scenario
 
-Array = NDArray[np.float64]
 PEAKS = tuple(dict.fromkeys(item.peak for item in DTYPES.values()))
 WIDE = PEAKS.index("bf16")
-FLOPS_PER_JOULE = 989e12 / 700  # of an H100 SXM, 16 bits, at its rated power
+# flops for a joule of an H100 SXM at its rated power, by peak; it has no 4-bit unit, which would halve a flop once more
+FLOPS_PER_JOULE: Mapping[str, float] = MappingProxyType(
+    {
+        key: teras * DECIMAL["T"] / 700
+        for key, teras in {
+            "fp64": 67.0, "fp32": 67.0, "tf32": 494.5, "bf16": 989.0, "fp16": 989.0, "fp8": 1979.0, "int8": 1979.0,
+            "fp4": 3958.0, "int4": 3958.0,
+        }.items()
+    }
+)  # fmt: skip
 FLOPS_PER_EXPONENTIAL = 16.0  # 128 multiply-adds beside 16 exponentials a clock and core
 # which parameter says what share of a peak is sustained
 SHARE = {"fp8": "matmul_8", "int8": "matmul_8", "fp4": "matmul_4", "int4": "matmul_4"}
@@ -38,13 +49,13 @@ class Machines:
     host: Array  # bytes/s to host memory; infinite where nobody states it
     topology: TopologyColumns
     exponentials: Array  # a second, of the unit that works out softmax
-    density: Array  # 16-bit flops for a joule of rated power, over that of an H100 SXM; 1 where no power is published
+    density: Array  # by peak: flops for a joule of rated power, over those of an H100 SXM; 1 where no power is known
 
 
 def machines_of(systems: Sequence[System]) -> Machines:
     """The columns of several systems; a number that is missing is named."""
     rows = [_one(system) for system in systems]
-    columns = [np.array([row[index] for row in rows], dtype=np.float64) for index in range(1, 9)]
+    columns = [np.array([row[index] for row in rows], dtype=np.float64) for index in range(1, 8)]
     return Machines(
         peak=np.array([row[0] for row in rows], dtype=np.float64),
         memory=columns[0],
@@ -55,11 +66,11 @@ def machines_of(systems: Sequence[System]) -> Machines:
         host=columns[5],
         topology=topology_columns(systems),
         exponentials=columns[6],
-        density=columns[7],
+        density=np.array([row[8] for row in rows], dtype=np.float64),
     )
 
 
-def _one(system: System) -> tuple[list[float], float, float, float, float, float, float, float, float]:
+def _one(system: System) -> tuple[list[float], float, float, float, float, float, float, float, list[float]]:
     chip = system.chip
     inner = system.tiers[0] if system.tiers else None
     outer = system.tiers[1] if len(system.tiers) > 1 else None
@@ -76,21 +87,23 @@ def _one(system: System) -> tuple[list[float], float, float, float, float, float
         float(inner.chips) if inner else 1.0,
         chip.host.bandwidth.value if chip.host.bandwidth else float("inf"),
         exponentials_per_s(chip),
-        density_of(chip),
+        [density_of(chip, key) for key in PEAKS],
     )
 
 
-def density_of(chip: Chip) -> float:
-    """16-bit peak over rated power, an H100 SXM being 1: the denser, the further clocks fall when all units work.
+def density_of(chip: Chip, key: str = "bf16") -> float:
+    """A peak over rated power, an H100 SXM being 1: the denser, the further clocks fall when all units work.
+
+    By each format's own peak, so that a faster unit for one never slows another.
 
     >>> from ridgeline.hardware.load import chip
     >>> [round(density_of(chip(name)), 2) for name in ("a100-80-sxm", "h100-sxm", "b200-sxm", "tpu-v5p")]
     [0.55, 1.0, 1.59, 1.0]
     """
-    wide = chip.peak.get("bf16") or chip.peak.get("fp16")
-    if wide is None or chip.tdp is None:
-        return 1.0
-    return wide.value / chip.tdp.value / FLOPS_PER_JOULE
+    peak, power = chip.peak.get(key), rated_power(chip)
+    if key == "bf16":
+        peak = peak or chip.peak.get("fp16")
+    return peak.value / power.value / FLOPS_PER_JOULE[key] if peak and power and peak.value else 1.0
 
 
 def exponentials_per_s(chip: Chip) -> float:

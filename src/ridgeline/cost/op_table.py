@@ -14,16 +14,14 @@ from functools import partial
 from typing import assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array, Index
 from ridgeline.cost.collectives.price import KINDS
 from ridgeline.cost.machine import PEAKS
 from ridgeline.cost.step_part import AXES
 from ridgeline.ir.ops import Attend, Collective, MatMul, Num, Op, Stream
 from ridgeline.ir.program import Program, Section
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 Fields = Sequence[tuple[Num, ...]]  # of ops of one type
 Table = Callable[[Fields, int], Array]
 PHASES = 4  # forward, backward input, backward weight, recompute

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -18,11 +19,15 @@ from ridgeline.core.arrays import Array, Index, Mask, at
 from ridgeline.cost.collectives.links import Links, links_of
 from ridgeline.cost.collectives.price import KINDS, collective_seconds
 from ridgeline.cost.kernels import flash_seconds, padded_flops
-from ridgeline.cost.machine import PEAKS, SHARE, WIDE, Machines, ParameterColumns
+from ridgeline.cost.machine import PEAKS, SHARE, Machines, ParameterColumns
 from ridgeline.cost.op_table import PHASES, OpTable
 from ridgeline.cost.step_part import AXES, COMPUTE, SECTION_PARTS
 from ridgeline.ir.ops import Collective, HostCopy
 
+# of a peak, however little power its flops take: the best share that any chip's large products were fitted at (0.92),
+# and what tiles, their prologues and write-backs leave of it at best
+REACHABLE = 0.95
+UNFUSED = 0.5  # of a product's rate, for score matrices that go through memory
 BLOCK = 8192  # products tiled at once, so that what is tried of them stays in the cache
 
 
@@ -33,29 +38,51 @@ class SustainedRates:
     machines: Machines
     rates: ParameterColumns
     peak: Array  # flops/s by peak key
+    attention_peak: Array  # flops/s that attention's format has on paper
+    unfused: Array  # flops/s of attention that is not one kernel
     attention: Array
     attention_back: Array
     memory: Array
+    traffic_s: Array  # seconds of a byte that an op moves, with what the software moves beyond it
     links: Links
     kernel: Array
     host: Array
     wait: Array
 
 
-def sustained_rates(machines: Machines, rates: ParameterColumns, *, graph: Array, xla: Array) -> SustainedRates:
-    """What the chips sustain under the engines that run on them.
+class Launched(Protocol):
+    """How work reaches the chips, by row.
 
-    graph, xla   share of kernels replayed from a CUDA graph; 1 where the step is one XLA program
+    graph       share of kernels replayed from a CUDA graph
+    xla         1 where the step is one XLA program
+    attention   the peak that attention runs at: place in `PEAKS`
     """
+
+    @property
+    def graph(self) -> Array: ...
+    @property
+    def xla(self) -> Array: ...
+    @property
+    def attention(self) -> Array: ...
+
+
+def sustained_rates(machines: Machines, rates: ParameterColumns, *, plans: Launched) -> SustainedRates:
+    """What the chips sustain under the engines that run on them."""
+    graph, xla, own = plans.graph, plans.xla, plans.attention.astype(np.int64)
+    rows = np.arange(len(machines.peak))
     share = np.stack([rates[SHARE.get(key, "matmul_wide")] for key in PEAKS], axis=1)
-    share *= (machines.density ** -rates["power"])[:, None]  # clocks fall where flops are dense in power
+    share *= machines.density ** -rates["power"][:, None]  # clocks fall where flops are dense in power
+    peak = machines.peak * np.minimum(share, REACHABLE)
     return SustainedRates(
         machines=machines,
         rates=rates,
-        peak=machines.peak * share,
-        attention=rates["attention"],
-        attention_back=rates["attention"] * rates["attention_back"],
+        peak=peak,
+        attention_peak=machines.peak[rows, own],
+        unfused=peak[rows, own] * UNFUSED,
+        attention=np.minimum(rates["attention"], REACHABLE),
+        attention_back=np.minimum(rates["attention"] * rates["attention_back"], REACHABLE),
         memory=machines.memory * rates["memory"],
+        traffic_s=np.maximum(rates["traffic"] / rates["memory"], 1.0) / machines.memory,
         links=links_of(machines, rates),
         kernel=rates["kernel"] * (1 - 0.7 * graph),
         host=rates["host"] * (1 - 0.9 * graph) * (1 - 0.9 * xla),
@@ -96,7 +123,7 @@ def price_ops(table: OpTable, rates: SustainedRates, padded: Array | None = None
         matmul_memory_bound=matmul_bound,
         attend_s=attend_s,
         attend_memory_bound=attend_bound,
-        stream_s=table.streams[0] * at(rates.rates["traffic"] / rates.memory, own),
+        stream_s=table.streams[0] * at(rates.traffic_s, own),
         collective_s=_collectives(table, rates.links.at(cell[table.collective_slot])),
     )
 
@@ -115,12 +142,12 @@ def _attends(table: OpTable, rates: SustainedRates, cell: Index) -> tuple[Array,
     """A flash kernel hides its traffic behind its products; unfused attention does one after the other."""
     flops, size, dim, back, flash, _, scan = table.attends
     own = cell[table.attend_slot]
-    wide = at(rates.machines.peak[:, WIDE], own)
+    wide = at(rates.attention_peak, own)
     share = np.where(back > 0, at(rates.attention_back, own), at(rates.attention, own))
     tiled = flash_seconds(flops, dim, back, wide * share, at(rates.machines.exponentials, own) * share)
     scanned = flops / (wide * at(rates.rates["scan"], own))
-    through = size * np.where(flash > 0, 1.0, at(rates.rates["traffic"], own)) / at(rates.memory, own)
-    dense = np.where(scan > 0, scanned, np.where(flash > 0, tiled, flops / (at(rates.peak[:, WIDE], own) * 0.5)))
+    through = size * np.where(flash > 0, 1 / at(rates.memory, own), at(rates.traffic_s, own))
+    dense = np.where(scan > 0, scanned, np.where(flash > 0, tiled, flops / at(rates.unfused, own)))
     return np.where(flash > 0, np.maximum(dense, through), dense + through), through > dense
 
 
@@ -151,7 +178,7 @@ class SectionPrices:
     """Priced sections.
 
     seconds       by part of `SECTION_PARTS`, phase and section, nothing overlapped yet
-    issue_s       the host takes to issue its kernels
+    issue_s       the host takes to issue the kernels of forward, input gradient (with recompute) and weight gradient
     cell, params, offloadable   as in `OpTable`
     """
 
@@ -190,5 +217,11 @@ def sum_sections(table: OpTable, rates: SustainedRates, prices: OpPrices) -> Sec
         params=table.params,
         offloadable=table.offloadable,
         seconds=np.ascontiguousarray(found.reshape(len(SECTION_PARTS), -1, PHASES).swapaxes(1, 2)),
-        issue_s=(kernels * at(rates.host, cell)).reshape(-1, PHASES).sum(1),
+        issue_s=_by_pass((kernels * at(rates.host, cell)).reshape(-1, PHASES)),
     )
+
+
+def _by_pass(columns: Array) -> Array:
+    """Columns by phase as those of forward, input gradient with recompute, and weight gradient."""
+    forward, inputs, weights, again = columns.T
+    return np.stack([forward, inputs + again, weights])

@@ -8,13 +8,12 @@ from math import prod
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array, Index
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.system import System, Tier
 from ridgeline.hardware.topology import Ethernet, FatTree, FullMesh, Ring, Switched, Torus
 
-Array = NDArray[np.float64]
 MICRO = DECIMAL["u"]
 AXES = 3  # of the largest torus
 START = 6 * MICRO  # a collective begins, where its tier states no latency: A100 7.7, Hopper 3.7, Blackwell 7.3
@@ -28,14 +27,14 @@ class Columns:
 
     __slots__ = ()
 
-    def at(self, rows: NDArray[np.int64]) -> Self:
+    def at(self, rows: Index) -> Self:
         """The columns of these rows, in this order; one entry is the same for all rows."""
         if len(getattr(self, fields(self)[0].name)) == 1:  # type: ignore[arg-type]
             return self
         return type(self)(**{field.name: _rows(getattr(self, field.name), rows) for field in fields(self)})  # type: ignore[arg-type]
 
 
-def _rows(value: Array | Columns | None, rows: NDArray[np.int64]) -> Array | Columns | None:
+def _rows(value: Array | Columns | None, rows: Index) -> Array | Columns | None:
     if isinstance(value, Columns):
         return value.at(rows)
     return value if value is None else value[..., rows]

@@ -12,6 +12,7 @@ from typing import Any
 
 from ridgeline.core.catalog import Catalog
 from ridgeline.core.errors import InputError, Problem, UnknownId
+from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.core.files import SUFFIXES, beside, read_layers
 from ridgeline.core.overlay import overlay
 from ridgeline.core.table import decode, given
@@ -20,6 +21,7 @@ from ridgeline.hardware.system import Request, System, SystemTemplate, build
 
 FOLDER = Path(__file__).parent / "catalog"
 BIGGEST_SYSTEM = 10_000_000  # chips
+WITH_CAPACITY = "the share of the capacity given that the driver leaves of the catalog's"
 _NAME = re.compile(r"(?:(\d{1,9})x)?([A-Za-z0-9][\w.-]*?)(?::(\d{1,6}(?:x\d{1,6})*))?")
 
 
@@ -41,6 +43,28 @@ def sources() -> Mapping[str, str]:
         return MappingProxyType({id: entry["text"] for id, entry in tomllib.load(stream).items()})
 
 
+def rated_power(chip: Chip) -> Quoted | None:
+    """A chip's TDP; where nobody publishes it the highest of its family, as an assumption; None where nobody has one.
+
+    The one number that is taken from other chips: without it a chip would count as one of another family.
+
+    >>> power = rated_power(CHIPS["h800-sxm"])
+    >>> power.value, power.evidence.label, power.note
+    (700.0, 'assumed', 'the highest of the hopper family: not published for h800-sxm')
+    """
+    if chip.tdp is not None or not chip.family:
+        return chip.tdp
+    known = _family_power(chip.family)
+    note = f"the highest of the {chip.family} family: not published for {chip.id}"
+    return known and replace(known, evidence=Evidence.ASSUMED, note=note, conflicts=())
+
+
+@cache
+def _family_power(family: str) -> Quoted | None:
+    known = [tdp for id in CHIPS if CHIPS[id].family == family and (tdp := CHIPS[id].tdp) is not None]
+    return max(known, key=lambda tdp: tdp.value, default=None)
+
+
 def chip(ref: str | Path | Mapping[str, Any]) -> Chip:
     """A chip by id or alias, by TOML file, or by table; `base = ID` starts a table from a catalog entry.
 
@@ -55,10 +79,23 @@ def chip(ref: str | Path | Mapping[str, Any]) -> Chip:
         if str(base).endswith(SUFFIXES):
             return chip({"id": Path(base).stem, **merge(read_layers(Path(base), merge).data, table)})
         known = CHIPS[str(base)]
-        return read_chip(known.id, merge(CHIPS.table(known.id), table), "chip") if table else known
+        if not table:
+            return known
+        return _with_capacity(read_chip(known.id, merge(CHIPS.table(known.id), table), "chip"), known, table)
     if isinstance(ref, Path) or ref.endswith(SUFFIXES):
         return chip({"id": Path(ref).stem, **read_layers(Path(ref), merge).data})
     return CHIPS[ref]
+
+
+def _with_capacity(made: Chip, known: Chip, given: Mapping[str, Any]) -> Chip:
+    """What a driver leaves of memory, scaled where another capacity is given and nothing is said of what is usable."""
+    memory, told = known.hbm, given.get("hbm")
+    if not isinstance(told, Mapping) or "capacity" not in told or "usable" in told:
+        return made
+    if memory.usable is None or memory.capacity is None or made.hbm.capacity is None:
+        return made
+    usable = memory.usable.scaled(made.hbm.capacity.value / memory.capacity.value, WITH_CAPACITY)
+    return replace(made, hbm=replace(made.hbm, usable=usable))
 
 
 def system(ref: str | Path | Mapping[str, Any], chip_overrides: Mapping[str, Any] | None = None) -> System:
@@ -69,6 +106,10 @@ def system(ref: str | Path | Mapping[str, Any], chip_overrides: Mapping[str, Any
     """
     if isinstance(ref, Mapping):
         return _from_table(dict(ref), chip_overrides or {})
+    if not isinstance(ref, (str, Path)):
+        raise InputError(
+            Problem(path="system", given=given(ref), expected="a name such as 64xh100-sxm, a path or a table")
+        )
     if isinstance(ref, Path) or ref.endswith(SUFFIXES):
         return _from_table(system_table(Path(ref)), chip_overrides or {})
     template, request = parse_name(ref)

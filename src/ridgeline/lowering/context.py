@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ridgeline.ir.ops import Collective, CollectiveKind, MatMul, Num, Stream
 from ridgeline.models.spec import ModelSpec
@@ -32,6 +34,7 @@ class LoweringContext:
                     trained on or read whole; one query and all keys for a decode step
     backward        whether the ops of the backward pass are wanted, too
     images          images of one sequence
+    document        tokens of one document where several fill a sequence; 0: a sequence is one document
     """
 
     model: ModelSpec
@@ -43,6 +46,7 @@ class LoweringContext:
     recompute: Recompute = Recompute()
     backward: bool = True
     images: float = 0.0
+    document: int = 0
     causal: bool = True
     lora: Lora | None = None
 
@@ -82,6 +86,16 @@ class LoweringContext:
         return self.precision.compute.bits < self.precision.activations.bits
 
     @property
+    def gradient_bytes(self) -> float:
+        """Bytes of one element of the gradient buffer."""
+        return self.resolved.gradients.bytes_per_element
+
+    @property
+    def span(self) -> int:
+        """Tokens that attention sees at most: all keys, or those of a document where several fill a sequence."""
+        return min(self.keys, self.document or self.keys)
+
+    @property
     def frozen(self) -> bool:
         """Whether the base weights are not trained (adapters only)."""
         return self.lora is not None
@@ -107,6 +121,7 @@ def lowering_context(scenario: Scenario) -> LoweringContext:
         recompute=plan.recompute,
         backward=train is not None,
         images=train.images if train else 0.0,
+        document=train.document_tokens if train and train.packed else 0,
         lora=(train.lora or Lora()) if train and train.task == "lora" else None,
     )
 
@@ -149,14 +164,25 @@ def weight_gradient(op: MatMul, gradient_bytes: float) -> MatMul:
     )  # fmt: skip
 
 
-TARGETS = {"qkv": "qkv", "out": "attention out", "up": "up", "gate": "up", "down": "down"}
+# products an adapter's target names, by label; routed experts get none, and embedding rows are looked up (`ends`)
+TARGETS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "qkv": frozenset({"qkv", "latent down", "query up", "key-value up", "state in", "delta in"}),
+        "out": frozenset({"attention out", "state out", "delta out"}),
+        "up": frozenset({"up"}),
+        "gate": frozenset({"up"}),
+        "down": frozenset({"down"}),
+        "router": frozenset({"router"}),
+        "head": frozenset({"logits"}),
+    }
+)
 
 
 def adapters(ctx: LoweringContext, products: list[MatMul]) -> tuple[list[MatMul], Num]:
     """Low-rank products beside the targeted ones, forward order, and their parameters; nothing without adapters."""
     if ctx.lora is None:
         return [], 0
-    labels = {TARGETS[target] for target in ctx.lora.targets if target in TARGETS}
+    labels = {label for target in ctx.lora.targets for label in TARGETS.get(target, ())}
     made: list[MatMul] = []
     params: Num = 0
     for op in products:

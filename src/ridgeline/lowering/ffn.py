@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from ridgeline.ir.ops import Collective, MatMul, Num, Op
+from ridgeline.lowering.casts import casts, gradient_casts
 from ridgeline.lowering.context import (
     LoweringContext,
     adapters,
@@ -15,15 +16,8 @@ from ridgeline.lowering.context import (
     stream,
     weight_gradient,
 )
-from ridgeline.lowering.mixers import (
-    boundary,
-    casts,
-    enter_gradient,
-    gradient_bytes,
-    gradient_casts,
-    leave_gradient,
-)
 from ridgeline.lowering.sublayer import SublayerOps, together
+from ridgeline.lowering.tensor_boundary import BOTH, Sides, tensor_boundary
 from ridgeline.models.params import ffn_params, moe_params
 from ridgeline.models.spec import Ffn, Mlp, Moe
 
@@ -32,15 +26,15 @@ BIAS_KERNELS = 8.0  # of adding expert biases where nothing fuses them
 COMMON = frozenset({"silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "quick_gelu", "swiglu"})
 
 
-def lower_ffn(ctx: LoweringContext, ffn: Ffn) -> SublayerOps:
+def lower_ffn(ctx: LoweringContext, ffn: Ffn, sides: Sides = BOTH) -> SublayerOps:
     """Up, activation, down; for experts also routing, dispatch and combine."""
     match ffn:
         case Mlp():
-            dense = _dense(ctx, ffn.hidden, ffn.gated, ffn.activation, ctx.tokens)
+            dense = _dense(ctx, ffn.hidden, ffn.gated, ffn.activation, sides)
             params = ffn_params(ffn, ctx.model.hidden) / ctx.degrees.tp
             return together(dense, SublayerOps(params=params))
         case Moe():
-            return _experts(ctx, ffn)
+            return _experts(ctx, ffn, sides)
         case _:
             assert_never(ffn)
 
@@ -74,33 +68,32 @@ def _expert_biases(ctx: LoweringContext, elements: Num) -> tuple[list[Op], list[
     )
 
 
-def _dense(ctx: LoweringContext, hidden: int, gated: bool, activation: str, tokens: Num) -> SublayerOps:
-    tp, width = ctx.degrees.tp, ctx.model.hidden
+def _dense(ctx: LoweringContext, hidden: int, gated: bool, activation: str, sides: Sides) -> SublayerOps:
+    tp, tokens, width = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
     up = matmul(ctx, "up", tokens, hidden * (1 + gated) / tp, width)
     down = matmul(ctx, "down", tokens, width, hidden / tp)
     act, act_back = _activation(ctx, tokens * hidden / tp, gated, activation)
-    alone = isinstance(tp, int) and tp == 1
-    enter, leave = ([], []) if alone else boundary(ctx)
-    grad = gradient_bytes(ctx)
+    border = tensor_boundary(ctx, sides)
+    grad = ctx.gradient_bytes
     size = ctx.precision.activations.bytes_per_element
     low, adapted = adapters(ctx, [up, down])
     weights = tuple(weight_gradient(op, grad) for op in (low if ctx.frozen else (down, up)))
     backward = [
-        *leave_gradient(ctx, alone),
+        *border.exit_gradient,
         input_gradient(down),
         act_back,
         input_gradient(up),
-        *enter_gradient(ctx, alone),
+        *border.entry_gradient,
     ]
     return SublayerOps(
         forward=(
             *casts(ctx, [up], "norm" in ctx.fuses),
             *casts(ctx, [down]),
-            *enter,
+            *border.entry,
             up,
             act,
             down,
-            *leave,
+            *border.exit,
             *low,
         ),
         backward_input=(*gradient_casts(ctx, [down, up]), *map(input_gradient, low), *backward),
@@ -112,7 +105,7 @@ def _dense(ctx: LoweringContext, hidden: int, gated: bool, activation: str, toke
     )
 
 
-def _experts(ctx: LoweringContext, moe: Moe) -> SublayerOps:
+def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
     """Routed experts over ep ranks; balanced, a rank ends up with as many token copies as it sent."""
     degrees, width = ctx.degrees, ctx.model.hidden
     size = ctx.precision.activations.bytes_per_element
@@ -131,28 +124,38 @@ def _experts(ctx: LoweringContext, moe: Moe) -> SublayerOps:
     permute = stream(ctx, "permute", copies * inner, moves, 4.0 if fused else 12.0)
     choose = replace(stream(ctx, "top-k", tokens * moe.experts, 6.0, 6.0 if "router" in ctx.fuses else 14.0), waits=1.0)
     moved = _dispatch(ctx, copies * inner * size, moe.topk)
-    grad = gradient_bytes(ctx)
+    grad = ctx.gradient_bytes
+    low, adapted = adapters(ctx, [router])
     latent = [matmul(ctx, "latent experts", tokens, inner, width)] if moe.latent else []
-    weights = (
-        () if ctx.frozen else (weight_gradient(down, grad), weight_gradient(up, grad), weight_gradient(router, grad))
-    )
+    trained = low if ctx.frozen else [down, up, router, *latent * 2]
     routed = SublayerOps(
-        forward=(router, choose, *latent, permute, *moved, *inside.forward, *moved, permute, *latent),
+        forward=(router, *low, choose, *latent, permute, *moved, *inside.forward, *moved, permute, *latent),
         backward_input=(
             permute, *moved, *inside.backward_input, *moved, permute,
-            input_gradient(router), *(input_gradient(op) for op in latent * 2),
+            input_gradient(router), *map(input_gradient, low), *map(input_gradient, latent * 2),
         ),
-        backward_weight=(*weights, *(weight_gradient(op, grad) for op in latent * 2)),
+        backward_weight=tuple(weight_gradient(op, grad) for op in trained),
         again=inside.again,
         saved=(copies * (inner + moe.hidden * (2 + moe.gated)) + tokens * moe.experts) * size,
         saved_selective=(copies * (inner + moe.hidden * (1 + moe.gated)) + tokens * moe.experts) * size,
         params=_router_params(ctx, moe),
         expert_params=moe_params(moe, width).experts / (degrees.ep * degrees.etp),
+        adapters=adapted,
     )  # fmt: skip
     if not moe.shared_hidden:
         return routed
-    shared = _dense(ctx, moe.shared_hidden, moe.gated, moe.activation, ctx.tokens)
-    return together(routed, shared)
+    shared = _dense(ctx, moe.shared_hidden, moe.gated, moe.activation, sides)
+    return together(routed, shared, _shared_gate(ctx)) if moe.shared_gate else together(routed, shared)
+
+
+def _shared_gate(ctx: LoweringContext) -> SublayerOps:
+    """A sigmoid of one output weighs the shared part: its input is read, its output read and written; backward also the
+    gradients of both."""
+    elements = ctx.split_tokens * ctx.model.hidden
+    return SublayerOps(
+        forward=(stream(ctx, "shared gate", elements, 3.0, 3.0),),
+        backward_input=(stream(ctx, "shared gate dX", elements, 5.0, 3.0),),
+    )
 
 
 def _inside_experts(ctx: LoweringContext, moe: Moe, copies: Num, products: tuple[MatMul, MatMul]) -> SublayerOps:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from ridgeline.ir.ops import Op
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
+from ridgeline.lowering.casts import casts, gradient_casts
 from ridgeline.lowering.context import (
     LoweringContext,
     input_gradient,
@@ -22,7 +23,6 @@ from ridgeline.lowering.context import (
     tensor_collective,
     weight_gradient,
 )
-from ridgeline.lowering.mixers import casts, gradient_bytes, gradient_casts
 from ridgeline.models.spec import Mtp
 from ridgeline.plan.engine import RecomputeKind
 
@@ -88,7 +88,7 @@ def _entry(ctx: LoweringContext) -> Section:
             stream(ctx, "join dX", 2 * elements, 2.0),
             stream(ctx, "entry norms dX", 2 * elements, back, 2 * (kernels + 1)),
         ),
-        backward_weight=() if ctx.frozen else (weight_gradient(project, gradient_bytes(ctx)),),
+        backward_weight=() if ctx.frozen else (weight_gradient(project, ctx.gradient_bytes),),
         saved=SavedActivations(),
     )
 

@@ -44,6 +44,8 @@ WEIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "latent down": ("attention.latent.weight",),
         "query up": ("attention.query_up.weight",),
         "key-value up": ("attention.key_value_up.weight",),
+        "index query": ("indexer.query.weight",),
+        "index key and weights": ("indexer.key.weight", "indexer.head_weights"),
         "state in": ("mamba.in.weight",),
         "state out": ("mamba.out.weight",),
         "delta in": ("delta.in.weight",),
@@ -54,6 +56,8 @@ WEIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "experts down": ("experts.down.weight",),
         "router": ("router.weight",),
         "projection": ("projection.weight",),
+        "embedding projection": ("embedding.projection.weight",),
+        "head projection": ("head.projection.weight",),
     }
 )
 

@@ -9,10 +9,12 @@ from functools import cache
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask, at
+from ridgeline.hardware.chip import PEAK_KEYS
 from ridgeline.hardware.topology import Torus
 from ridgeline.ir.ops import Num
 from ridgeline.lowering.context import Degrees
-from ridgeline.plan.resolve import resolve
+from ridgeline.models.spec import LatentAttention
+from ridgeline.plan.resolve import attention_format, resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import STATES, Train
@@ -44,12 +46,20 @@ class PlanColumns:
     overlap_gather: Array
     overlap_pp: Array
     overlap_moe: Array
+    overlap_cp: Array  # keys and values travel round the ring beside attention
+    overlap_offload: Array  # copies to the host and back run beside compute
     graph: Array
     xla: Array
+    attention: Array  # the peak that attention runs at: place in PEAK_KEYS
     blocking: Array  # every launch is waited for
     offload: Array  # share of kept activations that travels to the host
     offload_optimizer: Array  # share of optimizer states that lives there
     nodes: Array
+
+    @property
+    def weights_apart(self) -> Mask:
+        """Whether weight gradients run apart from input gradients (zero-bubble pipelines)."""
+        return facts_of(self.schedule, "splits_backward") & (self.pp > 1)
 
     def at(self, rows: Index | slice) -> PlanColumns:
         """These rows, in this order; a column of one entry stays as it is."""
@@ -108,13 +118,26 @@ def _one(scenario: Scenario) -> dict[str, Num]:
         "overlap_gather": float(overlap.param_gather),
         "overlap_pp": float(overlap.pp),
         "overlap_moe": float(overlap.moe),
+        "overlap_cp": float(overlap.cp and ring_is_hidden(scenario)),
+        "overlap_offload": float(overlap.offload),
         "graph": {"none": 0.0, "partial": 0.5, "full": 1.0}[resolved.graph],
         "xla": float(resolved.launch == "xla"),
+        "attention": PEAK_KEYS.index(attention_format(plan.precision).peak),
         "blocking": float(resolved.launch_blocking),
         "offload": plan.offload.activations,
         "offload_optimizer": plan.offload.optimizer,
         "nodes": 1 if torus else max(1, scenario.system.chips // (inner.chips if inner else 1)),
     }
+
+
+def ring_is_hidden(scenario: Scenario) -> bool:
+    """Whether attention can begin before all of a context exchange has arrived: with the keys at hand, round a ring.
+
+    Heads traded for sequence (all-to-all) are needed at once, before attention and behind it, and an indexer picks
+    among all keys: there attention waits, whatever the plan's `overlap.cp` says.
+    """
+    sparse = any(isinstance(block.mixer, LatentAttention) and block.mixer.indexer for block in scenario.model.blocks)
+    return scenario.plan.switches.cp_kind == "ring" and not sparse
 
 
 def sized(scenario: Scenario, degrees: Degrees, pp: Num, dp: Num) -> dict[str, Num]:

@@ -9,10 +9,11 @@ import numpy as np
 
 from ridgeline.ir.program import Program, Section, SectionKey, SectionRole
 from ridgeline.lowering.context import LoweringContext, lowering_context
+from ridgeline.lowering.ends import lower_embedding, lower_head
 from ridgeline.lowering.mtp import lower_prediction
 from ridgeline.lowering.placements import section_tensors
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
-from ridgeline.lowering.sections import lower_block, lower_embedding, lower_head, lower_vision
+from ridgeline.lowering.sections import lower_block, lower_vision
 from ridgeline.lowering.step_ops import step_ops
 from ridgeline.plan.engine import RecomputeKind
 from ridgeline.plan.scenario import Scenario

@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ridgeline.ir.ops import MatMul, Op, Stream
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
 from ridgeline.lowering.context import LoweringContext, input_gradient, plain_matmul, stream, weight_gradient
 from ridgeline.lowering.ffn import lower_ffn
-from ridgeline.lowering.mixers import gradient_bytes, lower_mixer
+from ridgeline.lowering.mixers import lower_mixer
 from ridgeline.lowering.sublayer import SublayerOps
-from ridgeline.models.spec import Attention, Block, Moe, Vision
+from ridgeline.lowering.tensor_boundary import Sides
+from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe, Vision
 from ridgeline.plan.engine import RecomputeKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Joined:
+    """What mixer and feed-forward of a parallel block share; nothing in any other block.
+
+    exit    one reduction of their sum over tensor ranks
+    input   one normed input; with a norm each they read two
+    entry   one exchange of that input among tensor ranks; latent attention exchanges latents instead
+    """
+
+    exit: bool = False
+    input: bool = False
+    entry: bool = False
+
+
+def _joined(block: Block) -> _Joined:
+    if not (block.parallel and block.mixer and block.ffn):
+        return _Joined()
+    reduces = isinstance(block.ffn, Mlp) or block.ffn.shared_hidden > 0  # routed tokens come back to who sent them
+    same = block.norms < 2
+    return _Joined(exit=reduces, input=same, entry=same and reduces and not isinstance(block.mixer, LatentAttention))
 
 
 def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Section:
     """One layer with its norms and residuals, under one kind of recompute."""
-    mixer = lower_mixer(ctx, block.mixer) if block.mixer else SublayerOps()
-    ffn = lower_ffn(ctx, block.ffn) if block.ffn else SublayerOps()
+    joined = _joined(block)
+    mixer = lower_mixer(ctx, block.mixer, Sides(exit=not joined.exit)) if block.mixer else SublayerOps()
+    ffn = lower_ffn(ctx, block.ffn, Sides(entry=not joined.entry)) if block.ffn else SublayerOps()
     norms, norms_back = _norms(ctx, block)
-    forward = (*norms, *mixer.forward, *ffn.forward)
-    params = mixer.params + ffn.params + block.norms * ctx.model.hidden
+    params = mixer.params + ffn.params + block.norms * block.norm.params(ctx.model.hidden) + block.extra
     saved = _kept(ctx, mixer, ffn, block)
     section = Section(
         key=SectionKey(SectionRole.BLOCK),
-        forward=forward,
+        forward=(*norms, *mixer.forward, *ffn.forward),
         backward_input=(*ffn.backward_input, *mixer.backward_input, *norms_back),
         backward_weight=(*ffn.backward_weight, *mixer.backward_weight),
         params=params,
         expert_params=ffn.expert_params,
-        trained=mixer.adapters + ffn.adapters
-        if ctx.frozen
-        else mixer.params + ffn.params + block.norms * ctx.model.hidden,
+        trained=mixer.adapters + ffn.adapters if ctx.frozen else params,
         saved=saved,
         saved_without_recompute=saved,
     )
@@ -39,31 +60,51 @@ def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Sect
 
 
 def _norms(ctx: LoweringContext, block: Block) -> tuple[list[Op], list[Op]]:
-    """Norms and residual additions; where nothing fuses them they read and write more."""
-    elements = ctx.split_tokens * ctx.model.hidden
+    """Norms and residual additions; where nothing fuses them they read and write more.
+
+    A parallel block adds its parts before they are reduced over tensor ranks, and so the gradients of an input that
+    both read: on all tokens of the rank, where norms and residuals have their share of them.
+    """
+    elements, joined = ctx.split_tokens * ctx.model.hidden, _joined(block)
     parts = (block.mixer is not None) + (block.ffn is not None)
     norm_fused = "norm" in ctx.fuses or "elementwise" in ctx.fuses
     add_fused = "bias-dropout-add" in ctx.fuses or "elementwise" in ctx.fuses
     norm, norm_back = (2.0, 4.0) if norm_fused else (6.0, 9.0)
     add = 3.0 if add_fused else 5.0
+    adds, adds_back = parts - joined.exit, parts - joined.input
     forward: list[Op] = [
         stream(ctx, "norm", elements * block.norms, norm, block.norms * (1.0 if norm_fused else 5.0)),
-        stream(ctx, "residual", elements * parts, add, parts * (1.0 if add_fused else 2.0)),
+        stream(ctx, "residual", elements * adds, add, adds * (1.0 if add_fused else 2.0)),
     ]
     backward: list[Op] = [
         stream(ctx, "norm dX", elements * block.norms, norm_back, block.norms * (2.0 if norm_fused else 6.0)),
-        stream(ctx, "residual dX", elements * parts, add, float(parts)),
+        stream(ctx, "residual dX", elements * adds_back, add, float(adds_back)),
     ]
+    if joined.exit:
+        forward.append(stream(ctx, "sum of parts", ctx.tokens * ctx.model.hidden, 3.0))
+    if joined.input:
+        backward.insert(0, stream(ctx, "sum of parts dX", ctx.tokens * ctx.model.hidden, 3.0))
     return forward, backward
 
 
 def _kept(ctx: LoweringContext, mixer: SublayerOps, ffn: SublayerOps, block: Block) -> SavedActivations:
+    """The layer's input; the normed input of each part; between two parts the residual. A parallel block has none
+    between, and one normed input where both parts read the same."""
     size = ctx.precision.activations.bytes_per_element
     elements = ctx.split_tokens * ctx.model.hidden
     parts = (block.mixer is not None) + (block.ffn is not None)
+    between = 0 if block.parallel else parts - 1
     return SavedActivations(
-        inputs=elements * size, attention=mixer.saved, mlp=ffn.saved, norms=elements * size * (2 * parts - 1)
+        inputs=elements * size,
+        attention=mixer.saved,
+        mlp=ffn.saved,
+        norms=elements * size * (normed_inputs(block) + between),
     )
+
+
+def normed_inputs(block: Block) -> int:
+    """Normed tensors that products of a layer read: one a part, one altogether where a parallel block shares it."""
+    return (block.mixer is not None) + (block.ffn is not None) - _joined(block).input
 
 
 def _recomputed(
@@ -82,7 +123,8 @@ def _recomputed(
         again += mixer.forward if whole else mixer.again
         saved = replace(saved, attention=0 if whole else mixer.saved_selective)
     if "latent-up" in parts and "mixer" not in parts:
-        again += tuple(op for op in mixer.forward if isinstance(op, MatMul) and op.label.endswith(" up"))
+        again += mixer.up
+        saved = replace(saved, attention=saved.attention - mixer.saved_up)
     if ("moe" if experts else "mlp") in parts:
         again += ffn.forward
         saved = replace(saved, mlp=0)
@@ -112,50 +154,6 @@ def _alternate(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     return tuple(again)
 
 
-def lower_embedding(ctx: LoweringContext) -> Section:
-    """Looking up token rows, and adding up their gradients."""
-    model, tp = ctx.model, ctx.degrees.tp
-    width = model.embedding.width or model.hidden
-    elements = ctx.split_tokens * width
-    rows = (model.vocab + model.embedding.positions) * width
-    forward = (stream(ctx, "embedding", elements, 2.0, 2.0),)
-    backward = () if ctx.frozen else (stream(ctx, "embedding dW", elements, 4.0, 3.0),)
-    return Section(
-        key=SectionKey(SectionRole.EMBEDDING),
-        forward=forward,
-        backward_input=(),
-        backward_weight=backward,
-        params=rows / tp,
-        trained=0 if ctx.frozen else rows / tp,
-        saved=SavedActivations(inputs=ctx.split_tokens * 8),
-    )
-
-
-def lower_head(ctx: LoweringContext) -> Section:
-    """Final norm, logits and loss. Logits are worked on in 32 bits by the loss unless it is fused with the product."""
-    model, tp, tokens = ctx.model, ctx.degrees.tp, ctx.tokens
-    padded = -(-model.vocab // ctx.engine.vocab_multiple) * ctx.engine.vocab_multiple
-    logits = plain_matmul(ctx, "logits", tokens, padded / tp, model.hidden)
-    values = tokens * padded / tp
-    fused = {"cross-entropy", "linear-cross-entropy", "elementwise"} & ctx.fuses
-    passes = 3.0 if fused else 7.0
-    loss = stream(ctx, "loss", values, 2 * passes, 2.0 if fused else 8.0)
-    norm = stream(ctx, "final norm", ctx.split_tokens * model.hidden, 2.0)
-    grad = gradient_bytes(ctx)
-    chunked = "linear-cross-entropy" in ctx.fuses
-    return Section(
-        key=SectionKey(SectionRole.HEAD),
-        forward=(norm, logits, loss),
-        backward_input=(stream(ctx, "loss dX", values, 3.0), input_gradient(logits)),
-        backward_weight=() if ctx.frozen else (weight_gradient(logits, grad),),
-        params=0 if model.embedding.tied else model.vocab * model.hidden / tp,
-        trained=0 if model.embedding.tied or ctx.frozen else model.vocab * model.hidden / tp,
-        saved=SavedActivations(
-            inputs=ctx.split_tokens * model.hidden * 2, logits=0 if chunked else values * (6 if fused else 10)
-        ),
-    )
-
-
 def lower_vision(ctx: LoweringContext) -> tuple[Section, Section, Section]:
     """The image encoder over the images of a microbatch, on the first stage: its ends, a layer that sees the whole
     image, and one that stays inside its window. Patches see each other both ways."""
@@ -168,6 +166,7 @@ def lower_vision(ctx: LoweringContext) -> tuple[Section, Section, Section]:
         queries=(vision.image // vision.patch) ** 2,
         keys=(vision.image // vision.patch) ** 2,
         causal=False,
+        document=0,
         degrees=replace(ctx.degrees, microbatch=ctx.degrees.microbatch * ctx.images, cp=1),
     )
     kind = ctx.recompute.kind
@@ -188,7 +187,7 @@ def _vision_ends(inner: LoweringContext, vision: Vision) -> Section:
     project = plain_matmul(inner, "projector", tokens, vision.projector_params / vision.hidden, vision.hidden)
     products = [embed, project] if vision.projector_params else [embed]
     params = vision.projector_params + vision.other_params
-    grad = gradient_bytes(inner)
+    grad = inner.gradient_bytes
     size = inner.precision.activations.bytes_per_element
     return Section(
         key=SectionKey(SectionRole.VISION_ENDS),

@@ -13,6 +13,7 @@ class SublayerOps:
 
     again   the forward ops that selective recompute of this part runs a second time
     saved   bytes saved for the backward; `saved_selective` when the part is recomputed selectively
+    up      products out of a latent that recompute of `latent-up` runs a second time; `saved_up` the bytes it frees
     """
 
     forward: tuple[Op, ...] = ()
@@ -21,6 +22,8 @@ class SublayerOps:
     again: tuple[Op, ...] = ()
     saved: Num = 0
     saved_selective: Num = 0
+    up: tuple[Op, ...] = ()
+    saved_up: Num = 0
     params: Num = 0
     expert_params: Num = 0
     adapters: Num = 0
@@ -36,6 +39,8 @@ def together(*parts: SublayerOps) -> SublayerOps:
         again=tuple(op for part in parts for op in part.again),
         saved=sum(part.saved for part in parts),
         saved_selective=sum(part.saved_selective for part in parts),
+        up=tuple(op for part in parts for op in part.up),
+        saved_up=sum(part.saved_up for part in parts),
         params=sum(part.params for part in parts),
         expert_params=sum(part.expert_params for part in parts),
         adapters=sum(part.adapters for part in parts),

@@ -6,7 +6,8 @@ Only what is truly required is asked: heads split over tensor ranks must divide,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import assert_never
+from contextlib import suppress
+from typing import Any, assert_never
 
 from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import Problem, not_among
@@ -21,6 +22,34 @@ from ridgeline.plan.workload import Decode, Train
 def check(scenario: Scenario) -> tuple[Problem, ...]:
     """Every reason why the scenario is impossible; empty when it can run."""
     return tuple(dict.fromkeys(problem for rule in RULES for problem in rule(scenario)))
+
+
+class _Absent:
+    """Stands where a part of a scenario could not be read: whoever looks at it has nothing to say."""
+
+    class Looked(Exception):
+        """A rule needs the part that is missing."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise self.Looked(name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # what `isinstance` asks
+        raise self.Looked("kind")
+
+
+def check_known(**parts: Any) -> tuple[Problem, ...]:
+    """What can be said of a scenario some of whose parts (model, system, workload, engine, plan) are None.
+
+    A rule runs until it asks for a part that is missing, so that the problems of a file come in one round.
+    """
+    stood_in: dict[str, Any] = {name: _Absent() if part is None else part for name, part in parts.items()}
+    known = Scenario(**stood_in)
+    found: list[Problem] = []
+    for rule in RULES:
+        with suppress(_Absent.Looked):
+            found.extend(rule(known))
+    return tuple(dict.fromkeys(found))
 
 
 def _divides(path: str, value: int, total: int, what: str) -> Iterator[Problem]:
@@ -145,11 +174,12 @@ def batch(scenario: Scenario) -> Iterator[Problem]:
 
 def pipeline(scenario: Scenario) -> Iterator[Problem]:
     """Every virtual stage holds a layer, the embedding or the output, and the schedule accepts the numbers."""
-    plan, layers = scenario.plan, scenario.model.layers
+    plan = scenario.plan
     pp, schedule = plan.mesh.pp, plan.schedule
     if schedule.name not in SCHEDULES:
         yield not_among("plan.schedule.name", schedule.name, SCHEDULES)
         return
+    layers = scenario.model.layers
     if plan.virtual_stages > layers + 2:
         given = f"pp {pp} x chunks {schedule.chunks} = {plan.virtual_stages} stages"
         expected = f"at most one stage for each of {layers} layers, the embedding and the output"

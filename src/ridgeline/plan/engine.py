@@ -188,6 +188,18 @@ def default_engine(system: System | None) -> str:
     return known.get(system.chip.vendor if system else "*", known["*"])
 
 
+def default_engine_note(system: System | None) -> str:
+    """The assumption that goes with a default engine: which one, and why that one.
+
+    >>> from ridgeline.hardware.load import system
+    >>> default_engine_note(system("64xtpu-v5p"))
+    "engine = maxtext: not given; the default for Google's chips"
+    """
+    id, vendor = default_engine(system), system.chip.vendor if system else ""
+    reason = f"the default for {vendor}'s chips" if vendor in _defaults() else "the default"
+    return f"engine = {id}: not given; {reason}"
+
+
 def engine(ref: str | Path | Mapping[str, Any]) -> Engine:
     """An engine by id or alias, by TOML file, or by table; `base = ID` starts a table from a catalog entry.
 

@@ -143,7 +143,8 @@ class Switches:
 def _schedule(value: Any) -> Any:
     """`"zbv"`, or a table; chunks left out are the fewest the schedule takes."""
     table = {"name": value} if isinstance(value, str) else value
-    kind = SCHEDULES.get(table.get("name", "1f1b")) if isinstance(table, Mapping) else None
+    name = table.get("name", "1f1b") if isinstance(table, Mapping) else None
+    kind = SCHEDULES.get(name) if isinstance(name, str) else None
     return {"chunks": kind.fewest_chunks, **table} if kind else table
 
 
@@ -155,7 +156,9 @@ def shares(value: Any) -> Any:
     """`"optimizer"` or `["optimizer", "activations"]`: all of it; a table gives shares."""
     if isinstance(value, str):
         return {} if value == "none" else {value: 1.0}
-    return dict.fromkeys(value, 1.0) if isinstance(value, (list, tuple)) else value
+    if not isinstance(value, (list, tuple)) or not all(isinstance(part, str) for part in value):
+        return value
+    return dict.fromkeys(value, 1.0)
 
 
 def _precision(value: Any) -> Any:

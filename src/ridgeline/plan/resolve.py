@@ -110,6 +110,16 @@ def resolve_scaling(precision: Precision) -> Literal["tensor", "row", "block"] |
     return "block" if precision.compute.block else "tensor"
 
 
+def attention_format(precision: Precision) -> DType:
+    """The format of attention's products: the plan's compute format, or the stored one in a narrow recipe.
+
+    >>> from ridgeline.core.dtype import dtype
+    >>> [attention_format(Precision(compute=dtype(name))).id for name in ("fp8", "fp16", "tf32")]
+    ['bf16', 'fp16', 'tf32']
+    """
+    return precision.activations if precision.compute.peak in NARROW else precision.compute
+
+
 def resolve_fusions(switches: Switches, engine: Engine) -> frozenset[str]:
     """What is fused: the engine's habit, more where it is compiled against that, less where it is not.
 

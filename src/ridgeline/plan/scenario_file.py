@@ -19,31 +19,20 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem, UnknownId, not_among
 from ridgeline.core.files import INSIDE, SUFFIXES, Table, confined, read_table
 from ridgeline.core.table import decode_into
-from ridgeline.hardware.load import merge, system_table
 from ridgeline.hardware.load import system as load_system
+from ridgeline.hardware.load import system_table
 from ridgeline.hardware.system import System
 from ridgeline.models.load import model as load_model
 from ridgeline.models.load import model_table
 from ridgeline.models.spec import ModelSpec
-from ridgeline.plan.check import check, unsupported
-from ridgeline.plan.engine import ENGINES, Engine
+from ridgeline.plan.check import check, check_known, unsupported
+from ridgeline.plan.engine import ENGINES, Engine, default_engine, default_engine_note
 from ridgeline.plan.engine import engine as load_engine
-from ridgeline.plan.plan import Plan, shares
+from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.schedules import SCHEDULES
+from ridgeline.plan.settings import apply_settings, unknown_keys
 from ridgeline.plan.workload import Train, Workload
-
-KEYS = ("model", "system", "chip", "workload", "plan", "engine", "name", "notes")
-# a setting below one of these turns its short form into a table: the short form goes under this name
-SHORT = {
-    "model": "base",
-    "system": "base",
-    "chip": "base",
-    "engine": "base",
-    "plan.schedule": "name",
-    "plan.precision": "name",
-    "plan.recompute": "kind",
-    "workload.optimizer": "name",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +76,7 @@ def assemble(
     table: Mapping[str, Any], settings: Iterable[str] = (), folder: Path | None = None
 ) -> tuple[Scenario | None, tuple[Problem, ...]]:
     """The scenario as far as it can be built, and every problem: an impossible plan is a value with its reasons."""
-    problems = _unknown_keys(table)
+    problems = unknown_keys(table)
     data = copy.deepcopy(dict(table))
     settings = tuple(settings)
     problems += confine(data, folder, settings) if folder else []
@@ -102,9 +91,12 @@ def assemble(
         plan_table["engine"] = described
     assumptions = _complete(plan_table, system, workload.workload if workload else None)
     plan = decode_into(Plan, plan_table, "plan", problems)
+    engine = _engine(data, _named_engine(plan_table), problems)
     if model is None or system is None or workload is None or plan is None:
+        asked = workload.workload if workload else None
+        problems.extend(check_known(model=model, system=system, workload=asked, plan=plan, engine=engine))
+        problems.extend(_schedule_name(plan_table) if plan is None else ())
         return None, tuple(dict.fromkeys(problems))
-    engine = _engine(data, plan.engine, problems)
     if engine is None:
         engine = ENGINES[Plan().engine]  # stands in, so that the rest is checked too
     else:
@@ -142,10 +134,6 @@ def schema() -> dict[str, Any]:
             "plan": of(Plan),
         },
     }
-
-
-def _unknown_keys(table: Mapping[str, Any]) -> list[Problem]:
-    return [not_among(str(key), str(key), KEYS, "remove it") for key in table if key not in KEYS]
 
 
 def confine(data: dict[str, Any], folder: Path, settings: Iterable[str] = ()) -> list[Problem]:
@@ -229,6 +217,20 @@ def described_engine(data: Mapping[str, Any]) -> str | None:
     return str(table.get("id", "custom")) if {"launch", "supports"} <= set(table) else None
 
 
+def _named_engine(plan_table: Any) -> str:
+    """The engine that a [plan] table names; the usual one where it names none, or not by a word."""
+    named = plan_table.get("engine") if isinstance(plan_table, Mapping) else None
+    return named if isinstance(named, str) else Plan().engine
+
+
+def _schedule_name(plan_table: Any) -> list[Problem]:
+    """A misspelt schedule, where the rest of the [plan] table cannot be read."""
+    written = plan_table.get("schedule") if isinstance(plan_table, Mapping) else None
+    name = written.get("name") if isinstance(written, Mapping) else written
+    known = not isinstance(name, str) or name in SCHEDULES
+    return [] if known else [not_among("plan.schedule.name", str(name), SCHEDULES)]
+
+
 def _engine(data: Mapping[str, Any], named: str, problems: list[Problem]) -> Engine | None:
     """The engine that the plan names, with what the [engine] table says of it; or that table's own engine."""
     table = data.get("engine", {})
@@ -277,10 +279,11 @@ def _complete(plan: Any, system: System | None, workload: Workload | None) -> li
             inner = degrees[0] * degrees[1] * degrees[2]
             plan["dp"] = max(1, system.chips // inner)
             notes.append(f"dp = {plan['dp']}: the chips that tp, pp and cp leave")
-    for key, default in (("microbatch", 1), ("precision", "bf16"), ("engine", "megatron-core"), ("recompute", "none")):
+    usual = {"microbatch": 1, "precision": "bf16", "engine": default_engine(system), "recompute": "none"}
+    for key, default in usual.items():
         if key not in plan and (isinstance(workload, Train) or key == "precision"):
             plan[key] = default
-            notes.append(f"{key} = {default}: not given")
+            notes.append(default_engine_note(system) if key == "engine" else f"{key} = {default}: not given")
     return notes
 
 
@@ -317,52 +320,3 @@ def _beyond(built: Scenario) -> list[str]:
     return (
         [f"seq {seq} is beyond the {longest} tokens {built.model.id} was made for"] if longest and seq > longest else []
     )
-
-
-def apply_settings(data: dict[str, Any], settings: Iterable[str]) -> list[Problem]:
-    """Write each `key.path=value` into the table; what cannot be written comes back as problems."""
-    problems: list[Problem] = []
-    for setting in settings:
-        _set(data, setting, problems)
-    return problems
-
-
-def _set(data: dict[str, Any], setting: str, problems: list[Problem]) -> None:
-    """Apply one `key.path=value`; the value is TOML where it parses as such, otherwise a string."""
-    path, equals, text = setting.partition("=")
-    keys = [part.strip() for part in path.split(".")]
-    if not equals or not all(keys):
-        problems.append(
-            Problem(path="--set", given=repr(setting), expected="key.path=value", todo="for example plan.tp=4")
-        )
-        return
-    if keys[0] not in KEYS:
-        problems.extend(_unknown_keys({keys[0]: None}))
-        return
-    value = parse_value(text)
-    at: dict[str, Any] = data
-    for depth, key in enumerate(keys[:-1]):
-        below, here = at.get(key), ".".join(keys[: depth + 1])
-        if here == "plan.offload":
-            below = shares(below)
-        elif isinstance(below, str):
-            below = {SHORT.get(here, "value"): below}
-        at[key] = dict(below) if isinstance(below, Mapping) else {}
-        at = at[key]
-    at[keys[-1]] = (
-        merge(at[keys[-1]], value) if isinstance(value, Mapping) and isinstance(at.get(keys[-1]), Mapping) else value
-    )
-
-
-def parse_value(text: str) -> Any:
-    """A setting's value: TOML where it parses as such, otherwise the text itself.
-
-    >>> parse_value("4"), parse_value("8 TB/s"), parse_value("true"), parse_value("[1, 2]")
-    (4, '8 TB/s', True, [1, 2])
-    """
-    import tomllib
-
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # no TOML, or a number or a nesting that nobody means
-        return text.strip()

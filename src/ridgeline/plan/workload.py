@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from ridgeline.core.dtype import DType, dtype
-from ridgeline.core.errors import Problem
+from ridgeline.core.errors import Problem, UnitError
 from ridgeline.core.table import AtLeast, Count, Doc, Via
+from ridgeline.core.units import parse_count
 
 # states an optimizer keeps per parameter, apart from the master copy
 STATES = {"adamw": 2, "adam": 2, "lion": 1, "muon": 1, "momentum": 1, "sgd": 0, "adafactor": 0}
@@ -20,6 +21,14 @@ def _named(value: Any) -> Any:
 
 def _no_master(value: Any) -> Any:
     return None if value == "none" else value
+
+
+def _counted(value: Any) -> Any:
+    """`"128k"`: 131072; what is no count is told by whoever decodes it."""
+    try:
+        return parse_count(value) if isinstance(value, str) else value
+    except UnitError:
+        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,18 +62,21 @@ class Lora:
 class Train:
     """One optimizer step. The global batch is given in sequences, or in tokens that divide into them.
 
-    packed   sequences are filled with several documents, so that no token is padding
-    task     pretrain and finetune update all weights; lora only its adapters
+    packed     several documents fill a sequence and do not see each other; otherwise it holds one document
+               and padding
+    document   tokens of one document, on average; absent: a document fills its sequence
+    task       pretrain and finetune update all weights; lora only its adapters
     """
 
     kind: Literal["train"] = "train"
-    seq: Annotated[Count, Doc("tokens of one sequence")]
+    seq: Annotated[Count, Via(_counted), Doc("tokens of one sequence")]
     global_batch: Annotated[Count | None, Doc("sequences of one step over the whole system")] = None
     tokens_per_batch: Annotated[Count | None, Doc("tokens of one step, instead of global_batch")] = None
     task: Literal["pretrain", "finetune", "lora"] = "pretrain"
     lora: Lora | None = None
     optimizer: Annotated[Optimizer, Via(_named)] = Optimizer()
     packed: bool = True
+    document: Annotated[Count | None, Doc("tokens of one document; absent: a document fills its sequence")] = None
     images: Annotated[float, AtLeast(0), Doc("images of one sequence, for a model that sees")] = 0.0
 
     @property
@@ -76,6 +88,21 @@ class Train:
     def tokens(self) -> int:
         """Tokens of one step."""
         return self.sequences * self.seq
+
+    @property
+    def document_tokens(self) -> int:
+        """Tokens of a sequence that see each other: of one document, at most of the sequence."""
+        return min(self.document or self.seq, self.seq)
+
+    @property
+    def useful_tokens(self) -> int:
+        """Tokens of one step that are not padding.
+
+        >>> padded = Train(seq=4096, global_batch=8, document=1024, packed=False)
+        >>> padded.tokens, padded.useful_tokens
+        (32768, 8192)
+        """
+        return self.tokens if self.packed else self.sequences * self.document_tokens
 
     def problems(self) -> Iterable[Problem]:
         if (self.global_batch is None) == (self.tokens_per_batch is None):
@@ -96,7 +123,7 @@ class Prefill:
     """Reading prompts: `batch` sequences of `seq` tokens through the model once, filling the cache."""
 
     kind: Literal["prefill"] = "prefill"
-    seq: Annotated[Count, Doc("prompt tokens of one sequence")]
+    seq: Annotated[Count, Via(_counted), Doc("prompt tokens of one sequence")]
     batch: Annotated[Count, Doc("sequences over the whole system")] = 1
 
     @property
@@ -115,7 +142,7 @@ class Decode:
     """Writing one token for each of `batch` sequences that already hold `context` tokens."""
 
     kind: Literal["decode"] = "decode"
-    context: Annotated[Count, Doc("tokens already in the cache of one sequence")]
+    context: Annotated[Count, Via(_counted), Doc("tokens already in the cache of one sequence")]
     batch: Annotated[Count, Doc("sequences over the whole system")] = 1
 
     @property

@@ -18,11 +18,22 @@ from ridgeline.calibrate.validate import Validation, shipped, validate
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_text, write_text
 from ridgeline.core.units import signed_share
-from ridgeline.report.cells import percent
+from ridgeline.plan.engine import default_engine
+from ridgeline.report.cells import DASH, percent
 from ridgeline.report.sheets import Sheet
 
 FIGURES = Path("docs") / "accuracy.json"
 PAGES = (Path("docs") / "concepts" / "accuracy.md", Path("README.md"))
+BESIDE = MappingProxyType(
+    {
+        "all": "every row that is predicted",
+        "mixture of experts": "mixture-of-experts models",
+        "dense": "dense models",
+        "hybrid": "hybrid models (attention and state space)",
+        "default engine": f"the default engine ({default_engine(None)})",
+        "unseen sources": "sources that took no part in the fit",
+    }
+)
 MEASURES = MappingProxyType({"mape": "mean", "median_ape": "median", "coverage90": "inside the interval"})
 
 
@@ -68,6 +79,13 @@ def check(root: Path | None = None, found: Validation | None = None) -> list[str
     return stale
 
 
+def write_current(root: Path | None = None, found: Validation | None = None) -> list[Path]:
+    """Write the tables that follow from the shipped parameters; what only a fit can tell stays as it was left."""
+    root = checkout() if root is None else root
+    sheet = json.loads(read_text(root / FIGURES))
+    return write_tables({**sheet, **accuracy_of(validate() if found is None else found, shipped())}, root)
+
+
 def with_tables(text: str, sheet: Sheet) -> str:
     """A page with the tables between its markers taken from the sheet.
 
@@ -101,6 +119,21 @@ def sets_table(sheet: Sheet) -> str:
         reached = percent(item["reached"])
         rows.append((f"{name}, {measure}", str(item["rows"]), target, reached if item["met"] else f"**{reached}**"))
     return _table(("set", "rows", "target", "reached"), rows)
+
+
+def beside_table(sheet: Sheet) -> str:
+    """The headline beside what it leaves out."""
+    measures = ("mape", "median_ape", "p90_ape", "coverage90")
+    rows: list[tuple[str, ...]] = [
+        (BESIDE.get(item["set"], item["set"]), str(item["rows"]), *(percent(item[measure]) for measure in measures))
+        for item in sheet["beside"]
+    ]
+    if "left_out_sources" in sheet:
+        figure = sheet["left_out_sources"]["figure"]
+        rows.append(
+            ("headline, each source left out of the fit", str(figure["rows"]), percent(figure["reached"]), *[DASH] * 3)
+        )
+    return _table(("set", "rows", "mean", "median", "nine of ten within", "inside the interval"), rows)
 
 
 def _sources_table(sheet: Sheet) -> str:
@@ -159,6 +192,7 @@ def _value(value: float) -> str:
 TABLES: Mapping[str, Callable[[Sheet], str]] = MappingProxyType(
     {
         "accuracy": sets_table,
+        "accuracy-beside": beside_table,
         "accuracy-sources": _sources_table,
         "accuracy-groups": _groups_table,
         "accuracy-ablation": _ablation_table,

@@ -32,6 +32,7 @@ FORMS: dict[str, Form] = {
     "energy": ("energy_j", "energy a step", lambda value: format_quantity(value, "J", 3)),
     "chips": ("chips", "chips", lambda value: f"{value:,.0f}"),
 }
+UNKEPT = "run event by event it does not keep that gain"  # why a plan that the engine takes is not recommended
 
 
 def draw_plan(sheet: PlanSheet, console: Console) -> None:
@@ -127,7 +128,7 @@ def _refined(sheet: PlanSheet) -> Iterable[RenderableType]:
     beyond = own["beyond"]
     if beyond is not None:
         yield from _gained(beyond, "further ")
-        yield Text.assemble(("        but ", "dim"), clean(beyond["lacking"]))
+        yield Text.assemble(("        but ", "dim"), clean(beyond["lacking"] or UNKEPT))
 
 
 def _gained(plan: HandedPlanSheet | RefinedPlanSheet, name: str) -> Iterable[RenderableType]:
@@ -165,7 +166,19 @@ def _sure(sure: SureSheet, lost: float, total: float) -> str:
     told = f"the best plan of another kind is {gap}; the interval rests on {sure['basis']}"
     if not sure["runner_up_overlaps"]:
         return f"{told} and does not reach that far"
-    return f"{told} and reaches over {sure['overlapping']} of the next {sure['of']} plans: only a run of both can tell"
+    return f"{told} and is wider than the lead over {_next_plans(sure)}: only runs can tell which is fastest"
+
+
+def _next_plans(sure: SureSheet) -> str:
+    """How many of the plans that follow may be as fast.
+
+    >>> _next_plans({"overlapping": 63, "of": 63}), _next_plans({"overlapping": 2, "of": 63})
+    ('all 63 plans that follow', '2 of the 63 plans that follow')
+    """
+    if sure["of"] == 1:
+        return "the one plan that follows"
+    every = sure["overlapping"] == sure["of"]
+    return f"{'all' if every else str(sure['overlapping']) + ' of the'} {sure['of']} plans that follow"
 
 
 def _order(sheet: PlanSheet) -> str:

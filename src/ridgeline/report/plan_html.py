@@ -27,6 +27,7 @@ circle[data-told] { cursor: pointer; outline: none; }
 circle[data-told]:hover, circle[data-told]:focus { stroke: var(--ink); stroke-width: 2; }
 .told { min-height: 3em; font-family: ui-monospace, monospace; font-size: .85rem; color: var(--ink); }
 td { vertical-align: top; } td:not(.text) { white-space: nowrap; }
+td.text { white-space: normal; overflow-wrap: anywhere; }
 """
 )
 SCRIPT = """

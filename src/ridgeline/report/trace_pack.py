@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.core.arrays import Mask
+from ridgeline.core.arrays import Index, Mask
 from ridgeline.report.html import printable
 from ridgeline.trace.graph.call_stack import launching_ops
 from ridgeline.trace.side_tables import RecordedCollective, RecordedShape
@@ -34,7 +34,6 @@ POINTS = 20_000  # changes of a counter
 HALF = 2**32
 TYPES = {"<u2": "u16", "<u4": "u32", "<i4": "i32", "<f8": "f64"}
 
-Longs = NDArray[np.int64]
 Rows = NDArray[np.intp]
 
 
@@ -101,7 +100,7 @@ def kept_rows(line: Timeline, counted: Mask, wanted: Sequence[int], most: int) -
     return found
 
 
-def _times(start: Longs, duration: Longs) -> dict[str, NDArray[Any]]:
+def _times(start: Index, duration: Index) -> dict[str, NDArray[Any]]:
     step = np.diff(start, prepend=np.int64(0))
     return {
         "start": (step % HALF).astype(np.uint32),
@@ -111,7 +110,7 @@ def _times(start: Longs, duration: Longs) -> dict[str, NDArray[Any]]:
     }
 
 
-def _tracks(line: Timeline) -> tuple[Longs, list[dict[str, Any]]]:
+def _tracks(line: Timeline) -> tuple[Index, list[dict[str, Any]]]:
     """The track of every row; tracks are the pairs that occur, in the order of processes, then streams."""
     keys = line.tracks()
     distinct, track = np.unique(keys, return_inverse=True)
@@ -131,7 +130,7 @@ def _processes(line: Timeline, counted: Mask) -> list[dict[str, Any]]:
     ]
 
 
-def _paints(line: Timeline) -> tuple[Longs, list[dict[str, Any]]]:
+def _paints(line: Timeline) -> tuple[Index, list[dict[str, Any]]]:
     """What each row is drawn as: a class, or where it has none a kind."""
     key = np.where(line.class_ > 0, line.class_.astype(np.int64), len(line.classes) + line.kind.astype(np.int64))
     distinct, paint = np.unique(key, return_inverse=True)
@@ -217,7 +216,7 @@ def _bins(tracks: int) -> int:
 
 
 def _blocks(
-    start: Longs, duration: Longs, track: Longs, paint: Longs, grid: tuple[int, int]
+    start: Index, duration: Index, track: Index, paint: Index, grid: tuple[int, int]
 ) -> dict[str, NDArray[Any]]:
     """What is not kept, by track and part of the time: how many spans, how much they cover, what most of it is."""
     if not len(start):

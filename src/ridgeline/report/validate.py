@@ -8,13 +8,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.calibrate.accuracy import in_headline
+from ridgeline.calibrate.accuracy import beside
 from ridgeline.calibrate.outlier_hints import likely, runs_known
-from ridgeline.calibrate.validate import Case, Validation, errors_of, shipped
+from ridgeline.calibrate.validate import Case, Validation, shipped
 from ridgeline.core.units import format_quantity, signed_share
+from ridgeline.plan.engine import ENGINES
 from ridgeline.report.cells import DASH, clean, headed, percent
 from ridgeline.report.sheets.plain import plain
-from ridgeline.report.sheets.validate import CaseSheet, ValidationSheet
+from ridgeline.report.sheets.validate import CaseSheet, UnknownEngineSheet, ValidationSheet
 
 WORST = 10  # rows that are listed with a guess at the reason
 SKIPS = 5  # reasons for skipping that are listed
@@ -34,6 +35,8 @@ def validation_sheet(found: Validation) -> ValidationSheet:
         "bias": errors.bias,
         "coverage90": errors.coverage90,
         "memory": plain(found.memory),
+        "sets": {name: plain(errors) for name, errors in beside(found).items()},
+        "unknown_engines": unknown_engines(found),
         "groups": {
             grouping: {name: {"n": item.n, "mape": item.mape} for name, item in found.by(grouping).items()}
             for grouping in found.groupings
@@ -53,6 +56,16 @@ def _case(case: Case) -> CaseSheet:
         "cross_validated": case.cross_validated,
         "peak_memory_bytes": plain(case.peak),
     }
+
+
+def unknown_engines(found: Validation) -> list[UnknownEngineSheet]:
+    """What `x_engine` names that is no engine, what was taken instead, and in how many rows."""
+    read = Counter((case.row["x_engine"], case.engine) for case in found.cases if case.row["x_engine"])
+    return [
+        {"given": given, "taken": taken, "rows": count}
+        for (given, taken), count in read.most_common()
+        if ENGINES.resolve(given) is None
+    ]
 
 
 def worst(found: Validation, most: int = WORST) -> list[tuple[Case, str]]:
@@ -79,15 +92,17 @@ def draw_validation(found: Validation, console: Console) -> None:
             console.print(_groups(found, grouping))
         console.print()
         console.print(_worst(found))
+    for item in unknown_engines(found):
+        said = f"is not an engine Ridgeline knows: {item['taken']} was taken in its place, in {item['rows']} row(s)"
+        console.print(Text.assemble("x_engine ", clean(repr(item["given"][:40])), f" {said}", style="yellow"))
     if found.skipped:
         console.print()
         console.print(_skipped(found))
 
 
 def _summary(found: Validation) -> Table:
-    """All rows, and beside them the headline ones where they are some of many."""
-    best = [case for case in found.cases if in_headline(case)]
-    shown = {"all": found.errors} | ({"headline": errors_of(best)} if 0 < len(best) < len(found.cases) else {})
+    """All rows, and beside them each set that is some of them."""
+    shown = beside(found)
     table = headed(("", *shown), right=shown)
     for label, figures in (
         ("rows", [str(item.n) for item in shown.values()]),

@@ -9,20 +9,23 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Unpack
 
-from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.table import keys
 from ridgeline.hardware.load import resized
 from ridgeline.hardware.load import system as load_system
+from ridgeline.hardware.system import System
 from ridgeline.models.load import model as load_model
-from ridgeline.plan.engine import default_engine
+from ridgeline.plan.engine import default_engine, default_engine_note
 from ridgeline.plan.plan import Switches
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.scenario_file import apply_settings, assemble, described_engine
-from ridgeline.search.objectives import Outcome, chosen, quarters, sizes_of
+from ridgeline.plan.scenario_file import assemble, described_engine
+from ridgeline.plan.settings import apply_settings, told_by
+from ridgeline.plan.workload import Train
+from ridgeline.search.objectives import Outcome, chosen, divisible_batch, quarters, sizes_of
 from ridgeline.search.pins import pins_of
-from ridgeline.search.request import PlanRequest
+from ridgeline.search.request import PlanOptions, PlanRequest, no_system, request_table
 from ridgeline.search.space import Pins
 
 SEQ, GLOBAL_BATCH = 8192, 1024
@@ -47,7 +50,8 @@ class Case:
 def searched(request: PlanRequest, search: Callable[[Case], Outcome], skipped: list[str]) -> Iterator[Outcome]:
     """The outcome of every case of a request, one after the other; sizes that cannot be built are told in `skipped`.
 
-    For the fewest chips sizes are searched upwards until the deadline is met, and then those just below that.
+    For the fewest chips sizes are searched upwards until the deadline is met, and then those just below that. A size
+    of these that misses it only because the global batch does not divide by 3, 5 or 7 is told with one that does.
     """
     if request.goal.objective != "chips" or request.chips is not None:
         yield from (search(case) for case in cases(request, skipped))
@@ -60,7 +64,13 @@ def searched(request: PlanRequest, search: Callable[[Case], Outcome], skipped: l
             if chosen([found], request.goal) is None:
                 below = chips
                 continue
-            yield from (search(smaller) for smaller in _between(request, str(ref), below, chips))
+            fewest = chips
+            for smaller in _between(request, str(ref), below, chips):
+                found = search(smaller)
+                yield found
+                if chosen([found], request.goal) is not None:
+                    fewest = min(fewest, smaller.scenario.system.chips)
+            skipped.extend(_with_another_batch(request, str(ref), search, (below, chips, fewest)))
             break
 
 
@@ -78,6 +88,26 @@ def _between(request: PlanRequest, ref: str, below: int, above: int) -> Iterator
             yield from _engines(request, resized(ref, chips))
         except InputError:
             continue  # a size that the system does not come in
+
+
+def _with_another_batch(
+    request: PlanRequest, ref: str, search: Callable[[Case], Outcome], sizes: tuple[int, int, int]
+) -> Iterator[str]:
+    """The smallest size between two that meets the deadline with another global batch, below the fewest chips found."""
+    below, above, fewest = sizes
+    for asked in _between(request, ref, below, above):
+        chips, work = asked.scenario.system.chips, asked.scenario.workload
+        other = divisible_batch(work.sequences, chips) if isinstance(work, Train) and work.global_batch else None
+        if chips >= fewest or other is None:
+            continue
+        settings = (*request.settings, f"workload.global_batch={other}")
+        found = search(case(replace(request, settings=settings), resized(ref, chips), asked.scenario.plan.engine))
+        if chosen([found], request.goal) is not None and found.run is not None:
+            yield (
+                f"{chips} chips would do with a global batch of {other} sequences instead of {work.sequences}: "
+                f"{found.run.days:.1f} days, {fewest - chips} chips fewer"
+            )
+            return
 
 
 def _engines(request: PlanRequest, ref: Any) -> Iterator[Case]:
@@ -118,8 +148,9 @@ def case(request: PlanRequest, ref: Any, engine: str | None) -> Case:
     own = table.pop("plan", {})
     own = own if isinstance(own, Mapping) else {}
     described = described_engine(table)
-    usual = described or _default_engine(table)
-    notes = _defaults(table, own, None if engine or described else usual)
+    system = _system(table)
+    usual = described or default_engine(system)
+    notes = _defaults(table, own, None if engine or described else default_engine_note(system))
     kept = {key: value for key, value in own.items() if key in KEPT}
     kept = {"engine": usual, "precision": "bf16", **kept, **({"engine": engine} if engine else {})}
     settled = {"dp": 1, "microbatch": 1, "recompute": "none", **kept}
@@ -136,8 +167,40 @@ def case(request: PlanRequest, ref: Any, engine: str | None) -> Case:
     return Case(scenario=built, pins=pins, table=MappingProxyType(table), given=given is not None)
 
 
+def one_scenario(model: str, **options: Unpack[PlanOptions]) -> Scenario:
+    """The scenario that a model, a system and settings mean, by the defaults of a search, each stated as assumed.
+
+    What a search would choose and no setting says is the plainest: data parallel over the chips that are left.
+
+    >>> found = one_scenario("llama3-8b", on="8xh100-sxm", settings=["plan.tp=2"])
+    >>> found.plan.mesh.dp, found.workload.seq, "global_batch = 1024 sequences: not given" in found.assumptions
+    (4, 8192, True)
+    """
+    settings = tuple(options.get("settings", ()))
+    try:
+        table = request_table(model, options, settings)
+    except UnknownId:
+        table = {"model": model}  # told with everything else that is wrong
+    if options.get("on"):
+        table["system"] = options["on"]
+    problems = apply_settings(table, settings)
+    own = table.get("plan", {})
+    own = dict(own) if isinstance(own, Mapping) else {}
+    if options.get("engine"):
+        own["engine"] = options["engine"]
+    described = described_engine(table)
+    system = _system(table)
+    usual = described or default_engine(system)
+    notes = _defaults(table, own, None if described else default_engine_note(system))
+    built, found = assemble({**table, "plan": {"engine": usual, "precision": "bf16", **own}})
+    problems += found if "system" in table else [no_system(), *(one for one in found if one.path != "system")]
+    if problems or built is None:
+        raise InputError([told_by(settings, problem) for problem in dict.fromkeys(problems)])
+    return replace(built, assumptions=tuple(dict.fromkeys((*notes, *built.assumptions))))
+
+
 def _defaults(table: dict[str, Any], plan: Mapping[str, Any], engine: str | None) -> list[str]:
-    """Fill in what the workload leaves out; what was assumed, a line each. `engine` is the default where it is used."""
+    """Fill in what the workload leaves out; what was assumed, a line each. `engine` says so where one was chosen."""
     notes = []
     work = dict(table["workload"]) if isinstance(table.get("workload"), Mapping) else {}
     if "seq" not in work:
@@ -150,7 +213,7 @@ def _defaults(table: dict[str, Any], plan: Mapping[str, Any], engine: str | None
         notes.append("optimizer = adamw with fp32 states and master weights: not given")
     table["workload"] = {"kind": "train", **work}
     if engine is not None and "engine" not in plan:
-        notes.append(f"engine = {engine}: not given")
+        notes.append(engine)
     if "precision" not in plan:
         notes.append("precision = bf16 unless searched: not given")
     return notes
@@ -165,9 +228,9 @@ def _longest(table: Mapping[str, Any]) -> int:
     return min(SEQ, context or SEQ)
 
 
-def _default_engine(table: Mapping[str, Any]) -> str:
-    """The software the system's chips are trained with unless another is named."""
+def _system(table: Mapping[str, Any]) -> System | None:
+    """The system, for the software its chips are trained with by default."""
     try:
-        return default_engine(load_system(table["system"]))
+        return load_system(table["system"])
     except (InputError, KeyError, TypeError):
-        return default_engine(None)  # what is wrong with the system is told when the scenario is built
+        return None  # what is wrong with it is told when the scenario is built

@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array, Index
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.price import sustained_rates
@@ -25,9 +25,6 @@ from ridgeline.plan.plan import Plan, Precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.space import Space
 from ridgeline.sim import PlanModel, joined, not_predictable
-
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +130,7 @@ def _structure(scenario: Scenario, degrees: Array, calibration: Calibration) -> 
         resolved=replace(one.resolved, sequence_parallel=split),
     )
     sections, parameters = sections_of(context), parameter_columns(calibration, [scenario])
-    rates = sustained_rates(machines_of([scenario.system]), parameters, graph=plans.graph, xla=plans.xla)
+    rates = sustained_rates(machines_of([scenario.system]), parameters, plans=plans)
     return _Structure(
         scenario=scenario,
         context=context,

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.plan_table import recompute_words, sharding_words
-from ridgeline.search.find_plan import Swept
+from ridgeline.search.find_plan import Swept, distinct
 from ridgeline.search.shortlist import Entry, ordered
 
 
@@ -37,7 +37,7 @@ def kind_words(plan: Plan) -> str:
 def kinds(swept: Swept, most: int) -> tuple[Entry, ...]:
     """The best plan of each kind among all that were kept, fastest first."""
     others = (entry for some in swept.by_choice.values() for entry in some)
-    return tuple(first_of_each((*swept.best, *others)))[:most]
+    return distinct(first_of_each((*swept.best, *others)))[:most]
 
 
 def first_of_each(entries: Iterable[Entry]) -> Iterable[Entry]:

@@ -17,12 +17,11 @@ from ridgeline.plan.plan import Plan, Switches
 from ridgeline.plan.plan_table import offload_words, recompute_words, schedule_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.distinct import kind_of, kinds
-from ridgeline.search.find_plan import Search, predicted
+from ridgeline.search.find_plan import SAME, Search, predicted
 from ridgeline.search.shortlist import Entry, choice
 from ridgeline.sim import Prediction, Simulated, predict, simulate
 
 MOST_ACTIONS = 40_000  # of a schedule's table, so that the best few are simulated within a second or two
-SAME = 1e-9  # relative difference of times that are equal but for the order of additions
 # the order in which alternatives are told when they lose equally much
 AXES = (
     "tp", "pp", "cp", "ep", "etp", "microbatch", "schedule", "chunks", "shard", "recompute", "offload", "precision",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from types import MappingProxyType
 
 import numpy as np
@@ -25,10 +26,18 @@ from ridgeline.search.progress import SweepProgress, silent
 from ridgeline.search.shortlist import BestByChoice, BestWithMoreMemory, Entry, Fastest, ParetoFront, first, least
 from ridgeline.search.space import NO_PINS, Pins, PinTable, Space, parts_of, space_of
 from ridgeline.search.sweep import Chunk, chunks_of
-from ridgeline.sim import Prediction, capacity_of, default_calibration, not_predictable, predict, unpublished
+from ridgeline.sim import (
+    Prediction,
+    capacity_of,
+    default_calibration,
+    not_predictable,
+    predict,
+    scenario_headroom,
+    unpublished,
+)
 
 SHORTLIST = 64  # plans kept by number while the space is swept
-HEADROOM = 0.03  # share of a chip's memory kept free: peaks are predicted to a few per cent
+SAME = 1e-9  # relative difference of times that are equal but for the order of additions
 MORE_MEMORY = (1.25, 2.0)  # times the memory a chip has: what would be fastest then
 
 
@@ -121,13 +130,13 @@ class Search:
 
 
 def find_plan(
-    scenario: Scenario, pins: Pins | PinTable = NO_PINS, *, most: int = 5, headroom: float = HEADROOM,
+    scenario: Scenario, pins: Pins | PinTable = NO_PINS, *, most: int = 5, headroom: float | None = None,
     calibration: Calibration | None = None, progress: SweepProgress = silent,
 ) -> Search:  # fmt: skip
     """The best plans for a scenario's model, system and workload.
 
     pins       the choices left along an axis; the others take all that the engine supports
-    headroom   share of a chip's memory that a plan must leave free
+    headroom   share of a chip's memory that a plan must leave free; None: as measured peaks ask for
     progress   told after every chunk: plans priced, step of the best; False stops, and `swept.complete` is False
 
     Of the scenario's own plan the engine, the precision and the switches are kept; the rest is searched.
@@ -141,10 +150,11 @@ def find_plan(
     used, own = calibration or default_calibration(), Pins.of(pins)
     space = space_of(scenario, own)
     problems = tuple(_problems(scenario, space))
+    free = scenario_headroom(scenario).share if headroom is None else headroom
     capacity, found = 0.0, NOTHING
     try:
         if not problems:
-            capacity = capacity_of(scenario) * (1 - headroom)
+            capacity = capacity_of(scenario) * (1 - free)
             chunks = offered(priced_grids(placed(scenario, own), space, used), scenario, space, own)
             found = swept(chunks, capacity, than_s=_own_step(scenario, used), progress=progress)
     except MissingNumber as missing:
@@ -155,7 +165,7 @@ def find_plan(
         space=space,
         swept=found,
         plans=predicted(scenario, distinct(found.best)[:most], used),
-        headroom=headroom,
+        headroom=free,
         capacity_bytes=capacity,
         problems=problems,
     )
@@ -165,10 +175,10 @@ NOTHING = Swept(considered=0, feasible=0, best=(), frontier=(), nearest=None, fa
 
 
 def _problems(scenario: Scenario, space: Space) -> Iterator[Problem]:
-    """What no plan of the space can mend: an unknown engine, a format the chip does not have."""
+    """What no plan of the space can mend: an unknown engine, a format the chip does not have, no way to its host."""
     yield from known_engine(scenario)
-    for choice in space.precision:
-        asked = replace(scenario, plan=replace(scenario.plan, precision=choice))
+    for choice, offload in product(space.precision, space.offload):
+        asked = replace(scenario, plan=replace(scenario.plan, precision=choice, offload=offload))
         yield from dict.fromkeys((*precision(asked), *not_predictable(asked)))
 
 
@@ -204,7 +214,16 @@ def _own_step(scenario: Scenario, calibration: Calibration) -> float:
 
 def distinct(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """The entries without those that take the same time and memory as an earlier one: a switch without effect."""
-    return tuple({(entry.step_s, entry.peak_bytes): entry for entry in reversed(tuple(entries))}.values())[::-1]
+    kept: list[Entry] = []
+    for entry in entries:
+        if not any(_same(entry.step_s, one.step_s) and _same(entry.peak_bytes, one.peak_bytes) for one in kept):
+            kept.append(entry)
+    return tuple(kept)
+
+
+def _same(one: float, other: float) -> bool:
+    """Equal but for the order of additions."""
+    return abs(one - other) <= SAME * abs(other)
 
 
 def predicted(

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import DECIMAL
+from ridgeline.hardware.load import rated_power
 from ridgeline.hardware.system import System
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
@@ -140,7 +141,7 @@ def run_of(prediction: Prediction, goal: Goal) -> Run | None:
     speed = prediction.tokens_per_s_per_chip * system.chips
     days = float(days_to_train(goal.tokens, speed, kept.useful))
     seconds = days * DAY_HOURS * HOUR
-    price, power = system.chip.price, system.chip.tdp
+    price, power = system.chip.price, rated_power(system.chip)
     return Run(
         goodput=kept,
         days=days,
@@ -184,7 +185,7 @@ def points(searches: Iterable[Search]) -> list[Point]:
     found = []
     for search in searches:
         system = search.scenario.system
-        price, power = system.chip.price, system.chip.tdp
+        price, power = system.chip.price, rated_power(system.chip)
         for entry in search.swept.frontier:
             work = system.chips * entry.step_s
             found.append(
@@ -308,6 +309,21 @@ def quarters(below: int, above: int) -> tuple[int, ...]:
     """
     step = (above - below) // 4
     return tuple(below + step * part for part in (1, 2, 3)) if step else ()
+
+
+def divisible_batch(batch: int, chips: int) -> int | None:
+    """The global batch near a given one that divides by what is odd in a number of chips; None where that one does.
+
+    >>> divisible_batch(1024, 768), divisible_batch(1024, 896), divisible_batch(1536, 768), divisible_batch(1024, 512)
+    (960, 1120, None, None)
+    """
+    odd = chips // (chips & -chips)
+    if batch % odd == 0 or odd > batch // 4:
+        return None
+    step = odd
+    while step * 2 <= batch // 4:
+        step *= 2
+    return max(1, round(batch / step)) * step
 
 
 def unpriced(systems: Iterable[System], objective: str) -> tuple[str, ...]:

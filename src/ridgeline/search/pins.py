@@ -26,8 +26,8 @@ from ridgeline.core.table import decode_into, keys
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, Switches
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.scenario_file import parse_value
 from ridgeline.plan.schedules import SCHEDULES
+from ridgeline.plan.settings import SHORT, parents_first, parse_value
 from ridgeline.search.space import MOST_CHUNKS, NO_PINS, Pins, Space, powers_of_two, space_of
 
 RANGE = re.compile(r"\s*(\d{1,9})\s*\.\.\s*(\d{1,9})\s*")
@@ -88,7 +88,7 @@ def settings_table(settings: Iterable[str], problems: list[Problem]) -> tuple[di
     """`plan.` settings as a table of pins, and the settings that are not about the plan."""
     table: dict[str, object] = {}
     rest: list[str] = []
-    for setting in settings:
+    for setting in parents_first(settings):
         path, equals, text = setting.partition("=")
         parts = [part.strip() for part in path.split(".")]
         if parts[0] != "plan" or not equals:
@@ -102,6 +102,8 @@ def settings_table(settings: Iterable[str], problems: list[Problem]) -> tuple[di
             table[parts[1]] = parse_value(text)
         else:
             below = table.get(parts[1])
+            short = SHORT.get(f"plan.{parts[1]}")
+            below = {short: below} if short and isinstance(below, str) else below
             table[parts[1]] = {**(below if isinstance(below, Mapping) else {}), parts[2]: parse_value(text)}
     return table, rest
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan import Plan
@@ -28,7 +28,6 @@ from ridgeline.search.space import NO_PINS, Pins, Space, space_of
 from ridgeline.search.sweep import Chunk
 from ridgeline.sim import Prediction, capacity_of, default_calibration, predict
 
-Array = NDArray[np.float64]
 NEAR = 0.05  # share of feasible plans that may be faster than one that is near the top
 EQUAL = 1e-9  # of a step: plans closer than this are equally fast
 Verdict = Literal["near the top", "within the interval", "beyond the interval"]

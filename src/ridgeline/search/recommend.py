@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.hardware.load import rated_power
 from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan_table import scenario_text
 from ridgeline.plan.scenario_file import self_contained
@@ -25,7 +26,7 @@ from ridgeline.search.progress import Progress, Watch, unwatched
 from ridgeline.search.refinement import Refinement, refinement
 from ridgeline.search.request import PlanRequest
 from ridgeline.search.what_if import WhatIf, what_if
-from ridgeline.sim import Prediction
+from ridgeline.sim import Prediction, scenario_headroom
 
 SIMULATED = 5  # plans run event by event
 REFINED_AXES = ("placement", "recompute", "offload")  # what refinement chooses; where one is pinned nothing is refined
@@ -167,7 +168,7 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None) -> Reason
         plans=plans,
         kinds=some,
         why=explain(search, plans[0]),
-        assumptions=tuple(_assumed(best, plans[0], request.headroom)),
+        assumptions=tuple(_assumed(best, plans[0], given=request.headroom is not None)),
         simulated_s=events,
         what_if=tried,
         given=given_plan(search, search.scenario, plans[0]) if best.given else None,
@@ -195,13 +196,15 @@ def _united(plans: Sequence[Prediction], others: Iterable[Prediction]) -> tuple[
     return (*plans, *(one for one in others if one.scenario.plan not in known))
 
 
-def _assumed(best: Outcome, winner: Prediction, headroom: float) -> Iterable[str]:
+def _assumed(best: Outcome, winner: Prediction, *, given: bool) -> Iterable[str]:
     """Every assumption once: what was not given, what the numbers rest on, what the engine is not known to do."""
     notes: list[str] = [*winner.assumptions]
-    notes.append(f"headroom = {headroom:.0%} of memory kept free, because predicted peaks err by a few per cent")
+    origin = "given" if given else scenario_headroom(winner.scenario).origin
+    notes.append(f"headroom = {best.search.headroom:.1%} of memory kept free: {origin}")
     notes += unsupported(winner.scenario)
     notes += best.run.goodput.assumptions if best.run else ()
     chip = winner.scenario.system.chip
     notes += [f"money not counted: no price of {chip.id} is published here"] if chip.price is None else []
-    notes += [f"energy not counted: no rated power of {chip.id} is published here"] if chip.tdp is None else []
+    unknown = rated_power(chip) is None
+    notes += [f"energy not counted: no rated power of {chip.id} is published here"] if unknown else []
     return dict.fromkeys(notes)

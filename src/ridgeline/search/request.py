@@ -15,7 +15,6 @@ from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, read_table
 from ridgeline.models.load import model as load_model
 from ridgeline.plan.scenario_file import confine
-from ridgeline.search.find_plan import HEADROOM
 from ridgeline.search.objectives import OBJECTIVES, Goal, Objective, pair, tokens_of
 from ridgeline.search.pins import PinSettings, joined, pin_settings, settings_table
 
@@ -58,7 +57,7 @@ class PlanRequest:
     pins       the choices that are left of the plan
     goal       what is minimised, and the run it is for
     chips      sizes to search, as a range or a list; absent: as the systems say
-    headroom   share of a chip's memory that a plan must leave free
+    headroom   share of a chip's memory that a plan must leave free; absent: as measured peaks ask for
     top        plans that are listed
     frontier   the two quantities of the Pareto front; absent: time and memory, or between sizes time and money
     refine     whether stage boundaries and recompute by stage are chosen too
@@ -70,7 +69,7 @@ class PlanRequest:
     pins: PinSettings = field(default_factory=PinSettings)
     goal: Goal = Goal()
     chips: str | None = None
-    headroom: float = HEADROOM
+    headroom: float | None = None
     top: int = 5
     frontier: tuple[str, str] | None = None
     refine: bool = True
@@ -85,11 +84,10 @@ class PlanRequest:
         """
         axes = pair(options["frontier"]) if options.get("frontier") else None
         pins, rest = _pins(options)
-        table = _table(model, options, rest)
+        table = request_table(model, options, rest)
         systems = tuple(name.strip() for name in options.get("on", "").split(",") if name.strip())
         if not systems and "system" not in table:
-            todo = "for example --on 64xh100-sxm; `ridgeline show systems` lists them"
-            raise InputError(Problem(path="--on", given="nothing", expected="a system", todo=todo))
+            raise InputError(no_system())
         return cls(
             table=MappingProxyType(table),
             systems=systems,
@@ -97,7 +95,7 @@ class PlanRequest:
             pins=pins,
             goal=_goal(options),
             chips=options.get("chips") or None,
-            headroom=_share(options["headroom"]) if "headroom" in options else HEADROOM,
+            headroom=_share(options["headroom"]) if options.get("headroom") else None,
             top=options.get("top", 5),
             frontier=axes,
             refine=options.get("refine", True),
@@ -125,7 +123,13 @@ def _pins(options: PlanOptions) -> tuple[PinSettings, tuple[str, ...]]:
     return pins, tuple(rest)
 
 
-def _table(model: str, options: PlanOptions, settings: Sequence[str]) -> dict[str, Any]:
+def no_system() -> Problem:
+    """What is told where neither an option nor a file names a system."""
+    todo = "for example --on 64xh100-sxm; `ridgeline show systems` lists them"
+    return Problem(path="--on", given="nothing", expected="a system", todo=todo)
+
+
+def request_table(model: str, options: PlanOptions, settings: Sequence[str]) -> dict[str, Any]:
     """The scenario table that is meant, with the options that are keys of its workload."""
     table = read_request(model, settings)
     work = table.get("workload", {})

@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.plan.plan import Plan
 from ridgeline.search.degree_grid import DegreeGrid
 from ridgeline.search.sweep import Chunk
 
-Array = NDArray[np.float64]
-Places = NDArray[np.int64]
 # axes of choices: in a chunk all plans share the first, the second differ by cell, the third by its structure
 SHARED = ("pp", "schedule", "shard", "offload")
 BY_CELL = ("tp", "cp", "ep", "etp", "microbatch")
@@ -85,8 +84,8 @@ def least(chunk: Chunk, column: Array, then: Array) -> Entry:
     return first(*(entry(chunk, int(place)) for place in places))
 
 
-def pareto_front(step: Array, peak: Array) -> Places:
-    """Places of the plans that none dominates: none is at least as good in both and better in one.
+def pareto_front(step: Array, peak: Array) -> Index:
+    """Index of the plans that none dominates: none is at least as good in both and better in one.
 
     >>> pareto_front(np.array([1.0, 2.0, 3.0, 3.0]), np.array([5.0, 6.0, 4.0, 4.0]))
     array([0, 2, 3])
@@ -112,18 +111,18 @@ class Candidates:
         """The fastest step so far."""
         return float(self._step.min()) if len(self._step) else float("inf")
 
-    def _add(self, chunk: Chunk, places: Places) -> None:
+    def _add(self, chunk: Chunk, places: Index) -> None:
         own = chunk.taken(places)
         self._from += [(own, place) for place in range(len(places))]
         self._step = np.concatenate([self._step, own.step_s])
         self._peak = np.concatenate([self._peak, own.peak_bytes])
 
-    def _take(self, places: Places) -> None:
+    def _take(self, places: Index) -> None:
         self._from = [self._from[place] for place in places]
         self._step, self._peak = self._step[places], self._peak[places]
 
-    def _order(self, most: int) -> Places:
-        """Places of the first so many in order; which of equal ones are among them their names decide."""
+    def _order(self, most: int) -> Index:
+        """Index of the first so many in order; which of equal ones are among them their names decide."""
         order = np.lexsort((self._peak, self._step))
         if len(order) <= most:
             return order
@@ -181,7 +180,7 @@ class ParetoFront(Candidates):
             self._add(chunk, may[pareto_front(chunk.step_s[may], chunk.peak_bytes[may])])
             self._take(pareto_front(self._step, self._peak))
 
-    def _dominated(self, step: Array, peak: Array) -> NDArray[np.bool_]:
+    def _dominated(self, step: Array, peak: Array) -> Mask:
         """Whether a plan on the front dominates each of these: at least as good in one and better in the other."""
         if not len(self._step):
             return np.zeros(len(step), dtype=np.bool_)
@@ -295,7 +294,7 @@ class _ByCell:
         for axis in BY_STRUCTURE:
             yield from self._best(axis, known, self._cells.structure)
 
-    def _best(self, axis: str, known: Places, column: NDArray[Any]) -> Iterator[tuple[str, Entry]]:
+    def _best(self, axis: str, known: Index, column: NDArray[Any]) -> Iterator[tuple[str, Entry]]:
         for value in np.unique(column[known]):
             own = known[column[known] == value]
             own = own[self._step[own] == self._step[own].min()]

@@ -26,7 +26,7 @@ from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Offload, Plan, Schedule, Sharding
 from ridgeline.plan.resolve import sends_overlap
 from ridgeline.plan.scenario import default_placement
-from ridgeline.plan.schedules import requirement, virtual_stages_by_rank
+from ridgeline.plan.schedules import SCHEDULES, requirement, virtual_stages_by_rank
 from ridgeline.search.degree_grid import DegreeGrid
 from ridgeline.search.space import Space
 from ridgeline.sim import Placement, RowModel, ScheduledRows, SectionTimes, ShardedState
@@ -98,12 +98,36 @@ class _Rows:
 
 def sweep(grid: DegreeGrid, space: Space) -> Iterator[Chunk]:
     """Every plan of a space on these cells, priced; plans that cannot run are left out."""
+    pipelines: dict[tuple[int, Schedule], _Pipeline] = {}
     for offload in space.offload:
         sections = grid.model.section_times(replace(grid.plans, offload=np.array([offload.activations])))
         for pp in space.pp:
             for rows in _rows(grid, space, sections, offload, pp):
                 for schedule in _schedules(space, pp):
-                    yield from _scheduled(rows, space, schedule)
+                    if (pp, schedule) not in pipelines:
+                        pipelines[pp, schedule] = _pipeline(grid, pp, schedule)
+                    yield from _scheduled(rows, space, schedule, pipelines[pp, schedule])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pipeline:
+    """What so many stages under a schedule make of a grid; no placement where there are more stages than layers.
+
+    sends_overlap   whether sends overlap compute, by structure
+    """
+
+    placement: Placement | None
+    sends_overlap: Array
+
+
+def _pipeline(grid: DegreeGrid, pp: int, schedule: Schedule) -> _Pipeline:
+    scenario, stages = grid.scenarios[0], pp * schedule.chunks
+    overlap = _sends_overlap(grid, schedule)
+    if stages > scenario.model.layers + 2:
+        return _Pipeline(placement=None, sends_overlap=overlap)
+    placed = scenario.plan.placement or default_placement(scenario.model, stages)
+    by_rank = virtual_stages_by_rank(pp, schedule.chunks, schedule.name)
+    return _Pipeline(placement=Placement.of(stages_of(grid.context, placed), by_rank), sends_overlap=overlap)
 
 
 def _schedules(space: Space, pp: int) -> tuple[Schedule, ...]:
@@ -133,19 +157,20 @@ def _rows(grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offlo
     if not len(cell):
         return
     if any(shard != "zero3" for shard in space.shard):
-        yield _row(grid, sections, offload, pp, (cell, dp, None))
+        yield _row(grid, space, sections, offload, pp, (cell, dp, None))
     if "zero3" in space.shard:
         replicas = dp * np.asarray(grid.degrees.cp)[cell]
         for size in space.shard_degree:
             degree = replicas if size == 0 else np.full(len(cell), float(size))
             own = np.flatnonzero(_splits(space, size, replicas))
             if len(own):
-                yield _row(grid, sections, offload, pp, (cell[own], dp[own], degree[own]))
+                yield _row(grid, space, sections, offload, pp, (cell[own], dp[own], degree[own]))
 
 
 def _row(
-    grid: DegreeGrid, sections: SectionTimes, offload: Offload, pp: int, dealt: tuple[Index, Array, Array | None]
-) -> _Rows:
+    grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offload, pp: int,
+    dealt: tuple[Index, Array, Array | None],
+) -> _Rows:  # fmt: skip
     cell, dp, degree = dealt
     zero3 = degree is not None
     sizes = replace(
@@ -162,6 +187,7 @@ def _row(
         offload=np.array([offload.activations]),
         offload_optimizer=np.array([offload.optimizer]),
     )
+    apart = any(SCHEDULES[schedule.name].splits_backward for schedule in space.schedule)
     return _Rows(
         grid=grid,
         cell=cell,
@@ -170,7 +196,7 @@ def _row(
         offload=offload,
         zero3=zero3,
         degree=np.ones(len(cell)) if degree is None else degree,
-        model=grid.model.rows(sections, cell, plans, grid.weight_group[cell]),
+        model=grid.model.rows(sections, cell, plans, grid.weight_group[cell], apart=pp > 1 and apart),
     )
 
 
@@ -189,23 +215,19 @@ class _Way:
     state: ShardedState
 
 
-def _scheduled(rows: _Rows, space: Space, schedule: Schedule) -> Iterator[Chunk]:
+def _scheduled(rows: _Rows, space: Space, schedule: Schedule, pipeline: _Pipeline) -> Iterator[Chunk]:
     """The rows under one schedule, as far as it takes them."""
-    grid, model, pp = rows.grid, rows.model, rows.pp
-    if pp * schedule.chunks > grid.scenarios[0].model.layers + 2:
+    model, placement = rows.model, pipeline.placement
+    if placement is None:
         return
-    able = list(_able(schedule, pp, model.plans.microbatches))
+    able = list(_able(schedule, rows.pp, model.plans.microbatches))
     if not able:
         return
-    scenario = grid.scenarios[0]
-    placed = scenario.plan.placement or default_placement(scenario.model, pp * schedule.chunks)
-    by_rank = virtual_stages_by_rank(pp, schedule.chunks, schedule.name)
-    placement = Placement.of(stages_of(grid.context, placed), by_rank)
     plans = replace(
         model.plans,
         chunks=np.array([float(schedule.chunks)]),
         schedule=np.array([float(NAMES.index(schedule.name))]),
-        overlap_pp=at(_sends_overlap(grid, schedule), grid.structure[rows.cell]),
+        overlap_pp=at(pipeline.sends_overlap, rows.grid.structure[rows.cell]),
     )
     ways = _ways(rows, space, placement)
     send_s = model.send_s(plans)

@@ -3,6 +3,7 @@
     predict, Prediction, Impossible       one step of a scenario, or the reasons why there is none
     simulate, Simulated, timeline         the same step event by event, and its Timeline
     PlanModel, Placement, ...             time and memory of every plan of a search
+    LayoutModel                           time and memory of one plan's stage layouts
     StepBatch, StepTimes                  steps of many scenarios under any parameters, for a fit
     Memory, peak_memory, capacity_of      bytes of the fullest chip, and of a chip
     Residual, interval, ...               how sure a prediction is
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from ridgeline.sim.events.simulate import Simulated as Simulated
     from ridgeline.sim.events.simulate import simulate as simulate
     from ridgeline.sim.events.simulate import timeline as timeline
+    from ridgeline.sim.layout_model import LayoutModel as LayoutModel
+    from ridgeline.sim.layout_model import price_layouts as price_layouts
+    from ridgeline.sim.memory.headroom import scenario_headroom as scenario_headroom
     from ridgeline.sim.memory.peak import Memory as Memory
     from ridgeline.sim.memory.peak import capacity_of as capacity_of
     from ridgeline.sim.memory.peak import peak_memory as peak_memory
@@ -48,6 +52,8 @@ _HOMES = {
     "closed_form.overlap": ("SectionTimes",),
     "closed_form.step": ("StepTimes",),
     "events.simulate": ("Simulated", "simulate", "timeline"),
+    "layout_model": ("LayoutModel", "price_layouts"),
+    "memory.headroom": ("scenario_headroom",),
     "memory.peak": ("Memory", "capacity_of", "peak_memory"),
     "plan_model": ("Placement", "PlanModel", "RowModel", "ScheduledRows", "ShardedState", "joined"),
     "predict_step": ("HOUR", "default_calibration", "not_predictable", "predict", "unpublished"),

@@ -106,34 +106,43 @@ class PlanModel:
         """What sections of all cells take; communication as far as it is exposed, no weights gathered."""
         return section_times(self.prices, plans, self.rates)
 
-    def rows(self, sections: SectionTimes, cell: Index, plans: PlanColumns, groups: Index) -> RowModel:
-        """These cells on a pipeline; `groups` tells which rows hold the same weights on the same ranks."""
+    def rows(
+        self, sections: SectionTimes, cell: Index, plans: PlanColumns, groups: Index, *, apart: bool = True
+    ) -> RowModel:
+        """These cells on a pipeline; `groups` tells which rows hold the same weights on the same ranks.
+
+        apart   whether some schedule will run weight gradients apart from input gradients
+        """
         _, firsts, group = np.unique(groups, return_index=True, return_inverse=True)
+        times = self._times(sections, cell, plans, (firsts, group))
+        same = not apart or not (plans.shard[0] == 3 or plans.offload.any())
         return RowModel(
             model=self,
             cell=cell,
             plans=plans,
             group=group,
             firsts=firsts,
-            times=self._times(sections, cell, plans, (firsts, group)),
+            times=times,
+            apart=times if same else self._times(sections, cell, plans, (firsts, group), apart=True),
             footprint=self.footprint.at(cell),
             group_footprint=self.footprint.at(cell[firsts]),
             per_param=_at(self.per_param, self.structure[cell[firsts]]),
         )
 
     def _times(
-        self, sections: SectionTimes, cell: Index, plans: PlanColumns, groups: tuple[Index, Index]
+        self, sections: SectionTimes, cell: Index, plans: PlanColumns, groups: tuple[Index, Index], apart: bool = False
     ) -> StageTimes:
         """What sections take in rows of these cells; weights that zero3 shards are gathered at each row's degree."""
+        (firsts, group), split = groups, np.array([apart])
         if plans.shard[0] < 3:
-            return StageTimes(rows=self.taken(stage_times(sections, np.zeros((2, 1))).rows, cell))
-        firsts, group = groups
+            return StageTimes(rows=self.taken(stage_times(sections, np.zeros((3, 1)), split)[0].rows, cell))
         rates, params = self.rates.rates, self.taken(self.prices.params[:2], cell[firsts])
         spent = gather_seconds(params, plans.at(firsts), self.rates.links).take(group, axis=-1)
         taken = SectionTimes(
             **{item.name: self.taken(getattr(sections, item.name), cell) for item in fields(SectionTimes)}
         )
-        return stage_times(taken, exposed_gathers(spent, taken.phases, rates["hidden_shard"], rates["contention"]))
+        gathers = exposed_gathers(spent, taken, rates["hidden_shard"], rates["contention"], split)
+        return stage_times(taken, gathers, split)[0]
 
     def taken(self, columns: Array, cells: Index) -> Array:
         """Columns by section of these cells: section by section, cells beside each other."""
@@ -163,7 +172,7 @@ class RowModel:
     """Cells on a pipeline: what is the same for all schedules of it.
 
     group, firsts   the weight group of every row, and the first row of each group
-    times           what sections take, sections x rows
+    times, apart    what sections take, sections x rows: in general, and where weight gradients run apart
     footprint       what sections need by row, and by weight group; `per_param` by weight group
     """
 
@@ -173,6 +182,7 @@ class RowModel:
     group: Index
     firsts: Index
     times: StageTimes
+    apart: StageTimes
     footprint: SectionFootprint
     group_footprint: SectionFootprint
     per_param: BytesPerParam
@@ -197,7 +207,8 @@ class RowModel:
 
     def scheduled(self, placement: Placement, plans: PlanColumns, send_s: Array, own: slice) -> ScheduledRows:
         """Some rows under the schedule that `plans` says; those are the columns of these rows alone."""
-        mix, times = placement.over(own.stop - own.start), StageTimes(rows=self.times.rows[:, :, own])
+        sections = self.apart if plans.weights_apart.any() else self.times
+        mix, times = placement.over(own.stop - own.start), StageTimes(rows=sections.rows[:, :, own])
         held = rank_footprint(self.footprint.at(own), placement.ranks)
         return ScheduledRows(
             plans=plans,

@@ -16,22 +16,25 @@ import numpy as np
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, Quoted, weakest
-from ridgeline.core.units import DECIMAL, parse_quantity
+from ridgeline.core.units import DECIMAL, format_gib, parse_quantity
 from ridgeline.cost.calibration import SHIPPED, Calibration, shipped
 from ridgeline.cost.estimate import OpEstimate, estimates
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import PHASES, OpTable, op_table
 from ridgeline.cost.price import OpPrices, SectionPrices, SustainedRates, price_ops, sum_sections, sustained_rates
 from ridgeline.cost.step_part import Bound, StepPart
+from ridgeline.hardware.load import WITH_CAPACITY, rated_power
 from ridgeline.ir.program import Program
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.check import check
+from ridgeline.plan.plan import Offload
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.sim.closed_form.stage_mix import stage_mixes
 from ridgeline.sim.closed_form.step import StepTimes, step_seconds
+from ridgeline.sim.fates import unpriced_fields
 from ridgeline.sim.memory.peak import peak_memory
 from ridgeline.sim.prediction import Bill, Impossible, Part, Prediction, Utilization
 from ridgeline.sim.prediction_interval import shipped_interval
@@ -92,7 +95,7 @@ def price(scenario: Scenario, calibration: Calibration) -> Priced:
     plans = plan_columns([scenario])
     program = lower(scenario, plans, tensors=False)
     table, parameters = op_table([program]), parameter_columns(calibration, [scenario])
-    rates = sustained_rates(machines_of([scenario.system]), parameters, graph=plans.graph, xla=plans.xla)
+    rates = sustained_rates(machines_of([scenario.system]), parameters, plans=plans)
     ops = price_ops(table, rates)
     sections = sum_sections(table, rates, ops)
     return Priced(
@@ -132,6 +135,8 @@ def not_predictable(scenario: Scenario) -> Iterator[Problem]:
     if stored.peak not in chip.peak and not (stored.peak == "bf16" and "fp16" in chip.peak):
         known = ", ".join(chip.peak)
         yield Problem(path="plan.precision.activations", given=stored.id, expected=f"a peak {chip.id} has: {known}")
+    if scenario.plan.offload != Offload() and chip.host.bandwidth is None:
+        yield unpublished(MissingNumber(f"chip {chip.id}", "chip.host.bandwidth", "GB/s"))
     for path, number, unit in _rates(scenario):
         if number is not None and not 0 < number.value < ABSURD:
             expected = f"a rate above 0 and below {ABSURD:.0e} {unit}"
@@ -142,6 +147,7 @@ def _rates(scenario: Scenario) -> Iterator[tuple[str, Quoted | None, str]]:
     """Every number a step is divided by, with its place in a scenario."""
     chip = scenario.system.chip
     yield "chip.hbm.bandwidth", chip.hbm.bandwidth, "B/s"
+    yield "chip.host.bandwidth", chip.host.bandwidth, "B/s"
     for key, peak in chip.peak.items():
         yield f"chip.peak.{key}", peak, "FLOP/s"
     for tier in scenario.system.tiers:
@@ -165,7 +171,7 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
         interval=shipped_interval(step_s, chip.fitted_id, engine.fitted_id, chip.family),
         bill=_bill(scenario, step_s),
         evidence=_evidence(scenario, known),
-        assumptions=(*scenario.assumptions, *_assumed(scenario, calibration, known)),
+        assumptions=(*scenario.assumptions, *unpriced_fields(scenario), *_assumed(scenario, calibration, known)),
     )
 
 
@@ -224,24 +230,27 @@ def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool)
     """MFU and HFU of a step, with the conventions they are counted by."""
     plan, system, work = scenario.plan, scenario.system, scenario.workload
     mesh = plan.mesh
-    each = training_flops_per_token(scenario.model, work.seq, causal).total
+    assert isinstance(work, Train)
+    each = training_flops_per_token(scenario.model, work.document_tokens, causal).total
     notes = ["causal attention counted at half" if causal else "attention counted over all pairs of tokens"]
-    if isinstance(work, Train) and work.task == "lora":
+    if work.document_tokens < work.seq:
+        notes.append(_documents(work))
+    if work.task == "lora":
         each *= 2 / 3
         notes.append("frozen weights need no weight gradients: two passes counted, not three")
-    model_flops = each * work.tokens
+    model_flops = each * work.useful_tokens
     executed = executed_flops(priced, mesh.tp * mesh.cp * mesh.dp, scenario.microbatches)
-    peak = system.chip.peak_flops_per_s(plan.precision.compute)
+    key, peak = fastest_peak(scenario)
     able = step_s * system.chips * peak.value
     notes += [
-        f"peak: dense {plan.precision.compute.peak} of {system.chip.id}",
+        f"peak: dense {key} of {system.chip.id}",
         "MFU without recompute, optimizer, norms and embedding lookup",
         "HFU with all matrix products and attention that run",
     ]
     return Utilization(
         model_flops=model_flops,
         executed_flops=executed,
-        peak=plan.precision.compute.peak,
+        peak=key,
         peak_flops_per_s=peak.value,
         mfu=model_flops / able,
         hfu=executed / able,
@@ -249,11 +258,27 @@ def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool)
     )
 
 
+def fastest_peak(scenario: Scenario) -> tuple[str, Quoted]:
+    """The peak of the compute format, or of the one that activations have where that is faster: none is exceeded."""
+    precision, chip = scenario.plan.precision, scenario.system.chip
+    found = precision.compute.peak, chip.peak_flops_per_s(precision.compute)
+    stored = precision.activations.peak
+    return (stored, chip.peak[stored]) if stored in chip.peak and chip.peak[stored].value > found[1].value else found
+
+
+def _documents(work: Train) -> str:
+    """What tokens/s and model flops count where documents are shorter than their sequence."""
+    if work.packed:
+        return f"attention counted inside documents of {work.document_tokens} tokens"
+    return f"tokens/s and MFU over {work.document_tokens} of the {work.seq} tokens of a sequence: the rest is padding"
+
+
 def _bill(scenario: Scenario, step_s: float) -> Bill:
     """Every chip at its rated power, and at its price by the hour, for the time of the step."""
     chip, chips = scenario.system.chip, scenario.system.chips
+    power = rated_power(chip)
     return Bill(
-        energy_j=chip.tdp.value * chips * step_s if chip.tdp else None,
+        energy_j=power.value * chips * step_s if power else None,
         cost_usd=chip.price.value * chips * step_s / HOUR if chip.price else None,
     )
 
@@ -263,6 +288,7 @@ def _evidence(scenario: Scenario, known: tuple[bool, bool]) -> Evidence:
     system, compute = scenario.system, scenario.plan.precision.compute
     used = [system.chip.peak_flops_per_s(compute), system.chip.need("hbm.bandwidth")]
     used += [tier.need_bandwidth() for tier in system.tiers]
+    used += [power for power in (rated_power(system.chip),) if power]
     fitted = Evidence.FITTED if all(known) else Evidence.ANALYTIC
     return weakest([*(number.evidence for number in used), scenario.engine.evidence, fitted])
 
@@ -275,9 +301,16 @@ def _assumed(scenario: Scenario, calibration: Calibration, known: tuple[bool, bo
     for took_part, what in zip(known, (f"chip {chip.id}", f"engine {engine.id}"), strict=True):
         if not took_part:
             yield f"no measured run of {what} took part in the calibration: common values used"
-    if chip.hbm.usable is None:
+    usable, power = chip.hbm.usable, rated_power(chip)
+    if usable is None:
         yield "memory: the data sheet's capacity, since what the driver leaves of it is not known"
+    elif usable.note == WITH_CAPACITY:
+        yield f"memory: {format_gib(usable.value)} usable, {WITH_CAPACITY}"
     if chip.cores is None:
         yield f"cores of {chip.id} not published: products are not rounded up to whole waves of tiles"
-    if chip.tdp:
+    if power is None:
+        yield f"rated power of {chip.id} and its family not published: products as if at an H100's flops per joule"
+    elif chip.tdp is None:
+        yield f"rated power {power.value:g} W: {power.note}"
+    if power:
         yield "energy: every chip draws its rated power throughout; hosts, network and cooling not counted"

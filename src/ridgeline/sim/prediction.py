@@ -9,6 +9,7 @@ from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Evidence
 from ridgeline.cost.step_part import Bound
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
 from ridgeline.sim.memory.peak import Memory
 from ridgeline.sim.prediction_interval import Interval
 
@@ -72,8 +73,10 @@ class Prediction:
 
     @property
     def tokens_per_s_per_chip(self) -> float:
-        """Tokens of the global batch over step time and chips."""
-        return self.scenario.workload.tokens / (self.step_time_s * self.scenario.system.chips)
+        """Tokens of the global batch, padding apart, over step time and chips."""
+        work = self.scenario.workload
+        tokens = work.useful_tokens if isinstance(work, Train) else work.tokens
+        return tokens / (self.step_time_s * self.scenario.system.chips)
 
     @property
     def model_flops_per_s_per_chip(self) -> float:

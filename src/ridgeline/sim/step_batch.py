@@ -44,6 +44,6 @@ class StepBatch:
 
     def steps(self, parameters: ParameterColumns, *, by_part: bool = False) -> StepTimes:
         """Step times of all rows under these parameters; told apart by part where that is asked for."""
-        rates = sustained_rates(self.machines, parameters, graph=self.plans.graph, xla=self.plans.xla)
+        rates = sustained_rates(self.machines, parameters, plans=self.plans)
         sections = price_sections(self.ops, rates, self.padded)
         return step_seconds(sections, self.mixes, self.plans, rates, by_part=by_part)

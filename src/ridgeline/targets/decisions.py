@@ -70,6 +70,8 @@ def _workload(work: Train) -> dict[str, Any]:
         "workload.optimizer.states": work.optimizer.states.id,
         "workload.optimizer.master": work.optimizer.master.id if work.optimizer.master else "none",
     }
+    if work.document is not None:
+        found["workload.document"] = work.document
     if work.lora is not None:
         found |= {"workload.lora.rank": work.lora.rank, "workload.lora.targets": work.lora.targets}
     return found

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
 from traces import Recipe, make, write
 from typer.testing import CliRunner
 
+import ridgeline
 from ridgeline.calibrate.attribution import MACHINE, MODEL
 from ridgeline.calibrate.explain import Explanation, explain
 from ridgeline.calibrate.residuals import write_residuals
 from ridgeline.calibrate.truth.residual_table import COLUMNS
 from ridgeline.cli.main import app
 from ridgeline.core.errors import InputError
+from ridgeline.trace import write_chrome
 
 
 def found(scenario: Path, recipe: Recipe) -> Explanation:
-    return explain(scenario, write(make(recipe), scenario.parent / "trace.json"))
+    """The recipe is of no model, so that the explanation has to be forced."""
+    return explain(scenario, write(make(recipe), scenario.parent / "trace.json"), force=True)
 
 
 def test_parts_sum_to_the_gap(scenario: Path) -> None:
@@ -77,11 +81,12 @@ def test_residuals_have_the_stated_columns(scenario: Path, tmp_path: Path) -> No
 
 def test_the_command(scenario: Path, tmp_path: Path) -> None:
     trace = write(make(Recipe()), tmp_path / "t.json")
-    done = CliRunner().invoke(app, ["explain", str(scenario), str(trace), "--json", "-o", str(tmp_path / "r.csv")])
+    words = ["explain", str(scenario), str(trace), "--force"]
+    done = CliRunner().invoke(app, [*words, "--json", "-o", str(tmp_path / "r.csv")])
     sheet = json.loads(done.output)
     assert sheet["gap_us"] == pytest.approx(sheet["measured_us"] - sheet["predicted_us"])
     assert (tmp_path / "r.csv").exists()
-    assert CliRunner().invoke(app, ["explain", str(scenario), str(trace)]).exit_code == 0
+    assert CliRunner().invoke(app, words).exit_code == 0
 
 
 def test_no_trace_is_refused(scenario: Path) -> None:
@@ -106,6 +111,35 @@ def test_compiled_kernels_under_an_eager_scenario_are_a_doubt(scenario: Path) ->
     for event in trace["traceEvents"]:
         if event.get("cat") == "kernel" and "elementwise" in event["name"]:
             event["name"] = "triton_poi_fused_add_0"
-    done = explain(scenario, write(trace, scenario.parent / "compiled.json"))
+    done = explain(scenario, write(trace, scenario.parent / "compiled.json"), force=True)
     assert any("plan.engine=torch-compile" in doubt for doubt in done.doubts)
     assert not any("torch.compile" in doubt for doubt in found(scenario, Recipe()).doubts)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        (Recipe(chip="NVIDIA A100-SXM4-80GB"), "got a trace of a100-80-sxm, expected h100-sxm, the scenario's chip"),
+        (Recipe(world=4), "got a trace of 4 ranks, expected 1, the scenario's chips"),
+        (Recipe(), "of matrix products a chip and step, expected about"),
+        (Recipe(matmul_us=1.0, layers=2), "expected at least"),
+    ],
+)
+def test_a_trace_of_something_else_is_refused(recipe: Recipe, said: str, scenario: Path) -> None:
+    trace = write(make(recipe), scenario.parent / "trace.json")
+    with pytest.raises(InputError, match=re.escape(said)) as refused:
+        explain(scenario, trace)
+    assert all("--force" in problem.todo for problem in refused.value.problems)
+
+
+def test_a_trace_without_kernels_is_refused(scenario: Path) -> None:
+    trace = make(Recipe())
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("cat") not in ("kernel", "gpu_memcpy")]
+    with pytest.raises(InputError, match="kernel"):
+        explain(scenario, write(trace, scenario.parent / "trace.json"))
+
+
+def test_a_prediction_of_the_scenario_is_not_refused(scenario: Path, tmp_path: Path) -> None:
+    drawn = ridgeline.timeline(ridgeline.read_scenario(scenario))
+    write_chrome(drawn, tmp_path / "own.json")
+    assert abs(explain(scenario, tmp_path / "own.json").gap_ns) < 1e6

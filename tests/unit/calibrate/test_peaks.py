@@ -54,7 +54,7 @@ def test_validation_reports_memory(tmp_path: Path) -> None:
         for row, share in zip(rows, (1.0, 0.5), strict=True):
             found = ridgeline.predict(scenario_of(row))
             assert isinstance(found, ridgeline.Prediction)
-            writer.writerow({**row.cells, COLUMN: float(found.memory.peak_bytes) * share})
+            writer.writerow({**row.cells, COLUMN: float(found.memory.allocated_bytes) * share})
     memory = validate(table).memory
     assert memory is not None
     assert (memory.n, memory.short) == (2, 0.0)

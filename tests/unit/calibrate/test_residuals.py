@@ -28,7 +28,7 @@ from ridgeline.sim.prediction import Prediction
 def residuals(scenario: Path, tmp_path: Path) -> Path:
     """Steps of 24 products of 3 ms and their company: about three times slower than predicted."""
     trace = write(make(Recipe(layers=24, matmul_us=3000.0)), tmp_path / "run.json")
-    write_residuals(explain(scenario, trace), tmp_path / "residuals.csv")
+    write_residuals(explain(scenario, trace, force=True), tmp_path / "residuals.csv")
     return tmp_path / "residuals.csv"
 
 
@@ -38,7 +38,7 @@ def test_a_residual_file_is_a_measured_run(scenario: Path, residuals: Path, tmp_
     assert isinstance(built, Scenario)
     asked = read_scenario(scenario)
     assert (built.model, built.plan, built.workload) == (asked.model, asked.plan, asked.workload)
-    measured = explain(scenario, tmp_path / "run.json").measured_ns / 1e9
+    measured = explain(scenario, tmp_path / "run.json", force=True).measured_ns / 1e9
     [case] = validate(residuals).cases
     assert case.measured_s == pytest.approx(measured, abs=1e-6)
     found = predict(asked)
@@ -55,7 +55,7 @@ def test_settings_and_files_are_written_out(scenario: Path, tmp_path: Path, resi
         scenario.read_text(encoding="utf-8").replace('{ base = "llama3.2-1b", layers = 4 }', '"mine.toml"'),
         encoding="utf-8",
     )
-    done = explain(path, tmp_path / "run.json", settings=["workload.seq=1024"])
+    done = explain(path, tmp_path / "run.json", settings=["workload.seq=1024"], force=True)
     (tmp_path / "away").mkdir()
     write_residuals(done, tmp_path / "away" / "r.csv")
     (tmp_path / "mine.toml").unlink()
@@ -105,7 +105,7 @@ def test_a_fit_with_residuals_moves_towards_them(residuals: Path, scenario: Path
     found = predict(read_scenario(scenario), calibration)
     assert isinstance(found, Prediction)
     assert found.step_time_s == pytest.approx(case["after_s"], rel=1e-6)
-    again = explain(scenario, tmp_path / "run.json", calibration=tmp_path / "mine.json")
+    again = explain(scenario, tmp_path / "run.json", calibration=tmp_path / "mine.json", force=True)
     assert again.predicted_ns / 1e9 == pytest.approx(case["after_s"], rel=0.01)
     told = CliRunner().invoke(app, ["predict", str(scenario), "--calibration", str(tmp_path / "mine.json"), "--json"])
     assert json.loads(told.stdout)["step_time_s"] == pytest.approx(case["after_s"], rel=1e-6)

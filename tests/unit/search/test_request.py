@@ -38,7 +38,7 @@ def test_a_name_and_a_system_are_enough() -> None:
     made = list(cases(asked, []))
     assert [case.scenario.system.chips for case in made] == [8, 16]
     assert all(case.scenario.plan.engine == "megatron-core" for case in made)
-    assert "engine = megatron-core: not given" in made[0].scenario.assumptions
+    assert "engine = megatron-core: not given; the default" in made[0].scenario.assumptions
     assert not made[0].given
 
 

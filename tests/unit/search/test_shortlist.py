@@ -17,6 +17,7 @@ from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.shortlist import Entry, choice, entry, ordered
 from ridgeline.search.space import space_of
 from ridgeline.search.sweep import chunks_of
+from ridgeline.sim.memory.headroom import scenario_headroom
 from ridgeline.sim.memory.peak import capacity_of
 from ridgeline.sim.predict_step import default_calibration, predict
 from ridgeline.sim.prediction import Prediction
@@ -57,7 +58,7 @@ def found(base: Scenario) -> Search:
 
 
 def test_counts_and_best(base: Scenario, every: list[Entry], found: Search) -> None:
-    limit = capacity_of(base) * 0.97
+    limit = capacity_of(base) * (1 - scenario_headroom(base).share)
     fitting = sorted(one.step_s for one in every if one.peak_bytes <= limit)
     assert (found.swept.considered, found.swept.feasible) == (len(every), len(fitting))
     assert [one.step_s for one in found.swept.best] == fitting[:64]
@@ -73,7 +74,7 @@ def test_headroom_is_kept_free(base: Scenario, every: list[Entry]) -> None:
 
 
 def test_frontier(base: Scenario, every: list[Entry], found: Search) -> None:
-    limit = capacity_of(base) * 0.97
+    limit = capacity_of(base) * (1 - scenario_headroom(base).share)
     fitting = [one for one in every if one.peak_bytes <= limit]
     kept = {(one.step_s, one.peak_bytes) for one in found.swept.frontier}
     beaten = [
@@ -87,7 +88,7 @@ def test_frontier(base: Scenario, every: list[Entry], found: Search) -> None:
 
 @pytest.mark.parametrize("axis", ["tp", "pp", "cp", "microbatch", "schedule", "shard", "recompute", "switches"])
 def test_the_best_of_every_family(base: Scenario, every: list[Entry], found: Search, axis: str) -> None:
-    limit = capacity_of(base) * 0.97
+    limit = capacity_of(base) * (1 - scenario_headroom(base).share)
     best: list[Entry] = []
     for one in sorted((one for one in every if one.peak_bytes <= limit), key=lambda one: one.step_s):
         if all(choice(one.plan, axis) != choice(other.plan, axis) for other in best):
@@ -97,7 +98,7 @@ def test_the_best_of_every_family(base: Scenario, every: list[Entry], found: Sea
 
 def test_more_memory_is_answered_by_the_same_sweep(base: Scenario, every: list[Entry], found: Search) -> None:
     for factor in (1.25, 2.0):
-        limit = capacity_of(base) * 0.97 * factor
+        limit = capacity_of(base) * (1 - scenario_headroom(base).share) * factor
         assert found.swept.with_more_memory[factor].step_s == min(
             one.step_s for one in every if one.peak_bytes <= limit
         )
@@ -110,7 +111,7 @@ def test_a_pinned_dp_leaves_only_its_plans(base: Scenario, every: list[Entry]) -
 
 
 def test_faster_than_its_own_plan(base: Scenario, every: list[Entry]) -> None:
-    limit = capacity_of(base) * 0.97
+    limit = capacity_of(base) * (1 - scenario_headroom(base).share)
     usual = [one for one in every if one.peak_bytes <= limit and one.plan.switches == base.plan.switches]
     own = sorted(usual, key=lambda one: one.step_s)[17]  # a plan's own switches are kept by the search around it
     given = replace(base, plan=own.plan)

@@ -93,7 +93,7 @@ def test_bill() -> None:
     price_per_hour = found.scenario.system.chip.price
     assert price_per_hour is not None
     assert found.bill.cost_usd == pytest.approx(price_per_hour.value * 64 * found.step_time_s / 3600)
-    bare = replace(found.scenario.system.chip, tdp=None, price=None)
+    bare = replace(found.scenario.system.chip, tdp=None, price=None, family="")
     free = predicted(replace(found.scenario, system=replace(found.scenario.system, chip=bare)))
     assert (free.bill.energy_j, free.bill.cost_usd) == (None, None)
 

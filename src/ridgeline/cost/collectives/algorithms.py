@@ -10,14 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array, Mask
 from ridgeline.cost.collectives.links import Links
 from ridgeline.cost.collectives.torus import Span, span_of
 from ridgeline.cost.topology_columns import MICRO, SCALE_UP_STEP
 
-Array = NDArray[np.float64]
-Offer = NDArray[np.bool_] | bool  # where an algorithm can run: everywhere, nowhere, or on some rows
+Offer = Mask | bool  # where an algorithm can run: everywhere, nowhere, or on some rows
 # from measured collectives of NCCL; docs/concepts/collectives.md has the table
 TREE = 0.92  # of a ring's rate
 IN_SWITCH = (
@@ -283,7 +282,7 @@ def _flat_across(group: Group) -> Offer:
     if not group.many:
         return False
     two_level = group.links.topology.two_level
-    leaves: NDArray[np.bool_] = group.domains > 1
+    leaves: Mask = group.domains > 1
     return leaves if two_level is None else leaves & (two_level == 0)
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ridgeline.core.arrays import Array
 from ridgeline.cost.machine import Machines, ParameterColumns
-from ridgeline.cost.topology_columns import Array, Columns, TopologyColumns
+from ridgeline.cost.topology_columns import Columns, TopologyColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

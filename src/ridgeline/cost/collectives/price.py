@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array, Index
 from ridgeline.cost.collectives.algorithms import (
     FOR_ALL_GATHER,
     FOR_ALL_REDUCE,
@@ -28,7 +28,6 @@ from ridgeline.cost.collectives.algorithms import (
 )
 from ridgeline.cost.collectives.links import Links
 
-Array = NDArray[np.float64]
 ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, SEND = range(4)  # a reduce-scatter costs what an all-gather costs
 KINDS = {
     "all-reduce": ALL_REDUCE,
@@ -43,7 +42,7 @@ ALGORITHMS: Mapping[int, tuple[Algorithm, ...]] = MappingProxyType(
 
 
 def collective_seconds(
-    kind: NDArray[np.int64] | int,
+    kind: Index | int,
     payload: Array,
     ranks: Array,
     stride: Array,

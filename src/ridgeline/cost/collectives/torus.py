@@ -15,11 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array, Mask
 from ridgeline.cost.topology_columns import TopologyColumns
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +29,7 @@ class Span:
     link    one link, which is all that two neighbours share
     """
 
-    torus: NDArray[np.bool_]
+    torus: Mask
     rate: Array
     hops: Array
     cross: Array

@@ -19,6 +19,25 @@ class GroupSheet(TypedDict):
     mape: float | None
 
 
+class SetSheet(TypedDict):
+    """How far off some rows are together."""
+
+    n: int
+    mape: float | None
+    median_ape: float | None
+    p90_ape: float | None
+    bias: float | None
+    coverage90: float | None
+
+
+class UnknownEngineSheet(TypedDict):
+    """An engine that a table names and Ridgeline does not know, and the one that was taken in its place."""
+
+    given: str
+    taken: str
+    rows: int
+
+
 class PeakErrorsSheet(TypedDict):
     """How far off peaks of memory are.
 
@@ -61,6 +80,8 @@ class ValidationSheet(TypedDict):
     mape, median_ape, p90_ape   of |residual|: mean, median, nine of ten within
     coverage90                  share of runs inside their 90 % interval
     groups                      by what they share, then by its value
+    sets                        all rows, and those sets that are some of them: the headline beside what it leaves out
+    unknown_engines             what `x_engine` names and no engine is
     """
 
     kind: str
@@ -73,6 +94,8 @@ class ValidationSheet(TypedDict):
     bias: float | None
     coverage90: float | None
     memory: PeakErrorsSheet | None
+    sets: dict[str, SetSheet]
+    unknown_engines: list[UnknownEngineSheet]
     groups: dict[str, dict[str, GroupSheet]]
     cases: list[CaseSheet]
 

@@ -107,13 +107,25 @@ const isList = value => Array.isArray(value), isTable = value => isList(value) &
 function plainText(key, value) {
   if (value === null || value === undefined) return "";
   if (typeof value !== "number") return typeof value === "object" ? JSON.stringify(value) : String(value);
-  if (/_us$/.test(key)) return us(value);
+  if (/(^|_)us$/.test(key)) return us(value);
   if (/_bytes$|^bytes$/.test(key)) return inRate(value, "B");
   if (/share|fraction|gain|efficiency/.test(key)) return inShare(value);
   return Number.isInteger(value) ? inCount(value) : String(Number(value.toPrecision(5)));
 }
 
-const label = key => key.replace(/_us$/, "").replace(/_/g, " ");
+const LABELS = { us: "time", peak_us: "peak at", peak_bytes: "peak", first_bytes: "at first" };
+const label = key => LABELS[key] || key.replace(/_us$/, "").replace(/_bytes$/, "").replace(/_/g, " ");
+
+// a table by name, all its values numbers: two columns, and no column of its own inside another table
+const isNamed = value => value && typeof value === "object" && !isList(value) && Object.values(value).every(one => typeof one === "number");
+
+function named(key, value) {
+  const list = element("dl", { class: "named" });
+  for (const [name, number] of Object.entries(value)) list.append(element("dt", {}, name), element("dd", {}, plainText(UNITS[key] || name, number)));
+  return list;
+}
+
+const UNITS = { growth_by_phase: "bytes", growth_by_op: "bytes" };
 
 function generic(stage, key, value) {
   if (isTable(value)) {
@@ -137,7 +149,7 @@ function genericColumn(stage, key, rows) {
   if (key === "span_id") return { name: "show", left: true, cell: row => spanButtons(stage, [row[key]]) };
   const inner = rows.some(row => row[key] && typeof row[key] === "object");
   const column = { name: label(key), left: rows.some(row => typeof row[key] === "string") || inner, value: row => row[key], text: row => plainText(key, row[key]) };
-  if (inner) return { ...column, value: undefined, cell: row => (row[key] && typeof row[key] === "object" ? generic(stage, key, row[key]) : plainText(key, row[key])) };
+  if (inner) return { ...column, value: undefined, cell: row => (isNamed(row[key]) ? named(key, row[key]) : row[key] && typeof row[key] === "object" ? generic(stage, key, row[key]) : plainText(key, row[key])) };
   return column;
 }
 

@@ -5,7 +5,7 @@
     offload      a share of the activations sent to the host instead, where the engine can
 
 Every step is kept only if `predict` says that it fits and is faster than what there was; a plan that does not fit is
-first made to fit. In between thousands of layouts are priced by the lines `predict` runs through (``layouts``).
+first made to fit. In between hundreds of layouts are priced by the lines `predict` runs through (``table``).
 """
 
 from __future__ import annotations
@@ -15,24 +15,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ridgeline.core.arrays import Index
 from ridgeline.core.units import format_quantity
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.plan_table import runs
-from ridgeline.plan.scenario import Scenario, default_placement
-from ridgeline.search.stage_layout.search import ALL_PAIRS, TWO_AT_ONCE, best, every, filled, polished
-from ridgeline.search.stage_layout.table import Array, Index, Layouts, LayoutTable, joined, layout_table
-from ridgeline.search.stage_layout.uniform import evened
-from ridgeline.sim.events.simulate import simulate
-from ridgeline.sim.memory.peak import capacity_of
-from ridgeline.sim.predict_step import default_calibration, predict
-from ridgeline.sim.prediction import Impossible, Prediction
+from ridgeline.plan.scenario import Scenario
+from ridgeline.search.stage_layout.search import Found, LayoutSearch, told
+from ridgeline.search.stage_layout.table import Layouts, LayoutTable, layout_table
+from ridgeline.sim import Impossible, Prediction, capacity_of, default_calibration, predict, simulate
 
-STARTS = 2  # layouts that are polished; of few stages FEW times as many
-FEW = 6
 REFINED = 3  # plans of a shortlist that are refined
-FINALISTS = 6  # layouts of a step that events choose among
-PROMISING = 1.05  # a layout slower than this times the best is not polished
 ROUNDING = 1e-12  # relative difference that means nothing
 
 
@@ -128,20 +121,10 @@ def even(
     return _refined(scenario, calibration or default_calibration(), budget_bytes, None, (_evened,))
 
 
-def least_recompute(
-    scenario: Scenario, calibration: Calibration | None = None, *, budget_bytes: float | None = None
-) -> Refined | Impossible:
-    """The same plan with the least recompute that makes every rank fit; unchanged where none does."""
-    return _refined(scenario, calibration or default_calibration(), budget_bytes, None, (_recomputed,))
-
-
 def event_step_s(scenario: Scenario, calibration: Calibration | None = None) -> float | None:
     """The step with the schedule run event by event; None where it cannot or would take too long."""
     found = simulate(scenario, calibration)
     return None if isinstance(found, Impossible) else found.step_s
-
-
-Found = tuple[Layouts, Array]  # layouts that fit, fastest first, and their steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,60 +136,33 @@ class _Search:
     budget_bytes: float
     own: Index
 
-    def least(self, held: Index, policies: Index) -> Layouts:
-        """Every one of these placements under every policy, with the recompute it needs."""
-        many = len(held)
-        each = np.repeat(held, len(policies), axis=0)
-        return self.table.least(each, np.tile(policies, many), self.budget_bytes)
-
-    def down(self, layouts: Layouts, policies: Index, most: int, *, move: bool = True) -> Found:
-        """Some layouts, the best `most` of them moved downhill, fastest first, with their steps."""
-        firsts, steps = best(self.table, layouts, self.budget_bytes, max(most, FINALISTS))
-        near = np.flatnonzero(steps[:most] <= steps[:1] * PROMISING)
-        ends = [
-            polished(self.table, firsts.at(np.array([row])), float(steps[row]), policies, self.budget_bytes, move=move)
-            for row in near
-        ]
-        return best(self.table, joined([*ends, firsts]), self.budget_bytes, max(most, FINALISTS))
+    def among(self, policies: Index, *, alike: bool = False) -> LayoutSearch:
+        """The search over layouts that follow one of these policies."""
+        return LayoutSearch(table=self.table, budget_bytes=self.budget_bytes, policies=policies, alike=alike)
 
 
-def _recomputed(search: _Search, now: Layouts) -> Found:
+def _recomputed(search: _Search, now: Layouts) -> Found | None:
     """Other recompute where the layers are."""
-    both = joined([now, search.least(now.held, search.own)])
-    if len(search.table.fixed) > ALL_PAIRS:
-        return best(search.table, both, search.budget_bytes, FINALISTS)
-    return search.down(both, search.own, 1, move=False)
+    return search.among(search.own).recomputed(now)
 
 
-def _placed(search: _Search, now: Layouts) -> Found:
+def _placed(search: _Search, now: Layouts) -> Found | None:
     """Layers moved, and recompute with them."""
-    table = search.table
-    if len(table.fixed) == 1:
-        return now.at(np.zeros(0, dtype=np.int64)), np.zeros(0)
-    layers, stages = table.scenario.model.layers, len(table.fixed)
-    some = np.concatenate([[default_placement(table.scenario.model, stages)], every(layers, stages)])
-    made = filled(table, search.own, search.budget_bytes)
-    both = np.unique(np.concatenate([made.policy[:, None], made.held], axis=1), axis=0)
-    needed = table.least(both[:, 1:], both[:, 0], search.budget_bytes)
-    starts = FEW * STARTS if stages <= TWO_AT_ONCE else STARTS
-    return search.down(joined([now, search.least(some, search.own), needed]), search.own, starts)
+    return search.among(search.own).placed(now) if search.table.virtual_stages > 1 else None
 
 
-def _offloaded(search: _Search, now: Layouts) -> Found:
+def _offloaded(search: _Search, now: Layouts) -> Found | None:
     """Another share of activations offloaded, and recompute and layers with it."""
-    policies = np.arange(len(search.table.policies))
-    if len(policies) == len(search.own):
-        return now.at(np.zeros(0, dtype=np.int64)), np.zeros(0)
-    start = np.array([search.table.scenario.placement])
-    return search.down(joined([now, search.least(np.concatenate([now.held, start]), policies)]), policies, 1)
+    every = np.arange(len(search.table.policies))
+    return search.among(every).placed(now) if len(every) > len(search.own) else None
 
 
-def _evened(search: _Search, now: Layouts) -> Found:
+def _evened(search: _Search, now: Layouts) -> Found | None:
     """Layers moved, and the recompute that fits with them the same in every stage."""
-    return evened(search.table, now, search.own, search.budget_bytes, FINALISTS)
+    return search.among(told(search.table, search.own), alike=True).placed(now)
 
 
-_Step = Callable[[_Search, Layouts], Found]
+_Step = Callable[[_Search, Layouts], Found | None]
 
 
 def _refined(
@@ -218,12 +174,14 @@ def _refined(
         return start
     budget = capacity_of(scenario) if budget_bytes is None else budget_bytes
     table = layout_table(scenario, used)
-    own = np.flatnonzero(table.offload == scenario.plan.offload.activations)
+    share = scenario.plan.offload.activations
+    own = np.array([place for place, policy in enumerate(table.policies) if policy.offload == share])
     search = _Search(table=table, calibration=used, budget_bytes=budget * (1 + ROUNDING), own=own)
     now, layout, seconds = start, _layout_of(scenario), first
     changes: list[Change] = []
     for step in steps:
-        chosen = _chosen(search, now, seconds, step(search, layout))
+        found = step(search, layout)
+        chosen = None if found is None else _chosen(search, now, seconds, found)
         if chosen is not None:
             layout, after, seconds = chosen
             changes.append(Change(what=_told(now.scenario, after.scenario), before=now, after=after))
@@ -263,15 +221,15 @@ def _chosen(
 def _layout_of(scenario: Scenario) -> Layouts:
     """The plan as it is: the first policy of its table."""
     plan, held = scenario.plan, scenario.placement
-    again = [plan.recompute.layers_of(stage, layers) for stage, layers in enumerate(held)]
-    return Layouts(held=np.array([held]), again=np.array([again]), policy=np.zeros(1, dtype=np.int64))
+    recomputed = [plan.recompute.layers_of(stage, layers) for stage, layers in enumerate(held)]
+    return Layouts(layers=np.array([held]), recomputed=np.array([recomputed]), policy=np.zeros(1, dtype=np.int64))
 
 
 def _scenario_of(table: LayoutTable, one: Layouts) -> Scenario:
     """The scenario with this layout in its plan, written as shortly as a plan can say it."""
     scenario, policy = table.scenario, table.policies[int(one.policy[0])]
-    plan, held = scenario.plan, tuple(map(int, one.held[0]))
-    again = tuple(map(int, one.again[0]))
+    plan, held = scenario.plan, tuple(map(int, one.layers[0]))
+    again = tuple(map(int, one.recomputed[0]))
     placement = plan.placement if held == scenario.placement else held
     made = replace(
         plan,

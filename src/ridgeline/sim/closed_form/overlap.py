@@ -6,11 +6,12 @@ search works out the rest once and adds those for every shard degree.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.core.arrays import Array, at
+from ridgeline.core.arrays import Array, Mask, at
 from ridgeline.cost.collectives.links import Links
 from ridgeline.cost.price import SectionPrices, SustainedRates, collective_op_seconds
 from ridgeline.cost.step_part import COMPUTE, SECTION_PARTS, StepPart
@@ -18,8 +19,8 @@ from ridgeline.lowering.plan_columns import PlanColumns
 from ridgeline.lowering.step_ops import layer_gather, layer_scatter
 from ridgeline.sim.closed_form.stage_times import StageTimes
 
-HIDDEN_COPY = 0.95  # share of copies to the host that can hide behind compute
-HIDDEN_RING = 0.85  # share of a ring of keys and values that can hide behind attention
+HIDDEN_COPY = 0.95  # share of copies to the host that can hide behind compute, where the plan overlaps them
+HIDDEN_RING = 0.85  # share of a ring of keys and values that can hide behind attention, where the plan overlaps it
 _ATTENTION, _TP, _CP, _EP = (
     SECTION_PARTS.index(part) for part in (StepPart.ATTENTION, StepPart.TP, StepPart.CP, StepPart.EP)
 )
@@ -44,8 +45,8 @@ class SectionTimes:
 
     parts     by part and phase: communication as far as compute does not hide it
     phases    all parts together
-    copies    what exposed copies to the host and back add
-    issue_s   the host takes to issue the kernels
+    copies    saved activations take to the host, and as long back: what can hide of it, and what cannot
+    issue_s   the host takes to issue the kernels of each pass
     """
 
     parts: Array
@@ -53,13 +54,19 @@ class SectionTimes:
     copies: Array
     issue_s: Array
 
+    @property
+    def passes(self) -> tuple[Array, Array, Array]:
+        """Forward, input gradient with what is recomputed for it, weight gradient."""
+        forward, inputs, weights, again = self.phases
+        return forward, inputs + again, weights
+
 
 def section_times(sections: SectionPrices, plans: PlanColumns, rates: SustainedRates) -> SectionTimes:
-    """Compute, and what of communication and copies it does not hide."""
+    """Compute, and what of communication it does not hide."""
     cell = sections.cell
     contention = at(rates.rates["contention"], cell)
     table = sections.seconds.copy()
-    table[_CP] = exposed(table[_CP], table[_ATTENTION], HIDDEN_RING, contention)
+    table[_CP] = exposed(table[_CP], table[_ATTENTION], HIDDEN_RING * at(plans.overlap_cp, cell), contention)
     window = table[: len(COMPUTE)].sum(0) + table[_CP]
     for axis, switch, share in ((_EP, plans.overlap_moe, "hidden_moe"), (_TP, plans.overlap_tp, "hidden_tp")):
         hidden = at(switch, cell) * at(rates.rates[share], cell)
@@ -67,38 +74,59 @@ def section_times(sections: SectionPrices, plans: PlanColumns, rates: SustainedR
         window = window + table[axis]
     phases = table.sum(0)
     one_way = sections.offloadable * at(plans.offload / rates.machines.host, cell)
-    copies = exposed(2 * one_way, phases.sum(0), HIDDEN_COPY, np.zeros(1))  # out and back; copy engines take no cores
+    hidden = HIDDEN_COPY * at(plans.overlap_offload, cell)
+    copies = np.stack([one_way * hidden, one_way * (1 - hidden)])
     return SectionTimes(parts=table, phases=phases, copies=copies, issue_s=sections.issue_s)
 
 
 def gather_seconds(params: Array, plans: PlanColumns, links: Links) -> Array:
-    """Seconds by section, forward and backward, that zero3 gathers weights and scatters gradients.
+    """Seconds by section that zero3 gathers weights for the forward, again for the backward, and scatters gradients.
 
     params = dense and expert parameters by section; `plans` and `links` beside them.
     """
     gather = collective_op_seconds(layer_gather(params, plans), links)
-    return np.stack([gather, gather + collective_op_seconds(layer_scatter(params, plans), links)])
+    return np.stack([gather, gather, collective_op_seconds(layer_scatter(params, plans), links)])
 
 
-def exposed_gathers(spent: Array, phases: Array, hidden: Array, contention: Array) -> Array:
-    """What of that compute does not hide, forward and backward."""
-    return np.stack(
-        [exposed(spent[0], phases[0], hidden, contention), exposed(spent[1], phases[1:].sum(0), hidden, contention)]
-    )
+def exposed_gathers(spent: Array, sections: SectionTimes, hidden: Array, contention: Array, apart: Mask) -> Array:
+    """What of that the passes do not hide, by pass.
 
-
-def stage_times(sections: SectionTimes, gathers: Array) -> StageTimes:
-    """What sections take; `gathers` are exposed gathers of sharded weights, forward and backward.
-
-    Copies are spread over all passes, what is gathered for the backward over its own, by their length.
+    A backward in one piece hides both of its collectives behind all of itself. Where weight gradients run apart from
+    input gradients, weights are gathered for the one and gradients scattered after the other.
     """
-    forward, inputs, weights, again = sections.phases
-    inputs = inputs + again
-    backward = np.maximum(inputs + weights, 1e-30)
-    longer = 1 + sections.copies / (forward + backward)
-    before = forward * longer + gathers[0]
-    longer = longer + gathers[1] / backward
-    return StageTimes.of((before, inputs * longer, weights * longer), sections.issue_s)
+    forward, inputs, weights = sections.passes
+    before = exposed(spent[0], forward, hidden, contention)
+    backward = exposed(spent[1] + spent[2], inputs + weights, hidden, contention)
+    own = [exposed(spent[1], inputs, hidden, contention), exposed(spent[2], weights, hidden, contention)]
+    return np.stack([before, *_backward(backward, own, (inputs, weights), apart)])
+
+
+def exposed_copies(copies: Array, passes: Array, apart: Mask) -> Array:
+    """What passes do not hide of copies to the host and back, by pass; copy engines take no cores.
+
+    Out beside the forward, back beside the backward, or beside the input gradient where weight gradients run apart.
+    `passes` with the gathers they wait for, since the same compute cannot hide both.
+    """
+    if not copies.any():
+        return np.zeros((3, *[1] * (passes.ndim - 1)))
+    (able, waited), (forward, inputs, weights) = copies, passes
+    before, backward, alone = (
+        waited + np.maximum(able - window, 0.0) for window in (forward, inputs + weights, inputs)
+    )
+    return np.stack([before, *_backward(backward, [alone, np.zeros_like(alone)], (inputs, weights), apart)])
+
+
+def _backward(whole: Array, own: Sequence[Array], passes: tuple[Array, Array], apart: Mask) -> list[Array]:
+    """What input and weight gradient wait: each for its own where they run apart, else the whole, by their length."""
+    total = np.maximum(passes[0] + passes[1], 1e-30)
+    return [np.where(apart, each, whole * length / total) for each, length in zip(own, passes, strict=True)]
+
+
+def stage_times(sections: SectionTimes, gathers: Array, apart: Mask) -> tuple[StageTimes, Array]:
+    """What sections take, and what of it is exposed copies; `gathers` of sharded weights as far as exposed, by pass."""
+    passes = np.stack(sections.passes) + gathers
+    copies = exposed_copies(sections.copies, passes, apart)
+    return StageTimes.of(passes + copies, sections.issue_s), copies
 
 
 def exposed_stage_times(
@@ -106,14 +134,14 @@ def exposed_stage_times(
 ) -> StageTimes:
     """What sections take with all that runs beside them; told apart by part, or not."""
     cell = sections.cell
-    times, gathers = section_times(sections, plans, rates), np.zeros((2, 1))
-    three = at(plans.shard, cell) == 3
+    times, gathers = section_times(sections, plans, rates), np.zeros((3, 1))
+    three, apart = at(plans.shard, cell) == 3, at(plans.weights_apart, cell)
     if three.any():
         spent = gather_seconds(sections.params[:2], plans.at(cell), rates.links.at(cell))
         hidden, contention = (at(rates.rates[name], cell) for name in ("hidden_shard", "contention"))
-        gathers = np.where(three, exposed_gathers(spent, times.phases, hidden, contention), 0.0)
-    made = stage_times(times, gathers)
+        gathers = np.where(three, exposed_gathers(spent, times, hidden, contention, apart), 0.0)
+    made, copies = stage_times(times, gathers, apart)
     if not by_part:
         return made
-    others = [np.broadcast_to(column, made.busy.shape) for column in (gathers.sum(0), times.copies)]
+    others = [np.broadcast_to(column, made.busy.shape) for column in (gathers.sum(0), copies.sum(0))]
     return made.with_parts(np.concatenate([times.parts.sum(1), others]))

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ridgeline.core.arrays import Array, Index
+from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.cost.collectives.links import Links
 from ridgeline.cost.price import collective_op_seconds
 from ridgeline.lowering.plan_columns import NAMES, PlanColumns, facts_of
 from ridgeline.lowering.step_ops import boundary_send
+from ridgeline.sim.closed_form.grad_sync import SyncWindow, sync_window
 from ridgeline.sim.closed_form.schedule_time import PathWork, PhaseSeconds, closed_form
 from ridgeline.sim.closed_form.stage_mix import StageMix
 from ridgeline.sim.closed_form.stage_times import StageTimes
-from ridgeline.sim.host_stall import host_stall
 
 EQUAL = 1e-12  # relative difference that means nothing: the first of equals is taken
 
@@ -27,11 +27,13 @@ class PipelineTime:
     bottleneck   the rank that has most to do, for one microbatch, waiting for the host included
     bubble_s     what the schedule adds to that rank's work
     sends_s      what sends between stages add, where compute is told apart by part: otherwise they are in the bubble
+    window       behind what gradient sync can hide
     """
 
     bottleneck: StageTimes
     bubble_s: Array
     sends_s: Array
+    window: SyncWindow
 
 
 def send_seconds(plans: PlanColumns, links: Links) -> Array:
@@ -59,27 +61,37 @@ def pipeline_time(mixes: Sequence[StageMix], times: StageTimes, send_s: Array, p
     if len(mixes) == 1:
         return _pipeline_time(mixes[0], times, send_s, plans)
     many = sum(len(group.rows) for group in mixes)
-    rows, bubble, sends = np.empty((len(times.rows), many)), np.empty(many), np.empty(many)
+    told = times if times.by_part else times.without_issues()
+    rows, bubble, sends = np.empty((len(told.rows), many)), np.empty(many), np.empty(many)
+    window = SyncWindow(reduce=np.empty((2, many)), gather=np.empty((2, many)))
     for group in mixes:
         own = _pipeline_time(group, times, send_s[group.rows], plans.at(group.rows))
         rows[:, group.rows] = own.bottleneck.rows
         bubble[group.rows], sends[group.rows] = own.bubble_s, own.sends_s
-    return PipelineTime(bottleneck=StageTimes(rows=rows), bubble_s=bubble, sends_s=sends)
+        window.reduce[:, group.rows], window.gather[:, group.rows] = own.window.reduce, own.window.gather
+    return PipelineTime(
+        bottleneck=StageTimes(rows=rows),
+        bubble_s=bubble,
+        sends_s=sends,
+        window=window,
+    )
 
 
 def _pipeline_time(mix: StageMix, times: StageTimes, send: Array, plans: PlanColumns) -> PipelineTime:
     """The same for rows whose mixes have the same roles."""
     stages, roles, many = StageTimes(rows=mix.summed(times.rows)), mix.roles, plans.microbatches
-    stages.add_stall(host_stall(stages.busy, stages.issue, plans.blocking))
-    bottleneck = StageTimes(rows=_most(stages.rows, stages.busy, roles.ranks))
+    stages.add_stalls(plans.weights_apart, plans.blocking)
+    told = stages if times.by_part else stages.without_issues()
+    bottleneck = StageTimes(rows=_most(told.rows, stages.busy, roles.ranks))
     if plans.pp.max() == 1:
         nothing = np.zeros(bottleneck.rows.shape[1])
-        return PipelineTime(bottleneck=bottleneck, bubble_s=nothing, sends_s=nothing)
+        window = sync_window(many * bottleneck.busy, bottleneck.phases, plans)
+        return PipelineTime(bottleneck=bottleneck, bubble_s=nothing, sends_s=nothing, window=window)
     first, middle, last = (stages.at(int(place)) for place in roles.ends)
-    slowest = StageTimes(rows=_most(stages.rows, stages.busy, roles.inner))
+    slowest = _slowest(stages.phases[:, roles.inner], plans.weights_apart)
     work = PathWork(
-        first=_phases(first), inner=_phases(middle), last=_phases(last), slowest=_phases(slowest), send_s=send
-    )
+        first=_phases(first), inner=_phases(middle), last=_phases(last), slowest=slowest, send_s=send
+    )  # fmt: skip
     still, moving = _schedules(work, plans, apart=times.by_part)
     around, passed = _around(roles.number, (first, middle), plans)
     around += many * stages.at(roles.ranks).busy
@@ -89,12 +101,27 @@ def _pipeline_time(mix: StageMix, times: StageTimes, send: Array, plans: PlanCol
         bottleneck=bottleneck,
         bubble_s=np.maximum(still - many * bottleneck.busy, 0.0),
         sends_s=np.maximum(moving - still, 0.0) if times.by_part else np.zeros(1),
+        window=sync_window(moving, first.phases, plans),
     )
 
 
 def _phases(stage: StageTimes) -> PhaseSeconds:
     return PhaseSeconds(
         forward_s=stage.forward, backward_input_s=stage.backward_input, backward_weight_s=stage.backward_weight
+    )
+
+
+def _slowest(inner: Array, apart: Mask) -> PhaseSeconds:
+    """The longest of each pass among the inner stages of ranks, so that none gets longer when another gets shorter.
+
+    A backward in one piece has one length; how it is told apart in two means nothing, and it counts as the first.
+    """
+    forward, inputs, weights = inner.max(1)
+    backward = (inner[1] + inner[2]).max(0)
+    return PhaseSeconds(
+        forward_s=forward,
+        backward_input_s=np.where(apart, inputs, backward),
+        backward_weight_s=np.where(apart, weights, 0.0),
     )
 
 

@@ -34,15 +34,14 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from ridgeline.core.arrays import Array, Mask
 from ridgeline.plan.schedules import SCHEDULES, requirement
 from ridgeline.sim.closed_form.longest_paths import PATHS
-
-Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +80,7 @@ def closed_form(
     microbatches: ArrayLike,
     work: PathWork,
     send_blocks: ArrayLike = False,
-) -> Floats:
+) -> Array:
     """Seconds of the schedule, one per plan; nan where the schedule does not exist at that size.
 
     The paths that matter most, for equal stages (p = stages, m = microbatches, v = chunks, F, I, W of a virtual stage,
@@ -147,7 +146,7 @@ def _alike(sizes: tuple[ArrayLike, ...], shape: tuple[int, ...]) -> Iterator[tup
 _SENDS, _EXTRA, _GAIN = slice(9, 11), slice(11, 14), slice(14, 20)
 
 
-def _columns(name: str, work: PathWork, blocks: NDArray[np.bool_]) -> list[ArrayLike]:
+def _columns(name: str, work: PathWork, blocks: Mask) -> list[ArrayLike]:
     """Prices of what a path passes, in the order of its counts."""
     places = (work.first, work.inner, work.last)
     slowest = work.slowest or work.inner
@@ -155,18 +154,18 @@ def _columns(name: str, work: PathWork, blocks: NDArray[np.bool_]) -> list[Array
     made = [column for phase in phases for column in phase[:3]]
     made += [np.where(blocks, 0.0, work.send_s), np.where(blocks, work.send_s, 0.0)]
     made += [np.subtract(phase[3], phase[1]) for phase in phases]
-    if name == "dualpipe-v":
+    if SCHEDULES[name].pairs:
         forward, inputs, weights = (phase[:3] for phase in phases)
         pairs = [*forward, *map(np.add, inputs, weights)]
         made += [np.multiply(np.negative(work.overlapped_gain), pair) for pair in pairs]
     return made
 
 
-def _size_seconds(name: str, size: _Size, prices: Floats) -> Floats | float:
+def _size_seconds(name: str, size: _Size, prices: Array) -> Array | float:
     """Plans of one size: the largest of the paths that exist there."""
     if not _exists(name, size):
         return float("nan")
-    if name == "gpipe" and size.p > 1:
+    if SCHEDULES[name].all_forwards_first and size.p > 1:
         return _gpipe(size, prices)
     return np.asarray((_counts(name, size) @ prices).max(axis=0))
 
@@ -175,12 +174,10 @@ def _exists(name: str, size: _Size) -> bool:
     """Where ``requirement`` has nothing to say."""
     kind, (p, v, m) = SCHEDULES[name], size
     fits = p >= 1 and m >= 1 and kind.fewest_chunks <= v <= (kind.most_chunks or v)
-    if name == "interleaved":
-        fits = fits and m % p == 0
-    return fits and (name != "dualpipe-v" or m >= 2 * p)
+    return fits and kind.objection(p, m) is None
 
 
-def _gpipe(size: _Size, prices: Floats) -> Floats:
+def _gpipe(size: _Size, prices: Array) -> Array:
     """Two flow shops, one after the other: exact for stages that differ, and for links slower than stages.
 
         sum F + (m - 1) max F  +  sum B + (m - 1) max B  +  2 (p - 1) s
@@ -188,11 +185,11 @@ def _gpipe(size: _Size, prices: Floats) -> Floats:
     The maxima run over ranks and, where sends overlap, links. A blocking send is part of its step instead.
     """
     middle = size.p - 2
-    overlapped: Floats = prices[_SENDS.start]
-    blocking: Floats = prices[_SENDS.start + 1]
+    overlapped: Array = prices[_SENDS.start]
+    blocking: Array = prices[_SENDS.start + 1]
 
-    def flow(first: Floats, inner: Floats, last: Floats, extra: Floats) -> Floats:
-        slowest: Floats = np.maximum(np.maximum(first, last), overlapped)
+    def flow(first: Array, inner: Array, last: Array, extra: Array) -> Array:
+        slowest: Array = np.maximum(np.maximum(first, last), overlapped)
         if middle > 0:
             slowest = np.maximum(slowest, inner + extra)
         return first + middle * inner + last + (size.m - 1) * slowest + (size.p - 1) * overlapped
@@ -205,12 +202,12 @@ def _gpipe(size: _Size, prices: Floats) -> Floats:
 
 
 @lru_cache(maxsize=8192)
-def _counts(name: str, size: _Size) -> Floats:
+def _counts(name: str, size: _Size) -> Array:
     """How often each path passes each column: counts are linear in the symbols."""
     if size.p == 1:
         return _alone(name, size)
     paths = _paths(name)
-    table: Floats = np.tensordot([_SYMBOLS[symbol](size) for symbol in paths.symbols], paths.counts, 1)
+    table: Array = np.tensordot([_SYMBOLS[symbol](size) for symbol in paths.symbols], paths.counts, 1)
     broken = np.array([c + p * size.p + m * size.m < 0 for c, p, m in paths.conditions], dtype=np.bool_)
     table = table[~(paths.needs & broken).any(1)]
     # each inner stage is passed once by its mean; what lingers, lingers at the slowest
@@ -218,12 +215,12 @@ def _counts(name: str, size: _Size) -> Floats:
     return np.hstack([table[:, : _SENDS.stop], lingering, table[:, _SENDS.stop :]])
 
 
-def _alone(name: str, size: _Size) -> Floats:
+def _alone(name: str, size: _Size) -> Array:
     """m times the work of all chunks: nobody to wait for. dualpipe-v pairs m - 2 of one chunk, m - 1 of the other."""
     _, v, m = size
-    table = np.zeros((1, _GAIN.stop if name == "dualpipe-v" else _EXTRA.stop))
+    table = np.zeros((1, _GAIN.stop if SCHEDULES[name].pairs else _EXTRA.stop))
     table[0, :9] = (m, m * (v - 2), m) * 3 if v > 1 else (m, 0, 0) * 3
-    if name == "dualpipe-v":
+    if SCHEDULES[name].pairs:
         table[0, _GAIN] = (m - 2, 0, m - 1, m - 1, 0, m - 2)
     return table
 
@@ -249,11 +246,11 @@ class _Paths:
     """A schedule's paths as matrices."""
 
     symbols: tuple[str, ...]
-    counts: Floats
+    counts: Array
     """symbol x path x column"""
     conditions: tuple[tuple[int, int, int], ...]
     """factors of 1, p and m; held where the sum is not negative"""
-    needs: NDArray[np.bool_]
+    needs: Mask
     """path x condition: whether the path needs it"""
 
 

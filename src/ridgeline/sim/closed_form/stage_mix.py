@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.ir.program import Program
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
-
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +49,8 @@ class RankMix:
 
     counts: Array
     number: Index
-    first: NDArray[np.bool_]
-    last: NDArray[np.bool_]
+    first: Mask
+    last: Mask
 
 
 Table = tuple[tuple[int, ...], ...]
@@ -62,7 +59,7 @@ Table = tuple[tuple[int, ...], ...]
 def undominated(rows: Array) -> Index:
     """Places of rows that no other row equals or exceeds in everything; of equal ones the first.
 
-    >>> heaviest(np.array([[1, 0], [2, 0], [0, 3], [2, 0]])).tolist()
+    >>> undominated(np.array([[1, 0], [2, 0], [0, 3], [2, 0]])).tolist()
     [1, 2]
     """
     above = (rows[:, None] >= rows).all(2)

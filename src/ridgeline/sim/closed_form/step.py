@@ -57,7 +57,7 @@ def step_times(pipeline: PipelineTime, ends: EndOfStep, plans: PlanColumns, rate
     """The step of every plan from its row's pipeline: gradient sync, optimizer and waiting come on top."""
     many, rank = plans.microbatches, pipeline.bottleneck
     parts = {StepPart.BUBBLE: pipeline.bubble_s, StepPart.PP: pipeline.sends_s}
-    parts[StepPart.DP] = exposed_sync(ends, plans, rates.rates, rank.phases)
+    parts[StepPart.DP] = exposed_sync(ends, plans, rates.rates, pipeline.window)
     parts[StepPart.OPTIMIZER] = ends.optimizer_s
     step = sum(parts.values(), start=many * rank.busy)
     parts |= {part: many * column for part, column in zip(PARTS, rank.parts, strict=False)}

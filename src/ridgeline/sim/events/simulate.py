@@ -9,7 +9,7 @@ pattern of each of its sections.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from ridgeline.cost.op_table import PHASES
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import Phase, ScheduleTable, build
+from ridgeline.sim.closed_form.stage_times import StageTimes
 from ridgeline.sim.events.event_loop import BUCKETS, SharedWork, StepRun, run_shared
 from ridgeline.sim.events.overlap_fluid import PassMix, PassTimelines
 from ridgeline.sim.events.pipeline_run import Slowdown, StageWork
@@ -34,12 +35,12 @@ from ridgeline.sim.events.stream_work import (
     step_work,
 )
 from ridgeline.sim.events.to_timeline import Drawn, draw
-from ridgeline.sim.host_stall import host_stall
 from ridgeline.sim.memory.peak import peak_memory
 from ridgeline.sim.predict_step import Priced, default_calibration, not_predictable, price, unbelievable, unpublished
 from ridgeline.sim.prediction import Impossible
 from ridgeline.trace import Timeline
 
+Stretch = tuple[float, float, float]  # of forward, input gradient and weight gradient
 LARGEST = 200_000  # actions of a table that is still worth simulating
 SLOTS = {
     Phase.FORWARD: (FORWARD,),
@@ -140,25 +141,20 @@ def shared_work(given: StepWork) -> SharedWork:
     """A workload by virtual stage, with the stalls of each rank's host spread over what it runs."""
     patterns = PassTimelines([item for passes in given.passes for item in passes])
     mixes = tuple(_mixes(patterns, counts) for counts in given.stages)
-    stretch = [1.0] * len(mixes)
+    stretch: list[Stretch] = [(1.0, 1.0, 1.0)] * len(mixes)
     exchange: list[Exchange] = [given.exchange[0]] * len(mixes)
     for rank, held in enumerate(given.placement):
-        running = sum(mixes[stage][phase].alone_s for stage in held for phase in (Phase.FORWARD, Phase.BACKWARD))
-        issue = sum(
-            count * own for stage in held for count, own in zip(given.stages[stage], given.issue_s, strict=True)
-        )
-        waits = np.array([float(given.launches_wait)])
-        stall = float(host_stall(np.array([running]), np.array([issue]), waits)[0])
+        longer = _stretched(given, mixes, held)
         whole = sum(given.trained[stage] for stage in held) or 1.0
         for stage in held:
-            stretch[stage] = 1 + stall / running if running > 0 else 1.0
+            stretch[stage] = longer
             exchange[stage] = _share(given.exchange[rank], given.trained[stage] / whole)
     return SharedWork(
         work=tuple(
             StageWork(
-                forward_s=mix[Phase.FORWARD].alone_s * longer,
-                backward_input_s=mix[Phase.BACKWARD_INPUT].alone_s * longer,
-                backward_weight_s=mix[Phase.BACKWARD_WEIGHT].alone_s * longer,
+                forward_s=mix[Phase.FORWARD].alone_s * longer[0],
+                backward_input_s=mix[Phase.BACKWARD_INPUT].alone_s * longer[1],
+                backward_weight_s=mix[Phase.BACKWARD_WEIGHT].alone_s * longer[2],
                 send_s=given.send.seconds,
             )
             for mix, longer in zip(mixes, stretch, strict=True)
@@ -170,6 +166,17 @@ def shared_work(given: StepWork) -> SharedWork:
         optimizer_s=given.optimizer_s,
         buckets=tuple(max(1, min(BUCKETS, sum(counts))) for counts in given.stages),
     )
+
+
+def _stretched(given: StepWork, mixes: Sequence[Mapping[Phase, PassMix]], held: Sequence[int]) -> Stretch:
+    """How much longer the passes of a rank take because the host has not issued their kernels yet."""
+    passes = (Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
+    alone = np.array([[sum(mixes[stage][one].alone_s for stage in held)] for one in passes])
+    counts = np.array([given.stages[stage] for stage in held], dtype=np.float64).sum(0)
+    times = StageTimes.of(alone, (counts @ np.array(given.issue_s))[:, None])
+    times.add_stalls(np.array([given.weights_apart]), np.array([float(given.launches_wait)]))
+    one, two, three = (times.phases / np.maximum(alone, 1e-30))[:, 0].tolist()
+    return one, two, three
 
 
 def _mixes(patterns: PassTimelines, counts: tuple[int, ...]) -> dict[Phase, PassMix]:

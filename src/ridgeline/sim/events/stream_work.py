@@ -6,9 +6,11 @@
 A comm's hidden share runs beside compute, the rest is waited for. What hides where:
 
     tp, ep   beside the compute of the pass, where the plan overlaps them
-    cp       beside attention
-    shard    gathers of the next layer's weights and scatters of the last one's gradients, beside the whole pass
-    host     copies of saved activations out and back, spread evenly over the passes of a section
+    cp       beside attention, where the plan overlaps it and keys travel round a ring
+    shard    gathers of the next layer's weights and scatters of the last one's gradients, beside the whole pass; where
+             weight gradients run apart, gathers beside input gradients and scatters beside weight gradients
+    host     copies of saved activations, out beside the forward and back beside the backward, or the input gradient
+             where weight gradients run apart; where the plan overlaps them
 
 Sizes are those of the Program's ops; this is the only module of the event simulation that knows how they are priced.
 """
@@ -32,6 +34,7 @@ from ridgeline.ir.program import SectionKey, StepOps
 from ridgeline.lowering.step_ops import trained_params
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
+from ridgeline.sim.closed_form.grad_sync import updated_seconds
 from ridgeline.sim.closed_form.overlap import HIDDEN_COPY, HIDDEN_RING
 from ridgeline.sim.predict_step import Priced
 
@@ -84,14 +87,16 @@ class StepWork:
 
     keys, passes    by distinct section; passes in the order forward, backward input, backward weight, recompute
     stages          for each virtual stage how often each section stands in it
-    issue_s         by section, host seconds to issue the kernels of all its passes
+    issue_s         by section, host seconds to issue the kernels of forward, input and weight gradient
+    weights_apart   weight gradients run apart from input gradients
     exchange, optimizer_s   by pipeline rank
     """
 
     keys: tuple[SectionKey, ...]
     passes: tuple[tuple[PassWork, PassWork, PassWork, PassWork], ...]
     stages: tuple[tuple[int, ...], ...]
-    issue_s: tuple[float, ...]
+    issue_s: tuple[tuple[float, float, float], ...]
+    weights_apart: bool
     placement: tuple[tuple[int, ...], ...]
     send: Comm
     send_blocks: bool
@@ -113,12 +118,13 @@ def step_work(scenario: Scenario, priced: Priced) -> StepWork:
     trained = np.array(stages, dtype=np.float64) @ np.array([trained_params(section) for section in sections])
     made = _passes(priced, step)
     placement = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
-    spent = step.optimizer.stream_bytes / priced.rates.memory + copy_seconds(step.optimizer_copy, priced.rates.machines)
+    spent = updated_seconds(step.optimizer, step.optimizer_copy, plans, priced.rates)
     return StepWork(
         keys=tuple(section.key for section in sections),
         passes=tuple(made[index] for index in used),
         stages=stages,
-        issue_s=tuple(priced.sections.issue_s[used].tolist()),
+        issue_s=tuple((one, two, three) for one, two, three in priced.sections.issue_s.T[used].tolist()),
+        weights_apart=bool(plans.weights_apart[0]),
         placement=placement,
         send=_comms("pp", (step.send,), priced.rates.links, 1)[0],
         send_blocks=not plans.overlap_pp[0],
@@ -166,27 +172,42 @@ def _rate(priced: Priced, name: str) -> float:
 
 
 def _gathers(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> list[list[Comm]]:
-    """zero3: gathers before the forward; gathers and scatters of the backward, spread over its passes by length."""
+    """zero3: gathers before the forward; gathers and scatters of the backward."""
     many, links = len(busy), priced.rates.links
     if not step.layer_gather:
         return [[Comm(stream="shard", seconds=0.0)] * PHASES] * many
     hidden = _rate(priced, "hidden_shard")
     forward = _comms("shard", step.layer_gather, links, many, hidden)
+    if priced.plans.weights_apart[0]:
+        scatters = _comms("shard", step.layer_scatter, links, many, hidden)
+        return [
+            [gather, *_spread(gather, own, (INPUT, AGAIN))[:1], scatter, *_spread(gather, own, (INPUT, AGAIN))[1:]]
+            for gather, scatter, own in zip(forward, scatters, busy, strict=True)
+        ]
     backward = _comms("shard", (*step.layer_gather, *step.layer_scatter), links, many, hidden)
-    made = []
-    for place, own in enumerate(busy):
-        whole, back = sum(own[1:]) or 1.0, backward[place]
-        made.append([forward[place], *(replace(back, seconds=back.seconds * part / whole) for part in own[1:])])
-    return made
+    return [
+        [gather, *_spread(back, own, (INPUT, WEIGHT, AGAIN))]
+        for gather, back, own in zip(forward, backward, busy, strict=True)
+    ]
+
+
+def _spread(comm: Comm, busy: Sequence[float], phases: Sequence[int]) -> list[Comm]:
+    """A communication over some phases, by their length."""
+    whole = sum(busy[phase] for phase in phases) or 1.0
+    return [replace(comm, seconds=comm.seconds * busy[phase] / whole) for phase in phases]
 
 
 def _copies(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> list[list[Comm]]:
     """Saved activations on their way to the host and back."""
-    one_way = copy_seconds(step.offload, priced.rates.machines).tolist()
-    return [
-        [Comm(stream="host", seconds=2 * spent * part / (sum(own) or 1.0), hidden=HIDDEN_COPY) for part in own]
-        for spent, own in zip(one_way, busy, strict=True)
-    ]
+    made, hidden = [], HIDDEN_COPY * float(priced.plans.overlap_offload[0])
+    for spent, own in zip(copy_seconds(step.offload, priced.rates.machines).tolist(), busy, strict=True):
+        out = Comm(stream="host", seconds=spent, hidden=hidden)
+        if priced.plans.weights_apart[0]:
+            inputs, again = _spread(out, own, (INPUT, AGAIN))
+            made.append([out, inputs, replace(out, seconds=0.0), again])
+        else:
+            made.append([out, *_spread(out, own, (INPUT, WEIGHT, AGAIN))])
+    return made
 
 
 def _exchanges(priced: Priced, step: StepOps, ranks: int) -> list[Exchange]:
@@ -236,7 +257,7 @@ def _axis_comms(priced: Priced) -> list[list[list[Comm]]]:
     hidden = {
         StepPart.TP: float(priced.plans.overlap_tp[0]) * _rate(priced, "hidden_tp"),
         StepPart.EP: float(priced.plans.overlap_moe[0]) * _rate(priced, "hidden_moe"),
-        StepPart.CP: HIDDEN_RING * (1 - float(rates.rates["contention"][0])),
+        StepPart.CP: float(priced.plans.overlap_cp[0]) * HIDDEN_RING * (1 - float(rates.rates["contention"][0])),
     }
     seconds = priced.sections.seconds
     made = [

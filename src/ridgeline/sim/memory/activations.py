@@ -11,6 +11,7 @@ import numpy as np
 from ridgeline.ir.ops import MatMul, Num
 from ridgeline.ir.program import SavedActivations, Section, SectionRole
 from ridgeline.lowering.context import LoweringContext
+from ridgeline.lowering.sections import normed_inputs
 from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe
 
 
@@ -78,7 +79,7 @@ class _Sizes:
     def __init__(self, ctx: LoweringContext, block: Block) -> None:
         tp, size = ctx.degrees.tp, ctx.precision.activations.bytes_per_element
         tokens = ctx.tokens * size
-        self.parts = (block.mixer is not None) + (block.ffn is not None)
+        self.parts = normed_inputs(block)
         self.norm = ctx.split_tokens * size * ctx.model.hidden
         mixer, ffn = block.mixer, block.ffn
         wide = mixer.heads * mixer.value_dim if isinstance(mixer, Attention) else ctx.model.hidden

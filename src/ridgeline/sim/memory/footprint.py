@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.ir.ops import Num
 from ridgeline.ir.program import Section, SectionRole
 from ridgeline.lowering.context import LoweringContext
@@ -20,7 +20,6 @@ from ridgeline.plan.workload import Train
 from ridgeline.sim.closed_form.stage_mix import RankMix, summed
 from ridgeline.sim.memory.activations import loss_bytes, pending_loss_bytes, saved_activations
 
-Array = NDArray[np.float64]
 PARTS = ("inputs", "attention", "mlp", "norms")  # of activations
 
 
@@ -50,7 +49,7 @@ class SectionFootprint:
     shared: Array
     norm: float
 
-    def at(self, cells: NDArray[np.int64] | slice) -> SectionFootprint:
+    def at(self, cells: Index | slice) -> SectionFootprint:
         """These cells, in this order."""
         taken = {item.name: getattr(self, item.name)[..., cells] for item in fields(self) if item.name != "norm"}
         return SectionFootprint(norm=self.norm, **taken)
@@ -127,7 +126,7 @@ class RankFootprint:
     """
 
     number: Array
-    last: NDArray[np.bool_]
+    last: Mask
     saved: Array
     layer: Array
     loss: Array

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.units import BINARY
 from ridgeline.ir.ops import Num
 from ridgeline.ir.program import Program
@@ -41,8 +41,6 @@ from ridgeline.sim.memory.footprint import (
     section_footprint,
 )
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace", "buffers", "overhead")
 MOMENTS = ("loss", "backward", "optimizer")
 FRAGMENTATION = 0.02  # of what comes and goes during a step, lost between blocks of a caching allocator
@@ -156,7 +154,7 @@ def in_flight(schedule: str, stages: Num, microbatches: Num, chunks: Num, rank: 
     return flying
 
 
-def _flying(plans: PlanColumns, rank: Array) -> Array:
+def _in_flight(plans: PlanColumns, rank: Array) -> Array:
     """`in_flight` of rows that each have a schedule of their own."""
     sizes = (plans.pp, plans.microbatches, plans.chunks, rank)
     found = np.zeros(1)
@@ -195,13 +193,12 @@ def model_state(params: RankParams, plans: PlanColumns, widths: BytesPerParam) -
     most edp.
     """
     shard, degree = plans.shard, plans.shard_degree
-    few = np.minimum(plans.edp, degree)
 
     def over(level: int, dense: Array, expert: Array) -> Array:
-        sharded = shard >= level
-        if not sharded.any():
+        if not (shard >= level).any():
             return dense + expert
-        return dense / np.where(sharded, degree, 1.0) + expert / np.where(sharded, few, 1.0)
+        whole, few = shard_degrees(plans, level)
+        return dense / whole + expert / few
 
     trained = (params.trained, np.zeros(1)) if widths.frozen else (params.dense, params.expert)
     states = over(1, *trained) * widths.optimizer
@@ -218,6 +215,13 @@ def model_state(params: RankParams, plans: PlanColumns, widths: BytesPerParam) -
     )
 
 
+def shard_degrees(plans: PlanColumns, level: int) -> tuple[Array, Array]:
+    """Over how many ranks what ZeRO shards from this level on is sharded: dense, and of experts."""
+    sharded = plans.shard >= level
+    few = np.minimum(plans.edp, plans.shard_degree)
+    return np.where(sharded, plans.shard_degree, 1.0), np.where(sharded, few, 1.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transient:
     """Bytes of what comes and goes, ranks x rows.
@@ -232,12 +236,12 @@ class Transient:
     sends: Array
     in_flight: Array
     hosted: Array
-    stay: NDArray[np.bool_]
+    stay: Mask
 
 
 def transient(held: RankFootprint, plans: PlanColumns, widths: BytesPerParam) -> Transient:
     """What the schedule makes of what ranks hold for a microbatch."""
-    flying = _flying(plans, held.number)
+    flying = _in_flight(plans, held.number)
     saved = held.saved.sum(0) * (flying / plans.chunks)
     gpipe = facts_of(plans.schedule, "all_forwards_first") & (plans.pp > 1)
     hosted = saved * plans.offload
@@ -253,7 +257,11 @@ def transient(held: RankFootprint, plans: PlanColumns, widths: BytesPerParam) ->
 
 
 def peak_bytes(state: ModelState, moving: Transient, widths: BytesPerParam, host: float = float("inf")) -> Array:
-    """The peak of the fullest rank of every row; infinite where more is offloaded than a chip's share of its host."""
+    """The peak of the fullest rank of every row; infinite where more is offloaded than a chip's share of its host.
+
+    `moment_bytes` summed over kinds, its largest over moments and ranks, without the kinds apart: a search asks for it
+    a hundred thousand times.
+    """
     passing = np.maximum(moving.logits + state.head, moving.layer + state.widest)
     passing += moving.activations
     passing += moving.sends
@@ -270,12 +278,19 @@ def peak_bytes(state: ModelState, moving: Transient, widths: BytesPerParam, host
 
 
 def moment_bytes(state: ModelState, moving: Transient, widths: BytesPerParam) -> Array:
-    """Bytes at each moment, moments x ranks x rows; linear in parameters, activations and workspace."""
-    there = []
-    for gradients, *others in _moments(state, moving):
-        passing = sum(others, start=np.zeros(1))
-        there.append(gradients + passing + _overhead(widths, passing))
-    return np.asarray(state.weights + state.optimizer + np.array(np.broadcast_arrays(*there)))
+    """Bytes at each moment: moments x kinds x ranks x rows. A rank's peak is the largest of its sums over kinds."""
+    early, none = np.where(moving.stay, state.gradients, 0.0), np.zeros(1)
+    comes_and_goes = (
+        (early, moving.activations, moving.logits, none, moving.sends + state.head),
+        (early, moving.activations, none, moving.layer, moving.sends + state.widest),
+        (state.gradients, none, none, none, none),
+    )
+    found = np.empty((len(MOMENTS), len(KINDS), *state.weights.shape))
+    for moment, (gradients, *passing) in zip(found, comes_and_goes, strict=True):
+        for kind, size in enumerate((state.weights, gradients, state.optimizer, *passing)):
+            moment[kind] = size
+        moment[-1] = _overhead(widths, moment[3:-1].sum(0))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +298,7 @@ class PeakByKind:
     """Bytes by kind, rank and row at each rank's worst moment, which moment, the state, and what is offloaded."""
 
     by_kind: Array
-    moment: NDArray[np.int64]
+    moment: Index
     state: Array
     in_flight: Array
     away: Array
@@ -291,30 +306,14 @@ class PeakByKind:
 
 def peak_by_kind(state: ModelState, moving: Transient, widths: BytesPerParam) -> PeakByKind:
     """The worst moment of every rank, by kind."""
-    moments = _moments(state, moving)
-    parts = np.empty((len(MOMENTS), len(moments[0]), *state.weights.shape))
-    for place, sizes in enumerate(moments):
-        for row, size in enumerate(sizes):
-            parts[place, row] = size
-    moment = parts.sum(1).argmax(0)
-    chosen = np.take_along_axis(parts, moment[None, None], axis=0)[0]
-    overhead = _overhead(widths, chosen[1:].sum(0))
+    moments = moment_bytes(state, moving, widths)
+    moment = moments.sum(1).argmax(0)
     return PeakByKind(
-        by_kind=np.stack([state.weights, chosen[0], state.optimizer, *chosen[1:], overhead]),
+        by_kind=np.take_along_axis(moments, moment[None, None], axis=0)[0],
         moment=moment,
         state=np.stack([state.weights, state.gradients, state.optimizer]),
         in_flight=moving.in_flight,
         away=state.hosted + moving.hosted,
-    )
-
-
-def _moments(state: ModelState, moving: Transient) -> tuple[tuple[Array, ...], ...]:
-    """What each moment adds to weights and states: gradients, activations, logits, workspace, buffers."""
-    early, none = np.where(moving.stay, state.gradients, 0.0), np.zeros(1)
-    return (
-        (early, moving.activations, moving.logits, none, moving.sends + state.head),
-        (early, moving.activations, none, moving.layer, moving.sends + state.widest),
-        (state.gradients, none, none, none, none),
     )
 
 

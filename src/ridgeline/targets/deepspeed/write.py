@@ -48,7 +48,7 @@ def _script() -> Iterator[Piece]:
     """What the user's own script decides."""
     yield Lose("model.*", SCRIPT)
     yield Fixed("workload.images", 0.0, "text only, unless the script says otherwise")
-    for path in ("seq", "packed", "task", "lora.*"):
+    for path in ("seq", "packed", "document", "task", "lora.*"):
         yield Lose(f"workload.{path}", SCRIPT)
     yield Fixed("plan.engine", "deepspeed", "what runs it is DeepSpeed")
     yield Fixed("plan.attention", "flash", "the model's own code; most call a flash kernel")

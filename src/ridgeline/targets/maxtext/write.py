@@ -139,6 +139,7 @@ def _work(scenario: Scenario) -> Iterator[Piece]:
     work, name = scenario.workload, _name(scenario.model)
     assert isinstance(work, Train)
     yield Say("packing", work.packed, "workload.packed")
+    yield Lose("workload.document", "how long documents are is a matter of the data")
     if work.packed and not on_tpu(scenario.system):
         yield Say("max_segments_per_seq", SEGMENTS)
     yield Fixed("workload.task", "pretrain", "all weights are updated")

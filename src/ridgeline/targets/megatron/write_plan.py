@@ -92,6 +92,7 @@ def batch(scenario: Scenario) -> Iterator[Piece]:
     yield Fixed("workload.task", "pretrain", "what pretrain_gpt.py does")
     yield Lose("workload.lora.*", "no adapters")
     yield Fixed("workload.packed", True, "documents are joined to full sequences")
+    yield Lose("workload.document", "a matter of the data; documents see each other unless its masks are reset")
     yield Fixed("workload.images", 0.0, "text only")
 
 

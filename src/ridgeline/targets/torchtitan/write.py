@@ -96,6 +96,7 @@ def _training(scenario: Scenario) -> Iterator[Piece]:
         yield Say("training.local_batch_size", plan.microbatch, "plan.microbatch")
     yield Fixed("workload.task", "pretrain", "all weights are updated")
     yield Fixed("workload.packed", True, "documents are joined into full sequences")
+    yield Lose("workload.document", "a matter of the data; documents see each other unless masked by block")
     yield Fixed("workload.images", 0.0, "text only")
     yield Lose("workload.lora.*", "torchtitan trains all weights")
     name = {"adamw": "AdamW", "adam": "Adam"}.get(work.optimizer.name)
@@ -281,5 +282,6 @@ def _switches(scenario: Scenario) -> Iterator[Piece]:
     yield Fixed("plan.launch_blocking", False, "the environment decides: CUDA_LAUNCH_BLOCKING")
     yield Fixed("plan.overlap.grad-reduce", True, FSDP)
     yield Fixed("plan.overlap.param-gather", True, FSDP)
-    for name in ("pp", "cp", "moe", "offload"):
+    yield Fixed("plan.overlap.cp", True, "keys and values are asked for before they are needed")
+    for name in ("pp", "moe", "offload"):
         yield Fixed(f"plan.overlap.{name}", False, "torchtitan does not overlap it")

@@ -92,6 +92,7 @@ def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     yield Say("data.max_prompt_length", work.seq // 2, "workload.seq")
     yield Say("data.max_response_length", work.seq - work.seq // 2, "workload.seq")
     yield Say(f"{MODEL}.use_remove_padding", work.packed, "workload.packed")
+    yield Lose("workload.document", "how long documents are is a matter of the data")
     yield Fixed("workload.images", 0.0, "text only")
     path = weights_of(scenario.model)
     if path is None:

@@ -1,0 +1,23 @@
+"""Start the command line: what runs before anything is imported, so that Ctrl-C is quiet from the first moment.
+
+Installed as `ridgeline`. While modules load, an interrupt ends the process at once with code 130; the verbs take over.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+def main() -> None:
+    """Load the command line and run it."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # a job in the background ignores interrupts, and goes on doing so
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    from ridgeline.cli.main import main as run
+
+    signal.signal(signal.SIGINT, before)
+    try:
+        run()
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the interpreter's own end is left

@@ -1,0 +1,113 @@
+"""Turn what went wrong into a message for people, or the same problems as JSON, and into the exit code.
+
+    0    done; also when the reader of a pipe went away
+    1    `fit --check` found a table that is out of date
+    2    the input cannot be used, nothing fits, or the answer cannot be written; the problems say why
+    70   a mistake of Ridgeline's own
+    130  stopped by Ctrl-C
+
+With `--json` every verb prints `{"possible": false, "problems": [{path, given, expected, todo, where}]}` on standard
+output for codes 2 and 70, and nothing on standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from ridgeline.cli.streams import say
+
+if TYPE_CHECKING:
+    from ridgeline.core.errors import Problem
+
+DONE = 0
+STOPPED = 130  # as shells report an interrupt
+UNUSABLE = 2
+OUR_MISTAKE = 70  # EX_SOFTWARE of sysexits.h
+TRACEBACK = "RIDGELINE_TRACEBACK"  # set in the environment: show where a mistake of ours happened
+USAGE = typer.BadParameter.__mro__[1]  # UsageError, wherever this version of typer keeps it
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Whether the answer is for programs.
+
+    >>> wants_json(["show", "--json", "x"]), wants_json(["show", "--", "--json"])
+    (True, False)
+    """
+    options = arguments[: list(arguments).index("--")] if "--" in arguments else arguments
+    return "--json" in options
+
+
+def refuse(wrong: BaseException, arguments: Sequence[str]) -> int:
+    """Tell what went wrong on the right stream, in the right form; the exit code."""
+    code = UNUSABLE if _expected(wrong) else OUR_MISTAKE
+    with contextlib.suppress(OSError):  # nobody to tell it to
+        if wants_json(arguments):
+            from ridgeline.cli.terminal import print_json
+            from ridgeline.report.sheets.plain import plain
+
+            print_json({"possible": False, "problems": plain(problems_of(wrong))})
+        elif isinstance(wrong, USAGE):
+            wrong.show()  # type: ignore[attr-defined]
+        else:
+            _complain(_lines(wrong))
+    if code == OUR_MISTAKE and os.environ.get(TRACEBACK):
+        raise wrong
+    return code
+
+
+def _expected(wrong: BaseException) -> bool:
+    from ridgeline.core.errors import RidgelineError
+
+    return isinstance(wrong, (RidgelineError, USAGE, OSError, MemoryError))
+
+
+def problems_of(wrong: BaseException) -> list[Problem]:
+    """Every reason that an error carries, in the one shape of a reason."""
+    from ridgeline.core.errors import InputError, MissingNumber, Problem
+
+    if isinstance(wrong, InputError):
+        return list(wrong.problems) or [Problem(path="", given=str(wrong), expected="")]
+    if isinstance(wrong, MissingNumber):
+        expected = f"a quantity in {wrong.unit}" if wrong.unit else "a number"
+        todo = str(wrong).partition("; ")[2]
+        return [Problem(path=wrong.path, given=f"{wrong.owner} without it", expected=expected, todo=todo)]
+    if isinstance(wrong, USAGE):
+        message = getattr(wrong, "format_message", lambda: str(wrong))()
+        return [Problem(path="", given=message.rstrip("."), expected="options as `ridgeline VERB --help` lists them")]
+    if isinstance(wrong, OSError):
+        return [_unreachable(wrong)]
+    if isinstance(wrong, MemoryError):
+        todo = "ask for less at once, or use a larger machine"
+        return [Problem(path="memory", given="none left", expected="enough for the answer", todo=todo)]
+    given = f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:300]}"
+    todo = f"please report it, with what {TRACEBACK}=1 prints"
+    return [Problem(path="", given=given, expected="an answer: this is a mistake in Ridgeline", todo=todo)]
+
+
+def _unreachable(wrong: OSError) -> Problem:
+    from ridgeline.core.errors import Problem
+
+    where = os.fsdecode(wrong.filename) if isinstance(wrong.filename, (str, bytes)) else "standard output"
+    shown = where if len(where) <= 200 else where[:197] + "..."
+    expected = "a file that can be read and written" if where != "standard output" else "a place with room to write"
+    return Problem(path=shown, given=wrong.strerror or type(wrong).__name__, expected=expected, todo="choose another")
+
+
+def _lines(wrong: BaseException) -> list[str]:
+    from ridgeline.core.errors import RidgelineError
+
+    whole = [str(wrong)] if isinstance(wrong, RidgelineError) else [str(problem) for problem in problems_of(wrong)]
+    return [part for line in whole for part in line.splitlines()] or [type(wrong).__name__]
+
+
+def _complain(lines: Sequence[str]) -> None:
+    """One line on standard error, or a count and a line for each."""
+    if len(lines) > 1:
+        say(f"ridgeline: {len(lines)} problems", err=True)
+    for line in lines:
+        say(f"ridgeline: {line}" if len(lines) == 1 else f"  {line}", err=True)

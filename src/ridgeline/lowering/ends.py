@@ -1,0 +1,108 @@
+"""Turn the two ends of a model, embedding and output head, into sections of one microbatch on one rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ridgeline.ir.ops import Op
+from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
+from ridgeline.lowering.context import (
+    LoweringContext,
+    adapters,
+    input_gradient,
+    matmul,
+    plain_matmul,
+    stream,
+    weight_gradient,
+)
+
+
+def lower_embedding(ctx: LoweringContext) -> Section:
+    """Looking up token rows, and adding up their gradients; a projection where rows are narrower than the model, a norm
+    where it has one.
+
+        parameters   vocab w / tp  +  positions h  +  w h where w differs  +  norm        w = width of a row, h = hidden
+    """
+    model, tp, own = ctx.model, ctx.degrees.tp, ctx.model.embedding
+    width = own.width or model.hidden
+    elements = ctx.split_tokens * width
+    forward: list[Op] = [stream(ctx, "embedding", elements, 2.0, 2.0)]
+    inputs: list[Op] = []
+    weights: list[Op] = [] if ctx.frozen else [stream(ctx, "embedding dW", elements, 4.0, 3.0)]
+    params = model.vocab * width / tp + own.positions * model.hidden
+    saved = ctx.split_tokens * 8
+    if own.width:
+        project = matmul(ctx, "embedding projection", ctx.split_tokens, model.hidden, own.width)
+        forward.append(project)
+        inputs.append(input_gradient(project))
+        weights = weights if ctx.frozen else [weight_gradient(project, ctx.gradient_bytes), *weights]
+        params = params + own.width * model.hidden
+        saved = saved + elements * ctx.precision.activations.bytes_per_element
+    if own.norm is not None:
+        fused = "norm" in ctx.fuses or "elementwise" in ctx.fuses
+        whole, passes, back = ctx.split_tokens * model.hidden, *((2.0, 4.0) if fused else (6.0, 9.0))
+        forward.append(stream(ctx, "embedding norm", whole, passes, 1.0 if fused else 5.0))
+        inputs.insert(0, stream(ctx, "embedding norm dX", whole, back, 2.0 if fused else 6.0))
+        params = params + own.norm.params(model.hidden)
+        saved = saved + whole * ctx.precision.activations.bytes_per_element
+    section = Section(
+        key=SectionKey(SectionRole.EMBEDDING),
+        forward=tuple(forward),
+        backward_input=tuple(inputs),
+        backward_weight=tuple(weights),
+        params=params,
+        trained=0 if ctx.frozen else params,
+        saved=SavedActivations(inputs=saved),
+    )
+    return _adapted_rows(ctx, section, width)
+
+
+def _adapted_rows(ctx: LoweringContext, section: Section, width: int) -> Section:
+    """An adapter of the embedding: narrow rows looked up, and a product that widens them."""
+    if ctx.lora is None or "embedding" not in ctx.lora.targets:
+        return section
+    rank = ctx.lora.rank
+    rows = stream(ctx, "embedding adapter in", ctx.split_tokens * rank, 2.0)
+    widen = plain_matmul(ctx, "embedding adapter out", ctx.split_tokens, width, rank)
+    return replace(
+        section,
+        forward=(*section.forward, rows, widen),
+        backward_weight=(*section.backward_weight, input_gradient(widen), weight_gradient(widen, ctx.gradient_bytes)),
+        trained=rank * (ctx.model.vocab / ctx.degrees.tp + width),
+    )
+
+
+def lower_head(ctx: LoweringContext) -> Section:
+    """Final norm, logits and loss. Logits are worked on in 32 bits by the loss unless it is fused with the product.
+
+    parameters   vocab w / tp unless tied  +  h w where w differs  +  vocab / tp of a bias        w = width of a row
+    """
+    model, tp, tokens, own = ctx.model, ctx.degrees.tp, ctx.tokens, ctx.model.embedding
+    padded = -(-model.vocab // ctx.engine.vocab_multiple) * ctx.engine.vocab_multiple
+    logits = plain_matmul(ctx, "logits", tokens, padded / tp, own.width or model.hidden)
+    narrow = [matmul(ctx, "head projection", ctx.split_tokens, own.width, model.hidden)] if own.width else []
+    values = tokens * padded / tp
+    fused = {"cross-entropy", "linear-cross-entropy", "elementwise"} & ctx.fuses
+    passes = 3.0 if fused else 7.0
+    loss = stream(ctx, "loss", values, 2 * passes, 2.0 if fused else 8.0)
+    norm = [stream(ctx, "final norm", ctx.split_tokens * model.hidden, 2.0)] if model.norm else []
+    low, adapted = adapters(ctx, [logits])
+    trained = low if ctx.frozen else [logits, *narrow]
+    matrix = 0 if own.tied else model.vocab * (own.width or model.hidden) / tp
+    params = matrix + own.width * model.hidden + model.vocab * own.head_bias / tp
+    chunked = "linear-cross-entropy" in ctx.fuses
+    return Section(
+        key=SectionKey(SectionRole.HEAD),
+        forward=(*norm, *narrow, logits, *low, loss),
+        backward_input=(
+            stream(ctx, "loss dX", values, 3.0), *map(input_gradient, low), input_gradient(logits),
+            *map(input_gradient, narrow),
+        ),
+        backward_weight=tuple(weight_gradient(op, ctx.gradient_bytes) for op in trained),
+        params=params,
+        trained=adapted if ctx.frozen else params,
+        saved=SavedActivations(
+            inputs=ctx.split_tokens * (model.hidden + own.width) * 2,
+            logits=0 if chunked else values * (6 if fused else 10),
+        ),
+    )  # fmt: skip

@@ -1,0 +1,102 @@
+"""Turn the parts of a sequence mixer (products, core, what stands around it) into its passes on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ridgeline.ir.ops import MatMul, Num, Op
+from ridgeline.lowering.attention_core import Passes
+from ridgeline.lowering.casts import casts, gradient_casts
+from ridgeline.lowering.context import LoweringContext, adapters, input_gradient, weight_gradient
+from ridgeline.lowering.sublayer import SublayerOps
+from ridgeline.lowering.tensor_boundary import Sides, tensor_boundary
+from ridgeline.models.params import indexer_params, mixer_params
+from ridgeline.models.spec import Attention, LatentAttention, Mixer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixerParts:
+    """A mixer between its norm and its residual.
+
+    into, out_of   products before and behind the core
+    around         pointwise work between products and core, forward and backward
+    core           scores or scan, forward and backward
+    exchange       communication of context ranks, forward and backward
+    saved          bytes saved for the backward, score matrices apart
+    up, saved_up   products out of a latent and what follows them, and the bytes saved of what they make
+    """
+
+    into: Sequence[MatMul]
+    out_of: Sequence[MatMul]
+    around: Passes
+    core: Passes
+    exchange: Passes = ((), ())
+    saved: Num
+    up: tuple[Op, ...] = ()
+    saved_up: Num = 0
+
+
+def assembled(ctx: LoweringContext, mixer: Mixer, parts: MixerParts, sides: Sides) -> SublayerOps:
+    """A mixer from its parts, tensor-parallel communication included."""
+    into, out_of = parts.into, parts.out_of
+    products = [*into, *out_of]
+    border = tensor_boundary(ctx, sides, _entering(ctx, mixer))
+    forward = [*border.entry, *into, *parts.around[0], *parts.exchange[0], *parts.core[0], *out_of, *border.exit]
+    backward = [*border.exit_gradient, *map(input_gradient, reversed(out_of)), *parts.core[1], *parts.exchange[1]]
+    backward += [*parts.around[1], *map(input_gradient, reversed(into)), *border.entry_gradient]
+    low, adapted = adapters(ctx, products)
+    trained = low if ctx.frozen else products
+    weights = [weight_gradient(op, ctx.gradient_bytes) for op in reversed(trained)]
+    return SublayerOps(
+        forward=(*casts(ctx, into[:1], "norm" in ctx.fuses), *casts(ctx, [*into[1:], *out_of]), *forward, *low),
+        backward_input=(*gradient_casts(ctx, products), *map(input_gradient, low), *backward),
+        adapters=adapted,
+        backward_weight=tuple(weights),
+        again=tuple(parts.core[0]),
+        saved=parts.saved + _score_bytes(ctx, mixer),
+        saved_selective=parts.saved,
+        up=parts.up,
+        saved_up=parts.saved_up,
+        params=held_params(ctx, mixer),
+    )
+
+
+def held_params(ctx: LoweringContext, mixer: Mixer) -> Num:
+    """Parameters of a mixer on one tensor rank: its share, and copies of what ranks hold alike.
+
+        attention   (all + (c - 1) G (d + v) (h + bias)) / tp             c = max(1, tp / G): ranks with the same heads
+        latent      (all + (tp - 1) (h (q + k + r) + q + k + i)) / tp     latents, their norms and an indexer are whole
+
+    G = kv_heads, d, v = size of a key and a value, h = hidden, q, k = latents of queries and of keys, r = rope_dim,
+    i = parameters of an indexer.
+    """
+    tp, hidden = ctx.degrees.tp, ctx.model.hidden
+    more: Num = 0
+    if isinstance(mixer, Attention):
+        keys = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
+        more = np.maximum(0.0, tp / mixer.kv_heads - 1) * keys * (hidden + mixer.qkv_bias)
+    elif isinstance(mixer, LatentAttention):
+        latents = mixer.q_rank + mixer.kv_rank
+        alike = hidden * (latents + mixer.rope_dim) + latents + indexer_params(mixer.indexer, mixer.q_rank, hidden)
+        more = (tp - 1) * alike
+    return (mixer_params(mixer, hidden) + more) / tp
+
+
+def _score_bytes(ctx: LoweringContext, mixer: Mixer) -> Num:
+    """What unfused attention keeps of its score matrices: scores, softmax and a mask."""
+    if ctx.flash or not isinstance(mixer, (Attention, LatentAttention)):
+        return 0
+    return ctx.tokens * ctx.keys * mixer.heads / ctx.degrees.tp * 5
+
+
+def _entering(ctx: LoweringContext, mixer: Mixer) -> int:
+    """Width of what tensor ranks exchange where they enter a mixer: its input, or the latents that every rank makes of
+    its own tokens, an indexer's key and weights among them; queries without a latent are made of the input."""
+    if not isinstance(mixer, LatentAttention):
+        return ctx.model.hidden
+    indexer = mixer.indexer
+    scored = indexer.head_dim + indexer.heads if indexer and not indexer.shared else 0
+    return mixer.kv_rank + mixer.rope_dim + (mixer.q_rank or ctx.model.hidden) + scored

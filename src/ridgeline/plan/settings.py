@@ -1,0 +1,102 @@
+"""Turn `key.path=value` of a command line into keys of a scenario's table.
+
+A setting below a short form turns it into a table first: upon `recompute = "full"`, `plan.recompute.layers=2` makes
+`{ kind = "full", layers = 2 }`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ridgeline.core.errors import Problem, not_among
+from ridgeline.hardware.load import merge
+from ridgeline.plan.plan import shares
+
+KEYS = ("model", "system", "chip", "workload", "plan", "engine", "name", "notes")
+# a setting below one of these turns its short form into a table: the short form goes under this name
+SHORT = {
+    "model": "base",
+    "system": "base",
+    "chip": "base",
+    "engine": "base",
+    "plan.schedule": "name",
+    "plan.precision": "name",
+    "plan.recompute": "kind",
+    "workload.optimizer": "name",
+}
+
+
+def unknown_keys(table: Mapping[str, Any]) -> list[Problem]:
+    """Keys that no scenario has."""
+    return [not_among(str(key), str(key), KEYS, "remove it") for key in table if key not in KEYS]
+
+
+def apply_settings(data: dict[str, Any], settings: Iterable[str]) -> list[Problem]:
+    """Write each `key.path=value` into the table; what cannot be written comes back as problems.
+
+    A parent is written before its children, whichever was said first: `plan.recompute.layers=2` stays when
+    `plan.recompute=full` follows it. Of one key said twice the later counts.
+    """
+    problems: list[Problem] = []
+    for setting in parents_first(settings):
+        _set(data, setting, problems)
+    return problems
+
+
+def parents_first(settings: Iterable[str]) -> list[str]:
+    """Settings by depth of their key, otherwise in order.
+
+    >>> parents_first(["plan.recompute.layers=2", "plan.tp=2", "plan.recompute=full"])
+    ['plan.tp=2', 'plan.recompute=full', 'plan.recompute.layers=2']
+    """
+    return sorted(settings, key=lambda setting: setting.partition("=")[0].count("."))
+
+
+def told_by(settings: Iterable[str], problem: Problem) -> Problem:
+    """The problem with `--set` as its place where a setting wrote what it is about."""
+    paths = [setting.partition("=")[0].strip() for setting in settings]
+    said = any(f"{problem.path}.".startswith(f"{path}.") for path in paths if path)
+    return replace(problem, where="--set") if said and not problem.where else problem
+
+
+def _set(data: dict[str, Any], setting: str, problems: list[Problem]) -> None:
+    """Apply one `key.path=value`; the value is TOML where it parses as such, otherwise a string."""
+    path, equals, text = setting.partition("=")
+    keys = [part.strip() for part in path.split(".")]
+    if not equals or not all(keys):
+        problems.append(
+            Problem(path="--set", given=repr(setting), expected="key.path=value", todo="for example plan.tp=4")
+        )
+        return
+    if keys[0] not in KEYS:
+        problems.extend(unknown_keys({keys[0]: None}))
+        return
+    value = parse_value(text)
+    at: dict[str, Any] = data
+    for depth, key in enumerate(keys[:-1]):
+        below, here = at.get(key), ".".join(keys[: depth + 1])
+        if here == "plan.offload":
+            below = shares(below)
+        elif isinstance(below, str):
+            below = {SHORT.get(here, "value"): below}
+        at[key] = dict(below) if isinstance(below, Mapping) else {}
+        at = at[key]
+    at[keys[-1]] = (
+        merge(at[keys[-1]], value) if isinstance(value, Mapping) and isinstance(at.get(keys[-1]), Mapping) else value
+    )
+
+
+def parse_value(text: str) -> Any:
+    """A setting's value: TOML where it parses as such, otherwise the text itself.
+
+    >>> parse_value("4"), parse_value("8 TB/s"), parse_value("true"), parse_value("[1, 2]")
+    (4, '8 TB/s', True, [1, 2])
+    """
+    import tomllib
+
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):  # no TOML, or a number or a nesting that nobody means
+        return text.strip()

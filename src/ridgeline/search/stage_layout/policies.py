@@ -1,0 +1,41 @@
+"""Turn a scenario into the memory policies its layers may follow: what is recomputed, what share is offloaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ridgeline.plan.engine import RecomputeKind
+from ridgeline.plan.plan import Recompute
+from ridgeline.plan.scenario import Scenario
+from ridgeline.search.space import selective_parts
+
+SHARES = tuple(eighth / 8 for eighth in range(9))  # of activations, that may be offloaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPolicy:
+    """What the layers of a plan save: recompute with its layers left open, and the share of activations offloaded."""
+
+    recompute: Recompute
+    offload: float
+
+
+def recomputes_of(scenario: Scenario) -> tuple[Recompute, ...]:
+    """What layers may recompute, the plan's own way first, layers left open; also what the engine has no name for."""
+    able, own = scenario.engine.supports, scenario.plan.recompute
+    kinds: list[Recompute] = [replace(own, layers=0), Recompute(layers=0)]
+    pairs: list[tuple[RecomputeKind, RecomputeKind]] = [("selective", "none"), ("full", "none"), ("full", "selective")]
+    usual = (("attention", "activation"),) if own.parts == ("attention",) else ()
+    parts = list(dict.fromkeys((own.parts, *usual, *selective_parts(scenario))))
+    for kind, rest in pairs:
+        if kind in able.recompute and rest in ("none", *able.recompute):
+            every = parts if "selective" in (kind, rest) else parts[:1]
+            kinds += [Recompute(kind=kind, parts=some, rest=rest, layers=0) for some in every]
+    return tuple(kind for place, kind in enumerate(kinds) if kind not in kinds[:place])
+
+
+def shares_of(scenario: Scenario) -> tuple[float, ...]:
+    """Shares of activations the engine may offload, the plan's own first."""
+    own = scenario.plan.offload.activations
+    able = "activations" in scenario.engine.supports.offload
+    return (own, *(share for share in SHARES if share != own)) if able else (own,)

@@ -1,0 +1,86 @@
+"""What becomes of a field of a model, a plan or a workload that no op, size or rate answers to.
+
+Every field has a fate: it changes the predicted time or memory, or it stands here as irrelevant with its reason, or a
+prediction names it among its assumptions. A test goes through all of them and fails on one that has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from types import MappingProxyType
+
+from ridgeline.lowering.plan_columns import ring_is_hidden
+from ridgeline.models.spec import Block, LatentAttention, Moe
+from ridgeline.plan.resolve import resolve
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+
+_TAG = "says which type it is; what the type holds is priced"
+IRRELEVANT: Mapping[str, str] = MappingProxyType(
+    {
+        "ModelSpec.id": "a name",
+        "ModelSpec.name": "a name",
+        "ModelSpec.source": "where it was read",
+        "ModelSpec.context": "how long sequences may be is the model's promise; how long they are is the workload's",
+        "Attention.kind": _TAG,
+        "LatentAttention.kind": _TAG,
+        "Mamba2.kind": _TAG,
+        "GatedDeltaNet.kind": _TAG,
+        "Mlp.kind": _TAG,
+        "Moe.kind": _TAG,
+        "Train.kind": _TAG,
+        "Norm.kind": "bound by memory: a mean less to subtract reads and writes the same elements",
+        "Precision.kv": "a training step keeps no key-value cache",
+    }
+)
+"""Fields by class and name, with the reason why a training step takes as long and holds as much whatever they say."""
+UNCOUNTED_OPTIMIZERS: Mapping[str, str] = MappingProxyType(
+    {
+        "muon": "the products that make an update orthogonal are not counted",
+        "adafactor": "sums by row and column are not counted",
+    }
+)
+
+
+def unpriced_fields(scenario: Scenario) -> Iterator[str]:
+    """What a scenario asks that its prediction leaves out or takes in a simplified way, a sentence each."""
+    work = scenario.workload
+    if isinstance(work, Train):
+        yield from _of_workload(work, scenario)
+    yield from _of_model(scenario)
+    if scenario.plan.switches.overlap.get("cp") and scenario.plan.mesh.cp > 1 and not ring_is_hidden(scenario):
+        yield "overlap.cp has no effect: attention waits for heads that are exchanged, and for keys to pick from"
+
+
+def _of_workload(work: Train, scenario: Scenario) -> Iterator[str]:
+    if work.document is None and not work.packed:
+        yield "packed = false has no effect: how long documents are (document) is not given, so nothing is padding"
+    if work.packed and work.document_tokens < work.seq:
+        yield f"every document of {work.document_tokens} tokens: of longer and shorter ones attention would see more"
+    if work.optimizer.name in UNCOUNTED_OPTIMIZERS:
+        yield f"optimizer {work.optimizer.name}: {UNCOUNTED_OPTIMIZERS[work.optimizer.name]}"
+    if work.images and scenario.model.vision is None:
+        yield "images have no effect: the model has no image encoder"
+    if work.lora and {"up", "gate", "down"} & set(work.lora.targets) and any(_experts(scenario)):
+        yield "lora: routed experts have no adapters, whatever its targets say"
+
+
+def _of_model(scenario: Scenario) -> Iterator[str]:
+    limited = any(moe.group_topk < moe.groups for moe in _experts(scenario))
+    if limited and scenario.plan.mesh.ep > 1 and resolve(scenario).token_dispatch_once:
+        yield "groups of experts: a token's experts may be in all domains, not in group_topk groups alone"
+    if scenario.model.embedding.tied and scenario.plan.mesh.pp > 1:
+        yield "tied: the sum of the embedding's gradients over first and last stage is not counted"
+    if any(isinstance(block.mixer, LatentAttention) and block.mixer.indexer for block in _blocks(scenario)):
+        stored = scenario.plan.precision.activations.peak
+        yield f"indexer: scores every visible token at the rate of {stored} and learns from those it picked"
+
+
+def _blocks(scenario: Scenario) -> Iterator[Block]:
+    model = scenario.model
+    return chain(model.blocks, (model.mtp.block,) if model.mtp else ())
+
+
+def _experts(scenario: Scenario) -> Iterator[Moe]:
+    return (block.ffn for block in _blocks(scenario) if isinstance(block.ffn, Moe))

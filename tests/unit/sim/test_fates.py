@@ -1,0 +1,349 @@
+"""Every field of a model, a plan and a workload has a fate in the prediction: priced, irrelevant, or an assumption."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+
+from ridgeline import predict, scenario
+from ridgeline.core.dtype import DType, dtype
+from ridgeline.models.spec import (
+    Attention,
+    Embedding,
+    Indexer,
+    LatentAttention,
+    ModelSpec,
+    Moe,
+    Norm,
+)
+from ridgeline.plan.engine import ENGINES, OVERLAPS
+from ridgeline.plan.plan import Plan
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Lora, Train
+from ridgeline.sim.fates import IRRELEVANT
+from ridgeline.sim.prediction import Prediction
+
+WORK = {"seq": 8192, "global_batch": 64}
+BASES: Mapping[str, dict[str, Any]] = {
+    "dense": {
+        "model": "llama3-8b", "system": "16xh100-sxm", "workload": WORK,
+        "plan": {"tp": 2, "pp": 2, "dp": 4, "shard": "zero1"},
+    },
+    "eager": {
+        "model": "llama3-8b", "system": "16xh100-sxm", "workload": WORK,
+        "plan": {"tp": 2, "dp": 8, "engine": "torch-eager"},
+    },
+    "classic": {
+        "model": "gpt3-6.7b", "system": "8xh100-sxm", "workload": {"seq": 2048, "global_batch": 64},
+        "plan": {"tp": 2, "dp": 4},
+    },
+    "windowed": {
+        "model": "mistral-7b", "system": "8xh100-sxm", "workload": {"seq": 16384, "global_batch": 16},
+        "plan": {"tp": 2, "dp": 4},
+    },
+    "parallel": {
+        "model": "gptj-6b", "system": "8xh100-sxm", "workload": {"seq": 2048, "global_batch": 64}, "plan": {"tp": 8},
+    },
+    "ring": {
+        "model": "llama3-8b", "system": "16xh100-sxm", "workload": {"seq": 32768, "global_batch": 16},
+        "plan": {"cp": 4, "dp": 4, "shard": "zero1"},
+    },
+    "full": {
+        "model": "llama3-8b", "system": "16xh100-sxm", "workload": WORK,
+        "plan": {"tp": 2, "pp": 2, "dp": 4, "recompute": "full"},
+    },
+    "some": {
+        "model": "llama3-8b", "system": "16xh100-sxm", "workload": WORK,
+        "plan": {"tp": 2, "pp": 2, "dp": 4, "recompute": {"kind": "full", "layers": 4}},
+    },
+    "selective": {
+        "model": "llama3-8b", "system": "16xh100-sxm", "workload": WORK,
+        "plan": {"tp": 2, "pp": 2, "dp": 4, "recompute": {"kind": "selective", "parts": ["norm"]}},
+    },
+    "offload": {
+        "model": "llama3-8b", "system": "16xh100-sxm", "workload": WORK,
+        "plan": {"tp": 2, "dp": 8, "shard": "zero1", "offload": {"activations": 0.5, "optimizer": 0.5}},
+    },
+    "zero3": {
+        "model": "llama3-8b", "system": "16xh100-sxm", "workload": WORK, "plan": {"dp": 16, "shard": "zero3"},
+    },
+    "interleaved": {
+        "model": "llama3-8b", "system": "16xh100-sxm", "workload": WORK,
+        "plan": {"tp": 2, "pp": 4, "dp": 2, "schedule": {"name": "interleaved", "chunks": 2}},
+    },
+    "fp8": {
+        "model": "llama3-8b", "system": "16xh100-sxm", "workload": WORK, "plan": {"tp": 2, "dp": 8, "precision": "fp8"},
+    },
+    "moe": {
+        "model": "deepseek-v3", "system": "256xh100-sxm", "workload": {"seq": 4096, "global_batch": 1024},
+        "plan": {"tp": 2, "pp": 8, "ep": 16, "dp": 16, "shard": "zero1", "moe_dispatch": "deepep"},
+    },
+    "experts": {
+        "model": "qwen3-next-80b-a3b", "system": "64xh100-sxm", "workload": {"seq": 4096, "global_batch": 256},
+        "plan": {"tp": 2, "ep": 16, "dp": 32, "shard": "zero1"},
+    },
+    "sparse": {
+        "model": "deepseek-v3.2", "system": "256xh100-sxm", "workload": {"seq": 32768, "global_batch": 256},
+        "plan": {"pp": 8, "ep": 32, "dp": 32, "shard": "zero1"},
+    },
+    "mamba": {
+        "model": "nemotron-h-8b", "system": "8xh100-sxm", "workload": {"seq": 4096, "global_batch": 64},
+        "plan": {"tp": 2, "dp": 4},
+    },
+    "vision": {
+        "model": "llava-1.5-7b", "system": "8xh100-sxm", "workload": {"seq": 4096, "global_batch": 64, "images": 2},
+        "plan": {"tp": 2, "dp": 4},
+    },
+    "lora": {
+        "model": "llama3-8b", "system": "8xh100-sxm", "workload": {**WORK, "task": "lora", "lora": {"rank": 16}},
+        "plan": {"tp": 2, "dp": 4},
+    },
+    "grouped": {
+        "model": "deepseek-v2", "system": "64xh100-sxm", "workload": {"seq": 4096, "global_batch": 256},
+        "plan": {"pp": 4, "ep": 16, "dp": 16, "shard": "zero1", "moe_dispatch": "deepep"},
+    },
+}  # fmt: skip
+BLOCK = "model.blocks.0"
+MIXER, FFN = f"{BLOCK}.mixer", f"{BLOCK}.ffn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Another value of a field: in which scenario, and where."""
+
+    base: str
+    path: str
+    value: Any
+
+
+def _probes() -> Iterator[tuple[str, Probe]]:
+    """A change of every field that can have another value, by class and name."""
+
+    def of(owner: str, base: str, path: str, **values: Any) -> Iterator[tuple[str, Probe]]:
+        for name, value in values.items():
+            yield f"{owner}.{name}", Probe(base=base, path=f"{path}.{name}".lstrip("."), value=value)
+
+    yield from of("ModelSpec", "dense", "model", id="x", name="x", source="x", context=7, hidden=2048, vocab=64000)
+    yield from of("ModelSpec", "dense", "model", order=(0,) * 16, norm=None, embedding=Embedding(positions=8192))
+    yield from of("ModelSpec", "dense", "model", blocks=_other_blocks)
+    yield from of("ModelSpec", "moe", "model", mtp=None)
+    yield from of("ModelSpec", "vision", "model", vision=None)
+    yield from of("Block", "dense", BLOCK, mixer=None, ffn=None, norms=4, extra=4096, norm=Norm(bias=True))
+    yield from of("Block", "parallel", BLOCK, parallel=False)
+    yield from of("Norm", "dense", f"{BLOCK}.norm", kind="layer", bias=True, weight=False)
+    yield from of("Attention", "dense", MIXER, heads=16, kv_heads=4, head_dim=64, v_head_dim=64, positions="none")
+    yield from of("Attention", "dense", MIXER, qkv_bias=True, out_bias=True, qk_norm="head", gate=True, sinks=True)
+    yield from of("Attention", "dense", MIXER, keys_as_values=True)
+    yield from of("Attention", "windowed", MIXER, window=1024, chunked=True)
+    yield from of("LatentAttention", "sparse", MIXER, heads=64, q_rank=768, kv_rank=256, nope_dim=64, rope_dim=32)
+    yield from of("LatentAttention", "sparse", MIXER, v_dim=64, bias=True, indexer=None)
+    yield from of("Indexer", "sparse", f"{MIXER}.indexer", heads=32, head_dim=64, topk=1024, shared=True)
+    yield from of("Mamba2", "mamba", MIXER, heads=64, head_dim=32, state=64, groups=4, conv=2, conv_bias=False)
+    yield from of("Mamba2", "mamba", MIXER, proj_bias=True)
+    yield from of("GatedDeltaNet", "experts", MIXER, key_heads=8, value_heads=16, key_dim=64, value_dim=64, conv=2)
+    yield from of("Mlp", "dense", FFN, hidden=8192, gated=False, activation="relu2", bias=True)
+    moe = "model.blocks.1.ffn"
+    yield from of("Moe", "moe", moe, experts=128, topk=4, hidden=1024, shared_hidden=0, gated=False)
+    yield from of("Moe", "moe", moe, activation="relu2", bias=True, router_bias=True, latent=1024)
+    yield from of("Moe", "grouped", moe, groups=1, group_topk=8)
+    yield from of("Moe", "experts", FFN, shared_gate=False)
+    yield from of("Embedding", "dense", "model.embedding", positions=8192, width=512, head_bias=True)
+    yield from of("Embedding", "dense", "model.embedding", norm=Norm())
+    yield from of("Embedding", "eager", "model.embedding", tied=True)
+    yield from of("Mtp", "moe", "model.mtp", depth=2, block=_first_block)
+    yield from of("Vision", "vision", "model.vision", hidden=512, layers=12, patch=28, image=224, tokens=144)
+    yield "Vision.windowed", Probe(base="vision", path="model.vision", value=_windowed)
+    yield from of("Vision", "vision", "model.vision", projector_params=10**6, other_params=10**6, block=_vision_block)
+    yield from _plan_probes(of)
+    yield from of("Train", "dense", "workload", seq=4096, global_batch=128, task="lora", packed=False, document=1024)
+    yield from of("Train", "dense", "workload", images=1.0, optimizer=replace(Train(**WORK).optimizer, name="lion"))
+    yield "Train.tokens_per_batch", Probe(base="dense", path="workload", value=_in_tokens)
+    yield from of("Train", "lora", "workload", lora=Lora(rank=64))
+    yield from of("Optimizer", "dense", "workload.optimizer", name="muon", states=dtype("bf16"), master=None)
+    yield from of("Lora", "lora", "workload.lora", rank=64, targets=("qkv", "out", "down"))
+
+
+def _plan_probes(of: Callable[..., Iterator[tuple[str, Probe]]]) -> Iterator[tuple[str, Probe]]:
+    yield from of("Plan", "dense", "plan", mesh=_more_tensor_ranks, microbatch=2, placement=(17, 15))
+    yield "Plan.engine", Probe(base="dense", path="", value=_other_engine)
+    for name in ("schedule", "sharding", "recompute", "offload", "precision", "switches"):
+        values = getattr(_base("selective" if name == "recompute" else "interleaved").plan, name)
+        others = {"offload": _base("offload"), "precision": _base("fp8"), "sharding": _base("dense")}
+        made = getattr(others[name].plan, name) if name in others else values
+        base = "dense" if name != "sharding" else "zero3"
+        if name == "switches":
+            made = replace(_base("dense").plan.switches, attention="unfused")
+        if name == "schedule":
+            base, made = "interleaved", replace(values, name="gpipe", chunks=1)
+        yield f"Plan.{name}", Probe(base=base, path=f"plan.{name}", value=made)
+    for axis, value in (("pp", 1), ("dp", 8), ("cp", 2), ("tp", 4)):
+        yield f"Mesh.{axis}", Probe(base="dense", path="plan.mesh", value=_mesh(axis, value))
+    yield from of("Mesh", "moe", "plan.mesh", ep=32, etp=2)
+    yield "Schedule.name", Probe(base="dense", path="plan.schedule.name", value="gpipe")
+    yield "Schedule.chunks", Probe(base="interleaved", path="plan.schedule.chunks", value=4)
+    yield from of("Sharding", "zero3", "plan.sharding", shard="zero1", shard_degree=8)
+    yield from of("Recompute", "full", "plan.recompute", kind="none", layers=4, blocks={"0": "none"})
+    yield "Recompute.parts", Probe(base="selective", path="plan.recompute.parts", value=("attention",))
+    yield "Recompute.rest", Probe(base="some", path="plan.recompute.rest", value="selective")
+    yield from of("Offload", "offload", "plan.offload", activations=0.9, optimizer=0.9)
+    yield from of("Precision", "dense", "plan.precision", compute=dtype("fp8"), weights=dtype("fp32"), kv=dtype("fp8"))
+    yield from of("Precision", "dense", "plan.precision", activations=dtype("fp32"), gradients=dtype("bf16"))
+    yield "Precision.scaling", Probe(base="fp8", path="plan.precision.scaling", value="row")
+    yield from of("Switches", "dense", "plan.switches", sequence_parallel=False, attention="unfused", graph="full")
+    yield from of("Switches", "dense", "plan.switches", launch_blocking=True, overlap={"grad-reduce": False})
+    yield from of("Switches", "eager", "plan.switches", compiled=True)
+    yield "Switches.cp_kind", Probe(base="ring", path="plan.switches.cp_kind", value="all-to-all")
+    yield from of("Switches", "moe", "plan.switches", moe_dispatch="all-to-all", moe_imbalance=1.5)
+    on = {"tp": ("dense", True), "cp": ("ring", False), "moe": ("moe", True), "offload": ("offload", False)}
+    on |= {"pp": ("interleaved", False), "grad-reduce": ("dense", False), "param-gather": ("dense", False)}
+    for word, (base, value) in on.items():
+        yield f"overlap.{word}", Probe(base=base, path="plan.switches.overlap", value={word: value})
+
+
+def _other_blocks(spec: Scenario) -> Any:
+    block = spec.model.blocks[0]
+    return (replace(block, norms=4),)
+
+
+def _first_block(spec: Scenario) -> Any:
+    return spec.model.blocks[0]
+
+
+def _vision_block(spec: Scenario) -> Any:
+    vision = spec.model.vision
+    assert vision is not None
+    return replace(vision.block, norms=4)
+
+
+def _windowed(spec: Scenario) -> Any:
+    """Half of the layers inside a window, which says nothing where no layer stays inside it."""
+    vision = spec.model.vision
+    assert vision is not None
+    assert isinstance(vision.block.mixer, Attention)
+    inside = replace(vision.block, mixer=replace(vision.block.mixer, window=64))
+    return replace(vision, block=inside, windowed=vision.layers // 2)
+
+
+def _other_engine(spec: Scenario) -> Any:
+    return spec.with_engine(ENGINES["nemo"])
+
+
+def _in_tokens(spec: Scenario) -> Any:
+    return Train(seq=8192, tokens_per_batch=128 * 8192)
+
+
+def _more_tensor_ranks(spec: Scenario) -> Any:
+    return replace(spec.plan.mesh, tp=4, dp=2)
+
+
+def _mesh(axis: str, value: int) -> Callable[[Scenario], Any]:
+    """Another degree; data-parallel ranks take what is left, or tensor ranks where they are the ones changed."""
+
+    def made(spec: Scenario) -> Any:
+        mesh = replace(spec.plan.mesh, **{axis: value})
+        other = "tp" if axis == "dp" else "dp"
+        left = spec.system.chips // (mesh.ranks // getattr(mesh, other))
+        return replace(mesh, **{other: left})
+
+    return made
+
+
+@cache
+def _base(name: str) -> Scenario:
+    return scenario(BASES[name])
+
+
+@cache
+def _predicted(name: str) -> Prediction:
+    made = predict(_base(name))
+    assert isinstance(made, Prediction), f"{name}: {made}"
+    return made
+
+
+def changed(value: Any, path: list[str], new: Any) -> Any:
+    """The same frozen value with another one at a path; a number picks an entry of a tuple."""
+    if not path:
+        return new
+    first, rest = path[0], path[1:]
+    if isinstance(value, tuple):
+        index = int(first)
+        return (*value[:index], changed(value[index], rest, new), *value[index + 1 :])
+    return replace(value, **{first: changed(getattr(value, first), rest, new)})
+
+
+def outcome(made: Prediction) -> tuple[float, ...]:
+    """Time, memory of every stage, and what is on the host."""
+    memory = made.memory
+    return (made.step_time_s, memory.host_bytes, *(stage.peak_bytes for stage in memory.stages))
+
+
+PROBES = dict(_probes())
+
+
+def nested(kind: Any) -> Iterator[type]:
+    """Dataclasses that a type mentions, itself and those inside its fields included; formats are values, not tables."""
+    if get_origin(kind) in (Union, types.UnionType, tuple) or get_args(kind):
+        for part in get_args(kind):
+            yield from nested(part)
+    elif isinstance(kind, type) and is_dataclass(kind) and not issubclass(kind, DType):
+        yield kind
+        for hint in get_type_hints(kind).values():
+            yield from nested(hint)
+
+
+OWNERS = {kind.__name__: kind for root in (ModelSpec, Plan, Train) for kind in nested(root)}
+FIELDS = sorted(f"{name}.{field.name}" for name, kind in OWNERS.items() for field in fields(kind))
+
+
+def test_every_part_of_a_model_a_plan_and_a_workload_is_walked() -> None:
+    assert {"Attention", "LatentAttention", "Indexer", "Mamba2", "GatedDeltaNet", "Mlp", "Moe", "Norm"} <= set(OWNERS)
+    assert {"Mesh", "Schedule", "Sharding", "Recompute", "Offload", "Precision", "Switches"} <= set(OWNERS)
+    assert {"Optimizer", "Lora", "Vision", "Mtp", "Embedding", "Block"} <= set(OWNERS)
+
+
+@pytest.mark.parametrize("name", [*FIELDS, *(f"overlap.{word}" for word in OVERLAPS)])
+def test_every_field_has_a_fate(name: str) -> None:
+    probe = PROBES.get(name)
+    if probe is None:
+        assert name in IRRELEVANT, f"{name} is new: price it, or give it a fate in sim.fates, and a probe here"
+        return
+    spec, before = _base(probe.base), _predicted(probe.base)
+    value = probe.value(spec) if callable(probe.value) else probe.value
+    after = predict(changed(spec, probe.path.split(".") if probe.path else [], value))
+    assert isinstance(after, Prediction), f"the probe of {name} is impossible: {after}"
+    if name in IRRELEVANT:
+        assert outcome(after) == outcome(before), f"{name} is called irrelevant and changes the prediction"
+    elif outcome(after) == outcome(before):
+        said = set(after.assumptions) ^ set(before.assumptions)
+        word = name.split(".")[1]
+        assert any(word in line for line in said), f"{name} changes nothing, and nothing is said of it"
+
+
+def test_nothing_is_called_irrelevant_that_does_not_exist() -> None:
+    assert set(IRRELEVANT) <= set(FIELDS)
+    assert all(len(reason) > 5 for reason in IRRELEVANT.values())
+
+
+def test_a_new_field_without_a_fate_is_found() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Longer(Moe):
+        jitter: float = 0.0
+
+    names = {f"Moe.{field.name}" for field in fields(Longer)}
+    assert [name for name in names if name not in PROBES and name not in IRRELEVANT] == ["Moe.jitter"]
+
+
+@pytest.mark.parametrize("kind", [Attention, LatentAttention, Indexer])
+def test_probes_differ_from_what_is_there(kind: type) -> None:
+    for name, probe in PROBES.items():
+        if name.split(".")[0] != kind.__name__ or callable(probe.value):
+            continue
+        there: Any = _base(probe.base)
+        for step in probe.path.split("."):
+            there = there[int(step)] if isinstance(there, tuple) else getattr(there, step)
+        assert there != probe.value, name

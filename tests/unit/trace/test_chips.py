@@ -1,0 +1,36 @@
+"""Device names of traces and the chips they mean, with and without the memory that a trace may tell."""
+
+from __future__ import annotations
+
+import pytest
+from ridgeline.trace.chips import chip_id
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "chip"),
+    [
+        ("NVIDIA H100 80GB HBM3", 0, "h100-sxm"),  # HBM3 is the SXM5 part
+        ("NVIDIA H100 80GB HBM3", 85_000_000_000, "h100-sxm"),
+        ("NVIDIA H100", 0, "h100-sxm"),
+        ("NVIDIA H100", 99_000_000_000, "h100-96-hbm2e-500w"),
+        ("NVIDIA H100 PCIe", 0, "h100-pcie"),
+        ("NVIDIA H100 NVL", 0, None),
+        ("NVIDIA A100-SXM4-80GB", 0, "a100-80-sxm"),
+        ("NVIDIA A100-SXM4-40GB", 0, "a100-40-sxm"),
+        ("NVIDIA A100 80GB PCIe", 0, "a100-80-pcie"),
+        ("NVIDIA A100-PCIE-40GB", 0, "a100-40-pcie"),
+        ("NVIDIA H200", 0, "h200-sxm"),
+        ("NVIDIA H200 NVL", 0, "h200-nvl"),
+        ("NVIDIA H20", 0, "h20-96"),
+        ("NVIDIA H20-3e", 0, "h20-141"),
+        ("NVIDIA H800 PCIe", 0, None),
+        ("NVIDIA GH200 480GB", 0, "gh200-96"),
+        ("NVIDIA GH200 144G HBM3e", 0, "gh200-144"),
+        ("NVIDIA B200", 0, "b200-sxm"),
+        ("NVIDIA GB200", 0, "gb200-nvl72"),
+        ("AMD Instinct MI300X", 0, "mi300x"),
+        ("AMD Instinct MI300A", 0, None),
+    ],
+)
+def test_a_device_name_means_one_chip(name: str, memory: int, chip: str | None) -> None:
+    assert chip_id(name, memory) == chip
