@@ -74,7 +74,11 @@ def engine_of(cells: RowCells) -> str:
         return ENGINES[stated].id
     for pattern, id in FRAMEWORKS:
         if re.search(pattern, f"{stated} {framework}".lower()):
-            unknown = f"; x_engine {stated[:40]!r} is not an engine Ridgeline knows" if stated else ""
+            unknown = (
+                f"; x_engine {stated[:40]!r} is not an engine Ridgeline knows"
+                if stated and stated not in ENGINES
+                else ""
+            )
             cells.note(f"engine = {id}: from framework {(stated or framework)[:40]!r}{unknown}")
             return id
     told = f"{(stated or framework)[:40]!r} is not in the catalog" if stated or framework else "not stated"
