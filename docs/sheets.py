@@ -24,7 +24,8 @@ Written by `python docs/sheets.py` from the types in
 
 Numbers are in base units unless a key's name carries another: `_s` seconds, `_us` microseconds, `_bytes`; shares are of
 1. A key in brackets is not always there. Keys may be added; one that is there keeps its name and its meaning. What
-`show` and `check` print follows the fields of the catalog entry or scenario, and is not listed.
+`show` and `check` print follows the fields of the catalog entry or scenario, and is not listed. A refusal of any verb
+is a [RefusalSheet](#refusalsheet): `possible` false, and the problems.
 """
 
 

@@ -36,7 +36,7 @@ from ridgeline.sim.prediction_interval import Residual
 
 KEYS = {
     "kind", "rows", "predicted", "skipped", "mape", "median_ape", "p90_ape", "bias", "coverage90", "groups", "cases",
-    "memory",
+    "memory", "sets", "unknown_engines",
 }  # fmt: skip
 ID = "h200-003"
 

@@ -57,7 +57,7 @@ def wrong(verb: str, sheet: Any) -> list[str]:
         ("analyze", (str(H200 / "graphs.json.gz"), "--what-if", "matmul x2")),
         ("analyze", (str(H200 / "ncu-raw.csv.gz"),)),
         ("diff", (SMALL, str(H200 / "graphs.json.gz"))),
-        ("explain", (SMALL, str(H200 / "graphs.json.gz"))),
+        ("explain", (SMALL, str(H200 / "graphs.json.gz"), "--force")),
     ],
 )
 def test_what_is_printed_is_what_the_types_say(run: Run, verb: str, words: tuple[str, ...]) -> None:

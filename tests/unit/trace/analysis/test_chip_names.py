@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ridgeline.trace.chips import chip_id
+
+from ridgeline.trace.analysis.chip_names import chip_id
 
 
 @pytest.mark.parametrize(
