@@ -122,4 +122,5 @@ def anchor_residuals(known: Sequence[Anchor], parameters: ParameterColumns) -> A
     """How far outside its measured range each promised rate lies, in units of what is tolerated."""
     rate = np.log(promised(known, parameters))
     low, high = (np.log([getattr(anchor, end) for anchor in known]) for end in ("low", "high"))
-    return np.maximum(rate - high, 0.0) / ABOVE + np.minimum(rate - low, 0.0) / BELOW
+    outside: Array = np.maximum(rate - high, 0.0) / ABOVE + np.minimum(rate - low, 0.0) / BELOW
+    return outside

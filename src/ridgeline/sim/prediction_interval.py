@@ -219,9 +219,22 @@ def read_residuals(rows: Iterable[object]) -> tuple[Residual, ...]:
     for row in rows:
         value = row.get("residual") if isinstance(row, dict) else None
         if isinstance(row, dict) and isinstance(value, (int, float)) and math.isfinite(value) and value > -1:
-            words = {name: str(row.get(name, "")) for name in ("chip", "engine", "group", "source", "family")}
-            held = {name: _number(row.get(name)) for name in ("without_source", "without_engine", "without_family")}
-            found.append(Residual(residual=value, **words, **held))
+            chip, engine, group, source, family = (
+                str(row.get(name, "")) for name in ("chip", "engine", "group", "source", "family")
+            )
+            found.append(
+                Residual(
+                    chip=chip,
+                    engine=engine,
+                    residual=value,
+                    group=group,
+                    source=source,
+                    family=family,
+                    without_source=_number(row.get("without_source")),
+                    without_engine=_number(row.get("without_engine")),
+                    without_family=_number(row.get("without_family")),
+                )
+            )
     return tuple(found)
 
 
