@@ -48,7 +48,7 @@ def test_an_unknown_engine_is_said_with_what_was_taken(tmp_path: Path) -> None:
 
 def test_what_is_hard_stands_beside_the_headline(bundled: Validation) -> None:
     sets = validation_sheet(bundled)["sets"]
-    wanted = {"all", "headline", "dense", "mixture of experts", "hybrid", "default engine"}
+    wanted = {"all", "headline", "dense", "mixture of experts", "hybrid", "default engine"}  # all sources take part
     assert wanted == set(sets)
     assert sets["all"]["n"] == len(bundled.cases)
     head = drawn(bundled).splitlines()[2]
