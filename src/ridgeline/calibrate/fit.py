@@ -41,7 +41,7 @@ TYPICAL = 50  # rows of a source that is weighed neither up nor down
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """How strongly a fit is held, each chosen inside folds that leave whole sources out (docs/LOG.md).
+    """How strongly a fit is held. All stand at their defaults: none was chosen by how well rows left out are predicted.
 
     common   factor on how far common values may move
     apart    factor on how far chips and engines may differ
