@@ -67,7 +67,8 @@ INTERIOR = {
         ("events",),
     ),
     "calibrate": (
-        ("truth", "mismatch", "attribution", "dominance"),
+        ("truth", "mismatch", "attribution", "dominance", "anchors"),
+        ("frozen",),
         ("dataset", "compare", "folds", "peaks", "collectives"),
         ("fit", "validate", "explain"),
         ("accuracy", "outlier_hints", "residuals"),

@@ -1,32 +1,34 @@
 """Turn the bundled rows into everything `ridgeline fit` ships: parameters, folds, residuals, and what they are worth.
 
-    full fit -> five folds -> one fit without each source -> five folds without each parameter group
+    full fit -> five folds -> one fit without each source, engine, family of chips -> folds without parameter groups
 
-Every later fit starts from the full one, which saves time. The folds run on until they stop moving, so that nothing of
-the start is left in them: from a cold start they end at the same held-out error.
+Rows that judge a fit must not reach it through its starting point either, so that folds and left-out fits start from
+the defaults; only an ablation starts from where the full fit ended.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.calibrate.accuracy import LEFT_OUT, Sheet, accuracy_of, line
+from ridgeline.calibrate.accuracy import COVERED, LEFT_OUT, Left, Sheet, accuracy_of, line
 from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.fit import FOLDS, Layout, calibration_of, fit, fold_of
 from ridgeline.calibrate.folds import SHIPPED_FOLDS, Folds, takes_part
+from ridgeline.calibrate.frozen import is_frozen
 from ridgeline.calibrate.truth.rows import Row, headline, read_rows
 from ridgeline.calibrate.validate import Parameters, validation_of
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.files import write_text
 from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration
-from ridgeline.sim import SHIPPED_RESIDUALS, Residual
+from ridgeline.sim import SHIPPED_RESIDUALS, Residual, new_source_interval
 
-QUICK_ROUNDS, ROUNDS, FINAL_ROUNDS = 5, 12, 30  # of a quick fit, of a comparison, of what ships
+QUICK_ROUNDS, ROUNDS, FINAL_ROUNDS = 5, 8, 25  # of a quick fit, of a comparison, of what ships
+PLURAL: Mapping[Left, str] = MappingProxyType({"source": "sources", "engine": "engines", "family": "families"})
 Progress = Callable[[str, int, int], None]  # what is being fitted, fits done, fits in all
 
 
@@ -75,23 +77,28 @@ def refit(rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress:
 
     quick = fewer rounds, and neither sources nor parameter groups are left out.
     """
-    given = read_rows() if rows is None else rows
+    given = [row for row in (read_rows() if rows is None else rows) if not is_frozen(row)]
     table = dataset_of([row for row in given if takes_part(row)])
     groups = () if quick else tuple(dict.fromkeys(item.group for item in PARAMETERS.values()))
-    sources = () if quick else tuple(dict.fromkeys(row.source for row in table.rows))
-    ticks = _Ticks(progress, 1 + FOLDS + len(sources) + FOLDS * len(groups))
+    lefts: tuple[Left, ...] = () if quick else ("source", "engine", "family")
+    ticks = _Ticks(progress, 1 + FOLDS + sum(len(set(_members(table, what))) for what in lefts) + FOLDS * len(groups))
     rounds = QUICK_ROUNDS if quick else FINAL_ROUNDS
     ticks.next("all rows")
     layout, offsets = fit(table, np.ones(len(table.rows), dtype=np.bool_), rounds=rounds)
     fold = np.array([fold_of(row.group) for row in table.rows], dtype=np.int64)
     task = _Task(table=table, fold=fold, layout=layout, offsets=offsets, rounds=rounds)
-    parameters, held = _folded(task, ticks)
+    calibrations, held = _folded(task, ticks)
+    without = {what: _left_out(task, what, ticks) for what in lefts}
+    residuals = _residuals(table, held, without)
+    parameters = replace(calibrations, residuals=tuple((run.group, run) for run in residuals))
     validation = validation_of(dataset_of(given), parameters)
     accuracy = accuracy_of(validation, parameters)
-    if not quick:
-        accuracy["left_out_sources"] = _sources(task, sources, ticks)
+    for what, predicted in without.items():
+        covered = _covered(table, what, predicted, residuals)
+        accuracy[f"left_out_{PLURAL[what]}"] = _left_out_sheet(table, what, predicted, covered)
+    if groups:
         accuracy["ablation"] = _ablation(task, groups, held, ticks)
-    return Refit(parameters=parameters, residuals=tuple(_residual_rows(table, held)), accuracy=accuracy)
+    return Refit(parameters=parameters, residuals=tuple(_residual_rows(table, residuals)), accuracy=accuracy)
 
 
 class _Ticks:
@@ -121,13 +128,29 @@ def _folded(task: _Task, ticks: _Ticks) -> tuple[Parameters, Array]:
         held[task.fold == fold] = table.predict(calibrations[-1])[task.fold == fold]
     left_out = {row.group: int(fold) for row, fold in zip(table.rows, task.fold, strict=True)}
     folds = Folds(calibrations=tuple(calibrations), left_out=MappingProxyType(left_out))
-    residuals = tuple(
-        (row.group, Residual(chip=chip, engine=engine, residual=float(seconds / measured - 1), group=row.group))
-        for row, chip, engine, seconds, measured in zip(
-            table.rows, table.chips, table.engines, held, table.measured_s, strict=True
+    return Parameters(full=full, folds=folds), held
+
+
+def _residuals(table: Dataset, held: Array, without: Mapping[Left, Array]) -> tuple[Residual, ...]:
+    """How far off each row is by the fold that left its group out, and by the fits that left more out."""
+
+    def off(seconds: Array | None, index: int) -> float | None:
+        return None if seconds is None else round(float(seconds[index] / table.measured_s[index] - 1), 4)
+
+    return tuple(
+        Residual(
+            chip=table.chips[index],
+            engine=table.engines[index],
+            residual=off(held, index) or 0.0,
+            group=row.group,
+            source=row.source,
+            family=table.scenarios[index].system.chip.family,
+            without_source=off(without.get("source"), index),
+            without_engine=off(without.get("engine"), index),
+            without_family=off(without.get("family"), index),
         )
+        for index, row in enumerate(table.rows)
     )
-    return Parameters(full=full, folds=folds, residuals=residuals), held
 
 
 def _mape(table: Dataset, predicted: Array) -> tuple[int, float]:
@@ -141,22 +164,63 @@ def _headline(table: Dataset) -> Mask:
     return np.array([row.id in ids for row in table.rows], dtype=np.bool_)
 
 
-def _sources(task: _Task, sources: tuple[str, ...], ticks: _Ticks) -> Sheet:
-    """Every source predicted by a fit that saw none of its rows; the mean is over headline rows."""
-    table = task.table
-    predicted = np.zeros(len(table.rows))
-    owners = np.array([row.source for row in table.rows])
-    for source in sources:
-        ticks.next(f"without {source}")
-        mine = owners == source
+def _left_out(task: _Task, what: Left, ticks: _Ticks) -> Array:
+    """Seconds of every row by a fit that saw none of its source, engine or family of chips."""
+    members = np.array(_members(task.table, what))
+    predicted = np.zeros(len(members))
+    for member in dict.fromkeys(members.tolist()):
+        ticks.next(f"without {what} {member}")
+        mine = members == member
         predicted[mine] = task.predicted(task.again(~mine, rounds=ROUNDS))[mine]
-    off = np.abs(predicted / table.measured_s - 1)
+    return predicted
+
+
+def _members(table: Dataset, what: Left) -> list[str]:
+    """Source, engine or family of chips by row; a chip without a family is one of its own."""
+    match what:
+        case "source":
+            return [row.source for row in table.rows]
+        case "engine":
+            return table.engines
+        case "family":
+            return [scenario.system.chip.family or scenario.system.chip.fitted_id for scenario in table.scenarios]
+
+
+def _left_out_sheet(table: Dataset, what: Left, predicted: Array, covered: Mask) -> Sheet:
+    """The error of each left-out member; the figure is the mean over headline rows, as all published ones."""
+    off, members = np.abs(predicted / table.measured_s - 1), np.array(_members(table, what))
     count, mape = _mape(table, predicted)
+    often = {member: int((members == member).sum()) for member in dict.fromkeys(members.tolist())}
     each = {
-        source: {"n": int((owners == source).sum()), "mape": round(float(off[owners == source].mean()), 4)}
-        for source in sorted(sources, key=lambda source: (-int((owners == source).sum()), source))
+        member: {
+            "n": often[member],
+            "mape": round(float(off[members == member].mean()), 4),
+            "bias": round(float((predicted / table.measured_s - 1)[members == member].mean()), 4),
+        }
+        for member in sorted(often, key=lambda member: (-often[member], member))
     }
-    return {"figure": line("each source left out", count, "mape", (0, LEFT_OUT), mape), "sources": each}
+    return {
+        "figure": line(f"each {what} left out", count, "mape", (0, LEFT_OUT[what]), mape),
+        "all": line(f"each {what} left out, all rows", len(off), "mape", (0, LEFT_OUT[what]), float(off.mean())),
+        "coverage": line(f"each {what} left out, all rows", len(off), "coverage90", COVERED, float(covered.mean())),
+        PLURAL[what]: each,
+    }
+
+
+def _covered(table: Dataset, what: Left, predicted: Array, residuals: Sequence[Residual]) -> Mask:
+    """Which rows lie in the interval they would get, were nothing of their source, engine or family known."""
+    members, found = _members(table, what), np.zeros(len(table.rows), dtype=np.bool_)
+    ranges: dict[tuple[str, str, str], tuple[float, float]] = {}
+    for index, member in enumerate(members):
+        key = (member, table.chips[index], table.engines[index])
+        if key not in ranges:
+            others = [run for run, its in zip(residuals, members, strict=True) if its != member]
+            family = table.scenarios[index].system.chip.family
+            one = new_source_interval(1.0, key[1], key[2], others, family=family)
+            ranges[key] = (one.low, one.high)
+        low, high = ranges[key]
+        found[index] = low <= table.measured_s[index] / predicted[index] <= high
+    return found
 
 
 def _ablation(task: _Task, groups: tuple[str, ...], held: Array, ticks: _Ticks) -> list[Sheet]:
@@ -175,19 +239,22 @@ def _ablation(task: _Task, groups: tuple[str, ...], held: Array, ticks: _Ticks) 
     return sorted(lines, key=lambda entry: -float(entry["buys"]))
 
 
-def _residual_rows(table: Dataset, held: Array) -> list[Sheet]:
+def _residual_rows(table: Dataset, residuals: Sequence[Residual]) -> list[Sheet]:
     """Cross-validated residuals as `residuals.json` holds them."""
-    columns = zip(table.rows, table.chips, table.engines, held, table.measured_s, strict=True)
+    told = (
+        "group",
+        "source",
+        "chip",
+        "family",
+        "engine",
+        "residual",
+        "without_source",
+        "without_engine",
+        "without_family",
+    )
     return [
-        {
-            "id": row.id,
-            "group": row.group,
-            "chip": chip,
-            "engine": engine,
-            "arch": row["arch"],
-            "residual": round(float(at / real - 1), 4),
-        }
-        for row, chip, engine, at, real in columns
+        {"id": row.id, "arch": row["arch"]} | {name: getattr(run, name) for name in told}
+        for row, run in zip(table.rows, residuals, strict=True)
     ]
 
 

@@ -1,10 +1,11 @@
 """Turn measured rows into a calibration: robust least squares on the logarithm of predicted over measured.
 
-    minimise   sum_i w_i rho((log t_i(x) - log T_i) / noise)  +  sum_j (x_j / spread_j)^2
+    minimise   sum_i w_i rho((log t_i(x) - log T_i) / noise)  +  sum_k rho(r_k(x))  +  sum_j (x_j / spread_j)^2
 
-t = predicted and T = measured seconds, x = offsets of the parameters, rho grows linearly for outliers, w weighs a group
-of repeated configurations as its square root. The second sum keeps every parameter near its default unless runs say
-otherwise. Nothing is drawn at random: the same rows give the same calibration.
+t = predicted and T = measured seconds, x = offsets of the parameters, rho grows linearly for outliers, w weighs a row
+by trust and completeness and a group of repeated configurations as its square root, r = how far a rate lies outside
+what a kernel was measured at. The last sum keeps every parameter near its default unless runs say otherwise. Nothing
+is drawn at random: the same rows give the same calibration.
 """
 
 from __future__ import annotations
@@ -18,25 +19,49 @@ from types import MappingProxyType
 import numpy as np
 from scipy.optimize import least_squares
 
+from ridgeline.calibrate.anchors import anchor_residuals, anchors
 from ridgeline.calibrate.dataset import Dataset
 from ridgeline.calibrate.dominance import never_slower
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.core.arrays import Array, Index, Mask
-from ridgeline.cost.calibration import APART, PARAMETERS, Calibration, known_share, owners
+from ridgeline.cost.calibration import APART, PARAMETERS, Calibration, Owners, known_share, owners
 from ridgeline.cost.machine import ParameterColumns
 
 FOLDS = 5
 NOISE = 0.04  # what the same configuration differs by when measured by somebody else
 SECONDARY = 0.5  # weight of the single-node table, whose many rows are near each other
 STEP = 1e-3  # of a numerical derivative, in offsets
+FIXED = 1e-6  # spread of an offset that may not move
+NOBODY = "?"  # stands for a family or library that a chip or an engine does not have
+TRUST: Mapping[str, float] = MappingProxyType({"A": 1.0, "B": 1.0, "B-": 0.7, "C": 0.4})
+COMPLETE: Mapping[str, float] = MappingProxyType({"full": 1.0, "core": 0.7, "partial": 0.4})
+LEAST = 0.4  # of a row whose trust or completeness is not stated
+TYPICAL = 50  # rows of a source that is weighed neither up nor down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Where each offset stands in the vector that is fitted, and how rows read it."""
+class Prior:
+    """How strongly a fit is held. All stand at their defaults: none was chosen by how well rows left out are predicted.
 
-    names: tuple[str, ...]
-    spread: Array
+    common   factor on how far common values may move
+    apart    factor on how far chips and engines may differ
+    source   exponent by which a row of a large source counts less
+    anchors  factor on how strictly kernels are held to
+    """
+
+    common: float = 1.0
+    apart: float = 1.0
+    source: float = 0.0
+    anchors: float = 1.0
+
+
+SHIPPED_PRIOR = Prior()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """How some rows read the vector that is fitted."""
+
     common: Mapping[str, int]
     own: Mapping[str, tuple[Index, ...]]  # by parameter: index of each row's own offset, by each owner
     known: Mapping[str, Array]  # by parameter: what its value is multiplied with, by row
@@ -48,81 +73,116 @@ class Layout:
             x = offsets[self.common[name]]
             for places in self.own.get(name, ()):
                 x = x + offsets[places]
-            values[name] = np.broadcast_to(item.value(x), self.rows) * self.known[name]
+            values[name] = item.value(np.broadcast_to(x, self.known[name].shape)) * self.known[name]
         return ParameterColumns(values=values)
 
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """Shape of a column."""
-        return next(iter(self.own.values()))[0].shape
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where each offset stands in the vector that is fitted, and how rows and anchors read it."""
+
+    names: tuple[str, ...]
+    spread: Array
+    rows: Columns
+    anchored: Columns
+
+    def rates(self, offsets: Array) -> ParameterColumns:
+        """Values of all parameters by row."""
+        return self.rows.rates(offsets)
 
 
-def layout_of(table: Dataset, without: frozenset[str] = frozenset()) -> Layout:
-    """The offsets to fit: one per parameter, one more per chip or engine it may differ by; not those `without`."""
-    names: list[str] = []
+def layout_of(table: Dataset, prior: Prior = SHIPPED_PRIOR, without: frozenset[str] = frozenset()) -> Layout:
+    """The offsets to fit: one per parameter, one more per chip or engine it may differ by; not those `without`.
+
+    What a chip or an engine is not known by (no family, no library) has an offset that stays zero.
+    """
+    runs = [owners(scenario.system.chip, scenario.engine) for scenario in table.scenarios]
+    kernels = [anchor.owners for anchor in anchors()]
+    at: dict[str, int] = {}
     spread: list[float] = []
-    common: dict[str, int] = {}
-    own: dict[str, list[Index]] = {}
-    each = [owners(scenario.system.chip, scenario.engine) for scenario in table.scenarios]
     for name, item in PARAMETERS.items():
-        fixed = item.group in without
-        common[name] = len(names)
-        names.append(name)
-        spread.append(1e-6 if fixed else item.spread)
+        free = item.group not in without
+        at[name] = len(at)
+        spread.append(item.spread * prior.common if free else FIXED)
         for owner in item.per:
-            column = [own_names.of(owner) or "?" for own_names in each]
-            places = {member: len(names) + index for index, member in enumerate(sorted(set(column)))}
-            names += [f"{name}/{member}" for member in sorted(set(column))]
-            spread += [1e-6 if fixed else APART[owner]] * len(places)
-            own.setdefault(name, []).append(np.array([places[member] for member in column], dtype=np.int64))
-    known = {name: np.array([known_share(name, own) for own in each]) for name in PARAMETERS}
-    return Layout(
-        names=tuple(names),
-        spread=np.array(spread),
-        common=MappingProxyType(common),
-        own=MappingProxyType({name: tuple(places) for name, places in own.items()}),
-        known=MappingProxyType(known),
+            for member in sorted({each.of(owner) for each in (*runs, *kernels)}):
+                at[f"{name}/{member or NOBODY}"] = len(at)
+                spread.append(APART[owner] * prior.apart if free and member else FIXED)
+    return Layout(names=tuple(at), spread=np.array(spread), rows=_columns(at, runs), anchored=_columns(at, kernels))
+
+
+def _columns(at: Mapping[str, int], each: Sequence[Owners]) -> Columns:
+    """How rows of these owners read a vector whose names stand at these places."""
+    own = {
+        name: tuple(
+            np.array([at[f"{name}/{row.of(owner) or NOBODY}"] for row in each], dtype=np.int64) for owner in item.per
+        )
+        for name, item in PARAMETERS.items()
+    }
+    return Columns(
+        common=MappingProxyType({name: at[name] for name in PARAMETERS}),
+        own=MappingProxyType(own),
+        known=MappingProxyType({name: np.array([known_share(name, row) for row in each]) for name in PARAMETERS}),
     )
 
 
-def weights(rows: Sequence[Row]) -> Array:
-    """How much each row counts: groups of one configuration as their square root, the single-node table less."""
-    groups = Counter(row.group for row in rows)
-    return np.array([groups[row.group] ** -0.5 * (SECONDARY if "single_node" in row.table else 1.0) for row in rows])
+def weights(rows: Sequence[Row], prior: Prior = SHIPPED_PRIOR) -> Array:
+    """How much each row counts: by trust and completeness; groups of one configuration, and sources, less than their
+    number; the single-node table less again.
+    """
+    groups, sources = Counter(row.group for row in rows), Counter(row.source for row in rows)
+    return np.array(
+        [
+            TRUST.get(row["x_trust"], LEAST)
+            * COMPLETE.get(row["x_complete"], LEAST)
+            * groups[row.group] ** -0.5
+            * (sources[row.source] / TYPICAL) ** -prior.source
+            * (SECONDARY if "single_node" in row.table else 1.0)
+            for row in rows
+        ]
+    )
 
 
 def fit(
     table: Dataset, chosen: Mask, *, start: Array | None = None, without: frozenset[str] = frozenset(),
-    progress: Callable[[float], None] = lambda _: None, rounds: int = 12,
+    prior: Prior = SHIPPED_PRIOR, rounds: int = 12,
 ) -> tuple[Layout, Array]:  # fmt: skip
-    """Offsets that fit the chosen rows best."""
-    layout = layout_of(table, without)
-    target, weight = np.log(table.measured_s), weights(table.rows) / NOISE
+    """Offsets that fit the chosen rows, and the anchors, best."""
+    layout = layout_of(table, prior, without)
+    target, weight, known = np.log(table.measured_s), weights(table.rows, prior) / NOISE, anchors()
 
-    def off(offsets: Array) -> Array:
-        return (np.log(table.steps(layout.rates(offsets)).step_s) - target) * weight
+    def runs(offsets: Array) -> Array:
+        return ((np.log(table.steps(layout.rows.rates(offsets)).step_s) - target) * weight)[chosen]
+
+    def kernels(offsets: Array) -> Array:
+        return anchor_residuals(known, layout.anchored.rates(offsets)) * prior.anchors
 
     def residuals(offsets: Array) -> Array:
-        return np.concatenate([off(offsets)[chosen], offsets / layout.spread])
+        return np.concatenate([runs(offsets), kernels(offsets), offsets / layout.spread])
 
     def slopes(offsets: Array) -> Array:
         """A chip's or an engine's own offset moves its rows as the common one does, so that one slope serves both."""
-        here, many = off(offsets), int(chosen.sum())
-        progress(float(here @ here))
-        columns = np.zeros((many + len(offsets), len(offsets)))
-        columns[many:] = np.diag(1 / layout.spread)
-        for name, index in layout.common.items():
-            moved = offsets.copy()
-            moved[index] += STEP
-            slope = ((off(moved) - here) / STEP)[chosen]
-            columns[:many, index] = slope
-            for places in layout.own.get(name, ()):
-                columns[np.arange(many), places[chosen]] = slope
-        return columns
+        parts = ((runs, layout.rows, chosen), (kernels, layout.anchored, np.ones(len(known), np.bool_)))
+        blocks = [_slopes(part, columns, mask, offsets) for part, columns, mask in parts]
+        return np.concatenate([*blocks, np.diag(1 / layout.spread)])
 
     first = np.zeros(len(layout.names)) if start is None else start
     found = least_squares(residuals, first, jac=slopes, loss="soft_l1", max_nfev=rounds, x_scale=layout.spread)
     return layout, np.asarray(found.x, dtype=np.float64)
+
+
+def _slopes(part: Callable[[Array], Array], columns: Columns, chosen: Mask, offsets: Array) -> Array:
+    """Derivatives of some residuals with respect to every offset."""
+    here, places = part(offsets), np.arange(int(chosen.sum()))
+    found = np.zeros((len(here), len(offsets)))
+    for name, index in columns.common.items():
+        moved = offsets.copy()
+        moved[index] += STEP
+        slope = (part(moved) - here) / STEP
+        found[:, index] = slope
+        for own in columns.own[name]:
+            found[places, own[chosen]] = slope
+    return found
 
 
 def calibration_of(layout: Layout, offsets: Array, source: str) -> Calibration:

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.calibrate.truth.rows import Row, is_headline, read_rows
+from ridgeline.calibrate.frozen import is_frozen
+from ridgeline.calibrate.truth.rows import Row, read_rows
 from ridgeline.cost.calibration import Calibration
 
 SHIPPED_FOLDS = Path(__file__).parent / "folds.json"
@@ -69,8 +70,11 @@ def shipped_folds() -> Folds:
 
 
 def takes_part(row: Row) -> bool:
-    """Whether a row is fitted: everything known, pretraining, logs or tables, both bundled tables."""
-    return is_headline(row)
+    """Whether a row is fitted: pretraining, not flagged as a regression, not of a frozen source.
+
+    What is less sure or less complete counts less (`fit.weights`) instead of not at all.
+    """
+    return row["x_task"] == "pretrain" and "KNOWN_REGRESSION" not in row["x_flag"] and not is_frozen(row)
 
 
 @cache

@@ -21,15 +21,17 @@ import numpy as np
 from ridgeline.calibrate.collectives import Measured, around, measured_of, predicted_s, size_class
 from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.folds import Folds, bundled, is_bundled, shipped_folds
+from ridgeline.calibrate.frozen import is_frozen
 from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import COLLECTIVES, TRUTH, Kind, Row, read_rows, read_table
 from ridgeline.calibrate.truth.rows import where as pick
 from ridgeline.core.arrays import Array
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.cost.calibration import Calibration, Owners, owners
 from ridgeline.cost.calibration import shipped as shipped_calibration
 from ridgeline.cost.machine import parameter_columns
-from ridgeline.sim import SHIPPED_RESIDUALS, Residual, interval, read_residuals
+from ridgeline.sim import SHIPPED_RESIDUALS, Residual, interval, new_source_interval, read_residuals
 
 PREDICTED: tuple[Kind, ...] = ("training", "collectives")  # kinds of tables that predictions exist for
 
@@ -173,15 +175,20 @@ def shipped() -> Parameters:
     )
 
 
-def validate(path: Path | str | None = None, where: Iterable[str] = ()) -> Validation:
+def validate(path: Path | str | None = None, where: Iterable[str] = (), *, frozen: bool = False) -> Validation:
     """Predict the rows of a table, or the bundled ones, and hold each prediction against its measurement.
+
+    frozen = only the bundled rows of frozen sources, which are left out otherwise.
 
     >>> checked = validate(where=["source=h200"])
     >>> len(checked.cases), all(case.cross_validated for case in checked.cases)
     (7, True)
     """
     if path is None:
-        return validation_of(dataset_of(pick(read_rows(), where)), shipped())
+        rows = tuple(row for row in read_rows() if is_frozen(row) == frozen)
+        return validation_of(dataset_of(pick(rows, where)), shipped())
+    if frozen:
+        raise InputError(Problem(path="--frozen", given=str(path), expected="no FILE: frozen sources are bundled rows"))
     bundled_table = str(path) == "collectives" and not Path(path).exists()
     kind, rows = read_table(TRUTH / COLLECTIVES if bundled_table else path, PREDICTED)
     if kind == "collectives":
@@ -231,7 +238,10 @@ def validation_of(table: Dataset, parameters: Parameters) -> Validation:
             reason = f"precision: {chip} has no published rate for {precision}, or a size is beyond reason"
             skipped.append(Skipped(id=row.id, reason=reason))
             continue
-        low, high = spread.around(chip, engine, row.group if own[index] else None)
+        if own[index]:
+            low, high = spread.around(chip, engine, row.group)
+        else:
+            low, high = spread.around_stranger(chip, engine, table.scenarios[index].system.chip.family)
         cases.append(
             Case(
                 row=row,
@@ -274,11 +284,19 @@ class _Spread:
         self._groups = {group for group, _ in residuals}
         self._known: dict[tuple[str, str, str | None], tuple[float, float]] = {}
 
-    def around(self, chip: str, engine: str, group: str | None) -> tuple[float, float]:
-        """Low and high for a prediction of 1 s, from residuals of other groups than this one."""
+    def around(self, chip: str, engine: str, group: str) -> tuple[float, float]:
+        """Low and high for a prediction of 1 s of a known source, from residuals of other groups than this one."""
         key = (chip, engine, group if group in self._groups else None)
         if key not in self._known:
             others = [item for owner, item in self._all if owner != key[2]]
             found = interval(1.0, chip, engine, others)
+            self._known[key] = (found.low, found.high)
+        return self._known[key]
+
+    def around_stranger(self, chip: str, engine: str, family: str) -> tuple[float, float]:
+        """The same for a source that took no part in the fit."""
+        key = (chip, engine, f"family {family}")
+        if key not in self._known:
+            found = new_source_interval(1.0, chip, engine, [item for _, item in self._all], family=family)
             self._known[key] = (found.low, found.high)
         return self._known[key]

@@ -37,6 +37,9 @@ def validate(
     ] = None,
     json: Json = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with charts too.")] = None,
+    frozen: Annotated[
+        bool, typer.Option("--frozen", help="Open the frozen sources: bundled rows that no choice has looked at.")
+    ] = False,
 ) -> None:
     """Hold predictions against measured runs: how far off, on what, and why."""
     from ridgeline.calibrate.validate import validate as library
@@ -45,7 +48,7 @@ def validate(
 
     if html is not None:
         refuse_unwritable(html)
-    found = library(table, where or ())
+    found = library(table, where or (), frozen=frozen)
     if html is not None:
         from ridgeline.report.validate_html import page
 

@@ -80,7 +80,12 @@ class Parameter:
 
 
 EACH: Mapping[str, tuple[Owner, ...]] = MappingProxyType(
-    {"chip": ("family", "chip"), "engine": ("kin", "engine"), "kernel": ("family", "chip", "kernel")}
+    {
+        "chip": ("family", "chip"),
+        "engine": ("kin", "engine"),
+        "kernel": ("family", "chip", "kernel"),
+        "library": ("family", "kernel"),
+    }
 )
 
 
@@ -117,7 +122,14 @@ _LIST = (
     ),
     _p("experts", "of product", (0.7, 0.93, 1.0), "compute", "engine", "grouped expert products against a single one"),
     _p("scan", "of peak", (0.03, 0.2, 0.6), "compute", "", "chunked linear scans, of the 16-bit peak"),
-    _p("attention_back", "of forward", (0.4, 0.85, 1.3), "compute", "", "flash attention backward against forward"),
+    _p(
+        "attention_back",
+        "of forward",
+        (0.4, 0.8, 1.0),
+        "compute",
+        "library",
+        "flash attention backward against forward",
+    ),
     _p("memory", "of peak", (0.6, 0.82, 0.95), "memory", "chip", "sustained share of main memory's rate"),
     _p("traffic", "x", (0.7, 1.2, 3.0), "memory", "engine", "memory traffic of the software against the ops' own"),
     _p("near", "of link", (0.5, 0.8, 1.0), "network", "chip", "share of the innermost links a large collective gets"),
@@ -130,9 +142,9 @@ _LIST = (
         "",
         "ranks wait for the last at a collective, per doubling of them",
     ),
-    _p("kernel", "s", (1e-6, 2.5e-6, 6e-6), "host", "", "chip idles around each kernel"),
+    _p("kernel", "s", (1e-6, 2.5e-6, 12e-6), "host", "engine", "chip idles around each kernel"),
     _p("host", "s", (4e-6, 30e-6, 60e-6), "host", "engine", "host issues one kernel of an eager program"),
-    _p("wait", "s", (20e-6, 80e-6, 600e-6), "host", "", "host learns how many tokens each expert got"),
+    _p("wait", "s", (20e-6, 80e-6, 600e-6), "host", "engine", "host learns how many tokens each expert got"),
     _p("hidden_tp", "share", (0.1, 0.6, 0.95), "overlap", "", "tensor-parallel communication hidden where overlapped"),
     _p("hidden_dp", "share", (0.4, 0.8, 0.99), "overlap", "", "gradient exchange that can hide behind compute"),
     _p("hidden_shard", "share", (0.2, 0.8, 0.99), "overlap", "engine", "gathering of sharded weights that can hide"),
@@ -147,6 +159,7 @@ _LIST = (
         "step lost to the slowest node, per doubling of nodes",
     ),
     _p("fixed", "s", (0.0001, 0.003, 0.03), "scale", "engine", "a step costs this whatever it does"),
+    _p("slack", "share", (0.002, 0.04, 0.5), "scale", "engine", "step lost to what no op explains, by software"),
 )
 PARAMETERS: Mapping[str, Parameter] = MappingProxyType({item.name: item for item in _LIST})
 

@@ -108,8 +108,9 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 def sets_table(sheet: Sheet) -> str:
     """Set, target, reached."""
     lines = list(sheet["sets"])
-    if "left_out_sources" in sheet:
-        lines.insert(3, sheet["left_out_sources"]["figure"])
+    for key in ("left_out_families", "left_out_engines", "left_out_sources"):
+        if key in sheet:
+            lines[3:3] = [sheet[key][name] for name in ("figure", "all", "coverage") if name in sheet[key]]
     rows = []
     for item in lines:
         low, high = item["target"]
@@ -136,12 +137,21 @@ def beside_table(sheet: Sheet) -> str:
 
 
 def _sources_table(sheet: Sheet) -> str:
-    held, out = sheet["groups"]["source"], sheet.get("left_out_sources", {}).get("sources", {})
-    rows = [
-        (name, str(item["n"]), percent(item["mape"]), percent(out.get(name, {}).get("mape")))
-        for name, item in held.items()
-    ]
-    return _table(("source", "rows", "group left out", "whole source left out"), rows)
+    """By source and by engine: the group left out, the whole source or engine left out, and the bias of the latter."""
+    rows = []
+    for grouping, key in (("source", "sources"), ("framework", "engines")):
+        held, out = sheet["groups"][grouping], sheet.get(f"left_out_{key}", {}).get(key, {})
+        rows += [
+            (key[:-1], name, str(item["n"]), percent(item["mape"]), *_left_cells(out.get(name, {})))
+            for name, item in held.items()
+        ]
+    families = sheet.get("left_out_families", {}).get("families", {})
+    rows += [("family", name, str(item["n"]), "", *_left_cells(item)) for name, item in families.items()]
+    return _table(("by", "name", "rows", "group left out", "all of it left out", "bias then"), rows)
+
+
+def _left_cells(item: Sheet) -> tuple[str, str]:
+    return percent(item.get("mape")), signed_share(item["bias"]) if "bias" in item else ""
 
 
 def _groups_table(sheet: Sheet) -> str:

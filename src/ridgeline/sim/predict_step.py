@@ -168,7 +168,7 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
         breakdown=_breakdown(priced),
         utilization=utilization(scenario, priced, step_s, causal),
         memory=peak_memory(scenario, program, priced.plans),
-        interval=shipped_interval(step_s, chip.fitted_id, engine.fitted_id),
+        interval=shipped_interval(step_s, chip.fitted_id, engine.fitted_id, chip.family),
         bill=_bill(scenario, step_s),
         evidence=_evidence(scenario, known),
         assumptions=(*scenario.assumptions, *unpriced_fields(scenario), *_assumed(scenario, calibration, known)),

@@ -2,8 +2,10 @@
 
     measured / predicted = 1 / (1 + residual)
 
-The runs most like the scenario tell how far off a prediction of its kind is. Their 5 % and 95 % quantiles, taken
-further out the fewer there are, bound nine of ten measurements.
+Two levels. One more run of a source that took part in the fit is off as other runs like it are (`interval`): the spread
+within a source. A stranger's run is off by the spread between sources too (`new_source_interval`): as much as sources
+were when the fit saw none of their rows; more where engine, family of chips or chip is none that was measured. The 5 %
+and 95 % quantiles, taken further out the fewer runs there are, bound nine of ten measurements.
 
 A scenario is a new configuration, not one more run of an old one, and runs of one configuration are off alike. So every
 configuration has one vote, shared among its runs, and configurations are what is counted where few are few (two-layer
@@ -27,8 +29,11 @@ SHIPPED_RESIDUALS = (
 )  # written by `ridgeline fit` beside the calibration
 ENOUGH = 8  # configurations of a kind before it speaks for itself
 COVERAGE = 0.9
+TAIL = (1 - COVERAGE) / 2  # of measurements, on either side
 ROUNDING = 1e-9  # of votes
 UNKNOWN = 0.35  # either way, where no residuals are at hand
+STRANGER_CHIP = 1.2  # wider, in logarithms, for a chip without a run in a family that has some
+SOURCES = 5  # that say how far strangers are off before they are believed
 UNSEEN = (
     1.4  # a source never seen is predicted this much worse than a new run of a known one (left-out sources, 9.3 / 6.6)
 )
@@ -39,12 +44,20 @@ class Residual:
     """How far off one held-out run was: predicted / measured - 1, what it ran on, and which configuration it measured.
 
     A run without a group is a configuration of its own.
+
+    source, family                   who measured it, and the family of its chip
+    without_source, _engine, _family   the residual where the fit saw nothing of its source, engine, family of chips
     """
 
     chip: str
     engine: str
     residual: float
     group: str = ""
+    source: str = ""
+    family: str = ""
+    without_source: float | None = None
+    without_engine: float | None = None
+    without_family: float | None = None
 
     @property
     def log_ratio(self) -> float:
@@ -78,15 +91,68 @@ def interval(step_s: float, chip: str, engine: str, residuals: Sequence[Residual
     return Interval(low=step_s * low, high=step_s * high, coverage=COVERAGE, runs=runs, basis=basis)
 
 
-def shipped_interval(step_s: float, chip: str, engine: str) -> Interval:
+def new_source_interval(
+    step_s: float, chip: str, engine: str, residuals: Sequence[Residual], *, family: str = ""
+) -> Interval:
+    """The range of a step time of somebody whose runs took no part in the fit.
+
+    By runs predicted without their source; without their engine where this engine has none, without their family of
+    chips where this one has none; both, as independent, where neither has. As `interval` where no such runs exist.
+
+    >>> ours = {"chip": "a", "engine": "x", "residual": 0.0}
+    >>> runs = [Residual(**ours, source=str(r % 9), without_source=r / 100) for r in range(-30, 31)]
+    >>> found = new_source_interval(1.0, "a", "x", runs)
+    >>> round(found.low, 2), round(found.high, 2), found.basis
+    (0.78, 1.38, '61 runs of 9 sources, each predicted without its source')
+    """
+    low, high, runs, basis = _stranger(chip, engine, family, residuals) or _factors(chip, engine, residuals)
+    return Interval(low=step_s * low, high=step_s * high, coverage=COVERAGE, runs=runs, basis=basis)
+
+
+def shipped_interval(step_s: float, chip: str, engine: str, family: str = "") -> Interval:
     """The same from the residuals that come with Ridgeline."""
-    low, high, runs, basis = _shipped_factors(chip, engine)
+    low, high, runs, basis = _shipped_factors(chip, engine, family)
     return Interval(low=step_s * low, high=step_s * high, coverage=COVERAGE, runs=runs, basis=basis)
 
 
 @cache
-def _shipped_factors(chip: str, engine: str) -> tuple[float, float, int, str]:
-    return _factors(chip, engine, shipped())
+def _shipped_factors(chip: str, engine: str, family: str) -> tuple[float, float, int, str]:
+    found = new_source_interval(1.0, chip, engine, shipped(), family=family)
+    return found.low, found.high, found.runs, found.basis
+
+
+def _stranger(
+    chip: str, engine: str, family: str, residuals: Sequence[Residual]
+) -> tuple[float, float, int, str] | None:
+    """What to multiply a stranger's prediction by for its low and its high end; None without runs that can say."""
+    known_engine = any(run.engine == engine for run in residuals)
+    known_chip = any(run.chip == chip for run in residuals)
+    known_family = known_chip or any(family and run.family == family for run in residuals)
+    left = [what for what, known in (("engine", known_engine), ("family", known_family)) if not known] or ["source"]
+    ends, runs, sources = [], 0, 0
+    for what in left:
+        held = [(run, off) for run in residuals if (off := getattr(run, f"without_{what}")) is not None and off > -1]
+        sources = len({run.source for run, _ in held})
+        if sources < SOURCES:
+            return None
+        runs = len(held)
+        votes = _source_votes([run for run, _ in held])
+        ratios = sorted((-math.log1p(off), vote) for (_, off), vote in zip(held, votes, strict=True))
+        ends.append((_outer(ratios, TAIL), -_outer([(-ratio, vote) for ratio, vote in reversed(ratios)], TAIL)))
+    wider = 1.0 if known_chip or not known_family else STRANGER_CHIP
+    low, high = (wider * math.hypot(*(end[side] for end in ends)) for side in (0, 1))
+    told = " and without its ".join(left)
+    basis = f"{runs} runs of {sources} sources, each predicted without its {told}"
+    return math.exp(-low), math.exp(high), runs, basis
+
+
+def _source_votes(runs: Sequence[Residual]) -> list[float]:
+    """What each run counts: configurations as in `_votes`, and those of a source as the square root of their number."""
+    each = _votes(runs)
+    total: dict[str, float] = {}
+    for run, vote in zip(runs, each, strict=True):
+        total[run.source] = total.get(run.source, 0.0) + vote
+    return [vote / total[run.source] ** 0.5 for run, vote in zip(runs, each, strict=True)]
 
 
 def _factors(chip: str, engine: str, residuals: Sequence[Residual]) -> tuple[float, float, int, str]:
@@ -95,8 +161,7 @@ def _factors(chip: str, engine: str, residuals: Sequence[Residual]) -> tuple[flo
         return 1 / (1 + UNKNOWN), 1 + UNKNOWN, 0, f"assumed: {UNKNOWN:.0%} either way, no runs at hand"
     chosen, basis, wider = _similar(chip, engine, residuals)
     ratios = sorted(zip((run.log_ratio for run in chosen), _votes(chosen), strict=True))
-    tail = (1 - COVERAGE) / 2
-    low, high = _outer(ratios, tail), -_outer([(-ratio, vote) for ratio, vote in reversed(ratios)], tail)
+    low, high = _outer(ratios, TAIL), -_outer([(-ratio, vote) for ratio, vote in reversed(ratios)], TAIL)
     return math.exp(wider * min(low, 0.0)), math.exp(wider * max(high, 0.0)), len(chosen), f"{len(chosen)} runs {basis}"
 
 
@@ -154,9 +219,27 @@ def read_residuals(rows: Iterable[object]) -> tuple[Residual, ...]:
     for row in rows:
         value = row.get("residual") if isinstance(row, dict) else None
         if isinstance(row, dict) and isinstance(value, (int, float)) and math.isfinite(value) and value > -1:
-            chip, engine, group = (str(row.get(name, "")) for name in ("chip", "engine", "group"))
-            found.append(Residual(chip=chip, engine=engine, residual=value, group=group))
+            chip, engine, group, source, family = (
+                str(row.get(name, "")) for name in ("chip", "engine", "group", "source", "family")
+            )
+            found.append(
+                Residual(
+                    chip=chip,
+                    engine=engine,
+                    residual=value,
+                    group=group,
+                    source=source,
+                    family=family,
+                    without_source=_number(row.get("without_source")),
+                    without_engine=_number(row.get("without_engine")),
+                    without_family=_number(row.get("without_family")),
+                )
+            )
     return tuple(found)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 @cache

@@ -108,10 +108,12 @@ def test_progress_counts_every_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     found = refit(some(), progress=lambda *what: told.append(what))
     groups = {item.group for item in PARAMETERS.values()}
     assert [done for _, done, _ in told] == list(range(told[0][2]))
-    assert told[0][2] == 1 + fitting.FOLDS * (1 + len(groups)) + 1
+    assert told[0][2] == 1 + fitting.FOLDS * (1 + len(groups)) + 3  # one source, one engine, one family of chips
     assert {entry["group"] for entry in found.accuracy["ablation"]} == groups
     assert all(entry["buys"] == 0 for entry in found.accuracy["ablation"])
     assert set(found.accuracy["left_out_sources"]["sources"]) == {"llmfoundry"}
+    assert set(found.accuracy["left_out_engines"]["engines"]) == {"llm-foundry"}
+    assert set(found.accuracy["left_out_families"]["families"]) == {"ampere"}
 
 
 class TestCommand:

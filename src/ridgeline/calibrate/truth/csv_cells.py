@@ -92,7 +92,7 @@ class RowCells:
         """A whole number from 1 that cannot be assumed."""
         value = self.count(column)
         if value is None:
-            raise Unusable(column, "blank, and it cannot be guessed")
+            raise Unusable(column, "blank, and it cannot be guessed; fill the column in")
         return value
 
     def assume(self, column: str, default: int) -> int:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ridgeline.calibrate.truth.csv_cells import RowCells, Unusable
+from ridgeline.calibrate.truth.row_sizes import assumed_sizes
 from ridgeline.core.errors import InputError
 from ridgeline.core.units import DECIMAL
 from ridgeline.models.load import model
@@ -147,9 +148,9 @@ def _plain(cells: RowCells) -> Table:
         raise Unusable(
             "model_name", f"got {name!r}, expected a catalog model: no column holds a hybrid's layer pattern"
         )
-    for column in ("layers", "hidden", "heads", "vocab"):
+    for column in ("hidden", "vocab"):
         if cells.count(column) is None:
-            raise Unusable(column, f"blank, and model_name {name!r} is not in the catalog to supply it")
+            raise Unusable(column, f"blank, and model_name {name!r} is not in the catalog to supply it; fill it in")
     gated = cells.flag("gated_mlp")
     if gated is None:
         gated = True
@@ -161,6 +162,7 @@ def _plain(cells: RowCells) -> Table:
     )
     cells.note(f"model {name!r} is not in the catalog: {style} assumed")
     tied = cells.flag("x_tied")
+    cells = assumed_sizes(cells, gated)
     table: Table = {key: cells.need(key) for key in ("layers", "hidden", "vocab")}
     table |= {"name": name or "given", "tied": older if tied is None else tied, "mtp": cells.size("x_mtp") or 0}
     table["attention"] = _plain_attention(cells, arch, older)

@@ -7,7 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from ridgeline.calibrate.truth.csv_cells import RowCells, Unusable
+from ridgeline.calibrate.truth.row_habits import usual_dispatch, usual_graph, usual_precision
 from ridgeline.calibrate.truth.row_recompute import memory_table
+from ridgeline.hardware.chip import Chip
 from ridgeline.plan.engine import ENGINES
 
 PRECISIONS = {name: name for name in ("bf16", "fp16", "fp32", "tf32", "fp8", "mxfp8", "nvfp4", "mxfp4", "int8", "int4")}
@@ -18,8 +20,10 @@ DISPATCHES = MappingProxyType(
     {"alltoall": "all-to-all", "all-to-all": "all-to-all", "deepep": "deepep", "hybridep": "hybridep"}
 )
 OVERLAPS = MappingProxyType({"x_tp_overlap": "tp", "x_grad_overlap": "grad-reduce", "x_moe_overlap": "moe"})
+HABANA = "habana|gaudi|optimum-hpu"
 # words of the free-text framework column, first match wins
 FRAMEWORKS: tuple[tuple[str, str], ...] = (
+    (HABANA, "habana-megatron-deepspeed"),
     ("bridge", "megatron-bridge"),
     ("automodel", "nemo-automodel"),
     ("mindspeed|modellink", "mindspeed"),
@@ -32,7 +36,10 @@ FRAMEWORKS: tuple[tuple[str, str], ...] = (
     ("primus", "primus"),
     ("llmboost", "llmboost"),
     ("megascale", "megascale"),
-    ("megatron-deepspeed|gpt-neox", "megatron-deepspeed"),
+    ("megatron-deepspeed|neox", "megatron-deepspeed"),
+    ("paddle", "paddlenlp"),
+    ("hai-llm", "hai-llm"),
+    ("t5x|pathways", "t5x"),
     ("deepspeed", "deepspeed"),
     ("megatron", "megatron-core"),
     ("nemo", "nemo"),
@@ -42,6 +49,7 @@ FRAMEWORKS: tuple[tuple[str, str], ...] = (
     ("compile", "torch-compile"),
     ("eager", "torch-eager"),
 )
+GENERIC = "generic"
 ROUNDED = 0.005  # a global batch this close to a possible one is a rounded figure
 SHARD_WORDS: tuple[tuple[str, str], ...] = (
     (r"zero-?3|full_shard|fsdp", "zero3"),
@@ -57,21 +65,33 @@ SCALINGS = MappingProxyType(
 
 
 def engine_of(cells: RowCells) -> str:
-    """The engine's id: `x_engine`, or what the framework's name suggests."""
+    """The engine's id: `x_engine`, or what the framework's name suggests; `generic` for software nobody described.
+
+    A stranger's software is never taken for the best-tuned one: that made unknown sources a fifth too fast.
+    """
     stated, framework = cells.text("x_engine"), cells.text("framework")
-    if stated and stated in ENGINES:
+    if stated and stated in ENGINES and not (ENGINES[stated].id == "megatron-deepspeed" and _for_gaudi(framework)):
         return ENGINES[stated].id
     for pattern, id in FRAMEWORKS:
         if re.search(pattern, f"{stated} {framework}".lower()):
-            unknown = f"; x_engine {stated[:40]!r} is not an engine Ridgeline knows" if stated else ""
+            unknown = (
+                f"; x_engine {stated[:40]!r} is not an engine Ridgeline knows"
+                if stated and stated not in ENGINES
+                else ""
+            )
             cells.note(f"engine = {id}: from framework {(stated or framework)[:40]!r}{unknown}")
             return id
-    id = "megatron-core" if (cells.count("tp") or 1) * (cells.count("pp") or 1) > 1 else "torch-compile"
-    cells.note(f"engine = {id}: {(stated or framework)[:40]!r} is not an engine Ridgeline knows")
-    return id
+    told = f"{(stated or framework)[:40]!r} is not in the catalog" if stated or framework else "not stated"
+    cells.note(f"engine = {GENERIC}: {told}; write an engine file for what it fuses and overlaps")
+    return GENERIC
 
 
-def plan_table(cells: RowCells, engine: str) -> dict[str, Any]:
+def _for_gaudi(framework: str) -> bool:
+    """Whether a framework's text names a port to Gaudi, whose graph compiler makes another software of it."""
+    return re.search(HABANA, framework.lower()) is not None
+
+
+def plan_table(cells: RowCells, engine: str, chip: Chip) -> dict[str, Any]:
     """Every decision of the run; what the row leaves open stays out, and what had to be assumed is noted."""
     mesh = _mesh(cells)
     plan: dict[str, Any] = {"engine": engine, **mesh, "microbatch": _microbatch(cells, mesh["dp"])}
@@ -80,13 +100,12 @@ def plan_table(cells: RowCells, engine: str) -> dict[str, Any]:
         plan["schedule"] = {"name": "interleaved", "chunks": chunks}
     precision: Any = cells.word("precision", PRECISIONS)
     if precision is None:
-        precision = "bf16"
-        cells.note("precision = bf16: blank in the table")
+        precision = usual_precision(cells, engine, chip)
     scaling = cells.hint("x_fp8_recipe", SCALINGS)
     if scaling is not None:
         precision = {"name": precision, "scaling": scaling}
     plan |= {"precision": precision, **memory_table(cells, engine), **_sharding(cells, plan["dp"] * plan["cp"])}
-    return plan | _switches(cells)
+    return plan | _switches(cells, engine, chip)
 
 
 def _mesh(cells: RowCells) -> dict[str, int]:
@@ -109,11 +128,17 @@ def _mesh(cells: RowCells) -> dict[str, int]:
 
 
 def _microbatch(cells: RowCells, dp: int) -> int:
-    """Sequences a data-parallel rank handles at a time; a blank is certain only where each rank has one sequence."""
+    """Sequences a data-parallel rank handles at a time.
+
+    A blank is certain where each rank has one sequence, and most likely one elsewhere: large runs, which are the ones
+    that leave it out, have the memory for no more.
+    """
     stated = cells.count("micro_batch")
-    if stated is None and cells.need("global_batch") == dp:
-        return 1
-    return cells.need("micro_batch") if stated is None else stated
+    if stated is not None:
+        return stated
+    if cells.need("global_batch") != dp:
+        cells.note("micro_batch = 1: blank in the table; what most large runs use")
+    return 1
 
 
 def _sharding(cells: RowCells, ranks: int) -> dict[str, Any]:
@@ -131,13 +156,13 @@ def _sharding(cells: RowCells, ranks: int) -> dict[str, Any]:
     return {"shard": shard, "shard_degree": degree}
 
 
-def _switches(cells: RowCells) -> dict[str, Any]:
+def _switches(cells: RowCells, engine: str, chip: Chip) -> dict[str, Any]:
     overlap = {key: cells.flag(column) for column, key in OVERLAPS.items()}
     switches: dict[str, Any] = {
         "sequence_parallel": cells.flag("sp"),
         "attention": _attention(cells),
-        "graph": cells.hint("x_cuda_graph", GRAPHS),
-        "moe_dispatch": _dispatch(cells),
+        "graph": cells.hint("x_cuda_graph", GRAPHS) or usual_graph(cells, engine, chip),
+        "moe_dispatch": _dispatch(cells) or usual_dispatch(cells, engine, chip),
         "overlap": {key: value for key, value in overlap.items() if value is not None} or None,
         "compiled": cells.flag("x_compile"),
         "launch_blocking": cells.flag("x_launch_blocking"),

@@ -61,6 +61,8 @@ _FABRICS = (
     (re.compile(r"(\d{1,2}) ?x (?:ConnectX|MT|BF)[^,]*?(\d{3,4}) ?Gb"), True),
     (re.compile(r"(\d{1,2})x(\d{2,4}) ?Gb"), True),
 )
+# accelerators that tables list under a relative: an A800 has slower links than an A100, a GCD is half of an MI250X
+RELATIVES = (("A800", "a100-80-sxm", "a800-80-sxm"), (r"per GCD", "mi250x", "mi250x-gcd"))
 _SLICES = re.compile(r"(\d{1,5}) slices?(?:\(s\))? x (\d{1,6}) chips.*")
 
 
@@ -93,13 +95,13 @@ def _told_scenario(text: str) -> dict[str, Any]:
 
 def scenario_table(cells: RowCells) -> dict[str, Any]:
     """The row as the table a scenario file holds; notes gather in `cells`."""
-    engine = engine_of(cells)
+    engine, chip = engine_of(cells), _chip(cells)
     return {
         "name": cells.row.id,
         "model": model_table(cells, engine),
-        "system": _system(cells),
+        "system": _system(cells, chip),
         "workload": workload_table(cells),
-        "plan": plan_table(cells, engine),
+        "plan": plan_table(cells, engine, CHIPS[chip]),
     }
 
 
@@ -118,7 +120,7 @@ def _chip(cells: RowCells) -> str:
         id = CHIPS.resolve(stated)
         if id is None:
             raise Unusable("x_chip", f"got {stated[:40]!r}, expected a chip of the catalog{_such_as(stated)}")
-        return id
+        return _meant(cells, id, text)
     if not text:
         raise Unusable("x_chip", "blank, and so is accelerator")
     bare = re.sub(r"\(.*?\)", "", text).strip()
@@ -131,14 +133,23 @@ def _chip(cells: RowCells) -> str:
     return id
 
 
+def _meant(cells: RowCells, id: str, text: str) -> str:
+    """The chip the accelerator's text names where `x_chip` holds its nearest relative."""
+    for words, near_id, meant in RELATIVES:
+        if id == near_id and re.search(words, text, re.IGNORECASE):
+            cells.note(f"chip = {meant}: accelerator says {text[:40]!r}")
+            return meant
+    return id
+
+
 def _such_as(text: str) -> str:
     close = near(text[:40], CHIPS)
     return f" such as {', '.join(close)}" if close else "; `ridgeline show chips` lists them"
 
 
-def _system(cells: RowCells) -> str | dict[str, Any]:
+def _system(cells: RowCells, chip: str) -> str | dict[str, Any]:
     """The system's name, with the slices or the part of a node where the row says so."""
-    chip, gpus, text = _chip(cells), cells.need("gpus"), cells.text("nodes_gpus_per_node").lower()
+    gpus, text = cells.need("gpus"), cells.text("nodes_gpus_per_node").lower()
     name = f"{gpus}x{chip}"
     template = SYSTEMS[CHIPS[chip].system]
     nodes, slices = _NODES.fullmatch(text), _SLICES.fullmatch(text)

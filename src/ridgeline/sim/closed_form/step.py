@@ -61,5 +61,6 @@ def step_times(pipeline: PipelineTime, ends: EndOfStep, plans: PlanColumns, rate
     parts[StepPart.OPTIMIZER] = ends.optimizer_s
     step = sum(parts.values(), start=many * rank.busy)
     parts |= {part: many * column for part, column in zip(PARTS, rank.parts, strict=False)}
-    parts[StepPart.WAITING] = step * (rates.rates["jitter"] * np.log2(plans.nodes)) + rates.rates["fixed"]
+    lost = rates.rates["jitter"] * np.log2(plans.nodes) + rates.rates["slack"]
+    parts[StepPart.WAITING] = step * lost + rates.rates["fixed"]
     return StepTimes(step_s=step + parts[StepPart.WAITING], parts=MappingProxyType(parts))
