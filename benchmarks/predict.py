@@ -25,7 +25,7 @@ from plan import best_of, gpt3
 from ridgeline import predict, read_scenario
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import op_table
-from ridgeline.cost.price import SustainedRates, sustained_rates
+from ridgeline.cost.price import SustainedRates, price_sections, sustained_rates
 from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.models.params import count
@@ -76,7 +76,7 @@ def split(scenario: Scenario) -> dict[str, float]:
 
     def rates() -> SustainedRates:
         values = parameter_columns(calibration, [scenario])
-        return sustained_rates(machines_of([scenario.system]), values, graph=runs.graph, xla=runs.xla)
+        return sustained_rates(machines_of([scenario.system]), values, plans=runs)
 
     rows = rates()
     return {
@@ -86,7 +86,7 @@ def split(scenario: Scenario) -> dict[str, float]:
             lambda: (op_table([program]), stage_mixes([scenario], [program]), plan_columns([scenario])), 0.3
         ),
         "rates": cpu_seconds(rates, 0.3),
-        "pricing": cpu_seconds(lambda: step_seconds(batch, lines, runs, rows), 0.3),
+        "pricing": cpu_seconds(lambda: step_seconds(price_sections(batch, rows), lines, runs, rows), 0.3),
         "memory": cpu_seconds(lambda: peak_memory(scenario, program), 0.3),
     }
 
