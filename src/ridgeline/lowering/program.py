@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from ridgeline.ir.program import Program, Section, SectionKey, SectionRole
+from ridgeline.ir.tensors import Tensor
 from ridgeline.lowering.context import LoweringContext, lowering_context
 from ridgeline.lowering.ends import lower_embedding, lower_head
 from ridgeline.lowering.mtp import lower_prediction
-from ridgeline.lowering.placements import section_tensors
+from ridgeline.lowering.placements import data_parallel_split, section_tensors
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.sections import lower_block, lower_vision
 from ridgeline.lowering.step_ops import step_ops
@@ -31,13 +32,30 @@ def lower(scenario: Scenario, plans: PlanColumns | None = None, *, tensors: bool
     ctx = lowering_context(scenario)
     sections, stages = sections_of(ctx), stages_of(ctx, scenario.placement)
     if tensors:
-        sections = tuple(replace(section, tensors=section_tensors(ctx, section.key)) for section in sections)
+        sections = tuple(replace(section, tensors=_sharded(scenario, ctx, section.key)) for section in sections)
     if not ctx.backward:
         return Program(sections=sections, stages=stages)
     plan, counts = scenario.plan, np.array(stages)
     ranks = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
     held = [counts[list(own)].sum(0) for own in ranks]
     return Program(sections=sections, stages=stages, step=step_ops(sections, held, plans or plan_columns([scenario])))
+
+
+def _sharded(scenario: Scenario, ctx: LoweringContext, key: SectionKey) -> tuple[Tensor, ...]:
+    """The tensors of a section; under zero3 weights are cut over the shard's ranks too, experts over at most edp."""
+    made, plan, mesh = section_tensors(ctx, key), scenario.plan, scenario.plan.mesh
+    if plan.sharding.shard != "zero3":
+        return made
+    edp = mesh.tp * mesh.cp * mesh.dp // (mesh.ep * mesh.etp)
+    few = min(edp, plan.shard_degree)
+
+    def cut(tensor: Tensor) -> Tensor:
+        if tensor.kind != "weight":
+            return tensor
+        expert = any(split.axis == "ep" for split in tensor.splits)
+        return data_parallel_split(tensor, few if expert else plan.shard_degree)
+
+    return tuple(map(cut, made))
 
 
 def section_keys(ctx: LoweringContext) -> tuple[SectionKey, ...]:

@@ -99,3 +99,16 @@ def test_activations_between_products() -> None:
 def test_sharded_weights_are_cut_once_more() -> None:
     weight = Tensor(name="w", dims=(8, 6), splits=(Split(dim=1, axis="tp", degree=2),))
     assert data_parallel_split(weight, 4).local_elements == 8 * 6 / 2 / 4
+
+
+def test_zero3_cuts_weights_over_the_shard_and_experts_over_their_own_replicas() -> None:
+    """64 ranks, experts over 16 of them: four replicas of an expert, which share what 64 share of the rest."""
+    plan = {"tp": 1, "ep": 16, "dp": 64}
+    whole, cut = (
+        lowered("deepseek-v3", plan),
+        lowered("deepseek-v3", {**plan, "shard": "zero3", "engine": "torchtitan"}),
+    )
+    for before, after in zip(whole.sections, cut.sections, strict=True):
+        for one, other in zip(weights(before), weights(after), strict=True):
+            ranks = 4 if one.name in ("experts.up.weight", "experts.down.weight") else 64
+            assert float(np.asarray(one.local_elements / other.local_elements)) == ranks, one.name
