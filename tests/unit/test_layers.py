@@ -43,6 +43,7 @@ INTERIOR = {
     "lowering": (
         ("context", "sublayer"),
         ("plan_columns", "placements", "attention_core", "casts", "tensor_boundary"),
+        ("state_scan",),
         ("mixer_parts", "ffn", "ends", "step_ops"),
         ("sparse_attention",),
         ("mixers",),

@@ -18,7 +18,7 @@ import numpy as np
 from ridgeline.core.arrays import Array, Index, Mask, at
 from ridgeline.cost.collectives.links import Links, links_of
 from ridgeline.cost.collectives.price import KINDS, collective_seconds
-from ridgeline.cost.kernels import flash_seconds, padded_flops
+from ridgeline.cost.kernels import ALIGNED, flash_seconds, padded_flops, unaligned_rate
 from ridgeline.cost.machine import PEAKS, SHARE, Machines, ParameterColumns
 from ridgeline.cost.op_table import PHASES, OpTable
 from ridgeline.cost.step_part import AXES, COMPUTE, SECTION_PARTS
@@ -129,10 +129,12 @@ def price_ops(table: OpTable, rates: SustainedRates, padded: Array | None = None
 
 
 def _matmuls(table: OpTable, rates: SustainedRates, cell: Index, padded: Array | None) -> tuple[Array, Mask]:
-    m, n, k, groups, size_in, size_out = table.matmuls
+    m, n, k, groups, size_in, size_out, alignment, _ = table.matmuls
     own = cell[table.matmul_slot]
     peak = rates.peak[0, table.matmul_peak] if len(rates.peak) == 1 else rates.peak[own, table.matmul_peak]
     rate = peak * np.where(groups > 1, at(rates.rates["experts"], own), 1.0)
+    if (alignment < ALIGNED).any():
+        rate = np.minimum(rate, unaligned_rate(alignment, at(rates.machines.cores, own)))
     compute = (padded if padded is not None else padded_products(table, rates.machines)) / rate
     moved = ((m * k + k * n) * size_in + m * n * size_out) * groups / at(rates.memory, own)
     return np.maximum(compute, moved), moved > compute
@@ -203,7 +205,7 @@ def sum_sections(table: OpTable, rates: SustainedRates, prices: OpPrices) -> Sec
     found[1] = np.bincount(table.attend_slot, prices.attend_s, slots)
     found[2] = np.bincount(table.stream_slot, prices.stream_s, slots)
     pauses = np.bincount(table.stream_slot, table.streams[2] * at(rates.wait, cell[table.stream_slot]), slots)
-    kernels = np.bincount(table.matmul_slot, minlength=slots).astype(np.float64)
+    kernels = np.bincount(table.matmul_slot, table.matmuls[7], slots)
     kernels += np.bincount(table.stream_slot, table.streams[1], slots)
     kernels += np.bincount(table.attend_slot, table.attends[5], slots)
     if table.collectives.size:

@@ -30,6 +30,8 @@ class MatMul:
     peak        key of the chip's peak it runs at
     in_bytes    bytes of one input element
     out_bytes   bytes of one output element, twice that when it is read back to be added to
+    alignment   bytes to which the rows of its matrices are aligned: 16 for the matrix unit's fast path
+    launches    kernels the host issues for it: one, or more where software launches one per group
     """
 
     label: str
@@ -40,6 +42,8 @@ class MatMul:
     peak: str = "bf16"
     in_bytes: float = 2.0
     out_bytes: float = 2.0
+    alignment: Num = 16.0
+    launches: Num = 1.0
 
     @property
     def flops(self) -> Num:
@@ -73,7 +77,7 @@ class Stream:
 
     label: str
     stream_bytes: Num
-    kernels: float = 1.0
+    kernels: Num = 1.0
     waits: float = 0.0
 
 

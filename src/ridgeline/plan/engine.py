@@ -54,6 +54,7 @@ OVERLAPS: Mapping[str, str] = MappingProxyType(
 )
 Shard = Literal["none", "zero1", "zero2", "zero3"]
 RecomputeKind = Literal["none", "selective", "full"]
+ExpertLaunch = Literal["grouped", "multi-stream", "sequential"]
 RecomputePart = Literal["attention", "norm", "activation", "mlp", "moe", "mixer", "latent-up", "alternate"]
 
 
@@ -134,6 +135,10 @@ class Engine:
     overlaps: tuple[str, ...] = ()
     sends_beside: Annotated[tuple[str, ...], Doc("schedules under which pipeline sends overlap; none named: all")] = ()
     default_for: Annotated[tuple[str, ...], Doc("vendors whose chips it is the default for; * the rest")] = ()
+    expert_launch: Annotated[
+        ExpertLaunch | None,
+        Doc("kernels of local experts: grouped (one), multi-stream (cuBLAS in a loop) or sequential (a module each)"),
+    ] = None
     saves: Annotated[Saves, Doc("what it holds of activations in its own way")] = Saves()
     vocab_multiple: Annotated[Count, Doc("the vocabulary is padded to a multiple of this times tp")] = 1
     notes: str = ""

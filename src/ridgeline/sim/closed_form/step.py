@@ -49,7 +49,7 @@ def step_seconds(
 ) -> StepTimes:
     """The time of one step of every row, where cells, rows and plans are the same; its compute by part, or in one."""
     times = exposed_stage_times(sections, plans, rates, by_part=by_part)
-    pipeline = pipeline_time(mixes, times, send_seconds(plans, rates.links), plans)
+    pipeline = pipeline_time(mixes, times, send_seconds(plans, rates), plans)
     return step_times(pipeline, end_of_step(most_trained(mixes, sections.params[2:]), plans, rates), plans, rates)
 
 
