@@ -85,7 +85,7 @@ def sustained_rates(machines: Machines, rates: ParameterColumns, *, plans: Launc
         traffic_s=np.maximum(rates["traffic"] / rates["memory"], 1.0) / machines.memory,
         links=links_of(machines, rates),
         kernel=rates["kernel"] * (1 - 0.7 * graph),
-        host=rates["host"] * (1 - 0.9 * graph) * (1 - 0.9 * xla),
+        host=rates["host"] * machines.crowding * (1 - 0.9 * graph) * (1 - 0.9 * xla),
         wait=rates["wait"] * (1 - graph),
     )
 

@@ -144,12 +144,10 @@ def row_alignment(n: Num, k: Num, bits: float) -> Num:
     """
     fast, pairs = 128 / bits, max(32 / bits, 1.0)
     left, right = np.ceil(n), np.ceil(k)
-
-    def whole(by: float) -> Num:
-        return (left % by + right % by) == 0
-
-    found = np.where(whole(fast), 16.0, np.where(whole(pairs), 4.0, 2.0))
-    return found if found.ndim else float(found)
+    ragged, unpaired = left % fast + right % fast, left % pairs + right % pairs
+    if isinstance(ragged, np.ndarray):
+        return np.where(ragged == 0, 16.0, np.where(unpaired == 0, 4.0, 2.0))
+    return 16.0 if ragged == 0 else 4.0 if unpaired == 0 else 2.0
 
 
 def matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num, groups: Num = 1) -> MatMul:

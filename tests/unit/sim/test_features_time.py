@@ -268,6 +268,16 @@ def test_waiting_for_launches() -> None:
     assert blocked["kernel"] == pytest.approx((29 * LAYERS + 18) * (KERNEL + 1.25 * ISSUE))
 
 
+def test_ranks_share_the_cores_of_their_host() -> None:
+    """Eight ranks on four cores issue half as fast; on eight, as fast as each alone."""
+    shape: dict[str, Any] = {"chips": 8, "dp": 8, "launch_blocking": True}
+    alone, enough, few = (
+        parts(*settings, **shape) for settings in ((), ("system.host_cores=8",), ("system.host_cores=4",))
+    )
+    assert enough["kernel"] == pytest.approx(alone["kernel"])
+    assert change("kernel", alone, few) == pytest.approx((29 * LAYERS + 18) * 1.25 * ISSUE)
+
+
 def test_small_models_wait_for_the_host() -> None:
     """128 tokens: issuing 250 kernels takes 7.5 ms, running them less; the longer of the two shows."""
     small = parts("workload.seq=128", "model.vocab=128", "model.mlp.hidden=1024")
