@@ -60,7 +60,7 @@ INTERIOR = {
         ("estimate",),
     ),
     "sim": (
-        ("host_stall", "prediction_interval", "fates"),
+        ("host_stall", "prediction_interval", "fates", "slow_paths"),
         ("closed_form",),
         ("memory",),
         ("prediction", "plan_model", "layout_model", "step_batch"),

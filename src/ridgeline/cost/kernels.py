@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.units import DECIMAL
 
 # tiles a product may be cut into (rows, columns) and what share of the large tile's rate each reaches
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.93), (64.0, 128.0, 0.78), (64.0, 64.0, 0.6))
@@ -15,7 +16,7 @@ HALF_DEPTH = 192.0  # depth at which a tile's start-up and write-back cost as mu
 ALIGNED = 16.0  # bytes that rows must be a multiple of for whole loads into the matrix unit
 # flops/s of one core whose operands arrive 4 or 2 bytes at a time; on an H200 (132 cores, cuBLAS 13) bf16 products of
 # 8192 tokens with widths of 4098 and 4100 ran at 280 TFLOP/s, of 4095, 4097 and 50257 at 123, of 4104 and 4096 at 735
-PAIRED, SINGLE = 2.1e12, 0.93e12
+PAIRED, SINGLE = 2.1 * DECIMAL["T"], 0.93 * DECIMAL["T"]
 
 
 def unaligned_rate(alignment: Array, cores: Array) -> Array:

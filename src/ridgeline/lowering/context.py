@@ -150,6 +150,11 @@ def row_alignment(n: Num, k: Num, bits: float) -> Num:
     return 16.0 if ragged == 0 else 4.0 if unpaired == 0 else 2.0
 
 
+def _alignment(ctx: LoweringContext, n: Num, k: Num, bits: float) -> Num:
+    """Of a product's rows; XLA pads what is not aligned (its pass `CublasPadForGemms`, and tiles on a TPU)."""
+    return 16.0 if ctx.resolved.launch == "xla" else row_alignment(n, k, bits)
+
+
 def matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num, groups: Num = 1) -> MatMul:
     """A forward product in the plan's compute format."""
     compute = ctx.precision.compute
@@ -163,7 +168,7 @@ def matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num, groups: Num
         peak=ctx.precision.activations.peak if by_row else compute.peak,
         in_bytes=compute.bytes_per_element,
         out_bytes=ctx.precision.activations.bytes_per_element,
-        alignment=row_alignment(n, k, compute.bits),
+        alignment=_alignment(ctx, n, k, compute.bits),
     )
 
 
@@ -172,7 +177,7 @@ def plain_matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num) -> Ma
     stored = ctx.precision.activations
     return MatMul(
         label=label, m=m, n=n, k=k, peak=stored.peak, in_bytes=stored.bytes_per_element, out_bytes=2.0,
-        alignment=row_alignment(n, k, stored.bits),
+        alignment=_alignment(ctx, n, k, stored.bits),
     )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ from ridgeline.sim.fates import unpriced_fields
 from ridgeline.sim.memory.peak import peak_memory
 from ridgeline.sim.prediction import Bill, Impossible, Part, Prediction, Utilization
 from ridgeline.sim.prediction_interval import shipped_interval
+from ridgeline.sim.slow_paths import slow_paths
 
 HOUR = parse_quantity("1 h", "s")
 ABSURD = DECIMAL["E"] * DECIMAL["M"]  # no chip moves or computes this much in a second
@@ -171,7 +172,12 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
         interval=shipped_interval(step_s, chip.fitted_id, engine.fitted_id, chip.family),
         bill=_bill(scenario, step_s),
         evidence=_evidence(scenario, known),
-        assumptions=(*scenario.assumptions, *unpriced_fields(scenario), *_assumed(scenario, calibration, known)),
+        assumptions=(
+            *scenario.assumptions,
+            *unpriced_fields(scenario),
+            *slow_paths(scenario, program, float(priced.rates.machines.cores[0])),
+            *_assumed(scenario, calibration, known),
+        ),
     )
 
 
