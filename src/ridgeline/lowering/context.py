@@ -151,8 +151,9 @@ def row_alignment(n: Num, k: Num, bits: float) -> Num:
 
 
 def _alignment(ctx: LoweringContext, n: Num, k: Num, bits: float) -> Num:
-    """Of a product's rows; XLA pads what is not aligned (its pass `CublasPadForGemms`, and tiles on a TPU)."""
-    return 16.0 if ctx.resolved.launch == "xla" else row_alignment(n, k, bits)
+    """Of a product's rows; compilers pad what is not aligned: torch.compile (`shape_padding`) and XLA
+    (`CublasPadForGemms`, and tiles on a TPU)."""
+    return 16.0 if ctx.resolved.launch == "xla" or ctx.resolved.compiled else row_alignment(n, k, bits)
 
 
 def matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num, groups: Num = 1) -> MatMul:

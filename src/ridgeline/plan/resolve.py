@@ -141,7 +141,7 @@ def resolve_expert_launch(switches: Switches, engine: Engine) -> ExpertLaunch:
     iteration, which no host that knows the sizes of experts takes part in.
 
     >>> from ridgeline.plan.engine import ENGINES
-    >>> [resolve_expert_launch(Switches(), ENGINES[id]) for id in ("megatron-core", "torchtitan", "torch-eager")]
+    >>> [resolve_expert_launch(Switches(), ENGINES[id]) for id in ("megatron-core", "torchtitan", "deepspeed")]
     ['multi-stream', 'grouped', 'sequential']
     """
     if switches.graph == "full" or engine.launch.mode == "xla":

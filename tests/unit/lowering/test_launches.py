@@ -52,7 +52,7 @@ def launched(ops: Iterable[Op], label: str) -> float:
     [
         ("torchtitan", 1.0),  # torch._grouped_mm: one kernel
         ("megatron-core", 1 + 15 * 0.25),  # Transformer Engine loops over 16 local experts in C++
-        ("generic", 16.0),  # a module for each of 64 / 4 experts
+        ("deepspeed", 16.0),  # a module for each of 64 / 4 experts
     ],
 )
 def test_launches_of_local_experts(engine: str, launches: float) -> None:
@@ -67,7 +67,7 @@ def test_launches_of_local_experts(engine: str, launches: float) -> None:
 
 
 def test_modules_of_experts_have_activations_of_their_own() -> None:
-    assert launched(layer("generic").forward, "activation") == 16
+    assert launched(layer("deepspeed").forward, "activation") == 3 * 16
     assert launched(layer("megatron-core").forward, "activation") == 1
 
 
@@ -110,6 +110,11 @@ def test_alignment_of_widths() -> None:
     assert found["up"] == 4  # gate and value side by side: 10922 elements
     assert found["attention out"] == found["qkv"] == 16
     assert found["logits"] == 2
+
+
+def test_compilers_pad() -> None:
+    assert aligned("torch-compile")["logits"] == aligned("torch-compile")["down"] == 16
+    assert aligned("torch-eager")["logits"] == 2
 
 
 def test_engines_that_pad_the_vocabulary_are_aligned() -> None:

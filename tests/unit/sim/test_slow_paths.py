@@ -30,12 +30,12 @@ def notes(system: str, engine: str, *settings: str) -> list[str]:
 
 
 def test_slow_paths_are_named() -> None:
-    found = notes("8xh100-sxm", "generic")
+    found = notes("8xh100-sxm", "deepspeed")
     assert found == [
         "logits: rows of 50257 and 2048 elements are not aligned to 16 bytes and miss the matrix unit: "
         "0.93 TFLOP/s a core, as measured on an H200; pad to a multiple of 8",
         "heads of 80 run as heads of 96: attention kernels have no size between",
-        "experts are launched one by one: engine generic names no grouped product",
+        "experts are launched one by one: engine deepspeed names no grouped product",
     ]
 
 
