@@ -15,6 +15,12 @@ LOOSE_SCORE_PASSES = (11.0, 14.0)  # the same, scale, mask, softmax and dropout 
 # keys' worth of work a flash kernel does beyond what is visible, forward and backward: masked parts of tiles, starting
 # and ending a row of them; from causal kernels of 512 to 16384 tokens on an H200
 FLASH_EXTRA = (160.0, 320.0)
+MASKED = 64.0  # of those, the masked half of the tile on the diagonal; the rest starts and ends a row of tiles
+# of its queries and of the keys that arrive, what a step of a balanced (zig-zag) ring works on, the first apart: all
+# queries with half of the keys, or half of the queries with all of them
+RING_STEP = 0.75
+# beside attention in each step: log-sum-exp, correction of the sum so far, copy of keys and values
+RING_KERNELS = 3.0
 Passes = tuple[Sequence[Op], Sequence[Op]]
 """Ops of the forward, and of the input gradient."""
 
@@ -31,16 +37,30 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
     each = 2 * tokens * heads / tp * (qk + value)
     size = ctx.precision.activations.bytes_per_element
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
-    forward, backward = (each * (visible + _edges(ctx, seen) * extra) for extra in FLASH_EXTRA)
+    steps = ring_steps(ctx)
+    again = RING_STEP * (steps - 1)
+    forward, backward = (
+        each * (visible + _edges(ctx, seen) * extra + again * (extra - MASKED)) for extra in FLASH_EXTRA
+    )
     backward *= 2.5  # five products for two, one of them the recomputed scores
+    once = 1 + again  # times that operands are read: by every step of a ring
     return (
-        [Attend(label="attention", flops=forward, stream_bytes=operands, head_dim=qk)],
+        [Attend(label="attention", flops=forward, stream_bytes=once * operands, head_dim=qk, kernels=steps)],
         [
             Attend(
-                label="attention dX", flops=backward, stream_bytes=3 * operands, head_dim=qk, backward=True, kernels=2,
+                label="attention dX", flops=backward, stream_bytes=3 * once * operands, head_dim=qk, backward=True,
+                kernels=2 * steps,
             )
         ],
     )  # fmt: skip
+
+
+def ring_steps(ctx: LoweringContext) -> Num:
+    """Attention kernels that one becomes under context parallelism: one a rank of a ring, whose keys arrive in turn.
+
+    Keys that are gathered at once, or heads traded for sequence (Ulysses), leave one kernel of the same work.
+    """
+    return ctx.degrees.cp if ctx.resolved.cp_kind == "ring" and not ctx.resolved.keys_gathered else 1
 
 
 def _unfused_scores(ctx: LoweringContext, heads: int, qk: int, value: int) -> Passes:
@@ -96,6 +116,25 @@ def output_gate(ctx: LoweringContext, elements: Num) -> Passes:
     )
 
 
+def _merges(ctx: LoweringContext, kv: Num, heads: Num) -> Passes:
+    """Merging what the steps of a ring make, each but the first.
+
+        forward    o <- o e^(l - l') + o_i e^(l_i - l'): o_i read, the sum so far in 32 bits read and written
+        backward   gradients of queries, keys and values read and added to those before
+
+    l, l_i, l' = log-sum-exp of the scores so far, of this step, and of both.
+    """
+    steps = ring_steps(ctx)
+    if isinstance(steps, int) and steps == 1:
+        return [], []
+    each, kernels = RING_STEP * (steps - 1) * ctx.tokens / ctx.degrees.tp, RING_KERNELS * (steps - 1)
+    out = heads / 2  # of queries and outputs, half of `heads` is either
+    return (
+        [stream(ctx, "merge ring steps", each * out, 5.0, kernels)],
+        [stream(ctx, "merge ring steps dX", each * (out + kv), 3.0, kernels)],
+    )
+
+
 def context_exchange(ctx: LoweringContext, kv: Num, heads: Num) -> Passes:
     """Context parallelism, forward and backward: keys and values travel round the ring, or heads are exchanged for
     sequence. Backward, keys and values go round again with the gradients they gather."""
@@ -106,7 +145,9 @@ def context_exchange(ctx: LoweringContext, kv: Num, heads: Num) -> Passes:
     if ctx.resolved.cp_kind == "ring":
         label, payload = "context ring", tokens * cp * kv / tp * size
         once = Collective(label=label, kind="all-gather", axis="cp", payload_bytes=payload, ranks=cp, stride=tp)
-        return [once], [replace(once, label=f"{label} dX", payload_bytes=2 * payload)]
+        merged = _merges(ctx, kv, heads)
+        back = replace(once, label=f"{label} dX", payload_bytes=2 * payload)
+        return [once, *merged[0]], [back, *merged[1]]
     payload = tokens * (heads + kv) / tp * size
     swap = Collective(
         label="context exchange", kind="all-to-all", axis="cp", payload_bytes=payload, ranks=cp, stride=tp

@@ -57,8 +57,11 @@ class LoweringContext:
 
     @property
     def split_tokens(self) -> Num:
-        """Tokens of a microbatch on one rank where norms and residuals run: split over tp with sequence parallelism."""
-        return self.tokens / self.degrees.tp if self.sequence_parallel else self.tokens
+        """Tokens of a microbatch on one rank where norms and residuals run: split over tp with sequence parallelism.
+
+        Activations that are sharded by width are as many elements: a share of each token instead of some tokens.
+        """
+        return self.tokens / self.degrees.tp if self.split_activations else self.tokens
 
     @property
     def precision(self) -> Precision:
@@ -69,6 +72,16 @@ class LoweringContext:
     def sequence_parallel(self) -> bool:
         """Whether norms and residuals are split over tp."""
         return self.resolved.sequence_parallel
+
+    @property
+    def width_sharded(self) -> bool:
+        """Whether norms and residuals are sharded over tp by width (GSPMD), where tokens are not split."""
+        return self.resolved.width_sharded and not self.sequence_parallel
+
+    @property
+    def split_activations(self) -> bool:
+        """Whether each tensor rank holds its share of what is between layers, by tokens or by width."""
+        return self.sequence_parallel or self.resolved.width_sharded
 
     @property
     def flash(self) -> bool:
@@ -87,8 +100,11 @@ class LoweringContext:
 
     @property
     def gradient_bytes(self) -> float:
-        """Bytes of one element of the gradient buffer."""
-        return self.resolved.gradients.bytes_per_element
+        """Bytes that the product of a weight gradient moves for an element of it: the gradient buffer read and written
+        where the product adds into it, else what it makes, which `step_ops.accumulate` adds up."""
+        if "weight-gradient-accumulation" in self.fuses:
+            return 2 * self.resolved.gradients.bytes_per_element
+        return self.precision.activations.bytes_per_element
 
     @property
     def span(self) -> int:
@@ -157,10 +173,10 @@ def input_gradient(op: MatMul) -> MatMul:
 
 
 def weight_gradient(op: MatMul, gradient_bytes: float) -> MatMul:
-    """dW = X^T dY of a forward product, added into the gradient buffer."""
+    """dW = X^T dY of a forward product, written or added into the gradient buffer."""
     return MatMul(
         label=f"{op.label} dW", m=op.k, n=op.n, k=op.m, groups=op.groups, peak=op.peak,
-        in_bytes=op.in_bytes, out_bytes=2 * gradient_bytes,
+        in_bytes=op.in_bytes, out_bytes=gradient_bytes,
     )  # fmt: skip
 
 
@@ -194,7 +210,7 @@ def adapters(ctx: LoweringContext, products: list[MatMul]) -> tuple[list[MatMul]
     return made, params
 
 
-def stream(ctx: LoweringContext, label: str, elements: Num, passes: float, kernels: float = 1.0) -> Stream:
+def stream(ctx: LoweringContext, label: str, elements: Num, passes: float, kernels: Num = 1.0) -> Stream:
     """Memory-bound work that reads and writes `passes` times the elements in the stored format."""
     size = ctx.precision.activations.bytes_per_element
     return Stream(label=label, stream_bytes=elements * passes * size, kernels=kernels)
