@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 
 from ridgeline.ir.ops import Attend, Collective, Num, Op
 from ridgeline.lowering.context import LoweringContext, stream
@@ -21,6 +22,10 @@ MASKED = 64.0  # of those, the masked half of the tile on the diagonal; the rest
 RING_STEP = 0.75
 # beside attention in each step: log-sum-exp, correction of the sum so far, copy of keys and values
 RING_KERNELS = 3.0
+# queries and keys of a block of splash attention on TPUs, forward and backward, as MaxText's recipes for v7x set
+# them (sa_block_q, sa_block_q_dkv); a head narrower than the array leaves rows of it idle
+SPLASH_BLOCKS = (1024.0, 2048.0)
+SYSTOLIC_DEPTH = 128
 Passes = tuple[Sequence[Op], Sequence[Op]]
 """Ops of the forward, and of the input gradient."""
 
@@ -39,9 +44,13 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
     steps = ring_steps(ctx)
     again = RING_STEP * (steps - 1)
-    forward, backward = (
-        each * (visible + _edges(ctx, seen) * extra + again * (extra - MASKED)) for extra in FLASH_EXTRA
-    )
+    if ctx.systolic:
+        each = each * max(1.0, SYSTOLIC_DEPTH / qk)
+        forward, backward = (each * _in_blocks(ctx, visible, seen, block) for block in SPLASH_BLOCKS)
+    else:
+        forward, backward = (
+            each * (visible + _edges(ctx, seen) * extra + again * (extra - MASKED)) for extra in FLASH_EXTRA
+        )
     backward *= 2.5  # five products for two, one of them the recomputed scores
     once = 1 + again  # times that operands are read: by every step of a ring
     return (
@@ -53,6 +62,22 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
             )
         ],
     )  # fmt: skip
+
+
+def _in_blocks(ctx: LoweringContext, visible: float, seen: tuple[int, bool], block: float) -> float:
+    """Keys a query is worked on with where whole blocks of b queries and b keys are, masked or not (splash attention).
+
+    causal   visible + b / 2        sliding window w   b (1 + ceil((w - 1) / b)), at most as if there were none
+    """
+    window, chunked = seen
+    if not ctx.causal:
+        return visible
+    wide = min(block, ctx.span)
+    if not 0 < window < ctx.span:
+        return visible + wide / 2
+    if chunked:
+        return visible + min(block, window) / 2
+    return min(wide * (1 + ceil((window - 1) / wide)), ctx.span / 2 + wide / 2)
 
 
 def ring_steps(ctx: LoweringContext) -> Num:

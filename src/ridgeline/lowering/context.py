@@ -14,6 +14,8 @@ from ridgeline.plan.resolve import Resolved, resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Decode, Lora, Train
 
+SYSTOLIC = "tpu"  # the family of chips whose matrix unit is a systolic array
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
@@ -34,6 +36,7 @@ class LoweringContext:
                     trained on or read whole; one query and all keys for a decode step
     backward        whether the ops of the backward pass are wanted, too
     images          images of one sequence
+    systolic        attention runs in blocks on a systolic matrix unit (TPU)
     document        tokens of one document where several fill a sequence; 0: a sequence is one document
     """
 
@@ -46,6 +49,7 @@ class LoweringContext:
     recompute: Recompute = Recompute()
     backward: bool = True
     images: float = 0.0
+    systolic: bool = False
     document: int = 0
     causal: bool = True
     lora: Lora | None = None
@@ -137,6 +141,7 @@ def lowering_context(scenario: Scenario) -> LoweringContext:
         recompute=plan.recompute,
         backward=train is not None,
         images=train.images if train else 0.0,
+        systolic=scenario.system.chip.family == SYSTOLIC,
         document=train.document_tokens if train and train.packed else 0,
         lora=(train.lora or Lora()) if train and train.task == "lora" else None,
     )
