@@ -308,3 +308,42 @@ def test_cost_grows_with_blocks_not_with_layers_or_chips() -> None:
     )
     assert len(small.sections) == len(large.sections)
     assert [len(section.forward) for section in small.sections] == [len(section.forward) for section in large.sections]
+
+
+TPU = {
+    "model": "llama3-8b",
+    "system": "16xtpu-v6e",
+    "workload": {"seq": SEQ, "global_batch": 16},
+    "plan": {"dp": 16, "shard": "zero3", "engine": "maxtext"},
+}
+
+
+def test_splash_attention_works_in_blocks() -> None:
+    """Blocks of 1024 keys forward and 2048 backward, masked or not: half of the one on the diagonal is lost. A window
+    of 128 reaches into one block before: two of them. A head of 64 fills half of the systolic array."""
+    for settings, keys in (
+        ((), (4096 + 512, 4096 + 1024)),
+        (("model.attention.window=128",), (2048, 4096)),
+        (("model.attention.head_dim=64",), (2 * (4096 + 512), 2 * (4096 + 1024))),
+    ):
+        made = block(*settings, base=TPU)
+        dim = 64 if "head_dim" in "".join(settings) else 128
+        each = 2 * SEQ * 32 * 2 * dim
+        found = [
+            next(float(op.flops) for op in ops if isinstance(op, Attend)) for ops in (made.forward, made.backward_input)
+        ]
+        assert found == pytest.approx([each * keys[0], 2.5 * each * keys[1]])
+
+
+def test_a_compiler_does_not_recompute_what_nobody_reads() -> None:
+    """No gradient reads a layer's output: full recompute leaves out the last product, 4096 x 14336 in Llama 3."""
+    made = block("plan.recompute=full", base=TPU)
+    assert flops(made.forward) - flops(made.recompute) == 2 * SEQ * 4096 * 14336
+    eager = block("plan.recompute=full")
+    assert flops(eager.recompute) == flops(eager.forward)
+
+
+def test_outputs_of_experts_are_read() -> None:
+    """Gradients of routing weights are made of them, so experts run again whole."""
+    made = block("plan.recompute=full", base={**TPU, "model": "mixtral-8x7b"})
+    assert flops(made.recompute) == flops(made.forward)

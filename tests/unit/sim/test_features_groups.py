@@ -72,7 +72,7 @@ def flash(backward: bool, steps: int = 1) -> float:
     extra += 0.75 * (steps - 1) * (extra - 64)
     work = 2 * TOKENS * HEADS * 2 * DIM * (TOKENS / 2 + extra) * (2.5 if backward else 1)
     share = 0.68 * (0.85 if backward else 1)
-    return hypot(work / (989e12 * share), work / DIM / (10 if backward else 4) / (67e12 / 16 * share))
+    return hypot(work / (989e12 * share), work / DIM / (7 if backward else 4) / (67e12 / 16 * share))
 
 
 def test_four_tensor_ranks() -> None:
