@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask, at
+from ridgeline.cost.collectives.algorithms import Routing
 from ridgeline.cost.collectives.links import Links, links_of
 from ridgeline.cost.collectives.price import KINDS, collective_seconds
 from ridgeline.cost.kernels import ALIGNED, flash_seconds, padded_flops, unaligned_rate
@@ -156,8 +157,8 @@ def _attends(table: OpTable, rates: SustainedRates, cell: Index) -> tuple[Array,
 def _collectives(table: OpTable, links: Links) -> Array:
     if not table.collectives.size:
         return np.zeros(0)
-    kind, payload, ranks, stride, _, copies = table.collectives
-    return collective_seconds(kind.astype(np.int64), payload, ranks, stride, links, copies)
+    kind, payload, ranks, stride, _, *routing = table.collectives
+    return collective_seconds(kind.astype(np.int64), payload, ranks, stride, links, Routing(*routing))
 
 
 def collective_op_seconds(ops: Sequence[Collective], links: Links) -> Array:
@@ -166,8 +167,13 @@ def collective_op_seconds(ops: Sequence[Collective], links: Links) -> Array:
     for op in ops:
         sizes = (op.payload_bytes, op.ranks, op.stride)
         payload, ranks, stride = (np.asarray(size, dtype=np.float64) for size in sizes)
-        total = total + collective_seconds(KINDS[op.kind], payload, ranks, stride, links, op.token_copies)
+        total = total + collective_seconds(KINDS[op.kind], payload, ranks, stride, links, routing_of(op))
     return total
+
+
+def routing_of(op: Collective) -> Routing:
+    """How the tokens of an op are routed."""
+    return Routing(copies=op.token_copies, chosen=op.token_groups, groups=op.routing_groups)
 
 
 def copy_seconds(op: HostCopy, machines: Machines, rows: Index | slice = slice(None)) -> Array:

@@ -68,7 +68,7 @@ class Attend:
     backward: bool = False
     flash: bool = True
     scan: bool = False
-    kernels: int = 1
+    kernels: Num = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +89,7 @@ class Collective:
                    for an all-to-all, what one rank holds
     ranks, stride  size of the group and the distance between neighbours in rank numbers
     token_copies   for an all-to-all of token copies that sends a token once per domain: copies per token
+    token_groups   for the same, groups of experts that a token goes to, of `routing_groups` (node-limited routing)
     """
 
     label: str
@@ -98,6 +99,8 @@ class Collective:
     ranks: Num
     stride: Num = 1
     token_copies: float = 0.0
+    token_groups: float = 0.0
+    routing_groups: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

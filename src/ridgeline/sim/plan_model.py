@@ -228,8 +228,8 @@ class RowModel:
 
 
 _BY_SECTION = ("params", "offloadable", "seconds", "issue_s")
-_BY_CELL = ("layer", "loss", "sends", "crossing", "head", "widest", "shared")
-_PER_PARAM = ("weights", "gradients", "optimizer", "gathered", "reduced")
+_BY_CELL = ("layer", "loss", "sends", "crossing", "freed", "head", "widest", "shared")
+_PER_PARAM = ("weights", "gradients", "optimizer", "master", "gathered", "reduced")
 
 
 def joined(parts: Sequence[PlanModel], order: Index) -> PlanModel:
@@ -283,6 +283,7 @@ def _with(one: BytesPerParam, columns: Mapping[str, Array]) -> BytesPerParam:
         weights=columns["weights"],
         gradients=columns["gradients"],
         optimizer=columns["optimizer"],
+        master=columns["master"],
         gathered=columns["gathered"],
         reduced=columns["reduced"],
         frozen=one.frozen,
