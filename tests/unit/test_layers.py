@@ -52,7 +52,9 @@ INTERIOR = {
         ("program",),
     ),
     "cost": (
-        ("calibration", "step_part", "kernels", "topology_columns"),
+        ("anchored", "step_part", "kernels", "topology_columns"),
+        ("calibration",),
+        ("anchoring",),
         ("machine",),
         ("collectives",),
         ("op_table",),
@@ -64,6 +66,7 @@ INTERIOR = {
         ("closed_form",),
         ("memory",),
         ("prediction", "plan_model", "layout_model", "step_batch"),
+        ("step_sensitivity",),
         ("predict_step",),
         ("events",),
     ),
@@ -73,8 +76,11 @@ INTERIOR = {
         ("dataset", "compare", "folds", "peaks", "collectives"),
         ("fit", "validate", "explain"),
         ("accuracy", "outlier_hints", "residuals"),
+        ("anchor_runs",),
+        ("anchor",),
+        ("learning_curve",),
         ("cross_validate",),
-        ("fit_with",),
+        ("fit_with", "next_measurement"),
     ),
 }
 """Floors inside a room, lowest first: its files and folders by name; `__init__` may import any of them."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,7 @@ import typer
 
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import GlobalBatch, Json, Seq, console, print_json, stderr_console
+from ridgeline.cli.terminal import Anchor, CalibrationFile, GlobalBatch, Json, Seq, console, print_json, stderr_console
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -64,8 +64,11 @@ def plan(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the plan as a scenario file.")] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the page as HTML.")] = None,
     json: Json = False,
+    calibration: CalibrationFile = None,
+    anchor: Anchor = None,
 ) -> None:
     """Find the best way to train a model on a system: every split of the work priced, the best explained."""
+    from ridgeline.api import calibration_of
     from ridgeline.core.errors import InputError
     from ridgeline.search.request import PlanRequest
 
@@ -76,7 +79,8 @@ def plan(
             objective=objective, tokens=tokens, days=days, chips=chips, top=top, headroom=headroom, frontier=frontier,
             refine=refine,
         )  # fmt: skip
-        found, took = _recommended(request)
+        used = calibration_of(calibration, anchor or ())
+        found, took = _recommended(request if used is None else replace(request, calibration=used))
         _tell(found, took, _Out(output=output, html=html, json=json))
     except KeyboardInterrupt:
         say("ridgeline: stopped before there was anything to tell", err=True)

@@ -11,6 +11,7 @@ import numpy as np
 from ridgeline.core.arrays import Array
 from ridgeline.core.dtype import DTYPES
 from ridgeline.core.units import DECIMAL
+from ridgeline.cost.anchoring import pace_of
 from ridgeline.cost.calibration import PARAMETERS, Calibration, owners
 from ridgeline.cost.topology_columns import TopologyColumns, leaving, topology_columns
 from ridgeline.hardware.chip import Chip
@@ -146,9 +147,13 @@ def exponentials_per_s(chip: Chip) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterColumns:
-    """Values of every parameter by row, under the parameter's name."""
+    """Values of every parameter by row, under the parameter's name.
+
+    pace   what a step takes longer than these values say, as anchoring found; None where nothing was anchored
+    """
 
     values: dict[str, Array]
+    pace: Array | None = None
 
     def __getitem__(self, name: str) -> Array:
         return self.values[name]
@@ -158,4 +163,7 @@ def parameter_columns(calibration: Calibration, scenarios: Sequence[Scenario]) -
     """The parameters of several scenarios under one calibration: by the chip and the engine that each carries."""
     each = [owners(scenario.system.chip, scenario.engine) for scenario in scenarios]
     known = {own: {name: calibration.owned(name, own) for name in PARAMETERS} for own in dict.fromkeys(each)}
-    return ParameterColumns(values={name: np.array([known[own][name] for own in each]) for name in PARAMETERS})
+    values = {name: np.array([known[own][name] for own in each]) for name in PARAMETERS}
+    if calibration.anchored is None:
+        return ParameterColumns(values=values)
+    return ParameterColumns(values=values, pace=np.array([pace_of(calibration, scenario) for scenario in scenarios]))

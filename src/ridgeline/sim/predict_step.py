@@ -37,8 +37,9 @@ from ridgeline.sim.closed_form.step import StepTimes, step_seconds
 from ridgeline.sim.fates import unpriced_fields
 from ridgeline.sim.memory.peak import peak_memory
 from ridgeline.sim.prediction import Bill, Impossible, Part, Prediction, Utilization
-from ridgeline.sim.prediction_interval import shipped_interval
+from ridgeline.sim.prediction_interval import narrowed, shipped_interval
 from ridgeline.sim.slow_paths import slow_paths
+from ridgeline.sim.step_sensitivity import anchor_effect
 
 HOUR = parse_quantity("1 h", "s")
 ABSURD = DECIMAL["E"] * DECIMAL["M"]  # no chip moves or computes this much in a second
@@ -163,21 +164,25 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
     if not math.isfinite(step_s) or step_s <= 0:
         return Impossible(scenario=scenario, reasons=unbelievable(steps))
     known = calibration.knows(chip, engine)
+    span = shipped_interval(step_s, chip.fitted_id, engine.fitted_id, chip.family)
+    anchor = anchor_effect(scenario, calibration, step_s)
+    notes = (
+        *scenario.assumptions,
+        *unpriced_fields(scenario),
+        *slow_paths(scenario, program, float(priced.rates.machines.cores[0])),
+        *_assumed(scenario, calibration, known),
+    )
     return Prediction(
         scenario=scenario,
         step_time_s=step_s,
         breakdown=_breakdown(priced),
         utilization=utilization(scenario, priced, step_s, causal),
         memory=peak_memory(scenario, program, priced.plans),
-        interval=shipped_interval(step_s, chip.fitted_id, engine.fitted_id, chip.family),
+        interval=narrowed(span, step_s, anchor.narrowed, len(anchor.runs)) if anchor else span,
         bill=_bill(scenario, step_s),
         evidence=_evidence(scenario, known),
-        assumptions=(
-            *scenario.assumptions,
-            *unpriced_fields(scenario),
-            *slow_paths(scenario, program, float(priced.rates.machines.cores[0])),
-            *_assumed(scenario, calibration, known),
-        ),
+        assumptions=(str(anchor), *notes) if anchor else notes,
+        anchor=anchor,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 
 class ProblemSheet(TypedDict):
@@ -86,6 +86,23 @@ class StepPartSheet(TypedDict):
     meaning: str
 
 
+class AnchorSheet(TypedDict):
+    """What the user's own runs did to a prediction (`--anchor`, or a calibration that runs anchored).
+
+    runs         their ids
+    factor       step time with them over the one without
+    pace         of this factor, what no parameter explains
+    narrowed     width of the interval with them over the one without, in logarithms
+    parameters   the values of this chip and engine that moved the step most: before and after
+    """
+
+    runs: list[str]
+    factor: float
+    pace: float
+    narrowed: float
+    parameters: dict[str, list[float]]
+
+
 class PredictionSheet(TypedDict):
     """A step of training: how long, where the time goes, does it fit, how sure.
 
@@ -95,6 +112,7 @@ class PredictionSheet(TypedDict):
     activations   of these the saved activations, by what saved them
     mfu, hfu      model and hardware flops utilization, under `conventions`
     headroom_bytes  capacity less peak; negative where it does not fit
+    anchor          where runs of yours corrected it
     """
 
     kind: Literal["prediction"]
@@ -124,3 +142,4 @@ class PredictionSheet(TypedDict):
     energy_j: float | None
     cost_usd: float | None
     tokens: int
+    anchor: NotRequired[AnchorSheet]
