@@ -25,6 +25,7 @@ from ridgeline.report.sheets.plan import (
 
 WORTH = 0.005  # gains below half a per cent are not worth telling
 MOST_ENGINES = 3  # other engines that are told
+ENOUGH_RUNS = 8  # of an engine on a family of chips, below which its gain is hardly more than a guess
 MOST = 12  # assumptions shown before the rest is counted
 Form = tuple[str, str, Callable[[float], str]]  # key of a sheet, name, how a number is written
 FORMS: dict[str, Form] = {
@@ -208,11 +209,19 @@ def _next(sheet: PlanSheet) -> Iterable[RenderableType]:
 
 
 def software(sheet: PlanSheet) -> list[tuple[str, str, str, str]]:
-    """What a feature or another engine would gain, the best first: what, gain, how, and the plan then."""
+    """What a feature or another engine would gain, the best first: what, gain, how, and the plan then.
+
+    Engines that were hardly measured are told apart from those that were, and fewer of them.
+    """
     rows = [(one["gain"], one["what"], one["how"], one["words"]) for one in sheet["features"]]
-    better = [one for one in sheet["engines"] if one["gain"] >= WORTH][:MOST_ENGINES]
-    for one in better:
-        remark = " (closed)" if one["availability"] == "closed" else ""
+    better = [one for one in sheet["engines"] if one["gain"] >= WORTH]
+    known = [one for one in better if one["runs"] >= ENOUGH_RUNS][:MOST_ENGINES]
+    guessed = [one for one in better if one["runs"] < ENOUGH_RUNS][: MOST_ENGINES - 1]
+    for one in (*known, *guessed):
+        remarks = ["closed"] if one["availability"] == "closed" else []
+        few = f"{one['runs'] or 'no'} run{'s' if one['runs'] > 1 else ''} measured"
+        remarks += [few] if one["runs"] < ENOUGH_RUNS else []
+        remark = f" ({', '.join(remarks)})" if remarks else ""
         has = f": {', '.join(one['has'])}" if one["has"] else ""
         rows.append((one["gain"], f"engine {one['engine']}{remark}{has}", one["how"], one["words"]))
     return [(what, signed_share(gain), how, words) for gain, what, how, words in sorted(rows, reverse=True)]

@@ -243,6 +243,7 @@ def _engine(one: OtherEngine) -> OtherEngineSheet:
         "tokens_per_s_per_chip": made.tokens_per_s_per_chip,
         "interval": plain(made.interval),
         "overlaps": one.overlaps,
+        "runs": one.runs,
         "has": list(one.has),
         "plan": plan_table(made.scenario.plan),
         "words": plan_words(made.scenario.plan),

@@ -23,7 +23,7 @@ from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins, best_dispatch, neighbours, space_of
 from ridgeline.search.what_if import EXPOSED
-from ridgeline.sim import Prediction
+from ridgeline.sim import Prediction, measured_runs
 
 UNKNOWN = "generic"  # stands for software nobody described: nothing to change to
 CHUNKS = (1, 2, 4, 8)  # virtual stages of a rank that are tried
@@ -35,6 +35,7 @@ class OtherEngine:
 
     gain           tokens per second per chip over the winner's, less one
     availability   whether others than its owners can run it
+    runs           measured runs of it on this family of chips that took part in the fit; few: hardly more than a guess
     has            what its plan does that the winner's engine is not known to do, in words
     overlaps       whether the intervals overlap: the order may be the other way round
     """
@@ -42,6 +43,7 @@ class OtherEngine:
     engine: Engine
     gain: float
     prediction: Prediction
+    runs: int
     has: tuple[str, ...]
     overlaps: bool
 
@@ -108,6 +110,7 @@ def _gained(engine: Engine, made: Prediction, winner: Prediction) -> OtherEngine
         engine=engine,
         gain=made.tokens_per_s_per_chip / winner.tokens_per_s_per_chip - 1,
         prediction=made,
+        runs=measured_runs(engine.fitted_id, made.scenario.system.chip.family),
         has=tuple(_has(made, winner)),
         overlaps=made.interval.high > winner.interval.low and made.interval.low < winner.interval.high,
     )

@@ -122,6 +122,7 @@ class OtherEngineSheet(TypedDict):
 
     availability   public, or closed: of its owners alone
     gain           tokens per second per chip over the winner's, less one; at least that
+    runs           measured runs of it on this family of chips; few: hardly more than a guess
     has            what its plan does that the winner's engine is not known to do, or does not by itself
     overlaps       whether its interval and the winner's overlap: the order may be the other way round
     """
@@ -135,6 +136,7 @@ class OtherEngineSheet(TypedDict):
     tokens_per_s_per_chip: float
     interval: IntervalSheet
     overlaps: bool
+    runs: int
     has: list[str]
     plan: PlanTable
     words: str
