@@ -65,7 +65,10 @@ def plan(
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the page as HTML.")] = None,
     json: Json = False,
 ) -> None:
-    """Find the best way to train a model on a system: every split of the work priced, the best explained."""
+    """Find the best way to train a model on a system: every split of the work priced, the best explained.
+
+    Also told is what would beat it: a change of the question, a feature of the engine, another engine.
+    """
     from ridgeline.core.errors import InputError
     from ridgeline.search.request import PlanRequest
 
