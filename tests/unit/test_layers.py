@@ -74,6 +74,7 @@ INTERIOR = {
         ("truth", "mismatch", "attribution", "dominance", "anchors"),
         ("frozen",),
         ("dataset", "compare", "folds", "peaks", "collectives"),
+        ("published",),
         ("fit", "validate", "explain"),
         ("accuracy", "outlier_hints", "residuals"),
         ("anchor_runs",),

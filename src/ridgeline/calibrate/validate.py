@@ -3,6 +3,7 @@
 validate()                             the bundled rows, each with parameters whose fit never saw its group
 validate("mine.csv")                   a table of your own, with the shipped parameters
 validate("collectives")                 the bundled measurements of collectives
+validate("published")                   runs that papers tell of, with the plans their authors ran
 validate(where=["x_chip=h100-sxm"])    some of the rows
 """
 
@@ -23,6 +24,7 @@ from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.folds import Folds, bundled, is_bundled, shipped_folds
 from ridgeline.calibrate.frozen import is_frozen
 from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
+from ridgeline.calibrate.published import published_runs, published_table
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import COLLECTIVES, TRUTH, Kind, Row, read_rows, read_table
 from ridgeline.calibrate.truth.rows import where as pick
@@ -33,6 +35,7 @@ from ridgeline.cost.calibration import shipped as shipped_calibration
 from ridgeline.cost.machine import parameter_columns
 from ridgeline.sim import SHIPPED_RESIDUALS, Residual, interval, new_source_interval, read_residuals
 
+PUBLISHED = "published"  # name of the table of published runs
 PREDICTED: tuple[Kind, ...] = ("training", "collectives")  # kinds of tables that predictions exist for
 
 
@@ -189,6 +192,11 @@ def validate(path: Path | str | None = None, where: Iterable[str] = (), *, froze
         return validation_of(dataset_of(pick(rows, where)), shipped())
     if frozen:
         raise InputError(Problem(path="--frozen", given=str(path), expected="no FILE: frozen sources are bundled rows"))
+    if str(path) == PUBLISHED and not Path(path).exists():
+        runs = published_runs()
+        kept = {row.id for row in pick([run.row for run in runs], where)}
+        table, fitted = published_table([run for run in runs if run.row.id in kept])
+        return validation_of(table, shipped(), own=fitted)
     bundled_table = str(path) == "collectives" and not Path(path).exists()
     kind, rows = read_table(TRUTH / COLLECTIVES if bundled_table else path, PREDICTED)
     if kind == "collectives":
@@ -223,9 +231,12 @@ def collectives_of(rows: Sequence[Row]) -> Validation:
     )
 
 
-def validation_of(table: Dataset, parameters: Parameters) -> Validation:
-    """The cases of a table: bundled rows without their own group, all others with the full fit."""
-    own = [is_bundled(row) for row in table.rows]
+def validation_of(table: Dataset, parameters: Parameters, own: Sequence[bool] | None = None) -> Validation:
+    """The cases of a table: bundled rows without their own group, all others with the full fit.
+
+    own = whether each row is a bundled one, where that is known better than from its cells.
+    """
+    own = [is_bundled(row) for row in table.rows] if own is None else own
     held = [parameters.folds.without(row.group) if mine else None for row, mine in zip(table.rows, own, strict=True)]
     predicted, parts = _predicted(table, [calibration or parameters.full for calibration in held])
     spread = _Spread(parameters.residuals)

@@ -28,7 +28,8 @@ def validate(
     table: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FILE", help="A CSV of measured runs, or `collectives`; the bundled runs when left out."
+            metavar="FILE",
+            help="A CSV of measured runs, `collectives`, or `published` runs; the bundled runs when left out.",
         ),
     ] = None,
     where: Annotated[

@@ -1,6 +1,6 @@
 """Turn scenarios into what their steps answer to: how log(step time) changes with the offset of each parameter.
 
-    slope = (log t(x + h) - log t(x)) / h          t = step time, x = offset of the parameter (`cost.calibration`)
+slope = (log t(x + h) - log t(x)) / h          t = step time, x = offset of the parameter (`cost.calibration`)
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ def moved(calibration: Calibration, name: str, by: float) -> Calibration:
     return replace(calibration, offsets={**calibration.offsets, name: calibration.offsets.get(name, 0.0) + by})
 
 
-def sensitivities(
-    batch: StepBatch, scenarios: Sequence[Scenario], calibration: Calibration
-) -> tuple[Sensitivity, ...]:
+def sensitivities(batch: StepBatch, scenarios: Sequence[Scenario], calibration: Calibration) -> tuple[Sensitivity, ...]:
     """What each of the scenarios that a batch was made of answers to."""
     here = np.log(batch.steps(parameter_columns(calibration, scenarios)).step_s)
     slopes = {
