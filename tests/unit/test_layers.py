@@ -51,7 +51,7 @@ INTERIOR = {
         ("program",),
     ),
     "cost": (
-        ("calibration", "step_part", "kernels", "topology_columns"),
+        ("calibration", "step_part", "kernels", "topology_columns", "profile", "profiles"),
         ("machine",),
         ("collectives",),
         ("op_table",),
@@ -67,7 +67,7 @@ INTERIOR = {
         ("events",),
     ),
     "calibrate": (
-        ("truth", "mismatch", "attribution", "dominance", "anchors"),
+        ("truth", "mismatch", "attribution", "dominance", "anchors", "aiconfigurator"),
         ("frozen",),
         ("dataset", "compare", "folds", "peaks", "collectives"),
         ("fit", "validate", "explain"),
