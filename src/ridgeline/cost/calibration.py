@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_table
+from ridgeline.cost.profile import Profile, shipped_profiles
 from ridgeline.hardware.chip import Chip
 from ridgeline.ir.ops import Num
 from ridgeline.plan.engine import Engine
@@ -166,10 +167,14 @@ PARAMETERS: Mapping[str, Parameter] = MappingProxyType({item.name: item for item
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Offsets by `name` and by `name/chip` or `name/engine`; what is absent is zero."""
+    """Offsets by `name` and by `name/chip` or `name/engine`; what is absent is zero.
+
+    profiles   measured kernels by chip; what they reach is priced by them, the rest by the parameters
+    """
 
     offsets: Mapping[str, float]
     source: str = "defaults"
+    profiles: Mapping[str, Profile] = MappingProxyType({})
 
     def value(self, name: str, chip: Chip, engine: Engine) -> float:
         """The parameter's value for one chip under one engine."""
@@ -260,11 +265,12 @@ def read_calibration(path: Path) -> Calibration:
     ]
     if problems:
         raise InputError(problems)
-    return Calibration(offsets=MappingProxyType({name: float(x) for name, x in offsets.items()}), source=source)
+    known = MappingProxyType({name: float(x) for name, x in offsets.items()})
+    return Calibration(offsets=known, source=source, profiles=shipped_profiles())
 
 
 @cache
 def shipped() -> Calibration:
     """The calibration that comes with Ridgeline, fitted by `ridgeline fit` on the bundled rows."""
     table = json.loads(SHIPPED.read_text(encoding="utf-8"))
-    return Calibration(offsets=MappingProxyType(table["offsets"]), source=table["source"])
+    return Calibration(offsets=MappingProxyType(table["offsets"]), source=table["source"], profiles=shipped_profiles())

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from statistics import median
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +25,7 @@ MOST_ROWS = 100_000
 LONGEST_WORD = 200  # characters that are kept of any text
 MOST_WORDS = 60  # keys of a row, or of what describes a device
 LARGEST_SIZE = 2**53
+LARGE_COPY = 256 * 1024 * 1024  # bytes that no cache holds
 LONGEST_S = 1e5  # seconds; no kernel takes a day
 OPS = (
     *("gemm", "grouped_gemm", "attention_forward", "attention_backward", "attention_decode"),
@@ -90,7 +92,7 @@ class Measurement:
         return " ".join(part for part in (self.op, self.impl, self.dtype, sizes, said) if part)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # one is itself: surfaces are kept by it
 class Profile:
     """What was measured on one device or system, with the device, host and software it was measured with."""
 
@@ -105,6 +107,14 @@ class Profile:
     def of(self, *ops: str) -> tuple[Measurement, ...]:
         """The rows of these ops that ran."""
         return tuple(row for row in self.rows if row.ok and row.op in ops)
+
+    @property
+    def copy_bytes_per_s(self) -> float | None:
+        """Bytes that large copies read and write in a second, the median; None where none was measured."""
+        rates = [
+            2 * row.dims["bytes"] / row.seconds for row in self.of("copy") if row.dims.get("bytes", 0) >= LARGE_COPY
+        ]
+        return median(rates) if rates else None
 
     @property
     def title(self) -> str:
@@ -180,7 +190,7 @@ def _wrong(row: Any) -> tuple[str, str, str] | None:
 
 def _measurement(row: Mapping[str, Any]) -> Measurement:
     failed = row.get("ok") is False or not row.get("s")
-    error = _word(row.get("error") or row.get("why")) if failed else ""
+    error = _word(row.get("why")) or _word(row.get("error")) if failed else ""
     return Measurement(
         op=_word(row["op"]),
         impl=_word(row.get("impl")),

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ridgeline.ir.ops import Attend, Collective, Num, Op
+from ridgeline.ir.ops import FLASH_BACKWARD, FLASH_EXTRA, Attend, Collective, Num, Op
 from ridgeline.lowering.context import LoweringContext, stream
 from ridgeline.models.facts import mean_visible
 from ridgeline.models.spec import Attention
 
 SCORE_PASSES = (6.0, 9.0)  # reads and writes of a score matrix, forward and backward, with a fused masked softmax
 LOOSE_SCORE_PASSES = (11.0, 14.0)  # the same, scale, mask, softmax and dropout each on their own
-# keys' worth of work a flash kernel does beyond what is visible, forward and backward: masked parts of tiles, starting
-# and ending a row of them; from causal kernels of 512 to 16384 tokens on an H200
-FLASH_EXTRA = (160.0, 320.0)
 Passes = tuple[Sequence[Op], Sequence[Op]]
 """Ops of the forward, and of the input gradient."""
 
@@ -32,7 +29,7 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
     size = ctx.precision.activations.bytes_per_element
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
     forward, backward = (each * (visible + _edges(ctx, seen) * extra) for extra in FLASH_EXTRA)
-    backward *= 2.5  # five products for two, one of them the recomputed scores
+    backward *= FLASH_BACKWARD
     return (
         [Attend(label="attention", flops=forward, stream_bytes=operands, head_dim=qk)],
         [

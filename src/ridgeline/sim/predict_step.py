@@ -22,6 +22,7 @@ from ridgeline.cost.estimate import OpEstimate, estimates
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import PHASES, OpTable, op_table
 from ridgeline.cost.price import OpPrices, SectionPrices, SustainedRates, price_ops, sum_sections, sustained_rates
+from ridgeline.cost.profile_prices import MeasuredOps, measured_kernels, measured_ops
 from ridgeline.cost.step_part import Bound, StepPart
 from ridgeline.hardware.load import WITH_CAPACITY, rated_power
 from ridgeline.ir.program import Program
@@ -86,6 +87,7 @@ class Priced:
     plans: PlanColumns
     rates: SustainedRates
     ops: OpPrices
+    measured: MeasuredOps | None
     sections: SectionPrices
     steps: StepTimes
 
@@ -96,7 +98,8 @@ def price(scenario: Scenario, calibration: Calibration) -> Priced:
     program = lower(scenario, plans, tensors=False)
     table, parameters = op_table([program]), parameter_columns(calibration, [scenario])
     rates = sustained_rates(machines_of([scenario.system]), parameters, plans=plans)
-    ops = price_ops(table, rates)
+    measured = measured_ops(table, rates.machines, measured_kernels([scenario], calibration.profiles))
+    ops = price_ops(table, rates, measured=measured)
     sections = sum_sections(table, rates, ops)
     return Priced(
         program=program,
@@ -104,6 +107,7 @@ def price(scenario: Scenario, calibration: Calibration) -> Priced:
         plans=plans,
         rates=rates,
         ops=ops,
+        measured=measured,
         sections=sections,
         steps=step_seconds(sections, stage_mixes([scenario], [program]), plans, rates),
     )
