@@ -166,9 +166,42 @@ def collectives(chip: str) -> Iterator[Measurement]:
                 )
 
 
+# sizes that are kept of tables with ten thousand shapes each: enough for efficiencies to be read between
+ROWS = frozenset({1, 16, 64, 128, 256, 512, 1024, 4096, 8192, 16384})
+SIDES = frozenset({1024, 2048, 4096, 8192, 16384})
+PRODUCTS: Mapping[str, str] = MappingProxyType(
+    {"bf16": "trtllm", "fp8": "trtllm", "fp8_block": "sglang", "nvfp4": "trtllm"}
+)
+"""Whose products are kept of each format."""
+PROMPTS = frozenset({512, 1024, 2048, 4096, 8192, 16384})
+BATCHES = frozenset({1, 4, 32, 128})
+HEADS = frozenset({(32, 8), (32, 32), (64, 8)})
+CACHES = frozenset({512, 2048, 8192, 32768, 131072})
+PROMPT_LIBRARIES = ("trtllm", "vllm")
+
+
+def is_kept(row: Measurement) -> bool:
+    """Whether a row stands on the coarse grid that a profile keeps.
+
+    >>> is_kept(Measurement(op="gemm", impl="trtllm", dtype="bf16", dims={"m": 4097, "n": 4096, "k": 4096}, seconds=1))
+    False
+    """
+    size = row.dims
+    match row.op:
+        case "gemm":
+            return PRODUCTS[row.dtype] == row.impl and size["m"] in ROWS and {size["n"], size["k"]} <= SIDES
+        case "attention_forward" | "attention_decode":
+            lengths = PROMPTS if row.op == "attention_forward" else CACHES
+            heads = (size["heads"], size["kv_heads"])
+            plain = row.impl in PROMPT_LIBRARIES and heads in HEADS
+            return plain and size["key"] in lengths and size["batch"] in BATCHES
+        case _:
+            return size["ranks"] in (4, 8) and size["bytes"] % 4**6 == 0
+
+
 def import_profile(chip: str) -> Profile:
-    """Everything of a chip that a profile can hold."""
-    rows = (*products(chip), *attention(chip), *collectives(chip))
+    """What a chip's tables hold on a coarse grid, and its collectives."""
+    rows = tuple(row for row in (*products(chip), *attention(chip), *collectives(chip)) if is_kept(row))
     return Profile(
         rows=rows,
         chip=chip,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from math import exp, log
 from pathlib import Path
@@ -174,7 +174,7 @@ class Calibration:
 
     offsets: Mapping[str, float]
     source: str = "defaults"
-    profiles: Mapping[str, Profile] = MappingProxyType({})
+    profiles: Mapping[str, Profile] = field(default_factory=lambda: MappingProxyType({}))
 
     def value(self, name: str, chip: Chip, engine: Engine) -> float:
         """The parameter's value for one chip under one engine."""

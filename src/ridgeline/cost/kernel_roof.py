@@ -45,6 +45,10 @@ PEAK_OF: Mapping[str, str] = MappingProxyType(
 )  # fmt: skip
 
 
+Units = tuple[Array, Array, Array]
+"""Rates of the matrix unit, the exponential unit and memory."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
     """What a chip's data sheet says, as far as kernels need it: flops/s by peak, bytes/s, cores, exponentials/s."""
@@ -133,6 +137,8 @@ def kernel_bytes(op: str, dims: Mapping[str, Array], size: float) -> Array:
     """Bytes that a kernel bound by memory moves once."""
     if op == "attention_decode":
         return decode_bytes(dims, size)
+    if op == "attention_latent":
+        return decode_bytes(dims, size) / 2  # keys and values are one
     if op in PASSES:
         return PASSES[op] * dims["rows"] * dims["columns"] * size
     if op == "adamw":

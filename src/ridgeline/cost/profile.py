@@ -245,7 +245,8 @@ def in_order(rows: Iterable[Measurement]) -> list[Measurement]:
 def _line(row: Measurement) -> dict[str, Any]:
     line: dict[str, Any] = {"op": row.op, "impl": row.impl, "dtype": row.dtype, **row.dims, **row.words}
     if row.ok:
-        line |= {"s": float(f"{row.seconds:.6g}"), "spread": float(f"{row.spread:.3g}"), "runs": row.runs, "ok": True}
+        line |= {"s": float(f"{row.seconds:.5g}")}
+        line |= {"spread": float(f"{row.spread:.3g}"), "runs": row.runs, "ok": True} if row.runs > 1 else {}
     else:
         line |= {"ok": False, "error": row.error}
     line |= row.figures

@@ -23,7 +23,14 @@ EXACT = 0.004  # squared doublings within which a measured kernel speaks for its
 BLOCK = 4_000_000  # distances worked out at once
 SAME, REACH, END = 0.05, 1.5, 4.0  # doublings: the kernel itself; interpolated up to; nothing measured counts beyond
 LAYOUTS: Mapping[str, tuple[float, float]] = {"torch_nn": (0.6, 0.0), "torch_nt": (0.0, 0.6)}
-PRODUCTS, FLASH = ("gemm", "grouped_gemm"), ("attention_forward", "attention_backward")
+PRODUCTS = ("gemm", "grouped_gemm")
+FLASH: Mapping[str, tuple[bool, ...]] = {
+    "attention_forward": (False,),
+    "attention_backward": (True,),
+    "attention_both": (False, True),
+}
+"""Whether each pass of an op is a backward one."""
+LATENT_ROPE = 64  # of a latent head's width, what values lack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +88,28 @@ def roof_and_place(op: str, dtype: str, dims: Mapping[str, Array], sheet: Sheet)
         place = roofs.product_coordinates(sizes)
         return roof, place if op == "gemm" else np.column_stack([place, 0.4 * np.log2(groups)])
     if op in FLASH:
-        backward = op == "attention_backward"
-        flops, moved = roofs.attention_work(dims, backward, size)
-        back = np.full(count, float(backward))
-        units = (wide, np.full(count, sheet.exponentials), memory)
-        roof = roofs.attention_roof(flops, moved, dims["head_dim"], back, units)
-        return roof, roofs.attention_coordinates(flops, moved, dims["head_dim"])
+        return _flash(FLASH[op], dims, size, (wide, np.full(count, sheet.exponentials), memory))
+    if op == "launch":
+        return np.full(count, roofs.FLOOR), np.zeros((count, 1))
     moved = roofs.kernel_bytes(op, dims, size)
+    if op == "attention_latent":
+        flops = 2 * dims["batch"] * dims["heads"] * dims["key"] * (2 * dims["head_dim"] - LATENT_ROPE)
+        place = np.stack([np.log2(moved), np.log2(dims["batch"])], axis=1)
+        return np.hypot(flops / wide, moved / sheet.memory) + roofs.FLOOR, place
     rate = sheet.host if op in ("h2d", "d2h") else sheet.memory
     return moved / rate + roofs.FLOOR, roofs.memory_coordinates(op, dims, moved)
+
+
+def _flash(passes: tuple[bool, ...], dims: Mapping[str, Array], size: float, units: roofs.Units) -> tuple[Array, Array]:
+    """Roof of the passes of flash attention one after the other; coordinates of the first."""
+    each = [roofs.attention_work(dims, backward, size) for backward in passes]
+    width = dims["head_dim"]
+    backs = [np.full(len(width), float(backward)) for backward in passes]
+    roof = sum(
+        (roofs.attention_roof(*work, width, back, units) for work, back in zip(each, backs, strict=True)),
+        start=np.zeros(len(width)),
+    )
+    return roof, roofs.attention_coordinates(*each[0], width)
 
 
 def surface_of(rows: Sequence[Measurement], sheet: Sheet) -> Surface | None:
