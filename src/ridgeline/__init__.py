@@ -23,7 +23,8 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     analyze                                    traces -> Analysis: where the time went, under a stated policy
     diff                                       two traces or scenarios -> Diff: causes that sum to the difference
     explain                                    Scenario, trace -> Explanation: what accounts for the gap
-    fit_with                                   your measured runs -> OwnFit: parameters fitted to them too
+    anchored                                   your measured runs -> Calibration: yours, that `predict` takes
+    fit_with                                   your measured runs -> OwnFit: that calibration, and what it is worth
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.version import __version__ as __version__
 
 if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getattr__`; a test compares both
+    from ridgeline.api import predict as predict
+    from ridgeline.api import recommend as recommend
+    from ridgeline.calibrate.anchor import anchored as anchored
     from ridgeline.calibrate.compare import diff as diff
     from ridgeline.calibrate.cross_validate import refit
     from ridgeline.calibrate.explain import explain as explain
@@ -57,11 +61,9 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.plan.schedules import build
     from ridgeline.report.show import show as show
     from ridgeline.search.find_plan import find_plan as find_plan
-    from ridgeline.search.recommend import recommend as recommend
     from ridgeline.search.request import PlanRequest as PlanRequest
     from ridgeline.sim.events.simulate import timeline as timeline
     from ridgeline.sim.predict_step import estimate as estimate
-    from ridgeline.sim.predict_step import predict as predict
     from ridgeline.sim.prediction import Impossible as Impossible
     from ridgeline.sim.prediction import Prediction as Prediction
     from ridgeline.targets.api import export as export
@@ -92,10 +94,10 @@ _HOMES = {
     "schedule": "ridgeline.plan.schedules:build",
     "show": "ridgeline.report.show",
     "timeline": "ridgeline.sim.events.simulate",
-    "predict": "ridgeline.sim.predict_step",
+    "predict": "ridgeline.api",
     "estimate": "ridgeline.sim.predict_step",
     "find_plan": "ridgeline.search.find_plan",
-    "recommend": "ridgeline.search.recommend",
+    "recommend": "ridgeline.api",
     "PlanRequest": "ridgeline.search.request",
     "Impossible": "ridgeline.sim.prediction",
     "Prediction": "ridgeline.sim.prediction",
@@ -104,6 +106,7 @@ _HOMES = {
     "diff": "ridgeline.calibrate.compare",
     "explain": "ridgeline.calibrate.explain",
     "fit_with": "ridgeline.calibrate.fit_with",
+    "anchored": "ridgeline.calibrate.anchor",
     "export": "ridgeline.targets.api",
     "import_run": "ridgeline.targets.api",
     "analyze": "ridgeline.trace.analyze",

@@ -62,7 +62,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline validate",
                 "ridgeline validate --where x_chip=h100-sxm --html page.html",
                 "ridgeline validate mine.csv",
-                "ridgeline validate collectives",
+                "ridgeline validate kernels",
             ),
         ),
         "fit": Verb(

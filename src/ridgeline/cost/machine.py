@@ -11,7 +11,9 @@ import numpy as np
 from ridgeline.core.arrays import Array
 from ridgeline.core.dtype import DTYPES
 from ridgeline.core.units import DECIMAL
+from ridgeline.cost.anchoring import pace_of
 from ridgeline.cost.calibration import PARAMETERS, Calibration, owners
+from ridgeline.cost.profile import profile_for
 from ridgeline.cost.topology_columns import TopologyColumns, leaving, topology_columns
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.load import CHIPS, rated_power
@@ -126,9 +128,13 @@ def exponentials_per_s(chip: Chip) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterColumns:
-    """Values of every parameter by row, under the parameter's name."""
+    """Values of every parameter by row, under the parameter's name.
+
+    pace   what a step takes longer than these values say, as anchoring found; None where nothing was anchored
+    """
 
     values: dict[str, Array]
+    pace: Array | None = None
 
     def __getitem__(self, name: str) -> Array:
         return self.values[name]
@@ -143,9 +149,11 @@ def parameter_columns(calibration: Calibration, scenarios: Sequence[Scenario]) -
     known = {own: {name: calibration.owned(name, own) for name in PARAMETERS} for own in dict.fromkeys(each)}
     values = {name: np.array([known[own][name] for own in each]) for name in PARAMETERS}
     for row, scenario in enumerate(scenarios if calibration.profiles else ()):
-        profile = calibration.profiles.get(scenario.system.chip.fitted_id)
+        profile = profile_for(calibration.profiles, scenario.system.chip.fitted_id)
         copied = profile.copy_bytes_per_s if profile else None
         sheet = (CHIPS.get(profile.chip) if profile else None) or scenario.system.chip
         if copied is not None and sheet.hbm.bandwidth is not None:
             values["memory"][row] = min(copied / sheet.hbm.bandwidth.value, MOST_OF_MEMORY)
-    return ParameterColumns(values=values)
+    if calibration.anchored is None:
+        return ParameterColumns(values=values)
+    return ParameterColumns(values=values, pace=np.array([pace_of(calibration, scenario) for scenario in scenarios]))

@@ -51,6 +51,7 @@ DIMS = (
 )
 WORDS = ("kind", "backend", "beside")
 FIGURES = ("power_w", "energy_j", "clock_mhz", "slowdown", "beside_slowdown", "cold")
+EVERY = ""  # the chip of a profile whose device no catalog knows
 SHIPPED_PROFILES = Path(__file__).parent / "profiles"
 TODO = "write one with `ridgeline characterize -o FILE`, or name none with --profile none"
 
@@ -251,6 +252,29 @@ def _line(row: Measurement) -> dict[str, Any]:
         line |= {"ok": False, "error": row.error}
     line |= row.figures
     return line if row.rank is None else line | {"rank": row.rank}
+
+
+Choice = Profile | Path | str | None
+"""A profile, its file, `none`, or nothing said: those that ship with Ridgeline."""
+
+
+def chosen_profiles(choice: Choice) -> Mapping[str, Profile]:
+    """The profiles that an option means, by chip; one that names no chip is of every chip.
+
+    >>> dict(chosen_profiles("none"))
+    {}
+    """
+    if choice is None:
+        return shipped_profiles()
+    if isinstance(choice, str) and choice.strip().lower() == "none":
+        return MappingProxyType({})
+    own = choice if isinstance(choice, Profile) else read_profile(choice)
+    return MappingProxyType({**shipped_profiles(), own.chip or EVERY: own})
+
+
+def profile_for(profiles: Mapping[str, Profile], chip: str) -> Profile | None:
+    """The profile that prices a chip; None without any."""
+    return profiles.get(EVERY) or profiles.get(chip)
 
 
 @cache

@@ -29,7 +29,7 @@ from ridgeline.cost.kernel_roof import (
 )
 from ridgeline.cost.machine import PEAKS, Machines
 from ridgeline.cost.op_table import PHASES, OpTable
-from ridgeline.cost.profile import Measurement, Profile
+from ridgeline.cost.profile import Measurement, Profile, profile_for
 from ridgeline.cost.profile_surface import LAYOUTS, Surface, fitted_share, surface_of
 from ridgeline.hardware.load import CHIPS, chip
 from ridgeline.plan.scenario import Scenario
@@ -106,7 +106,7 @@ def measured_kernels(scenarios: Sequence[Scenario], profiles: Mapping[str, Profi
     prices: list[KernelPrices] = []
     own = np.full(len(scenarios), -1, dtype=np.int64)
     for row, scenario in enumerate(scenarios):
-        profile = profiles.get(scenario.system.chip.fitted_id)
+        profile = profile_for(profiles, scenario.system.chip.fitted_id)
         if profile is None:
             continue
         made = kernel_prices(profile, measured_sheet(profile, scenario))

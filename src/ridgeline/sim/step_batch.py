@@ -35,8 +35,13 @@ class StepBatch:
 
     @classmethod
     def of(cls, scenarios: Sequence[Scenario], profiles: Mapping[str, Profile]) -> StepBatch:
-        """The table of several scenarios, a row each; kernels of chips that have a profile are priced by it."""
-        programs = [lower(scenario, tensors=False) for scenario in scenarios]
+        """The table of several scenarios, a row each; one that is there several times is lowered once.
+
+        Kernels of chips that have a profile are priced by it.
+        """
+        distinct = {id(one): one for one in scenarios}
+        lowered = {key: lower(scenario, tensors=False) for key, scenario in distinct.items()}
+        programs = [lowered[id(scenario)] for scenario in scenarios]
         ops, machines = op_table(programs), machines_of([scenario.system for scenario in scenarios])
         return cls(
             ops=ops,

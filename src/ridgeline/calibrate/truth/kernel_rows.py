@@ -1,15 +1,15 @@
 """Turn a row of measured kernels into what a price needs: the op, its sizes, format, library, chip and seconds.
 
-gemm          MxNxK, or M= N= K=, with groups= Mper= where grouped            attention   b h kv s d, or seqlen= headdim=
-rows          RxC of rmsnorm, add_rmsnorm, swiglu, add, copy, cross_entropy   MLA, BabelStream, GPT-3 layers as published
+gemm        MxNxK, or M= N= K=, with groups= Mper= where grouped
+attention   b h kv s d, or seqlen= headdim=; FlashMLA's decode and prefills as published
+rows        RxC of rmsnorm, add_rmsnorm, swiglu, add, copy, cross_entropy; BabelStream; layers of GPT-3
 
-A rate in TFLOP/s becomes seconds by the flops its source counts: 4 b h s^2 d for attention, half where causal, 2.5 times
-that backward.
+A rate in TFLOP/s becomes seconds by the flops its source counts: 4 b h s^2 d for attention, half where causal, 2.5
+times that backward.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ FORMATS: Mapping[str, str] = MappingProxyType(
     {
         "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "fp16/bf16": "bf16", "fp8": "fp8", "fp8->bf16": "fp8",
         "nvfp4": "nvfp4", "fp32": "fp32", "tf32": "tf32", "int8": "int8", "object/bf16kv": "bf16", "fp64": "fp64",
-        "": "bf16", "see config": "bf16",
+        "": "bf16",
     }
 )  # fmt: skip
 ROW_OPS: Mapping[str, str] = MappingProxyType(
@@ -39,25 +39,16 @@ ROW_OPS: Mapping[str, str] = MappingProxyType(
         "embedding": "embedding",
     }
 )  # fmt: skip
-LIGER: Mapping[str, str] = MappingProxyType(
-    {
-        "layer_norm": "layernorm",
-        "rms_norm": "rmsnorm",
-        "fused_add_rms_norm": "add_rmsnorm",
-        "cross_entropy": "cross_entropy",
-    }
-)
 # what a row's text says -> why no formula here describes it
 ELSEWHERE: tuple[tuple[str, re.Pattern[str], str], ...] = (
     ("unit", re.compile(r"%|^MB$"), "a share or a size, not a time"),
     ("kernel", re.compile(r"AllReduce", re.I), "a collective: `ridgeline validate collectives` predicts those"),
     ("kernel", re.compile(r"Mega MoE"), "a kernel that exchanges tokens among ranks and computes at once"),
     ("kernel", re.compile(r"sparse MLA"), "sparse attention: which keys it reads is not stated"),
-    ("kernel", re.compile(r"\[(huggingface|torch)\]"), "several kernels of an eager program; which is not stated"),
     (
         "kernel",
-        re.compile(r"linear_cross_entropy|linear_jsd|geglu|swiglu \[liger"),
-        "products and rows in one; not split",
+        re.compile(r"\[(huggingface|torch|liger)"),
+        "forward and backward of a module; its kernels are not said",
     ),
 )
 
@@ -66,7 +57,7 @@ ELSEWHERE: tuple[tuple[str, re.Pattern[str], str], ...] = (
 class MeasuredKernel:
     """A kernel that somebody timed: what a profile's row says of it, on a chip, with what had to be assumed.
 
-    kernel   as a profile's row; `attention_both` is forward and backward timed together, `attention_latent` MLA's decode
+    kernel   as a profile's row; `attention_both` is forward and backward together, `attention_latent` MLA's decode
     """
 
     row: Row
@@ -99,8 +90,6 @@ def _read(cells: RowCells) -> MeasuredKernel:
             "precision", f"got {cells.text('precision')[:30]!r}, expected one of {', '.join(filter(None, FORMATS))}"
         )
     op, dims, flops = _sizes(cells)
-    if op in ("layernorm", "rmsnorm", "add_rmsnorm") and "float32" in row["shape"]:
-        dtype = "fp32"
     if any(not 0 <= size <= LARGEST for size in dims.values()):
         raise Unusable("shape", f"got {row['shape'][:40]!r}, expected sizes up to {LARGEST:,}")
     seconds = _seconds(cells, flops)
@@ -138,13 +127,11 @@ def _sizes(cells: RowCells) -> Sizes:
     if "mla" in lower or "gqa prefill" in lower:
         return _latent(cells, lower, said)
     if "gemm" in lower or "matmul" in lower:
-        return _product(cells, lower, shape, said)
+        return _product(lower, shape, said)
     if lower.startswith("babelstream"):
         return _stream(cells, lower)
     if lower.startswith("gpt-3 layer op"):
-        return _gpt3(cells, name.rpartition(" ")[2], shape)
-    if "[liger" in lower:
-        return _liger(lower, shape, said)
+        return _gpt3(name.rpartition(" ")[2], shape)
     return _row_op(cells, lower, shape)
 
 
@@ -155,7 +142,7 @@ def _pair(shape: str, count: int) -> tuple[int, ...]:
     return tuple(int(size) for size in found.groups())
 
 
-def _product(cells: RowCells, lower: str, shape: str, said: dict[str, int]) -> Sizes:
+def _product(lower: str, shape: str, said: dict[str, int]) -> Sizes:
     if "up-proj" in lower:
         return _experts(said)
     if "groups" in said:
@@ -233,7 +220,7 @@ def _stream(cells: RowCells, lower: str) -> Sizes:
     return op, {"bytes": size * passes // (1 if op == "read" else 2)}, float(size * passes)
 
 
-def _gpt3(cells: RowCells, part: str, shape: str) -> Sizes:
+def _gpt3(part: str, shape: str) -> Sizes:
     """One layer of GPT-3 175B over four chips, eight sequences."""
     decode = "decode" in shape
     tokens = 8 if decode else 8 * 2048
@@ -248,23 +235,6 @@ def _gpt3(cells: RowCells, part: str, shape: str) -> Sizes:
     if part.startswith("LayerNorm") or part == "GeLU":
         return "layernorm" if part != "GeLU" else "softmax", {"rows": tokens, "columns": 12288}, 0.0
     raise Unusable("kernel", f"got {part[:30]!r}, which is not known")
-
-
-def _liger(lower: str, shape: str, said: dict[str, int]) -> Sizes:
-    """Forward and backward of one fused kernel each."""
-    op = LIGER.get(lower.split(" ")[0])
-    start = shape.find("{")
-    try:
-        more = json.loads(shape[start:]) if start >= 0 else {}
-    except (ValueError, RecursionError):
-        more = {}
-    if op is None or not isinstance(more, dict):
-        raise Unusable("kernel", f"got {lower[:40]!r}, of which no sizes are known")
-    sizes = said | {str(key).lower(): value for key, value in more.items() if isinstance(value, int)}
-    if op == "cross_entropy":
-        return op, {"rows": _need(sizes, "b") * _need(sizes, "t"), "columns": _need(sizes, "v")}, 0.0
-    columns = sizes.get("h") or sizes.get("n") or 0
-    return op, {"rows": _need(sizes, "m"), "columns": _need({"columns": columns}, "columns")}, 0.0
 
 
 def _row_op(cells: RowCells, lower: str, shape: str) -> Sizes:
@@ -300,7 +270,6 @@ LIBRARIES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"attention (PyTorch|Standard)|Standard Attention", re.I), "math"),
     (re.compile(r"cuBLASLt", re.I), "cublaslt"),
     (re.compile(r"inductor|compile", re.I), "compiled"),
-    (re.compile(r"liger", re.I), "liger"),
     (re.compile(r"max achievable", re.I), "tuned"),
     (re.compile(r"GPT-3 layer", re.I), "torch-2023"),
     (re.compile(r"fast_accum", re.I), "scaled_mm"),
