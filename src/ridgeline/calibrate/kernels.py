@@ -43,7 +43,7 @@ FEWEST = 3  # rows that make a surface of a library's published figures
 # an implementation -> those that stand in for it, the nearest first
 STANDS_IN: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "tuned": ("torch", "trtllm"),
+        "tuned": ("torch", "scaled_mm", "trtllm"),
         "cublaslt": ("scaled_mm",),
         "compiled": ("torch",),
         "torch": ("compiled", "trtllm"),
@@ -53,6 +53,7 @@ STANDS_IN: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "vllm": ("flash-3",),
     }
 )
+CASTS, NARROW = ("trtllm",), ("fp8", "nvfp4")  # a library that times the cast of its inputs in these formats too
 # which engine's calibration prices a kernel that nobody measured
 ENGINE_OF: Mapping[str, str] = MappingProxyType(
     {"flash": "torchtitan", "triton": "llm-foundry", "cudnn": "torch-eager"}
@@ -115,7 +116,8 @@ class _Tables:
     def candidates(self, one: MeasuredKernel) -> Iterable[tuple[str, list[Measurement], Sheet]]:
         """Rows that can price a kernel, best first, each with the data sheet they are shares of."""
         chips = [one.chip, *_kin(one.chip)]
-        impls = (one.kernel.impl, *STANDS_IN.get(one.kernel.impl, ()))
+        own, other = one.kernel.impl, STANDS_IN.get(one.kernel.impl, ())
+        impls = (own, *(name for name in other if name not in CASTS or one.kernel.dtype not in NARROW))
         for impl in impls:
             if rows := self.own.get(_key(one.chip, one.kernel, impl)):
                 yield "profile", rows, _sheet(one.chip)
