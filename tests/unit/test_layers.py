@@ -52,11 +52,11 @@ INTERIOR = {
     ),
     "cost": (
         ("anchored", "profile", "profiles", "step_part", "kernels", "topology_columns"),
-        ("calibration",),
+        ("calibration", "profile_compare"),
         ("anchoring",),
         ("machine",),
         ("collectives", "kernel_roof"),
-        ("op_table", "profile_surface"),
+        ("op_table", "profile_surface", "ceilings"),
         ("profile_prices",),
         ("price",),
         ("estimate",),

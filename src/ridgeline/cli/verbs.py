@@ -89,6 +89,14 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             summary="Why two traces or predictions differ.",
             examples=("ridgeline diff before.json.gz after.json.gz", "ridgeline diff run.toml trace.json.gz"),
         ),
+        "profile": Verb(
+            summary="What was measured of a machine: ceilings, slow chips.",
+            examples=(
+                "ridgeline profile h200.json",
+                "ridgeline profile node0.json node1.json node2.json -o system.json",
+                "ridgeline profile aiconfigurator:h100-sxm -o h100.json",
+            ),
+        ),
         "explain": Verb(
             summary="What accounts for the gap between predicted and measured.",
             examples=("ridgeline explain run.toml trace.json.gz -o residuals.csv",),

@@ -132,6 +132,15 @@ def read_profile(path: Path | str) -> Profile:
     return profile_of(data, str(path))
 
 
+def is_profile(path: Path) -> bool:
+    """Whether a file begins as profiles do."""
+    try:
+        with open(path, "rb") as stream:
+            return b'"ridgeline_profile"' in stream.read(200)
+    except OSError:
+        return False
+
+
 def profile_of(data: Mapping[str, Any], where: str) -> Profile:
     """A profile from a plain table."""
     if data.get("ridgeline_profile") != VERSION:
