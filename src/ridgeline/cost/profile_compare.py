@@ -1,7 +1,7 @@
 """Turn two profiles into what differs between them, and profiles of several nodes into one with its slow chips named.
 
 differs   |log(b / a)| > max(LEAST, spread_a + spread_b)               a, b = medians of the same kernel
-slow      median over kernels of log(t_rank / median over ranks) beyond the others by more than FAR robust deviations
+slow      median over kernels of log(t_rank / median over ranks) more than FAR robust deviations beyond the others
 """
 
 from __future__ import annotations

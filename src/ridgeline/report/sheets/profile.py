@@ -1,4 +1,4 @@
-"""The sheets of `ridgeline profile --json`, `ridgeline diff --json` of two profiles, and `ridgeline roofline --json`."""
+"""The sheets of `ridgeline profile`, of `ridgeline diff` of two profiles, and of `ridgeline roofline`."""
 
 from __future__ import annotations
 
