@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ridgeline.search.recommend import Recommendation
     from ridgeline.search.request import PlanRequest
     from ridgeline.sim.prediction import Impossible, Prediction
+    from ridgeline.sim.roofline import Roofline
 
 Runs = str | Path | Iterable[str | Path]
 
@@ -98,3 +99,29 @@ def recommend(
 
     used = calibration_of(calibration, anchor, profile)
     return search(request if used is None else replace(request, calibration=used), watch or unwatched)
+
+
+def roofline(
+    model: str,
+    on: str,
+    *,
+    phase: str = "train",
+    seq: int = 4096,
+    batch: int = 1,
+    engine: str = "",
+    calibration: Calibration | Path | None = None,
+    profile: Choice = None,
+) -> Roofline:
+    """Every op of a model on a chip's roofline; see `sim.roofline.roofline`."""
+    from typing import cast
+
+    from ridgeline.sim.roofline import Phase
+    from ridgeline.sim.roofline import roofline as draw
+
+    used = calibration_of(calibration, (), profile)
+    found = draw(model, on, phase=cast("Phase", phase), seq=seq, batch=batch, engine=engine, calibration=used)
+    if profile is not None:
+        from ridgeline.calibrate.profile_sources import refuse_other_chip
+
+        refuse_other_chip(profile, [found.scenario.system.chip])
+    return found

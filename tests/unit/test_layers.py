@@ -68,7 +68,7 @@ INTERIOR = {
         ("prediction", "plan_model", "layout_model", "step_batch"),
         ("step_sensitivity",),
         ("predict_step",),
-        ("events",),
+        ("events", "roofline"),
     ),
     "calibrate": (
         ("truth", "mismatch", "attribution", "dominance", "anchors", "aiconfigurator"),

@@ -97,6 +97,13 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline profile aiconfigurator:h100-sxm -o h100.json",
             ),
         ),
+        "roofline": Verb(
+            summary="Every op of a model on a chip's roofline.",
+            examples=(
+                "ridgeline roofline llama3-8b --on h200-sxm",
+                "ridgeline roofline llama3-8b --on h200-sxm --phase decode --batch 32 --seq 8k -o roof.svg",
+            ),
+        ),
         "explain": Verb(
             summary="What accounts for the gap between predicted and measured.",
             examples=("ridgeline explain run.toml trace.json.gz -o residuals.csv",),

@@ -105,13 +105,14 @@ class ProfileDiffSheet(TypedDict):
 class RidgeSheet(TypedDict):
     """Where a roof bends: flops for a byte at which compute and a level of memory balance.
 
-    level      of memory: hbm, or a cache
-    measured   the same of measured ceilings; null without a profile
+    level       of memory: hbm, or a cache
+    intensity   by the data sheet; null where it states no rate of that level
+    measured    the same of measured ceilings; null without a profile
     """
 
     dtype: str
     level: str
-    intensity: float
+    intensity: float | None
     measured: float | None
 
 
