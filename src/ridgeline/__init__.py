@@ -13,6 +13,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     predict                                    Scenario -> Prediction, or Impossible with its reasons
     estimate                                   Scenario -> every op of a rank with seconds, bound and evidence
     roofline                                   model, chip -> Roofline: every op under the chip's roofs
+    profile                                    files of measured kernels -> Profile, several nodes as one
     read_profile                               a file of `ridgeline characterize` -> Profile
     timeline                                   Scenario -> Timeline of one predicted step
     recommend                                  PlanRequest -> Recommendation: what `ridgeline plan` prints and writes
@@ -38,6 +39,7 @@ from ridgeline.version import __version__ as __version__
 
 if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getattr__`; a test compares both
     from ridgeline.api import predict as predict
+    from ridgeline.api import profile as profile
     from ridgeline.api import recommend as recommend
     from ridgeline.api import roofline as roofline
     from ridgeline.calibrate.anchor import anchored as anchored
@@ -100,6 +102,7 @@ _HOMES = {
     "show": "ridgeline.report.show",
     "timeline": "ridgeline.sim.events.simulate",
     "predict": "ridgeline.api",
+    "profile": "ridgeline.api",
     "roofline": "ridgeline.api",
     "read_profile": "ridgeline.cost.profile",
     "Profile": "ridgeline.cost.profile",

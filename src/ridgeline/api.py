@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ridgeline.cost.calibration import Calibration
-    from ridgeline.cost.profile import Choice
+    from ridgeline.cost.profile import Choice, Profile
     from ridgeline.plan.scenario import Scenario
     from ridgeline.search.progress import Watch
     from ridgeline.search.recommend import Recommendation
@@ -125,3 +125,12 @@ def roofline(
 
         refuse_other_chip(profile, [found.scenario.system.chip])
     return found
+
+
+def profile(*names: str | Path | Profile) -> Profile:
+    """What was measured of a machine: files of `ridgeline characterize`, or `aiconfigurator:CHIP`; several merge."""
+    from ridgeline.calibrate.profile_sources import open_profile
+    from ridgeline.cost.profile_compare import merge_profiles
+
+    read = [open_profile(name) for name in names]
+    return read[0] if len(read) == 1 else merge_profiles(read)

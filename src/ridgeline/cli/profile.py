@@ -30,16 +30,14 @@ def profile(
     json: Json = False,
 ) -> None:
     """Show what was measured of a machine: ceilings against the data sheet, slow chips; import and merge profiles."""
-    from ridgeline.calibrate.profile_sources import open_profile
+    from ridgeline.api import profile as library
     from ridgeline.core.files import refuse_unwritable, write_text
     from ridgeline.cost.profile import profile_text
-    from ridgeline.cost.profile_compare import merge_profiles
     from ridgeline.report.profile import draw_profile, profile_sheet
 
     if output is not None:
         refuse_unwritable(output)
-    read = [open_profile(name) for name in names]
-    found = merge_profiles(read) if len(read) > 1 else read[0]
+    found = library(*names)
     if output is not None:
         write_text(output, profile_text(found))
         say(f"{output}: {len(found.rows)} measurements", err=True)

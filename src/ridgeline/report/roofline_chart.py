@@ -17,7 +17,7 @@ from ridgeline.report.scale import Scale
 from ridgeline.report.sheets.profile import RooflineSheet, RoofOpSheet
 
 WIDE, TALL = 920, 520  # pixels
-LEFT, RIGHT, TOP, BOTTOM = 90, 24, 34, 46
+LEFT, RIGHT, TOP, BOTTOM = 110, 24, 34, 46
 PAPER, INK, FAINT, RULE = (252, 252, 250), (29, 39, 51), (138, 148, 160), (223, 227, 232)
 SHEET, MEASURED = (47, 111, 178), (209, 102, 31)
 DOTS: dict[str, Colour] = {"compute": (47, 111, 178), "memory": (46, 139, 87)}
