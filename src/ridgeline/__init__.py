@@ -12,6 +12,9 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     schema                                     the JSON schema of scenario files
     predict                                    Scenario -> Prediction, or Impossible with its reasons
     estimate                                   Scenario -> every op of a rank with seconds, bound and evidence
+    roofline                                   model, chip -> Roofline: every op under the chip's roofs
+    profile                                    files of measured kernels -> Profile, several nodes as one
+    read_profile                               a file of `ridgeline characterize` -> Profile
     timeline                                   Scenario -> Timeline of one predicted step
     recommend                                  PlanRequest -> Recommendation: what `ridgeline plan` prints and writes
     find_plan                                  Scenario -> Search: the best plans of its space
@@ -36,13 +39,17 @@ from ridgeline.version import __version__ as __version__
 
 if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getattr__`; a test compares both
     from ridgeline.api import predict as predict
+    from ridgeline.api import profile as profile
     from ridgeline.api import recommend as recommend
+    from ridgeline.api import roofline as roofline
     from ridgeline.calibrate.anchor import anchored as anchored
     from ridgeline.calibrate.compare import diff as diff
     from ridgeline.calibrate.cross_validate import refit
     from ridgeline.calibrate.explain import explain as explain
     from ridgeline.calibrate.fit_with import fit_with as fit_with
     from ridgeline.calibrate.validate import validate as validate
+    from ridgeline.cost.profile import Profile as Profile
+    from ridgeline.cost.profile import read_profile as read_profile
     from ridgeline.hardware.load import CHIPS as CHIPS
     from ridgeline.hardware.load import SYSTEMS as SYSTEMS
     from ridgeline.hardware.load import chip as chip
@@ -95,6 +102,10 @@ _HOMES = {
     "show": "ridgeline.report.show",
     "timeline": "ridgeline.sim.events.simulate",
     "predict": "ridgeline.api",
+    "profile": "ridgeline.api",
+    "roofline": "ridgeline.api",
+    "read_profile": "ridgeline.cost.profile",
+    "Profile": "ridgeline.cost.profile",
     "estimate": "ridgeline.sim.predict_step",
     "find_plan": "ridgeline.search.find_plan",
     "recommend": "ridgeline.api",

@@ -19,6 +19,11 @@ from numpy.typing import NDArray
 
 Num: TypeAlias = int | float | NDArray[np.float64]
 
+# keys' worth of work a flash kernel does beyond what is visible, forward and backward: masked parts of tiles, starting
+# and ending a row of them; from causal kernels of 512 to 16384 tokens on an H200
+FLASH_EXTRA = (160.0, 320.0)
+FLASH_BACKWARD = 2.5  # products of a flash backward against its forward: five for two, one the recomputed scores
+
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
 Axis = Literal["tp", "cp", "dp", "ep", "etp", "edp", "pp", "shard", "replica", "host"]
 

@@ -7,16 +7,13 @@ from dataclasses import replace
 from math import ceil
 from types import MappingProxyType
 
-from ridgeline.ir.ops import Attend, Collective, Num, Op
+from ridgeline.ir.ops import FLASH_BACKWARD, FLASH_EXTRA, Attend, Collective, Num, Op
 from ridgeline.lowering.context import LoweringContext, stream
 from ridgeline.models.facts import mean_visible
 from ridgeline.models.spec import Attention
 
 SCORE_PASSES = (6.0, 9.0)  # reads and writes of a score matrix, forward and backward, with a fused masked softmax
 LOOSE_SCORE_PASSES = (11.0, 14.0)  # the same, scale, mask, softmax and dropout each on their own
-# keys' worth of work a flash kernel does beyond what is visible, forward and backward: masked parts of tiles, starting
-# and ending a row of them; from causal kernels of 512 to 16384 tokens on an H200
-FLASH_EXTRA = (160.0, 320.0)
 # head sizes that kernels of a library are built for; a head between two runs as the wider one. On an H200 cuDNN takes
 # as long for 72 to 112 as for 128 and for 136 and 160 as for 192, forward and backward; FlashAttention-2 has 96, too.
 # Triton's blocks are powers of two, and a TPU's matrix unit is 128 wide
@@ -76,7 +73,7 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
         forward, backward = (
             each * (visible + _edges(ctx, seen) * extra + again * (extra - MASKED)) for extra in FLASH_EXTRA
         )
-    backward *= 2.5  # five products for two, one of them the recomputed scores
+    backward *= FLASH_BACKWARD
     once = 1 + again  # times that operands are read: by every step of a ring
     return (
         [Attend(label="attention", flops=forward, stream_bytes=once * operands, head_dim=wide, kernels=steps)],
