@@ -1,4 +1,4 @@
-"""Measure a device from the command line, without Ridgeline: `python FILE.pyz --device cuda --minutes 8 -o profile.json`."""
+"""Measure a device where Ridgeline is not installed: `python FILE.pyz --device cuda --minutes 8 -o profile.json`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import importlib.util
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from ridgeline.runtime.probe.case import Case
 from ridgeline.runtime.probe.grid import GROUPS
+from ridgeline.runtime.probe.many_ranks import measure_ranks
+from ridgeline.runtime.probe.ranks import find_world
 from ridgeline.runtime.probe.session import measure_device
-from ridgeline.runtime.probe.supervisor import Refused, Settings
+from ridgeline.runtime.probe.supervisor import Refused, Settings, unwatched
 
 
 def main() -> int:
@@ -24,6 +27,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="groups, comma-separated: " + ", ".join(GROUPS))
     parser.add_argument("--chip", help="catalog id of the chip, where its name does not tell")
     parser.add_argument("--import", dest="imports", action="append", default=[], help="a package that adds a device")
+    parser.add_argument(
+        "--backend", default="", help="of torch.distributed under torchrun; the device's own if left out"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the inputs")
     told = parser.parse_args()
     only = tuple(part for part in told.only.split(",") if part)
@@ -37,12 +43,18 @@ def main() -> int:
     if importlib.util.find_spec("torch") is None:
         parser.error("torch is not installed for this Python; measuring needs torch and numpy")
     settings = Settings(device=told.device, minutes=told.minutes, imports=tuple(told.imports), seed=told.seed)
+    world = find_world()
+    options: dict[str, Any] = {"resume": told.resume, "only": only, "chip": told.chip}
+    options["watch"] = _Plain(told.minutes) if world.rank == 0 else unwatched
     try:
-        found = measure_device(
-            settings, told.output, resume=told.resume, only=only, chip=told.chip, watch=_Plain(told.minutes)
-        )
+        if world.ranks > 1:
+            found = measure_ranks(settings, told.output, world, group_backend=told.backend, **options)
+        else:
+            found = measure_device(settings, told.output, **options)
     except Refused as wrong:
         parser.error(f"--device: {wrong}")
+    if world.rank:
+        return 0
     print(f"{told.output}: {len(found.rows)} rows, {len(found.failures)} of them failing, {found.left} cases left out")
     return 0
 

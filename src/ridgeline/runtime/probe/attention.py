@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from ridgeline.runtime.probe.case import Case, bytes_of
 from ridgeline.runtime.probe.kernel import DTYPES, Bench, Lacking, Prepared, relative_error, sets_for, tolerance_of
@@ -90,9 +90,13 @@ def _runner(case: Case) -> Callable[..., Any]:
 
     def run(q: Any, k: Any, v: Any) -> Any:
         with sdpa_kernel([chosen]):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, **extra)
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=causal, **extra)
 
     return run
+
+
+def _causal_mask(_batch: Any, _head: Any, query: Any, key: Any) -> Any:
+    return query >= key
 
 
 def _flex(causal: bool, grouped: bool) -> Callable[..., Any]:
@@ -104,7 +108,7 @@ def _flex(causal: bool, grouped: bool) -> Callable[..., Any]:
     def run(q: Any, k: Any, v: Any) -> Any:
         size = (q.shape[2], k.shape[2])
         if causal and size not in masks:
-            masks[size] = create_block_mask(lambda b, h, i, j: i >= j, None, None, *size, device=str(q.device))
+            masks[size] = create_block_mask(_causal_mask, None, None, *size, device=str(q.device))
         return compiled(q, k, v, block_mask=masks.get(size), enable_gqa=grouped)
 
     return run

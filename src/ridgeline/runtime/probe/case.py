@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 RESULTS = ("s", "spread", "runs", "ok", "error", "why", "power_w", "energy_j", "clock_mhz", "slowdown")
-RESULTS += ("beside_slowdown", "timer", "rank", "rank_s")
+RESULTS += ("beside_slowdown", "timer")
 """Keys of a row that are measured; every other key identifies it."""
 TRAFFIC = ("copy", "read", "write")  # whose `cold` is asked for; of other ops it is found
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}

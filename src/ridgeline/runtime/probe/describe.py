@@ -24,7 +24,12 @@ def describe(backend: Backend, meter: Meter) -> dict[str, Any]:
     return {
         "chip": guess_chip(name, memory),
         "device": {"type": backend.type, "name": name, "memory_bytes": memory, "count": int(count()), **facts},
-        "host": {"cpu": cpu_name(), "cores": os.cpu_count() or 0, "node": platform.node(), "system": platform.platform()},
+        "host": {
+            "cpu": cpu_name(),
+            "cores": os.cpu_count() or 0,
+            "node": platform.node(),
+            "system": platform.platform(),
+        },
         "software": software(backend),
     }
 
@@ -50,9 +55,8 @@ def cpu_name() -> str:
 def software(backend: Backend) -> dict[str, Any]:
     """Versions that decide which kernels run."""
     found: dict[str, Any] = {"torch": torch.__version__, "python": platform.python_version()}
-    for key, value in (("cuda", torch.version.cuda), ("hip", getattr(torch.version, "hip", None))):
-        if value:
-            found[key] = value
+    built = {"cuda": torch.version.cuda, "hip": getattr(torch.version, "hip", None)}
+    found |= {key: value for key, value in built.items() if value}
     with contextlib.suppress(Exception):
         if backend.type == "cuda" and torch.backends.cudnn.is_available():
             found["cudnn"] = torch.backends.cudnn.version()
@@ -66,7 +70,9 @@ def guess_chip(name: str, memory_bytes: int) -> str | None:
     """The catalog id of a device's name and memory, None where the table has none."""
     table = json.loads(Path(__file__).with_name("chips.json").read_text("utf-8")) if _on_disk() else _from_zip()
     for row in table:
-        if re.search(row["name"], name, re.IGNORECASE) and row.get("over", 0) <= memory_bytes / 1e9 < row.get("under", 1e9):
+        if re.search(row["name"], name, re.IGNORECASE) and row.get("over", 0) <= memory_bytes / 1e9 < row.get(
+            "under", 1e9
+        ):
             return str(row["chip"])
     return None
 

@@ -17,7 +17,6 @@ from itertools import product
 
 from ridgeline.runtime.probe.case import Case
 from ridgeline.runtime.probe.grid_device import device_cases
-from ridgeline.runtime.probe.grid_links import link_cases
 
 GROUPS = ("gemm", "grouped", "attention", "rows", "optimizer", "memory", "host", "overlap", "sustained", "interconnect")
 MOST_FLOPS = 1.2e13  # of a product: beyond, nothing new is learnt
@@ -26,11 +25,10 @@ IMPLS = {"fp8": "scaled_mm", "int8": "int_mm"}
 COMPILE_LIMIT_S = 180.0
 
 
-def cases(cache_bytes: int, ranks: int = 1, only: Sequence[str] = ()) -> list[Case]:
+def cases(cache_bytes: int, only: Sequence[str] = ()) -> list[Case]:
     """Every case in the order in which they are taken; `only` keeps some groups."""
     made = [*_gemms(), *_grouped(), *_attention(), *_decode(), *_rows(), *_optimizer()]
     made += device_cases(cache_bytes)
-    made += link_cases(ranks) if ranks > 1 else []
     seen: dict[str, Case] = {}
     for case in made:
         if not only or case.group in only:
@@ -115,7 +113,14 @@ def _vocabulary() -> Iterator[Case]:
 
 
 def _grouped() -> Iterator[Case]:
-    experts = ((8, 14336, 4096), (32, 2048, 7168), (32, 7168, 2048), (16, 1536, 2048), (64, 1408, 2048), (8, 4096, 14336))
+    experts = (
+        (8, 14336, 4096),
+        (32, 2048, 7168),
+        (32, 7168, 2048),
+        (16, 1536, 2048),
+        (64, 1408, 2048),
+        (8, 4096, 14336),
+    )
     for at, (groups, n, k) in enumerate(experts):
         for m, impl in product((512, 64, 2048, 128, 8, 1024, 256, 16, 4096), ("grouped_mm", "loop")):
             if 2.0 * groups * m * n * k <= MOST_FLOPS and (impl == "grouped_mm" or m in (64, 512, 2048)):
@@ -124,7 +129,9 @@ def _grouped() -> Iterator[Case]:
                 yield Case(op="grouped_gemm", impl=impl, dtype="bf16", dims=dims, group="grouped", tier=tier)
 
 
-def _attend(op: str, impl: str, batch: int, layout: Sequence[int], query: int, key: int, causal: bool, tier: int) -> Case:
+def _attend(
+    op: str, impl: str, batch: int, layout: Sequence[int], query: int, key: int, causal: bool, tier: int
+) -> Case:
     heads, kv_heads, head_dim = layout
     dims = (("batch", batch), ("heads", heads), ("kv_heads", kv_heads), ("query", query), ("key", key))
     dims += (("head_dim", head_dim), ("causal", causal))  # type: ignore[assignment]
@@ -142,7 +149,9 @@ def _attention() -> Iterator[Case]:
         yield from (_attend(op, impl, 1, (8, 8, 64), seq, seq, True, 0) for seq in (512, 1024))
     for op, impl, seq in product(both, ("cudnn", "flash"), (4096, 1024)):
         yield _attend(op, impl, 8192 // seq, LAYOUTS[0], seq, seq, True, 0)
-    for seq, layout, op, impl in product((2048, 8192, 512, 4096, 16384, 1024, 32768), LAYOUTS, both, ("cudnn", "flash")):
+    for seq, layout, op, impl in product(
+        (2048, 8192, 512, 4096, 16384, 1024, 32768), LAYOUTS, both, ("cudnn", "flash")
+    ):
         late = layout in LAYOUTS[5:] or (seq == 32768 and op == both[1])
         yield _attend(op, impl, max(1, 8192 // seq), layout, seq, seq, True, 2 if late else 1)
     for seq, layout, op in product((1024, 4096, 16384), (LAYOUTS[1], LAYOUTS[3]), both):
@@ -193,7 +202,9 @@ def _rows() -> Iterator[Case]:
         yield _row(op, "torch", rows, columns, 2)
         yield _row(op, "torch", rows, columns, 3, "fp32")
     for op in ("rmsnorm", "swiglu", "add_rmsnorm"):
-        yield from (_row(op, "compiled", rows, columns, 3) for rows, columns in ((2048, 16384), (32768, 4096), (8, 8192)))
+        yield from (
+            _row(op, "compiled", rows, columns, 3) for rows, columns in ((2048, 16384), (32768, 4096), (8, 8192))
+        )
 
 
 def _optimizer() -> Iterator[Case]:

@@ -1,12 +1,12 @@
 """What the host pays: seconds to enqueue by kind of call, to wait, and to replay a graph.
 
-    launch kinds   kernel    enqueue of a small elementwise kernel        matmul     of a small product
-                   linear    of nn.Linear with its bias                   copy       of a small device copy
-                   view      a view and nothing on the device             empty      a small allocation
-                   autograd  forward and backward of y = x * w, per call  event      recording an event
-                   sync      waiting for an idle device                   roundtrip  small kernel, then wait
-                   eager     per kernel over a long queue of them, the end waited for
-    graph kinds    node      one node of a long graph of small kernels    launch     enqueue of a one-node graph
+launch kinds   kernel    enqueue of a small elementwise kernel        matmul     of a small product
+               linear    of nn.Linear with its bias                   copy       of a small device copy
+               view      a view and nothing on the device             empty      a small allocation
+               autograd  forward and backward of y = x * w, per call  event      recording an event
+               sync      waiting for an idle device                   roundtrip  small kernel, then wait
+               eager     per kernel over a long queue of them, the end waited for
+graph kinds    node      one node of a long graph of small kernels    launch     enqueue of a one-node graph
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Matrix products: torch's own per layout, scaled fp8, int8, and grouped ones for experts.
 
-    gemm            y[m, n] = x[m, k] w[n, k]^T, the forward of a linear layer (TN to BLAS)
-      impl torch    that;  torch_nn  y = x[m, k] w[k, n], its input gradient;  torch_nt  y = x[k, m]^T w[k, n], its
-                    weight gradient;  scaled_mm  fp8 with one scale a tensor;  int_mm  int8 into int32
-    grouped_gemm    the same, `groups` times with m rows each: grouped_mm in one kernel, or a loop of products
+gemm            y[m, n] = x[m, k] w[n, k]^T, the forward of a linear layer (TN to BLAS)
+  impl torch    that;  torch_nn  y = x[m, k] w[k, n], its input gradient;  torch_nt  y = x[k, m]^T w[k, n], its
+                weight gradient;  scaled_mm  fp8 with one scale a tensor;  int_mm  int8 into int32
+grouped_gemm    the same, `groups` times with m rows each: grouped_mm in one kernel, or a loop of products
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Bandwidth by size: copy, read and write on the device, from its cache to its main memory, and copies to the host.
 
-    copy        `bytes` are read and as many written        read   a sum over `bytes`        write  a fill of `bytes`
-    h2d, d2h    `bytes` between host and device, the host's side pinned or pageable
-    cold        False: the same buffer again and again, so that a small one stays in the cache
+copy        `bytes` are read and as many written        read   a sum over `bytes`        write  a fill of `bytes`
+h2d, d2h    `bytes` between host and device, the host's side pinned or pageable
+cold        False: the same buffer again and again, so that a small one stays in the cache
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def host_copy(case: Case, bench: Bench) -> dict[str, Any]:
     if not torch.equal(host, device.cpu()):
         return {"ok": False, "error": 1.0, "why": "wrong result: the copy differs from its source"}
     if pinned:
-        found = timed([lambda: target.copy_(source, non_blocking=True)], bench.backend, seconds=bench.seconds, graph=False)
+        found = timed(
+            [lambda: target.copy_(source, non_blocking=True)], bench.backend, seconds=bench.seconds, graph=False
+        )
         return {**found.row(), "ok": True, "error": 0.0, "cold": True}
     samples = []
     until = time.perf_counter() + bench.seconds

@@ -68,7 +68,14 @@ def profile_text(head: dict[str, Any], rows: Iterable[dict[str, Any]]) -> str:
 
     def place(row: dict[str, Any]) -> tuple[Any, ...]:
         numbers = [value for value in row.values() if isinstance(value, int) and not isinstance(value, bool)]
-        return order.get(row["op"], len(OPS)), row["op"], row.get("impl", ""), row.get("dtype", ""), numbers[:8], row_key(row)
+        return (
+            order.get(row["op"], len(OPS)),
+            row["op"],
+            row.get("impl", ""),
+            row.get("dtype", ""),
+            numbers[:8],
+            row_key(row),
+        )
 
     lines = [json.dumps(row, separators=(", ", ": ")) for row in sorted(rows, key=place)]
     top = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in {"ridgeline_profile": VERSION, **head}.items()]

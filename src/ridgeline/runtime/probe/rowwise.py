@@ -1,9 +1,9 @@
 """Memory-bound ops over rows x columns, eager and compiled, and the optimizer's step.
 
-    rmsnorm, layernorm, softmax   one tensor in, one out        swiglu   silu(gate) * up, columns = the result's
-    add_rmsnorm   residual + x, and its norm: two in, two out   rope     half-split rotation, heads of 128 columns
-    cross_entropy mean loss of rows tokens over columns words   embedding  rows tokens of columns from a 32768-word table
-    add           x + y                                         adamw    one step over `parameters`
+rmsnorm, layernorm, softmax   one tensor in, one out        swiglu   silu(gate) * up, columns = the result's
+add_rmsnorm   residual + x, and its norm: two in, two out   rope     half-split rotation, heads of 128 columns
+cross_entropy mean loss of rows tokens over columns words   embedding  rows tokens of columns from a 32768-word table
+add           x + y                                         adamw    one step over `parameters`
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from ridgeline.runtime.probe.case import Case, bytes_of
 from ridgeline.runtime.probe.kernel import (
@@ -35,20 +35,20 @@ PARAMETER_TENSORS = 8
 
 
 def rmsnorm(x: Any, weight: Any) -> Any:
-    return F.rms_norm(x, weight.shape, weight, EPS)
+    return functional.rms_norm(x, weight.shape, weight, EPS)
 
 
 def layernorm(x: Any, weight: Any) -> Any:
-    return F.layer_norm(x, weight.shape, weight, weight, EPS)
+    return functional.layer_norm(x, weight.shape, weight, weight, EPS)
 
 
 def add_rmsnorm(x: Any, residual: Any, weight: Any) -> Any:
     total = x + residual
-    return F.rms_norm(total, weight.shape, weight, EPS), total
+    return functional.rms_norm(total, weight.shape, weight, EPS), total
 
 
 def swiglu(gate: Any, up: Any) -> Any:
-    return F.silu(gate) * up
+    return functional.silu(gate) * up
 
 
 def rope(x: Any, cos: Any, sin: Any) -> Any:
@@ -61,7 +61,7 @@ def softmax(x: Any) -> Any:
 
 
 def cross_entropy(x: Any, target: Any) -> Any:
-    return F.cross_entropy(x.float(), target)
+    return functional.cross_entropy(x.float(), target)
 
 
 def add(x: Any, y: Any) -> Any:
@@ -69,7 +69,7 @@ def add(x: Any, y: Any) -> Any:
 
 
 def embedding(table: Any, tokens: Any) -> Any:
-    return F.embedding(tokens, table)
+    return functional.embedding(tokens, table)
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -129,7 +129,7 @@ def _inputs(case: Case, bench: Bench) -> list[Any]:
 def _check(case: Case, found: Any, inputs: Sequence[Any]) -> float:
     """Sampled rows against the same function in fp32; the loss whole."""
     if case.op == "cross_entropy":
-        return relative_error(found, F.cross_entropy(inputs[0].float(), inputs[1]))
+        return relative_error(found, functional.cross_entropy(inputs[0].float(), inputs[1]))
     if case.op == "embedding":
         return relative_error(found[-1], inputs[0][inputs[1][-1]])
     rows = some(case["rows"], min(16, case["rows"])).to(inputs[0].device)
@@ -159,6 +159,4 @@ def adamw(case: Case, bench: Bench) -> Prepared:
         wanted = before * (1 - 1e-3 * 0.1) - 1e-3 * gradient / (gradient.abs() + 1e-8)
         return relative_error(made[-1].detach()[-256:], wanted)
 
-    return Prepared(
-        calls=[optimizer.step], set_bytes=bytes_of(case), check=check, tolerance=tolerance_of(case.dtype)
-    )
+    return Prepared(calls=[optimizer.step], set_bytes=bytes_of(case), check=check, tolerance=tolerance_of(case.dtype))

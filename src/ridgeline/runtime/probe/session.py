@@ -12,7 +12,7 @@ from typing import Any
 from ridgeline.runtime.probe.case import Case
 from ridgeline.runtime.probe.grid import cases
 from ridgeline.runtime.probe.profile_file import Journal, journal_path, write_profile
-from ridgeline.runtime.probe.supervisor import Settings, Watch, supervise
+from ridgeline.runtime.probe.supervisor import Settings, Watch, supervise, unwatched
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def measure_device(
     resume: bool = False,
     only: Sequence[str] = (),
     chip: str | None = None,
-    watch: Watch = lambda count, total, case: None,
+    watch: Watch = unwatched,
     chosen: Sequence[Case] | None = None,
 ) -> Outcome:
     """Measure a device and write its profile; `chosen` replaces the grid."""

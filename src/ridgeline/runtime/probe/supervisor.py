@@ -1,4 +1,4 @@
-"""Run cases in a child process that may die, until the time is up; every row is in the journal before the next begins."""
+"""Run cases in a child process that may die, until the time is up; a row is kept before the next case begins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,16 @@ MEMORY_SHARE = 0.6  # of the free memory that a case may hold
 ENTRY = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {module} import main; sys.exit(main())"
 CHILD = "ridgeline.runtime.probe.child"
 
+Keep = Callable[[dict[str, Any]], None]
 Watch = Callable[[int, int, Case], None]  # cases done, cases planned, the next one
+
+
+def unkept(row: dict[str, Any]) -> None:
+    """Nobody keeps a row before the end."""
+
+
+def unwatched(count: int, total: int, case: Case) -> None:
+    """Nobody is told how far a run is."""
 
 
 class Refused(Exception):
@@ -89,7 +98,7 @@ class Child:
 
 def start_child(module: str = CHILD, environment: dict[str, str] | None = None) -> Child:
     """A new child of this interpreter that finds the same modules."""
-    errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+    errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  (as long as the child)
     process = subprocess.Popen(
         [sys.executable, "-c", ENTRY.format(module=module), json.dumps(sys.path)],
         stdin=subprocess.PIPE,
@@ -115,7 +124,7 @@ class Run:
     """A run under way: rows so far, and what is known of the device once a child has said it."""
 
     settings: Settings
-    keep: Callable[[dict[str, Any]], None]
+    keep: Keep
     done: set[str]
     rows: list[dict[str, Any]] = field(default_factory=list)
     ready: dict[str, Any] = field(default_factory=dict)
@@ -157,9 +166,9 @@ def supervise(
     settings: Settings,
     plan: Callable[[dict[str, Any]], Sequence[Case]],
     *,
-    keep: Callable[[dict[str, Any]], None] = lambda row: None,
+    keep: Keep = unkept,
     done: Iterable[str] = (),
-    watch: Watch = lambda count, total, case: None,
+    watch: Watch = unwatched,
 ) -> Run:
     """Take cases in order until they or the minutes are up.
 

@@ -1,8 +1,8 @@
 """Turn calls into seconds: warm-up, rotating buffers, a replayed graph where there is one, medians with spread.
 
-    s        median over runs of (elapsed of a run / calls in it)
-    spread   interquartile range / median
-    timer    graph: device events around replays, no host in between; events: around enqueued calls; host: its clock
+s        median over runs of (elapsed of a run / calls in it)
+spread   interquartile range / median
+timer    graph: device events around replays, no host in between; events: around enqueued calls; host: its clock
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Two things at once, and one thing for long: overlap of a product with a copy or collective, and sustained rates.
 
-    overlap     a product beside `beside`: slowdown and beside_slowdown are seconds together over seconds alone
-    sustained   impl burst: the first calls of a chip that has rested; steady: after seconds of the same work, with
-                power, clock and the energy of one call where the device tells them
+overlap     a product beside `beside`: slowdown and beside_slowdown are seconds together over seconds alone
+sustained   impl burst: the first calls of a chip that has rested; steady: after seconds of the same work, with
+            power, clock and the energy of one call where the device tells them
 """
 
 from __future__ import annotations
@@ -24,8 +24,18 @@ TOGETHER_S = 0.05
 REPEATS = 5
 
 
-def overlap(case: Case, bench: Bench, partner: Call | None = None) -> dict[str, Any]:
-    """What a product and its partner lose to each other; `partner` enqueues on the current stream."""
+def alone(value: float) -> float:
+    """Seconds as this rank measured them."""
+    return value
+
+
+def overlap(
+    case: Case, bench: Bench, partner: Call | None = None, agree: Callable[[float], float] = alone
+) -> dict[str, Any]:
+    """What a product and its partner lose to each other; `partner` enqueues on the current stream.
+
+    agree   seconds of this rank -> seconds that all ranks count calls by, where the partner is a collective
+    """
     backend = bench.backend
     if backend.stream is None or backend.event is None:
         raise Lacking(f"{backend.name} has no streams that run side by side")
@@ -38,7 +48,7 @@ def overlap(case: Case, bench: Bench, partner: Call | None = None) -> dict[str, 
     def product() -> Any:
         return torch.mm(x, w, out=out)
 
-    product_s, partner_s = (_alone(one, backend) for one in (product, partner))
+    product_s, partner_s = (agree(_alone(one, backend)) for one in (product, partner))
     first = [_both(product, product_s, partner, partner_s, other, backend) for _ in range(REPEATS)]
     second = [_both(partner, partner_s, product, product_s, other, backend) for _ in range(REPEATS)]
     middle, spread = summary(first)
