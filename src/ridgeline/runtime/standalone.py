@@ -6,6 +6,7 @@ import io
 import zipfile
 from pathlib import Path
 
+from ridgeline.runtime.probe.profile_file import replace_file
 from ridgeline.version import __version__
 
 PACKAGE = Path(__file__).parent / "probe"
@@ -23,6 +24,13 @@ def standalone() -> bytes:
             entry.compress_type = zipfile.ZIP_DEFLATED
             file.writestr(entry, text)
     return SHEBANG + held.getvalue()
+
+
+def write_standalone(path: Path) -> int:
+    """Write it; how many bytes it has."""
+    content = standalone()
+    replace_file(path, content)
+    return len(content)
 
 
 def _members() -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from ridgeline.report.sheets.diff import DiffSheet, ExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
+from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet
 from ridgeline.report.sheets.validate import FitWithSheet, ValidationSheet
 
 Schema = dict[str, Any]
@@ -32,6 +33,8 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "analyze": (AnalysisSheet, CountersSheet),
         "diff": (DiffSheet,),
         "explain": (ExplanationSheet,),
+        "characterize": (CharacterizationSheet,),
+        "preflight": (PreflightSheet,),
     }
 )
 

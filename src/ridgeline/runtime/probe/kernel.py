@@ -57,14 +57,14 @@ class Prepared:
     graph: bool = True
 
 
-def sets_for(bench: Bench, set_bytes: float) -> int:
+def sets_for(bench: Bench, set_bytes: float, most: int = 0) -> int:
     """Buffer sets that together exceed the cache three times, as far as memory and patience allow.
 
-    On a CPU two are enough to keep inputs from sitting in a private cache.
+    On a CPU a few are enough to keep inputs from sitting in a private cache, unless `most` asks for more.
     """
     wanted = math.ceil(3 * bench.backend.cache_bytes / max(set_bytes, 1))
     fits = int(0.5 * bench.backend.free_bytes() / max(set_bytes, 1))
-    most = MOST_SETS if bench.backend.type != "cpu" else 4
+    most = most or (MOST_SETS if bench.backend.type != "cpu" else 4)
     return max(1, min(wanted, most, fits))
 
 

@@ -183,13 +183,14 @@ def _send_recv(case: Case, bench: Bench) -> dict[str, Any]:
     """Half a round trip between rank 0 and a peer: the next rank, or the first of the next node."""
     peer = 1 if case["nodes"] == 1 else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     rank = dist.get_rank()
-    found = ping_pong(0, peer, case["bytes"], bench) if rank in (0, peer) else {}
+    samples = ping_pong(0, peer, case["bytes"], bench) if rank in (0, peer) else [0.0]
     dist.barrier()
-    return {**found, "s": float(f"{found['s']:.5g}"), "ok": True} if found else {}
+    middle, spread = summary(samples)
+    return {"s": float(f"{middle:.5g}"), "spread": round(spread, 4), "runs": RUNS, "ok": True}
 
 
-def ping_pong(first: int, second: int, size: int, bench: Bench) -> dict[str, Any]:
-    """Seconds one way between two ranks, measured by both of them."""
+def ping_pong(first: int, second: int, size: int, bench: Bench) -> list[float]:
+    """Samples of seconds one way between two ranks, measured by both of them."""
     rank = dist.get_rank()
     x = torch.randint(0, 255, (size,), dtype=torch.uint8, device=bench.backend.name)
 
@@ -210,8 +211,7 @@ def ping_pong(first: int, second: int, size: int, bench: Bench) -> dict[str, Any
         bench.backend.synchronize()
         if run:
             samples.append((time.perf_counter() - began) / 6)
-    middle, spread = summary(samples)
-    return {"s": middle, "spread": round(spread, 4), "runs": RUNS}
+    return samples
 
 
 def _gather(store: Any, path: str) -> list[str]:

@@ -30,7 +30,9 @@ SAMPLED_ROWS, SAMPLED_COLUMNS = 16, 64
 
 def gemm(case: Case, bench: Bench) -> Prepared:
     """A product ready to run; x is rotated with w, so that weights come from main memory as in a model."""
-    _set_tf32(case.dtype == "tf32")
+    if case.dtype == "tf32" and bench.backend.type != "cuda":
+        raise Lacking("tf32 is a mode of CUDA's matrix units")
+    torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
     makers = {"scaled_mm": _scaled_set, "int_mm": _int_set}
     make = makers.get(case.impl, _plain_set)
     count = sets_for(bench, bytes_of(case))
@@ -42,10 +44,6 @@ def gemm(case: Case, bench: Bench) -> Prepared:
         check=lambda: _check(*first),
         tolerance=tolerance_of(case.dtype),
     )
-
-
-def _set_tf32(on: bool) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = on
 
 
 def _plain_set(case: Case, bench: Bench) -> tuple[Any, Any, Any, Any]:
@@ -87,7 +85,12 @@ def _check(call: Any, out: Any, left: Any, right: Any) -> float:
     if out.is_floating_point() and not bool(torch.isfinite(out).all()):
         return float("inf")
     rows, columns = some(out.shape[0], SAMPLED_ROWS).to(out.device), some(out.shape[1], SAMPLED_COLUMNS).to(out.device)
-    return relative_error(out[rows][:, columns], _wide(left[rows]) @ _wide(right.t()[columns]).t())
+    return relative_error(out[rows][:, columns], _wide(_picked(left, rows)) @ _wide(_picked(right.t(), columns)).t())
+
+
+def _picked(values: Any, rows: Any) -> Any:
+    """Some rows; formats of one byte go by way of bytes, which every backend can index."""
+    return values.view(torch.uint8)[rows].view(values.dtype) if values.dtype.itemsize == 1 else values[rows]
 
 
 def _wide(values: Any) -> Any:

@@ -84,11 +84,15 @@ def profile_text(head: dict[str, Any], rows: Iterable[dict[str, Any]]) -> str:
 
 def write_profile(path: Path, head: dict[str, Any], rows: Iterable[dict[str, Any]]) -> None:
     """Write a profile whole or not at all."""
-    text = profile_text(head, rows)
+    replace_file(path, profile_text(head, rows).encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a file in the place of another in one step."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         os.chmod(name, 0o644)
         os.replace(name, path)
     except BaseException:
