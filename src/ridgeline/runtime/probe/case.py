@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-RESULTS = ("s", "spread", "runs", "ok", "error", "why", "power_w", "energy_j", "clock_mhz", "slowdown")
+RESULTS = ("s", "spread", "runs", "ok", "error", "why", "power_w", "energy_j", "clock_mhz", "slowdown", "burst_s")
 RESULTS += ("beside_slowdown", "timer")
 """Keys of a row that are measured; every other key identifies it."""
 TRAFFIC = ("copy", "read", "write")  # whose `cold` is asked for; of other ops it is found

@@ -21,7 +21,7 @@ from ridgeline.runtime.probe.case import Case
 from ridgeline.runtime.probe.kernel import Bench, Lacking
 from ridgeline.runtime.probe.timing import summary
 
-INNER, RUNS = 200, 21
+INNER, RUNS = 500, 15
 EAGER_CALLS = 10000
 NODES = 500
 
