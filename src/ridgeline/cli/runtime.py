@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +27,26 @@ GroupBackend = Annotated[
 ]
 
 
+Output = Annotated[Path, typer.Option("-o", "--output", metavar="PROFILE", help="The profile to write.")]
+Only = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GROUPS",
+        help="Some of gemm,grouped,attention,rows,optimizer,memory,host,overlap,sustained,interconnect.",
+    ),
+]
+Merge = Annotated[
+    list[Path] | None,
+    typer.Option("--merge", metavar="FILE", help="Measure nothing: join profiles of ranks; may be repeated."),
+]
+Standalone = Annotated[
+    Path | None,
+    typer.Option(
+        "--standalone", metavar="FILE.pyz", help="Measure nothing: write one file that runs with torch alone."
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Give the command line the verbs of this module."""
     app.command()(characterize)
@@ -36,33 +56,17 @@ def register(app: typer.Typer) -> None:
 def characterize(
     device: Device = "cuda",
     minutes: Annotated[float, typer.Option(metavar="N", help="The time box; the most informative shapes first.")] = 5.0,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="PROFILE", help="The profile to write.")] = Path(
-        "profile.json"
-    ),
+    output: Output = Path("profile.json"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the journal of a run that broke off.")] = False,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            metavar="GROUPS",
-            help="Some of gemm,grouped,attention,rows,optimizer,memory,host,overlap,sustained,interconnect.",
-        ),
-    ] = None,
+    only: Only = None,
     chip: Annotated[
         str | None, typer.Option(metavar="ID", help="Catalog id of the chip, where its name does not tell.")
     ] = None,
     imports: Imports = None,
     backend: GroupBackend = "",
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random inputs.")] = 0,
-    merge: Annotated[
-        list[Path] | None,
-        typer.Option("--merge", metavar="FILE", help="Measure nothing: join profiles of ranks; may be repeated."),
-    ] = None,
-    standalone: Annotated[
-        Path | None,
-        typer.Option(
-            "--standalone", metavar="FILE.pyz", help="Measure nothing: write one file that runs with torch alone."
-        ),
-    ] = None,
+    merge: Merge = None,
+    standalone: Standalone = None,
     json: Json = False,
 ) -> None:
     """Measure a device: kernels, memory, host, links, overlap and energy, into a profile that prices are read from."""
@@ -76,18 +80,10 @@ def characterize(
         found = measure.merge_profiles(merge, output)
     else:
         groups = [part.strip() for part in (only or "").split(",") if part.strip()]
+        told: dict[str, Any] = {"minutes": minutes, "output": output, "resume": resume, "only": groups, "chip": chip}
         with _progress("measuring") as tell:
             found = measure.characterize(
-                device,
-                minutes=minutes,
-                output=output,
-                resume=resume,
-                only=groups,
-                chip=chip,
-                imports=imports or (),
-                backend=backend,
-                seed=seed,
-                progress=tell,
+                device, imports=imports or (), backend=backend, seed=seed, progress=tell, **told
             )
     sheet = characterization_sheet(found)
     if json:

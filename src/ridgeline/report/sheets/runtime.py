@@ -55,6 +55,17 @@ class CharacterizationSheet(TypedDict):
     left: int
 
 
+class StandaloneSheet(TypedDict):
+    """The file that measures where Ridgeline cannot be installed.
+
+    bytes    its size
+    """
+
+    kind: Literal["standalone"]
+    output: str
+    bytes: int
+
+
 class FigureSheet(TypedDict):
     """One figure of all ranks.
 

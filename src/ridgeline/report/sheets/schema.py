@@ -13,7 +13,7 @@ from ridgeline.report.sheets.diff import DiffSheet, ExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
-from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet
+from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet, StandaloneSheet
 from ridgeline.report.sheets.validate import FitWithSheet, ValidationSheet
 
 Schema = dict[str, Any]
@@ -33,7 +33,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "analyze": (AnalysisSheet, CountersSheet),
         "diff": (DiffSheet,),
         "explain": (ExplanationSheet,),
-        "characterize": (CharacterizationSheet,),
+        "characterize": (CharacterizationSheet, StandaloneSheet),
         "preflight": (PreflightSheet,),
     }
 )
