@@ -6,8 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-RESULTS = ("s", "spread", "runs", "ok", "error", "why", "power_w", "energy_j", "clock_mhz", "slowdown", "burst_s")
-RESULTS += ("beside_slowdown", "timer")
+RESULTS = (
+    *("s", "spread", "runs", "ok", "error", "why", "burst_s", "timer", "power_w", "energy_j", "clock_mhz"),
+    *("slowdown", "beside_slowdown"),
+)
 """Keys of a row that are measured; every other key identifies it."""
 TRAFFIC = ("copy", "read", "write")  # whose `cold` is asked for; of other ops it is found
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
@@ -61,10 +63,10 @@ def flops_of(case: Case) -> float:
     """Operations of one call; a causal attention counts half of its square, a backward 2.5 forwards."""
     dims = dict(case.dims)
     if case.op in ("gemm", "grouped_gemm", "sustained", "overlap") and "m" in dims:
-        return 2.0 * dims.get("groups", 1) * dims["m"] * dims["n"] * dims["k"]
+        return float(2 * dims.get("groups", 1) * dims["m"] * dims["n"] * dims["k"])
     if case.op in ATTENTION:
         square = dims["batch"] * dims["heads"] * dims["query"] * dims["key"] * dims["head_dim"] * 4.0
-        return square * (0.5 if dims["causal"] else 1.0) * (2.5 if case.op == "attention_backward" else 1.0)
+        return float(square * (0.5 if dims["causal"] else 1.0) * (2.5 if case.op == "attention_backward" else 1.0))
     return 0.0
 
 
@@ -90,7 +92,7 @@ def buffer_bytes_of(case: Case) -> float:
     extra = 1.0
     if case.impl == "math" and case.op in ATTENTION:
         dims = dict(case.dims)
-        return 3.0 * 4 * dims["batch"] * dims["heads"] * dims["query"] * dims["key"] + bytes_of(case)
+        return float(12 * dims["batch"] * dims["heads"] * dims["query"] * dims["key"]) + bytes_of(case)
     if case.op == "cross_entropy":
         extra = 6.0
     return bytes_of(case) * extra

@@ -15,6 +15,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
 import torch
@@ -106,10 +107,11 @@ def rates(backend: Backend) -> dict[str, float]:
     a = torch.randn(side, side, device=backend.name, dtype=dtype)
     b = torch.randn(PROBE_BYTES // 4, device=backend.name)
     found = {}
-    for name, call, work in (
+    jobs: tuple[tuple[str, Callable[[], Any], float], ...] = (
         ("flops", lambda: a @ a, 2.0 * side**3),
         ("bytes", lambda: b.clone(), 2.0 * PROBE_BYTES),
-    ):
+    )
+    for name, call, work in jobs:
         call()
         backend.synchronize()
         began = time.perf_counter()

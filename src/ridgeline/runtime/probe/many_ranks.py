@@ -45,9 +45,9 @@ def measure_ranks(
     path = rank_path(output, world.rank)
     skip_own = tuple(only) == ("interconnect",)
     found = measure_device(own, path, resume=resume, only=only, chip=chip, watch=watch, chosen=() if skip_own else None)
-    if only and "interconnect" not in only:
-        rows, profiles = [], []
-    else:
+    rows: list[dict[str, Any]] = []
+    profiles: list[str] = []
+    if not only or "interconnect" in only:
         until = began + settings.minutes * 60
         rows, profiles = _links(own, world, path, until, group_backend, watch)
     if world.rank != 0:

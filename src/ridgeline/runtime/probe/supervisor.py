@@ -210,6 +210,6 @@ def supervise(
 
 def affordable(case: Case, run: Run) -> bool:
     """Whether a call is expected to be short, and its buffers to fit."""
-    rates, free = run.ready["rates"], run.ready["free_bytes"]
-    call_s = max(flops_of(case) / rates["flops"], bytes_of(case) / rates["bytes"])
+    rates, free = run.ready["rates"], float(run.ready["free_bytes"])
+    call_s = max(flops_of(case) / float(rates["flops"]), bytes_of(case) / float(rates["bytes"]))
     return call_s <= run.settings.minutes * 60 * SLOWEST_SHARE and buffer_bytes_of(case) <= MEMORY_SHARE * free
