@@ -23,13 +23,13 @@ from ridgeline.runtime.probe.backend import Backend, open_backend
 from ridgeline.runtime.probe.case import Case
 from ridgeline.runtime.probe.child import open_bench, read_case
 from ridgeline.runtime.probe.kernel import Bench, Lacking
+from ridgeline.runtime.probe.many_ranks import BROKEN
 from ridgeline.runtime.probe.timing import summary
 
 BACKENDS = {"cuda": "nccl", "cpu": "gloo", "npu": "hccl", "xpu": "xccl", "hpu": "hccl", "mlu": "cncl", "musa": "mccl"}
 LIMIT_S, STORE_LIMIT_S = 60.0, 1800.0
 RUNS, WARM_UPS, MOST_INNER, RUN_S = 7, 3, 50, 0.05
 END = "end"
-BROKEN = 4  # exit code of a rank whose group fell apart
 
 
 def main() -> int:

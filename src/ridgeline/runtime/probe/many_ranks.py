@@ -20,6 +20,7 @@ from ridgeline.runtime.probe.supervisor import START_LIMIT_S, Child, Settings, W
 LINKS = "ridgeline.runtime.probe.links"
 OWN_SHARE = 0.7  # of the minutes that each rank spends on its own device
 MOST_ATTEMPTS = 4
+BROKEN = 4  # exit code of a rank whose group fell apart
 PATIENCE_S = 1800.0
 
 
@@ -103,7 +104,8 @@ def _lead(child: Child, left: list[Case], rows: list[dict[str, Any]], until: flo
         child.send({"case": {**asdict(case), "dims": [list(one) for one in case.dims]}})
         answer = child.receive(case.limit_s + 60)
         if isinstance(answer, str):
-            rows.append({**case.identity(), "ok": False, "why": answer})
+            why = "the process group fell apart: a rank died" if answer.endswith(f"code {BROKEN}") else answer
+            rows.append({**case.identity(), "ok": False, "why": why})
             return None
         rows.append(answer["row"])
     child.send({"case": None})
