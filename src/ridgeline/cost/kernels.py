@@ -66,16 +66,19 @@ def padded_flops(m: Array, n: Array, k: Array, groups: Array, cores: Array) -> A
 def flash_seconds(flops: Array, head_dim: Array, backward: Array, products: Array, exponentials: Array) -> Array:
     """Time of a flash kernel, whose matrix unit and exponential unit work side by side but wait for each other.
 
-        t = sqrt((flops / p)^2 + (scores / e)^2)        scores = flops / (4 d) forward, flops / (10 d) backward
+        t = sqrt((flops / p)^2 + (scores / e)^2)        scores = flops / (4 d) forward, flops / (7 d) backward
 
     p = flops/s and e = exponentials/s that the kernel sustains, d = head_dim. Two products and one exponential a score
-    forward, five and one backward. The square root stands between perfect overlap and none: with it kernels measured at
-    head sizes 64 and 128 on H100, B200 and B300 reach the same share of both units within 8 %.
+    forward; five backward, and beside the exponential 0.4 of its time on vector units: dS = P (dP - D), and P and dS
+    are cast for the next products. So FlashAttention-2, forward and backward together, loses as much from heads of 128
+    to heads of 64 as was measured: 0.12 of its rate on an H100, 0.11 on an A100. The square root stands between perfect
+    overlap and none: with it kernels measured at head sizes 64 and 128 on H100, B200 and B300 reach the same share of
+    both units within 8 %.
 
     >>> one = np.ones(1)
     >>> wide, narrow = (flash_seconds(one * 1e12, one * d, one * 0, one * 989e12, one * 4.19e12)[0] for d in (128, 64))
     >>> round(float(wide / narrow), 2)  # FlashAttention-3 measured 0.76, cuDNN 0.72
     0.81
     """
-    scores = flops / (head_dim * np.where(backward > 0, 10.0, 4.0))
+    scores = flops / (head_dim * np.where(backward > 0, 7.0, 4.0))
     return np.hypot(flops / products, scores / exponentials)

@@ -11,10 +11,12 @@ import numpy as np
 from ridgeline.core.arrays import Array
 from ridgeline.core.dtype import DTYPES
 from ridgeline.core.units import DECIMAL
+from ridgeline.cost.anchoring import pace_of
 from ridgeline.cost.calibration import PARAMETERS, Calibration, owners
+from ridgeline.cost.profile import profile_for
 from ridgeline.cost.topology_columns import TopologyColumns, leaving, topology_columns
 from ridgeline.hardware.chip import Chip
-from ridgeline.hardware.load import rated_power
+from ridgeline.hardware.load import CHIPS, rated_power
 from ridgeline.hardware.system import System
 from ridgeline.hardware.topology import Torus
 from ridgeline.plan.scenario import Scenario
@@ -31,6 +33,7 @@ FLOPS_PER_JOULE: Mapping[str, float] = MappingProxyType(
         }.items()
     }
 )  # fmt: skip
+MOST_OF_MEMORY = 0.98  # of its rate, whatever a clock says
 FLOPS_PER_EXPONENTIAL = 16.0  # 128 multiply-adds beside 16 exponentials a clock and core
 # which parameter says what share of a peak is sustained
 SHARE = {"fp8": "matmul_8", "int8": "matmul_8", "fp4": "matmul_4", "int4": "matmul_4"}
@@ -146,16 +149,32 @@ def exponentials_per_s(chip: Chip) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterColumns:
-    """Values of every parameter by row, under the parameter's name."""
+    """Values of every parameter by row, under the parameter's name.
+
+    pace   what a step takes longer than these values say, as anchoring found; None where nothing was anchored
+    """
 
     values: dict[str, Array]
+    pace: Array | None = None
 
     def __getitem__(self, name: str) -> Array:
         return self.values[name]
 
 
 def parameter_columns(calibration: Calibration, scenarios: Sequence[Scenario]) -> ParameterColumns:
-    """The parameters of several scenarios under one calibration: by the chip and the engine that each carries."""
+    """The parameters of several scenarios under one calibration: by the chip and the engine that each carries.
+
+    Where a profile of the chip has large copies, the share of memory's rate is theirs.
+    """
     each = [owners(scenario.system.chip, scenario.engine) for scenario in scenarios]
     known = {own: {name: calibration.owned(name, own) for name in PARAMETERS} for own in dict.fromkeys(each)}
-    return ParameterColumns(values={name: np.array([known[own][name] for own in each]) for name in PARAMETERS})
+    values = {name: np.array([known[own][name] for own in each]) for name in PARAMETERS}
+    for row, scenario in enumerate(scenarios if calibration.profiles else ()):
+        profile = profile_for(calibration.profiles, scenario.system.chip.fitted_id)
+        copied = profile.copy_bytes_per_s if profile else None
+        sheet = (CHIPS.get(profile.chip) if profile else None) or scenario.system.chip
+        if copied is not None and sheet.hbm.bandwidth is not None:
+            values["memory"][row] = min(copied / sheet.hbm.bandwidth.value, MOST_OF_MEMORY)
+    if calibration.anchored is None:
+        return ParameterColumns(values=values)
+    return ParameterColumns(values=values, pace=np.array([pace_of(calibration, scenario) for scenario in scenarios]))

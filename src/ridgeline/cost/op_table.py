@@ -39,7 +39,7 @@ class OpTable:
     attend_slot: Index
     streams: Array  # bytes, kernels, waits
     stream_slot: Index
-    collectives: Array  # kind, payload, ranks, stride, axis, token copies
+    collectives: Array  # kind, payload, ranks, stride, axis; token copies, groups they go to, of how many
     collective_slot: Index
     cell: Index  # of every section
     params: Array  # dense, expert, trained dense, trained expert: by section
@@ -88,7 +88,7 @@ def _gathered(sections: Sequence[Section], many: int, cell: Index, table: Table)
         attend_slot=slots_of[Attend],
         streams=table(ops[Stream][0], 3),
         stream_slot=slots_of[Stream],
-        collectives=table(ops[Collective][0], 6),
+        collectives=table(ops[Collective][0], 8),
         collective_slot=slots_of[Collective],
         cell=cell,
         params=_params(table([(item.params, item.expert_params, item.trained) for item in sections], 3)),
@@ -131,6 +131,7 @@ def _values(op: Op) -> tuple[Num, ...]:
         case Stream():
             return (op.stream_bytes, op.kernels, op.waits)
         case Collective():
-            return (KINDS[op.kind], op.payload_bytes, op.ranks, op.stride, _PLACE[op.axis], op.token_copies)
+            routing = (op.token_copies, op.token_groups, op.routing_groups)
+            return (KINDS[op.kind], op.payload_bytes, op.ranks, op.stride, _PLACE[op.axis], *routing)
         case _:
             assert_never(op)

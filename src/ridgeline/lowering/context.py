@@ -16,6 +16,8 @@ from ridgeline.plan.resolve import Resolved, resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Decode, Lora, Train
 
+SYSTOLIC = "tpu"  # the family of chips whose matrix unit is a systolic array
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
@@ -36,6 +38,7 @@ class LoweringContext:
                     trained on or read whole; one query and all keys for a decode step
     backward        whether the ops of the backward pass are wanted, too
     images          images of one sequence
+    systolic        attention runs in blocks on a systolic matrix unit (TPU)
     document        tokens of one document where several fill a sequence; 0: a sequence is one document
     """
 
@@ -48,6 +51,7 @@ class LoweringContext:
     recompute: Recompute = Recompute()
     backward: bool = True
     images: float = 0.0
+    systolic: bool = False
     document: int = 0
     causal: bool = True
     lora: Lora | None = None
@@ -59,8 +63,11 @@ class LoweringContext:
 
     @property
     def split_tokens(self) -> Num:
-        """Tokens of a microbatch on one rank where norms and residuals run: split over tp with sequence parallelism."""
-        return self.tokens / self.degrees.tp if self.sequence_parallel else self.tokens
+        """Tokens of a microbatch on one rank where norms and residuals run: split over tp with sequence parallelism.
+
+        Activations that are sharded by width are as many elements: a share of each token instead of some tokens.
+        """
+        return self.tokens / self.degrees.tp if self.split_activations else self.tokens
 
     @property
     def precision(self) -> Precision:
@@ -71,6 +78,16 @@ class LoweringContext:
     def sequence_parallel(self) -> bool:
         """Whether norms and residuals are split over tp."""
         return self.resolved.sequence_parallel
+
+    @property
+    def width_sharded(self) -> bool:
+        """Whether norms and residuals are sharded over tp by width (GSPMD), where tokens are not split."""
+        return self.resolved.width_sharded and not self.sequence_parallel
+
+    @property
+    def split_activations(self) -> bool:
+        """Whether each tensor rank holds its share of what is between layers, by tokens or by width."""
+        return self.sequence_parallel or self.resolved.width_sharded
 
     @property
     def flash(self) -> bool:
@@ -89,8 +106,11 @@ class LoweringContext:
 
     @property
     def gradient_bytes(self) -> float:
-        """Bytes of one element of the gradient buffer."""
-        return self.resolved.gradients.bytes_per_element
+        """Bytes that the product of a weight gradient moves for an element of it: the gradient buffer read and written
+        where the product adds into it, else what it makes, which `step_ops.accumulate` adds up."""
+        if "weight-gradient-accumulation" in self.fuses:
+            return 2 * self.resolved.gradients.bytes_per_element
+        return self.precision.activations.bytes_per_element
 
     @property
     def span(self) -> int:
@@ -123,6 +143,7 @@ def lowering_context(scenario: Scenario) -> LoweringContext:
         recompute=plan.recompute,
         backward=train is not None,
         images=train.images if train else 0.0,
+        systolic=scenario.system.chip.family == SYSTOLIC,
         document=train.document_tokens if train and train.packed else 0,
         lora=(train.lora or Lora()) if train and train.task == "lora" else None,
     )
@@ -188,8 +209,8 @@ def input_gradient(op: MatMul) -> MatMul:
 
 
 def weight_gradient(op: MatMul, gradient_bytes: float) -> MatMul:
-    """dW = X^T dY of a forward product, added into the gradient buffer."""
-    return replace(op, label=f"{op.label} dW", m=op.k, k=op.m, out_bytes=2 * gradient_bytes)
+    """dW = X^T dY of a forward product, written or added into the gradient buffer."""
+    return replace(op, label=f"{op.label} dW", m=op.k, k=op.m, out_bytes=gradient_bytes)
 
 
 # products an adapter's target names, by label; routed experts get none, and embedding rows are looked up (`ends`)

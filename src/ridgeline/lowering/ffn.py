@@ -28,6 +28,7 @@ BIAS_KERNELS = 8.0  # of adding expert biases where nothing fuses them
 # what a launch inside a loop of C++ costs the host, of an op that Python issues: on one H200 a cuBLAS product with its
 # heuristic took 8.5 us in a loop, 23 us as torch.mm and 38 us as an op of a module with its autograd
 LOOPED_LAUNCH = 0.25
+SCALE_BYTES = 4 / 128  # of a narrow value that is dispatched: a 32-bit scale for every tile of 128
 COMMON = frozenset({"silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "quick_gelu", "swiglu"})
 
 
@@ -130,15 +131,15 @@ def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
     moves = 1.0 if ctx.resolved.token_dispatch_once else 4.0 if fused else 8.0
     permute = stream(ctx, "permute", copies * inner, moves, 4.0 if fused else 12.0)
     choose = replace(stream(ctx, "top-k", tokens * moe.experts, 6.0, 6.0 if "router" in ctx.fuses else 14.0), waits=1.0)
-    moved = _dispatch(ctx, copies * inner * size, moe.topk)
+    sent, returned = _exchange(ctx, moe, copies * inner)
     grad = ctx.gradient_bytes
     low, adapted = adapters(ctx, [router])
     latent = [matmul(ctx, "latent experts", tokens, inner, width)] if moe.latent else []
     trained = low if ctx.frozen else [down, up, router, *latent * 2]
     routed = SublayerOps(
-        forward=(router, *low, choose, *latent, permute, *moved, *inside.forward, *moved, permute, *latent),
+        forward=(router, *low, choose, *latent, permute, *sent, *inside.forward, *returned, permute, *latent),
         backward_input=(
-            permute, *moved, *inside.backward_input, *moved, permute,
+            permute, *sent, *inside.backward_input, *returned, permute,
             input_gradient(router), *map(input_gradient, low), *map(input_gradient, latent * 2),
         ),
         backward_weight=tuple(weight_gradient(op, grad) for op in trained),
@@ -220,19 +221,28 @@ def _router_params(ctx: LoweringContext, moe: Moe) -> Num:
     return parts.router + parts.shared_experts / ctx.degrees.tp
 
 
-def _dispatch(ctx: LoweringContext, payload: Num, topk: int) -> list[Op]:
+def _exchange(ctx: LoweringContext, moe: Moe, elements: Num) -> tuple[list[Op], list[Op]]:
+    """Tokens to the ranks of their experts and back, forward; their gradients the same ways, backward.
+
+    Both travel as they are stored. Where the engine dispatches in the narrow format of its products (DeepEP in fp8,
+    with a 32-bit scale for every 128 values), tokens and gradients are sent so, and what experts return is not.
+    """
     ranks = ctx.degrees.ep * ctx.degrees.etp
     if isinstance(ranks, int) and ranks == 1:
-        return []
-    token_copies = float(topk) if ctx.resolved.token_dispatch_once else 0.0
-    return [
-        Collective(
-            label="dispatch",
-            kind="all-to-all",
-            axis="ep",
-            payload_bytes=payload,
-            ranks=ranks,
-            stride=1,
-            token_copies=token_copies,
-        )
-    ]
+        return [], []
+    size = ctx.precision.activations.bytes_per_element
+    once, limited = ctx.resolved.token_dispatch_once, moe.groups > moe.group_topk
+    combine = Collective(
+        label="combine",
+        kind="all-to-all",
+        axis="ep",
+        payload_bytes=elements * size,
+        ranks=ranks,
+        stride=1,
+        token_copies=float(moe.topk) if once else 0.0,
+        token_groups=float(moe.group_topk) if once and limited else 0.0,
+        routing_groups=float(moe.groups) if once and limited else 0.0,
+    )
+    narrow = ctx.precision.compute.bytes_per_element + SCALE_BYTES
+    sent = narrow if ctx.engine.narrow_dispatch and ctx.low_precision else size
+    return [replace(combine, label="dispatch", payload_bytes=elements * sent)], [combine]

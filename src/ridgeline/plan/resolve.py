@@ -43,6 +43,8 @@ class Resolved:
     graph, launch       CUDA graphs, and how else work reaches the chip
     launch_blocking     the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1): no kernel runs beside another
     sequence_parallel   norms and dropouts are split over the tensor-parallel ranks too
+    width_sharded       the same by width, by the engine's own annotations
+    keys_gathered       a ring of keys and values is one all-gather before attention
     precision           number formats, gradients among them
     scaling             what shares a scale in a narrow format; None where nothing is scaled
     fuses               words of `plan.engine.FUSIONS`
@@ -54,6 +56,8 @@ class Resolved:
     launch: Literal["eager", "compiled", "graph", "xla"]
     launch_blocking: bool
     sequence_parallel: bool
+    width_sharded: bool
+    keys_gathered: bool
     cp_kind: Literal["ring", "all-to-all"]
     moe_dispatch: Literal["all-to-all", "deepep", "hybridep"]
     moe_imbalance: float
@@ -93,16 +97,31 @@ def resolve(scenario: Scenario) -> Resolved:
         launch=engine.launch.mode,
         launch_blocking=switches.launch_blocking,
         sequence_parallel=plan.sequence_parallel and plan.mesh.tp > 1,
+        width_sharded=engine.width_sharded,
+        keys_gathered=engine.keys_gathered and switches.cp_kind == "ring",
         cp_kind=switches.cp_kind,
         moe_dispatch=switches.moe_dispatch or "all-to-all",
         moe_imbalance=switches.moe_imbalance,
         expert_launch=resolve_expert_launch(switches, engine),
         precision=replace(
-            precision, gradients=precision.gradients or engine.gradients, scaling=resolve_scaling(precision)
+            precision, gradients=resolve_gradients(precision, engine), scaling=resolve_scaling(precision)
         ),
         fuses=resolve_fusions(switches, engine),
         overlap=resolve_overlaps(switches, engine, plan.schedule.name),
     )
+
+
+def resolve_gradients(precision: Precision, engine: Engine) -> DType:
+    """What gradients are accumulated and reduced in: as the plan says, else as the engine does for that format.
+
+    >>> from ridgeline.core.dtype import dtype
+    >>> from ridgeline.plan.engine import engine
+    >>> half = Precision(compute=dtype("fp16"), weights=dtype("fp16"), activations=dtype("fp16"))
+    >>> [resolve_gradients(kind, engine("megatron-core")).id for kind in (half, Precision())]
+    ['fp16', 'fp32']
+    """
+    half = engine.fp16_gradients if precision.weights.id == "fp16" else None
+    return precision.gradients or half or engine.gradients
 
 
 def resolve_scaling(precision: Precision) -> Literal["tensor", "row", "block"] | None:

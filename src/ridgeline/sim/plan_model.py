@@ -19,6 +19,8 @@ import numpy as np
 from ridgeline.core.arrays import Array, Index
 from ridgeline.cost.op_table import op_table_over
 from ridgeline.cost.price import SectionPrices, SustainedRates, price_sections
+from ridgeline.cost.profile import Profile
+from ridgeline.cost.profile_prices import measured_kernels, measured_ops
 from ridgeline.ir.program import Section
 from ridgeline.lowering.context import LoweringContext
 from ridgeline.lowering.plan_columns import PlanColumns
@@ -85,10 +87,13 @@ class PlanModel:
         sections: Sequence[Section],
         rates: SustainedRates,
         cells: int,
+        profiles: Mapping[str, Profile],
     ) -> PlanModel:
         """One structure whose sections have sizes over so many cells."""
+        table = op_table_over(sections, cells)
+        measured = measured_ops(table, rates.machines, measured_kernels([scenario], profiles))
         return cls(
-            prices=price_sections(op_table_over(sections, cells), rates),
+            prices=price_sections(table, rates, measured=measured),
             rates=rates,
             kinds=len(sections),
             footprint=section_footprint(context, sections, cells),
@@ -228,8 +233,8 @@ class RowModel:
 
 
 _BY_SECTION = ("params", "offloadable", "seconds", "issue_s")
-_BY_CELL = ("layer", "loss", "sends", "crossing", "head", "widest", "shared")
-_PER_PARAM = ("weights", "gradients", "optimizer", "gathered", "reduced")
+_BY_CELL = ("layer", "loss", "sends", "crossing", "freed", "head", "widest", "shared")
+_PER_PARAM = ("weights", "gradients", "optimizer", "master", "gathered", "reduced")
 
 
 def joined(parts: Sequence[PlanModel], order: Index) -> PlanModel:
@@ -283,6 +288,7 @@ def _with(one: BytesPerParam, columns: Mapping[str, Array]) -> BytesPerParam:
         weights=columns["weights"],
         gradients=columns["gradients"],
         optimizer=columns["optimizer"],
+        master=columns["master"],
         gathered=columns["gathered"],
         reduced=columns["reduced"],
         frozen=one.frozen,

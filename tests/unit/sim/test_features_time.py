@@ -92,7 +92,7 @@ def exchanged(payload: float) -> float:
 def flash(extra: float, backward: bool, wide: float = 2 * DIM) -> float:
     """Matrix and exponential unit side by side, 0.68 of each; half of the keys are visible, and some masked."""
     work = 2 * TOKENS * HEADS * wide * (TOKENS / 2 + extra) * (2.5 if backward else 1)
-    scores = work / DIM / (10 if backward else 4)
+    scores = work / DIM / (7 if backward else 4)
     share = 0.68 * (0.8 if backward else 1)
     return hypot(work / (989e12 * share), scores / (67e12 / 16 * share))
 
@@ -354,7 +354,8 @@ def test_context_ring() -> None:
     made = parts(chips=2, cp=2)
     size = TOKENS * 2 * KV * DIM * 2
     assert made["cp"] == pytest.approx(LAYERS * 0.235 * (gathered(size) + gathered(2 * size)))
-    assert made["attention"] == pytest.approx(parts()["attention"] / 2)
+    ring = flash(160 + 0.75 * 96, False) + flash(320 + 0.75 * 256, True)  # two steps: one more start of their rows
+    assert made["attention"] == pytest.approx(LAYERS * ring / 2)
 
 
 def test_context_exchange() -> None:

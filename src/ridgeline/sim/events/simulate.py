@@ -95,7 +95,8 @@ def simulate(
         return Impossible(scenario=scenario, reasons=wrong)
     workload = step_work(scenario, priced)
     shared = shared_work(workload if contention else _apart(workload))
-    run = run_shared(table_of(scenario), shared, slow=slow)
+    run, pace = run_shared(table_of(scenario), shared, slow=slow), priced.rates.rates.pace
+    run = run if pace is None else run.paced(float(pace[0]))
     return Simulated(scenario=scenario, priced=priced, workload=workload, shared=shared, run=run)
 
 
