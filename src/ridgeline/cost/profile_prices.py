@@ -173,7 +173,7 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
                 continue
             first, again = _distinct(np.vstack([table.matmuls[:, mine], phase[mine], cell[mine]]), len(machines.peak))
             mine_first = mine[first]
-            m, n, k, groups, size_in, size_out = table.matmuls[:, mine_first]
+            m, n, k, groups, size_in, size_out = table.matmuls[:6, mine_first]
             traffic = ((m * k + k * n) * size_in + m * n * size_out) * groups
             rows = cell[mine_first]
             peak = machines.peak[rows if len(machines.peak) > 1 else 0, PEAKS.index(key)]
