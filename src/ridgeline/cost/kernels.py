@@ -5,11 +5,33 @@ from __future__ import annotations
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.units import DECIMAL
 
 # tiles a product may be cut into (rows, columns) and what share of the large tile's rate each reaches
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.93), (64.0, 128.0, 0.78), (64.0, 64.0, 0.6))
 SPLITS = (1, 2, 4)  # parts of the depth that may run side by side when tiles alone do not fill the cores
 HALF_DEPTH = 192.0  # depth at which a tile's start-up and write-back cost as much as its products
+
+
+ALIGNED = 16.0  # bytes that rows must be a multiple of for whole loads into the matrix unit
+# flops/s of one core whose operands arrive 4 or 2 bytes at a time; on an H200 (132 cores, cuBLAS 13) bf16 products of
+# 8192 tokens with widths of 4098 and 4100 ran at 280 TFLOP/s, of 4095, 4097 and 50257 at 123, of 4104 and 4096 at 735
+PAIRED, SINGLE = 2.1 * DECIMAL["T"], 0.93 * DECIMAL["T"]
+
+
+def unaligned_rate(alignment: Array, cores: Array) -> Array:
+    """Flops/s that products reach at most whose rows are not aligned to 16 bytes; infinite where they are.
+
+    Loads limit it and not the matrix unit, so it goes with cores and not with the peak: odd widths lose a factor 6 on
+    Hopper, less on older chips, and products that no matrix unit does (fp32) lose nothing. Machines without cores of
+    that kind (a systolic array, cores = 1) have compilers that pad.
+
+    >>> rows = unaligned_rate(np.array([16.0, 4.0, 2.0]), np.full(3, 132.0))
+    >>> (rows / 1e12).round().tolist()
+    [inf, 277.0, 123.0]
+    """
+    loaded = cores * np.where(alignment >= 4, PAIRED, SINGLE)
+    return np.where((alignment >= ALIGNED) | (cores <= 1), np.inf, loaded)
 
 
 def padded_flops(m: Array, n: Array, k: Array, groups: Array, cores: Array) -> Array:

@@ -19,6 +19,11 @@ from numpy.typing import NDArray
 
 Num: TypeAlias = int | float | NDArray[np.float64]
 
+# keys' worth of work a flash kernel does beyond what is visible, forward and backward: masked parts of tiles, starting
+# and ending a row of them; from causal kernels of 512 to 16384 tokens on an H200
+FLASH_EXTRA = (160.0, 320.0)
+FLASH_BACKWARD = 2.5  # products of a flash backward against its forward: five for two, one the recomputed scores
+
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
 Axis = Literal["tp", "cp", "dp", "ep", "etp", "edp", "pp", "shard", "replica", "host"]
 
@@ -30,6 +35,8 @@ class MatMul:
     peak        key of the chip's peak it runs at
     in_bytes    bytes of one input element
     out_bytes   bytes of one output element, twice that when it is read back to be added to
+    alignment   bytes to which the rows of its matrices are aligned: 16 for the matrix unit's fast path
+    launches    kernels the host issues for it: one, or more where software launches one per group
     """
 
     label: str
@@ -40,6 +47,8 @@ class MatMul:
     peak: str = "bf16"
     in_bytes: float = 2.0
     out_bytes: float = 2.0
+    alignment: Num = 16.0
+    launches: Num = 1.0
 
     @property
     def flops(self) -> Num:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
+from types import MappingProxyType
 
-from ridgeline.ir.ops import Attend, Collective, Num, Op
+from ridgeline.ir.ops import FLASH_BACKWARD, FLASH_EXTRA, Attend, Collective, Num, Op
 from ridgeline.lowering.context import LoweringContext, stream
 from ridgeline.models.facts import mean_visible
 from ridgeline.models.spec import Attention
 
 SCORE_PASSES = (6.0, 9.0)  # reads and writes of a score matrix, forward and backward, with a fused masked softmax
 LOOSE_SCORE_PASSES = (11.0, 14.0)  # the same, scale, mask, softmax and dropout each on their own
-# keys' worth of work a flash kernel does beyond what is visible, forward and backward: masked parts of tiles, starting
-# and ending a row of them; from causal kernels of 512 to 16384 tokens on an H200
-FLASH_EXTRA = (160.0, 320.0)
+# head sizes that kernels of a library are built for; a head between two runs as the wider one. On an H200 cuDNN takes
+# as long for 72 to 112 as for 128 and for 136 and 160 as for 192, forward and backward; FlashAttention-2 has 96, too.
+# Triton's blocks are powers of two, and a TPU's matrix unit is 128 wide
+HEAD_SIZES: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {
+        "cudnn": (64, 128, 192, 256),
+        "flash-2": (32, 64, 96, 128, 192, 256),
+        "triton": (16, 32, 64, 128, 256),
+        "xla": (128, 256),
+        "other": (64, 128, 192, 256),
+    }
+)
 MASKED = 64.0  # of those, the masked half of the tile on the diagonal; the rest starts and ends a row of tiles
 # of its queries and of the keys that arrive, what a step of a balanced (zig-zag) ring works on, the first apart: all
 # queries with half of the keys, or half of the queries with all of them
@@ -30,34 +40,46 @@ Passes = tuple[Sequence[Op], Sequence[Op]]
 """Ops of the forward, and of the input gradient."""
 
 
+def kernel_head_dim(library: str, head_dim: int) -> int:
+    """The head size that a library's flash kernel runs a head as; beyond its largest one whole multiples of 64.
+
+    >>> [kernel_head_dim("cudnn", size) for size in (64, 80, 128, 160, 320)], kernel_head_dim("flash-2", 80)
+    ([64, 128, 128, 192, 320], 96)
+    """
+    sizes = HEAD_SIZES[library]
+    return next((size for size in sizes if size >= head_dim), -(-head_dim // 64) * 64)
+
+
 def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[int, bool] = (0, False)) -> Passes:
     """Forward and backward of the score part. Flash executes what is visible; unfused all of it, through memory.
 
+    A head runs as the next size that the library has a kernel for (`kernel_head_dim`).
     Documents that fill a sequence together do not see each other: `ctx.span` tokens are all there is to see.
     """
     if not ctx.flash:
         return _unfused_scores(ctx, heads, qk, value)
     tokens, tp = ctx.tokens, ctx.degrees.tp
     visible = mean_visible(ctx.span, seen[0], seen[1], ctx.causal, ctx.queries)
-    each = 2 * tokens * heads / tp * (qk + value)
+    wide, deep = (kernel_head_dim(ctx.engine.kernel, size) for size in (qk, value))
+    each = 2 * tokens * heads / tp * (wide + deep)
     size = ctx.precision.activations.bytes_per_element
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
     steps = ring_steps(ctx)
     again = RING_STEP * (steps - 1)
     if ctx.systolic:
-        each = each * max(1.0, SYSTOLIC_DEPTH / qk)
+        each = each * max(1.0, SYSTOLIC_DEPTH / wide)
         forward, backward = (each * _in_blocks(ctx, visible, seen, block) for block in SPLASH_BLOCKS)
     else:
         forward, backward = (
             each * (visible + _edges(ctx, seen) * extra + again * (extra - MASKED)) for extra in FLASH_EXTRA
         )
-    backward *= 2.5  # five products for two, one of them the recomputed scores
+    backward *= FLASH_BACKWARD
     once = 1 + again  # times that operands are read: by every step of a ring
     return (
-        [Attend(label="attention", flops=forward, stream_bytes=once * operands, head_dim=qk, kernels=steps)],
+        [Attend(label="attention", flops=forward, stream_bytes=once * operands, head_dim=wide, kernels=steps)],
         [
             Attend(
-                label="attention dX", flops=backward, stream_bytes=3 * once * operands, head_dim=qk, backward=True,
+                label="attention dX", flops=backward, stream_bytes=3 * once * operands, head_dim=wide, backward=True,
                 kernels=2 * steps,
             )
         ],

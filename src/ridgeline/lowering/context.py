@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+
+import numpy as np
 
 from ridgeline.ir.ops import Collective, CollectiveKind, MatMul, Num, Stream
 from ridgeline.models.spec import ModelSpec
@@ -147,6 +149,34 @@ def lowering_context(scenario: Scenario) -> LoweringContext:
     )
 
 
+def row_alignment(n: Num, k: Num, bits: float) -> Num:
+    """Bytes to which rows of n and of k elements are aligned, as far as libraries of products tell them apart.
+
+        16   whole 16-byte loads: 8 elements of 16 bits, 16 of 8
+        4    4-byte loads: pairs of 16-bit elements
+        2    anything less
+
+    The tokens of a microbatch never stand along a row. A share of a rank that is no whole number is rounded up.
+
+    >>> row_alignment(4096, 50257, 16), row_alignment(4096, 50258, 16), row_alignment(4096, 50264, 16)
+    (2.0, 4.0, 16.0)
+    >>> row_alignment(np.array([4104.0, 4112.0]), 4096, 8).tolist()
+    [4.0, 16.0]
+    """
+    fast, pairs = 128 / bits, max(32 / bits, 1.0)
+    left, right = np.ceil(n), np.ceil(k)
+    ragged, unpaired = left % fast + right % fast, left % pairs + right % pairs
+    if isinstance(ragged, np.ndarray):
+        return np.where(ragged == 0, 16.0, np.where(unpaired == 0, 4.0, 2.0))
+    return 16.0 if ragged == 0 else 4.0 if unpaired == 0 else 2.0
+
+
+def _alignment(ctx: LoweringContext, n: Num, k: Num, bits: float) -> Num:
+    """Of a product's rows; compilers pad what is not aligned: torch.compile (`shape_padding`) and XLA
+    (`CublasPadForGemms`, and tiles on a TPU)."""
+    return 16.0 if ctx.resolved.launch == "xla" or ctx.resolved.compiled else row_alignment(n, k, bits)
+
+
 def matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num, groups: Num = 1) -> MatMul:
     """A forward product in the plan's compute format."""
     compute = ctx.precision.compute
@@ -160,29 +190,27 @@ def matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num, groups: Num
         peak=ctx.precision.activations.peak if by_row else compute.peak,
         in_bytes=compute.bytes_per_element,
         out_bytes=ctx.precision.activations.bytes_per_element,
+        alignment=_alignment(ctx, n, k, compute.bits),
     )
 
 
 def plain_matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num) -> MatMul:
     """A product kept in the stored format even in a narrow recipe: router, output head."""
     stored = ctx.precision.activations
-    return MatMul(label=label, m=m, n=n, k=k, peak=stored.peak, in_bytes=stored.bytes_per_element, out_bytes=2.0)
+    return MatMul(
+        label=label, m=m, n=n, k=k, peak=stored.peak, in_bytes=stored.bytes_per_element, out_bytes=2.0,
+        alignment=_alignment(ctx, n, k, stored.bits),
+    )  # fmt: skip
 
 
 def input_gradient(op: MatMul) -> MatMul:
     """dX = dY W^T of a forward product."""
-    return MatMul(
-        label=f"{op.label} dX", m=op.m, n=op.k, k=op.n, groups=op.groups, peak=op.peak,
-        in_bytes=op.in_bytes, out_bytes=op.out_bytes,
-    )  # fmt: skip
+    return replace(op, label=f"{op.label} dX", n=op.k, k=op.n)
 
 
 def weight_gradient(op: MatMul, gradient_bytes: float) -> MatMul:
     """dW = X^T dY of a forward product, written or added into the gradient buffer."""
-    return MatMul(
-        label=f"{op.label} dW", m=op.k, n=op.n, k=op.m, groups=op.groups, peak=op.peak,
-        in_bytes=op.in_bytes, out_bytes=gradient_bytes,
-    )  # fmt: skip
+    return replace(op, label=f"{op.label} dW", m=op.k, k=op.m, out_bytes=gradient_bytes)
 
 
 # products an adapter's target names, by label; routed experts get none, and embedding rows are looked up (`ends`)

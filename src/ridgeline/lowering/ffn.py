@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
+import numpy as np
+
 from ridgeline.ir.ops import Collective, MatMul, Num, Op
 from ridgeline.lowering.casts import casts, gradient_casts
 from ridgeline.lowering.context import (
@@ -23,6 +25,9 @@ from ridgeline.models.spec import Ffn, Mlp, Moe
 
 BOOKKEEPING = 15.0  # kernels of an eager expert layer that only keep books: maps, counts, splits; each way
 BIAS_KERNELS = 8.0  # of adding expert biases where nothing fuses them
+# what a launch inside a loop of C++ costs the host, of an op that Python issues: on one H200 a cuBLAS product with its
+# heuristic took 8.5 us in a loop, 23 us as torch.mm and 38 us as an op of a module with its autograd
+LOOPED_LAUNCH = 0.25
 SCALE_BYTES = 4 / 128  # of a narrow value that is dispatched: a 32-bit scale for every tile of 128
 COMMON = frozenset({"silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "quick_gelu", "swiglu"})
 
@@ -40,11 +45,13 @@ def lower_ffn(ctx: LoweringContext, ffn: Ffn, sides: Sides = BOTH) -> SublayerOp
             assert_never(ffn)
 
 
-def _activation(ctx: LoweringContext, elements: Num, gated: bool, name: str) -> tuple[Op, Op]:
-    """Forward and backward of the activation; several kernels where nothing fuses it."""
+def _activation(
+    ctx: LoweringContext, elements: Num, gated: bool, name: str, modules: Num = 1.0
+) -> tuple[Op, Op]:  # fmt: skip
+    """Forward and backward of the activation; several kernels where nothing fuses it, for each of its modules."""
     fused = "elementwise" in ctx.fuses or ("bias-activation" in ctx.fuses and name in COMMON)
     passes, back = ((3.0, 5.0) if gated else (2.0, 3.0)) if fused else ((5.0, 8.0) if gated else (4.0, 6.0))
-    kernels = 1.0 if fused else 3.0
+    kernels = (1.0 if fused else 3.0) * modules
     return (
         stream(ctx, "activation", elements, passes, kernels),
         stream(ctx, "activation dX", elements, back, kernels),
@@ -115,8 +122,8 @@ def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
     inner = moe.latent or width
     local = moe.experts / degrees.ep
     rows = copies * degrees.etp / local
-    up = matmul(ctx, "experts up", rows, moe.hidden * (1 + moe.gated) / degrees.etp, inner, local)
-    down = matmul(ctx, "experts down", rows, inner, moe.hidden / degrees.etp, local)
+    up = _each_expert(ctx, matmul(ctx, "experts up", rows, moe.hidden * (1 + moe.gated) / degrees.etp, inner, local))
+    down = _each_expert(ctx, matmul(ctx, "experts down", rows, inner, moe.hidden / degrees.etp, local))
     inside = _inside_experts(ctx, moe, copies, (up, down))
     router = plain_matmul(ctx, "router", tokens, moe.experts, width)
     fused = "permute" in ctx.fuses
@@ -159,6 +166,31 @@ def _shared_gate(ctx: LoweringContext) -> SublayerOps:
     )
 
 
+def expert_launches(ctx: LoweringContext, groups: Num) -> Num:
+    """Kernels that a host issues, in launches of an eager op, for one product of every local expert.
+
+        grouped        1                             one grouped kernel: CUTLASS, DeepGEMM, torch._grouped_mm, megablox
+        multi-stream   1 + 0.25 (groups - 1)         one call that loops over cuBLAS (Transformer Engine GroupedLinear)
+        sequential     groups                        one module per expert (Megatron's SequentialMLP)
+
+    A graph of the whole iteration needs kernels whose sizes the host does not know: grouped ones.
+    """
+    match ctx.resolved.expert_launch:
+        case "grouped":
+            return 1.0
+        case "multi-stream":
+            return 1.0 + LOOPED_LAUNCH * np.maximum(groups - 1, 0.0)
+        case "sequential":
+            return np.maximum(groups, 1.0)
+        case _ as never:
+            assert_never(never)
+
+
+def _each_expert(ctx: LoweringContext, product: MatMul) -> MatMul:
+    """The product of all local experts with the launches it takes."""
+    return replace(product, launches=expert_launches(ctx, product.groups))
+
+
 def _inside_experts(ctx: LoweringContext, moe: Moe, copies: Num, products: tuple[MatMul, MatMul]) -> SublayerOps:
     """From arrived tokens to finished ones: casts, products, activation, biases; apart, or inside the products."""
     up, down = products
@@ -171,7 +203,8 @@ def _inside_experts(ctx: LoweringContext, moe: Moe, copies: Num, products: tuple
             backward_input=(*out_of, input_gradient(down), back, input_gradient(up)),
             again=(act,),
         )
-    act, back = _activation(ctx, copies * moe.hidden, moe.gated, moe.activation)
+    modules = up.launches if ctx.resolved.expert_launch == "sequential" else 1.0
+    act, back = _activation(ctx, copies * moe.hidden, moe.gated, moe.activation, modules)
     books = stream(ctx, "expert bookkeeping", 0.0, 1.0, BOOKKEEPING)
     widths = moe.hidden * (1 + moe.gated) + (moe.latent or ctx.model.hidden)
     biases = _expert_biases(ctx, copies * widths) if moe.bias else ([], [])

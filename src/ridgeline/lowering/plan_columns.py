@@ -104,7 +104,7 @@ def _one(scenario: Scenario) -> dict[str, Num]:
         states = 2 * STATES[optimizer.name] * optimizer.states.bytes_per_element
         clipping = 2 * gradients  # the norm reads every gradient, and clearing writes it
         traffic = states + 2 * master + gradients + weights * (1 if optimizer.master else 2) + clipping
-    overlap = resolved.overlap
+    overlap, free = resolved.overlap, not resolved.launch_blocking  # a kernel that is waited for runs alone
     inner = scenario.system.tiers[0] if scenario.system.tiers else None
     torus = inner is not None and isinstance(inner.topology, Torus)
     degrees = Degrees(tp=mesh.tp, cp=mesh.cp, ep=mesh.ep, etp=mesh.etp, microbatch=plan.microbatch)
@@ -118,12 +118,12 @@ def _one(scenario: Scenario) -> dict[str, Num]:
         "accumulate_bytes": 0.0 if "weight-gradient-accumulation" in resolved.fuses else weights + 2 * gradients,
         "accumulate_first": float(gradients > weights),
         "optimizer_bytes": traffic,
-        "overlap_tp": float(overlap.tp),
-        "overlap_grad": float(overlap.grad_reduce),
-        "overlap_gather": float(overlap.param_gather),
+        "overlap_tp": float(overlap.tp and free),
+        "overlap_grad": float(overlap.grad_reduce and free),
+        "overlap_gather": float(overlap.param_gather and free),
         "overlap_pp": float(overlap.pp),
-        "overlap_moe": float(overlap.moe),
-        "overlap_cp": float(overlap.cp and ring_is_hidden(scenario)),
+        "overlap_moe": float(overlap.moe and free),
+        "overlap_cp": float(overlap.cp and free and ring_is_hidden(scenario)),
         "overlap_offload": float(overlap.offload),
         "graph": {"none": 0.0, "partial": 0.5, "full": 1.0}[resolved.graph],
         "xla": float(resolved.launch == "xla"),

@@ -112,10 +112,10 @@ def _recomputed(
 ) -> Section:
     """What runs again before the backward, and what is kept instead."""
     if kind == "full":
-        again = section.forward
+        whole_layer = section.forward
         if ctx.resolved.launch == "xla" and not experts:
-            again = _without_outputs(again, mixer, ffn)
-        return replace(section, recompute=again, saved=SavedActivations(inputs=section.saved.inputs))
+            whole_layer = _without_outputs(whole_layer, mixer, ffn)
+        return replace(section, recompute=whole_layer, saved=SavedActivations(inputs=section.saved.inputs))
     if kind == "none":
         return section
     parts = ctx.recompute.parts

@@ -54,6 +54,8 @@ OVERLAPS: Mapping[str, str] = MappingProxyType(
 )
 Shard = Literal["none", "zero1", "zero2", "zero3"]
 RecomputeKind = Literal["none", "selective", "full"]
+Dispatch = Literal["all-to-all", "deepep", "hybridep"]
+ExpertLaunch = Literal["grouped", "multi-stream", "sequential"]
 RecomputePart = Literal["attention", "norm", "activation", "mlp", "moe", "mixer", "latent-up", "alternate"]
 
 
@@ -66,6 +68,21 @@ class Launch:
     """
 
     mode: Literal["eager", "compiled", "graph", "xla"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What the software can be told to do beyond its habits: the values that a plan's switches may take.
+
+    The search takes the dispatcher and the overlap of expert dispatch; the rest is named as what a feature would gain.
+    """
+
+    moe_dispatch: Annotated[tuple[Dispatch, ...], Doc("expert dispatchers it has")] = ("all-to-all",)
+    overlaps: Annotated[tuple[str, ...], Doc("what it overlaps only where told to")] = ()
+    moe_beside: Annotated[
+        tuple[str, ...], Doc("schedules under which it overlaps expert dispatch where told to; none named: all")
+    ] = ()
+    graph: Annotated[tuple[Literal["partial", "full"], ...], Doc("CUDA graphs it can replay")] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +105,8 @@ class Supports:
     shard_with_pp: Annotated[
         tuple[Shard, ...], Doc("sharding that goes with pipeline stages; none named: all of shard")
     ] = ()
+    vendors: Annotated[tuple[str, ...], Doc("vendors whose chips it runs on; none named: any")] = ()
+    features: Features = Features()
 
     @property
     def pipelined_shard(self) -> tuple[Shard, ...]:
@@ -137,7 +156,15 @@ class Engine:
     fuses: tuple[str, ...] = ()
     overlaps: tuple[str, ...] = ()
     sends_beside: Annotated[tuple[str, ...], Doc("schedules under which pipeline sends overlap; none named: all")] = ()
+    availability: Annotated[
+        Literal["public", "closed", "retired"],
+        Doc("public; closed: of its owners alone; retired: nobody starts with it"),
+    ] = "public"
     default_for: Annotated[tuple[str, ...], Doc("vendors whose chips it is the default for; * the rest")] = ()
+    expert_launch: Annotated[
+        ExpertLaunch | None,
+        Doc("kernels of local experts: grouped (one), multi-stream (cuBLAS in a loop) or sequential (a module each)"),
+    ] = None
     saves: Annotated[Saves, Doc("what it holds of activations in its own way")] = Saves()
     vocab_multiple: Annotated[Count, Doc("the vocabulary is padded to a multiple of this times tp")] = 1
     narrow_dispatch: Annotated[
@@ -162,6 +189,8 @@ class Engine:
             ("overlaps", self.overlaps, OVERLAPS),
             ("supports.schedules", self.supports.schedules, SCHEDULES),
             ("sends_beside", self.sends_beside, SCHEDULES),
+            ("supports.features.overlaps", self.supports.features.overlaps, OVERLAPS),
+            ("supports.features.moe_beside", self.supports.features.moe_beside, SCHEDULES),
             ("supports.precision", self.supports.precision, (*DTYPES, *ALIASES)),
         ):
             for word in words:

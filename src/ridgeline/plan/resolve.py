@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ridgeline.core.dtype import DType
-from ridgeline.plan.engine import Engine
+from ridgeline.plan.engine import Engine, ExpertLaunch
 from ridgeline.plan.plan import NARROW, Precision, Switches
 from ridgeline.plan.scenario import Scenario
 
@@ -41,7 +41,7 @@ class Resolved:
 
     compiled            chains of pointwise ops run as one kernel
     graph, launch       CUDA graphs, and how else work reaches the chip
-    launch_blocking     the host waits for every kernel
+    launch_blocking     the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1): no kernel runs beside another
     sequence_parallel   norms and dropouts are split over the tensor-parallel ranks too
     width_sharded       the same by width, by the engine's own annotations
     keys_gathered       a ring of keys and values is one all-gather before attention
@@ -61,6 +61,7 @@ class Resolved:
     cp_kind: Literal["ring", "all-to-all"]
     moe_dispatch: Literal["all-to-all", "deepep", "hybridep"]
     moe_imbalance: float
+    expert_launch: ExpertLaunch
     precision: Precision
     fuses: frozenset[str]
     overlap: Overlaps
@@ -101,6 +102,7 @@ def resolve(scenario: Scenario) -> Resolved:
         cp_kind=switches.cp_kind,
         moe_dispatch=switches.moe_dispatch or "all-to-all",
         moe_imbalance=switches.moe_imbalance,
+        expert_launch=resolve_expert_launch(switches, engine),
         precision=replace(
             precision, gradients=resolve_gradients(precision, engine), scaling=resolve_scaling(precision)
         ),
@@ -153,6 +155,19 @@ def resolve_fusions(switches: Switches, engine: Engine) -> frozenset[str]:
     return fuses | {"elementwise"} if switches.compiled else fuses - COMPILED if "elementwise" in fuses else fuses
 
 
+def resolve_expert_launch(switches: Switches, engine: Engine) -> ExpertLaunch:
+    """How products of local experts are launched: the engine's habit, or grouped kernels in a graph of the whole
+    iteration, which no host that knows the sizes of experts takes part in.
+
+    >>> from ridgeline.plan.engine import ENGINES
+    >>> [resolve_expert_launch(Switches(), ENGINES[id]) for id in ("megatron-core", "torchtitan", "deepspeed")]
+    ['multi-stream', 'grouped', 'sequential']
+    """
+    if switches.graph == "full" or engine.launch.mode == "xla":
+        return "grouped"
+    return engine.expert_launch or ("grouped" if "grouped-gemm" in engine.fuses else "sequential")
+
+
 def resolve_overlaps(switches: Switches, engine: Engine, schedule: str) -> Overlaps:
     """What overlaps: as the plan says, else as the engine does; its pipeline sends only under some schedules.
 
@@ -179,4 +194,4 @@ def resolve_overlaps(switches: Switches, engine: Engine, schedule: str) -> Overl
 def sends_overlap(switches: Switches, engine: Engine, schedule: str) -> bool:
     """Whether pipeline sends run beside compute under a schedule."""
     habit = "pp" in engine.overlaps and (not engine.sends_beside or schedule in engine.sends_beside)
-    return switches.overlap.get("pp", habit)
+    return switches.overlap.get("pp", habit) and not switches.launch_blocking

@@ -105,3 +105,20 @@ def test_rows_of_tiles_cost_a_start() -> None:
     backward = next(op for op in layer.backward_input if isinstance(op, Attend))
     assert forward.flops == pytest.approx(each * (4096.5 + 160), rel=1e-3)
     assert backward.flops == pytest.approx(2.5 * each * (4096.5 + 320), rel=1e-3)
+
+
+def test_odd_widths_miss_the_matrix_unit() -> None:
+    """An H100 has 132 cores; with operands 2 bytes at a time each reaches 0.93 TFLOP/s, 4 bytes at a time 2.1."""
+    base = {**DENSE, "plan": {"dp": 8, "shard": "zero1", "engine": "generic"}}
+    found = {vocab: seconds(priced(base, f"model.vocab={vocab}"), "matmul") for vocab in (50304, 50303, 50302)}
+    executed = 2 * 8192 * 4096 * 50304 * 3 * 8  # forward and both gradients of the head, eight sequences a rank
+    peak = 989e12 * shipped().value("matmul_wide", chip("h100-sxm"), engine("generic"))
+    for vocab, rate in ((50303, 0.93e12), (50302, 2.1e12)):
+        slower = executed * (1 / (132 * rate) - 1 / peak)
+        assert found[vocab] - found[50304] == pytest.approx(slower, rel=0.1)  # tiles of the head are not exact
+
+
+def test_odd_widths_cost_nothing_where_a_compiler_pads() -> None:
+    base = {**DENSE, "system": "8xtpu-v5p", "plan": {"dp": 8, "shard": "zero1", "engine": "maxtext"}}
+    even, odd = (seconds(priced(base, f"model.vocab={vocab}"), "matmul") for vocab in (50304, 50303))
+    assert odd <= even

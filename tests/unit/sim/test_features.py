@@ -11,9 +11,8 @@ import pytest
 from ridgeline import predict, scenario
 from ridgeline.cost.calibration import shipped
 from ridgeline.hardware.load import chip
-from ridgeline.ir.ops import Attend, Collective, MatMul, Op, Stream
+from ridgeline.ir.ops import FLASH_EXTRA, Attend, Collective, MatMul, Op, Stream
 from ridgeline.ir.program import Section
-from ridgeline.lowering.attention_core import FLASH_EXTRA
 from ridgeline.lowering.program import lower
 from ridgeline.models.spec import Attention
 from ridgeline.plan.engine import engine

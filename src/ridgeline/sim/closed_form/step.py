@@ -1,6 +1,7 @@
 """Turn priced sections into the time of a step: compute, exposed communication, bubble, grad sync, optimizer, waiting.
 
     step = the pipeline's schedule + exposed gradient sync + optimizer + waiting for the slowest node
+           all of it times the pace, where the calibration was anchored
 
     price_sections       ops -> seconds by phase and part                     per cell
     exposed_stage_times  what compute does not hide of what runs beside it    per cell
@@ -50,7 +51,7 @@ def step_seconds(
 ) -> StepTimes:
     """The time of one step of every row, where cells, rows and plans are the same; its compute by part, or in one."""
     times = exposed_stage_times(sections, plans, rates, by_part=by_part)
-    pipeline = pipeline_time(mixes, times, send_seconds(plans, rates.links), plans)
+    pipeline = pipeline_time(mixes, times, send_seconds(plans, rates), plans)
     return step_times(pipeline, end_of_step(most_trained(mixes, sections.params[2:]), plans, rates), plans, rates)
 
 
@@ -68,4 +69,7 @@ def step_times(pipeline: PipelineTime, ends: EndOfStep, plans: PlanColumns, rate
         parts[StepPart.MEMORY] = parts.get(StepPart.MEMORY, 0.0) + added
     lost = rates.rates["jitter"] * np.log2(plans.nodes) + rates.rates["slack"]
     parts[StepPart.WAITING] = step * lost + rates.rates["fixed"]
-    return StepTimes(step_s=step + parts[StepPart.WAITING], parts=MappingProxyType(parts))
+    step, pace = step + parts[StepPart.WAITING], rates.rates.pace
+    if pace is not None:
+        step, parts = step * pace, {part: seconds * pace for part, seconds in parts.items()}
+    return StepTimes(step_s=step, parts=MappingProxyType(parts))

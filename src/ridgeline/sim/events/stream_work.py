@@ -37,6 +37,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
 from ridgeline.sim.closed_form.grad_sync import accumulate_seconds, embedding_seconds, updated_seconds
 from ridgeline.sim.closed_form.overlap import HIDDEN_COPY, HIDDEN_RING
+from ridgeline.sim.closed_form.pipeline_time import send_seconds
 from ridgeline.sim.predict_step import Priced
 
 Loads = tuple[float, float]
@@ -100,6 +101,8 @@ class StepWork:
     weights_apart: bool
     placement: tuple[tuple[int, ...], ...]
     send: Comm
+    send_shown_s: float
+    """What a rank loses to an overlapped send although it goes on computing."""
     send_blocks: bool
     exchange: tuple[Exchange, ...]
     trained: tuple[float, ...]
@@ -130,6 +133,7 @@ def step_work(scenario: Scenario, priced: Priced) -> StepWork:
         weights_apart=bool(plans.weights_apart[0]),
         placement=placement,
         send=_comms("pp", (step.send,), priced.rates.links, 1)[0],
+        send_shown_s=float(send_seconds(plans, priced.rates).shown[0]) if plan.mesh.pp > 1 else 0.0,
         send_blocks=not plans.overlap_pp[0],
         exchange=tuple(_exchanges(priced, step, len(placement))),
         trained=tuple(trained.sum(1).tolist()),
@@ -187,7 +191,7 @@ def _gathers(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> 
     many, links = len(busy), priced.rates.links
     if not step.layer_gather:
         return [[Comm(stream="shard", seconds=0.0)] * PHASES] * many
-    hidden = _rate(priced, "hidden_shard")
+    hidden = _rate(priced, "hidden_shard") * (1 - float(priced.plans.blocking[0]))
     forward = _comms("shard", step.layer_gather, links, many, hidden)
     if priced.plans.weights_apart[0]:
         scatters = _comms("shard", step.layer_scatter, links, many, hidden)
