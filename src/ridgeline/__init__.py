@@ -24,6 +24,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     diff                                       two traces or scenarios -> Diff: causes that sum to the difference
     explain                                    Scenario, trace -> Explanation: what accounts for the gap
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
+    next_measurements                          Scenario -> what to measure to be surer of it, the best first
     fit_with                                   your measured runs -> OwnFit: that calibration, and what it is worth
 """
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.calibrate.cross_validate import refit
     from ridgeline.calibrate.explain import explain as explain
     from ridgeline.calibrate.fit_with import fit_with as fit_with
+    from ridgeline.calibrate.next_measurement import next_measurements as next_measurements
     from ridgeline.calibrate.validate import validate as validate
     from ridgeline.hardware.load import CHIPS as CHIPS
     from ridgeline.hardware.load import SYSTEMS as SYSTEMS
@@ -106,6 +108,7 @@ _HOMES = {
     "diff": "ridgeline.calibrate.compare",
     "explain": "ridgeline.calibrate.explain",
     "fit_with": "ridgeline.calibrate.fit_with",
+    "next_measurements": "ridgeline.calibrate.next_measurement",
     "anchored": "ridgeline.calibrate.anchor",
     "export": "ridgeline.targets.api",
     "import_run": "ridgeline.targets.api",

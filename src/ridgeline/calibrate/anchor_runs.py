@@ -65,7 +65,7 @@ def _stated(path: Path) -> Row:
     measured = read_table(path).data.get("measured")
     where = str(path)
     if not isinstance(measured, Mapping):
-        todo = 'add [measured] with step_time_s = 9.4, or name a trace: TRACE@SCENARIO'
+        todo = "add [measured] with step_time_s = 9.4, or name a trace: TRACE@SCENARIO"
         raise InputError(
             Problem(path="measured", given="nothing", expected="a table [measured]", todo=todo, where=where)
         )

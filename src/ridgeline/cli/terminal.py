@@ -43,7 +43,8 @@ GlobalBatch = Annotated[
     int | None, typer.Option(metavar="N", parser=count, help="Sequences of a step; 1024 unless given.")
 ]
 CalibrationFile = Annotated[
-    Path | None, typer.Option("--calibration", metavar="FILE.json", help="Parameters that `ridgeline fit --with` wrote.")
+    Path | None,
+    typer.Option("--calibration", metavar="FILE.json", help="Parameters that `ridgeline fit --with` wrote."),
 ]
 Anchor = Annotated[
     list[str] | None,

@@ -35,7 +35,6 @@ from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.settings import apply_settings, unknown_keys
 from ridgeline.plan.workload import Train, Workload
 
-
 MEASURED = {
     "type": "object",
     "description": "what a run of the scenario took; `--anchor` reads it, a prediction does not",

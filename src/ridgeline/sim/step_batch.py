@@ -32,7 +32,9 @@ class StepBatch:
     @classmethod
     def of(cls, scenarios: Sequence[Scenario]) -> StepBatch:
         """The table of several scenarios, a row each; one that is there several times is lowered once."""
-        lowered = {id(scenario): lower(scenario, tensors=False) for scenario in {id(one): one for one in scenarios}.values()}
+        lowered = {
+            id(scenario): lower(scenario, tensors=False) for scenario in {id(one): one for one in scenarios}.values()
+        }
         programs = [lowered[id(scenario)] for scenario in scenarios]
         ops, machines = op_table(programs), machines_of([scenario.system for scenario in scenarios])
         return cls(
