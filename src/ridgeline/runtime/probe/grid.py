@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 from ridgeline.runtime.probe.case import Case
@@ -72,6 +73,7 @@ def _every_gemm() -> Iterator[Case]:
         yield from (_gemm("bf16", m, n, k, 1) for n, k in product(sides, sides))
     yield from (_gemm("fp8", m, n, k, 1) for m, n, k in product((128, 4096, 1024, 16384, 32), sides[1:5], sides[1:5]))
     yield from _vocabulary()
+    yield from _from_cache()
     draw = random.Random(SEED)
     for at in range(420):
         m, n, k = _drawn(draw)
@@ -102,6 +104,26 @@ def _drawn(draw: random.Random) -> tuple[int, int, int]:
 
 def _multiple(value: float, of: int) -> int:
     return max(of, round(value / of) * of)
+
+
+def _from_cache() -> Iterator[Case]:
+    """Products small enough to stay in a cache of tens of megabytes, on the same buffers again and again."""
+    weights = (
+        (2048, 2048),
+        (4096, 4096),
+        (2048, 8192),
+        (7168, 2048),
+        (1024, 4096),
+        (2048, 7168),
+        (5120, 5120),
+        (1024, 1024),
+    )
+    for (n, k), m in product(weights, (64, 256, 1, 128, 1024, 16, 512, 2048)):
+        one = _gemm("bf16", m, n, k, 1)
+        yield replace(one, dims=(*one.dims, ("cold", False)))
+        if m in (128, 1024):
+            one = _gemm("fp8", m, n, 2 * k, 1)
+            yield replace(one, dims=(*one.dims, ("cold", False)))
 
 
 def _vocabulary() -> Iterator[Case]:
@@ -163,6 +185,9 @@ def _attention() -> Iterator[Case]:
         yield _attend(op, impl, 4, LAYOUTS[0], seq, seq, True, 2)
         yield _attend(op, impl, 32768 // seq, LAYOUTS[0], seq, seq, True, 2)
         yield _attend(op, impl, 2, (8, 1, 128), seq, seq, True, 2)
+    for seq, layout, op in product((4096, 1024, 16384), LAYOUTS[:3], both):
+        for impl in ("cudnn_bhsd", "flash_bhsd"):
+            yield _attend(op, impl, max(1, 8192 // seq), layout, seq, seq, True, 1)
     for seq, op in product((1024, 2048), both):
         yield _attend(op, "math", 4, LAYOUTS[1], seq, seq, True, 2)
     for seq, op in product((2048, 8192), both):

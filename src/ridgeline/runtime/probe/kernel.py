@@ -30,7 +30,7 @@ class Lacking(Exception):
     """The backend has no such kernel: reported, not an error of the run."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
     """Where kernels are measured: device, meter, seconds a measurement may take, and the seed of its inputs."""
 
@@ -40,7 +40,7 @@ class Bench:
     seed: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """An op ready to run.
 
