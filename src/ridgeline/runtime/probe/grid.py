@@ -26,15 +26,25 @@ IMPLS = {"fp8": "scaled_mm", "int8": "int_mm"}
 COMPILE_LIMIT_S = 180.0
 
 
-def cases(cache_bytes: int, only: Sequence[str] = ()) -> list[Case]:
-    """Every case in the order in which they are taken; `only` keeps some groups."""
-    made = [*_gemms(), *_grouped(), *_attention(), *_decode(), *_rows(), *_optimizer()]
+def cases(cache_bytes: int, only: Sequence[str] = (), kind: str = "") -> list[Case]:
+    """Every case in the order in which they are taken; `only` keeps some groups, `kind` is the type of the device."""
+    made = list(_host_gemms()) if kind == "cpu" else []
+    made += [*_gemms(), *_grouped(), *_attention(), *_decode(), *_rows(), *_optimizer()]
     made += device_cases(cache_bytes)
     seen: dict[str, Case] = {}
     for case in made:
+        late = kind == "cpu" and case.impl == "compiled"  # half a minute each
         if not only or case.group in only:
-            seen.setdefault(case.key(), case)
+            seen.setdefault(case.key(), replace(case, tier=3) if late else case)
     return _in_turns(seen.values())
+
+
+def _host_gemms() -> Iterator[Case]:
+    """Products that a CPU finishes in milliseconds, in the formats it is used with."""
+    for side, m, dtype in product((512, 1024, 2048), (1, 16, 64, 256, 1024), ("fp32", "bf16")):
+        yield _gemm(dtype, m, side, side, 0 if m in (1, 256) else 1)
+    for (n, k), m, dtype in product(((4096, 1024), (1024, 4096), (8192, 2048)), (1, 32, 128, 512), ("fp32", "bf16")):
+        yield _gemm(dtype, m, n, k, 1)
 
 
 def _in_turns(made: Iterable[Case]) -> list[Case]:

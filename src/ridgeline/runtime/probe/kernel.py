@@ -64,7 +64,7 @@ def sets_for(bench: Bench, set_bytes: float, most: int = 0) -> int:
     """
     wanted = math.ceil(3 * bench.backend.cache_bytes / max(set_bytes, 1))
     fits = int(0.5 * bench.backend.free_bytes() / max(set_bytes, 1))
-    most = most or (MOST_SETS if bench.backend.type != "cpu" else 4)
+    most = most or (MOST_SETS if bench.backend.type != "cpu" else 2)
     return max(1, min(wanted, most, fits))
 
 

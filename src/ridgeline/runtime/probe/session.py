@@ -45,7 +45,7 @@ def measure_device(
 
     def plan(ready: dict[str, Any]) -> Sequence[Case]:
         extra = [Case(**{**one, "dims": tuple(map(tuple, one["dims"]))}) for one in ready["extra"]]
-        own = list(chosen) if chosen is not None else cases(ready["cache_bytes"], only=only)
+        own = list(chosen) if chosen is not None else cases(ready["cache_bytes"], only, ready["head"]["device"]["type"])
         return [*extra, *own]
 
     run = supervise(settings, plan, keep=journal.append, done=journal.keys, watch=watch)
