@@ -48,6 +48,7 @@ docs: $(VENV)/.test
 	$(PY) docs/targets.py --check
 	$(PY) docs/sheets.py --check
 	$(PY) docs/ceilings.py --check
+	$(PY) docs/published.py --check
 
 wheel: $(VENV)/.test
 	$(PY) tests/wheel.py

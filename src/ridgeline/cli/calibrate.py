@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import Json, console, print_json, stderr_console
+from ridgeline.cli.terminal import Json, ProfileOption, console, print_json, stderr_console
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +28,8 @@ def validate(
     table: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FILE", help="A CSV of measured runs, or `collectives`; the bundled runs when left out."
+            metavar="FILE",
+            help="A CSV of runs, kernels or collectives; `kernels`, `collectives`, `published`: the bundled.",
         ),
     ] = None,
     where: Annotated[
@@ -40,6 +41,7 @@ def validate(
     frozen: Annotated[
         bool, typer.Option("--frozen", help="Open the frozen sources: bundled rows that no choice has looked at.")
     ] = False,
+    profile: ProfileOption = None,
 ) -> None:
     """Hold predictions against measured runs: how far off, on what, and why."""
     from ridgeline.calibrate.validate import validate as library
@@ -48,7 +50,7 @@ def validate(
 
     if html is not None:
         refuse_unwritable(html)
-    found = library(table, where or (), frozen=frozen)
+    found = library(table, where or (), frozen=frozen, profile=profile)
     if html is not None:
         from ridgeline.report.validate_html import page
 

@@ -22,6 +22,7 @@ from ridgeline.search.explain import Explanation, GivenPlan, explain, given_plan
 from ridgeline.search.find_plan import find_plan, predicted
 from ridgeline.search.infeasible import refusal
 from ridgeline.search.objectives import Outcome, Point, chosen, frontier, outcome, points, ranked, usual_axes
+from ridgeline.search.other_engines import OtherEngine, other_engines
 from ridgeline.search.progress import Progress, Watch, unwatched
 from ridgeline.search.refinement import Refinement, refinement
 from ridgeline.search.request import PlanRequest
@@ -41,6 +42,7 @@ class Reasons:
     why           what every alternative loses, and how sure that is
     simulated_s   steps of the first plans event by event, None where that would take too long
     what_if       changes that were tried, the most gain first
+    engines       what other software would gain, the most first
     given         the plan that came with the scenario, None where none did
     refinement    what refinement made of the first plans; None where it was not asked for, or stopped
     assumptions   what was not given, what the numbers rest on, what the engine is not known to do
@@ -53,6 +55,7 @@ class Reasons:
     assumptions: tuple[str, ...]
     simulated_s: tuple[float | None, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
+    engines: tuple[OtherEngine, ...] = ()
     given: GivenPlan | None = None
     refinement: Refinement | None = None
     complete: bool = True
@@ -103,7 +106,8 @@ class Recommendation:
             return ""
         best = self.reasons.recommended
         note = f"Found by `ridgeline plan`: {self.considered:,} plans priced, predicted step {best.step_time_s:.4g} s."
-        return scenario_text(self_contained(self.chosen.table), best.scenario.plan, note)
+        table = {key: value for key, value in self.chosen.table.items() if key != "measured"}  # of another plan
+        return scenario_text(self_contained(table), best.scenario.plan, note)
 
 
 def recommend(request: PlanRequest, watch: Watch = unwatched) -> Recommendation:
@@ -148,7 +152,10 @@ def _outcome(case: Case, request: PlanRequest, watch: Watch) -> Outcome:
     def progress(priced: int, best_s: float) -> bool | None:
         return watch(Progress(phase="search", what=name, priced=priced, best_s=best_s))
 
-    search = find_plan(case.scenario, case.pins, most=request.top, headroom=request.headroom, progress=progress)
+    search = find_plan(
+        case.scenario, case.pins, most=request.top, headroom=request.headroom, calibration=request.calibration,
+        progress=progress, given=case.given,
+    )  # fmt: skip
     return outcome(search, request.goal, table=case.table, given=case.given)
 
 
@@ -157,13 +164,20 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None) -> Reason
     go_on = _Stoppable(watch)
     search, small = best.search, request.goal.objective == "memory"
     plans = ranked(search, request.goal, request.top)
-    some = plans if small else predicted(search.scenario, kinds(search.swept, request.top))
-    tried = what_if(search, plans[0], go_on=go_on) if go_on("what would beat the best") else ()
-    events = tuple(simulated_step_s(plan) for plan in plans[:SIMULATED] if go_on("the first plans, event by event"))
+    some = plans if small else predicted(search.scenario, kinds(search.swept, request.top), search.calibration)
+    tried = what_if(search, plans[0], search.calibration, go_on) if go_on("what would beat the best") else ()
+    others = (
+        other_engines(search, plans[0], search.calibration, go_on) if go_on("what other software would gain") else ()
+    )
+    events = tuple(
+        simulated_step_s(plan, search.calibration)
+        for plan in plans[:SIMULATED]
+        if go_on("the first plans, event by event")
+    )
     free = request.refine and not small and not any(axis in search.pins.pinned for axis in REFINED_AXES)
     refined = None
     if free and go_on("stage boundaries and recompute by stage"):
-        refined = refinement(_united(plans, some), events[0], search.capacity_bytes, go_on)
+        refined = refinement(_united(plans, some), events[0], search.capacity_bytes, go_on, search.calibration)
     return Reasons(
         plans=plans,
         kinds=some,
@@ -171,6 +185,7 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None) -> Reason
         assumptions=tuple(_assumed(best, plans[0], given=request.headroom is not None)),
         simulated_s=events,
         what_if=tried,
+        engines=others,
         given=given_plan(search, search.scenario, plans[0]) if best.given else None,
         refinement=refined,
         complete=not go_on.stopped,

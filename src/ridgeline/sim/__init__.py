@@ -7,6 +7,7 @@
     StepBatch, StepTimes                  steps of many scenarios under any parameters, for a fit
     Memory, peak_memory, capacity_of      bytes of the fullest chip, and of a chip
     Residual, interval, ...               how sure a prediction is
+    sensitivities, sensitivity            what steps answer to, parameter by parameter
 
 Names are loaded when first used: a prediction need not load the event simulation.
 """
@@ -44,9 +45,13 @@ if TYPE_CHECKING:
     from ridgeline.sim.prediction_interval import SHIPPED_RESIDUALS as SHIPPED_RESIDUALS
     from ridgeline.sim.prediction_interval import Residual as Residual
     from ridgeline.sim.prediction_interval import interval as interval
+    from ridgeline.sim.prediction_interval import measured_runs as measured_runs
     from ridgeline.sim.prediction_interval import new_source_interval as new_source_interval
     from ridgeline.sim.prediction_interval import read_residuals as read_residuals
     from ridgeline.sim.step_batch import StepBatch as StepBatch
+    from ridgeline.sim.step_sensitivity import before_anchors as before_anchors
+    from ridgeline.sim.step_sensitivity import sensitivities as sensitivities
+    from ridgeline.sim.step_sensitivity import sensitivity as sensitivity
 
 _HOMES = {
     "closed_form.overlap": ("SectionTimes",),
@@ -58,8 +63,16 @@ _HOMES = {
     "plan_model": ("Placement", "PlanModel", "RowModel", "ScheduledRows", "ShardedState", "joined"),
     "predict_step": ("HOUR", "default_calibration", "not_predictable", "predict", "unpublished"),
     "prediction": ("Impossible", "Prediction"),
-    "prediction_interval": ("SHIPPED_RESIDUALS", "Residual", "interval", "new_source_interval", "read_residuals"),
+    "prediction_interval": (
+        "SHIPPED_RESIDUALS",
+        "Residual",
+        "interval",
+        "measured_runs",
+        "new_source_interval",
+        "read_residuals",
+    ),
     "step_batch": ("StepBatch",),
+    "step_sensitivity": ("before_anchors", "sensitivities", "sensitivity"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
