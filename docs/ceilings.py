@@ -75,8 +75,8 @@ def page(old: str) -> str:
     for path in sorted(PROFILES.glob("*.json")):
         profile = json.loads(path.read_text("utf-8"))
         for name, lines in (("best", best(profile)), ("sustained", sustained(profile))):
-            pattern = re.compile(rf"(<!-- {name} {path.stem} -->\n).*?(\n<!-- end -->)", re.DOTALL)
-            table = "\n".join(lines)
+            pattern = re.compile(rf"(<!-- {name} {path.stem} -->\n).*?(<!-- end -->)", re.DOTALL)
+            table = "\n".join(lines) + "\n"
             old = pattern.sub(lambda match, table=table: match[1] + table + match[2], old)  # type: ignore[misc]
     return old
 
