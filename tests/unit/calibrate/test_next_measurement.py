@@ -35,7 +35,8 @@ def test_an_uncertain_kernel_that_dominates_comes_first() -> None:
 
 def test_a_run_of_the_same_says_more_than_cheaper_ones_and_kernels() -> None:
     ranked = {one.name: one for one in found().candidates}
-    itself, node = ranked["the scenario itself"], next(one for name, one in ranked.items() if name.startswith("one node"))
+    itself = ranked["the scenario itself"]
+    node = next(one for name, one in ranked.items() if name.startswith("one node"))
     assert itself.width < node.width < 1
     assert itself.chip_seconds > 5 * node.chip_seconds
     assert all(one.width > itself.width for one in ranked.values() if one.kind == "kernel")
