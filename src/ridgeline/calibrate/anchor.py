@@ -49,7 +49,7 @@ def anchored(calibration: Calibration | None, runs: str | Iterable[str]) -> Cali
     """
     given = [runs] if isinstance(runs, str) else list(runs)
     rows = [row for text in given for row in rows_of(text)]
-    table = dataset_of(rows)
+    table = dataset_of(rows, None if calibration is None else calibration.profiles)
     if not table.rows:
         told = "; ".join(f"{one.id}: {one.reason}" for one in table.skipped[:3]) or "no runs"
         raise InputError(Problem(path="--anchor", given=told, expected="at least one run that can be predicted"))

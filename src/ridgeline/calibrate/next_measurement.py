@@ -89,7 +89,7 @@ def next_measurements(scenario: Scenario, calibration: Calibration | None = None
 
 
 def _sensitivity(scenario: Scenario, calibration: Calibration) -> Sensitivity:
-    return sensitivities(StepBatch.of([scenario]), [scenario], calibration)[0]
+    return sensitivities(StepBatch.of([scenario], calibration.profiles), [scenario], calibration)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,15 @@ from typing import Annotated, NamedTuple
 import typer
 
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import Anchor, CalibrationFile, Json, console, print_json, stderr_console
+from ridgeline.cli.terminal import (
+    Anchor,
+    CalibrationFile,
+    Json,
+    ProfileOption,
+    console,
+    print_json,
+    stderr_console,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +36,8 @@ def validate(
     table: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FILE", help="A CSV of measured runs, or `collectives`; the bundled runs when left out."
+            metavar="FILE",
+            help="A CSV of runs, kernels or collectives; `kernels`, `collectives`, `published`: the bundled.",
         ),
     ] = None,
     where: Annotated[
@@ -40,6 +49,7 @@ def validate(
     frozen: Annotated[
         bool, typer.Option("--frozen", help="Open the frozen sources: bundled rows that no choice has looked at.")
     ] = False,
+    profile: ProfileOption = None,
     next_: Annotated[
         Path | None,
         typer.Option("--next", metavar="SCENARIO", help="Rank what to measure next to be surer of this scenario."),
@@ -58,7 +68,7 @@ def validate(
 
     if html is not None:
         refuse_unwritable(html)
-    found = library(table, where or (), frozen=frozen)
+    found = library(table, where or (), frozen=frozen, profile=profile)
     if html is not None:
         from ridgeline.report.validate_html import page
 

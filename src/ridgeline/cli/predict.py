@@ -17,6 +17,7 @@ from ridgeline.cli.terminal import (
     CalibrationFile,
     GlobalBatch,
     Json,
+    ProfileOption,
     ScenarioFile,
     Seq,
     Settings,
@@ -51,6 +52,7 @@ def predict(
     ] = False,
     calibration: CalibrationFile = None,
     anchor: Anchor = None,
+    profile: ProfileOption = None,
 ) -> None:
     """Predict one training step: how long, where the time goes, what limits it, whether it fits, how sure that is."""
     from ridgeline.api import predict as library
@@ -60,7 +62,7 @@ def predict(
 
     options = PlanOptions(on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or ())
     built = _scenario(scenario, options)
-    found = library(built, calibration, anchor=anchor or (), causal=not full_attention)
+    found = library(built, calibration, anchor=anchor or (), profile=profile, causal=not full_attention)
     if isinstance(found, Impossible):
         if json:
             print_json(impossible_sheet(found))

@@ -55,6 +55,15 @@ Anchor = Annotated[
         "TRACE@SCENARIO; may be repeated.",
     ),
 ]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="FILE|none",
+        help="Measured kernels that price ops: a file of `characterize`, aiconfigurator:CHIP, or none; "
+        "else what ships for the chip.",
+    ),
+]
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file in TOML, JSON or YAML.")]
 
 

@@ -66,6 +66,8 @@ def prediction_sheet(prediction: Prediction) -> PredictionSheet:
     }
     if prediction.anchor is not None:
         sheet["anchor"] = anchor_sheet(prediction.anchor)
+    if prediction.kernels is not None:
+        sheet["kernels"] = plain(prediction.kernels)
     return sheet
 
 

@@ -10,6 +10,7 @@ from ridgeline.core.evidence import Evidence
 from ridgeline.cost.step_part import Bound
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
+from ridgeline.sim.kernel_evidence import KernelEvidence
 from ridgeline.sim.memory.peak import Memory
 from ridgeline.sim.prediction_interval import Interval
 
@@ -93,6 +94,7 @@ class Prediction:
     evidence: Evidence
     assumptions: tuple[str, ...] = ()
     anchor: AnchorEffect | None = None
+    kernels: KernelEvidence | None = None
 
     @property
     def fits(self) -> bool:

@@ -58,7 +58,7 @@ def _under(scenario: Scenario, cases: Sequence[Calibration]) -> Array:
     """Seconds of a step under several calibrations, what no parameter explains left out."""
     columns = [parameter_columns(case, [scenario]) for case in cases]
     values = {name: np.concatenate([column[name] for column in columns]) for name in PARAMETERS}
-    return StepBatch.of([scenario] * len(cases)).steps(ParameterColumns(values=values)).step_s
+    return StepBatch.of([scenario] * len(cases), cases[0].profiles).steps(ParameterColumns(values=values)).step_s
 
 
 def anchor_effect(scenario: Scenario, calibration: Calibration, step_s: float) -> AnchorEffect | None:

@@ -196,9 +196,12 @@ def test_a_plan_is_searched_under_the_anchored_calibration() -> None:
     assert after["plans"][0]["step_time_s"] > 1.03 * before["plans"][0]["step_time_s"]
     assert any(note.startswith("anchored on") for note in after["assumptions"])
     asked = ridgeline.PlanRequest.from_options(
-        "llama3-8b", on="8xh100-sxm", global_batch=64, settings=["plan.engine=torchtitan", "plan.pp=1", "plan.tp=1", "plan.cp=1"],
+        "llama3-8b",
+        on="8xh100-sxm",
+        global_batch=64,
+        settings=["plan.engine=torchtitan", "plan.pp=1", "plan.tp=1", "plan.cp=1"],
         refine=False,
-    )  # fmt: skip
+    )
     found = ridgeline.recommend(asked, anchor=MEASURED)
     assert found.reasons is not None
     assert found.reasons.plans[0].step_time_s == pytest.approx(after["plans"][0]["step_time_s"])

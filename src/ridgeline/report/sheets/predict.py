@@ -103,6 +103,23 @@ class AnchorSheet(TypedDict):
     parameters: dict[str, list[float]]
 
 
+class KernelEvidenceSheet(TypedDict):
+    """What the prices of a step's kernels rest on, as shares of the step (`--profile`, or the chip's shipped one).
+
+    profile        what was measured, and when
+    measured       kernels of the very shape that was timed
+    interpolated   kernels between measured ones, or near them
+    fitted         kernels that the fitted model prices, wholly or in part
+    furthest       doublings from the furthest kernel that the profile prices to the nearest one measured
+    """
+
+    profile: str
+    measured: float
+    interpolated: float
+    fitted: float
+    furthest: float
+
+
 class PredictionSheet(TypedDict):
     """A step of training: how long, where the time goes, does it fit, how sure.
 
@@ -113,6 +130,7 @@ class PredictionSheet(TypedDict):
     mfu, hfu      model and hardware flops utilization, under `conventions`
     headroom_bytes  capacity less peak; negative where it does not fit
     anchor          where runs of yours corrected it
+    kernels         where a profile of the chip prices kernels
     """
 
     kind: Literal["prediction"]
@@ -143,3 +161,4 @@ class PredictionSheet(TypedDict):
     cost_usd: float | None
     tokens: int
     anchor: NotRequired[AnchorSheet]
+    kernels: NotRequired[KernelEvidenceSheet]

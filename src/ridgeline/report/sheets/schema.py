@@ -13,6 +13,8 @@ from ridgeline.report.sheets.diff import DiffSheet, ExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
+from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet, RooflineSheet
+from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet, StandaloneSheet
 from ridgeline.report.sheets.validate import FitWithSheet, NextSheet, ValidationSheet
 
 Schema = dict[str, Any]
@@ -30,8 +32,12 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "export": (ExportSheet,),
         "import": (ImportSheet,),
         "analyze": (AnalysisSheet, CountersSheet),
-        "diff": (DiffSheet,),
+        "diff": (DiffSheet, ProfileDiffSheet),
+        "profile": (ProfileSheet,),
+        "roofline": (RooflineSheet,),
         "explain": (ExplanationSheet,),
+        "characterize": (CharacterizationSheet, StandaloneSheet),
+        "preflight": (PreflightSheet,),
     }
 )
 
