@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 import ridgeline
 from ridgeline.calibrate.anchor import anchored, anchored_by, conditioned
 from ridgeline.calibrate.dataset import Dataset, dataset_of
+from ridgeline.calibrate.explain import explain
+from ridgeline.calibrate.residuals import write_residuals
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.cli.main import app
 from ridgeline.core.errors import InputError
@@ -23,7 +25,8 @@ from ridgeline.cost.anchoring import before_anchors, pace_of
 from ridgeline.cost.calibration import PARAMETERS, Calibration, read_calibration, shipped
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario, scenario
-from ridgeline.sim import Prediction, predict, simulate
+from ridgeline.sim import Prediction, predict, simulate, timeline
+from ridgeline.trace import Timeline, write_chrome
 
 MEASURED = "examples/llama3-8b-8xh100-measured.toml"
 OTHER = "examples/llama3-70b-64xh100.toml"
@@ -281,3 +284,19 @@ def test_a_calibration_with_broken_anchors_is_refused(tmp_path: Path, broken: di
 def test_a_scenario_with_a_measurement_predicts_as_without(tmp_path: Path) -> None:
     bare: Scenario = read_scenario(measured(tmp_path, ""))
     assert step_of(shipped()) == getattr(predict(bare), "step_time_s")  # noqa: B009
+
+
+def test_a_trace_with_its_scenario_anchors_as_its_residuals(tmp_path: Path) -> None:
+    own, trace = "examples/llama3.2-1b-1xh200.toml", tmp_path / "run.json"
+    built = read_scenario(own)
+    slower = replace(shipped(), offsets={**shipped().offsets, "slack/torch-eager": 2.0})
+    line = timeline(built, slower)
+    assert isinstance(line, Timeline)
+    write_chrome(line, trace)
+    write_residuals(explain(own, trace), tmp_path / "residuals.csv")
+    by_trace, by_table = (anchored(None, run) for run in (f"{trace}@{own}", str(tmp_path / "residuals.csv")))
+    steps = [getattr(predict(built, each), "step_time_s") for each in (shipped(), by_trace, by_table, slower)]  # noqa: B009
+    assert steps[0] * 1.02 < steps[1] < steps[3]
+    assert steps[1] == pytest.approx(steps[2], rel=1e-6)
+    assert by_trace.anchored is not None
+    assert by_trace.anchored.runs[0].measured_s == pytest.approx(steps[3], rel=1e-3)
