@@ -12,6 +12,9 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     schema                                     the JSON schema of scenario files
     predict                                    Scenario -> Prediction, or Impossible with its reasons
     estimate                                   Scenario -> every op of a rank with seconds, bound and evidence
+    roofline                                   model, chip -> Roofline: every op under the chip's roofs
+    profile                                    files of measured kernels -> Profile, several nodes as one
+    read_profile                               a file of `ridgeline characterize` -> Profile
     timeline                                   Scenario -> Timeline of one predicted step
     recommend                                  PlanRequest -> Recommendation: what `ridgeline plan` prints and writes
     find_plan                                  Scenario -> Search: the best plans of its space
@@ -23,7 +26,11 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     analyze                                    traces -> Analysis: where the time went, under a stated policy
     diff                                       two traces or scenarios -> Diff: causes that sum to the difference
     explain                                    Scenario, trace -> Explanation: what accounts for the gap
-    fit_with                                   your measured runs -> OwnFit: parameters fitted to them too
+    characterize                               a torch device -> Characterization: its profile, measured and written
+    preflight                                  ranks of torchrun -> Preflight: slow chips, slow links, wrong settings
+    anchored                                   your measured runs -> Calibration: yours, that `predict` takes
+    next_measurements                          Scenario -> what to measure to be surer of it, the best first
+    fit_with                                   your measured runs -> OwnFit: that calibration, and what it is worth
 """
 
 from __future__ import annotations
@@ -34,11 +41,19 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.version import __version__ as __version__
 
 if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getattr__`; a test compares both
+    from ridgeline.api import predict as predict
+    from ridgeline.api import profile as profile
+    from ridgeline.api import recommend as recommend
+    from ridgeline.api import roofline as roofline
+    from ridgeline.calibrate.anchor import anchored as anchored
     from ridgeline.calibrate.compare import diff as diff
     from ridgeline.calibrate.cross_validate import refit
     from ridgeline.calibrate.explain import explain as explain
     from ridgeline.calibrate.fit_with import fit_with as fit_with
+    from ridgeline.calibrate.next_measurement import next_measurements as next_measurements
     from ridgeline.calibrate.validate import validate as validate
+    from ridgeline.cost.profile import Profile as Profile
+    from ridgeline.cost.profile import read_profile as read_profile
     from ridgeline.hardware.load import CHIPS as CHIPS
     from ridgeline.hardware.load import SYSTEMS as SYSTEMS
     from ridgeline.hardware.load import chip as chip
@@ -56,12 +71,12 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.plan.schedules import SCHEDULES as SCHEDULES
     from ridgeline.plan.schedules import build
     from ridgeline.report.show import show as show
+    from ridgeline.runtime.measure import characterize as characterize
+    from ridgeline.runtime.preflight import preflight as preflight
     from ridgeline.search.find_plan import find_plan as find_plan
-    from ridgeline.search.recommend import recommend as recommend
     from ridgeline.search.request import PlanRequest as PlanRequest
     from ridgeline.sim.events.simulate import timeline as timeline
     from ridgeline.sim.predict_step import estimate as estimate
-    from ridgeline.sim.predict_step import predict as predict
     from ridgeline.sim.prediction import Impossible as Impossible
     from ridgeline.sim.prediction import Prediction as Prediction
     from ridgeline.targets.api import export as export
@@ -92,10 +107,14 @@ _HOMES = {
     "schedule": "ridgeline.plan.schedules:build",
     "show": "ridgeline.report.show",
     "timeline": "ridgeline.sim.events.simulate",
-    "predict": "ridgeline.sim.predict_step",
+    "predict": "ridgeline.api",
+    "profile": "ridgeline.api",
+    "roofline": "ridgeline.api",
+    "read_profile": "ridgeline.cost.profile",
+    "Profile": "ridgeline.cost.profile",
     "estimate": "ridgeline.sim.predict_step",
     "find_plan": "ridgeline.search.find_plan",
-    "recommend": "ridgeline.search.recommend",
+    "recommend": "ridgeline.api",
     "PlanRequest": "ridgeline.search.request",
     "Impossible": "ridgeline.sim.prediction",
     "Prediction": "ridgeline.sim.prediction",
@@ -104,8 +123,12 @@ _HOMES = {
     "diff": "ridgeline.calibrate.compare",
     "explain": "ridgeline.calibrate.explain",
     "fit_with": "ridgeline.calibrate.fit_with",
+    "next_measurements": "ridgeline.calibrate.next_measurement",
+    "anchored": "ridgeline.calibrate.anchor",
     "export": "ridgeline.targets.api",
     "import_run": "ridgeline.targets.api",
+    "characterize": "ridgeline.runtime.measure",
+    "preflight": "ridgeline.runtime.preflight",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read.readers",
 }

@@ -28,9 +28,10 @@ from ridgeline.cost.price import SustainedRates, sustained_rates
 from ridgeline.hardware.load import system
 from ridgeline.plan.engine import ENGINES
 
-SHIPPED_ANCHORS = Path(__file__).parent / "truth" / "anchors.toml"
+TRUTH = Path(__file__).parent / "truth"
+# what was read from publications and own runs; what `docs/kernel_anchors.py` derives from aiconfigurator's tables
+SHIPPED_ANCHORS = (TRUTH / "anchors.toml", TRUTH / "anchors_kernels.toml")
 ABOVE, BELOW = 0.03, 0.10  # how far, in logarithms, a rate may lie outside what was measured
-HEAD_DIM = 128.0  # of all measured attention kernels that are used
 Kind = Literal["product", "attention", "memory", "link"]
 
 
@@ -40,6 +41,7 @@ class Anchor:
 
     shape       m, n, k of a product
     direction   of attention
+    head_dim    of attention
     engine      whose attention library it is
     rows        where it was measured
     """
@@ -53,6 +55,7 @@ class Anchor:
     precision: str = "bf16"
     shape: tuple[int, int, int] = (8192, 8192, 8192)
     direction: Literal["forward", "backward"] = "forward"
+    head_dim: int = 128
 
     @property
     def owners(self) -> Owners:
@@ -70,7 +73,8 @@ def _read(table: dict[str, Any]) -> Anchor:
 @cache
 def anchors() -> tuple[Anchor, ...]:
     """The anchors that ship with Ridgeline."""
-    return tuple(_read(table) for table in tomllib.loads(SHIPPED_ANCHORS.read_text(encoding="utf-8"))["anchor"])
+    tables = (tomllib.loads(path.read_text(encoding="utf-8"))["anchor"] for path in SHIPPED_ANCHORS)
+    return tuple(_read(table) for each in tables for table in each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +113,7 @@ def _rate(anchor: Anchor, rates: SustainedRates, row: int) -> float:
         case "attention":
             back = anchor.direction == "backward"
             share = (rates.attention_back if back else rates.attention)[row]
-            sizes = (np.array([value]) for value in (1.0, HEAD_DIM, float(back)))
+            sizes = (np.array([value]) for value in (1.0, float(anchor.head_dim), float(back)))
             units = (rates.attention_peak[row] * share, machines.exponentials[row] * share)
             return float(1.0 / flash_seconds(*sizes, *(np.array([unit]) for unit in units))[0])
         case "memory":

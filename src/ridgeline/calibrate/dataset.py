@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.machine import ParameterColumns, machines_of, parameter_columns
+from ridgeline.cost.profile import Profile, shipped_profiles
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim import StepBatch, StepTimes
 
@@ -48,8 +49,11 @@ class Dataset:
         return self.steps(parameter_columns(calibration, self.scenarios)).step_s
 
 
-def dataset_of(rows: Iterable[Row]) -> Dataset:
-    """The table of those rows that can be predicted."""
+def dataset_of(rows: Iterable[Row], profiles: Mapping[str, Profile] | None = None) -> Dataset:
+    """The table of those rows that can be predicted, kernels priced by profiles where there are any.
+
+    profiles   by chip; absent: those that ship with Ridgeline
+    """
     kept: list[tuple[Row, Scenario, float]] = []
     skipped: list[Skipped] = []
     for row in rows:
@@ -63,7 +67,7 @@ def dataset_of(rows: Iterable[Row]) -> Dataset:
         rows=tuple(entry[0] for entry in kept),
         scenarios=scenarios,
         measured_s=np.array([entry[2] for entry in kept]),
-        batch=StepBatch.of(scenarios),
+        batch=StepBatch.of(scenarios, shipped_profiles() if profiles is None else profiles),
         skipped=tuple(skipped),
     )
 

@@ -17,6 +17,7 @@ from typing import Any
 from ridgeline.calibrate.frozen import is_frozen
 from ridgeline.calibrate.truth.rows import Row, read_rows
 from ridgeline.cost.calibration import Calibration
+from ridgeline.cost.profile import shipped_profiles
 
 SHIPPED_FOLDS = Path(__file__).parent / "folds.json"
 
@@ -56,6 +57,7 @@ def folds_from(table: Mapping[str, Any]) -> Folds:
             Calibration(
                 offsets=MappingProxyType({name: values[fold] for name, values in table["offsets"].items()}),
                 source=f"bundled rows without fold {fold}",
+                profiles=shipped_profiles(),
             )
             for fold in range(len(groups))
         ),

@@ -26,6 +26,7 @@ from ridgeline.calibrate.truth.row_step_time import measured_step_s
 from ridgeline.calibrate.truth.rows import TRUTH, Row, read_rows
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.table import decode
+from ridgeline.cost.profile import Profile, shipped_profiles
 from ridgeline.plan.check import check
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.plan_table import plan_table
@@ -93,7 +94,9 @@ def _run(entry: Mapping[str, Any], rows: Mapping[str, Row]) -> PublishedRun:
     )
 
 
-def published_table(runs: Sequence[PublishedRun]) -> tuple[Dataset, list[bool]]:
+def published_table(
+    runs: Sequence[PublishedRun], profiles: Mapping[str, Profile] | None = None
+) -> tuple[Dataset, list[bool]]:
     """Runs as a table to predict, and whether each took part in the fit."""
     kept: list[tuple[PublishedRun, Scenario, float]] = []
     skipped: list[Skipped] = []
@@ -109,7 +112,7 @@ def published_table(runs: Sequence[PublishedRun]) -> tuple[Dataset, list[bool]]:
         rows=tuple(run.row for run, _, _ in kept),
         scenarios=scenarios,
         measured_s=np.array([measured for _, _, measured in kept]),
-        batch=StepBatch.of(scenarios),
+        batch=StepBatch.of(scenarios, shipped_profiles() if profiles is None else profiles),
         skipped=tuple(skipped),
     )
     return table, [run.fitted for run, _, _ in kept]

@@ -4,6 +4,7 @@ validate()                             the bundled rows, each with parameters wh
 validate("mine.csv")                   a table of your own, with the shipped parameters
 validate("collectives")                 the bundled measurements of collectives
 validate("published")                   runs that papers tell of, with the plans their authors ran
+validate("kernels")                     the bundled measurements of kernels
 validate(where=["x_chip=h100-sxm"])    some of the rows
 """
 
@@ -12,20 +13,24 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.calibrate.collectives import Measured, around, measured_of, predicted_s, size_class
+from ridgeline.calibrate.collectives import Measured, measured_of, predicted_s, size_class
+from ridgeline.calibrate.collectives import around as around_collective
 from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.folds import Folds, bundled, is_bundled, shipped_folds
 from ridgeline.calibrate.frozen import is_frozen
+from ridgeline.calibrate.kernels import KERNELS, around, price_kernels
 from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
+from ridgeline.calibrate.profile_sources import profiles_of
 from ridgeline.calibrate.published import published_runs, published_table
 from ridgeline.calibrate.truth.csv_cells import Skipped
+from ridgeline.calibrate.truth.kernel_rows import kernel_of
 from ridgeline.calibrate.truth.rows import COLLECTIVES, TRUTH, Kind, Row, read_rows, read_table
 from ridgeline.calibrate.truth.rows import where as pick
 from ridgeline.core.arrays import Array
@@ -33,10 +38,12 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.cost.calibration import Calibration, Owners, owners
 from ridgeline.cost.calibration import shipped as shipped_calibration
 from ridgeline.cost.machine import parameter_columns
+from ridgeline.cost.profile import Choice, Profile
 from ridgeline.sim import SHIPPED_RESIDUALS, Residual, interval, new_source_interval, read_residuals
 
 PUBLISHED = "published"  # name of the table of published runs
-PREDICTED: tuple[Kind, ...] = ("training", "collectives")  # kinds of tables that predictions exist for
+PREDICTED: tuple[Kind, ...] = ("training", "collectives", "kernels")  # kinds of tables that predictions exist for
+BUNDLED_TABLES: Mapping[str, str] = MappingProxyType({"collectives": COLLECTIVES, "kernels": KERNELS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +143,15 @@ BY_KIND: Mapping[Kind, Mapping[str, Callable[[Case], str]]] = MappingProxyType(
                 "size": lambda case: size_class(float(case.row["size_bytes"].replace(",", ""))),
             }
         ),
+        "kernels": MappingProxyType(
+            {
+                "accelerator": lambda case: case.chip,
+                "source": lambda case: case.row.source,
+                "library": lambda case: case.engine,
+                "op": lambda case: next(iter(case.parts)),
+                "priced by": lambda case: case.assumptions[0],
+            }
+        ),
     }
 )
 
@@ -165,9 +181,17 @@ class Parameters:
     residuals: tuple[tuple[str, Residual], ...] = ()
 
 
+def shipped(profiles: Mapping[str, Profile] | None = None) -> Parameters:
+    """What comes with Ridgeline; with other profiles than those that do."""
+    made = _shipped()
+    if profiles is None:
+        return made
+    folds = replace(made.folds, calibrations=tuple(replace(one, profiles=profiles) for one in made.folds.calibrations))
+    return replace(made, full=replace(made.full, profiles=profiles), folds=folds)
+
+
 @cache
-def shipped() -> Parameters:
-    """What comes with Ridgeline."""
+def _shipped() -> Parameters:
     rows = json.loads(SHIPPED_RESIDUALS.read_text(encoding="utf-8"))["rows"]
     known = bundled()
     groups = [known[row["id"]].group if row["id"] in known else row["id"] for row in rows]
@@ -178,30 +202,60 @@ def shipped() -> Parameters:
     )
 
 
-def validate(path: Path | str | None = None, where: Iterable[str] = (), *, frozen: bool = False) -> Validation:
+def validate(
+    path: Path | str | None = None, where: Iterable[str] = (), *, frozen: bool = False, profile: Choice = None
+) -> Validation:
     """Predict the rows of a table, or the bundled ones, and hold each prediction against its measurement.
 
-    frozen = only the bundled rows of frozen sources, which are left out otherwise.
+    frozen    only the bundled rows of frozen sources, which are left out otherwise
+    profile   measured kernels: a file, `none`, or `aiconfigurator:CHIP`; absent: those that ship with Ridgeline
 
     >>> checked = validate(where=["source=h200"])
     >>> len(checked.cases), all(case.cross_validated for case in checked.cases)
     (7, True)
     """
+    profiles = profiles_of(profile)
     if path is None:
         rows = tuple(row for row in read_rows() if is_frozen(row) == frozen)
-        return validation_of(dataset_of(pick(rows, where)), shipped())
+        return validation_of(dataset_of(pick(rows, where), profiles), shipped(profiles))
     if frozen:
         raise InputError(Problem(path="--frozen", given=str(path), expected="no FILE: frozen sources are bundled rows"))
     if str(path) == PUBLISHED and not Path(path).exists():
         runs = published_runs()
         kept = {row.id for row in pick([run.row for run in runs], where)}
-        table, fitted = published_table([run for run in runs if run.row.id in kept])
-        return validation_of(table, shipped(), own=fitted)
-    bundled_table = str(path) == "collectives" and not Path(path).exists()
-    kind, rows = read_table(TRUTH / COLLECTIVES if bundled_table else path, PREDICTED)
+        table, fitted = published_table([run for run in runs if run.row.id in kept], profiles)
+        return validation_of(table, shipped(profiles), own=fitted)
+    bundled_table = None if Path(path).exists() else BUNDLED_TABLES.get(str(path))
+    kind, rows = read_table(TRUTH / bundled_table if bundled_table else path, PREDICTED)
     if kind == "collectives":
         return collectives_of(pick(rows, where))
-    return validation_of(dataset_of(pick(rows, where)), shipped())
+    if kind == "kernels":
+        return kernels_of(pick(rows, where), profiles)
+    return validation_of(dataset_of(pick(rows, where), profiles), shipped(profiles))
+
+
+def kernels_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validation:
+    """The cases of a table of kernels; a published row's own figure is left out of what prices it."""
+    read = [kernel_of(row) for row in rows]
+    known = [item for item in read if not isinstance(item, Skipped)]
+    cases = [
+        Case(
+            row=item.row,
+            chip=item.chip,
+            engine=item.kernel.impl,
+            measured_s=item.kernel.seconds,
+            predicted_s=price.seconds,
+            low_s=price.seconds * low,
+            high_s=price.seconds * high,
+            cross_validated=price.how.startswith("library"),
+            parts=MappingProxyType({item.kernel.op: price.seconds}),
+            assumptions=(price.how, *item.notes),
+        )
+        for item, price in zip(known, price_kernels(known, profiles), strict=True)
+        for low, high in (around(item, price),)
+    ]
+    skipped = tuple(item for item in read if isinstance(item, Skipped))
+    return Validation(kind="kernels", cases=tuple(cases), skipped=skipped)
 
 
 def collectives_of(rows: Sequence[Row]) -> Validation:
@@ -225,7 +279,7 @@ def collectives_of(rows: Sequence[Row]) -> Validation:
                 assumptions=item.notes,
             )
             for item, seconds in zip(measured, predicted_s(measured), strict=True)
-            for low, high in (around(item),)
+            for low, high in (around_collective(item),)
         ),
         skipped=skipped,
     )

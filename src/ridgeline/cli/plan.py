@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,17 @@ import typer
 
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import GlobalBatch, Json, Seq, console, print_json, stderr_console
+from ridgeline.cli.terminal import (
+    Anchor,
+    CalibrationFile,
+    GlobalBatch,
+    Json,
+    ProfileOption,
+    Seq,
+    console,
+    print_json,
+    stderr_console,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -64,11 +74,15 @@ def plan(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the plan as a scenario file.")] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the page as HTML.")] = None,
     json: Json = False,
+    calibration: CalibrationFile = None,
+    anchor: Anchor = None,
+    profile: ProfileOption = None,
 ) -> None:
     """Find the best way to train a model on a system: every split of the work priced, the best explained.
 
     Also told is what would beat it: a change of the question, a feature of the engine, another engine.
     """
+    from ridgeline.api import calibration_of
     from ridgeline.core.errors import InputError
     from ridgeline.search.request import PlanRequest
 
@@ -79,7 +93,9 @@ def plan(
             objective=objective, tokens=tokens, days=days, chips=chips, top=top, headroom=headroom, frontier=frontier,
             refine=refine,
         )  # fmt: skip
-        found, took = _recommended(request)
+        used = calibration_of(calibration, anchor or (), profile)
+        _refuse_other_chip(profile, request)
+        found, took = _recommended(request if used is None else replace(request, calibration=used))
         _tell(found, took, _Out(output=output, html=html, json=json))
     except KeyboardInterrupt:
         say("ridgeline: stopped before there was anything to tell", err=True)
@@ -91,6 +107,16 @@ def plan(
 
         print_json(refusal_sheet(wrong.problems))
         raise typer.Exit(2) from None
+
+
+def _refuse_other_chip(profile: str | None, request: PlanRequest) -> None:
+    """Say at once that a profile is of a chip that no system here has."""
+    if profile is None or not request.systems:
+        return
+    from ridgeline.calibrate.profile_sources import refuse_other_chip
+    from ridgeline.hardware.load import system
+
+    refuse_other_chip(profile, [system(name).chip for name in request.systems])
 
 
 def _writable(*paths: Path | None) -> None:

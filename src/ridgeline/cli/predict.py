@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import GlobalBatch, Json, ScenarioFile, Seq, Settings, console, print_json
+from ridgeline.cli.terminal import (
+    Anchor,
+    CalibrationFile,
+    GlobalBatch,
+    Json,
+    ProfileOption,
+    ScenarioFile,
+    Seq,
+    Settings,
+    console,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from ridgeline.plan.scenario import Scenario
@@ -39,21 +50,19 @@ def predict(
     full_attention: Annotated[
         bool, typer.Option("--full-attention", help="Count causal attention over all pairs in MFU, not at half.")
     ] = False,
-    calibration: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Parameters that `ridgeline fit --with` wrote.")
-    ] = None,
+    calibration: CalibrationFile = None,
+    anchor: Anchor = None,
+    profile: ProfileOption = None,
 ) -> None:
     """Predict one training step: how long, where the time goes, what limits it, whether it fits, how sure that is."""
-    from ridgeline.cost.calibration import read_calibration
+    from ridgeline.api import predict as library
     from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet
     from ridgeline.search.request import PlanOptions
-    from ridgeline.sim.predict_step import predict as library
     from ridgeline.sim.prediction import Impossible
 
     options = PlanOptions(on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or ())
     built = _scenario(scenario, options)
-    used = None if calibration is None else read_calibration(calibration)
-    found = library(built, used, causal=not full_attention)
+    found = library(built, calibration, anchor=anchor or (), profile=profile, causal=not full_attention)
     if isinstance(found, Impossible):
         if json:
             print_json(impossible_sheet(found))

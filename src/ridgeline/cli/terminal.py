@@ -42,6 +42,28 @@ Seq = Annotated[
 GlobalBatch = Annotated[
     int | None, typer.Option(metavar="N", parser=count, help="Sequences of a step; 1024 unless given.")
 ]
+CalibrationFile = Annotated[
+    Path | None,
+    typer.Option("--calibration", metavar="FILE.json", help="Parameters that `ridgeline fit --with` wrote."),
+]
+Anchor = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--anchor",
+        metavar="RUN",
+        help="A run of yours to correct by: CSV of `explain -o`, CSV of runs, scenario with [measured], "
+        "TRACE@SCENARIO; may be repeated.",
+    ),
+]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="FILE|none",
+        help="Measured kernels that price ops: a file of `characterize`, aiconfigurator:CHIP, or none; "
+        "else what ships for the chip.",
+    ),
+]
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file in TOML, JSON or YAML.")]
 
 

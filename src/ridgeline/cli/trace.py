@@ -114,7 +114,9 @@ def _only_counters(traces: list[Path]) -> bool:
 
 
 def diff(
-    before: Annotated[Path, typer.Argument(metavar="A", help="A trace, a folder of ranks, or a scenario file.")],
+    before: Annotated[
+        Path, typer.Argument(metavar="A", help="A trace, a folder of ranks, a scenario file, or a profile.")
+    ],
     after: Annotated[
         Path | None, typer.Argument(metavar="B", help="The same; its step is compared with A's. Or none, and --set.")
     ] = None,
@@ -123,10 +125,15 @@ def diff(
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Compare two traces, two predictions, or one of each: why B's step differs from A's, in causes that sum to it."""
+    """Compare two traces, two predictions, or one of each: why B's step differs from A's, in causes that sum to it.
+
+    Two profiles: which kernels differ beyond their spread."""
     from ridgeline.calibrate.compare import diff as library
     from ridgeline.report.diff import diff_sheet, draw_diff
 
+    if after is not None and _are_profiles(before, after):
+        _diff_profiles(before, after, json)
+        return
     with plain_files([before, *([after] if after else [])]) as paths:
         found = library(*paths, policy=policy, classes=classes, settings=settings or ())
     sheet = diff_sheet(found)
@@ -134,6 +141,21 @@ def diff(
         print_json(sheet)
         return
     draw_diff(sheet, console())
+
+
+def _are_profiles(*paths: Path) -> bool:
+    from ridgeline.cost.profile import is_profile
+
+    return all(is_profile(path) for path in paths)
+
+
+def _diff_profiles(before: Path, after: Path, json: bool) -> None:
+    from ridgeline.cost.profile import read_profile
+    from ridgeline.cost.profile_compare import diff_profiles
+    from ridgeline.report.profile import draw_profile_diff, profile_diff_sheet
+
+    sheet = profile_diff_sheet(diff_profiles(read_profile(before), read_profile(after)))
+    print_json(sheet) if json else draw_profile_diff(sheet, console())
 
 
 def explain(

@@ -62,7 +62,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline validate",
                 "ridgeline validate --where x_chip=h100-sxm --html page.html",
                 "ridgeline validate mine.csv",
-                "ridgeline validate collectives",
+                "ridgeline validate kernels",
             ),
         ),
         "fit": Verb(
@@ -88,6 +88,38 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "diff": Verb(
             summary="Why two traces or predictions differ.",
             examples=("ridgeline diff before.json.gz after.json.gz", "ridgeline diff run.toml trace.json.gz"),
+        ),
+        "characterize": Verb(
+            summary="Measure a device into a profile that prices are read from.",
+            examples=(
+                "ridgeline characterize --device cuda --minutes 8 -o mine.json",
+                "ridgeline characterize --device npu --import torch_npu",
+                "torchrun --nproc-per-node 8 -m ridgeline characterize -o node.json",
+                "ridgeline characterize --standalone characterize.pyz",
+            ),
+        ),
+        "preflight": Verb(
+            summary="The slow chip, slow link, wrong setting, before a run.",
+            examples=(
+                "torchrun --nproc-per-node 8 -m ridgeline preflight",
+                "srun ridgeline preflight --reference node.json --json",
+                "torchrun --nproc-per-node 4 -m ridgeline preflight --device cpu --drill 2",
+            ),
+        ),
+        "profile": Verb(
+            summary="What was measured of a machine: ceilings, slow chips.",
+            examples=(
+                "ridgeline profile h200.json",
+                "ridgeline profile node0.json node1.json node2.json -o system.json",
+                "ridgeline profile aiconfigurator:h100-sxm -o h100.json",
+            ),
+        ),
+        "roofline": Verb(
+            summary="Every op of a model on a chip's roofline.",
+            examples=(
+                "ridgeline roofline llama3-8b --on h200-sxm",
+                "ridgeline roofline llama3-8b --on h200-sxm --phase decode --batch 32 --seq 8k -o roof.svg",
+            ),
         ),
         "explain": Verb(
             summary="What accounts for the gap between predicted and measured.",

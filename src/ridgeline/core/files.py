@@ -133,7 +133,19 @@ def write_text(path: Path, text: str) -> None:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")
         else:
-            _replace_text(Path(os.path.realpath(path)), text)
+            _replace(Path(os.path.realpath(path)), text.encode("utf-8"))
+    except OSError as wrong:
+        raise _unwritable(path, wrong.strerror or str(wrong)) from None
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """As `write_text`, for a file that is no text."""
+    refuse_unwritable(path)
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+        else:
+            _replace(Path(os.path.realpath(path)), data)
     except OSError as wrong:
         raise _unwritable(path, wrong.strerror or str(wrong)) from None
 
@@ -152,13 +164,13 @@ def _unwritable(path: Path, given: str) -> InputError:
     return _refuse(path, given, "a place that can be written", "choose another")
 
 
-def _replace_text(path: Path, text: str) -> None:
+def _replace(path: Path, data: bytes) -> None:
     """Write beside the file, then put the new one in its place with the old one's permissions."""
     temporary = path.with_name(f".{path.name[:200]}.{os.urandom(8).hex()}")
     mode = path.stat().st_mode & 0o777 if path.exists() else None
     try:
-        with open(temporary, "x", encoding="utf-8") as stream:
-            stream.write(text)
+        with open(temporary, "xb") as stream:
+            stream.write(data)
         if mode is not None:
             temporary.chmod(mode)
         os.replace(temporary, path)

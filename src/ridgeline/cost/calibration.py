@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from math import exp, log
 from pathlib import Path
@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_table
+from ridgeline.cost.anchored import Anchored, Components, anchored_from, components_from
+from ridgeline.cost.profile import Profile, shipped_profiles
 from ridgeline.hardware.chip import Chip
 from ridgeline.ir.ops import Num
 from ridgeline.plan.engine import Engine
@@ -121,7 +123,8 @@ _LIST = (
         "how sustained matrix rates fall with flops per joule of rated power",
     ),
     _p("experts", "of product", (0.7, 0.93, 1.0), "compute", "engine", "grouped expert products against a single one"),
-    _p("scan", "of peak", (0.03, 0.2, 0.6), "compute", "", "chunked linear scans, of the 16-bit peak"),
+    # 0.12 and 0.11 on an H200: chunk state and chunk scan of a Mamba2 layer in Triton, untuned
+    _p("scan", "of peak", (0.06, 0.12, 0.35), "compute", "", "kernels of chunked linear scans, of the 16-bit peak"),
     _p(
         "attention_back",
         "of forward",
@@ -146,6 +149,7 @@ _LIST = (
     _p("host", "s", (4e-6, 30e-6, 60e-6), "host", "engine", "host issues one kernel of an eager program"),
     _p("wait", "s", (20e-6, 80e-6, 600e-6), "host", "engine", "host learns how many tokens each expert got"),
     _p("hidden_tp", "share", (0.1, 0.6, 0.95), "overlap", "", "tensor-parallel communication hidden where overlapped"),
+    _p("hidden_pp", "share", (0.3, 0.95, 0.99), "overlap", "", "overlapped pipeline sends that cost compute nothing"),
     _p("hidden_dp", "share", (0.4, 0.8, 0.99), "overlap", "", "gradient exchange that can hide behind compute"),
     _p("hidden_shard", "share", (0.2, 0.8, 0.99), "overlap", "engine", "gathering of sharded weights that can hide"),
     _p("hidden_moe", "share", (0.1, 0.6, 0.95), "overlap", "", "expert dispatch hidden where overlapped"),
@@ -166,10 +170,18 @@ PARAMETERS: Mapping[str, Parameter] = MappingProxyType({item.name: item for item
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Offsets by `name` and by `name/chip` or `name/engine`; what is absent is zero."""
+    """Offsets by `name` and by `name/chip` or `name/engine`; what is absent is zero.
+
+    profiles   measured kernels by chip; what they reach is priced by them, the rest by the parameters
+    components   how far a source that no fit has seen is off, and how alike its runs are
+    anchored     the user's own runs that moved the offsets, and what they leave beside them; None without
+    """
 
     offsets: Mapping[str, float]
     source: str = "defaults"
+    profiles: Mapping[str, Profile] = field(default_factory=lambda: MappingProxyType({}))
+    components: Components = Components()
+    anchored: Anchored | None = None
 
     def value(self, name: str, chip: Chip, engine: Engine) -> float:
         """The parameter's value for one chip under one engine."""
@@ -260,11 +272,24 @@ def read_calibration(path: Path) -> Calibration:
     ]
     if problems:
         raise InputError(problems)
-    return Calibration(offsets=MappingProxyType({name: float(x) for name, x in offsets.items()}), source=source)
+    own, where = table.get("components"), str(path)
+    return Calibration(
+        offsets=MappingProxyType({name: float(x) for name, x in offsets.items()}),
+        source=source,
+        profiles=shipped_profiles(),
+        components=shipped().components if own is None else components_from(own, where),
+        anchored=None if table.get("anchored") is None else anchored_from(table["anchored"], where),
+    )
 
 
 @cache
 def shipped() -> Calibration:
     """The calibration that comes with Ridgeline, fitted by `ridgeline fit` on the bundled rows."""
     table = json.loads(SHIPPED.read_text(encoding="utf-8"))
-    return Calibration(offsets=MappingProxyType(table["offsets"]), source=table["source"])
+    own = table.get("components")
+    return Calibration(
+        offsets=MappingProxyType(table["offsets"]),
+        source=table["source"],
+        profiles=shipped_profiles(),
+        components=Components() if own is None else components_from(own, str(SHIPPED)),
+    )

@@ -11,10 +11,12 @@ import numpy as np
 from ridgeline.core.arrays import Array
 from ridgeline.core.dtype import DTYPES
 from ridgeline.core.units import DECIMAL
+from ridgeline.cost.anchoring import pace_of
 from ridgeline.cost.calibration import PARAMETERS, Calibration, owners
+from ridgeline.cost.profile import profile_for
 from ridgeline.cost.topology_columns import TopologyColumns, leaving, topology_columns
 from ridgeline.hardware.chip import Chip
-from ridgeline.hardware.load import rated_power
+from ridgeline.hardware.load import CHIPS, rated_power
 from ridgeline.hardware.system import System
 from ridgeline.hardware.topology import Torus
 from ridgeline.plan.scenario import Scenario
@@ -31,6 +33,7 @@ FLOPS_PER_JOULE: Mapping[str, float] = MappingProxyType(
         }.items()
     }
 )  # fmt: skip
+MOST_OF_MEMORY = 0.98  # of its rate, whatever a clock says
 FLOPS_PER_EXPONENTIAL = 16.0  # 128 multiply-adds beside 16 exponentials a clock and core
 # which parameter says what share of a peak is sustained
 SHARE = {"fp8": "matmul_8", "int8": "matmul_8", "fp4": "matmul_4", "int4": "matmul_4"}
@@ -47,6 +50,7 @@ class Machines:
     scale_out: Array
     domain: Array
     host: Array  # bytes/s to host memory; infinite where nobody states it
+    crowding: Array  # times as long as alone that a rank takes to issue work, where ranks share few cores of a host
     topology: TopologyColumns
     exponentials: Array  # a second, of the unit that works out softmax
     density: Array  # by peak: flops for a joule of rated power, over those of an H100 SXM; 1 where no power is known
@@ -64,6 +68,7 @@ def machines_of(systems: Sequence[System]) -> Machines:
         scale_out=columns[3],
         domain=columns[4],
         host=columns[5],
+        crowding=np.array([crowding_of(system) for system in systems], dtype=np.float64),
         topology=topology_columns(systems),
         exponentials=columns[6],
         density=np.array([row[8] for row in rows], dtype=np.float64),
@@ -89,6 +94,25 @@ def _one(system: System) -> tuple[list[float], float, float, float, float, float
         exponentials_per_s(chip),
         [density_of(chip, key) for key in PEAKS],
     )
+
+
+def crowding_of(system: System) -> float:
+    """How much longer a rank takes to issue its kernels because the ranks of a node share its host's cores.
+
+        max(1, ranks of a node / cores)
+
+    A rank keeps one core busy: Python's lock lets its threads take turns. Eight eager layers took as long on one core
+    as on sixteen (11 and 12 ms), and 18 ms where four ranks had two cores. One chip is one rank, and a host whose
+    cores nobody states has enough of them; threads that load data are not counted, so state the cores they leave.
+
+    >>> from dataclasses import replace
+    >>> from ridgeline.core.evidence import Evidence, Quoted
+    >>> from ridgeline.hardware.load import system
+    >>> four = Quoted(value=4.0, evidence=Evidence.ASSUMED, source="a container's share")
+    >>> crowding_of(system("16xh100-sxm")), crowding_of(replace(system("16xh100-sxm"), host_cores=four))
+    (1.0, 2.0)
+    """
+    return max(1.0, system.node / system.host_cores.value) if system.host_cores else 1.0
 
 
 def density_of(chip: Chip, key: str = "bf16") -> float:
@@ -125,16 +149,32 @@ def exponentials_per_s(chip: Chip) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterColumns:
-    """Values of every parameter by row, under the parameter's name."""
+    """Values of every parameter by row, under the parameter's name.
+
+    pace   what a step takes longer than these values say, as anchoring found; None where nothing was anchored
+    """
 
     values: dict[str, Array]
+    pace: Array | None = None
 
     def __getitem__(self, name: str) -> Array:
         return self.values[name]
 
 
 def parameter_columns(calibration: Calibration, scenarios: Sequence[Scenario]) -> ParameterColumns:
-    """The parameters of several scenarios under one calibration: by the chip and the engine that each carries."""
+    """The parameters of several scenarios under one calibration: by the chip and the engine that each carries.
+
+    Where a profile of the chip has large copies, the share of memory's rate is theirs.
+    """
     each = [owners(scenario.system.chip, scenario.engine) for scenario in scenarios]
     known = {own: {name: calibration.owned(name, own) for name in PARAMETERS} for own in dict.fromkeys(each)}
-    return ParameterColumns(values={name: np.array([known[own][name] for own in each]) for name in PARAMETERS})
+    values = {name: np.array([known[own][name] for own in each]) for name in PARAMETERS}
+    for row, scenario in enumerate(scenarios if calibration.profiles else ()):
+        profile = profile_for(calibration.profiles, scenario.system.chip.fitted_id)
+        copied = profile.copy_bytes_per_s if profile else None
+        sheet = (CHIPS.get(profile.chip) if profile else None) or scenario.system.chip
+        if copied is not None and sheet.hbm.bandwidth is not None:
+            values["memory"][row] = min(copied / sheet.hbm.bandwidth.value, MOST_OF_MEMORY)
+    if calibration.anchored is None:
+        return ParameterColumns(values=values)
+    return ParameterColumns(values=values, pace=np.array([pace_of(calibration, scenario) for scenario in scenarios]))

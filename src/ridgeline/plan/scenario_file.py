@@ -6,6 +6,7 @@ system = "64xh100-sxm"              # or a path to a TOML file, or a table
 [engine]                            # optional: habits of the plan's engine that differ, or an engine of your own
 [workload]                          # kind = "train" | "prefill" | "decode", ...
 [plan]                              # tp, pp, dp, ..., everything optional
+[measured]                          # optional: what a run of it took, for `--anchor`; predictions do not read it
 """
 
 from __future__ import annotations
@@ -33,6 +34,17 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.settings import apply_settings, unknown_keys
 from ridgeline.plan.workload import Train, Workload
+
+MEASURED = {
+    "type": "object",
+    "description": "what a run of the scenario took; `--anchor` reads it, a prediction does not",
+    "additionalProperties": False,
+    "properties": {
+        "step_time_s": {"type": "number", "exclusiveMinimum": 0},
+        "tokens_per_s_per_chip": {"type": "number", "exclusiveMinimum": 0},
+        "notes": {"type": "string"},
+    },
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +144,7 @@ def schema() -> dict[str, Any]:
             "engine": {"type": "object", "description": "habits of the engine that differ, or an engine of your own"},
             "workload": of(Workload),
             "plan": of(Plan),
+            "measured": MEASURED,
         },
     }
 

@@ -14,7 +14,7 @@ from ridgeline.core.errors import Problem, not_among
 from ridgeline.hardware.load import merge
 from ridgeline.plan.plan import shares
 
-KEYS = ("model", "system", "chip", "workload", "plan", "engine", "name", "notes")
+KEYS = ("model", "system", "chip", "workload", "plan", "engine", "name", "notes", "measured")
 # a setting below one of these turns its short form into a table: the short form goes under this name
 SHORT = {
     "model": "base",

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Quoted
+from ridgeline.cost.ceilings import ceilings
+from ridgeline.cost.kernel_roof import PEAK_OF
+from ridgeline.cost.profile import profile_for, shipped_profiles
 from ridgeline.hardware.chip import PEAK_KEYS, Chip
 from ridgeline.hardware.facts import Ratio, link_bytes_per_flop, ridge_points
 from ridgeline.hardware.system import System, Tier
@@ -69,6 +72,7 @@ OPTIONAL = frozenset({"hbm.usable", "cache.usable", "cache.bandwidth", "scaleout
 def chip_sheet(chip: Chip) -> Sheet:
     """A chip: its quoted numbers, its ratios, and the numbers nobody published."""
     numbers = list(chip_numbers(chip))
+    measured = measured_numbers(chip)
     return {
         "kind": "chip",
         "id": chip.id,
@@ -86,7 +90,23 @@ def chip_sheet(chip: Chip) -> Sheet:
             key: {name: _ratio(ratio) for name, ratio in link_bytes_per_flop(chip, key).items()} for key in chip.peak
         },
         "notes": chip.notes,
+        **({"measured": measured} if measured else {}),
     }
+
+
+def measured_numbers(chip: Chip) -> Sheet:
+    """Ceilings of the chip's shipped profile by the number each stands beside; empty without one."""
+    profile = profile_for(shipped_profiles(), chip.fitted_id)
+    if profile is None:
+        return {}
+    beside = {"copy": "hbm.bandwidth", "h2d pinned": "host.bandwidth"}
+    beside |= {f"product {name}": f"peak.{key}" for name, key in PEAK_OF.items() if name == key or name == "nvfp4"}
+    beside["product fp16"] = "peak.fp16"
+    return {
+        beside[one.name]: {"value": one.measured, "unit": one.unit, "share": one.share, "where": one.where}
+        for one in ceilings(profile, chip)
+        if one.name in beside
+    } | {"profile": profile.title}
 
 
 def _ratio(ratio: Ratio) -> Sheet:
@@ -103,6 +123,7 @@ def system_sheet(system: System) -> Sheet:
         "chips": system.chips,
         "node": system.node,
         "host_memory_bytes": system.host_memory.value if system.host_memory else None,
+        "host_cores": system.host_cores.value if system.host_cores else None,
         "tiers": [_tier_sheet(tier, system) for tier in system.tiers],
         "totals": _totals(system),
         "assumptions": list(system.assumptions),

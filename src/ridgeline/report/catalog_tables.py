@@ -46,7 +46,7 @@ def chips(sheets: Sequence[Sheet]) -> RenderableType:
     table = headed(["", *(sheet["id"] for sheet in sheets)], title=", ".join(sheet["name"] for sheet in sheets))
     for path in NUMBERS:
         if any(path in sheet["numbers"] for sheet in sheets):
-            table.add_row(Text(path), *(_number(sheet["numbers"].get(path)) for sheet in sheets))
+            table.add_row(Text(path), *(_beside(sheet, path) for sheet in sheets))
     table.add_section()
     for key in PEAK_KEYS:
         cells = [sheet["ridge_flops_per_byte"].get(key) for sheet in sheets]
@@ -62,6 +62,10 @@ def chips(sheets: Sequence[Sheet]) -> RenderableType:
             f"{link} B/kFLOP", *(_graded(cell, f"{cell['value'] * 1000:.3g}" if cell else DASH) for cell in cells)
         )
     legend = Text.assemble(("analytic", "cyan"), "  ", ("assumed", "yellow"), "  * sources differ", style="dim")
+    if any("measured" in sheet for sheet in sheets):
+        legend.append("  measured", "green").append(
+            ": best of the shipped profile, beside the data sheet's number", "dim"
+        )
     under = Text(
         "B/kFLOP: bytes one way per thousand flops at the bf16 peak (fp16, fp8 where there is none)", style="dim"
     )
@@ -78,6 +82,15 @@ def _missing(sheets: Sequence[Sheet]) -> list[RenderableType]:
 
 def _main_peak(sheet: Sheet) -> str:
     return next((key for key in ("bf16", "fp16", "fp8") if key in sheet["bytes_per_flop"]), "")
+
+
+def _beside(sheet: Sheet, path: str) -> Text:
+    """A number, and what was measured of it."""
+    made, found = _number(sheet["numbers"].get(path)), sheet.get("measured", {}).get(path)
+    if found is None:
+        return made
+    share = f", {found['share']:.0%}" if found["share"] else ""
+    return Text.assemble(made, (f"  {format_quantity(found['value'], found['unit'], 4)} measured{share}", "green"))
 
 
 def _number(number: Sheet | None) -> Text:

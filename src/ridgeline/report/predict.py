@@ -16,6 +16,7 @@ from ridgeline.report.catalog_tables import WEAK
 from ridgeline.report.cells import Side, bar, clean, grid, listed
 from ridgeline.report.sheets.plain import plain
 from ridgeline.report.sheets.predict import (
+    AnchorSheet,
     ImpossibleSheet,
     PredictionSheet,
     RefusalSheet,
@@ -23,7 +24,7 @@ from ridgeline.report.sheets.predict import (
     TitleSheet,
 )
 from ridgeline.sim.memory.peak import Memory
-from ridgeline.sim.prediction import Impossible, Prediction
+from ridgeline.sim.prediction import AnchorEffect, Impossible, Prediction
 
 COLOURS = {"compute": "blue", "memory": "green", "network": "magenta", "host": "yellow"}
 WIDE = 36  # cells of a bar
@@ -34,7 +35,7 @@ MOST = 6  # assumptions shown before the rest is counted
 def prediction_sheet(prediction: Prediction) -> PredictionSheet:
     """Everything a prediction says, in base units; names carry the unit where it is not plain."""
     used, memory = prediction.utilization, prediction.memory
-    return {
+    sheet: PredictionSheet = {
         "kind": "prediction",
         "possible": True,
         "scenario": _title(prediction.scenario),
@@ -62,6 +63,22 @@ def prediction_sheet(prediction: Prediction) -> PredictionSheet:
         "energy_j": prediction.bill.energy_j,
         "cost_usd": prediction.bill.cost_usd,
         "tokens": prediction.scenario.workload.tokens,
+    }
+    if prediction.anchor is not None:
+        sheet["anchor"] = anchor_sheet(prediction.anchor)
+    if prediction.kernels is not None:
+        sheet["kernels"] = plain(prediction.kernels)
+    return sheet
+
+
+def anchor_sheet(anchor: AnchorEffect) -> AnchorSheet:
+    """What runs of the user's did to a prediction."""
+    return {
+        "runs": list(anchor.runs),
+        "factor": anchor.factor,
+        "pace": anchor.pace,
+        "narrowed": anchor.narrowed,
+        "parameters": {name: list(values) for name, values in anchor.parameters.items()},
     }
 
 

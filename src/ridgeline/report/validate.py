@@ -82,6 +82,7 @@ def draw_validation(found: Validation, console: Console) -> None:
     console.print(Text(f"{errors.n} rows predicted, {len(found.skipped)} skipped", style="bold"))
     if errors.n:
         usual = "with the shipped parameters" if found.kind == "training" else "with the chips to themselves"
+        usual = "with what profiles, libraries and the fit say" if found.kind == "kernels" else usual
         how = "without their own group in the fit" if held == errors.n else usual
         mixed = f"{held} without their own group in the fit, {errors.n - held} with the shipped parameters"
         console.print(Text(f"predicted {how if held in (0, errors.n) else mixed}", style="dim"))
@@ -139,11 +140,13 @@ def _groups(found: Validation, grouping: str) -> Table:
 
 def _worst(found: Validation) -> Table:
     training, figures = found.kind == "training", ("measured", "predicted", "residual")
-    words = ("model on chips", "look first at") if training else ("collective on chips", "notes")
+    words = ("model on chips", "look first at") if training else (f"{found.kind.removesuffix('s')} on chips", "notes")
     table = headed(("furthest off", *figures, *words), right=figures)
     for case, reason in worst(found):
         what = f"{case.row['model_name'][:28]} on {case.row['gpus'][:8]} x {case.chip}"
-        if not training:
+        if found.kind == "kernels":
+            what = f"{case.row['kernel'][:24]} {case.row['shape'][:36]}, {case.chip}, by {case.assumptions[0]}"
+        elif not training:
             size = format_quantity(float(case.row["size_bytes"].replace(",", "")), "B")
             what = f"{case.row['collective'][:20]}, {size}, {case.row['ranks'][:8]} x {case.chip}"
         cells = (f"{case.measured_s:.4g} s", f"{case.predicted_s:.4g} s", _signed(case.residual))

@@ -151,7 +151,7 @@ def _structure(scenario: Scenario, degrees: Array, calibration: Calibration) -> 
         context=context,
         degrees=degrees,
         plans=plans,
-        model=PlanModel.of(scenario, context, sections, rates, len(degrees)),
+        model=PlanModel.of(scenario, context, sections, rates, len(degrees), calibration.profiles),
     )
 
 

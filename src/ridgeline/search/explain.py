@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ridgeline.core.encode import encode
+from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.plan import Plan, Switches
 from ridgeline.plan.plan_table import offload_words, recompute_words, schedule_words
 from ridgeline.plan.scenario import Scenario
@@ -91,7 +92,7 @@ def _next(search: Search, winner: Prediction) -> tuple[Prediction, ...]:
     """The best plan of another kind than the winner's; where all are of one kind, the next plan."""
     own = kind_of(winner.scenario.plan)
     other = [entry for entry in kinds(search.swept, 2) if kind_of(entry.plan) != own]
-    return predicted(search.scenario, other[:1]) or search.plans[1:2]
+    return predicted(search.scenario, other[:1], search.calibration) or search.plans[1:2]
 
 
 def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:
@@ -112,7 +113,7 @@ def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:
         else:
             same.append(axis)
     for best, axes in found:
-        for prediction in predicted(search.scenario, [best]):
+        for prediction in predicted(search.scenario, [best], search.calibration):
             what = ", ".join(told(best.plan, axis, own) for axis in axes)
             yield loss(tuple(axes), what, prediction, winner)
 
@@ -196,7 +197,7 @@ def _switch_words(plan: Plan, own: Plan) -> str:
     return ", ".join(words) or "other switches"
 
 
-def simulated_step_s(prediction: Prediction) -> float | None:
+def simulated_step_s(prediction: Prediction, calibration: Calibration | None = None) -> float | None:
     """Seconds of the step when it is executed event by event, links shared; None where that would take too long.
 
     The sweep prices pipelines by closed forms. Where the two disagree, traffic met on a tier.
@@ -205,7 +206,7 @@ def simulated_step_s(prediction: Prediction) -> float | None:
     actions = 2 * scenario.microbatches * scenario.plan.mesh.pp * scenario.plan.schedule.chunks
     if actions > MOST_ACTIONS:
         return None
-    made = simulate(scenario)
+    made = simulate(scenario, calibration)
     return made.step_s if isinstance(made, Simulated) else None
 
 
@@ -224,7 +225,7 @@ class GivenPlan:
 
 def given_plan(search: Search, given: Scenario, winner: Prediction) -> GivenPlan | None:
     """The rank of the scenario's own plan and what it loses to the winner; None where it cannot run."""
-    own = predict(given)
+    own = predict(given, search.calibration)
     if not isinstance(own, Prediction):
         return None
     return GivenPlan(prediction=own, faster=search.swept.faster, loss=loss(("plan",), "the plan given", own, winner))

@@ -119,6 +119,7 @@ class Search:
 
     capacity_bytes   of a chip, less the headroom: what a plan may take
     problems         why nothing could be searched; `infeasible.why_not` says why nothing fits
+    calibration      what plans were priced with; None for the shipped parameters
     """
 
     scenario: Scenario
@@ -129,6 +130,7 @@ class Search:
     headroom: float
     capacity_bytes: float
     problems: tuple[Problem, ...] = ()
+    calibration: Calibration | None = None
 
 
 def find_plan(
@@ -172,6 +174,7 @@ def find_plan(
         headroom=free,
         capacity_bytes=capacity,
         problems=problems,
+        calibration=calibration,
     )
 
 

@@ -107,7 +107,7 @@ def _helps(search: Search, narrowly: bool, go_on: GoOn) -> Iterator[str]:
 
 
 def _fits(search: Search, scenario: Scenario, pins: Pins) -> bool:
-    found = find_plan(scenario, pins, most=1, headroom=search.headroom)
+    found = find_plan(scenario, pins, most=1, headroom=search.headroom, calibration=search.calibration)
     return bool(found.swept.feasible)
 
 

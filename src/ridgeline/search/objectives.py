@@ -125,7 +125,7 @@ def outcome(search: Search, goal: Goal, *, table: Mapping[str, Any] = NO_TABLE, 
 def ranked(search: Search, goal: Goal, most: int) -> tuple[Prediction, ...]:
     """The plans of a search in the objective's order: the fastest, or from the small end of the Pareto front."""
     if goal.objective == "memory":
-        return predicted(search.scenario, tuple(reversed(search.swept.frontier))[:most])
+        return predicted(search.scenario, tuple(reversed(search.swept.frontier))[:most], search.calibration)
     return search.plans[:most]
 
 

@@ -106,7 +106,8 @@ class Recommendation:
             return ""
         best = self.reasons.recommended
         note = f"Found by `ridgeline plan`: {self.considered:,} plans priced, predicted step {best.step_time_s:.4g} s."
-        return scenario_text(self_contained(self.chosen.table), best.scenario.plan, note)
+        table = {key: value for key, value in self.chosen.table.items() if key != "measured"}  # of another plan
+        return scenario_text(self_contained(table), best.scenario.plan, note)
 
 
 def recommend(request: PlanRequest, watch: Watch = unwatched) -> Recommendation:
@@ -152,8 +153,9 @@ def _outcome(case: Case, request: PlanRequest, watch: Watch) -> Outcome:
         return watch(Progress(phase="search", what=name, priced=priced, best_s=best_s))
 
     search = find_plan(
-        case.scenario, case.pins, most=request.top, headroom=request.headroom, progress=progress, given=case.given
-    )
+        case.scenario, case.pins, most=request.top, headroom=request.headroom, calibration=request.calibration,
+        progress=progress, given=case.given,
+    )  # fmt: skip
     return outcome(search, request.goal, table=case.table, given=case.given)
 
 
@@ -162,14 +164,20 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None) -> Reason
     go_on = _Stoppable(watch)
     search, small = best.search, request.goal.objective == "memory"
     plans = ranked(search, request.goal, request.top)
-    some = plans if small else predicted(search.scenario, kinds(search.swept, request.top))
-    tried = what_if(search, plans[0], go_on=go_on) if go_on("what would beat the best") else ()
-    others = other_engines(search, plans[0], go_on=go_on) if go_on("what other software would gain") else ()
-    events = tuple(simulated_step_s(plan) for plan in plans[:SIMULATED] if go_on("the first plans, event by event"))
+    some = plans if small else predicted(search.scenario, kinds(search.swept, request.top), search.calibration)
+    tried = what_if(search, plans[0], search.calibration, go_on) if go_on("what would beat the best") else ()
+    others = (
+        other_engines(search, plans[0], search.calibration, go_on) if go_on("what other software would gain") else ()
+    )
+    events = tuple(
+        simulated_step_s(plan, search.calibration)
+        for plan in plans[:SIMULATED]
+        if go_on("the first plans, event by event")
+    )
     free = request.refine and not small and not any(axis in search.pins.pinned for axis in REFINED_AXES)
     refined = None
     if free and go_on("stage boundaries and recompute by stage"):
-        refined = refinement(_united(plans, some), events[0], search.capacity_bytes, go_on)
+        refined = refinement(_united(plans, some), events[0], search.capacity_bytes, go_on, search.calibration)
     return Reasons(
         plans=plans,
         kinds=some,

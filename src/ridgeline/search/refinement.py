@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.check import unsupported
 from ridgeline.search.explain import simulated_step_s
 from ridgeline.search.progress import GoOn, always
@@ -41,19 +42,21 @@ class Refinement:
 
 
 def refinement(
-    plans: Sequence[Prediction], winner_event_s: float | None, budget_bytes: float, go_on: GoOn = always
-) -> Refinement | None:
+    plans: Sequence[Prediction], winner_event_s: float | None, budget_bytes: float, go_on: GoOn = always,
+    calibration: Calibration | None = None,
+) -> Refinement | None:  # fmt: skip
     """What to recommend of good plans, the winner first; its step event by event is given where that is known.
 
     None where `go_on` answered False before all was tried.
     """
     winner = plans[0]
-    free = tuple(sorted(_refined(plans[:REFINED], budget_bytes, go_on), key=_step))
-    able = [one for one in (*_evened(plans, budget_bytes, go_on), *free) if not lacking(one)]
+    asked = _Asked(budget_bytes=budget_bytes, go_on=go_on, calibration=calibration)
+    free = tuple(sorted(_refined(plans[:REFINED], asked), key=_step))
+    able = [one for one in (*_evened(plans, asked), *free) if not lacking(one)]
     better = sorted((one for one in able if _step(one) < winner.step_time_s * (1 - GAINS)), key=_step)
     if not go_on("refined plans, event by event"):
         return None
-    made, event_s = _finalist(better[:FINALISTS], winner_event_s)
+    made, event_s = _finalist(better[:FINALISTS], winner_event_s, calibration)
     step_s = (_step(made) if made else winner.step_time_s) * (1 - GAINS)
     return Refinement(
         prediction=made.prediction if made else winner,
@@ -69,25 +72,36 @@ def _step(one: Refined) -> float:
     return one.prediction.step_time_s
 
 
-def _finalist(better: Sequence[Refined], winner_event_s: float | None) -> tuple[Refined | None, float | None]:
+def _finalist(
+    better: Sequence[Refined], winner_event_s: float | None, calibration: Calibration | None
+) -> tuple[Refined | None, float | None]:
     """The fastest event by event, None where the winner is; the first where events were not run."""
     if winner_event_s is None:
         return (better[0] if better else None), None
     best, least = None, winner_event_s
     for one in better:
-        seconds = simulated_step_s(one.prediction)
+        seconds = simulated_step_s(one.prediction, calibration)
         if seconds is not None and seconds < least:
             best, least = one, seconds
     return best, least
 
 
-def _refined(plans: Iterable[Prediction], budget_bytes: float, go_on: GoOn) -> Iterator[Refined]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What plans are refined under."""
+
+    budget_bytes: float
+    go_on: GoOn
+    calibration: Calibration | None
+
+
+def _refined(plans: Iterable[Prediction], asked: _Asked) -> Iterator[Refined]:
     """Plans refined without regard to what their engine can be told, those that became equal once."""
     made: list[Refined] = []
     for plan in plans:
-        if not go_on("stage boundaries, recompute by stage and offload"):
+        if not asked.go_on("stage boundaries, recompute by stage and offload"):
             return
-        found = refine(plan.scenario, budget_bytes=budget_bytes)
+        found = refine(plan.scenario, asked.calibration, budget_bytes=asked.budget_bytes)
         if isinstance(found, Impossible) or not found.fits or not found.changes:
             continue
         if all(found.scenario.plan != other.scenario.plan for other in made):
@@ -95,12 +109,12 @@ def _refined(plans: Iterable[Prediction], budget_bytes: float, go_on: GoOn) -> I
             yield found
 
 
-def _evened(plans: Iterable[Prediction], budget_bytes: float, go_on: GoOn) -> Iterator[Refined]:
+def _evened(plans: Iterable[Prediction], asked: _Asked) -> Iterator[Refined]:
     """Plans refined as far as their engine can be told."""
     for plan in plans:
-        if not go_on("stage boundaries that the engine can be told"):
+        if not asked.go_on("stage boundaries that the engine can be told"):
             return
-        found = even(plan.scenario, budget_bytes=budget_bytes)
+        found = even(plan.scenario, asked.calibration, budget_bytes=asked.budget_bytes)
         if isinstance(found, Refined) and found.fits and found.changes:
             yield found
 

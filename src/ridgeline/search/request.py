@@ -13,6 +13,7 @@ from typing import Any, TypedDict, Unpack
 
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, read_table
+from ridgeline.cost.calibration import Calibration
 from ridgeline.models.load import model as load_model
 from ridgeline.plan.scenario_file import confine
 from ridgeline.search.objectives import OBJECTIVES, Goal, Objective, pair, tokens_of
@@ -61,6 +62,7 @@ class PlanRequest:
     top        plans that are listed
     frontier   the two quantities of the Pareto front; absent: time and memory, or between sizes time and money
     refine     whether stage boundaries and recompute by stage are chosen too
+    calibration   what plans are priced with; absent: the shipped parameters
     """
 
     table: Mapping[str, Any]
@@ -73,6 +75,7 @@ class PlanRequest:
     top: int = 5
     frontier: tuple[str, str] | None = None
     refine: bool = True
+    calibration: Calibration | None = None
 
     @classmethod
     def from_options(cls, model: str, **options: Unpack[PlanOptions]) -> PlanRequest:

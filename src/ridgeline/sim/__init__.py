@@ -7,6 +7,7 @@
     StepBatch, StepTimes                  steps of many scenarios under any parameters, for a fit
     Memory, peak_memory, capacity_of      bytes of the fullest chip, and of a chip
     Residual, interval, ...               how sure a prediction is
+    sensitivities                         what steps answer to, parameter by parameter
 
 Names are loaded when first used: a prediction need not load the event simulation.
 """
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from ridgeline.sim.prediction_interval import new_source_interval as new_source_interval
     from ridgeline.sim.prediction_interval import read_residuals as read_residuals
     from ridgeline.sim.step_batch import StepBatch as StepBatch
+    from ridgeline.sim.step_sensitivity import sensitivities as sensitivities
 
 _HOMES = {
     "closed_form.overlap": ("SectionTimes",),
@@ -60,6 +62,7 @@ _HOMES = {
     "prediction": ("Impossible", "Prediction"),
     "prediction_interval": ("SHIPPED_RESIDUALS", "Residual", "interval", "new_source_interval", "read_residuals"),
     "step_batch": ("StepBatch",),
+    "step_sensitivity": ("sensitivities",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -17,6 +17,7 @@ from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import op_table
 from ridgeline.cost.price import SectionPrices, SustainedRates, price_sections, sustained_rates
+from ridgeline.cost.profile_prices import measured_kernels, measured_ops
 from ridgeline.ir.program import Program, SectionKey, SectionRole
 from ridgeline.lowering.context import LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
@@ -102,8 +103,8 @@ class LayoutModel:
             roles=self.mix.roles,
             sections=self.places(policy),
         )
-        send_s = send_seconds(self.plans, self.rates.links)
-        pipeline = pipeline_time([mix], self.sections.times, send_s, self.plans)
+        sends = send_seconds(self.plans, self.rates)
+        pipeline = pipeline_time([mix], self.sections.times, sends, self.plans)
         ends = end_of_step(most_trained([mix], self.sections.trained), self.plans, self.rates)
         return step_times(pipeline, ends, self.plans, self.rates).step_s
 
@@ -137,7 +138,9 @@ def price_layouts(
     policies = tuple((way.recompute, share) for share, way in product(shares, ways))
     by_policy = replace(plans, offload=np.array([share for _, share in policies]))
     needs = _side_by_side([way.needs for way in ways] * len(shares))
-    priced = _repeated(price_sections(op_table([way.program for way in ways]), rates), len(shares))
+    table = op_table([way.program for way in ways])
+    measured = measured_ops(table, rates.machines, measured_kernels([scenario], calibration.profiles))
+    priced = _repeated(price_sections(table, rates, measured=measured), len(shares))
     stages = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
     bare = stages_of(replace(context, recompute=ways[0].recompute), (0,) * plan.virtual_stages)
     group = _groups(stages)

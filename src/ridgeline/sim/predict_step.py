@@ -22,6 +22,8 @@ from ridgeline.cost.estimate import OpEstimate, estimates
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import PHASES, OpTable, op_table
 from ridgeline.cost.price import OpPrices, SectionPrices, SustainedRates, price_ops, sum_sections, sustained_rates
+from ridgeline.cost.profile import profile_for
+from ridgeline.cost.profile_prices import MeasuredOps, measured_kernels, measured_ops
 from ridgeline.cost.step_part import Bound, StepPart
 from ridgeline.hardware.load import WITH_CAPACITY, rated_power
 from ridgeline.ir.program import Program
@@ -35,9 +37,12 @@ from ridgeline.plan.workload import Train
 from ridgeline.sim.closed_form.stage_mix import stage_mixes
 from ridgeline.sim.closed_form.step import StepTimes, step_seconds
 from ridgeline.sim.fates import unpriced_fields
+from ridgeline.sim.kernel_evidence import KernelEvidence, kernel_evidence
 from ridgeline.sim.memory.peak import peak_memory
 from ridgeline.sim.prediction import Bill, Impossible, Part, Prediction, Utilization
-from ridgeline.sim.prediction_interval import shipped_interval
+from ridgeline.sim.prediction_interval import narrowed, shipped_interval
+from ridgeline.sim.slow_paths import slow_paths
+from ridgeline.sim.step_sensitivity import anchor_effect
 
 HOUR = parse_quantity("1 h", "s")
 ABSURD = DECIMAL["E"] * DECIMAL["M"]  # no chip moves or computes this much in a second
@@ -86,6 +91,7 @@ class Priced:
     plans: PlanColumns
     rates: SustainedRates
     ops: OpPrices
+    measured: MeasuredOps | None
     sections: SectionPrices
     steps: StepTimes
 
@@ -96,7 +102,8 @@ def price(scenario: Scenario, calibration: Calibration) -> Priced:
     program = lower(scenario, plans, tensors=False)
     table, parameters = op_table([program]), parameter_columns(calibration, [scenario])
     rates = sustained_rates(machines_of([scenario.system]), parameters, plans=plans)
-    ops = price_ops(table, rates)
+    measured = measured_ops(table, rates.machines, measured_kernels([scenario], calibration.profiles))
+    ops = price_ops(table, rates, measured=measured)
     sections = sum_sections(table, rates, ops)
     return Priced(
         program=program,
@@ -104,6 +111,7 @@ def price(scenario: Scenario, calibration: Calibration) -> Priced:
         plans=plans,
         rates=rates,
         ops=ops,
+        measured=measured,
         sections=sections,
         steps=step_seconds(sections, stage_mixes([scenario], [program]), plans, rates),
     )
@@ -123,7 +131,7 @@ def estimate(scenario: Scenario, calibration: Calibration | None = None) -> tupl
         raise InputError(reasons)
     priced = price(scenario, used)
     rests_on = _evidence(scenario, used.knows(scenario.system.chip, scenario.engine))
-    return tuple(estimates(priced.program.sections, priced.ops, rests_on))
+    return tuple(estimates(priced.program.sections, priced.ops, rests_on, priced.measured))
 
 
 def not_predictable(scenario: Scenario) -> Iterator[Problem]:
@@ -162,17 +170,43 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
     if not math.isfinite(step_s) or step_s <= 0:
         return Impossible(scenario=scenario, reasons=unbelievable(steps))
     known = calibration.knows(chip, engine)
+    span = shipped_interval(step_s, chip.fitted_id, engine.fitted_id, chip.family)
+    anchor = anchor_effect(scenario, calibration, step_s)
+    kernels = _kernels(scenario, priced, calibration)
+    told = [str(one) for one in (anchor, kernels) if one]
+    notes = (
+        *scenario.assumptions,
+        *unpriced_fields(scenario),
+        *slow_paths(scenario, program, float(priced.rates.machines.cores[0])),
+        *_assumed(scenario, calibration, known),
+    )
     return Prediction(
         scenario=scenario,
         step_time_s=step_s,
         breakdown=_breakdown(priced),
         utilization=utilization(scenario, priced, step_s, causal),
         memory=peak_memory(scenario, program, priced.plans),
-        interval=shipped_interval(step_s, chip.fitted_id, engine.fitted_id, chip.family),
+        interval=narrowed(span, step_s, anchor.narrowed, len(anchor.runs)) if anchor else span,
         bill=_bill(scenario, step_s),
         evidence=_evidence(scenario, known),
-        assumptions=(*scenario.assumptions, *unpriced_fields(scenario), *_assumed(scenario, calibration, known)),
+        assumptions=(*told, *notes),
+        anchor=anchor,
+        kernels=kernels,
     )
+
+
+def _kernels(scenario: Scenario, priced: Priced, calibration: Calibration) -> KernelEvidence | None:
+    """What the profile of the scenario's chip says of its kernels; None without one."""
+    profile = profile_for(calibration.profiles, scenario.system.chip.fitted_id)
+    if priced.measured is None or profile is None:
+        return None
+    table, parts = priced.table, priced.steps.parts
+    often = (_often(priced, table.matmul_slot), _often(priced, table.attend_slot))
+    products, attention = (
+        float(parts[part][0] / priced.steps.step_s[0]) if part in parts else 0.0
+        for part in (StepPart.MATMUL, StepPart.ATTENTION)
+    )
+    return kernel_evidence(priced.ops, priced.measured, often, (products, attention), profile.title)
 
 
 def unbelievable(steps: StepTimes) -> tuple[Problem, ...]:

@@ -10,6 +10,7 @@ from ridgeline.core.evidence import Evidence
 from ridgeline.cost.step_part import Bound
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
+from ridgeline.sim.kernel_evidence import KernelEvidence
 from ridgeline.sim.memory.peak import Memory
 from ridgeline.sim.prediction_interval import Interval
 
@@ -45,6 +46,33 @@ class Utilization:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorEffect:
+    """What the user's own runs did to a prediction.
+
+    runs         their ids
+    factor       step time with them over the one without
+    pace         of this factor, what no parameter explains
+    narrowed     width of the interval with them over the one without, in logarithms
+    parameters   values of this chip and engine that moved most, before and after, the strongest effect first
+    """
+
+    runs: tuple[str, ...]
+    factor: float
+    pace: float
+    narrowed: float
+    parameters: Mapping[str, tuple[float, float]]
+
+    def __str__(self) -> str:
+        named = ", ".join(self.runs[:3]) + (f" and {len(self.runs) - 3} more" if len(self.runs) > 3 else "")
+        moved = ", ".join(f"{name} {old:.3g} -> {new:.3g}" for name, (old, new) in self.parameters.items())
+        told = f"; {moved}" if moved else ""
+        return (
+            f"anchored on {named}: step x {self.factor:.3f}, of which x {self.pace:.3f} beside any parameter"
+            f"{told}; interval {self.narrowed:.0%} as wide"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
     """Energy and money of one step, None where the catalog has no number for it."""
 
@@ -65,6 +93,8 @@ class Prediction:
     bill: Bill
     evidence: Evidence
     assumptions: tuple[str, ...] = ()
+    anchor: AnchorEffect | None = None
+    kernels: KernelEvidence | None = None
 
     @property
     def fits(self) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.core.arrays import Array
 from ridgeline.cost.machine import Machines, ParameterColumns, machines_of
 from ridgeline.cost.op_table import OpTable, op_table
 from ridgeline.cost.price import padded_products, price_sections, sustained_rates
+from ridgeline.cost.profile import Profile
+from ridgeline.cost.profile_prices import MeasuredOps, measured_kernels, measured_ops
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.plan.scenario import Scenario
@@ -20,7 +22,8 @@ from ridgeline.sim.closed_form.step import StepTimes, step_seconds
 class StepBatch:
     """Scenarios lowered once; what does not depend on parameters is worked out.
 
-    padded   flops of every product once cut into tiles
+    padded     flops of every product once cut into tiles
+    measured   seconds of kernels that a chip's profile reaches
     """
 
     ops: OpTable
@@ -28,11 +31,17 @@ class StepBatch:
     plans: PlanColumns
     machines: Machines
     padded: Array
+    measured: MeasuredOps | None = None
 
     @classmethod
-    def of(cls, scenarios: Sequence[Scenario]) -> StepBatch:
-        """The table of several scenarios, a row each."""
-        programs = [lower(scenario, tensors=False) for scenario in scenarios]
+    def of(cls, scenarios: Sequence[Scenario], profiles: Mapping[str, Profile]) -> StepBatch:
+        """The table of several scenarios, a row each; one that is there several times is lowered once.
+
+        Kernels of chips that have a profile are priced by it.
+        """
+        distinct = {id(one): one for one in scenarios}
+        lowered = {key: lower(scenario, tensors=False) for key, scenario in distinct.items()}
+        programs = [lowered[id(scenario)] for scenario in scenarios]
         ops, machines = op_table(programs), machines_of([scenario.system for scenario in scenarios])
         return cls(
             ops=ops,
@@ -40,10 +49,11 @@ class StepBatch:
             plans=plan_columns(scenarios),
             machines=machines,
             padded=padded_products(ops, machines),
+            measured=measured_ops(ops, machines, measured_kernels(scenarios, profiles)),
         )
 
     def steps(self, parameters: ParameterColumns, *, by_part: bool = False) -> StepTimes:
         """Step times of all rows under these parameters; told apart by part where that is asked for."""
         rates = sustained_rates(self.machines, parameters, plans=self.plans)
-        sections = price_sections(self.ops, rates, self.padded)
+        sections = price_sections(self.ops, rates, self.padded, self.measured)
         return step_seconds(sections, self.mixes, self.plans, rates, by_part=by_part)

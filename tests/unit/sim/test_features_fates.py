@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from ridgeline import predict, scenario
-from ridgeline.ir.ops import Attend, Collective, MatMul, Op, Stream
+from ridgeline.ir.ops import FLASH_EXTRA, Attend, Collective, MatMul, Op, Stream
 from ridgeline.ir.program import Section
-from ridgeline.lowering.attention_core import FLASH_EXTRA
 from ridgeline.lowering.program import lower
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.models.load import model

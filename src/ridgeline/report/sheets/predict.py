@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 
 class ProblemSheet(TypedDict):
@@ -86,6 +86,40 @@ class StepPartSheet(TypedDict):
     meaning: str
 
 
+class AnchorSheet(TypedDict):
+    """What the user's own runs did to a prediction (`--anchor`, or a calibration that runs anchored).
+
+    runs         their ids
+    factor       step time with them over the one without
+    pace         of this factor, what no parameter explains
+    narrowed     width of the interval with them over the one without, in logarithms
+    parameters   the values of this chip and engine that moved the step most: before and after
+    """
+
+    runs: list[str]
+    factor: float
+    pace: float
+    narrowed: float
+    parameters: dict[str, list[float]]
+
+
+class KernelEvidenceSheet(TypedDict):
+    """What the prices of a step's kernels rest on, as shares of the step (`--profile`, or the chip's shipped one).
+
+    profile        what was measured, and when
+    measured       kernels of the very shape that was timed
+    interpolated   kernels between measured ones, or near them
+    fitted         kernels that the fitted model prices, wholly or in part
+    furthest       doublings from the furthest kernel that the profile prices to the nearest one measured
+    """
+
+    profile: str
+    measured: float
+    interpolated: float
+    fitted: float
+    furthest: float
+
+
 class PredictionSheet(TypedDict):
     """A step of training: how long, where the time goes, does it fit, how sure.
 
@@ -95,6 +129,8 @@ class PredictionSheet(TypedDict):
     activations   of these the saved activations, by what saved them
     mfu, hfu      model and hardware flops utilization, under `conventions`
     headroom_bytes  capacity less peak; negative where it does not fit
+    anchor          where runs of yours corrected it
+    kernels         where a profile of the chip prices kernels
     """
 
     kind: Literal["prediction"]
@@ -124,3 +160,5 @@ class PredictionSheet(TypedDict):
     energy_j: float | None
     cost_usd: float | None
     tokens: int
+    anchor: NotRequired[AnchorSheet]
+    kernels: NotRequired[KernelEvidenceSheet]

@@ -13,7 +13,9 @@ from ridgeline.report.sheets.diff import DiffSheet, ExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
-from ridgeline.report.sheets.validate import FitWithSheet, ValidationSheet
+from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet, RooflineSheet
+from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet, StandaloneSheet
+from ridgeline.report.sheets.validate import FitWithSheet, NextSheet, ValidationSheet
 
 Schema = dict[str, Any]
 PLAIN = MappingProxyType({str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"})
@@ -25,13 +27,17 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
         "predict": (PredictionSheet, ImpossibleSheet, RefusalSheet),
         "plan": (PlanSheet, NoPlanSheet),
-        "validate": (ValidationSheet,),
+        "validate": (ValidationSheet, NextSheet),
         "fit": (FitWithSheet,),
         "export": (ExportSheet,),
         "import": (ImportSheet,),
         "analyze": (AnalysisSheet, CountersSheet),
-        "diff": (DiffSheet,),
+        "diff": (DiffSheet, ProfileDiffSheet),
+        "profile": (ProfileSheet,),
+        "roofline": (RooflineSheet,),
         "explain": (ExplanationSheet,),
+        "characterize": (CharacterizationSheet, StandaloneSheet),
+        "preflight": (PreflightSheet,),
     }
 )
 

@@ -10,8 +10,10 @@ overlapped pair sends its activation before its gradient. The receiver spends no
 executes the rows; batches of plans are timed by ``closed_form.schedule_time``, which tests hold against it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -103,6 +105,22 @@ class PipelineRun:
     def makespan_s(self) -> float:
         """Until the last rank has finished its tail."""
         return max(interval.end_s for interval in self.gather)
+
+    def paced(self, pace: float) -> PipelineRun:
+        """The same with everything so many times as long."""
+
+        def longer(each: Sequence[StepInterval]) -> tuple[StepInterval, ...]:
+            return tuple(StepInterval(start * pace, end * pace) for start, end in each)
+
+        return replace(
+            self,
+            steps=tuple(longer(row) for row in self.steps),
+            sends=tuple(send._replace(start_s=send.start_s * pace, end_s=send.end_s * pace) for send in self.sends),
+            waited_s=tuple(seconds * pace for seconds in self.waited_s),
+            reduce=longer(self.reduce),
+            optimizer=longer(self.optimizer),
+            gather=longer(self.gather),
+        )
 
     @property
     def schedule_s(self) -> float:

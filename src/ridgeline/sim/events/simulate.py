@@ -95,7 +95,8 @@ def simulate(
         return Impossible(scenario=scenario, reasons=wrong)
     workload = step_work(scenario, priced)
     shared = shared_work(workload if contention else _apart(workload))
-    run = run_shared(table_of(scenario), shared, slow=slow)
+    run, pace = run_shared(table_of(scenario), shared, slow=slow), priced.rates.rates.pace
+    run = run if pace is None else run.paced(float(pace[0]))
     return Simulated(scenario=scenario, priced=priced, workload=workload, shared=shared, run=run)
 
 
@@ -152,8 +153,8 @@ def shared_work(given: StepWork) -> SharedWork:
     return SharedWork(
         work=tuple(
             StageWork(
-                forward_s=mix[Phase.FORWARD].alone_s * longer[0],
-                backward_input_s=mix[Phase.BACKWARD_INPUT].alone_s * longer[1],
+                forward_s=mix[Phase.FORWARD].alone_s * longer[0] + given.send_shown_s,
+                backward_input_s=mix[Phase.BACKWARD_INPUT].alone_s * longer[1] + given.send_shown_s,
                 backward_weight_s=mix[Phase.BACKWARD_WEIGHT].alone_s * longer[2],
                 send_s=given.send.seconds,
             )

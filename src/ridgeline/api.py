@@ -1,0 +1,136 @@
+"""Glue what no floor may join: predictions and plans under a calibration that the user's own runs anchor.
+
+`ridgeline.predict` and `ridgeline.recommend` are these; the command line calls them too.
+
+    calibration   the prior: a value, a file that `ridgeline fit --with` wrote, or absent for the shipped one
+    anchor        runs upon it: see `calibrate.anchor_runs`
+    profile       measured kernels: a value, a file, `none`, `aiconfigurator:CHIP`; absent: what ships for the chip
+
+Where a profile reaches, its kernels price ops. Anchors and the calibration move everything else: kernels it does not
+reach, traffic, links, overlap, overheads and slack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ridgeline.cost.calibration import Calibration
+    from ridgeline.cost.profile import Choice, Profile
+    from ridgeline.plan.scenario import Scenario
+    from ridgeline.search.progress import Watch
+    from ridgeline.search.recommend import Recommendation
+    from ridgeline.search.request import PlanRequest
+    from ridgeline.sim.prediction import Impossible, Prediction
+    from ridgeline.sim.roofline import Roofline
+
+Runs = str | Path | Iterable[str | Path]
+
+
+def calibration_of(
+    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None
+) -> Calibration | None:
+    """The calibration that options mean: the prior, its profiles, and runs upon it; None for the shipped one as it is.
+
+    Runs anchor what the profiles leave open: they are predicted with them first.
+    """
+    from ridgeline.cost.calibration import read_calibration
+    from ridgeline.sim.predict_step import default_calibration
+
+    prior = read_calibration(calibration) if isinstance(calibration, Path) else calibration
+    if profile is not None:
+        from ridgeline.calibrate.profile_sources import profiles_of
+
+        prior = replace(prior or default_calibration(), profiles=profiles_of(profile))
+    runs = [str(anchor)] if isinstance(anchor, (str, Path)) else [str(one) for one in anchor]
+    if not runs:
+        return prior
+    from ridgeline.calibrate.anchor import anchored
+
+    return anchored(prior, runs)
+
+
+def predict(
+    scenario: Scenario,
+    calibration: Calibration | Path | None = None,
+    *,
+    anchor: Runs = (),
+    profile: Choice = None,
+    causal: bool = True,
+) -> Prediction | Impossible:
+    """The predicted step of a training scenario, or the reasons why there is none; see `sim.predict_step.predict`.
+
+    anchor    measured runs of your own: a CSV of residuals or of runs, a scenario with [measured], or TRACE@SCENARIO
+    profile   measured kernels of the chip: a file, `none`, or `aiconfigurator:CHIP`
+
+    >>> from ridgeline.plan.scenario_file import read_scenario
+    >>> own = "examples/llama3-8b-8xh100-measured.toml"
+    >>> found = predict(read_scenario(own), anchor=own)
+    >>> found.anchor.runs, found.anchor.factor > 1
+    (('own-llama3-8b-8xh100-measured',), True)
+    """
+    from ridgeline.sim.predict_step import predict as step
+
+    used = calibration_of(calibration, anchor, profile)
+    if profile is not None:
+        from ridgeline.calibrate.profile_sources import refuse_other_chip
+
+        refuse_other_chip(profile, [scenario.system.chip])
+    return step(scenario, used, causal=causal)
+
+
+def recommend(
+    request: PlanRequest,
+    watch: Watch | None = None,
+    *,
+    calibration: Calibration | Path | None = None,
+    anchor: Runs = (),
+    profile: Choice = None,
+) -> Recommendation:
+    """Search every case of a request, choose, and explain the choice; see `search.recommend.recommend`.
+
+    Every plan is priced under the anchored calibration.
+    """
+    from ridgeline.search.progress import unwatched
+    from ridgeline.search.recommend import recommend as search
+
+    used = calibration_of(calibration, anchor, profile)
+    return search(request if used is None else replace(request, calibration=used), watch or unwatched)
+
+
+def roofline(
+    model: str,
+    on: str,
+    *,
+    phase: str = "train",
+    seq: int = 4096,
+    batch: int = 1,
+    engine: str = "",
+    calibration: Calibration | Path | None = None,
+    profile: Choice = None,
+) -> Roofline:
+    """Every op of a model on a chip's roofline; see `sim.roofline.roofline`."""
+    from typing import cast
+
+    from ridgeline.sim.roofline import Phase
+    from ridgeline.sim.roofline import roofline as draw
+
+    used = calibration_of(calibration, (), profile)
+    found = draw(model, on, phase=cast("Phase", phase), seq=seq, batch=batch, engine=engine, calibration=used)
+    if profile is not None:
+        from ridgeline.calibrate.profile_sources import refuse_other_chip
+
+        refuse_other_chip(profile, [found.scenario.system.chip])
+    return found
+
+
+def profile(*names: str | Path | Profile) -> Profile:
+    """What was measured of a machine: files of `ridgeline characterize`, or `aiconfigurator:CHIP`; several merge."""
+    from ridgeline.calibrate.profile_sources import open_profile
+    from ridgeline.cost.profile_compare import merge_profiles
+
+    read = [open_profile(name) for name in names]
+    return read[0] if len(read) == 1 else merge_profiles(read)

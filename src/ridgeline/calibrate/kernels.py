@@ -1,0 +1,240 @@
+"""Turn measured kernels into seconds beside what a profile, a library's published figures, or the fit says of them.
+
+    1 profile    the chip's own profile, the same implementation             evidence measured
+    2 library    the same library's figures on that chip: published rows and aiconfigurator's, in `cost/profiles`
+    3 kin        the same library on another chip of its family
+    4 fitted     data-sheet roof times the calibration's sustained shares
+
+A published row is never used for itself: whatever has its chip, library and sizes is left out of what prices it. Own
+H200 rows are no library's: they judge the profile, which was taken by `ridgeline characterize` on other days.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+import numpy as np
+
+from ridgeline.calibrate.truth.csv_cells import Skipped
+from ridgeline.calibrate.truth.kernel_rows import MeasuredKernel, kernel_of
+from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
+from ridgeline.core.evidence import Evidence
+from ridgeline.cost.calibration import Calibration, owners, shipped
+from ridgeline.cost.kernel_roof import Sheet, sheet_of
+from ridgeline.cost.profile import SHIPPED_PROFILES, Measurement, Profile, read_profile
+from ridgeline.cost.profile_surface import (
+    FLASH,
+    PRODUCTS,
+    columns_of,
+    fitted_share,
+    layout_of,
+    roof_and_place,
+    surface_of,
+)
+from ridgeline.hardware.load import CHIPS, chip
+from ridgeline.plan.engine import ENGINES
+
+KERNELS = "kernels.csv"
+LIBRARY_FOLDER = SHIPPED_PROFILES / "libraries"
+FEWEST = 3  # rows that make a surface of a library's published figures
+# an implementation -> those that stand in for it, the nearest first
+STANDS_IN: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "tuned": ("torch", "scaled_mm", "trtllm"),
+        "cublaslt": ("scaled_mm",),
+        "compiled": ("torch",),
+        "torch": ("compiled", "trtllm"),
+        "fused": ("foreach",),
+        "flash-3": ("vllm", "sglang"),
+        "infersim": ("flash-3", "vllm", "deepgemm"),
+        "vllm": ("flash-3",),
+    }
+)
+CASTS, NARROW = ("trtllm",), ("fp8", "nvfp4")  # a library that times the cast of its inputs in these formats too
+# which engine's calibration prices a kernel that nobody measured
+ENGINE_OF: Mapping[str, str] = MappingProxyType(
+    {"flash": "torchtitan", "triton": "llm-foundry", "cudnn": "torch-eager"}
+)
+UNFUSED = 4.0  # a flash kernel's time over, of attention whose scores go through memory
+Key = tuple[str, str, str, str, int]
+"""Chip, op, implementation, format, causal: what a surface is of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelPrice:
+    """Seconds of one kernel: where they come from, doublings to the nearest measured one, and their evidence."""
+
+    seconds: float
+    how: str
+    distance: float
+    evidence: Evidence
+
+
+def price_kernels(
+    kernels: Sequence[MeasuredKernel], profiles: Mapping[str, Profile], calibration: Calibration | None = None
+) -> list[KernelPrice]:
+    """The price of every kernel: by profiles first, by libraries' figures without its own, by the calibration last."""
+    fitted = calibration or shipped()
+    tables = _Tables(profiles)
+    return [_priced(one, tables, fitted) for one in kernels]
+
+
+def _priced(one: MeasuredKernel, tables: _Tables, calibration: Calibration) -> KernelPrice:
+    kernel = one.kernel
+    roof = _roof(kernel, _sheet(one.chip))
+    fitted = roof / _share(kernel, one.chip, calibration)
+    for how, rows, sheet in tables.candidates(one):
+        surface = surface_of(rows, sheet)
+        if surface is None:
+            continue
+        _, place = roof_and_place(kernel.op, rows[0].dtype, columns_of([kernel]), sheet)
+        place = np.column_stack([place, layout_of([kernel.impl])]) if kernel.op == "gemm" else place
+        ratio, distance = surface.read(place)
+        away = float(distance[0])
+        far = float(fitted_share(distance)[0])
+        if far >= 1:
+            continue
+        found = float(np.exp((1 - far) * (np.log(roof) + ratio[0]) + far * np.log(fitted)))
+        evidence = Evidence.MEASURED if how == "profile" and far == 0 else Evidence.FITTED
+        return KernelPrice(seconds=found, how=how, distance=away, evidence=evidence)
+    return KernelPrice(seconds=fitted, how="fitted", distance=float("inf"), evidence=Evidence.FITTED)
+
+
+class _Tables:
+    """Measured rows by what a surface is of."""
+
+    def __init__(self, profiles: Mapping[str, Profile]) -> None:
+        self.own: dict[Key, list[Measurement]] = {}
+        for id, profile in profiles.items():
+            for row in _without_warm(profile):
+                self.own.setdefault(_key(id, row), []).append(row)
+        self.library = _library_rows()
+
+    def candidates(self, one: MeasuredKernel) -> Iterable[tuple[str, list[Measurement], Sheet]]:
+        """Rows that can price a kernel, best first, each with the data sheet they are shares of."""
+        chips = [one.chip, *_kin(one.chip)]
+        own, other = one.kernel.impl, STANDS_IN.get(one.kernel.impl, ())
+        impls = (own, *(name for name in other if name not in CASTS or one.kernel.dtype not in NARROW))
+        for impl in impls:
+            if rows := self.own.get(_key(one.chip, one.kernel, impl)):
+                yield "profile", rows, _sheet(one.chip)
+        for impl in impls:
+            for place, id in enumerate(chips):
+                rows = [row for row in self.library.get(_key(id, one.kernel, impl), ()) if not _same(row, one, id)]
+                if len(rows) >= FEWEST:
+                    yield "library" if not place else f"library on {id}", rows, _sheet(id)
+
+
+def _key(id: str, row: Measurement, impl: str = "") -> Key:
+    dtype = "bf16" if row.dtype == "fp16" and row.op in (*FLASH, *PRODUCTS) else row.dtype
+    dtype = "" if row.op in ("copy", "read", "write", "h2d", "d2h", "launch") else dtype
+    name = impl or row.impl
+    layout = {"torch_nn": "torch", "torch_nt": "torch"}.get(name, name) if row.op == "gemm" else name
+    return id, row.op, layout, dtype, row.dims.get("causal", 0) if row.op in FLASH else 0
+
+
+def _same(row: Measurement, one: MeasuredKernel, id: str) -> bool:
+    """Whether a row has the sizes of the kernel that is priced, on its chip or one of its family."""
+    return dict(row.dims) == dict(one.kernel.dims) and (id == one.chip or row.impl == one.kernel.impl)
+
+
+def _without_warm(profile: Profile) -> Iterable[Measurement]:
+    """Rows that ran; of copies in the cache only those smaller than any that was kept out of it."""
+    cold = [row.dims.get("bytes", 0) for row in profile.rows if row.ok and row.figures.get("cold") == 1]
+    least = min(cold, default=0)
+    for row in profile.rows:
+        warm = row.figures.get("cold") == 0 and row.op in ("copy", "read", "write")
+        if row.ok and not (warm and least and row.dims.get("bytes", 0) >= least):
+            yield row
+
+
+def _kin(id: str) -> tuple[str, ...]:
+    """Other chips of the family, whose cores are alike."""
+    own = CHIPS[id]
+    return tuple(other.id for other in CHIPS.values() if other.family == own.family and own.family and other.id != id)
+
+
+@cache
+def _sheet(id: str) -> Sheet:
+    return sheet_of(chip(id))
+
+
+@cache
+def bundled_kernels() -> tuple[MeasuredKernel, ...]:
+    """The bundled rows that can be predicted."""
+    read = (kernel_of(row) for row in read_table(TRUTH / KERNELS, ("kernels",))[1])
+    return tuple(item for item in read if not isinstance(item, Skipped))
+
+
+@cache
+def _library_rows() -> Mapping[Key, tuple[Measurement, ...]]:
+    """What libraries published, by what a surface is of: bundled rows but our own, and aiconfigurator's."""
+    found: dict[Key, list[Measurement]] = {}
+    for one in bundled_kernels():
+        if not is_own(one.row):
+            found.setdefault(_key(one.chip, one.kernel), []).append(one.kernel)
+    for path in sorted(LIBRARY_FOLDER.glob("*.json")):
+        profile = read_profile(path)
+        for row in profile.rows:
+            if row.ok:
+                found.setdefault(_key(profile.chip, row), []).append(row)
+    return MappingProxyType({key: tuple(rows) for key, rows in found.items()})
+
+
+def is_own(row: Row) -> bool:
+    """Whether a row was measured for this project: it judges profiles and prices nothing."""
+    return row["source"].startswith("own measurement")
+
+
+def _roof(kernel: Measurement, sheet: Sheet) -> float:
+    return float(roof_and_place(kernel.op, kernel.dtype, columns_of([kernel]) or {"none": np.ones(1)}, sheet)[0][0])
+
+
+def _share(kernel: Measurement, id: str, calibration: Calibration) -> float:
+    """What the calibration says is sustained of a kernel's roof."""
+    own = owners(chip(id), ENGINES[ENGINE_OF.get(kernel.impl, "torch-eager")])
+    if kernel.op in PRODUCTS:
+        name = {"fp8": "matmul_8", "int8": "matmul_8", "nvfp4": "matmul_4"}.get(kernel.dtype, "matmul_wide")
+        return calibration.owned(name, own)
+    if kernel.op in FLASH:
+        share = calibration.owned("attention", own)
+        share *= 1.0 if kernel.op == "attention_forward" else calibration.owned("attention_back", own)
+        return share / (UNFUSED if kernel.impl in ("math", "xformers") else 1.0)
+    return calibration.owned("memory", own) if kernel.op not in ("h2d", "d2h", "launch") else 0.85
+
+
+def group_of(kernel: Measurement) -> str:
+    """What kernels are reported by: product, attention, or memory.
+
+    >>> group_of(Measurement(op="gemm", impl="torch", dtype="bf16", dims={}, seconds=1.0))
+    'product'
+    """
+    if kernel.op in PRODUCTS:
+        return "product"
+    return "attention" if kernel.op.startswith("attention") else "memory"
+
+
+@cache
+def _spread() -> Mapping[tuple[str, bool], tuple[tuple[str, float], ...]]:
+    """By group and whether fitted, id and log(measured / predicted) of bundled kernels."""
+    from ridgeline.cost.profile import shipped_profiles
+
+    known = bundled_kernels()
+    found: dict[tuple[str, bool], list[tuple[str, float]]] = {}
+    for one, price in zip(known, price_kernels(known, shipped_profiles()), strict=True):
+        log = float(np.log(one.kernel.seconds / price.seconds))
+        found.setdefault((group_of(one.kernel), price.how == "fitted"), []).append((one.row.id, log))
+    return MappingProxyType({key: tuple(pairs) for key, pairs in found.items()})
+
+
+def around(one: MeasuredKernel, price: KernelPrice) -> tuple[float, float]:
+    """Where nine of ten measurements lie around a price of 1 s: bundled kernels of that group priced alike, not it."""
+    pairs = _spread().get((group_of(one.kernel), price.how == "fitted"), ())
+    logs = [log for id, log in pairs if id != one.row.id]
+    if len(logs) < 10:
+        return 0.5, 2.0
+    low, high = np.exp(np.quantile(logs, [0.05, 0.95]))
+    return float(low), float(high)

@@ -1,0 +1,45 @@
+"""Turn `ridgeline profile` into calls of the library.
+
+0  done        2  the input cannot be used
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ridgeline.cli.streams import say
+from ridgeline.cli.terminal import Json, console, print_json
+
+
+def register(app: typer.Typer) -> None:
+    """Give the command line the verb of this module."""
+    app.command()(profile)
+
+
+def profile(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="PROFILE...", help="Files of `characterize`, or aiconfigurator:CHIP; several merge."),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the profile, several nodes as one.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show what was measured of a machine: ceilings against the data sheet, slow chips; import and merge profiles."""
+    from ridgeline.api import profile as library
+    from ridgeline.core.files import refuse_unwritable, write_text
+    from ridgeline.cost.profile import profile_text
+    from ridgeline.report.profile import draw_profile, profile_sheet
+
+    if output is not None:
+        refuse_unwritable(output)
+    found = library(*names)
+    if output is not None:
+        write_text(output, profile_text(found))
+        say(f"{output}: {len(found.rows)} measurements", err=True)
+    sheet = profile_sheet(found)
+    print_json(sheet) if json else draw_profile(sheet, console())

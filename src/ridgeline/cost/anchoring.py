@@ -1,0 +1,173 @@
+"""Turn the runs that anchored a calibration into what they say about another step: by how much, and how sure.
+
+    mean      k . weight                        weight = (K + noise^2)^-1 gap
+    variance  k_own - k (K + noise^2)^-1 k      K, k = covariances among the runs, and of the step with each of them
+
+the conditional normal distribution (Gaussian process regression), its covariances those of `Components`. Along
+parameters the mean is applied as offsets, so that values stay in their range; the rest of it is the pace, a factor on
+the whole step that parameters do not explain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import exp, log2
+from types import MappingProxyType
+
+import numpy as np
+
+from ridgeline.core.arrays import Array
+from ridgeline.cost.anchored import Anchored, AnchorRun, Components, Sensitivity, Shape
+from ridgeline.cost.calibration import APART, PARAMETERS, Calibration, Owner, owners
+from ridgeline.plan.scenario import Scenario
+
+COMMON = 1 / 3  # how far a common value moves for one user, against what is a chip's or an engine's own
+LENGTH = 2.0  # doublings of a size over which the effect of alike runs fades
+OTHER = {"experts": 1.0, "chip": 2.0, "engine": 2.0}  # squared distance of runs that differ in this
+OWNERS: tuple[Owner, ...] = ("family", "chip", "kernel", "kin", "engine")
+CHIP, ENGINE = OWNERS.index("chip"), OWNERS.index("engine")
+SIZES = ("size", "hidden", "chips", "seq")
+PARTS = ("owners", "shared", "same", "near")  # components that runs share, in the order of `basis`
+
+
+def shape_of(scenario: Scenario) -> Shape:
+    """What makes a scenario alike to others, its plan apart: a search compares plans, and none may look better for
+    being unlike what was measured.
+
+    >>> from ridgeline.plan.scenario_file import read_scenario
+    >>> shape_of(read_scenario("examples/llama3-70b-64xh100.toml")).chips
+    6.0
+    """
+    model = scenario.model
+    return Shape(
+        size=log2(model.hidden) * 2 + log2(model.layers),
+        hidden=log2(model.hidden),
+        chips=log2(scenario.system.chips),
+        seq=log2(scenario.workload.seq),
+        experts=any(block.ffn is not None and block.ffn.kind == "moe" for block in model.blocks),
+    )
+
+
+def basis(one: Sequence[Sensitivity], other: Sequence[Sensitivity]) -> tuple[Array, ...]:
+    """Covariances of some steps with others for components of 1, by `PARTS`."""
+    names = [[each.owners for each in side] for side in (one, other)]
+    alike = [np.array([[a[at] == b[at] != "" for b in names[1]] for a in names[0]]) for at in range(len(OWNERS))]
+    shape = len(one), len(other)
+    alike = [each.reshape(shape) for each in alike]
+    return (
+        _along_parameters(_slopes(one), _slopes(other), alike),
+        np.ones(shape),
+        (alike[CHIP] & alike[ENGINE]).astype(np.float64),
+        np.exp(-_distance(one, other, alike) / 2),
+    )
+
+
+def _slopes(each: Sequence[Sensitivity]) -> Array:
+    return np.array([[own.slopes.get(name, 0.0) for name in PARAMETERS] for own in each]).reshape(-1, len(PARAMETERS))
+
+
+def _along_parameters(one: Array, other: Array, alike: Sequence[Array]) -> Array:
+    spread = np.array([item.spread for item in PARAMETERS.values()]) * COMMON
+    found: Array = (one * spread**2) @ other.T
+    for owner, same in zip(OWNERS, alike, strict=True):
+        mine = [index for index, item in enumerate(PARAMETERS.values()) if owner in item.per]
+        found = found + APART[owner] ** 2 * same * (one[:, mine] @ other[:, mine].T)
+    return found
+
+
+def _distance(one: Sequence[Sensitivity], other: Sequence[Sensitivity], alike: Sequence[Array]) -> Array:
+    """Squared, in lengths."""
+    sizes = [np.array([[getattr(own.shape, name) for name in SIZES] for own in side]) for side in (one, other)]
+    apart = (sizes[0].reshape(-1, 1, len(SIZES)) - sizes[1].reshape(1, -1, len(SIZES))) / LENGTH
+    experts = [np.array([own.shape.experts for own in side]) for side in (one, other)]
+    unlike = experts[0].reshape(-1, 1) != experts[1].reshape(1, -1)
+    found: Array = (apart**2).sum(-1) + OTHER["experts"] * unlike
+    for at, name in ((CHIP, "chip"), (ENGINE, "engine")):
+        found = found + OTHER[name] * ~alike[at].astype(np.bool_)
+    return found
+
+
+def covariance(one: Sequence[Sensitivity], other: Sequence[Sensitivity], components: Components) -> Array:
+    """Covariances of some steps with others, noise apart."""
+    return joined(basis(one, other), components)
+
+
+def joined(parts: Sequence[Array], components: Components, names: Sequence[str] = PARTS) -> Array:
+    """Parts of a covariance in the sizes of their components."""
+    found = [getattr(components, name) ** 2 * part for name, part in zip(PARTS, parts, strict=True) if name in names]
+    return np.asarray(sum(found[1:], start=found[0]))
+
+
+def offsets_of(runs: Sequence[AnchorRun], components: Components) -> dict[str, float]:
+    """What the weights of runs move: the offset of every parameter, common and by owner."""
+    moved: dict[str, float] = {}
+    for run in runs:
+        own = run.sensitivity
+        for name, slope in own.slopes.items():
+            item = PARAMETERS.get(name)
+            if item is None:
+                continue
+            push = components.owners**2 * slope * run.weight
+            moved[name] = moved.get(name, 0.0) + push * (item.spread * COMMON) ** 2
+            for owner in item.per:
+                if member := own.owners[OWNERS.index(owner)]:
+                    key = f"{name}/{member}"
+                    moved[key] = moved.get(key, 0.0) + push * APART[owner] ** 2
+    return moved
+
+
+def before_anchors(calibration: Calibration) -> Calibration:
+    """The calibration as it was before runs anchored it."""
+    if calibration.anchored is None:
+        return calibration
+    offsets = dict(calibration.offsets)
+    for name, by in calibration.anchored.moved.items():
+        offsets[name] = offsets.get(name, 0.0) - by
+    source = calibration.source.partition(", anchored on ")[0]
+    return replace(calibration, offsets=MappingProxyType(offsets), source=source, anchored=None)
+
+
+def pace_of(calibration: Calibration, scenario: Scenario) -> float:
+    """The factor on a scenario's step that anchoring leaves beside its parameters; 1 without anchors."""
+    known = calibration.anchored
+    if known is None or not known.runs:
+        return 1.0
+    own = Sensitivity(owners=owners(scenario.system.chip, scenario.engine), shape=shape_of(scenario), slopes=NO_SLOPES)
+    parts = basis([own], [run.sensitivity for run in known.runs])
+    beside = joined(parts, known.components, PARTS[1:])
+    return exp(float(beside[0] @ np.array([run.weight for run in known.runs])))
+
+
+NO_SLOPES: dict[str, float] = {}
+
+
+def after_one_more(
+    known: Anchored, own: Sensitivity, other: Sensitivity, noise: float, *, kernel: bool
+) -> tuple[float, float]:
+    """Variance of log(measured / predicted) of a step before and after a measurement of something else.
+
+    kernel   whether only parameters are measured, and none of the effects that whole runs of a user share
+    """
+    each = [*(run.sensitivity for run in known.runs), other]
+    whole = np.array([*(1.0 for _ in known.runs), 0.0 if kernel else 1.0])
+    among, across = basis(each, each), basis([own], each)
+    among = (among[0], *(part * np.outer(whole, whole) for part in among[1:]))
+    across = (across[0], *(part * whole for part in across[1:]))
+    sizes = known.components
+    spread = joined(among, sizes) + np.diag([*(run.noise**2 for run in known.runs), noise**2])
+    towards = joined(across, sizes)[0]
+    before = variances(known, own)[1]
+    first = float(covariance([own], [own], sizes)[0, 0]) + sizes.noise**2
+    return before, first - float(towards @ np.linalg.solve(spread, towards))
+
+
+def variances(known: Anchored, own: Sensitivity, *, noise: bool = True) -> tuple[float, float]:
+    """Variance of log(measured / predicted) of a step before and after the runs that anchored a calibration."""
+    components, runs = known.components, [run.sensitivity for run in known.runs]
+    before = float(covariance([own], [own], components)[0, 0]) + (components.noise**2 if noise else 0.0)
+    if not runs:
+        return before, before
+    across = covariance([own], runs, components)[0]
+    among = covariance(runs, runs, components) + np.diag([run.noise**2 for run in known.runs])
+    return before, before - float(across @ np.linalg.solve(among, across))

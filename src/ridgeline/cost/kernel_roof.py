@@ -1,0 +1,158 @@
+"""Turn a kernel's sizes into its roof: seconds at data-sheet rates, and the coordinates its efficiency varies over.
+
+    product      tiles of 64 x 128 on the cores, at least one wave; operands through memory; whichever is slower
+    attention    the flash kernel's two units side by side; operands through memory
+    rows         bytes of one pass over operands and results
+    optimizer    bytes of weights, gradients and moments
+
+A measured kernel over its roof is its efficiency, which varies little and smoothly; seconds vary by six orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from ridgeline.core.arrays import Array
+from ridgeline.cost.kernels import flash_seconds
+from ridgeline.cost.machine import PEAKS, exponentials_per_s
+from ridgeline.hardware.chip import Chip
+from ridgeline.ir.ops import FLASH_BACKWARD, FLASH_EXTRA
+
+TILE = (64.0, 128.0)
+START = 140.0  # depth that starting and ending a tile costs
+PARTIAL = 0.12  # of a last wave that is not full: what its idle cores cost
+SHARPNESS = 3.6  # how sharply the slower of products and traffic wins
+FLOOR = 2.5e-6  # seconds of a kernel that does next to nothing
+# passes over rows x columns elements: read and written
+PASSES: Mapping[str, float] = MappingProxyType(
+    {
+        "rmsnorm": 2.0, "layernorm": 2.0, "add_rmsnorm": 4.0, "swiglu": 3.0, "rope": 2.0, "softmax": 2.0,
+        "cross_entropy": 1.0, "embedding": 2.0, "add": 3.0,
+    }
+)  # fmt: skip
+MEMORY_PASSES: Mapping[str, float] = MappingProxyType({"copy": 2.0, "read": 1.0, "write": 1.0})
+ADAM_PASSES = 7.0  # weight, gradient and both moments read; weight and moments written
+BYTES: Mapping[str, float] = MappingProxyType(
+    {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "int8": 1, "nvfp4": 0.5625}
+)
+PEAK_OF: Mapping[str, str] = MappingProxyType(
+    {"fp64": "fp64", "fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "fp8_block": "fp8",
+     "int8": "int8", "nvfp4": "fp4"}
+)  # fmt: skip
+
+
+Units = tuple[Array, Array, Array]
+"""Rates of the matrix unit, the exponential unit and memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """What a chip's data sheet says, as far as kernels need it: flops/s by peak, bytes/s, cores, exponentials/s."""
+
+    peaks: tuple[tuple[str, float], ...]
+    memory: float
+    cores: float
+    exponentials: float
+    host: float
+
+    def peak(self, key: str) -> float:
+        """Flops/s by peak; 0 where nobody published it."""
+        return dict(self.peaks).get(key, 0.0)
+
+
+def sheet_of(chip: Chip) -> Sheet:
+    """A chip's data sheet; `MissingNumber` where it lacks its memory's rate."""
+    peaks = {key: chip.peak[key].value for key in PEAKS if key in chip.peak}
+    peaks.setdefault("bf16", peaks.get("fp16", 0.0))
+    return Sheet(
+        peaks=tuple(peaks.items()),
+        memory=chip.need("hbm.bandwidth").value,
+        cores=chip.cores.value if chip.cores else 1.0,
+        exponentials=exponentials_per_s(chip),
+        host=chip.host.bandwidth.value if chip.host.bandwidth else float("inf"),
+    )
+
+
+def product_roof(sizes: Array, traffic: Array, peak: Array, memory: Array, cores: Array) -> Array:
+    """Seconds of products at data-sheet rates once they are cut into tiles.
+
+        t = (c^p + b^p)^(1/p) + floor        c = waves * tile * (k + k0) / peak        b = traffic / memory
+
+    sizes = m, n, k, groups as rows; traffic in bytes.
+
+    >>> side = np.full(1, 4096.0)
+    >>> sizes, one = np.stack([side, side, side, np.ones(1)]), np.ones(1)
+    >>> f"{product_roof(sizes, 3 * side**2 * 2, one * 989e12, one * 4.8e12, one * 132)[0]:.3g}"
+    '0.000147'
+    """
+    m, n, k, groups = sizes
+    tiles = groups * np.ceil(m / TILE[0]) * np.ceil(n / TILE[1])
+    waves = tiles / cores
+    waves = np.maximum(waves + np.where(cores > 1, (np.ceil(waves) - waves) * PARTIAL, 0.0), 1.0)
+    compute = waves * cores * (2 * TILE[0] * TILE[1]) * (k + START) / peak
+    through: Array = ((compute**SHARPNESS) + (traffic / memory) ** SHARPNESS) ** (1 / SHARPNESS) + FLOOR
+    return through
+
+
+def product_coordinates(sizes: Array) -> Array:
+    """Where a product stands among others: doublings of its rows, columns and depth."""
+    return np.log2(sizes[:3]).T * np.array([1.0, 0.7, 0.7])
+
+
+def attention_work(dims: Mapping[str, Array], backward: bool, size: float) -> tuple[Array, Array]:
+    """Flops and bytes of a flash kernel, as lowering counts them: masked parts of tiles among the flops."""
+    queries, keys, width = dims["query"], dims["key"], dims["head_dim"]
+    tokens = dims["batch"] * dims["heads"] * queries
+    visible = np.where(dims["causal"] > 0, np.maximum(keys - queries, 0) + (np.minimum(queries, keys) + 1) / 2, keys)
+    flops = 4 * tokens * width * (visible + FLASH_EXTRA[backward])
+    moved = tokens * width * 4 * size
+    return (flops * FLASH_BACKWARD, 3 * moved) if backward else (flops, moved)
+
+
+def attention_roof(
+    flops: Array, moved: Array, width: Array, backward: Array, units: tuple[Array, Array, Array]
+) -> Array:
+    """Seconds of flash attention at data-sheet rates of matrix unit, exponential unit and memory."""
+    peak, exponentials, memory = units
+    roof: Array = np.maximum(flash_seconds(flops, width, backward, peak, exponentials), moved / memory) + FLOOR
+    return roof
+
+
+def attention_coordinates(flops: Array, moved: Array, width: Array) -> Array:
+    """Where attention stands among others: doublings of its keys, of its operands, and of the head's size."""
+    return np.stack([np.log2(flops / moved), 0.35 * np.log2(moved), 2.0 * np.log2(width)], axis=1)
+
+
+def decode_bytes(dims: Mapping[str, Array], size: float) -> Array:
+    """Bytes of keys and values that one new token of every sequence reads."""
+    moved: Array = 2 * dims["batch"] * dims["kv_heads"] * dims["key"] * dims["head_dim"] * size
+    return moved
+
+
+def kernel_bytes(op: str, dims: Mapping[str, Array], size: float) -> Array:
+    """Bytes that a kernel bound by memory moves once."""
+    if op == "attention_decode":
+        return decode_bytes(dims, size)
+    if op == "attention_latent":
+        return decode_bytes(dims, size) / 2  # keys and values are one
+    if op in PASSES:
+        return PASSES[op] * dims["rows"] * dims["columns"] * size
+    if op == "adamw":
+        return ADAM_PASSES * dims["parameters"] * size
+    return MEMORY_PASSES.get(op, 1.0) * dims["bytes"]
+
+
+def memory_coordinates(op: str, dims: Mapping[str, Array], moved: Array) -> Array:
+    """Where a kernel bound by memory stands among others: doublings of its bytes, and of what shapes it."""
+    size = np.log2(np.maximum(moved, 1.0))
+    if op == "attention_decode":
+        share = np.log2(dims["heads"] / dims["kv_heads"])
+        parts = np.log2(dims["batch"] * dims["kv_heads"])
+        return np.stack([size, 0.5 * parts, 0.5 * share, np.log2(dims["head_dim"])], axis=1)
+    if op in PASSES:
+        return np.stack([size, 0.4 * np.log2(dims["columns"])], axis=1)
+    return size[:, None]

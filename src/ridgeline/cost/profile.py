@@ -1,0 +1,293 @@
+"""Turn a profile file into a Profile: what kernels, copies and collectives of one machine were measured at.
+
+A profile is JSON with one measurement a line (`docs/profile.md`). Input is hostile: size, rows, words and numbers are
+capped, and anything else than version 1 is an `InputError` that says what was expected.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from statistics import median
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import parse_table, read_text
+
+VERSION = 1
+BIGGEST_PROFILE = 32 * 1024 * 1024  # bytes
+MOST_ROWS = 100_000
+LONGEST_WORD = 200  # characters that are kept of any text
+MOST_WORDS = 60  # keys of a row, or of what describes a device
+LARGEST_SIZE = 2**53
+LARGE_COPY = 256 * 1024 * 1024  # bytes that no cache holds
+LONGEST_S = 1e5  # seconds; no kernel takes a day
+OPS = (
+    *("gemm", "grouped_gemm", "attention_forward", "attention_backward", "attention_decode"),
+    *("rmsnorm", "layernorm", "add_rmsnorm", "swiglu", "rope", "softmax", "cross_entropy", "embedding", "add"),
+    *("adamw", "copy", "read", "write", "h2d", "d2h", "launch", "graph"),
+    *("send_recv", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "overlap", "sustained"),
+)
+GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "products": OPS[:2],
+        "attention": OPS[2:5],
+        "rows": OPS[5:14],
+        "optimizer": ("adamw",),
+        "memory": ("copy", "read", "write"),
+        "host": ("h2d", "d2h", "launch", "graph"),
+        "interconnect": OPS[21:27],
+        "together": ("overlap", "sustained"),
+    }
+)
+DIMS = (
+    *("groups", "m", "n", "k", "batch", "heads", "kv_heads", "query", "key", "head_dim", "causal"),
+    *("rows", "columns", "parameters", "bytes", "ranks", "nodes", "pinned"),
+)
+WORDS = ("kind", "backend", "beside")
+FIGURES = ("power_w", "energy_j", "clock_mhz", "slowdown", "beside_slowdown", "cold")
+EVERY = ""  # the chip of a profile whose device no catalog knows
+SHIPPED_PROFILES = Path(__file__).parent / "profiles"
+TODO = "write one with `ridgeline characterize -o FILE`, or name none with --profile none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One kernel, copy or collective that was timed.
+
+    dims      its sizes by name, whole numbers (`causal` and `pinned` are 0 or 1)
+    seconds   the median of `runs` runs; 0 where it failed, and `error` says why
+    spread    how far runs lie apart, as a share of the median
+    figures   power_w, energy_j, clock_mhz, slowdown where the device told
+    words     kind of call, backend of a collective, what ran beside it
+    rank      whose chip it was, where several were measured
+    """
+
+    op: str
+    impl: str
+    dtype: str
+    dims: Mapping[str, int]
+    seconds: float
+    spread: float = 0.0
+    runs: int = 1
+    error: str = ""
+    figures: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    words: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    rank: int | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ran and its result was right."""
+        return self.seconds > 0
+
+    @property
+    def name(self) -> str:
+        """What was measured, as one text: the same for two profiles' rows that can be compared."""
+        sizes = " ".join(f"{key}={self.dims[key]}" for key in DIMS if key in self.dims)
+        said = " ".join(f"{key}={self.words[key]}" for key in WORDS if key in self.words)
+        return " ".join(part for part in (self.op, self.impl, self.dtype, sizes, said) if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # one is itself: surfaces are kept by it
+class Profile:
+    """What was measured on one device or system, with the device, host and software it was measured with."""
+
+    rows: tuple[Measurement, ...]
+    chip: str = ""
+    device: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    host: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    software: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    taken: str = ""
+    source: str = ""
+
+    def of(self, *ops: str) -> tuple[Measurement, ...]:
+        """The rows of these ops that ran."""
+        return tuple(row for row in self.rows if row.ok and row.op in ops)
+
+    @property
+    def copy_bytes_per_s(self) -> float | None:
+        """Bytes that large copies read and write in a second, the median; None where none was measured."""
+        rates = [
+            2 * row.dims["bytes"] / row.seconds for row in self.of("copy") if row.dims.get("bytes", 0) >= LARGE_COPY
+        ]
+        return median(rates) if rates else None
+
+    @property
+    def title(self) -> str:
+        """A short name for people."""
+        device = str(self.device.get("name") or self.chip or "a device")
+        return f"{device}, {self.taken}" if self.taken else device
+
+
+def read_profile(path: Path | str) -> Profile:
+    """A profile from its file; `InputError` for anything that is none."""
+    path = Path(path)
+    text = read_text(path, BIGGEST_PROFILE)
+    data = parse_table(path.with_suffix(".json"), text).data
+    return profile_of(data, str(path))
+
+
+def is_profile(path: Path) -> bool:
+    """Whether a file begins as profiles do."""
+    try:
+        with open(path, "rb") as stream:
+            return b'"ridgeline_profile"' in stream.read(200)
+    except OSError:
+        return False
+
+
+def profile_of(data: Mapping[str, Any], where: str) -> Profile:
+    """A profile from a plain table."""
+    if data.get("ridgeline_profile") != VERSION:
+        given = f"ridgeline_profile = {str(data.get('ridgeline_profile'))[:20]}"
+        raise InputError(
+            Problem(path="", given=given, expected=f"a profile of version {VERSION}", todo=TODO, where=where)
+        )
+    rows = data.get("rows")
+    if not isinstance(rows, list) or len(rows) > MOST_ROWS:
+        given = f"{len(rows)} rows" if isinstance(rows, list) else "no rows"
+        raise InputError(Problem(path="rows", given=given, expected=f"a list of at most {MOST_ROWS}", where=where))
+    chip = data.get("chip")
+    problems: list[Problem] = []
+    read = tuple(_rows(rows, problems, where))
+    if problems:
+        raise InputError(problems[:10])
+    return Profile(
+        rows=read,
+        chip=chip[:LONGEST_WORD] if isinstance(chip, str) else "",
+        device=_facts(data.get("device")),
+        host=_facts(data.get("host")),
+        software=_facts(data.get("software")),
+        taken=_word(data.get("taken")),
+        source=where,
+    )
+
+
+def _rows(rows: Sequence[Any], problems: list[Problem], where: str) -> Iterator[Measurement]:
+    for place, row in enumerate(rows):
+        wrong = _wrong(row)
+        if wrong:
+            path, given, expected = wrong
+            problems.append(Problem(path=f"rows[{place}]{path}", given=given, expected=expected, where=where))
+            continue
+        yield _measurement(row)
+
+
+def _wrong(row: Any) -> tuple[str, str, str] | None:
+    """What is wrong with a row: where, what was given, what was expected."""
+    if not isinstance(row, dict) or len(row) > MOST_WORDS or not isinstance(row.get("op"), str):
+        return "", repr(row)[:40], "a measurement with its `op`"
+    for key in DIMS:
+        value = row.get(key, 1)
+        if not isinstance(value, int) or not 0 <= value <= LARGEST_SIZE:
+            return f".{key}", repr(value)[:40], "a whole number from 0"
+    for key in ("s", "spread", "runs", *FIGURES):
+        value = row.get(key)
+        if value is not None and (not isinstance(value, (int, float)) or not 0 <= value < math.inf):
+            return f".{key}", repr(value)[:40], "a number from 0"
+    if (row.get("s") or 0) > LONGEST_S:
+        return ".s", repr(row["s"])[:40], f"seconds up to {LONGEST_S:g}"
+    rank = row.get("rank")
+    if rank is not None and (not isinstance(rank, int) or not 0 <= rank <= LARGEST_SIZE):
+        return ".rank", repr(rank)[:40], "a whole number from 0"
+    return None
+
+
+def _measurement(row: Mapping[str, Any]) -> Measurement:
+    failed = row.get("ok") is False or not row.get("s")
+    error = _word(row.get("why")) or _word(row.get("error")) if failed else ""
+    return Measurement(
+        op=_word(row["op"]),
+        impl=_word(row.get("impl")),
+        dtype=_word(row.get("dtype")),
+        dims=MappingProxyType({key: int(row[key]) for key in DIMS if key in row}),
+        seconds=0.0 if failed else float(row["s"]),
+        spread=float(row.get("spread") or 0.0),
+        runs=int(row.get("runs") or 1),
+        error=error or ("not measured" if failed else ""),
+        figures=MappingProxyType({key: float(row[key]) for key in FIGURES if isinstance(row.get(key), (int, float))}),
+        words=MappingProxyType({key: _word(row[key]) for key in WORDS if isinstance(row.get(key), str)}),
+        rank=row.get("rank"),
+    )
+
+
+def _word(value: Any) -> str:
+    return value[:LONGEST_WORD] if isinstance(value, str) else ""
+
+
+def _facts(value: Any) -> Mapping[str, Any]:
+    """What describes a device, as far as it is words and numbers."""
+    if not isinstance(value, dict):
+        return MappingProxyType({})
+    kept = list(value.items())[:MOST_WORDS]
+    plain = {str(key)[:LONGEST_WORD]: item for key, item in kept if isinstance(item, (str, int, float, bool))}
+    return MappingProxyType(
+        {key: item[:LONGEST_WORD] if isinstance(item, str) else item for key, item in plain.items()}
+    )
+
+
+def profile_text(profile: Profile) -> str:
+    """A profile as its file holds it, one measurement a line."""
+    head = {
+        "ridgeline_profile": VERSION,
+        "chip": profile.chip or None,
+        "device": dict(profile.device),
+        "host": dict(profile.host),
+        "software": dict(profile.software),
+        "taken": profile.taken,
+    }
+    top = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    lines = [json.dumps(_line(row)) for row in in_order(profile.rows)]
+    return "{\n" + ",\n".join(top) + ',\n  "rows": [\n    ' + ",\n    ".join(lines) + "\n  ]\n}\n"
+
+
+def in_order(rows: Iterable[Measurement]) -> list[Measurement]:
+    """Rows in the order of `OPS`, then by implementation, format and size."""
+    place = {op: index for index, op in enumerate(OPS)}
+    return sorted(rows, key=lambda row: (place.get(row.op, len(OPS)), row.impl, row.dtype, tuple(row.dims.values())))
+
+
+def _line(row: Measurement) -> dict[str, Any]:
+    line: dict[str, Any] = {"op": row.op, "impl": row.impl, "dtype": row.dtype, **row.dims, **row.words}
+    if row.ok:
+        line |= {"s": float(f"{row.seconds:.5g}")}
+        line |= {"spread": float(f"{row.spread:.3g}"), "runs": row.runs, "ok": True} if row.runs > 1 else {}
+    else:
+        line |= {"ok": False, "error": row.error}
+    line |= row.figures
+    return line if row.rank is None else line | {"rank": row.rank}
+
+
+Choice = Profile | Path | str | None
+"""A profile, its file, `none`, or nothing said: those that ship with Ridgeline."""
+
+
+def chosen_profiles(choice: Choice) -> Mapping[str, Profile]:
+    """The profiles that an option means, by chip; one that names no chip is of every chip.
+
+    >>> dict(chosen_profiles("none"))
+    {}
+    """
+    if choice is None:
+        return shipped_profiles()
+    if isinstance(choice, str) and choice.strip().lower() == "none":
+        return MappingProxyType({})
+    own = choice if isinstance(choice, Profile) else read_profile(choice)
+    return MappingProxyType({**shipped_profiles(), own.chip or EVERY: own})
+
+
+def profile_for(profiles: Mapping[str, Profile], chip: str) -> Profile | None:
+    """The profile that prices a chip; None without any."""
+    return profiles.get(EVERY) or profiles.get(chip)
+
+
+@cache
+def shipped_profiles() -> Mapping[str, Profile]:
+    """The profiles that come with Ridgeline, by chip: each is the default for its chip."""
+    found = (read_profile(path) for path in sorted(SHIPPED_PROFILES.glob("*.json")))
+    return MappingProxyType({profile.chip: profile for profile in found if profile.chip})

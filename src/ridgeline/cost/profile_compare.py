@@ -1,0 +1,223 @@
+"""Turn two profiles into what differs between them, and profiles of several nodes into one with its slow chips named.
+
+differs   |log(b / a)| > max(LEAST, spread_a + spread_b)               a, b = medians of the same kernel
+slow      median over kernels of log(t_rank / median over ranks) more than FAR robust deviations beyond the others
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.cost.profile import GROUPS, Measurement, Profile
+
+LEAST = 0.02  # of a time: less is nobody's difference
+FAR = 4.0  # robust deviations: median absolute deviations times 1.4826
+SLOW = 0.03  # of a time: a chip that loses less is not named
+FEWEST = 3  # ranks that a median of ranks needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDiff:
+    """One kernel of both profiles: seconds of each, and whether they differ beyond their spread."""
+
+    name: str
+    group: str
+    before_s: float
+    after_s: float
+    differs: bool
+
+    @property
+    def ratio(self) -> float:
+        """after / before."""
+        return self.after_s / self.before_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDiff:
+    """Kernels of one group: how many, geometric mean of after / before, and how many differ which way."""
+
+    name: str
+    rows: int
+    ratio: float
+    slower: int
+    faster: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileDiff:
+    """What differs between two profiles.
+
+    facts     of device, host and software that differ: before and after
+    failed    kernels that ran in one of them only
+    only      rows that one of them alone has: before, after
+    """
+
+    before: str
+    after: str
+    facts: Mapping[str, tuple[str, str]]
+    rows: tuple[RowDiff, ...]
+    failed: tuple[str, ...]
+    only: tuple[int, int]
+
+    @property
+    def groups(self) -> tuple[GroupDiff, ...]:
+        """By group, in the order of profiles."""
+        return tuple(
+            _group(name, mine) for name in (*GROUPS, "other") if (mine := [r for r in self.rows if r.group == name])
+        )
+
+    @property
+    def different(self) -> tuple[RowDiff, ...]:
+        """Kernels that differ beyond their spread, the most first."""
+        mine = [row for row in self.rows if row.differs]
+        return tuple(sorted(mine, key=lambda row: -abs(math.log(row.ratio))))
+
+
+def _group(name: str, rows: Sequence[RowDiff]) -> GroupDiff:
+    mean = math.exp(sum(math.log(row.ratio) for row in rows) / len(rows))
+    slower = sum(row.differs and row.ratio > 1 for row in rows)
+    faster = sum(row.differs and row.ratio < 1 for row in rows)
+    return GroupDiff(name=name, rows=len(rows), ratio=mean, slower=slower, faster=faster)
+
+
+def group_of(op: str) -> str:
+    """The group of an op.
+
+    >>> group_of("gemm"), group_of("all_reduce")
+    ('products', 'interconnect')
+    """
+    return next((name for name, ops in GROUPS.items() if op in ops), "other")
+
+
+def diff_profiles(before: Profile, after: Profile) -> ProfileDiff:
+    """What differs between two profiles, kernel by kernel: two drivers, two cards, two days."""
+    sides = [_by_name(profile) for profile in (before, after)]
+    both = [name for name in sides[0] if name in sides[1]]
+    rows, failed = [], []
+    for name in both:
+        one, other = sides[0][name], sides[1][name]
+        if not (one.ok and other.ok):
+            failed += [name] if one.ok != other.ok else []
+            continue
+        beyond = abs(math.log(other.seconds / one.seconds)) > max(LEAST, one.spread + other.spread)
+        made = RowDiff(name=name, group=group_of(one.op), before_s=one.seconds, after_s=other.seconds, differs=beyond)
+        rows.append(made)
+    return ProfileDiff(
+        before=before.title,
+        after=after.title,
+        facts=_facts(before, after),
+        rows=tuple(rows),
+        failed=tuple(failed),
+        only=(len(sides[0]) - len(both), len(sides[1]) - len(both)),
+    )
+
+
+def _by_name(profile: Profile) -> dict[str, Measurement]:
+    """Rows by what was measured; ranks of one kernel become their median."""
+    found: dict[str, list[Measurement]] = {}
+    for row in profile.rows:
+        found.setdefault(row.name, []).append(row)
+    return {name: _median(rows) for name, rows in found.items()}
+
+
+def _median(rows: Sequence[Measurement]) -> Measurement:
+    ran = sorted((row for row in rows if row.ok), key=lambda row: row.seconds)
+    if len(ran) < 2:
+        return ran[0] if ran else rows[0]
+    return replace(ran[len(ran) // 2], seconds=median(row.seconds for row in ran), rank=None)
+
+
+def _facts(before: Profile, after: Profile) -> dict[str, tuple[str, str]]:
+    found: dict[str, tuple[str, str]] = {}
+    for part in ("device", "host", "software"):
+        one, other = getattr(before, part), getattr(after, part)
+        for key in dict.fromkeys((*one, *other)):
+            if one.get(key) != other.get(key):
+                found[f"{part}.{key}"] = (str(one.get(key, "–")), str(other.get(key, "–")))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowChip:
+    """A rank that is slower than its peers.
+
+    loses       median over its kernels of its time over the ranks' median, less 1
+    deviations  robust standard deviations beyond the median rank
+    kernels     compared; the worst of them is named
+    """
+
+    rank: int
+    loses: float
+    deviations: float
+    kernels: int
+    worst: str
+    worst_loses: float
+
+
+def slow_chips(profile: Profile) -> tuple[SlowChip, ...]:
+    """The ranks that lose more than their peers, the slowest first; none where there are fewer than three ranks."""
+    ratios: dict[int, dict[str, float]] = {}
+    for name, rows in _ranked(profile).items():
+        middle = median(rows.values())
+        for rank, seconds in rows.items():
+            ratios.setdefault(rank, {})[name] = math.log(seconds / middle)
+    if len(ratios) < FEWEST:
+        return ()
+    typical = {rank: median(own.values()) for rank, own in ratios.items()}
+    middle = median(typical.values())
+    scale = max(1.4826 * median(abs(value - middle) for value in typical.values()), 0.002)
+    found = []
+    for rank, value in typical.items():
+        away = (value - middle) / scale
+        if away > FAR and math.expm1(value - middle) > SLOW:
+            worst = max(ratios[rank], key=lambda name, own=ratios[rank]: own[name])  # type: ignore[misc]
+            found.append(
+                SlowChip(
+                    rank=rank,
+                    loses=math.expm1(value - middle),
+                    deviations=away,
+                    kernels=len(ratios[rank]),
+                    worst=worst,
+                    worst_loses=math.expm1(ratios[rank][worst]),
+                )
+            )
+    return tuple(sorted(found, key=lambda one: -one.loses))
+
+
+def _ranked(profile: Profile) -> dict[str, dict[int, float]]:
+    """Seconds by kernel and rank, of kernels that three ranks and more ran by themselves."""
+    found: dict[str, dict[int, float]] = {}
+    for row in profile.rows:
+        if row.ok and row.rank is not None and group_of(row.op) != "interconnect":
+            found.setdefault(row.name, {})[row.rank] = row.seconds
+    return {name: rows for name, rows in found.items() if len(rows) >= FEWEST}
+
+
+def merge_profiles(profiles: Sequence[Profile]) -> Profile:
+    """Profiles of several nodes as one of the system: all rows, ranks told apart; `InputError` where chips differ.
+
+    Rows without a rank get one for each file: the number of the file, upon the ranks that came before.
+    """
+    chips = dict.fromkeys(profile.chip for profile in profiles)
+    if len(chips) > 1:
+        given = ", ".join(chip or "an unknown chip" for chip in chips)
+        raise InputError(Problem(path="profile", given=given, expected="profiles of one chip", todo="merge each apart"))
+    rows: list[Measurement] = []
+    first = 0
+    for profile in profiles:
+        ranks = {row.rank for row in profile.rows if row.rank is not None}
+        rows += [replace(row, rank=first + (row.rank or 0)) for row in profile.rows]
+        first += max(ranks, default=0) + 1
+    count = sum(int(profile.device.get("count") or 1) for profile in profiles)
+    one = profiles[0]
+    device = {**one.device, "count": count}
+    return replace(one, rows=tuple(rows), device=device, taken=max(profile.taken for profile in profiles))
+
+
+def medians(profile: Profile) -> Profile:
+    """The profile with one row for each kernel: the median of its ranks."""
+    return replace(profile, rows=tuple(_by_name(profile).values()))

@@ -1,0 +1,224 @@
+"""Turn a profile and a table of ops into measured seconds, with how far each op is from a kernel that was timed.
+
+    product      efficiency of the measured product nearest in shape, layout and format
+    attention    the same of the engine's attention library (cuDNN, FlashAttention-2)
+
+Efficiencies are shares of the data sheet's roof, so that a chip with another memory or clock in a what-if moves along.
+What is out of reach goes over to the fitted model. Streams, links and overheads stay parameters; the share of memory's
+rate that large copies reach takes the place of the fitted one (`machine.parameter_columns`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+
+import numpy as np
+
+from ridgeline.core.arrays import Array, Index, at
+from ridgeline.core.errors import RidgelineError
+from ridgeline.cost.kernel_roof import (
+    Sheet,
+    attention_coordinates,
+    attention_roof,
+    product_coordinates,
+    product_roof,
+    sheet_of,
+)
+from ridgeline.cost.machine import PEAKS, Machines
+from ridgeline.cost.op_table import PHASES, OpTable
+from ridgeline.cost.profile import Measurement, Profile, profile_for
+from ridgeline.cost.profile_surface import LAYOUTS, Surface, fitted_share, surface_of
+from ridgeline.hardware.load import CHIPS, chip
+from ridgeline.plan.scenario import Scenario
+
+PLAIN = ("torch", "torch_nn", "torch_nt", "scaled_mm", "int_mm")  # products as frameworks call the vendor's library
+LIBRARY: Mapping[str, str] = MappingProxyType({"cudnn": "cudnn", "flash-2": "flash"})
+"""Implementation of attention in a profile, by an engine's attention library."""
+FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "bf16": ("bf16", "fp16"),
+        "fp16": ("fp16", "bf16"),
+        "fp8": ("fp8",),
+        "int8": ("int8",),
+        "tf32": ("tf32",),
+        "fp32": ("fp32",),
+        "fp4": ("nvfp4",),
+    }
+)
+"""Formats of measured products that price a peak, the first that was measured."""
+PHASE_LAYOUT = np.array([LAYOUTS.get(name, (0.0, 0.0)) for name in ("torch", "torch_nn", "torch_nt", "torch")])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KernelPrices:
+    """Surfaces of a profile: products by peak, attention by implementation and direction."""
+
+    products: Mapping[str, Surface]
+    attention: Mapping[tuple[str, bool], Surface]
+
+
+@lru_cache(maxsize=64)
+def kernel_prices(profile: Profile, sheet: Sheet) -> KernelPrices:
+    """The surfaces of a profile over a chip's data sheet."""
+    products = {key: surface_of(_products(profile, names), sheet) for key, names in FORMATS.items()}
+    attention = {
+        (impl, backward): surface_of([row for row in profile.of(op) if row.impl == impl and row.dtype == "bf16"], sheet)
+        for impl in LIBRARY.values()
+        for op, backward in (("attention_forward", False), ("attention_backward", True))
+    }
+    return KernelPrices(
+        products=MappingProxyType({key: made for key, made in products.items() if made}),
+        attention=MappingProxyType({key: made for key, made in attention.items() if made}),
+    )
+
+
+def _products(profile: Profile, names: Sequence[str]) -> list[Measurement]:
+    """The products of the first of these formats that was measured, as frameworks call them, else as most were."""
+    for name in names:
+        rows = [row for row in profile.of("gemm") if row.dtype == name]
+        plain = [row for row in rows if row.impl in PLAIN]
+        if rows and not plain:
+            impls = [row.impl for row in rows]
+            most = max(dict.fromkeys(impls), key=impls.count)
+            plain = [row for row in rows if row.impl == most]
+        if plain:
+            return plain
+    return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredKernels:
+    """The kernel prices of some scenarios: by row, which of `prices` is its own (-1: none), and its attention."""
+
+    prices: tuple[KernelPrices, ...]
+    own: Index
+    attention: tuple[str, ...]
+
+
+def measured_kernels(scenarios: Sequence[Scenario], profiles: Mapping[str, Profile]) -> MeasuredKernels | None:
+    """Which measured prices each scenario's chip has; None where none has any."""
+    if not profiles:
+        return None
+    known: dict[int, int] = {}
+    prices: list[KernelPrices] = []
+    own = np.full(len(scenarios), -1, dtype=np.int64)
+    for row, scenario in enumerate(scenarios):
+        profile = profile_for(profiles, scenario.system.chip.fitted_id)
+        if profile is None:
+            continue
+        made = kernel_prices(profile, measured_sheet(profile, scenario))
+        if id(made) not in known:
+            known[id(made)] = len(prices)
+            prices.append(made)
+        own[row] = known[id(made)]
+    impls = tuple(LIBRARY.get(scenario.engine.kernel, "") for scenario in scenarios)
+    return MeasuredKernels(prices=tuple(prices), own=own, attention=impls) if prices else None
+
+
+def measured_sheet(profile: Profile, scenario: Scenario) -> Sheet:
+    """The data sheet that efficiencies are shares of: the catalog's chip, else the scenario's own."""
+    if profile.chip in CHIPS:
+        try:
+            return sheet_of(chip(profile.chip))
+        except RidgelineError:
+            pass
+    return sheet_of(scenario.system.chip)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredOps:
+    """Measured seconds of products and attention in the order of a table, 1 s where nothing was measured.
+
+    fitted     how much of each price the fitted model gives: 1 where nothing was measured
+    distance   doublings to the nearest measured kernel; infinite where there is none
+    """
+
+    matmul_s: Array
+    matmul_fitted: Array
+    matmul_distance: Array
+    attend_s: Array
+    attend_fitted: Array
+    attend_distance: Array
+
+
+def measured_ops(table: OpTable, machines: Machines, kernels: MeasuredKernels | None) -> MeasuredOps | None:
+    """What a profile says of every op of a table; None without any."""
+    if kernels is None:
+        return None
+    products = _matmuls(table, machines, kernels)
+    attends = _attends(table, machines, kernels)
+    return MeasuredOps(
+        matmul_s=products[0],
+        matmul_fitted=fitted_share(products[1]),
+        matmul_distance=products[1],
+        attend_s=attends[0],
+        attend_fitted=fitted_share(attends[1]),
+        attend_distance=attends[1],
+    )
+
+
+def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tuple[Array, Array]:
+    """Measured seconds and distances of products."""
+    cell = table.slot_cell[table.matmul_slot]
+    seconds, distance = np.ones(len(cell)), np.full(len(cell), np.inf)
+    owner, phase = at(kernels.own, cell), table.matmul_slot % PHASES
+    owner = np.broadcast_to(owner, cell.shape)
+    for place, prices in enumerate(kernels.prices):
+        for key, surface in prices.products.items():
+            mine = np.flatnonzero((owner == place) & (table.matmul_peak == PEAKS.index(key)))
+            if not len(mine):
+                continue
+            first, again = _distinct(np.vstack([table.matmuls[:, mine], phase[mine], cell[mine]]), len(machines.peak))
+            mine_first = mine[first]
+            m, n, k, groups, size_in, size_out = table.matmuls[:, mine_first]
+            traffic = ((m * k + k * n) * size_in + m * n * size_out) * groups
+            rows = cell[mine_first]
+            peak = machines.peak[rows if len(machines.peak) > 1 else 0, PEAKS.index(key)]
+            sizes = np.stack([m, n, k, groups])
+            roof = product_roof(
+                sizes, traffic, np.broadcast_to(peak, m.shape), at(machines.memory, rows), at(machines.cores, rows)
+            )
+            where = np.column_stack([product_coordinates(sizes), PHASE_LAYOUT[phase[mine_first]]])
+            ratio, away = surface.read(where)
+            least = 2 * m * n * k * groups / peak  # no product beats its data sheet
+            seconds[mine] = np.maximum(np.exp(ratio) * roof, least)[again]
+            distance[mine] = away[again]
+    return seconds, distance
+
+
+def _distinct(columns: Array, machines: int) -> tuple[Index, Index]:
+    """Places of distinct columns, and for every column which of them it is; cells matter where machines differ."""
+    used = columns if machines > 1 else columns[:-1]
+    odd = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], dtype=np.uint64)
+    key = np.zeros(columns.shape[1], dtype=np.uint64)
+    for place, column in enumerate(used):
+        key = (key ^ np.ascontiguousarray(column).view(np.uint64)) * odd[place % len(odd)]
+        key ^= key >> np.uint64(29)
+    _, first, again = np.unique(key, return_index=True, return_inverse=True)
+    return first, again
+
+
+def _attends(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tuple[Array, Array]:
+    """Measured seconds and distances of flash attention; what is unfused or a scan was not measured."""
+    flops, moved, width, back, flash, _, scan = table.attends
+    cell = table.slot_cell[table.attend_slot]
+    seconds, distance = np.ones(len(cell)), np.full(len(cell), np.inf)
+    owner = np.broadcast_to(at(kernels.own, cell), cell.shape)
+    impls = np.array(kernels.attention)
+    impl = np.broadcast_to(at(impls, cell), cell.shape)
+    for place, prices in enumerate(kernels.prices):
+        for (name, backward), surface in prices.attention.items():
+            tiled = (flash > 0) & (scan == 0) & (flops > 0) & (moved > 0)
+            mine = np.flatnonzero(tiled & (owner == place) & (impl == name) & ((back > 0) == backward))
+            if not len(mine):
+                continue
+            rows = cell[mine]
+            wide = np.broadcast_to(at(machines.peak[:, PEAKS.index("bf16")], rows), mine.shape)
+            units = (wide, at(machines.exponentials, rows), at(machines.memory, rows))
+            roof = attention_roof(flops[mine], moved[mine], width[mine], back[mine], units)
+            ratio, distance[mine] = surface.read(attention_coordinates(flops[mine], moved[mine], width[mine]))
+            seconds[mine] = np.exp(ratio) * roof
+    return seconds, distance

@@ -1,0 +1,211 @@
+"""Turn the sheet of a roofline into a chart: the same marks as SVG, as a PNG, and inside a page of HTML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import write_bytes, write_text
+from ridgeline.core.units import format_quantity
+from ridgeline.report import html
+from ridgeline.report.raster import Canvas, Colour
+from ridgeline.report.roofline import span_of
+from ridgeline.report.scale import Scale
+from ridgeline.report.sheets.profile import RooflineSheet, RoofOpSheet
+
+WIDE, TALL = 920, 520  # pixels
+LEFT, RIGHT, TOP, BOTTOM = 110, 24, 34, 46
+PAPER, INK, FAINT, RULE = (252, 252, 250), (29, 39, 51), (138, 148, 160), (223, 227, 232)
+SHEET, MEASURED = (47, 111, 178), (209, 102, 31)
+DOTS: dict[str, Colour] = {"compute": (47, 111, 178), "memory": (46, 139, 87)}
+WRITERS = (".svg", ".png", ".html", ".htm")
+STYLE = html.HOUSE + (
+    ".sheet { stroke: var(--in); fill: none; stroke-width: 2; } .real { stroke: var(--out); fill: none;"
+    " stroke-dasharray: 6 4; stroke-width: 2; } .compute { fill: var(--in); fill-opacity: .6; }"
+    " .memory { fill: #2e8b57; fill-opacity: .6; }"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line between two places of the chart: a rule, a roof by the data sheet, or a measured one."""
+
+    kind: str
+    start: tuple[float, float]
+    end: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dot:
+    """An op."""
+
+    kind: str
+    x: float
+    y: float
+    radius: float
+    told: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """A text."""
+
+    text: str
+    x: float
+    y: float
+    anchor: str = "start"
+
+
+Mark = Line | Dot | Label
+
+
+def marks(sheet: RooflineSheet) -> Iterator[Mark]:
+    """The chart: axes, roofs, ops; places in pixels."""
+    low, high, slow, fast = span_of(sheet)
+    across = Scale(low=low, high=high, start=LEFT, end=WIDE - RIGHT, log=True)
+    up = Scale(low=slow, high=fast, start=TALL - BOTTOM, end=TOP, log=True)
+    yield Label(text=f"{sheet['model']} on {sheet['chip']}, {sheet['phase']}", x=LEFT, y=20)
+    yield from _axes(across, up)
+    memory = sheet["memory"]["hbm"]
+    real = sheet["measured_memory"].get("hbm")
+    for name, peak in sheet["peaks"].items():
+        yield from _roof("sheet", peak, memory, (across, up), f"{name} {format_quantity(peak, 'FLOP/s', 3)}")
+        best = sheet["measured_peaks"].get(name)
+        if best and real:
+            yield from _roof("real", best, real, (across, up), f"measured {format_quantity(best, 'FLOP/s', 3)}")
+    for op in sheet["ops"]:
+        if op["flops"] and op["seconds"]:
+            told = f"{op['op']} ({op['phase']}): {op['share']:.1%} of the time, {op['roof']:.0%} of its roof"
+            x, y = across(op["intensity"]), up(op["flops_per_s"])
+            yield Dot(kind=op["bound"], x=x, y=y, radius=3 + 22 * math.sqrt(op["share"]), told=told)
+    for op in sorted(sheet["ops"], key=lambda one: -one["share"])[:6]:
+        if op["flops"] and op["seconds"]:
+            yield Label(text=op["op"], x=across(op["intensity"]) + 8, y=up(op["flops_per_s"]) - 6)
+
+
+def _axes(across: Scale, up: Scale) -> Iterator[Mark]:
+    bottom = TALL - BOTTOM
+    for power in range(math.ceil(math.log10(across.low)), math.floor(math.log10(across.high)) + 1):
+        x = across(10.0**power)
+        yield Line(kind="rule", start=(x, TOP), end=(x, bottom))
+        yield Label(text=f"{10.0**power:g}", x=x, y=bottom + 16, anchor="middle")
+    for power in range(math.ceil(math.log10(up.low)), math.floor(math.log10(up.high)) + 1):
+        y = up(10.0**power)
+        yield Line(kind="rule", start=(LEFT, y), end=(WIDE - RIGHT, y))
+        yield Label(text=format_quantity(10.0**power, "FLOP/s", 3), x=LEFT - 6, y=y + 4, anchor="end")
+    yield Label(text="FLOP/B", x=WIDE - RIGHT, y=TALL - 8, anchor="end")
+
+
+def _roof(kind: str, peak: float, memory: float, scales: tuple[Scale, Scale], told: str) -> Iterator[Mark]:
+    across, up = scales
+    ridge = min(max(peak / memory, across.low), across.high)
+    first = max(across.low, up.low / memory)
+    if first < ridge:
+        yield Line(kind=kind, start=(across(first), up(first * memory)), end=(across(ridge), up(ridge * memory)))
+    yield Line(kind=kind, start=(across(ridge), up(peak)), end=(across(across.high), up(peak)))
+    yield Label(text=told, x=across(across.high), y=up(peak) - 6, anchor="end")
+
+
+def _path(line: Line) -> str:
+    (left, top), (right, bottom) = line.start, line.end
+    return f"M{left:.1f} {top:.1f}L{right:.1f} {bottom:.1f}"
+
+
+def svg(sheet: RooflineSheet) -> str:
+    """The chart as the content of an SVG element."""
+    drawn = []
+    for mark in marks(sheet):
+        match mark:
+            case Line():
+                drawn.append(
+                    html.rule(
+                        f"M{mark.start[0]:.1f} {mark.start[1]:.1f}L{mark.end[0]:.1f} {mark.end[1]:.1f}", mark.kind
+                    )
+                )
+            case Dot():
+                drawn.append(html.dot(mark.x, mark.y, round(mark.radius, 1), kind=mark.kind, told=mark.told))
+            case Label():
+                drawn.append(html.label(mark.text, mark.x, mark.y, anchor=mark.anchor))
+    return html.svg(WIDE, TALL, drawn)
+
+
+def svg_file(sheet: RooflineSheet) -> str:
+    """The chart as a file of its own, light and dark as the reader's page is."""
+    inner = svg(sheet)
+    head, rest = inner.split(">", 1)
+    head = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ')
+    look = STYLE.replace(":root", "svg").replace("body {", "svg {")
+    return f"{head}><style>{look}</style>{rest}\n"
+
+
+def png(sheet: RooflineSheet) -> bytes:
+    """The chart as a picture."""
+    canvas = Canvas(WIDE, TALL, PAPER)
+    lines = {"rule": (RULE, 1.0), "sheet": (SHEET, 2.0), "real": (MEASURED, 2.0)}
+    for mark in marks(sheet):
+        match mark:
+            case Line():
+                colour, thick = lines[mark.kind]
+                canvas.line(mark.start, mark.end, colour, thick)
+            case Dot():
+                canvas.dot(mark.x, mark.y, mark.radius, DOTS.get(mark.kind, FAINT))
+            case Label():
+                canvas.text(mark.text, mark.x, mark.y, INK, mark.anchor)
+    return canvas.png()
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}"
+
+
+def _cells(op: RoofOpSheet) -> tuple[str, ...]:
+    """A line of the table of ops."""
+    spent = (f"{op['count']:.0f}", format_quantity(op["seconds"], "s", 3), f"{op['share']:.1%}")
+    return (
+        f"{op['op']} ({op['phase']})",
+        *spent,
+        f"{op['intensity']:.3g}",
+        f"{op['roof']:.0%}",
+        op["bound"],
+        op["evidence"],
+    )
+
+
+def page(sheet: RooflineSheet) -> str:
+    """The chart with its figures, as one file."""
+    title = f"Roofline: {sheet['model']} on {sheet['chip']}, {sheet['phase']}"
+    shares = [(f"{share:.1%}", f"under the roof of {name}") for name, share in sheet["bounds"].items()]
+    ridges = [
+        (one["dtype"], one["level"], _number(one["intensity"]), _number(one["measured"])) for one in sheet["ridges"]
+    ]
+    ops = [_cells(op) for op in sheet["ops"]]
+    body = "".join(
+        (
+            f"<h1>{html.escaped(title)}</h1>",
+            html.facts([(format_quantity(sheet["seconds"], "s", 4), "of kernels"), *shares]),
+            f"<figure>{svg(sheet)}<figcaption>Solid: data sheet. Dashed: measured. Area of a dot: share of the time."
+            "</figcaption></figure>",
+            "<h2>Ridge points, FLOP for a byte</h2>",
+            html.table(("format", "memory", "data sheet", "measured"), ridges, text=(1,)),
+            "<h2>Ops</h2>",
+            html.table(("op", "runs", "time", "share", "FLOP/B", "of its roof", "limit", "evidence"), ops, text=(6, 7)),
+            "".join(f"<p>{html.escaped(note)}</p>" for note in sheet["notes"]),
+        )
+    )
+    return html.document(title=title, body=body, style=STYLE)
+
+
+def write_chart(sheet: RooflineSheet, path: Path) -> None:
+    """Write the chart as its suffix says: .svg, .png or .html."""
+    suffix = path.suffix.lower()
+    if suffix not in WRITERS:
+        raise InputError(
+            Problem(path="-o", given=repr(path.name)[:60], expected="a file ending in .svg, .png or .html")
+        )
+    if suffix == ".png":
+        write_bytes(path, png(sheet))
+    else:
+        write_text(path, svg_file(sheet) if suffix == ".svg" else page(sheet))

@@ -1,0 +1,290 @@
+"""Turn a model on a chip into its roofline: every op with its flops, bytes and seconds, and the roofs above them.
+
+    attainable flops/s = min(peak, intensity * memory)        ridge = peak / memory        intensity = flops / bytes
+
+train     forward, backward and optimizer of one microbatch, as a training step lowers them
+prefill   the forward of `batch` prompts; logits of their last tokens
+decode    one token for each of `batch` sequences; attention reads the cache, as much as `models.facts` counts
+
+One chip as if it held the whole model: no op is split, none communicates. Serving engines fuse otherwise than training
+ones do: the engine named decides which kernels there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Literal, assert_never
+
+import numpy as np
+
+from ridgeline.core.dtype import dtype
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.evidence import Evidence
+from ridgeline.cost.calibration import Calibration
+from ridgeline.cost.ceilings import ceilings
+from ridgeline.cost.estimate import OpEstimate, estimates
+from ridgeline.cost.kernel_roof import PEAK_OF
+from ridgeline.cost.machine import machines_of, parameter_columns
+from ridgeline.cost.op_table import op_table
+from ridgeline.cost.price import price_ops, sustained_rates
+from ridgeline.cost.profile import Profile, profile_for
+from ridgeline.cost.profile_prices import measured_kernels, measured_ops
+from ridgeline.hardware.load import system
+from ridgeline.hardware.system import System
+from ridgeline.ir.ops import Attend, Collective, MatMul, Op, Stream
+from ridgeline.ir.program import Program, Section, SectionRole
+from ridgeline.lowering.plan_columns import plan_columns
+from ridgeline.lowering.program import lower
+from ridgeline.models.facts import kv_cache_bytes
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario_file import scenario as assemble
+from ridgeline.sim.predict_step import default_calibration
+
+Phase = Literal["train", "prefill", "decode"]
+PHASES: tuple[Phase, ...] = ("train", "prefill", "decode")
+SCORES_FLOPS = 0.0  # of a stream: its few flops are the vector unit's, under another roof
+LAST_TOKEN = ("logits",)  # products that inference runs for the last token of a prompt alone
+TRAINING_ONLY = ("loss",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoofOp:
+    """One op, all its runs in a step on the chip together."""
+
+    label: str
+    phase: str
+    peak: str
+    count: float
+    flops: float
+    moved: float
+    seconds: float
+    bound: str
+    evidence: Evidence
+
+    @property
+    def intensity(self) -> float:
+        """Flops for a byte."""
+        return self.flops / self.moved if self.moved else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Ops under the roofs of a chip; rates in flops/s by format and bytes/s by level of memory."""
+
+    scenario: Scenario
+    phase: Phase
+    ops: tuple[RoofOp, ...]
+    peaks: Mapping[str, float]
+    measured_peaks: Mapping[str, float]
+    memory: Mapping[str, float]
+    measured_memory: Mapping[str, float]
+    notes: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        """All ops one after the other."""
+        return sum(op.seconds for op in self.ops)
+
+    def roof_s(self, op: RoofOp) -> float:
+        """Seconds of an op at data-sheet rates."""
+        peak = self.peaks.get(op.peak) or self.peaks.get("bf16") or float("inf")
+        return max(op.flops / peak, op.moved / self.memory["hbm"])
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Share of the time under each roof: the peak of a format, or memory."""
+        shares: dict[str, float] = {}
+        for op in self.ops:
+            name = "memory" if op.bound == "memory" else op.peak
+            shares[name] = shares.get(name, 0.0) + op.seconds / self.seconds
+        return dict(sorted(shares.items(), key=lambda entry: -entry[1]))
+
+    @property
+    def used_peaks(self) -> tuple[str, ...]:
+        """Formats that the ops compute in."""
+        return tuple(dict.fromkeys(op.peak for op in self.ops if op.flops))
+
+
+def roofline(
+    model: str,
+    on: str,
+    *,
+    phase: Phase = "train",
+    seq: int = 4096,
+    batch: int = 1,
+    engine: str = "",
+    calibration: Calibration | None = None,
+) -> Roofline:
+    """Every op of a model on a chip's roofline.
+
+    on      a chip or a system, whose chip it is
+    seq     tokens of a sequence; decode: tokens in the cache
+
+    >>> found = roofline("llama3-8b", "h100-sxm", phase="decode", batch=8)
+    >>> max(found.bounds, key=found.bounds.get), found.peaks["bf16"] / found.memory["hbm"] > 250
+    ('memory', True)
+    """
+    if phase not in PHASES:
+        raise InputError(Problem(path="--phase", given=repr(phase)[:30], expected=" or ".join(PHASES)))
+    built = _scenario(model, on, phase, seq, batch, engine)
+    used = calibration or default_calibration()
+    plans = plan_columns([built])
+    program = _served(lower(built, plans, tensors=False), built, phase)
+    table, parameters = op_table([program]), parameter_columns(used, [built])
+    rates = sustained_rates(machines_of([built.system]), parameters, plans=plans)
+    measured = measured_ops(table, rates.machines, measured_kernels([built], used.profiles))
+    prices = price_ops(table, rates, measured=measured)
+    each = estimates(program.sections, prices, Evidence.FITTED, measured)
+    ops = [*_summed(each, program)]
+    if program.step is not None:
+        moved = float(np.asarray(program.step.optimizer.stream_bytes).max())
+        ops.append(_optimizer(moved, moved / float(rates.memory[0])))
+    profile = profile_for(used.profiles, built.system.chip.fitted_id)
+    return _roofline(built, phase, ops, profile)
+
+
+def _scenario(model: str, on: str, phase: Phase, seq: int, batch: int, engine: str) -> Scenario:
+    """One chip of the named kind that holds the whole model."""
+    named = system(on if "x" in on.partition("-")[0] else f"1x{on}")
+    work: dict[str, Any] = {"kind": phase, "seq": seq, "batch": batch}
+    if phase == "train":
+        work = {"kind": phase, "seq": seq, "global_batch": batch}
+    elif phase == "decode":
+        work = {"kind": phase, "context": seq, "batch": batch}
+    plan = {"microbatch": batch, **({"engine": engine} if engine else {})}
+    table = {"model": model, "system": _one(named), "workload": work, "plan": plan}
+    return assemble(table)
+
+
+def _one(named: System) -> str:
+    return f"1x{named.chip.id}"
+
+
+def _served(program: Program, built: Scenario, phase: Phase) -> Program:
+    """The program without what only training does, and with the cache that a decode step reads."""
+    if phase == "train":
+        return program
+    tokens, batch = built.workload.tokens, built.workload.sequences
+    heads = [
+        replace(one, forward=tuple(_head(op, batch / tokens) for op in one.forward if op.label not in TRAINING_ONLY))
+        if one.role is SectionRole.HEAD
+        else one
+        for one in program.sections
+    ]
+    if phase == "decode":
+        size = built.plan.precision.activations.id
+        cache = kv_cache_bytes(built.model, built.workload.seq, dtype(size)) * batch
+        heads = [*_reading(heads, program, cache)]
+    return replace(program, sections=tuple(heads))
+
+
+def _head(op: Op, share: float) -> Op:
+    return replace(op, m=op.m * share) if isinstance(op, MatMul) and op.label in LAST_TOKEN else op
+
+
+def _reading(sections: Sequence[Section], program: Program, cache: float) -> Iterator[Section]:
+    """Sections whose attention reads the cache, each op as much as it has of all scores."""
+    often = np.array(program.stages).sum(0)
+    scores = sum(
+        float(op.flops) * times
+        for section, times in zip(sections, often, strict=True)
+        for op in section.forward
+        if isinstance(op, Attend)
+    )
+    for section in sections:
+        ops = tuple(
+            replace(op, stream_bytes=op.stream_bytes + cache * float(op.flops) / scores)
+            if isinstance(op, Attend)
+            else op
+            for op in section.forward
+        )
+        yield replace(section, forward=ops)
+
+
+def _summed(each: Iterator[OpEstimate], program: Program) -> Iterator[RoofOp]:
+    """Ops of one label and pass together, those that take most time first."""
+    often = dict(zip((section.name for section in program.sections), np.array(program.stages).sum(0), strict=True))
+    found: dict[tuple[str, str, str], RoofOp] = {}
+    for one in each:
+        sized = _sizes(one.op)
+        times = float(often[one.section])
+        if sized is None or not times:
+            continue
+        flops, moved, peak = sized
+        key = (one.op.label, one.phase, one.estimate.bound)
+        known = found.get(key)
+        made = RoofOp(
+            label=one.op.label, phase=one.phase, peak=peak, count=times, flops=flops * times, moved=moved * times,
+            seconds=one.estimate.seconds * times, bound=one.estimate.bound, evidence=one.estimate.evidence,
+        )  # fmt: skip
+        found[key] = made if known is None else _added(known, made)
+    yield from sorted(found.values(), key=lambda op: -op.seconds)
+
+
+def _added(one: RoofOp, other: RoofOp) -> RoofOp:
+    sums = {name: getattr(one, name) + getattr(other, name) for name in ("count", "flops", "moved", "seconds")}
+    return replace(one, evidence=min(one.evidence, other.evidence), **sums)
+
+
+def _sizes(op: Op) -> tuple[float, float, str] | None:
+    """Flops, bytes and peak of an op; None for what is no kernel of the chip."""
+    match op:
+        case MatMul():
+            m, n, k, groups = (float(np.asarray(side)) for side in (op.m, op.n, op.k, op.groups))
+            return 2 * m * n * k * groups, ((m * k + k * n) * op.in_bytes + m * n * op.out_bytes) * groups, op.peak
+        case Attend():
+            return float(np.asarray(op.flops)), float(np.asarray(op.stream_bytes)), "bf16"
+        case Stream():
+            return SCORES_FLOPS, float(np.asarray(op.stream_bytes)), ""
+        case Collective():
+            return None
+        case _:
+            assert_never(op)
+
+
+def _optimizer(moved: float, seconds: float) -> RoofOp:
+    return RoofOp(
+        label="optimizer", phase="step", peak="", count=1.0, flops=0.0, moved=moved, seconds=seconds, bound="memory",
+        evidence=Evidence.FITTED,
+    )  # fmt: skip
+
+
+def _roofline(built: Scenario, phase: Phase, ops: Sequence[RoofOp], profile: Profile | None) -> Roofline:
+    chip = built.system.chip
+    used = [key for key in dict.fromkeys(op.peak for op in ops) if key]
+    known = {key: chip.peak[key].value for key in used if key in chip.peak}
+    found = ceilings(profile, chip) if profile else ()
+    best: dict[str, float] = {}
+    for one in found:
+        key = PEAK_OF.get(one.name.removeprefix("product "), "") if one.name.startswith("product ") else ""
+        if key in known:
+            best[key] = max(best.get(key, 0.0), one.measured)
+    memory = {one.name: one.measured for one in found if one.name == "copy"}
+    levels = {"hbm": memory["copy"]} if memory else {}
+    if profile is not None and (cached := _cache_rate(profile)):
+        levels["cache"] = cached
+    notes = ["one chip as if it held the whole model; nothing is split or exchanged"]
+    notes += ["the engine's training kernels stand for a server's"] if phase != "train" else []
+    notes += ["streams (norms, activations, casts) have no flops of the matrix unit and stand at the left edge"]
+    notes += (
+        [f"measured ceilings: {profile.title}"] if profile else [f"no profile of {chip.id}: data-sheet roofs alone"]
+    )
+    return Roofline(
+        scenario=built,
+        phase=phase,
+        ops=tuple(sorted(ops, key=lambda op: -op.seconds)),
+        peaks=MappingProxyType(known),
+        measured_peaks=MappingProxyType(best),
+        memory=MappingProxyType({"hbm": chip.need("hbm.bandwidth").value}),
+        measured_memory=MappingProxyType(levels),
+        notes=tuple(notes),
+    )
+
+
+def _cache_rate(profile: Profile) -> float | None:
+    """Bytes/s that reads of a buffer that stays in the cache reach at best."""
+    warm = [row for row in profile.of("read", "copy") if row.figures.get("cold") == 0]
+    rates = [(2 if row.op == "copy" else 1) * row.dims["bytes"] / row.seconds for row in warm]
+    return max(rates, default=None)

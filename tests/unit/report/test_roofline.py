@@ -1,0 +1,86 @@
+"""Rooflines: shares that sum, ridges that are ratios, and files that open."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from jsonschema import validate
+
+import ridgeline
+from ridgeline.core.errors import InputError
+from ridgeline.cost.profile import Measurement, Profile
+from ridgeline.report.profile import profile_diff_sheet, profile_sheet
+from ridgeline.report.roofline import roofline_sheet
+from ridgeline.report.roofline_chart import page, write_chart
+from ridgeline.report.sheets.profile import RooflineSheet
+from ridgeline.report.sheets.schema import sheet_schema
+
+ROWS = (
+    Measurement(op="gemm", impl="torch", dtype="bf16", dims={"m": 4096, "n": 4096, "k": 4096}, seconds=200e-6),
+    Measurement(op="copy", impl="torch", dtype="", dims={"bytes": 2**30}, seconds=2**31 / 4.2e12),
+)
+OWN = Profile(rows=ROWS, chip="h200-sxm", device={"name": "H200"}, taken="2025-01-01")
+
+
+def sheet(phase: str, batch: int = 1) -> RooflineSheet:
+    return roofline_sheet(ridgeline.roofline("llama3-8b", "h200-sxm", phase=phase, batch=batch, profile=OWN))
+
+
+@pytest.mark.parametrize("phase", ["train", "prefill", "decode"])
+def test_shares_and_ridges(phase: str) -> None:
+    made = sheet(phase, 4)
+    validate(made, sheet_schema("roofline"))
+    assert sum(op["share"] for op in made["ops"]) == pytest.approx(1.0)
+    assert sum(made["bounds"].values()) == pytest.approx(1.0)
+    ridge = next(one for one in made["ridges"] if one["level"] == "hbm")
+    assert ridge["intensity"] == pytest.approx(989e12 / 4.8e12)
+    assert ridge["measured"] == pytest.approx(2 * 4096**3 / 200e-6 / 4.2e12)
+    assert all(0 < op["roof"] <= 1.0 + 1e-9 for op in made["ops"])
+
+
+def test_what_limits_each_phase() -> None:
+    assert max(sheet("prefill")["bounds"].items(), key=lambda item: item[1])[0] == "bf16"
+    assert sheet("decode", 8)["bounds"]["memory"] > 0.95
+    assert not [op for op in sheet("prefill")["ops"] if op["op"] == "loss"]
+
+
+def test_files(tmp_path: Path) -> None:
+    made = sheet("train")
+    for name in ("a.svg", "a.png", "a.html"):
+        write_chart(made, tmp_path / name)
+    drawn = ElementTree.parse(tmp_path / "a.svg").getroot()
+    assert drawn.tag.endswith("svg")
+    data = (tmp_path / "a.png").read_bytes()
+    assert data[:4] == b"\x89PNG"
+    assert zlib.decompress(data[data.index(b"IDAT") + 4 : data.index(b"IEND") - 8])
+    text = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "Content-Security-Policy" in text
+    assert "measured" in text
+    with pytest.raises(InputError, match=r"\.svg, \.png or \.html"):
+        write_chart(made, tmp_path / "a.pdf")
+
+
+def test_text_of_strangers_is_escaped() -> None:
+    made = sheet("train")
+    made["notes"].append("<script>alert(1)</script>")
+    assert "<script>alert" not in page(made)
+
+
+def test_phases_and_chips_are_checked() -> None:
+    with pytest.raises(InputError, match="train or prefill or decode"):
+        ridgeline.roofline("llama3-8b", "h200-sxm", phase="dream")
+    with pytest.raises(InputError, match="h100-sxm"):
+        ridgeline.roofline("llama3-8b", "h100-sxm", profile=OWN)
+
+
+def test_sheets_of_profiles() -> None:
+    made = profile_sheet(OWN)
+    validate(made, sheet_schema("profile"))
+    json.dumps(made, allow_nan=False)
+    from ridgeline.cost.profile_compare import diff_profiles
+
+    validate(profile_diff_sheet(diff_profiles(OWN, OWN)), sheet_schema("diff"))
