@@ -29,7 +29,7 @@ def priced(id: str) -> tuple[Scenario, Prediction, float]:
     assert isinstance(own, Prediction)
     usual = scenario_headroom(scenario).share
     left = 1 - own.memory.peak_bytes / own.memory.capacity_bytes
-    return scenario, own, min(usual, left) if own.fits else usual
+    return scenario, own, max(0.0, min(usual, left - 1e-9)) if own.fits else usual
 
 
 @pytest.mark.parametrize("id", RUNS)
