@@ -119,7 +119,10 @@ class _Tables:
         own, other = one.kernel.impl, STANDS_IN.get(one.kernel.impl, ())
         impls = (own, *(name for name in other if name not in CASTS or one.kernel.dtype not in NARROW))
         for impl in impls:
-            if rows := self.own.get(_key(one.chip, one.kernel, impl)):
+            rows = self.own.get(_key(one.chip, one.kernel, impl), [])
+            if one.kernel.op == "launch":  # of the same kind of call
+                rows = [row for row in rows if row.words.get("kind", "") in one.row["kernel"]]
+            if rows:
                 yield "profile", rows, _sheet(one.chip)
         for impl in impls:
             for place, id in enumerate(chips):
@@ -129,7 +132,7 @@ class _Tables:
 
 
 def _key(id: str, row: Measurement, impl: str = "") -> Key:
-    dtype = "bf16" if row.dtype == "fp16" and row.op in (*FLASH, *PRODUCTS) else row.dtype
+    dtype = "bf16" if row.dtype == "fp16" and row.op in FLASH else row.dtype
     dtype = "" if row.op in ("copy", "read", "write", "h2d", "d2h", "launch") else dtype
     name = impl or row.impl
     layout = {"torch_nn": "torch", "torch_nt": "torch"}.get(name, name) if row.op == "gemm" else name
@@ -190,7 +193,7 @@ def is_own(row: Row) -> bool:
 
 
 def _roof(kernel: Measurement, sheet: Sheet) -> float:
-    return float(roof_and_place(kernel.op, kernel.dtype, columns_of([kernel]) or {"none": np.ones(1)}, sheet)[0][0])
+    return float(roof_and_place(kernel.op, kernel.dtype, columns_of([kernel]), sheet)[0][0])
 
 
 def _share(kernel: Measurement, id: str, calibration: Calibration) -> float:

@@ -49,6 +49,7 @@ FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Formats of measured products that price a peak, the first that was measured."""
+STEADY = 0.5  # of the clocks that a large product loses under load, in logarithms: memory-bound kernels give power back
 PHASE_LAYOUT = np.array([LAYOUTS.get(name, (0.0, 0.0)) for name in ("torch", "torch_nn", "torch_nt", "torch")])
 
 
@@ -58,6 +59,7 @@ class KernelPrices:
 
     products: Mapping[str, Surface]
     attention: Mapping[tuple[str, bool], Surface]
+    steady: float = 1.0  # time of products in a step over that of the short runs they were measured in
 
 
 @lru_cache(maxsize=64)
@@ -72,6 +74,7 @@ def kernel_prices(profile: Profile, sheet: Sheet) -> KernelPrices:
     return KernelPrices(
         products=MappingProxyType({key: made for key, made in products.items() if made}),
         attention=MappingProxyType({key: made for key, made in attention.items() if made}),
+        steady=profile.steady_slowdown**STEADY,
     )
 
 
@@ -184,7 +187,7 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             where = np.column_stack([product_coordinates(sizes), PHASE_LAYOUT[phase[mine_first]]])
             ratio, away = surface.read(where)
             least = 2 * m * n * k * groups / peak  # no product beats its data sheet
-            seconds[mine] = np.maximum(np.exp(ratio) * roof, least)[again]
+            seconds[mine] = np.maximum(np.exp(ratio) * roof * prices.steady, least)[again]
             distance[mine] = away[again]
     return seconds, distance
 

@@ -18,8 +18,8 @@ from ridgeline.cost import kernel_roof as roofs
 from ridgeline.cost.kernel_roof import Sheet
 from ridgeline.cost.profile import Measurement
 
-NEAR = 0.6  # doublings over which neighbours share in an answer
-EXACT = 0.004  # squared doublings within which a measured kernel speaks for itself
+NEAR = 0.5  # doublings over which neighbours share in an answer
+EXACT = 0.002  # squared doublings within which a measured kernel speaks for itself
 BLOCK = 4_000_000  # distances worked out at once
 SAME, REACH, END = 0.05, 1.5, 4.0  # doublings: the kernel itself; interpolated up to; nothing measured counts beyond
 LAYOUTS: Mapping[str, tuple[float, float]] = {"torch_nn": (0.6, 0.0), "torch_nt": (0.0, 0.6)}
@@ -63,7 +63,7 @@ def fitted_share(distance: Array) -> Array:
 
 def columns_of(rows: Sequence[Measurement]) -> dict[str, Array]:
     """Sizes of rows of one op as columns."""
-    names = dict.fromkeys(name for row in rows for name in row.dims)
+    names = dict.fromkeys(name for row in rows for name in row.dims) or ("runs",)
     return {name: np.array([row.dims.get(name, 1) for row in rows], dtype=np.float64) for name in names}
 
 
