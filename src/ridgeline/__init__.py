@@ -26,6 +26,8 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     analyze                                    traces -> Analysis: where the time went, under a stated policy
     diff                                       two traces or scenarios -> Diff: causes that sum to the difference
     explain                                    Scenario, trace -> Explanation: what accounts for the gap
+    characterize                               a torch device -> Characterization: its profile, measured and written
+    preflight                                  ranks of torchrun -> Preflight: slow chips, slow links, wrong settings
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
     fit_with                                   your measured runs -> OwnFit: that calibration, and what it is worth
 """
@@ -67,6 +69,8 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.plan.schedules import SCHEDULES as SCHEDULES
     from ridgeline.plan.schedules import build
     from ridgeline.report.show import show as show
+    from ridgeline.runtime.measure import characterize as characterize
+    from ridgeline.runtime.preflight import preflight as preflight
     from ridgeline.search.find_plan import find_plan as find_plan
     from ridgeline.search.request import PlanRequest as PlanRequest
     from ridgeline.sim.events.simulate import timeline as timeline
@@ -120,6 +124,8 @@ _HOMES = {
     "anchored": "ridgeline.calibrate.anchor",
     "export": "ridgeline.targets.api",
     "import_run": "ridgeline.targets.api",
+    "characterize": "ridgeline.runtime.measure",
+    "preflight": "ridgeline.runtime.preflight",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read.readers",
 }

@@ -17,7 +17,7 @@ FLOORS = (
     ("plan",),
     ("lowering", "cost"),
     ("sim",),
-    ("calibrate", "search"),
+    ("calibrate", "search", "runtime"),
     ("targets", "report"),
     ("cli",),
 )
@@ -43,12 +43,18 @@ INTERIOR = {
     "lowering": (
         ("context", "sublayer"),
         ("plan_columns", "placements", "attention_core", "casts", "tensor_boundary"),
+        ("state_scan",),
         ("mixer_parts", "ffn", "ends", "step_ops"),
         ("sparse_attention",),
         ("mixers",),
         ("sections",),
         ("mtp",),
         ("program",),
+    ),
+    "runtime": (
+        ("probe",),
+        ("standalone", "measure", "peers", "node_settings", "reference", "rank_figures"),
+        ("preflight",),
     ),
     "cost": (
         ("anchored", "profile", "profiles", "step_part", "kernels", "topology_columns"),
@@ -62,7 +68,7 @@ INTERIOR = {
         ("estimate",),
     ),
     "sim": (
-        ("host_stall", "prediction_interval", "fates", "kernel_evidence"),
+        ("host_stall", "prediction_interval", "fates", "slow_paths", "kernel_evidence"),
         ("closed_form",),
         ("memory",),
         ("prediction", "plan_model", "layout_model", "step_batch"),
@@ -74,6 +80,7 @@ INTERIOR = {
         ("truth", "mismatch", "attribution", "dominance", "anchors", "aiconfigurator"),
         ("frozen", "profile_sources"),
         ("dataset", "compare", "folds", "peaks", "collectives", "kernels"),
+        ("published",),
         ("fit", "validate", "explain"),
         ("accuracy", "outlier_hints", "residuals"),
         ("anchor_runs",),
@@ -86,7 +93,11 @@ INTERIOR = {
 """Floors inside a room, lowest first: its files and folders by name; `__init__` may import any of them."""
 DOORS = {"sim": {"search", "calibrate"}}
 """Rooms that others enter through their `__init__` alone, and who does."""
-NOWHERE = {"torch", "transformers"}  # nothing so far runs a model
+ONLY_IN_RUNTIME = {"torch": {"runtime"}}
+NOWHERE = {"transformers"}  # nothing so far runs its models
+WITHOUT = {"runtime": {"cost", "sim", "lowering", "plan", "models"}}
+"""What a room may not import although it is below: a measurement does not know the prediction."""
+ALONE = "probe"  # the part of `runtime` that runs where nothing else of Ridgeline is
 
 
 def imports(path: Path) -> set[str]:
@@ -119,9 +130,17 @@ def test_imports_go_down(path: Path) -> None:
         if parts[0] == "ridgeline" and len(parts) > 1 and parts[1] in LEVEL and parts[1] != own:
             assert LEVEL[parts[1]] < LEVEL[own], f"{own} imports {module}, which is not below it"
         assert parts[0] not in NOWHERE, f"{own} imports {module}"
-        for allowed in (ONLY_IN_APP, ONLY_WHERE_ARRAYS_ARE):
+        if parts[0] == "ridgeline" and len(parts) > 1:
+            assert parts[1] not in WITHOUT.get(own, ()), f"{own} imports {module}"
+        for allowed in (ONLY_IN_APP, ONLY_WHERE_ARRAYS_ARE, ONLY_IN_RUNTIME):
             if parts[0] in allowed:
                 assert {own, f"{own}.{path.stem}"} & allowed[parts[0]], f"{own} imports {module}"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "runtime" / ALONE).glob("*.py")), ids=lambda path: path.stem)
+def test_the_probe_imports_nothing_else_of_ridgeline(path: Path) -> None:
+    own = [module for module in imports(path) if module.startswith("ridgeline")]
+    assert all(module.startswith(f"ridgeline.runtime.{ALONE}") for module in own), own
 
 
 @pytest.mark.parametrize("room", INTERIOR)

@@ -3,6 +3,7 @@
 validate()                             the bundled rows, each with parameters whose fit never saw its group
 validate("mine.csv")                   a table of your own, with the shipped parameters
 validate("collectives")                 the bundled measurements of collectives
+validate("published")                   runs that papers tell of, with the plans their authors ran
 validate("kernels")                     the bundled measurements of kernels
 validate(where=["x_chip=h100-sxm"])    some of the rows
 """
@@ -27,6 +28,7 @@ from ridgeline.calibrate.frozen import is_frozen
 from ridgeline.calibrate.kernels import KERNELS, around, price_kernels
 from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
 from ridgeline.calibrate.profile_sources import profiles_of
+from ridgeline.calibrate.published import published_runs, published_table
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.kernel_rows import kernel_of
 from ridgeline.calibrate.truth.rows import COLLECTIVES, TRUTH, Kind, Row, read_rows, read_table
@@ -39,6 +41,7 @@ from ridgeline.cost.machine import parameter_columns
 from ridgeline.cost.profile import Choice, Profile
 from ridgeline.sim import SHIPPED_RESIDUALS, Residual, interval, new_source_interval, read_residuals
 
+PUBLISHED = "published"  # name of the table of published runs
 PREDICTED: tuple[Kind, ...] = ("training", "collectives", "kernels")  # kinds of tables that predictions exist for
 BUNDLED_TABLES: Mapping[str, str] = MappingProxyType({"collectives": COLLECTIVES, "kernels": KERNELS})
 
@@ -217,6 +220,11 @@ def validate(
         return validation_of(dataset_of(pick(rows, where), profiles), shipped(profiles))
     if frozen:
         raise InputError(Problem(path="--frozen", given=str(path), expected="no FILE: frozen sources are bundled rows"))
+    if str(path) == PUBLISHED and not Path(path).exists():
+        runs = published_runs()
+        kept = {row.id for row in pick([run.row for run in runs], where)}
+        table, fitted = published_table([run for run in runs if run.row.id in kept], profiles)
+        return validation_of(table, shipped(profiles), own=fitted)
     bundled_table = None if Path(path).exists() else BUNDLED_TABLES.get(str(path))
     kind, rows = read_table(TRUTH / bundled_table if bundled_table else path, PREDICTED)
     if kind == "collectives":
@@ -277,9 +285,12 @@ def collectives_of(rows: Sequence[Row]) -> Validation:
     )
 
 
-def validation_of(table: Dataset, parameters: Parameters) -> Validation:
-    """The cases of a table: bundled rows without their own group, all others with the full fit."""
-    own = [is_bundled(row) for row in table.rows]
+def validation_of(table: Dataset, parameters: Parameters, own: Sequence[bool] | None = None) -> Validation:
+    """The cases of a table: bundled rows without their own group, all others with the full fit.
+
+    own = whether each row is a bundled one, where that is known better than from its cells.
+    """
+    own = [is_bundled(row) for row in table.rows] if own is None else own
     held = [parameters.folds.without(row.group) if mine else None for row, mine in zip(table.rows, own, strict=True)]
     predicted, parts = _predicted(table, [calibration or parameters.full for calibration in held])
     spread = _Spread(parameters.residuals)

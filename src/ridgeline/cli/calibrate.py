@@ -29,7 +29,7 @@ def validate(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="A CSV of runs, kernels or collectives; `kernels`, `collectives`: the bundled.",
+            help="A CSV of runs, kernels or collectives; `kernels`, `collectives`, `published`: the bundled.",
         ),
     ] = None,
     where: Annotated[

@@ -78,7 +78,10 @@ def plan(
     anchor: Anchor = None,
     profile: ProfileOption = None,
 ) -> None:
-    """Find the best way to train a model on a system: every split of the work priced, the best explained."""
+    """Find the best way to train a model on a system: every split of the work priced, the best explained.
+
+    Also told is what would beat it: a change of the question, a feature of the engine, another engine.
+    """
     from ridgeline.api import calibration_of
     from ridgeline.core.errors import InputError
     from ridgeline.search.request import PlanRequest

@@ -89,6 +89,23 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             summary="Why two traces or predictions differ.",
             examples=("ridgeline diff before.json.gz after.json.gz", "ridgeline diff run.toml trace.json.gz"),
         ),
+        "characterize": Verb(
+            summary="Measure a device into a profile that prices are read from.",
+            examples=(
+                "ridgeline characterize --device cuda --minutes 8 -o mine.json",
+                "ridgeline characterize --device npu --import torch_npu",
+                "torchrun --nproc-per-node 8 -m ridgeline characterize -o node.json",
+                "ridgeline characterize --standalone characterize.pyz",
+            ),
+        ),
+        "preflight": Verb(
+            summary="The slow chip, slow link, wrong setting, before a run.",
+            examples=(
+                "torchrun --nproc-per-node 8 -m ridgeline preflight",
+                "srun ridgeline preflight --reference node.json --json",
+                "torchrun --nproc-per-node 4 -m ridgeline preflight --device cpu --drill 2",
+            ),
+        ),
         "profile": Verb(
             summary="What was measured of a machine: ceilings, slow chips.",
             examples=(

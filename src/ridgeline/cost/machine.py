@@ -50,6 +50,7 @@ class Machines:
     scale_out: Array
     domain: Array
     host: Array  # bytes/s to host memory; infinite where nobody states it
+    crowding: Array  # times as long as alone that a rank takes to issue work, where ranks share few cores of a host
     topology: TopologyColumns
     exponentials: Array  # a second, of the unit that works out softmax
     density: Array  # by peak: flops for a joule of rated power, over those of an H100 SXM; 1 where no power is known
@@ -67,6 +68,7 @@ def machines_of(systems: Sequence[System]) -> Machines:
         scale_out=columns[3],
         domain=columns[4],
         host=columns[5],
+        crowding=np.array([crowding_of(system) for system in systems], dtype=np.float64),
         topology=topology_columns(systems),
         exponentials=columns[6],
         density=np.array([row[8] for row in rows], dtype=np.float64),
@@ -92,6 +94,25 @@ def _one(system: System) -> tuple[list[float], float, float, float, float, float
         exponentials_per_s(chip),
         [density_of(chip, key) for key in PEAKS],
     )
+
+
+def crowding_of(system: System) -> float:
+    """How much longer a rank takes to issue its kernels because the ranks of a node share its host's cores.
+
+        max(1, ranks of a node / cores)
+
+    A rank keeps one core busy: Python's lock lets its threads take turns. Eight eager layers took as long on one core
+    as on sixteen (11 and 12 ms), and 18 ms where four ranks had two cores. One chip is one rank, and a host whose
+    cores nobody states has enough of them; threads that load data are not counted, so state the cores they leave.
+
+    >>> from dataclasses import replace
+    >>> from ridgeline.core.evidence import Evidence, Quoted
+    >>> from ridgeline.hardware.load import system
+    >>> four = Quoted(value=4.0, evidence=Evidence.ASSUMED, source="a container's share")
+    >>> crowding_of(system("16xh100-sxm")), crowding_of(replace(system("16xh100-sxm"), host_cores=four))
+    (1.0, 2.0)
+    """
+    return max(1.0, system.node / system.host_cores.value) if system.host_cores else 1.0
 
 
 def density_of(chip: Chip, key: str = "bf16") -> float:

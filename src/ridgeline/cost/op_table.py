@@ -32,14 +32,14 @@ _PLACE = {str(axis): place for place, axis in enumerate(AXES)}
 class OpTable:
     """Columns of ops by type (one array per field, in the order the builders append), and where they belong."""
 
-    matmuls: Array  # m, n, k, groups, in_bytes, out_bytes
+    matmuls: Array  # m, n, k, groups, in_bytes, out_bytes, alignment, launches
     matmul_peak: Index
     matmul_slot: Index
     attends: Array  # flops, bytes, head_dim, backward, flash, kernels, scan
     attend_slot: Index
     streams: Array  # bytes, kernels, waits
     stream_slot: Index
-    collectives: Array  # kind, payload, ranks, stride, axis, token copies
+    collectives: Array  # kind, payload, ranks, stride, axis; token copies, groups they go to, of how many
     collective_slot: Index
     cell: Index  # of every section
     params: Array  # dense, expert, trained dense, trained expert: by section
@@ -81,14 +81,14 @@ def _gathered(sections: Sequence[Section], many: int, cell: Index, table: Table)
                     peaks.append(PEAKS.index(op.peak))
     slots_of = {kind: _slots(slots, many) for kind, (_, slots) in ops.items()}
     return OpTable(
-        matmuls=table(ops[MatMul][0], 6),
+        matmuls=table(ops[MatMul][0], 8),
         matmul_peak=np.repeat(np.array(peaks, dtype=np.int64), many),
         matmul_slot=slots_of[MatMul],
         attends=table(ops[Attend][0], 7),
         attend_slot=slots_of[Attend],
         streams=table(ops[Stream][0], 3),
         stream_slot=slots_of[Stream],
-        collectives=table(ops[Collective][0], 6),
+        collectives=table(ops[Collective][0], 8),
         collective_slot=slots_of[Collective],
         cell=cell,
         params=_params(table([(item.params, item.expert_params, item.trained) for item in sections], 3)),
@@ -125,12 +125,13 @@ def _columns(values: Fields, width: int, many: int) -> Array:
 def _values(op: Op) -> tuple[Num, ...]:
     match op:
         case MatMul():
-            return (op.m, op.n, op.k, op.groups, op.in_bytes, op.out_bytes)
+            return (op.m, op.n, op.k, op.groups, op.in_bytes, op.out_bytes, op.alignment, op.launches)
         case Attend():
             return (op.flops, op.stream_bytes, op.head_dim, op.backward, op.flash, op.kernels, op.scan)
         case Stream():
             return (op.stream_bytes, op.kernels, op.waits)
         case Collective():
-            return (KINDS[op.kind], op.payload_bytes, op.ranks, op.stride, _PLACE[op.axis], op.token_copies)
+            routing = (op.token_copies, op.token_groups, op.routing_groups)
+            return (KINDS[op.kind], op.payload_bytes, op.ranks, op.stride, _PLACE[op.axis], *routing)
         case _:
             assert_never(op)

@@ -17,9 +17,10 @@ from typing import Protocol
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask, at
+from ridgeline.cost.collectives.algorithms import Routing
 from ridgeline.cost.collectives.links import Links, links_of
 from ridgeline.cost.collectives.price import KINDS, collective_seconds
-from ridgeline.cost.kernels import flash_seconds, padded_flops
+from ridgeline.cost.kernels import ALIGNED, flash_seconds, padded_flops, unaligned_rate
 from ridgeline.cost.machine import PEAKS, SHARE, Machines, ParameterColumns
 from ridgeline.cost.op_table import PHASES, OpTable
 from ridgeline.cost.profile_prices import MeasuredOps
@@ -88,7 +89,7 @@ def sustained_rates(machines: Machines, rates: ParameterColumns, *, plans: Launc
         traffic_s=np.maximum(rates["traffic"] / rates["memory"], 1.0) / machines.memory,
         links=links_of(machines, rates),
         kernel=rates["kernel"] * (1 - 0.7 * graph),
-        host=rates["host"] * (1 - 0.9 * graph) * (1 - 0.9 * xla),
+        host=rates["host"] * machines.crowding * (1 - 0.9 * graph) * (1 - 0.9 * xla),
         wait=rates["wait"] * (1 - graph),
     )
 
@@ -144,10 +145,12 @@ def _toward(measured_s: Array, fitted_s: Array, share: Array) -> Array:
 
 
 def _matmuls(table: OpTable, rates: SustainedRates, cell: Index, padded: Array | None) -> tuple[Array, Mask]:
-    m, n, k, groups, size_in, size_out = table.matmuls
+    m, n, k, groups, size_in, size_out, alignment, _ = table.matmuls
     own = cell[table.matmul_slot]
     peak = rates.peak[0, table.matmul_peak] if len(rates.peak) == 1 else rates.peak[own, table.matmul_peak]
     rate = peak * np.where(groups > 1, at(rates.rates["experts"], own), 1.0)
+    if (alignment < ALIGNED).any():
+        rate = np.minimum(rate, unaligned_rate(alignment, at(rates.machines.cores, own)))
     compute = (padded if padded is not None else padded_products(table, rates.machines)) / rate
     moved = ((m * k + k * n) * size_in + m * n * size_out) * groups / at(rates.memory, own)
     return np.maximum(compute, moved), moved > compute
@@ -169,8 +172,8 @@ def _attends(table: OpTable, rates: SustainedRates, cell: Index) -> tuple[Array,
 def _collectives(table: OpTable, links: Links) -> Array:
     if not table.collectives.size:
         return np.zeros(0)
-    kind, payload, ranks, stride, _, copies = table.collectives
-    return collective_seconds(kind.astype(np.int64), payload, ranks, stride, links, copies)
+    kind, payload, ranks, stride, _, *routing = table.collectives
+    return collective_seconds(kind.astype(np.int64), payload, ranks, stride, links, Routing(*routing))
 
 
 def collective_op_seconds(ops: Sequence[Collective], links: Links) -> Array:
@@ -179,8 +182,13 @@ def collective_op_seconds(ops: Sequence[Collective], links: Links) -> Array:
     for op in ops:
         sizes = (op.payload_bytes, op.ranks, op.stride)
         payload, ranks, stride = (np.asarray(size, dtype=np.float64) for size in sizes)
-        total = total + collective_seconds(KINDS[op.kind], payload, ranks, stride, links, op.token_copies)
+        total = total + collective_seconds(KINDS[op.kind], payload, ranks, stride, links, routing_of(op))
     return total
+
+
+def routing_of(op: Collective) -> Routing:
+    """How the tokens of an op are routed."""
+    return Routing(copies=op.token_copies, chosen=op.token_groups, groups=op.routing_groups)
 
 
 def copy_seconds(op: HostCopy, machines: Machines, rows: Index | slice = slice(None)) -> Array:
@@ -220,7 +228,7 @@ def sum_sections(table: OpTable, rates: SustainedRates, prices: OpPrices) -> Sec
     found[1] = np.bincount(table.attend_slot, prices.attend_s, slots)
     found[2] = np.bincount(table.stream_slot, prices.stream_s, slots)
     pauses = np.bincount(table.stream_slot, table.streams[2] * at(rates.wait, cell[table.stream_slot]), slots)
-    kernels = np.bincount(table.matmul_slot, minlength=slots).astype(np.float64)
+    kernels = np.bincount(table.matmul_slot, table.matmuls[7], slots)
     kernels += np.bincount(table.stream_slot, table.streams[1], slots)
     kernels += np.bincount(table.attend_slot, table.attends[5], slots)
     if table.collectives.size:

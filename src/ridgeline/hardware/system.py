@@ -9,7 +9,7 @@ from typing import Annotated
 
 from ridgeline.core.errors import InputError, MissingNumber, Problem
 from ridgeline.core.evidence import Quoted
-from ridgeline.core.table import Count, Doc, QuotedBytes, QuotedBytesPerS, QuotedSeconds
+from ridgeline.core.table import Count, Doc, QuotedBytes, QuotedBytesPerS, QuotedCount, QuotedSeconds
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.topology import Ethernet, FatTree, FullMesh, Ring, Switched, Topology, Torus, TorusRule
 
@@ -45,11 +45,17 @@ class SystemTemplate:
     node: Annotated[Count, Doc("chips sharing one host")]
     tier: tuple[TierTemplate, ...]
     host_memory: QuotedBytes | None = None
+    host_cores: Annotated[
+        QuotedCount | None, Doc("CPU cores of a node's host that ranks get; absent: enough of them")
+    ] = None
     notes: str = ""
 
     def problems(self) -> Iterable[Problem]:
         if not self.tier:
             yield Problem(path="tier", given="no tier", expected="at least one [[tier]]")
+        if self.host_cores is not None and self.host_cores.value == 0:
+            todo = "leave it out where nobody states it"
+            yield Problem(path="host_cores", given="0", expected="more than 0", todo=todo)
         for index, tier in enumerate(self.tier[:-1]):
             if tier.chips is None and not isinstance(tier.topology, TorusRule):
                 yield Problem(path=f"tier[{index}].chips", given="nothing", expected="chips that one instance joins")
@@ -84,6 +90,7 @@ class System:
     node: int
     tiers: tuple[Tier, ...]
     host_memory: Quoted | None = None
+    host_cores: Quoted | None = None
     assumptions: tuple[str, ...] = ()
 
 
@@ -130,6 +137,7 @@ def build(template: SystemTemplate, chip: Chip, request: Request) -> System:
         node=min(template.node, chips),
         tiers=tuple(tiers),
         host_memory=template.host_memory,
+        host_cores=template.host_cores,
         assumptions=tuple(assumptions),
     )
 

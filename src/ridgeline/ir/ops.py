@@ -35,6 +35,8 @@ class MatMul:
     peak        key of the chip's peak it runs at
     in_bytes    bytes of one input element
     out_bytes   bytes of one output element, twice that when it is read back to be added to
+    alignment   bytes to which the rows of its matrices are aligned: 16 for the matrix unit's fast path
+    launches    kernels the host issues for it: one, or more where software launches one per group
     """
 
     label: str
@@ -45,6 +47,8 @@ class MatMul:
     peak: str = "bf16"
     in_bytes: float = 2.0
     out_bytes: float = 2.0
+    alignment: Num = 16.0
+    launches: Num = 1.0
 
     @property
     def flops(self) -> Num:
@@ -69,7 +73,7 @@ class Attend:
     backward: bool = False
     flash: bool = True
     scan: bool = False
-    kernels: int = 1
+    kernels: Num = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,7 @@ class Stream:
 
     label: str
     stream_bytes: Num
-    kernels: float = 1.0
+    kernels: Num = 1.0
     waits: float = 0.0
 
 
@@ -90,6 +94,7 @@ class Collective:
                    for an all-to-all, what one rank holds
     ranks, stride  size of the group and the distance between neighbours in rank numbers
     token_copies   for an all-to-all of token copies that sends a token once per domain: copies per token
+    token_groups   for the same, groups of experts that a token goes to, of `routing_groups` (node-limited routing)
     """
 
     label: str
@@ -99,6 +104,8 @@ class Collective:
     ranks: Num
     stride: Num = 1
     token_copies: float = 0.0
+    token_groups: float = 0.0
+    routing_groups: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

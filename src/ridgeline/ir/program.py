@@ -115,6 +115,8 @@ class StepOps:
     layer_gather   of weights sharded by zero3, before each forward and each backward; sizes by section
     layer_scatter  of their gradients, after each backward; sizes by section
     offload        activations to the host and back, one way; sizes by section
+    accumulate     gradients of a microbatch, added where products do not; sizes by pipeline rank
+    embedding_reduce   of a tied embedding's gradient between the two ends of a pipeline
     grad_reduce    data-parallel gradient reduction; sizes by pipeline rank
     param_gather   of weights that sharded optimizers have updated (zero1, zero2); sizes by pipeline rank
     optimizer      states, weights and gradients read and written; sizes by pipeline rank
@@ -125,6 +127,8 @@ class StepOps:
     layer_gather: tuple[Collective, ...]
     layer_scatter: tuple[Collective, ...]
     offload: HostCopy
+    accumulate: Stream
+    embedding_reduce: Collective
     grad_reduce: tuple[Collective, ...]
     param_gather: tuple[Collective, ...]
     optimizer: Stream

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import ceil
+from types import MappingProxyType
 
 from ridgeline.ir.ops import FLASH_BACKWARD, FLASH_EXTRA, Attend, Collective, Num, Op
 from ridgeline.lowering.context import LoweringContext, stream
@@ -12,32 +14,100 @@ from ridgeline.models.spec import Attention
 
 SCORE_PASSES = (6.0, 9.0)  # reads and writes of a score matrix, forward and backward, with a fused masked softmax
 LOOSE_SCORE_PASSES = (11.0, 14.0)  # the same, scale, mask, softmax and dropout each on their own
+# head sizes that kernels of a library are built for; a head between two runs as the wider one. On an H200 cuDNN takes
+# as long for 72 to 112 as for 128 and for 136 and 160 as for 192, forward and backward; FlashAttention-2 has 96, too.
+# Triton's blocks are powers of two, and a TPU's matrix unit is 128 wide
+HEAD_SIZES: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {
+        "cudnn": (64, 128, 192, 256),
+        "flash-2": (32, 64, 96, 128, 192, 256),
+        "triton": (16, 32, 64, 128, 256),
+        "xla": (128, 256),
+        "other": (64, 128, 192, 256),
+    }
+)
+MASKED = 64.0  # of those, the masked half of the tile on the diagonal; the rest starts and ends a row of tiles
+# of its queries and of the keys that arrive, what a step of a balanced (zig-zag) ring works on, the first apart: all
+# queries with half of the keys, or half of the queries with all of them
+RING_STEP = 0.75
+# beside attention in each step: log-sum-exp, correction of the sum so far, copy of keys and values
+RING_KERNELS = 3.0
+# queries and keys of a block of splash attention on TPUs, forward and backward, as MaxText's recipes for v7x set
+# them (sa_block_q, sa_block_q_dkv); a head narrower than the array leaves rows of it idle
+SPLASH_BLOCKS = (1024.0, 2048.0)
+SYSTOLIC_DEPTH = 128
 Passes = tuple[Sequence[Op], Sequence[Op]]
 """Ops of the forward, and of the input gradient."""
+
+
+def kernel_head_dim(library: str, head_dim: int) -> int:
+    """The head size that a library's flash kernel runs a head as; beyond its largest one whole multiples of 64.
+
+    >>> [kernel_head_dim("cudnn", size) for size in (64, 80, 128, 160, 320)], kernel_head_dim("flash-2", 80)
+    ([64, 128, 128, 192, 320], 96)
+    """
+    sizes = HEAD_SIZES[library]
+    return next((size for size in sizes if size >= head_dim), -(-head_dim // 64) * 64)
 
 
 def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[int, bool] = (0, False)) -> Passes:
     """Forward and backward of the score part. Flash executes what is visible; unfused all of it, through memory.
 
+    A head runs as the next size that the library has a kernel for (`kernel_head_dim`).
     Documents that fill a sequence together do not see each other: `ctx.span` tokens are all there is to see.
     """
     if not ctx.flash:
         return _unfused_scores(ctx, heads, qk, value)
     tokens, tp = ctx.tokens, ctx.degrees.tp
     visible = mean_visible(ctx.span, seen[0], seen[1], ctx.causal, ctx.queries)
-    each = 2 * tokens * heads / tp * (qk + value)
+    wide, deep = (kernel_head_dim(ctx.engine.kernel, size) for size in (qk, value))
+    each = 2 * tokens * heads / tp * (wide + deep)
     size = ctx.precision.activations.bytes_per_element
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
-    forward, backward = (each * (visible + _edges(ctx, seen) * extra) for extra in FLASH_EXTRA)
+    steps = ring_steps(ctx)
+    again = RING_STEP * (steps - 1)
+    if ctx.systolic:
+        each = each * max(1.0, SYSTOLIC_DEPTH / wide)
+        forward, backward = (each * _in_blocks(ctx, visible, seen, block) for block in SPLASH_BLOCKS)
+    else:
+        forward, backward = (
+            each * (visible + _edges(ctx, seen) * extra + again * (extra - MASKED)) for extra in FLASH_EXTRA
+        )
     backward *= FLASH_BACKWARD
+    once = 1 + again  # times that operands are read: by every step of a ring
     return (
-        [Attend(label="attention", flops=forward, stream_bytes=operands, head_dim=qk)],
+        [Attend(label="attention", flops=forward, stream_bytes=once * operands, head_dim=wide, kernels=steps)],
         [
             Attend(
-                label="attention dX", flops=backward, stream_bytes=3 * operands, head_dim=qk, backward=True, kernels=2,
+                label="attention dX", flops=backward, stream_bytes=3 * once * operands, head_dim=wide, backward=True,
+                kernels=2 * steps,
             )
         ],
     )  # fmt: skip
+
+
+def _in_blocks(ctx: LoweringContext, visible: float, seen: tuple[int, bool], block: float) -> float:
+    """Keys a query is worked on with where whole blocks of b queries and b keys are, masked or not (splash attention).
+
+    causal   visible + b / 2        sliding window w   b (1 + ceil((w - 1) / b)), at most as if there were none
+    """
+    window, chunked = seen
+    if not ctx.causal:
+        return visible
+    wide = min(block, ctx.span)
+    if not 0 < window < ctx.span:
+        return visible + wide / 2
+    if chunked:
+        return visible + min(block, window) / 2
+    return min(wide * (1 + ceil((window - 1) / wide)), ctx.span / 2 + wide / 2)
+
+
+def ring_steps(ctx: LoweringContext) -> Num:
+    """Attention kernels that one becomes under context parallelism: one a rank of a ring, whose keys arrive in turn.
+
+    Keys that are gathered at once, or heads traded for sequence (Ulysses), leave one kernel of the same work.
+    """
+    return ctx.degrees.cp if ctx.resolved.cp_kind == "ring" and not ctx.resolved.keys_gathered else 1
 
 
 def _unfused_scores(ctx: LoweringContext, heads: int, qk: int, value: int) -> Passes:
@@ -93,6 +163,25 @@ def output_gate(ctx: LoweringContext, elements: Num) -> Passes:
     )
 
 
+def _merges(ctx: LoweringContext, kv: Num, heads: Num) -> Passes:
+    """Merging what the steps of a ring make, each but the first.
+
+        forward    o <- o e^(l - l') + o_i e^(l_i - l'): o_i read, the sum so far in 32 bits read and written
+        backward   gradients of queries, keys and values read and added to those before
+
+    l, l_i, l' = log-sum-exp of the scores so far, of this step, and of both.
+    """
+    steps = ring_steps(ctx)
+    if isinstance(steps, int) and steps == 1:
+        return [], []
+    each, kernels = RING_STEP * (steps - 1) * ctx.tokens / ctx.degrees.tp, RING_KERNELS * (steps - 1)
+    out = heads / 2  # of queries and outputs, half of `heads` is either
+    return (
+        [stream(ctx, "merge ring steps", each * out, 5.0, kernels)],
+        [stream(ctx, "merge ring steps dX", each * (out + kv), 3.0, kernels)],
+    )
+
+
 def context_exchange(ctx: LoweringContext, kv: Num, heads: Num) -> Passes:
     """Context parallelism, forward and backward: keys and values travel round the ring, or heads are exchanged for
     sequence. Backward, keys and values go round again with the gradients they gather."""
@@ -103,7 +192,9 @@ def context_exchange(ctx: LoweringContext, kv: Num, heads: Num) -> Passes:
     if ctx.resolved.cp_kind == "ring":
         label, payload = "context ring", tokens * cp * kv / tp * size
         once = Collective(label=label, kind="all-gather", axis="cp", payload_bytes=payload, ranks=cp, stride=tp)
-        return [once], [replace(once, label=f"{label} dX", payload_bytes=2 * payload)]
+        merged = _merges(ctx, kv, heads)
+        back = replace(once, label=f"{label} dX", payload_bytes=2 * payload)
+        return [once, *merged[0]], [back, *merged[1]]
     payload = tokens * (heads + kv) / tp * size
     swap = Collective(
         label="context exchange", kind="all-to-all", axis="cp", payload_bytes=payload, ranks=cp, stride=tp

@@ -11,12 +11,13 @@ from ridgeline.lowering.context import LoweringContext, stream
 def casts(ctx: LoweringContext, products: Sequence[MatMul], written: bool = False) -> list[Op]:
     """Casting the inputs of narrow products: read wide, write narrow twice (as it is and transposed).
 
-    A norm that is one kernel, or a product's epilogue, writes narrow at once: nothing is read again (`written`).
+    A norm that is one kernel, or a product's epilogue, writes narrow at once: nothing is read again (`written`). Where
+    experts are multiplied one by one they are cast one by one, too.
     """
     if not ctx.low_precision:
         return []
     passes = _cast_passes(ctx, written)
-    return [stream(ctx, f"cast for {op.label}", op.m * op.k * op.groups, passes, 1.0) for op in products]
+    return [stream(ctx, f"cast for {op.label}", op.m * op.k * op.groups, passes, op.launches) for op in products]
 
 
 def gradient_casts(ctx: LoweringContext, products: Sequence[MatMul], written: bool = False) -> list[Op]:
@@ -24,7 +25,7 @@ def gradient_casts(ctx: LoweringContext, products: Sequence[MatMul], written: bo
     if not ctx.low_precision:
         return []
     passes = _cast_passes(ctx, written)
-    return [stream(ctx, f"cast for {op.label} dX", op.m * op.n * op.groups, passes, 1.0) for op in products]
+    return [stream(ctx, f"cast for {op.label} dX", op.m * op.n * op.groups, passes, op.launches) for op in products]
 
 
 def _cast_passes(ctx: LoweringContext, written: bool) -> float:

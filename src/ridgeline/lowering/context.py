@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+
+import numpy as np
 
 from ridgeline.ir.ops import Collective, CollectiveKind, MatMul, Num, Stream
 from ridgeline.models.spec import ModelSpec
@@ -13,6 +15,8 @@ from ridgeline.plan.plan import Precision, Recompute
 from ridgeline.plan.resolve import Resolved, resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Decode, Lora, Train
+
+SYSTOLIC = "tpu"  # the family of chips whose matrix unit is a systolic array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,7 @@ class LoweringContext:
                     trained on or read whole; one query and all keys for a decode step
     backward        whether the ops of the backward pass are wanted, too
     images          images of one sequence
+    systolic        attention runs in blocks on a systolic matrix unit (TPU)
     document        tokens of one document where several fill a sequence; 0: a sequence is one document
     """
 
@@ -46,6 +51,7 @@ class LoweringContext:
     recompute: Recompute = Recompute()
     backward: bool = True
     images: float = 0.0
+    systolic: bool = False
     document: int = 0
     causal: bool = True
     lora: Lora | None = None
@@ -57,8 +63,11 @@ class LoweringContext:
 
     @property
     def split_tokens(self) -> Num:
-        """Tokens of a microbatch on one rank where norms and residuals run: split over tp with sequence parallelism."""
-        return self.tokens / self.degrees.tp if self.sequence_parallel else self.tokens
+        """Tokens of a microbatch on one rank where norms and residuals run: split over tp with sequence parallelism.
+
+        Activations that are sharded by width are as many elements: a share of each token instead of some tokens.
+        """
+        return self.tokens / self.degrees.tp if self.split_activations else self.tokens
 
     @property
     def precision(self) -> Precision:
@@ -69,6 +78,16 @@ class LoweringContext:
     def sequence_parallel(self) -> bool:
         """Whether norms and residuals are split over tp."""
         return self.resolved.sequence_parallel
+
+    @property
+    def width_sharded(self) -> bool:
+        """Whether norms and residuals are sharded over tp by width (GSPMD), where tokens are not split."""
+        return self.resolved.width_sharded and not self.sequence_parallel
+
+    @property
+    def split_activations(self) -> bool:
+        """Whether each tensor rank holds its share of what is between layers, by tokens or by width."""
+        return self.sequence_parallel or self.resolved.width_sharded
 
     @property
     def flash(self) -> bool:
@@ -87,8 +106,11 @@ class LoweringContext:
 
     @property
     def gradient_bytes(self) -> float:
-        """Bytes of one element of the gradient buffer."""
-        return self.resolved.gradients.bytes_per_element
+        """Bytes that the product of a weight gradient moves for an element of it: the gradient buffer read and written
+        where the product adds into it, else what it makes, which `step_ops.accumulate` adds up."""
+        if "weight-gradient-accumulation" in self.fuses:
+            return 2 * self.resolved.gradients.bytes_per_element
+        return self.precision.activations.bytes_per_element
 
     @property
     def span(self) -> int:
@@ -121,9 +143,38 @@ def lowering_context(scenario: Scenario) -> LoweringContext:
         recompute=plan.recompute,
         backward=train is not None,
         images=train.images if train else 0.0,
+        systolic=scenario.system.chip.family == SYSTOLIC,
         document=train.document_tokens if train and train.packed else 0,
         lora=(train.lora or Lora()) if train and train.task == "lora" else None,
     )
+
+
+def row_alignment(n: Num, k: Num, bits: float) -> Num:
+    """Bytes to which rows of n and of k elements are aligned, as far as libraries of products tell them apart.
+
+        16   whole 16-byte loads: 8 elements of 16 bits, 16 of 8
+        4    4-byte loads: pairs of 16-bit elements
+        2    anything less
+
+    The tokens of a microbatch never stand along a row. A share of a rank that is no whole number is rounded up.
+
+    >>> row_alignment(4096, 50257, 16), row_alignment(4096, 50258, 16), row_alignment(4096, 50264, 16)
+    (2.0, 4.0, 16.0)
+    >>> row_alignment(np.array([4104.0, 4112.0]), 4096, 8).tolist()
+    [4.0, 16.0]
+    """
+    fast, pairs = 128 / bits, max(32 / bits, 1.0)
+    left, right = np.ceil(n), np.ceil(k)
+    ragged, unpaired = left % fast + right % fast, left % pairs + right % pairs
+    if isinstance(ragged, np.ndarray):
+        return np.where(ragged == 0, 16.0, np.where(unpaired == 0, 4.0, 2.0))
+    return 16.0 if ragged == 0 else 4.0 if unpaired == 0 else 2.0
+
+
+def _alignment(ctx: LoweringContext, n: Num, k: Num, bits: float) -> Num:
+    """Of a product's rows; compilers pad what is not aligned: torch.compile (`shape_padding`) and XLA
+    (`CublasPadForGemms`, and tiles on a TPU)."""
+    return 16.0 if ctx.resolved.launch == "xla" or ctx.resolved.compiled else row_alignment(n, k, bits)
 
 
 def matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num, groups: Num = 1) -> MatMul:
@@ -139,29 +190,27 @@ def matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num, groups: Num
         peak=ctx.precision.activations.peak if by_row else compute.peak,
         in_bytes=compute.bytes_per_element,
         out_bytes=ctx.precision.activations.bytes_per_element,
+        alignment=_alignment(ctx, n, k, compute.bits),
     )
 
 
 def plain_matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num) -> MatMul:
     """A product kept in the stored format even in a narrow recipe: router, output head."""
     stored = ctx.precision.activations
-    return MatMul(label=label, m=m, n=n, k=k, peak=stored.peak, in_bytes=stored.bytes_per_element, out_bytes=2.0)
+    return MatMul(
+        label=label, m=m, n=n, k=k, peak=stored.peak, in_bytes=stored.bytes_per_element, out_bytes=2.0,
+        alignment=_alignment(ctx, n, k, stored.bits),
+    )  # fmt: skip
 
 
 def input_gradient(op: MatMul) -> MatMul:
     """dX = dY W^T of a forward product."""
-    return MatMul(
-        label=f"{op.label} dX", m=op.m, n=op.k, k=op.n, groups=op.groups, peak=op.peak,
-        in_bytes=op.in_bytes, out_bytes=op.out_bytes,
-    )  # fmt: skip
+    return replace(op, label=f"{op.label} dX", n=op.k, k=op.n)
 
 
 def weight_gradient(op: MatMul, gradient_bytes: float) -> MatMul:
-    """dW = X^T dY of a forward product, added into the gradient buffer."""
-    return MatMul(
-        label=f"{op.label} dW", m=op.k, n=op.n, k=op.m, groups=op.groups, peak=op.peak,
-        in_bytes=op.in_bytes, out_bytes=2 * gradient_bytes,
-    )  # fmt: skip
+    """dW = X^T dY of a forward product, written or added into the gradient buffer."""
+    return replace(op, label=f"{op.label} dW", m=op.k, k=op.m, out_bytes=gradient_bytes)
 
 
 # products an adapter's target names, by label; routed experts get none, and embedding rows are looked up (`ends`)
@@ -194,7 +243,7 @@ def adapters(ctx: LoweringContext, products: list[MatMul]) -> tuple[list[MatMul]
     return made, params
 
 
-def stream(ctx: LoweringContext, label: str, elements: Num, passes: float, kernels: float = 1.0) -> Stream:
+def stream(ctx: LoweringContext, label: str, elements: Num, passes: float, kernels: Num = 1.0) -> Stream:
     """Memory-bound work that reads and writes `passes` times the elements in the stored format."""
     size = ctx.precision.activations.bytes_per_element
     return Stream(label=label, stream_bytes=elements * passes * size, kernels=kernels)

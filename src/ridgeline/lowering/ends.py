@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from ridgeline.ir.ops import Op
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
 from ridgeline.lowering.context import (
@@ -75,10 +77,14 @@ def _adapted_rows(ctx: LoweringContext, section: Section, width: int) -> Section
 def lower_head(ctx: LoweringContext) -> Section:
     """Final norm, logits and loss. Logits are worked on in 32 bits by the loss unless it is fused with the product.
 
+    The vocabulary is padded to a multiple of the engine's own times tp (Megatron's --make-vocab-size-divisible-by), so
+    that every rank's share of the product is aligned.
+
     parameters   vocab w / tp unless tied  +  h w where w differs  +  vocab / tp of a bias        w = width of a row
     """
     model, tp, tokens, own = ctx.model, ctx.degrees.tp, ctx.tokens, ctx.model.embedding
-    padded = -(-model.vocab // ctx.engine.vocab_multiple) * ctx.engine.vocab_multiple
+    each = ctx.engine.vocab_multiple * tp
+    padded = np.ceil(model.vocab / each) * each
     logits = plain_matmul(ctx, "logits", tokens, padded / tp, own.width or model.hidden)
     narrow = [matmul(ctx, "head projection", ctx.split_tokens, own.width, model.hidden)] if own.width else []
     values = tokens * padded / tp

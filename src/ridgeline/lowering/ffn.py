@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
+import numpy as np
+
 from ridgeline.ir.ops import Collective, MatMul, Num, Op
 from ridgeline.lowering.casts import casts, gradient_casts
 from ridgeline.lowering.context import (
@@ -23,6 +25,10 @@ from ridgeline.models.spec import Ffn, Mlp, Moe
 
 BOOKKEEPING = 15.0  # kernels of an eager expert layer that only keep books: maps, counts, splits; each way
 BIAS_KERNELS = 8.0  # of adding expert biases where nothing fuses them
+# what a launch inside a loop of C++ costs the host, of an op that Python issues: on one H200 a cuBLAS product with its
+# heuristic took 8.5 us in a loop, 23 us as torch.mm and 38 us as an op of a module with its autograd
+LOOPED_LAUNCH = 0.25
+SCALE_BYTES = 4 / 128  # of a narrow value that is dispatched: a 32-bit scale for every tile of 128
 COMMON = frozenset({"silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "quick_gelu", "swiglu"})
 
 
@@ -39,11 +45,13 @@ def lower_ffn(ctx: LoweringContext, ffn: Ffn, sides: Sides = BOTH) -> SublayerOp
             assert_never(ffn)
 
 
-def _activation(ctx: LoweringContext, elements: Num, gated: bool, name: str) -> tuple[Op, Op]:
-    """Forward and backward of the activation; several kernels where nothing fuses it."""
+def _activation(
+    ctx: LoweringContext, elements: Num, gated: bool, name: str, modules: Num = 1.0
+) -> tuple[Op, Op]:  # fmt: skip
+    """Forward and backward of the activation; several kernels where nothing fuses it, for each of its modules."""
     fused = "elementwise" in ctx.fuses or ("bias-activation" in ctx.fuses and name in COMMON)
     passes, back = ((3.0, 5.0) if gated else (2.0, 3.0)) if fused else ((5.0, 8.0) if gated else (4.0, 6.0))
-    kernels = 1.0 if fused else 3.0
+    kernels = (1.0 if fused else 3.0) * modules
     return (
         stream(ctx, "activation", elements, passes, kernels),
         stream(ctx, "activation dX", elements, back, kernels),
@@ -114,8 +122,8 @@ def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
     inner = moe.latent or width
     local = moe.experts / degrees.ep
     rows = copies * degrees.etp / local
-    up = matmul(ctx, "experts up", rows, moe.hidden * (1 + moe.gated) / degrees.etp, inner, local)
-    down = matmul(ctx, "experts down", rows, inner, moe.hidden / degrees.etp, local)
+    up = _each_expert(ctx, matmul(ctx, "experts up", rows, moe.hidden * (1 + moe.gated) / degrees.etp, inner, local))
+    down = _each_expert(ctx, matmul(ctx, "experts down", rows, inner, moe.hidden / degrees.etp, local))
     inside = _inside_experts(ctx, moe, copies, (up, down))
     router = plain_matmul(ctx, "router", tokens, moe.experts, width)
     fused = "permute" in ctx.fuses
@@ -123,15 +131,15 @@ def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
     moves = 1.0 if ctx.resolved.token_dispatch_once else 4.0 if fused else 8.0
     permute = stream(ctx, "permute", copies * inner, moves, 4.0 if fused else 12.0)
     choose = replace(stream(ctx, "top-k", tokens * moe.experts, 6.0, 6.0 if "router" in ctx.fuses else 14.0), waits=1.0)
-    moved = _dispatch(ctx, copies * inner * size, moe.topk)
+    sent, returned = _exchange(ctx, moe, copies * inner)
     grad = ctx.gradient_bytes
     low, adapted = adapters(ctx, [router])
     latent = [matmul(ctx, "latent experts", tokens, inner, width)] if moe.latent else []
     trained = low if ctx.frozen else [down, up, router, *latent * 2]
     routed = SublayerOps(
-        forward=(router, *low, choose, *latent, permute, *moved, *inside.forward, *moved, permute, *latent),
+        forward=(router, *low, choose, *latent, permute, *sent, *inside.forward, *returned, permute, *latent),
         backward_input=(
-            permute, *moved, *inside.backward_input, *moved, permute,
+            permute, *sent, *inside.backward_input, *returned, permute,
             input_gradient(router), *map(input_gradient, low), *map(input_gradient, latent * 2),
         ),
         backward_weight=tuple(weight_gradient(op, grad) for op in trained),
@@ -158,6 +166,31 @@ def _shared_gate(ctx: LoweringContext) -> SublayerOps:
     )
 
 
+def expert_launches(ctx: LoweringContext, groups: Num) -> Num:
+    """Kernels that a host issues, in launches of an eager op, for one product of every local expert.
+
+        grouped        1                             one grouped kernel: CUTLASS, DeepGEMM, torch._grouped_mm, megablox
+        multi-stream   1 + 0.25 (groups - 1)         one call that loops over cuBLAS (Transformer Engine GroupedLinear)
+        sequential     groups                        one module per expert (Megatron's SequentialMLP)
+
+    A graph of the whole iteration needs kernels whose sizes the host does not know: grouped ones.
+    """
+    match ctx.resolved.expert_launch:
+        case "grouped":
+            return 1.0
+        case "multi-stream":
+            return 1.0 + LOOPED_LAUNCH * np.maximum(groups - 1, 0.0)
+        case "sequential":
+            return np.maximum(groups, 1.0)
+        case _ as never:
+            assert_never(never)
+
+
+def _each_expert(ctx: LoweringContext, product: MatMul) -> MatMul:
+    """The product of all local experts with the launches it takes."""
+    return replace(product, launches=expert_launches(ctx, product.groups))
+
+
 def _inside_experts(ctx: LoweringContext, moe: Moe, copies: Num, products: tuple[MatMul, MatMul]) -> SublayerOps:
     """From arrived tokens to finished ones: casts, products, activation, biases; apart, or inside the products."""
     up, down = products
@@ -170,7 +203,8 @@ def _inside_experts(ctx: LoweringContext, moe: Moe, copies: Num, products: tuple
             backward_input=(*out_of, input_gradient(down), back, input_gradient(up)),
             again=(act,),
         )
-    act, back = _activation(ctx, copies * moe.hidden, moe.gated, moe.activation)
+    modules = up.launches if ctx.resolved.expert_launch == "sequential" else 1.0
+    act, back = _activation(ctx, copies * moe.hidden, moe.gated, moe.activation, modules)
     books = stream(ctx, "expert bookkeeping", 0.0, 1.0, BOOKKEEPING)
     widths = moe.hidden * (1 + moe.gated) + (moe.latent or ctx.model.hidden)
     biases = _expert_biases(ctx, copies * widths) if moe.bias else ([], [])
@@ -187,19 +221,28 @@ def _router_params(ctx: LoweringContext, moe: Moe) -> Num:
     return parts.router + parts.shared_experts / ctx.degrees.tp
 
 
-def _dispatch(ctx: LoweringContext, payload: Num, topk: int) -> list[Op]:
+def _exchange(ctx: LoweringContext, moe: Moe, elements: Num) -> tuple[list[Op], list[Op]]:
+    """Tokens to the ranks of their experts and back, forward; their gradients the same ways, backward.
+
+    Both travel as they are stored. Where the engine dispatches in the narrow format of its products (DeepEP in fp8,
+    with a 32-bit scale for every 128 values), tokens and gradients are sent so, and what experts return is not.
+    """
     ranks = ctx.degrees.ep * ctx.degrees.etp
     if isinstance(ranks, int) and ranks == 1:
-        return []
-    token_copies = float(topk) if ctx.resolved.token_dispatch_once else 0.0
-    return [
-        Collective(
-            label="dispatch",
-            kind="all-to-all",
-            axis="ep",
-            payload_bytes=payload,
-            ranks=ranks,
-            stride=1,
-            token_copies=token_copies,
-        )
-    ]
+        return [], []
+    size = ctx.precision.activations.bytes_per_element
+    once, limited = ctx.resolved.token_dispatch_once, moe.groups > moe.group_topk
+    combine = Collective(
+        label="combine",
+        kind="all-to-all",
+        axis="ep",
+        payload_bytes=elements * size,
+        ranks=ranks,
+        stride=1,
+        token_copies=float(moe.topk) if once else 0.0,
+        token_groups=float(moe.group_topk) if once and limited else 0.0,
+        routing_groups=float(moe.groups) if once and limited else 0.0,
+    )
+    narrow = ctx.precision.compute.bytes_per_element + SCALE_BYTES
+    sent = narrow if ctx.engine.narrow_dispatch and ctx.low_precision else size
+    return [replace(combine, label="dispatch", payload_bytes=elements * sent)], [combine]

@@ -6,16 +6,15 @@ from typing import assert_never
 
 import numpy as np
 
-from ridgeline.ir.ops import Attend, Num, Op
+from ridgeline.ir.ops import Num, Op
 from ridgeline.lowering.attention_core import Passes, context_exchange, output_gate, rotary, scores
 from ridgeline.lowering.context import LoweringContext, matmul, stream
 from ridgeline.lowering.mixer_parts import MixerParts, assembled
 from ridgeline.lowering.sparse_attention import is_sparse, lower_indexer, lower_sparse
+from ridgeline.lowering.state_scan import delta_scan, ssd_scan
 from ridgeline.lowering.sublayer import SublayerOps, together
 from ridgeline.lowering.tensor_boundary import BOTH, Sides
 from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mixer
-
-SCAN_CHUNK = 128  # tokens a state-space kernel handles at once
 
 
 def lower_mixer(ctx: LoweringContext, mixer: Mixer, sides: Sides = BOTH) -> SublayerOps:
@@ -96,17 +95,9 @@ def _mamba2(ctx: LoweringContext, mixer: Mamba2) -> MixerParts:
     conv = mixer.inner + 2 * mixer.groups * mixer.state
     project = matmul(ctx, "state in", tokens, (mixer.inner + conv + mixer.heads) / tp, hidden)
     out = matmul(ctx, "state out", tokens, hidden, mixer.inner / tp)
-    flops = (
-        tokens * mixer.inner / tp * (4 * mixer.state + 2 * SCAN_CHUNK)
-        + tokens * 2 * mixer.groups * SCAN_CHUNK * mixer.state / tp
-    )
-    scan = _scan(ctx, flops, tokens * (3 * mixer.inner + conv) / tp, mixer.head_dim)
-    around: list[Op] = [
-        stream(ctx, "convolution", tokens * conv / tp, 2.0),
-        stream(ctx, "gated norm", tokens * mixer.inner / tp, 4.0, 2.0),
-    ]
     saved = tokens * (2 * conv + 2 * mixer.inner) / tp * ctx.precision.activations.bytes_per_element
-    return MixerParts(into=[project], out_of=[out], around=(around, around), core=scan, saved=saved)
+    around = _convolution_and_gate(ctx, tokens * conv / tp, tokens * mixer.inner / tp)
+    return MixerParts(into=[project], out_of=[out], around=around, core=ssd_scan(ctx, mixer), saved=saved)
 
 
 def _delta(ctx: LoweringContext, mixer: GatedDeltaNet) -> MixerParts:
@@ -114,35 +105,15 @@ def _delta(ctx: LoweringContext, mixer: GatedDeltaNet) -> MixerParts:
     key, value = mixer.key_heads * mixer.key_dim, mixer.value_heads * mixer.value_dim
     project = matmul(ctx, "delta in", tokens, (2 * key + 2 * value + 2 * mixer.value_heads) / tp, hidden)
     out = matmul(ctx, "delta out", tokens, hidden, value / tp)
-    flops = (
-        tokens
-        * mixer.value_heads
-        / tp
-        * (6 * mixer.key_dim * mixer.value_dim + 2 * SCAN_CHUNK * (mixer.key_dim + mixer.value_dim))
-    )
-    scan = _scan(ctx, flops, tokens * (4 * key + 4 * value) / tp, mixer.key_dim)
-    around: list[Op] = [
-        stream(ctx, "convolution", tokens * (2 * key + value) / tp, 2.0),
-        stream(ctx, "gated norm", tokens * value / tp, 4.0, 2.0),
-    ]
     saved = tokens * (4 * key + 4 * value) / tp * ctx.precision.activations.bytes_per_element
-    return MixerParts(into=[project], out_of=[out], around=(around, around), core=scan, saved=saved)
+    around = _convolution_and_gate(ctx, tokens * (2 * key + value) / tp, tokens * value / tp)
+    return MixerParts(into=[project], out_of=[out], around=around, core=delta_scan(ctx, mixer), saved=saved)
 
 
-def _scan(ctx: LoweringContext, flops: Num, elements: Num, head_dim: int) -> Passes:
-    """A chunked linear scan: matrix work in small tiles, and its operands through memory several times."""
-    size = ctx.precision.activations.bytes_per_element
+def _convolution_and_gate(ctx: LoweringContext, convolved: Num, gated: Num) -> Passes:
+    """A short causal convolution in one kernel (read and written; backward its input, its gradient and a new one), and
+    a norm of what a gate leaves: output and gate read, one written; backward three read and two written."""
     return (
-        [Attend(label="scan", flops=flops, stream_bytes=2 * elements * size, head_dim=head_dim, scan=True, kernels=5)],
-        [
-            Attend(
-                label="scan dX",
-                flops=2.5 * flops,
-                stream_bytes=5 * elements * size,
-                head_dim=head_dim,
-                backward=True,
-                scan=True,
-                kernels=8,
-            )
-        ],
+        [stream(ctx, "convolution", convolved, 2.0), stream(ctx, "gated norm", gated, 3.0)],
+        [stream(ctx, "gated norm dX", gated, 5.0, 2.0), stream(ctx, "convolution dX", convolved, 3.0, 2.0)],
     )

@@ -110,7 +110,8 @@ def _hidden(ctx: LoweringContext, name: str, *, partial: bool = False) -> Tensor
     dims = (ctx.degrees.microbatch * ctx.queries, ctx.model.hidden)
     if partial:
         return Tensor(name=name, kind="activation", dims=dims, splits=_tokens(ctx), partial=("tp",))
-    return Tensor(name=name, kind="activation", dims=dims, splits=_tokens(ctx, sequence_parallel=True))
+    wide = _over(ctx, 1) if ctx.width_sharded else ()
+    return Tensor(name=name, kind="activation", dims=dims, splits=(*_tokens(ctx, sequence_parallel=True), *wide))
 
 
 def _norm(name: str, norm: Norm, width: int) -> Iterator[Tensor]:

@@ -39,8 +39,11 @@ class PlanColumns:
     shard_degree: Array
     weight_bytes: Array
     gradient_bytes: Array
+    accumulate_bytes: Array  # read and written to add a microbatch's gradient of one parameter; 0 where products do
+    accumulate_first: Array  # the first microbatch's gradient is added to an empty buffer, too
     optimizer_bytes: Array  # read and written by the optimizer for one parameter
     boundary_bytes: Array  # one microbatch's activations between stages
+    shared_rows: Array  # parameters of the embedding that the last stage of a pipeline holds, too
     overlap_tp: Array
     overlap_grad: Array
     overlap_gather: Array
@@ -101,7 +104,7 @@ def _one(scenario: Scenario) -> dict[str, Num]:
         states = 2 * STATES[optimizer.name] * optimizer.states.bytes_per_element
         clipping = 2 * gradients  # the norm reads every gradient, and clearing writes it
         traffic = states + 2 * master + gradients + weights * (1 if optimizer.master else 2) + clipping
-    overlap = resolved.overlap
+    overlap, free = resolved.overlap, not resolved.launch_blocking  # a kernel that is waited for runs alone
     inner = scenario.system.tiers[0] if scenario.system.tiers else None
     torus = inner is not None and isinstance(inner.topology, Torus)
     degrees = Degrees(tp=mesh.tp, cp=mesh.cp, ep=mesh.ep, etp=mesh.etp, microbatch=plan.microbatch)
@@ -112,13 +115,15 @@ def _one(scenario: Scenario) -> dict[str, Num]:
         "shard_degree": plan.shard_degree,
         "weight_bytes": weights,
         "gradient_bytes": gradients,
+        "accumulate_bytes": 0.0 if "weight-gradient-accumulation" in resolved.fuses else weights + 2 * gradients,
+        "accumulate_first": float(gradients > weights),
         "optimizer_bytes": traffic,
-        "overlap_tp": float(overlap.tp),
-        "overlap_grad": float(overlap.grad_reduce),
-        "overlap_gather": float(overlap.param_gather),
+        "overlap_tp": float(overlap.tp and free),
+        "overlap_grad": float(overlap.grad_reduce and free),
+        "overlap_gather": float(overlap.param_gather and free),
         "overlap_pp": float(overlap.pp),
-        "overlap_moe": float(overlap.moe),
-        "overlap_cp": float(overlap.cp and ring_is_hidden(scenario)),
+        "overlap_moe": float(overlap.moe and free),
+        "overlap_cp": float(overlap.cp and free and ring_is_hidden(scenario)),
         "overlap_offload": float(overlap.offload),
         "graph": {"none": 0.0, "partial": 0.5, "full": 1.0}[resolved.graph],
         "xla": float(resolved.launch == "xla"),
@@ -133,11 +138,12 @@ def _one(scenario: Scenario) -> dict[str, Num]:
 def ring_is_hidden(scenario: Scenario) -> bool:
     """Whether attention can begin before all of a context exchange has arrived: with the keys at hand, round a ring.
 
-    Heads traded for sequence (all-to-all) are needed at once, before attention and behind it, and an indexer picks
-    among all keys: there attention waits, whatever the plan's `overlap.cp` says.
+    Heads traded for sequence (all-to-all) are needed at once, before attention and behind it, an indexer picks among
+    all keys, and some engines gather them: there attention waits, whatever the plan's `overlap.cp` says.
     """
     sparse = any(isinstance(block.mixer, LatentAttention) and block.mixer.indexer for block in scenario.model.blocks)
-    return scenario.plan.switches.cp_kind == "ring" and not sparse
+    at_once = sparse or scenario.engine.keys_gathered
+    return scenario.plan.switches.cp_kind == "ring" and not at_once
 
 
 def sized(scenario: Scenario, degrees: Degrees, pp: Num, dp: Num) -> dict[str, Num]:
@@ -154,4 +160,14 @@ def sized(scenario: Scenario, degrees: Degrees, pp: Num, dp: Num) -> dict[str, N
         "edp": d.tp * d.cp * dp // (d.ep * d.etp),
         "expert_stride": d.ep * d.etp,
         "boundary_bytes": local * scenario.model.hidden * stored,
+        "shared_rows": _shared_rows(scenario) / d.tp,
     }
+
+
+def _shared_rows(scenario: Scenario) -> float:
+    """Parameters of an embedding that both ends of a pipeline train: tied to the output head, or read again to predict
+    further tokens. A compiled program has one copy for all stages, and adapters leave it as it is."""
+    model, work = scenario.model, scenario.workload
+    trained = isinstance(work, Train) and work.task != "lora" and scenario.engine.launch.mode != "xla"
+    shared = trained and (model.embedding.tied or model.mtp is not None)
+    return float(model.vocab * (model.embedding.width or model.hidden)) if shared else 0.0

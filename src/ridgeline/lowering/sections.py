@@ -112,7 +112,10 @@ def _recomputed(
 ) -> Section:
     """What runs again before the backward, and what is kept instead."""
     if kind == "full":
-        return replace(section, recompute=section.forward, saved=SavedActivations(inputs=section.saved.inputs))
+        whole_layer = section.forward
+        if ctx.resolved.launch == "xla" and not experts:
+            whole_layer = _without_outputs(whole_layer, mixer, ffn)
+        return replace(section, recompute=whole_layer, saved=SavedActivations(inputs=section.saved.inputs))
     if kind == "none":
         return section
     parts = ctx.recompute.parts
@@ -138,6 +141,17 @@ def _recomputed(
         again += section.forward[:1]
         saved = replace(saved, norms=0)
     return replace(section, recompute=again, saved=saved)
+
+
+def _without_outputs(ops: tuple[Op, ...], mixer: SublayerOps, ffn: SublayerOps) -> tuple[Op, ...]:
+    """A layer's forward without the product that makes its output, and what follows it: no gradient reads those, and a
+    compiler leaves out what nobody reads. (PaLM's 57.8 % HFU at 46.2 % MFU are 1.25, not 4/3, of the model's flops.)
+
+    Weights of experts are multiplied with what experts return, so their outputs are read.
+    """
+    last = ffn.forward or mixer.forward
+    product = next((place for place in range(len(last) - 1, -1, -1) if isinstance(last[place], MatMul)), 0)
+    return ops[: len(ops) - (len(last) - product)]
 
 
 def _alternate(ops: tuple[Op, ...]) -> tuple[Op, ...]:

@@ -19,7 +19,7 @@ import numpy as np
 from ridgeline.core.arrays import Array, Mask
 from ridgeline.ir.ops import Axis, Collective, CollectiveKind, HostCopy, Stream
 from ridgeline.ir.program import Section, StepOps
-from ridgeline.lowering.plan_columns import PlanColumns
+from ridgeline.lowering.plan_columns import PlanColumns, facts_of
 
 
 def step_ops(sections: Sequence[Section], stages: Sequence[Sequence[int]], plans: PlanColumns) -> StepOps:
@@ -32,6 +32,8 @@ def step_ops(sections: Sequence[Section], stages: Sequence[Sequence[int]], plans
         layer_gather=layer_gather(params, plans) if plans.shard[0] == 3 else (),
         layer_scatter=layer_scatter(params, plans) if plans.shard[0] == 3 else (),
         offload=offload(np.array([float(item.offloadable) for item in sections]), plans),
+        accumulate=accumulate(trained.T, plans),
+        embedding_reduce=embedding_reduce(plans),
         grad_reduce=grad_reduce(trained.T, plans),
         param_gather=param_gather(trained.T, plans),
         optimizer=states,
@@ -75,6 +77,36 @@ def _sharded(params: Array, plans: PlanColumns, label: str, size: Array) -> tupl
         ranks = np.where(expert > 0, np.minimum(plans.edp, plans.shard_degree), 1.0)
         made.append(_op(f"{label} of experts", "all-gather", "shard", expert * size, ranks, plans.expert_stride))
     return tuple(made)
+
+
+def accumulate(trained: Array, plans: PlanColumns) -> Stream:
+    """Adding the gradients of one microbatch to those before, where the weight-gradient products do not.
+
+        w + 2 g    bytes a parameter: the new one read, the buffer read and written; of zero3 on the rank's shard alone
+
+    w = bytes of a gradient as its product writes it, g = of the buffer (4 where DeepSpeed's bf16 optimizer or Megatron
+    without fused accumulation add in 32 bits).
+    """
+    dense, expert = trained
+    three = plans.shard == 3
+    degree = np.where(three, plans.shard_degree, 1.0)
+    expert_degree = np.where(three, np.minimum(plans.edp, plans.shard_degree), 1.0)
+    added = (dense / degree + expert / expert_degree) * plans.accumulate_bytes
+    return Stream(label="gradient accumulation", stream_bytes=added)
+
+
+def accumulations(plans: PlanColumns) -> Array:
+    """How often a rank adds in a step: for every microbatch, or all but the first, whose gradients are the buffer."""
+    return plans.microbatches - 1 + plans.accumulate_first
+
+
+def embedding_reduce(plans: PlanColumns) -> Collective:
+    """All-reduce of a tied embedding's gradient between the first and the last stage, which hold a copy each; where a
+    schedule is V-shaped one rank has both ends, and under zero3 each rank reduces its shard."""
+    apart = (plans.pp > 1) & (plans.shared_rows > 0) & ~facts_of(plans.schedule, "v_shaped")
+    size = plans.shared_rows * plans.gradient_bytes / np.where(plans.shard == 3, plans.shard_degree, 1.0)
+    stride = np.maximum(plans.pp - 1, 1.0) * plans.tp * plans.replicas
+    return _op("sum embedding gradients", "all-reduce", "pp", size, _ranks(apart, np.full_like(size, 2.0)), stride)
 
 
 def grad_reduce(trained: Array, plans: PlanColumns) -> tuple[Collective, ...]:

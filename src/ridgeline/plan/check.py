@@ -277,6 +277,23 @@ def _tellable(recompute: Recompute, known: Supports) -> bool:
     return same and known.recompute_layers == "each"
 
 
+def tells_expert_overlap(scenario: Scenario) -> bool:
+    """Whether the plan tells its engine to overlap expert dispatch, which it does not do by itself."""
+    return bool(scenario.plan.switches.overlap.get("moe")) and "moe" not in scenario.engine.overlaps
+
+
+def overlaps_experts(scenario: Scenario) -> bool:
+    """Whether the engine is known to overlap expert dispatch where the plan tells it to.
+
+    Dispatch of one microbatch hides behind compute of another: with stages that takes a schedule which runs both at a
+    time, and a backward that does not begin with all of the forward.
+    """
+    plan, able = scenario.plan, scenario.engine.supports.features
+    beside = plan.mesh.pp == 1 or not able.moe_beside or plan.schedule.name in able.moe_beside
+    known = "moe" in able.overlaps and beside and plan.recompute.kind != "full"
+    return known or not tells_expert_overlap(scenario)
+
+
 def unsupported(scenario: Scenario) -> tuple[str, ...]:
     """Notes on what the plan asks that its engine is not known to do; software moves faster than lists of it."""
     if scenario.plan.engine != scenario.engine.id or not isinstance(scenario.workload, Train):
@@ -290,6 +307,7 @@ def unsupported(scenario: Scenario) -> tuple[str, ...]:
         (f"{plan.sharding.shard} with stages", plan.mesh.pp == 1 or _with_stages(plan.sharding.shard, known)),
         (f"{plan.recompute.kind} recompute", plan.recompute.kind == "none" or plan.recompute.kind in known.recompute),
         (f"recompute {_layers_asked(plan.recompute)}", _tellable(plan.recompute, known)),
+        ("overlap of expert dispatch in this plan", overlaps_experts(scenario)),
         (plan.precision.compute.id, plan.precision.compute.id in formats),
         ("offload of activations", plan.offload.activations == 0 or "activations" in known.offload),
         ("offload of the optimizer", plan.offload.optimizer == 0 or "optimizer" in known.offload),

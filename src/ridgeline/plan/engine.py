@@ -54,6 +54,8 @@ OVERLAPS: Mapping[str, str] = MappingProxyType(
 )
 Shard = Literal["none", "zero1", "zero2", "zero3"]
 RecomputeKind = Literal["none", "selective", "full"]
+Dispatch = Literal["all-to-all", "deepep", "hybridep"]
+ExpertLaunch = Literal["grouped", "multi-stream", "sequential"]
 RecomputePart = Literal["attention", "norm", "activation", "mlp", "moe", "mixer", "latent-up", "alternate"]
 
 
@@ -66,6 +68,21 @@ class Launch:
     """
 
     mode: Literal["eager", "compiled", "graph", "xla"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What the software can be told to do beyond its habits: the values that a plan's switches may take.
+
+    The search takes the dispatcher and the overlap of expert dispatch; the rest is named as what a feature would gain.
+    """
+
+    moe_dispatch: Annotated[tuple[Dispatch, ...], Doc("expert dispatchers it has")] = ("all-to-all",)
+    overlaps: Annotated[tuple[str, ...], Doc("what it overlaps only where told to")] = ()
+    moe_beside: Annotated[
+        tuple[str, ...], Doc("schedules under which it overlaps expert dispatch where told to; none named: all")
+    ] = ()
+    graph: Annotated[tuple[Literal["partial", "full"], ...], Doc("CUDA graphs it can replay")] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +105,8 @@ class Supports:
     shard_with_pp: Annotated[
         tuple[Shard, ...], Doc("sharding that goes with pipeline stages; none named: all of shard")
     ] = ()
+    vendors: Annotated[tuple[str, ...], Doc("vendors whose chips it runs on; none named: any")] = ()
+    features: Features = Features()
 
     @property
     def pipelined_shard(self) -> tuple[Shard, ...]:
@@ -103,14 +122,17 @@ class Saves:
 
     attention_twice   attention hands its output on in another layout than it saves: both stay
     inputs_wide       inputs of narrow products are cast again in the backward and saved wide
-    loss_bytes        bytes a value of the logits takes at the worst moment of the loss; absent: as Megatron does it. An
-                      eager loss casts to 32 bits and holds log-probabilities and two gradients (12); a compiled one
-                      holds the logits and their gradient as stored (4)
+    stage_inputs_freed   the input of a virtual stage is deallocated once its first norm has saved what it needs
+    loss_bytes        bytes a value of the logits takes at the worst moment of the loss; absent: 10, or 6 where the
+                      loss is fused. Megatron's vocab-parallel loss holds the logits as stored and in 32 bits, where it
+                      works in place (6); an eager loss casts to 32 bits and holds log-probabilities and two gradients
+                      (12); a compiled one holds the logits and their gradient as stored (4)
     """
 
     attention_twice: bool = False
     inputs_wide: bool = False
     loss_bytes: Annotated[float | None, AtLeast(0)] = None
+    stage_inputs_freed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +152,30 @@ class Engine:
         Literal["cudnn", "flash-2", "triton", "xla", "other"], Doc("library its flash attention comes from")
     ] = "other"
     gradients: Annotated[DType, Doc("dtype gradients are accumulated and reduced in")] = dtype("fp32")
+    fp16_gradients: Annotated[DType | None, Doc("the same where a plan trains in fp16; absent: as in bf16")] = None
     fuses: tuple[str, ...] = ()
     overlaps: tuple[str, ...] = ()
     sends_beside: Annotated[tuple[str, ...], Doc("schedules under which pipeline sends overlap; none named: all")] = ()
+    availability: Annotated[
+        Literal["public", "closed", "retired"],
+        Doc("public; closed: of its owners alone; retired: nobody starts with it"),
+    ] = "public"
     default_for: Annotated[tuple[str, ...], Doc("vendors whose chips it is the default for; * the rest")] = ()
+    expert_launch: Annotated[
+        ExpertLaunch | None,
+        Doc("kernels of local experts: grouped (one), multi-stream (cuBLAS in a loop) or sequential (a module each)"),
+    ] = None
     saves: Annotated[Saves, Doc("what it holds of activations in its own way")] = Saves()
     vocab_multiple: Annotated[Count, Doc("the vocabulary is padded to a multiple of this times tp")] = 1
+    narrow_dispatch: Annotated[
+        bool, Doc("tokens are dispatched to experts in the narrow format of their products; combined as stored")
+    ] = False
+    width_sharded: Annotated[
+        bool, Doc("activations between layers are sharded over tp by width, as GSPMD annotations do; not by tokens")
+    ] = False
+    keys_gathered: Annotated[
+        bool, Doc("context ranks all-gather keys and values before attention, where a plan says ring")
+    ] = False
     notes: str = ""
 
     @property
@@ -149,6 +189,8 @@ class Engine:
             ("overlaps", self.overlaps, OVERLAPS),
             ("supports.schedules", self.supports.schedules, SCHEDULES),
             ("sends_beside", self.sends_beside, SCHEDULES),
+            ("supports.features.overlaps", self.supports.features.overlaps, OVERLAPS),
+            ("supports.features.moe_beside", self.supports.features.moe_beside, SCHEDULES),
             ("supports.precision", self.supports.precision, (*DTYPES, *ALIASES)),
         ):
             for word in words:

@@ -121,7 +121,7 @@ class Switches:
     sequence_parallel  norms and dropouts are split over tp too; absent: when tp > 1
     cp_kind            how context parallelism exchanges keys: around a ring, or heads for sequence (all-to-all)
     compiled           pointwise chains are compiled into one kernel
-    launch_blocking    the host waits for every kernel, as when debugging
+    launch_blocking    the host waits for every kernel, as when debugging (CUDA_LAUNCH_BLOCKING=1): nothing overlaps
     """
 
     sequence_parallel: bool | None = None

@@ -114,4 +114,8 @@ def offload_words(plan: Plan) -> str:
 def _switched(plan: Plan) -> list[str]:
     own = plan.switches
     words = ["no sequence parallelism"] if own.sequence_parallel is False and plan.mesh.tp > 1 else []
-    return words + (["heads exchanged over cp"] if own.cp_kind == "all-to-all" and plan.mesh.cp > 1 else [])
+    words += ["heads exchanged over cp"] if own.cp_kind == "all-to-all" and plan.mesh.cp > 1 else []
+    if plan.mesh.ep > 1:
+        words += [own.moe_dispatch] if own.moe_dispatch else []
+        words += ["dispatch overlapped"] if own.overlap.get("moe") else []
+    return words

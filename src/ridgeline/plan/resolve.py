@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ridgeline.core.dtype import DType
-from ridgeline.plan.engine import Engine
+from ridgeline.plan.engine import Engine, ExpertLaunch
 from ridgeline.plan.plan import NARROW, Precision, Switches
 from ridgeline.plan.scenario import Scenario
 
@@ -41,8 +41,10 @@ class Resolved:
 
     compiled            chains of pointwise ops run as one kernel
     graph, launch       CUDA graphs, and how else work reaches the chip
-    launch_blocking     the host waits for every kernel
+    launch_blocking     the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1): no kernel runs beside another
     sequence_parallel   norms and dropouts are split over the tensor-parallel ranks too
+    width_sharded       the same by width, by the engine's own annotations
+    keys_gathered       a ring of keys and values is one all-gather before attention
     precision           number formats, gradients among them
     scaling             what shares a scale in a narrow format; None where nothing is scaled
     fuses               words of `plan.engine.FUSIONS`
@@ -54,9 +56,12 @@ class Resolved:
     launch: Literal["eager", "compiled", "graph", "xla"]
     launch_blocking: bool
     sequence_parallel: bool
+    width_sharded: bool
+    keys_gathered: bool
     cp_kind: Literal["ring", "all-to-all"]
     moe_dispatch: Literal["all-to-all", "deepep", "hybridep"]
     moe_imbalance: float
+    expert_launch: ExpertLaunch
     precision: Precision
     fuses: frozenset[str]
     overlap: Overlaps
@@ -92,15 +97,31 @@ def resolve(scenario: Scenario) -> Resolved:
         launch=engine.launch.mode,
         launch_blocking=switches.launch_blocking,
         sequence_parallel=plan.sequence_parallel and plan.mesh.tp > 1,
+        width_sharded=engine.width_sharded,
+        keys_gathered=engine.keys_gathered and switches.cp_kind == "ring",
         cp_kind=switches.cp_kind,
         moe_dispatch=switches.moe_dispatch or "all-to-all",
         moe_imbalance=switches.moe_imbalance,
+        expert_launch=resolve_expert_launch(switches, engine),
         precision=replace(
-            precision, gradients=precision.gradients or engine.gradients, scaling=resolve_scaling(precision)
+            precision, gradients=resolve_gradients(precision, engine), scaling=resolve_scaling(precision)
         ),
         fuses=resolve_fusions(switches, engine),
         overlap=resolve_overlaps(switches, engine, plan.schedule.name),
     )
+
+
+def resolve_gradients(precision: Precision, engine: Engine) -> DType:
+    """What gradients are accumulated and reduced in: as the plan says, else as the engine does for that format.
+
+    >>> from ridgeline.core.dtype import dtype
+    >>> from ridgeline.plan.engine import engine
+    >>> half = Precision(compute=dtype("fp16"), weights=dtype("fp16"), activations=dtype("fp16"))
+    >>> [resolve_gradients(kind, engine("megatron-core")).id for kind in (half, Precision())]
+    ['fp16', 'fp32']
+    """
+    half = engine.fp16_gradients if precision.weights.id == "fp16" else None
+    return precision.gradients or half or engine.gradients
 
 
 def resolve_scaling(precision: Precision) -> Literal["tensor", "row", "block"] | None:
@@ -134,6 +155,19 @@ def resolve_fusions(switches: Switches, engine: Engine) -> frozenset[str]:
     return fuses | {"elementwise"} if switches.compiled else fuses - COMPILED if "elementwise" in fuses else fuses
 
 
+def resolve_expert_launch(switches: Switches, engine: Engine) -> ExpertLaunch:
+    """How products of local experts are launched: the engine's habit, or grouped kernels in a graph of the whole
+    iteration, which no host that knows the sizes of experts takes part in.
+
+    >>> from ridgeline.plan.engine import ENGINES
+    >>> [resolve_expert_launch(Switches(), ENGINES[id]) for id in ("megatron-core", "torchtitan", "deepspeed")]
+    ['multi-stream', 'grouped', 'sequential']
+    """
+    if switches.graph == "full" or engine.launch.mode == "xla":
+        return "grouped"
+    return engine.expert_launch or ("grouped" if "grouped-gemm" in engine.fuses else "sequential")
+
+
 def resolve_overlaps(switches: Switches, engine: Engine, schedule: str) -> Overlaps:
     """What overlaps: as the plan says, else as the engine does; its pipeline sends only under some schedules.
 
@@ -160,4 +194,4 @@ def resolve_overlaps(switches: Switches, engine: Engine, schedule: str) -> Overl
 def sends_overlap(switches: Switches, engine: Engine, schedule: str) -> bool:
     """Whether pipeline sends run beside compute under a schedule."""
     habit = "pp" in engine.overlaps and (not engine.sends_beside or schedule in engine.sends_beside)
-    return switches.overlap.get("pp", habit)
+    return switches.overlap.get("pp", habit) and not switches.launch_blocking

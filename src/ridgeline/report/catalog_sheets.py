@@ -123,6 +123,7 @@ def system_sheet(system: System) -> Sheet:
         "chips": system.chips,
         "node": system.node,
         "host_memory_bytes": system.host_memory.value if system.host_memory else None,
+        "host_cores": system.host_cores.value if system.host_cores else None,
         "tiers": [_tier_sheet(tier, system) for tier in system.tiers],
         "totals": _totals(system),
         "assumptions": list(system.assumptions),

@@ -23,6 +23,9 @@ from ridgeline.report.sheets.plan import (
     SureSheet,
 )
 
+WORTH = 0.005  # gains below half a per cent are not worth telling
+MOST_ENGINES = 3  # other engines that are told
+ENOUGH_RUNS = 8  # of an engine on a family of chips, below which its gain is hardly more than a guess
 MOST = 12  # assumptions shown before the rest is counted
 Form = tuple[str, str, Callable[[float], str]]  # key of a sheet, name, how a number is written
 FORMS: dict[str, Form] = {
@@ -43,7 +46,8 @@ def draw_plan(sheet: PlanSheet, console: Console) -> None:
 def page(sheet: PlanSheet) -> RenderableType:
     """Everything at one glance, the most important first; how long the search took stands last."""
     return blocks(
-        _headline(sheet), _top(sheet), _refined(sheet), _why(sheet), _next(sheet), _compared(sheet), _frontier(sheet),
+        _headline(sheet), _top(sheet), _refined(sheet), _why(sheet), _next(sheet), _software(sheet), _compared(sheet),
+        _frontier(sheet),
         listed("assumed", sheet["assumptions"], most=MOST), [_found(sheet)],
     )  # fmt: skip
 
@@ -202,6 +206,38 @@ def _next(sheet: PlanSheet) -> Iterable[RenderableType]:
             Text(change["words"], style="dim"),
         )
     yield table
+
+
+def software(sheet: PlanSheet) -> list[tuple[str, str, str, str]]:
+    """What a feature or another engine would gain, the best first: what, gain, how, and the plan then.
+
+    Engines that were hardly measured are told apart from those that were, and fewer of them.
+    """
+    rows = [(one["gain"], one["what"], one["how"], one["words"]) for one in sheet["features"]]
+    better = [one for one in sheet["engines"] if one["gain"] >= WORTH]
+    known = [one for one in better if one["runs"] >= ENOUGH_RUNS][:MOST_ENGINES]
+    guessed = [one for one in better if one["runs"] < ENOUGH_RUNS][: MOST_ENGINES - 1]
+    for one in (*known, *guessed):
+        remarks = ["closed"] if one["availability"] == "closed" else []
+        few = f"{one['runs'] or 'no'} run{'s' if one['runs'] > 1 else ''} measured"
+        remarks += [few] if one["runs"] < ENOUGH_RUNS else []
+        remark = f" ({', '.join(remarks)})" if remarks else ""
+        has = f": {', '.join(one['has'])}" if one["has"] else ""
+        rows.append((one["gain"], f"engine {one['engine']}{remark}{has}", one["how"], one["words"]))
+    return [(what, signed_share(gain), how, words) for gain, what, how, words in sorted(rows, reverse=True)]
+
+
+def _software(sheet: PlanSheet) -> Iterable[RenderableType]:
+    rows = software(sheet)
+    if rows:
+        table = _table("other engines, features", "gains", "how", "by", right=("gains",))
+        for what, gain, how, words in rows:
+            table.add_row(clean(what), gain, how, Text(words, style="dim"))
+        yield table
+    tried = len(sheet["engines"])
+    if tried:
+        told = f"{tried} other engine{'s' if tried > 1 else ''} searched coarsely, predictions against predictions"
+        yield Text(told if rows else f"{told}: none is faster", style="dim")
 
 
 def _compared(sheet: PlanSheet) -> Iterable[RenderableType]:

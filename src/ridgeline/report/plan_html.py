@@ -8,7 +8,7 @@ from typing import Any
 
 from ridgeline.core.units import format_count, format_gib, format_quantity, signed_quantity, signed_share
 from ridgeline.report.html import HOUSE, document, dot, escaped, facts, label, rule, svg, table
-from ridgeline.report.plan import FORMS
+from ridgeline.report.plan import FORMS, software
 from ridgeline.report.scale import Scale
 from ridgeline.report.sheets.plan import ComparedSheet, HandedPlanSheet, PlanSheet, RefinedPlanSheet
 
@@ -48,7 +48,7 @@ def page(sheet: PlanSheet) -> str:
     body = "".join(
         (
             f"<h1>{escaped(what)}</h1>", _winner(sheet), _limits(sheet), _top(sheet), _why(sheet), _next(sheet),
-            _frontier(sheet), _scaling(sheet), _compared(sheet), _assumed(sheet),
+            _software(sheet), _frontier(sheet), _scaling(sheet), _compared(sheet), _assumed(sheet),
         )
     )  # fmt: skip
     return document(title=f"Ridgeline plan: {what}", body=body, style=STYLE, script=SCRIPT)
@@ -131,6 +131,12 @@ def _next(sheet: PlanSheet) -> str:
     ]
     cells = table(("change", "gains", "how", "plan then"), rows, text=(0, 2, 3))
     return f"<h2>What next</h2>{cells}" if rows else ""
+
+
+def _software(sheet: PlanSheet) -> str:
+    rows = software(sheet)
+    cells = table(("change", "gains", "how", "plan then"), rows, text=(0, 2, 3))
+    return f"<h2>Other engines and features</h2>{cells}" if rows else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from ridgeline.report.sheets.plan import (
     HandedPlanSheet,
     LossSheet,
     NoPlanSheet,
+    OtherEngineSheet,
     PlanSheet,
     PointSheet,
     PricedPlanSheet,
@@ -29,6 +30,7 @@ from ridgeline.report.sheets.plan import (
 from ridgeline.search.distinct import kind_words
 from ridgeline.search.explain import Explanation, GivenPlan, Loss, difference
 from ridgeline.search.objectives import Outcome, Point, Run, scaling_efficiency
+from ridgeline.search.other_engines import OtherEngine
 from ridgeline.search.recommend import Reasons, Recommendation
 from ridgeline.search.refinement import Refinement, lacking
 from ridgeline.search.stage_layout.refine import Refined
@@ -85,8 +87,10 @@ def _found(found: Recommendation, chosen: Outcome, reasons: Reasons, took: Took)
         "bounds": {str(bound): seconds for bound, seconds in winner.bounds.items()},
         "why": [_loss(loss) for loss in reasons.why.losses],
         "sure": _sure(reasons.why),
-        "next": [_change(change) for change in worth(reasons.what_if)],
+        "next": [_change(change) for change in worth([one for one in reasons.what_if if not one.is_feature])],
+        "features": [_change(change) for change in worth([one for one in reasons.what_if if one.is_feature])],
         "tried": [_change(change) for change in reasons.what_if],
+        "engines": [_engine(one) for one in reasons.engines],
         "frontier_axes": list(found.frontier_axes),
         "frontier": [_point(one) for one in found.frontier],
         "compared": compared(found),
@@ -222,6 +226,25 @@ def _change(change: WhatIf) -> ChangeSheet:
         "gain": change.gain,
         "step_time_s": made.step_time_s,
         "tokens_per_s_per_chip": made.tokens_per_s_per_chip,
+        "plan": plan_table(made.scenario.plan),
+        "words": plan_words(made.scenario.plan),
+    }
+
+
+def _engine(one: OtherEngine) -> OtherEngineSheet:
+    made = one.prediction
+    return {
+        "engine": one.engine.id,
+        "name": one.engine.name,
+        "availability": one.availability,
+        "how": f"--engine {one.engine.id}",
+        "gain": one.gain,
+        "step_time_s": made.step_time_s,
+        "tokens_per_s_per_chip": made.tokens_per_s_per_chip,
+        "interval": plain(made.interval),
+        "overlaps": one.overlaps,
+        "runs": one.runs,
+        "has": list(one.has),
         "plan": plan_table(made.scenario.plan),
         "words": plan_words(made.scenario.plan),
     }

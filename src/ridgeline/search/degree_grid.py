@@ -19,11 +19,11 @@ from ridgeline.cost.price import sustained_rates
 from ridgeline.lowering.context import Degrees, LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import sections_of
-from ridgeline.plan.check import blocks, context, experts, precision, tensor
+from ridgeline.plan.check import blocks, context, experts, precision, tells_expert_overlap, tensor
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Plan, Precision
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.space import Space
+from ridgeline.search.space import Space, overlap_is_free
 from ridgeline.sim import PlanModel, joined, not_predictable
 
 
@@ -62,6 +62,7 @@ def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list
         scenario = replace(base, plan=plan)
         degrees = switched[space.switches.index(switches)]
         possible = not any(problem for rule in RULES for problem in rule(scenario))
+        possible &= not (recompute.kind == "full" and tells_expert_overlap(scenario) and overlap_is_free(space))
         if possible and len(degrees):
             # what overlaps changes no op
             same = str(replace(plan, switches=replace(switches, overlap={}))), degrees.tobytes()
@@ -99,7 +100,9 @@ def _degrees(scenario: Scenario, space: Space) -> Array:
     folded = [
         (ep, etp)
         for ep, etp in product(space.ep, space.etp)
-        if chips % (ep * etp) == 0 and not any(experts(_with(scenario, dp=ep * etp, ep=ep, etp=etp)))
+        if chips % (ep * etp) == 0
+        and not (ep * etp == 1 and _idle_overlap(plan, space))
+        and not any(experts(_with(scenario, dp=ep * etp, ep=ep, etp=etp)))
     ]
     made = [(*pair, *fold, size) for pair, fold, size in product(pairs, folded, space.microbatch)]
     return np.array(made, dtype=np.float64).reshape(-1, 5)
@@ -113,6 +116,13 @@ def _repeated(plan: Plan, space: Space, tp: int, cp: int) -> bool:
         (cp == 1 and own.cp_kind != "ring", replace(own, cp_kind="ring")),
     )
     return any(idle and other in space.switches for idle, other in same)
+
+
+def _idle_overlap(plan: Plan, space: Space) -> bool:
+    """Whether another structure is the same while no expert is exchanged: one not told to overlap that."""
+    own = plan.switches
+    rest = {word: on for word, on in own.overlap.items() if word != "moe"}
+    return "moe" in own.overlap and replace(own, overlap=rest) in space.switches
 
 
 def _with(scenario: Scenario, **degrees: int) -> Scenario:

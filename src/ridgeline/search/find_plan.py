@@ -10,21 +10,23 @@ Progress is told after every chunk of plans; where the answer is False, the sear
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.check import engine as known_engine
-from ridgeline.plan.check import precision
+from ridgeline.plan.check import precision, tells_expert_overlap
+from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.degree_grid import DegreeGrid, priced_grids
 from ridgeline.search.progress import SweepProgress, silent
 from ridgeline.search.shortlist import BestByChoice, BestWithMoreMemory, Entry, Fastest, ParetoFront, first, least
-from ridgeline.search.space import NO_PINS, Pins, PinTable, Space, parts_of, space_of
+from ridgeline.search.space import NO_PINS, Pins, PinTable, Space, overlap_is_free, parts_of, space_of, widened
 from ridgeline.search.sweep import Chunk, chunks_of
 from ridgeline.sim import (
     Prediction,
@@ -133,13 +135,14 @@ class Search:
 
 def find_plan(
     scenario: Scenario, pins: Pins | PinTable = NO_PINS, *, most: int = 5, headroom: float | None = None,
-    calibration: Calibration | None = None, progress: SweepProgress = silent,
+    calibration: Calibration | None = None, progress: SweepProgress = silent, given: bool = False,
 ) -> Search:  # fmt: skip
     """The best plans for a scenario's model, system and workload.
 
     pins       the choices left along an axis; the others take all that the engine supports
     headroom   share of a chip's memory that a plan must leave free; None: as measured peaks ask for
     progress   told after every chunk: plans priced, step of the best; False stops, and `swept.complete` is False
+    given      whether the scenario's plan is somebody's own: its choices are then among those of every free axis
 
     Of the scenario's own plan the engine, the precision and the switches are kept; the rest is searched.
 
@@ -151,6 +154,7 @@ def find_plan(
     """
     used, own = calibration or default_calibration(), Pins.of(pins)
     space = space_of(scenario, own)
+    space = replace(space, **_beside(space, own, scenario.plan)) if given else space
     problems = tuple(_problems(scenario, space))
     free = scenario_headroom(scenario).share if headroom is None else headroom
     capacity, found = 0.0, NOTHING
@@ -172,6 +176,13 @@ def find_plan(
         problems=problems,
         calibration=calibration,
     )
+
+
+def _beside(space: Space, pins: Pins, plan: Plan) -> dict[str, Any]:
+    """The choices of the axes that are free, with a plan's own among them."""
+    wider = widened(space, [plan])
+    axes = [item.name for item in fields(Space) if item.name not in pins.pinned]
+    return {axis: getattr(wider, axis) for axis in axes if getattr(wider, axis) != getattr(space, axis)}
 
 
 NOTHING = Swept(considered=0, feasible=0, best=(), frontier=(), nearest=None, faster=0, complete=True)
@@ -196,16 +207,21 @@ def offered(cells: Iterable[DegreeGrid], scenario: Scenario, space: Space, pins:
 
     zero2 with several microbatches keeps its gradients whole until the last one, which is zero1, or reduces them after
     each, which is not what zero2 is priced as: where the engine has zero1, that stands for it unless zero2 is pinned.
+    Expert dispatch is told to overlap under the schedules that the engine names for it, unless that is pinned.
     """
     parts = parts_of(scenario, space, pins)
     whole = "zero1" in space.shard and pins.shard is None
+    beside = scenario.engine.supports.features.moe_beside if overlap_is_free(space) else ()
     for group in cells:
+        told = np.array([tells_expert_overlap(one) for one in group.scenarios])
         for part in parts:
             for chunk in chunks_of([group], part):
                 every = np.ones(len(chunk.dp), dtype=np.bool_)
                 mine = every if pins.dp is None else np.isin(chunk.dp, pins.dp)
                 if whole and chunk.shard == "zero2":
                     mine &= chunk.dp * chunk.microbatch >= scenario.workload.sequences
+                if beside and chunk.pp > 1 and chunk.schedule.name not in beside:
+                    mine &= ~told[group.structure[chunk.cell]]
                 yield chunk if mine.all() else chunk.taken(np.flatnonzero(mine))
 
 

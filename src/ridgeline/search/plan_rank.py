@@ -11,20 +11,23 @@ the two cannot be told apart.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.cost.calibration import Calibration
+from ridgeline.models.spec import Moe
 from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan import Plan
+from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.degree_grid import priced_grids
 from ridgeline.search.explain import difference
 from ridgeline.search.find_plan import offered, placed, swept
-from ridgeline.search.space import NO_PINS, Pins, Space, space_of
+from ridgeline.search.space import NO_PINS, Pins, Space, choices_of, space_of, widened
 from ridgeline.search.sweep import Chunk
 from ridgeline.sim import Prediction, capacity_of, default_calibration, predict
 
@@ -90,7 +93,7 @@ def plan_ranks(scenarios: Sequence[Scenario], calibration: Calibration | None = 
     True
     """
     used = calibration or default_calibration()
-    predicted = [predict(scenario, used) for scenario in scenarios]
+    predicted = [predict(_settled(scenario), used) for scenario in scenarios]
     own = [found for found in predicted if isinstance(found, Prediction)]
     if not own:
         return [None] * len(scenarios)
@@ -112,6 +115,17 @@ def plan_ranks(scenarios: Sequence[Scenario], calibration: Calibration | None = 
         ahead = best if faster and isinstance(best, Prediction) else None
         made.append(_ranked(single, ahead, (found.considered, found.feasible, faster)))
     return made
+
+
+def _settled(scenario: Scenario) -> Scenario:
+    """The scenario with its dispatcher and the overlap of dispatch said, which a search would choose otherwise."""
+    own, now = scenario.plan.switches, resolve(scenario)
+    if not any(isinstance(block.ffn, Moe) for block in scenario.model.blocks):
+        return scenario
+    overlap = MappingProxyType({**own.overlap, "moe": now.overlap.moe})
+    return replace(
+        scenario, plan=replace(scenario.plan, switches=replace(own, moe_dispatch=now.moe_dispatch, overlap=overlap))
+    )
 
 
 def _tapped(chunks: Iterable[Chunk], capacity: float, steps: list[Array]) -> Iterator[Chunk]:
@@ -148,8 +162,8 @@ def _gap_by_part(own: Prediction, best: Prediction) -> tuple[tuple[str, float], 
 
 def _changes(own: Plan, best: Plan) -> Iterator[str]:
     """Decisions that differ, as `what: here -> there`."""
-    for axis, here in _choices(own).items():
-        there = _choices(best)[axis]
+    for axis, here in choices_of(own).items():
+        there = choices_of(best)[axis]
         if here != there:
             yield f"{axis}: {_told(axis, here)} -> {_told(axis, there)}"
 
@@ -172,27 +186,6 @@ def _told(axis: str, choice: Any) -> str:
             return str(choice)
 
 
-def _choices(plan: Plan) -> dict[str, Any]:
-    """The plan as a choice along every axis of the search."""
-    mesh, sharding = plan.mesh, plan.sharding
-    whole = sharding.shard == "none" or plan.shard_degree == mesh.dp * mesh.cp
-    return {
-        "tp": mesh.tp,
-        "cp": mesh.cp,
-        "pp": mesh.pp,
-        "ep": mesh.ep,
-        "etp": mesh.etp,
-        "microbatch": plan.microbatch,
-        "schedule": plan.schedule,
-        "shard": sharding.shard,
-        "shard_degree": 0 if whole else plan.shard_degree,
-        "recompute": plan.recompute,
-        "offload": plan.offload,
-        "precision": plan.precision,
-        "switches": plan.switches,
-    }
-
-
 def _opened(space: Space, scenarios: Sequence[Scenario]) -> Pins:
     """Axes along which somebody ran what the search would leave out: all their choices are compared then."""
     able, pins = scenarios[0].engine.supports, NO_PINS
@@ -203,16 +196,3 @@ def _opened(space: Space, scenarios: Sequence[Scenario]) -> Pins:
     if late or any(plan.sharding.shard not in able.pipelined_shard for plan in staged):
         pins = replace(pins, shard=space.shard)
     return pins
-
-
-def widened(space: Space, plans: Sequence[Plan]) -> Space:
-    """The space with the choices of these plans among its own."""
-    axes: dict[str, tuple[Any, ...]] = {}
-    for item in fields(Space):
-        known = list(getattr(space, item.name))
-        for plan in plans:
-            choice = _choices(plan)[item.name]
-            if choice not in known:
-                known.append(choice)
-        axes[item.name] = tuple(known)
-    return Space(**axes)

@@ -22,6 +22,7 @@ from ridgeline.search.explain import Explanation, GivenPlan, explain, given_plan
 from ridgeline.search.find_plan import find_plan, predicted
 from ridgeline.search.infeasible import refusal
 from ridgeline.search.objectives import Outcome, Point, chosen, frontier, outcome, points, ranked, usual_axes
+from ridgeline.search.other_engines import OtherEngine, other_engines
 from ridgeline.search.progress import Progress, Watch, unwatched
 from ridgeline.search.refinement import Refinement, refinement
 from ridgeline.search.request import PlanRequest
@@ -41,6 +42,7 @@ class Reasons:
     why           what every alternative loses, and how sure that is
     simulated_s   steps of the first plans event by event, None where that would take too long
     what_if       changes that were tried, the most gain first
+    engines       what other software would gain, the most first
     given         the plan that came with the scenario, None where none did
     refinement    what refinement made of the first plans; None where it was not asked for, or stopped
     assumptions   what was not given, what the numbers rest on, what the engine is not known to do
@@ -53,6 +55,7 @@ class Reasons:
     assumptions: tuple[str, ...]
     simulated_s: tuple[float | None, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
+    engines: tuple[OtherEngine, ...] = ()
     given: GivenPlan | None = None
     refinement: Refinement | None = None
     complete: bool = True
@@ -151,7 +154,7 @@ def _outcome(case: Case, request: PlanRequest, watch: Watch) -> Outcome:
 
     search = find_plan(
         case.scenario, case.pins, most=request.top, headroom=request.headroom, calibration=request.calibration,
-        progress=progress,
+        progress=progress, given=case.given,
     )  # fmt: skip
     return outcome(search, request.goal, table=case.table, given=case.given)
 
@@ -163,6 +166,9 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None) -> Reason
     plans = ranked(search, request.goal, request.top)
     some = plans if small else predicted(search.scenario, kinds(search.swept, request.top), search.calibration)
     tried = what_if(search, plans[0], search.calibration, go_on) if go_on("what would beat the best") else ()
+    others = (
+        other_engines(search, plans[0], search.calibration, go_on) if go_on("what other software would gain") else ()
+    )
     events = tuple(
         simulated_step_s(plan, search.calibration)
         for plan in plans[:SIMULATED]
@@ -179,6 +185,7 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None) -> Reason
         assumptions=tuple(_assumed(best, plans[0], given=request.headroom is not None)),
         simulated_s=events,
         what_if=tried,
+        engines=others,
         given=given_plan(search, search.scenario, plans[0]) if best.given else None,
         refinement=refined,
         complete=not go_on.stopped,

@@ -6,7 +6,7 @@ the engine is not known to support are not in the space; `plan.check` is the jud
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.table import given
 from ridgeline.hardware.system import System
 from ridgeline.models.spec import Moe
-from ridgeline.plan.engine import RecomputePart, Shard
+from ridgeline.plan.engine import Dispatch, RecomputePart, Shard
 from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
@@ -143,7 +143,7 @@ def _free(scenario: Scenario) -> Space:
     axes: set[str] = set(able.axes)
     powers = powers_of_two(system.chips)
     return Space(
-        tp=tuple(size for size in powers if size <= min(WIDEST, _closest(system))) if "tp" in axes else (1,),
+        tp=tensor_degrees(system) if "tp" in axes else (1,),
         cp=tuple(size for size in powers if size <= max(1, scenario.workload.seq // 2048)) if "cp" in axes else (1,),
         pp=tuple(divisors(system.chips, model.layers + 2)) if "pp" in axes else (1,),
         ep=tuple(divisors(moe.experts, system.chips)) if moe and "ep" in axes else (1,),
@@ -155,7 +155,7 @@ def _free(scenario: Scenario) -> Space:
         recompute=tuple(_recomputes(scenario)),
         offload=(Offload(),),
         precision=(plan.precision,),
-        switches=tuple(_switches(plan, axes)),
+        switches=tuple(_switches(scenario, axes)),
     )
 
 
@@ -185,6 +185,18 @@ def _closest(system: System) -> int:
     return system.tiers[0].chips if system.tiers else 1
 
 
+def tensor_degrees(system: System) -> tuple[int, ...]:
+    """Tensor ranks that are tried: powers of two as far as the closest links go, and what else divides that domain.
+
+    >>> from ridgeline.hardware.load import system
+    >>> tensor_degrees(system("64xh100-sxm")), tensor_degrees(system("2xtpu-v4:12x16x16"))[:8]
+    ((1, 2, 4, 8), (1, 2, 3, 4, 6, 8, 12, 16))
+    """
+    domain = _closest(system)
+    sizes = {*powers_of_two(domain), *(size for size in divisors(domain, WIDEST) if system.chips % size == 0)}
+    return tuple(sorted(size for size in sizes if size <= min(WIDEST, domain)))
+
+
 def powers_of_two(most: int) -> list[int]:
     """1, 2, 4 … up to `most`.
 
@@ -201,6 +213,17 @@ def divisors(number: int, most: int) -> list[int]:
     [1, 2, 3, 4, 6]
     """
     return [size for size in range(1, min(number, most) + 1) if number % size == 0]
+
+
+def neighbours(choices: tuple[int, ...], own: int) -> tuple[int, ...]:
+    """A choice with the next smaller and the next larger one.
+
+    >>> neighbours((1, 2, 4, 8), 4), neighbours((1, 2, 4, 8), 1)
+    ((2, 4, 8), (1, 2))
+    """
+    tried = tuple(sorted(choices))
+    at = tried.index(own) if own in tried else 0
+    return tried[max(0, at - 1) : at + 2]
 
 
 def _schedules(known: Iterable[str]) -> Iterable[Schedule]:
@@ -240,10 +263,69 @@ def selective_parts(scenario: Scenario) -> tuple[tuple[RecomputePart, ...], ...]
     return tuple(dict.fromkeys((*(parts for parts in sets if parts), *named)))
 
 
-def _switches(plan: Plan, axes: set[str]) -> Iterable[Switches]:
-    """With and without sequence parallelism, keys round a ring or heads exchanged; the rest as the plan has it."""
-    base = plan.switches
+def _switches(scenario: Scenario, axes: set[str]) -> Iterable[Switches]:
+    """With and without sequence parallelism, keys round a ring or heads exchanged; the rest as the plan has it.
+
+    Where experts are exchanged: by the dispatcher of `best_dispatch`, and also beside compute where the engine can be
+    told to.
+    """
+    base = scenario.plan.switches
     orders = (None, False) if base.sequence_parallel is None and "sp" in axes else (base.sequence_parallel,)
     kinds: tuple[Literal["ring", "all-to-all"], ...] = ("ring", "all-to-all") if "cp" in axes else (base.cp_kind,)
-    for order, kind in product(orders, kinds):
-        yield replace(base, sequence_parallel=order, cp_kind=kind)
+    overlaps = [base.overlap]
+    if "ep" in axes and any(isinstance(block.ffn, Moe) for block in scenario.model.blocks):
+        base = replace(base, moe_dispatch=base.moe_dispatch or best_dispatch(scenario))
+        told = "moe" in scenario.engine.supports.features.overlaps and "moe" not in base.overlap
+        overlaps += [MappingProxyType({**base.overlap, "moe": True})] if told else []
+    for overlap, order, kind in product(overlaps, orders, kinds):
+        yield replace(base, sequence_parallel=order, cp_kind=kind, overlap=overlap)
+
+
+def overlap_is_free(space: Space) -> bool:
+    """Whether a search chooses if expert dispatch overlaps: it is told to in some switches and not in others."""
+    return len({bool(one.overlap.get("moe")) for one in space.switches}) > 1
+
+
+def best_dispatch(scenario: Scenario) -> Dispatch | None:
+    """The expert dispatcher that a search takes where the plan leaves it open; None: the engine's plain all-to-all.
+
+    DeepEP and HybridEP send a token once to a domain however many of its experts are there, so they are never priced
+    slower. They are kernels for NVIDIA's chips; HybridEP is what recipes for Blackwell name.
+    """
+    chip, known = scenario.system.chip, scenario.engine.supports.features.moe_dispatch
+    order: tuple[Dispatch, ...] = ("hybridep", "deepep") if chip.family == "blackwell" else ("deepep", "hybridep")
+    return next((one for one in order if one in known), None) if chip.vendor == "NVIDIA" else None
+
+
+def choices_of(plan: Plan) -> dict[str, Any]:
+    """The plan as a choice along every axis of the search."""
+    mesh, sharding = plan.mesh, plan.sharding
+    whole = sharding.shard == "none" or plan.shard_degree == mesh.dp * mesh.cp
+    return {
+        "tp": mesh.tp,
+        "cp": mesh.cp,
+        "pp": mesh.pp,
+        "ep": mesh.ep,
+        "etp": mesh.etp,
+        "microbatch": plan.microbatch,
+        "schedule": plan.schedule,
+        "shard": sharding.shard,
+        "shard_degree": 0 if whole else plan.shard_degree,
+        "recompute": plan.recompute,
+        "offload": plan.offload,
+        "precision": plan.precision,
+        "switches": plan.switches,
+    }
+
+
+def widened(space: Space, plans: Sequence[Plan]) -> Space:
+    """The space with the choices of these plans among its own."""
+    axes: dict[str, tuple[Any, ...]] = {}
+    for item in fields(Space):
+        known = list(getattr(space, item.name))
+        for plan in plans:
+            choice = choices_of(plan)[item.name]
+            if choice not in known:
+                known.append(choice)
+        axes[item.name] = tuple(known)
+    return Space(**axes)

@@ -230,9 +230,9 @@ def _scheduled(rows: _Rows, space: Space, schedule: Schedule, pipeline: _Pipelin
         overlap_pp=at(pipeline.sends_overlap, rows.grid.structure[rows.cell]),
     )
     ways = _ways(rows, space, placement)
-    send_s = model.send_s(plans)
+    sends = model.sends(plans)
     for own in able:
-        yield from _plans(rows, schedule, ways, model.scheduled(placement, plans.at(own), send_s, own), own)
+        yield from _plans(rows, schedule, ways, model.scheduled(placement, plans.at(own), sends, own), own)
 
 
 def _able(schedule: Schedule, pp: int, microbatches: Array) -> Iterator[slice]:

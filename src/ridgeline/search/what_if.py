@@ -1,31 +1,40 @@
 """Turn a winner into what would beat it: the search done again on a changed scenario, one change at a time.
 
-Tried are formats the chip multiplies faster, more memory, faster links, offload and hybrid sharding, schedules beyond
-the engine's, a larger batch where stages or reductions wait, and every pin taken away. Each but the last is searched
-one step around the winner along every axis, so a gain is at least what is told. More memory is answered by the first
-sweep itself, since capacity only decides which plans are left. Stopped, it is the changes tried so far.
+Tried are formats the chip multiplies faster, more memory, faster links, offload and hybrid sharding, a larger batch
+where stages or reductions wait, and every pin taken away; and features of software, whether the engine has them or not:
+schedules beyond its own, overlap of communication that is exposed, CUDA graphs, dispatchers of experts. Each but a pin
+is searched one step around the winner along every axis, so a gain is at least what is told. More memory is answered by
+the first sweep itself, since capacity only decides which plans are left. Stopped, it is the changes tried so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
 
 from ridgeline.core.dtype import dtype
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.table import decode
 from ridgeline.cost.calibration import Calibration
 from ridgeline.hardware.system import System, Tier
-from ridgeline.plan.plan import Offload, Plan, Precision, Schedule
+from ridgeline.plan.plan import Offload, Plan, Precision, Schedule, Switches
+from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import Train
 from ridgeline.search.find_plan import Search, find_plan, predicted
 from ridgeline.search.progress import GoOn, always
-from ridgeline.search.space import Pins
+from ridgeline.search.space import Pins, neighbours
 from ridgeline.sim import Prediction
 
 WORTH = 0.005  # gains below half a per cent are not worth telling
+FEATURES = ("schedule", "overlap", "graph", "moe_dispatch")  # kinds of changes that are a software's to make
+EXPOSED = MappingProxyType(
+    {"tp": "tp", "cp": "cp", "moe": "ep", "pp": "pp", "grad-reduce": "dp", "param-gather": "shard"}
+)
+GRAPHS: tuple[Literal["partial", "full"], ...] = ("partial", "full")
 WAITING = 0.02  # share of a step lost to stages or reductions from which a larger batch is tried
 
 
@@ -42,6 +51,11 @@ class WhatIf:
     how: str
     gain: float
     prediction: Prediction
+
+    @property
+    def is_feature(self) -> bool:
+        """Whether it takes something of the software, not of the plan or the machine."""
+        return self.kind.partition(".")[0] in FEATURES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +117,7 @@ def _ideas(search: Search, winner: Prediction) -> Iterator[_Idea]:
         yield _Idea(kind="link", what=what, how="", scenario=replace(scenario, system=system), pins=near)
     yield from _states(search, winner, near)
     yield from _schedules(search, winner, near)
+    yield from _features(search, winner, near)
     yield from _batch(search, winner, near)
 
 
@@ -111,24 +126,13 @@ def around(search: Search, plan: Plan) -> Pins:
     space, mesh = search.space, plan.mesh
     return replace(
         search.pins,
-        tp=_neighbours(space.tp, mesh.tp),
-        cp=_neighbours(space.cp, mesh.cp),
-        pp=_neighbours(space.pp, mesh.pp),
-        ep=_neighbours(space.ep, mesh.ep),
-        etp=_neighbours(space.etp, mesh.etp),
-        microbatch=_neighbours(space.microbatch, plan.microbatch),
+        tp=neighbours(space.tp, mesh.tp),
+        cp=neighbours(space.cp, mesh.cp),
+        pp=neighbours(space.pp, mesh.pp),
+        ep=neighbours(space.ep, mesh.ep),
+        etp=neighbours(space.etp, mesh.etp),
+        microbatch=neighbours(space.microbatch, plan.microbatch),
     )
-
-
-def _neighbours(choices: tuple[int, ...], own: int) -> tuple[int, ...]:
-    """A choice with the next smaller and the next larger one.
-
-    >>> _neighbours((1, 2, 4, 8), 4), _neighbours((1, 2, 4, 8), 1)
-    ((2, 4, 8), (1, 2))
-    """
-    tried = tuple(sorted(choices))
-    at = tried.index(own) if own in tried else 0
-    return tried[max(0, at - 1) : at + 2]
 
 
 def _unpinned(search: Search) -> Iterator[_Idea]:
@@ -198,6 +202,72 @@ def _schedules(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea
             what = f"schedule {name}, which {engine.id} is not known to have"
             how = f"--set plan.schedule={name}"
             yield _Idea(kind="schedule", what=what, how=how, scenario=search.scenario, pins=pins)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Feature:
+    """A switch to throw: words, the setting that throws it, what it makes of switches, whether the engine has it."""
+
+    kind: str
+    what: str
+    how: str
+    thrown: Callable[[Switches], Switches]
+    known: bool
+
+
+def _features(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea]:
+    """Switches thrown where that would hide or shorten something: overlaps, CUDA graphs, dispatchers of experts."""
+    engine, own = search.scenario.engine, winner.scenario.plan.switches
+    order, kind = own.sequence_parallel, own.cp_kind
+    alike = [one for one in search.space.switches if (one.sequence_parallel, one.cp_kind) == (order, kind)] or [own]
+    for one in (*_overlaps(search, winner), *_graphs(search, winner), *_dispatchers(search, winner)):
+        what = one.what if one.known else f"{one.what}, which {engine.id} is not known to have"
+        pins = replace(near, switches=tuple(one.thrown(switches) for switches in alike))
+        how = f"--set plan.{one.how}"
+        yield _Idea(kind=one.kind, what=what, how=how, scenario=search.scenario, pins=pins)
+
+
+def _overlaps(search: Search, winner: Prediction) -> Iterator[_Feature]:
+    """Communication that is exposed and could run beside compute."""
+    now, said = resolve(winner.scenario).overlap, winner.scenario.plan.switches.overlap
+    for word, part in EXPOSED.items():
+        if now[word] or word in said or _share(winner, part) < WORTH:
+            continue
+
+        def thrown(switches: Switches, word: str = word) -> Switches:
+            return replace(switches, overlap=MappingProxyType({**switches.overlap, word: True}))
+
+        known = word in search.scenario.engine.supports.features.overlaps
+        how = f"overlap.{word}=true"
+        yield _Feature(kind=f"overlap.{word}", what=f"overlap of {word}", how=how, thrown=thrown, known=known)
+
+
+def _graphs(search: Search, winner: Prediction) -> Iterator[_Feature]:
+    """Kernels replayed from CUDA graphs, where the host issues them and holds a share of the step up."""
+    resolved, host = resolve(winner.scenario), winner.bounds.get("host", 0.0) / winner.step_time_s
+    issued = resolved.graph == "none" and resolved.launch in ("eager", "compiled")
+    if search.scenario.system.chip.vendor != "NVIDIA" or not issued or host < WORTH:
+        return
+    for graph in GRAPHS:
+
+        def thrown(switches: Switches, graph: Literal["partial", "full"] = graph) -> Switches:
+            return replace(switches, graph=graph)
+
+        known = graph in search.scenario.engine.supports.features.graph
+        yield _Feature(kind="graph", what=f"{graph} CUDA graphs", how=f"graph={graph}", thrown=thrown, known=known)
+
+
+def _dispatchers(search: Search, winner: Prediction) -> Iterator[_Feature]:
+    """Experts reached by kernels that send a token once, where an engine is not known to have them."""
+    plain = resolve(winner.scenario).moe_dispatch == "all-to-all"
+    if search.scenario.system.chip.vendor == "NVIDIA" and plain and _share(winner, "ep") >= WORTH:
+        yield _Feature(
+            kind="moe_dispatch",
+            what="experts reached by DeepEP",
+            how="moe_dispatch=deepep",
+            thrown=lambda switches: replace(switches, moe_dispatch="deepep"),
+            known="deepep" in search.scenario.engine.supports.features.moe_dispatch,
+        )
 
 
 def _batch(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea]:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ridgeline.sim.prediction_interval import SHIPPED_RESIDUALS as SHIPPED_RESIDUALS
     from ridgeline.sim.prediction_interval import Residual as Residual
     from ridgeline.sim.prediction_interval import interval as interval
+    from ridgeline.sim.prediction_interval import measured_runs as measured_runs
     from ridgeline.sim.prediction_interval import new_source_interval as new_source_interval
     from ridgeline.sim.prediction_interval import read_residuals as read_residuals
     from ridgeline.sim.step_batch import StepBatch as StepBatch
@@ -62,7 +63,14 @@ _HOMES = {
     "plan_model": ("Placement", "PlanModel", "RowModel", "ScheduledRows", "ShardedState", "joined"),
     "predict_step": ("HOUR", "default_calibration", "not_predictable", "predict", "unpublished"),
     "prediction": ("Impossible", "Prediction"),
-    "prediction_interval": ("SHIPPED_RESIDUALS", "Residual", "interval", "new_source_interval", "read_residuals"),
+    "prediction_interval": (
+        "SHIPPED_RESIDUALS",
+        "Residual",
+        "interval",
+        "measured_runs",
+        "new_source_interval",
+        "read_residuals",
+    ),
     "step_batch": ("StepBatch",),
     "step_sensitivity": ("before_anchors", "sensitivities", "sensitivity"),
 }

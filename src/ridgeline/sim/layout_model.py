@@ -103,8 +103,8 @@ class LayoutModel:
             roles=self.mix.roles,
             sections=self.places(policy),
         )
-        send_s = send_seconds(self.plans, self.rates.links)
-        pipeline = pipeline_time([mix], self.sections.times, send_s, self.plans)
+        sends = send_seconds(self.plans, self.rates)
+        pipeline = pipeline_time([mix], self.sections.times, sends, self.plans)
         ends = end_of_step(most_trained([mix], self.sections.trained), self.plans, self.rates)
         return step_times(pipeline, ends, self.plans, self.rates).step_s
 

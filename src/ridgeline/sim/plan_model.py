@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from ridgeline.core.arrays import Array, Index, at
+from ridgeline.core.arrays import Array, Index
 from ridgeline.cost.op_table import op_table_over
 from ridgeline.cost.price import SectionPrices, SustainedRates, price_sections
 from ridgeline.cost.profile import Profile
@@ -27,7 +27,7 @@ from ridgeline.lowering.plan_columns import PlanColumns
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.closed_form.grad_sync import EndOfStep, end_of_step
 from ridgeline.sim.closed_form.overlap import SectionTimes, exposed_gathers, gather_seconds, section_times, stage_times
-from ridgeline.sim.closed_form.pipeline_time import PipelineTime, most_trained, pipeline_time, send_seconds
+from ridgeline.sim.closed_form.pipeline_time import PipelineTime, Sends, most_trained, pipeline_time, send_seconds
 from ridgeline.sim.closed_form.stage_mix import PlacementMix, RankMix, StageMix, placement_mix, rank_mix
 from ridgeline.sim.closed_form.stage_times import StageTimes
 from ridgeline.sim.closed_form.step import step_times
@@ -146,7 +146,8 @@ class PlanModel:
         taken = SectionTimes(
             **{item.name: self.taken(getattr(sections, item.name), cell) for item in fields(SectionTimes)}
         )
-        gathers = exposed_gathers(spent, taken, rates["hidden_shard"], rates["contention"], split)
+        hidden = rates["hidden_shard"] * (1 - plans.blocking)
+        gathers = exposed_gathers(spent, taken, hidden, rates["contention"], split)
         return stage_times(taken, gathers, split)[0]
 
     def taken(self, columns: Array, cells: Index) -> Array:
@@ -206,11 +207,11 @@ class RowModel:
             made.append(ShardedState(ends=ends, state=model_state(params, plans, self.per_param)))
         return made
 
-    def send_s(self, plans: PlanColumns) -> Array:
-        """Seconds of one send between stages."""
-        return send_seconds(plans, self.model.rates.links)
+    def sends(self, plans: PlanColumns) -> Sends:
+        """One send between stages."""
+        return send_seconds(plans, self.model.rates)
 
-    def scheduled(self, placement: Placement, plans: PlanColumns, send_s: Array, own: slice) -> ScheduledRows:
+    def scheduled(self, placement: Placement, plans: PlanColumns, sends: Sends, own: slice) -> ScheduledRows:
         """Some rows under the schedule that `plans` says; those are the columns of these rows alone."""
         sections = self.apart if plans.weights_apart.any() else self.times
         mix, times = placement.over(own.stop - own.start), StageTimes(rows=sections.rows[:, :, own])
@@ -218,7 +219,7 @@ class RowModel:
         return ScheduledRows(
             plans=plans,
             group=self.group[own],
-            pipeline=pipeline_time([mix], times, at(send_s, own), plans),
+            pipeline=pipeline_time([mix], times, sends.at(own), plans),
             transient=transient(held, plans, self.model.per_param),
         )
 
@@ -232,8 +233,8 @@ class RowModel:
 
 
 _BY_SECTION = ("params", "offloadable", "seconds", "issue_s")
-_BY_CELL = ("layer", "loss", "sends", "crossing", "head", "widest", "shared")
-_PER_PARAM = ("weights", "gradients", "optimizer", "gathered", "reduced")
+_BY_CELL = ("layer", "loss", "sends", "crossing", "freed", "head", "widest", "shared")
+_PER_PARAM = ("weights", "gradients", "optimizer", "master", "gathered", "reduced")
 
 
 def joined(parts: Sequence[PlanModel], order: Index) -> PlanModel:
@@ -287,6 +288,7 @@ def _with(one: BytesPerParam, columns: Mapping[str, Array]) -> BytesPerParam:
         weights=columns["weights"],
         gradients=columns["gradients"],
         optimizer=columns["optimizer"],
+        master=columns["master"],
         gathered=columns["gathered"],
         reduced=columns["reduced"],
         frozen=one.frozen,

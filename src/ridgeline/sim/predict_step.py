@@ -41,6 +41,7 @@ from ridgeline.sim.kernel_evidence import KernelEvidence, kernel_evidence
 from ridgeline.sim.memory.peak import peak_memory
 from ridgeline.sim.prediction import Bill, Impossible, Part, Prediction, Utilization
 from ridgeline.sim.prediction_interval import narrowed, shipped_interval
+from ridgeline.sim.slow_paths import slow_paths
 from ridgeline.sim.step_sensitivity import anchor_effect
 
 HOUR = parse_quantity("1 h", "s")
@@ -173,7 +174,12 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
     anchor = anchor_effect(scenario, calibration, step_s)
     kernels = _kernels(scenario, priced, calibration)
     told = [str(one) for one in (anchor, kernels) if one]
-    notes = (*scenario.assumptions, *unpriced_fields(scenario), *_assumed(scenario, calibration, known))
+    notes = (
+        *scenario.assumptions,
+        *unpriced_fields(scenario),
+        *slow_paths(scenario, program, float(priced.rates.machines.cores[0])),
+        *_assumed(scenario, calibration, known),
+    )
     return Prediction(
         scenario=scenario,
         step_time_s=step_s,

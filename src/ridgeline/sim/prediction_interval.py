@@ -264,3 +264,12 @@ def shipped() -> tuple[Residual, ...]:
     if not SHIPPED_RESIDUALS.exists():
         return ()
     return read_residuals(json.loads(SHIPPED_RESIDUALS.read_text(encoding="utf-8")).get("rows", ()))
+
+
+def measured_runs(engine: str, family: str) -> int:
+    """Measured runs of an engine, by the id calibrations know it by, on a family of chips: what its parameters rest on.
+
+    >>> measured_runs("megatron-core", "hopper") > measured_runs("hai-llm", "hopper")
+    True
+    """
+    return sum(run.engine == engine and run.family == family for run in shipped())

@@ -52,7 +52,9 @@ def test_every_verb_has_a_whole_line_and_examples_that_parse(
     for name, verb in VERBS.items():
         assert any(line.split() == [name, *verb.summary.split()] for line in lines)
         for example in verb.examples:
-            program, called, *arguments = shlex.split(example)
+            words = shlex.split(example)
+            assert words[0] in ("ridgeline", "torchrun", "srun")  # what starts one process, or all ranks
+            program, called, *arguments = words[words.index("ridgeline") :]
             assert (program, called) == ("ridgeline", name)
             commands[name].make_context(name, arguments)
 

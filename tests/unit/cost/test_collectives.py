@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.core.errors import MissingNumber
-from ridgeline.cost.collectives.algorithms import IN_SWITCH, IN_SWITCH_STEP, TREE
+from ridgeline.cost.collectives.algorithms import IN_SWITCH, IN_SWITCH_STEP, TREE, Routing
 from ridgeline.cost.collectives.links import Links, bare_links
 from ridgeline.cost.collectives.price import (
     ALGORITHMS,
@@ -42,7 +42,10 @@ def took(wire: float, slice_s: float, once: float = 0.0) -> float:
 
 
 def options(kind: int, payload: float, ranks: int, on: Links, stride: int = 1, spread: float = 0.0) -> dict[str, float]:
-    return {item.algorithm: item.seconds for item in explain_collective(kind, payload, ranks, stride, on, spread)}
+    return {
+        item.algorithm: item.seconds
+        for item in explain_collective(kind, payload, ranks, stride, on, Routing(copies=spread))
+    }
 
 
 def one(kind: int, payload: float, ranks: int, on: Links, stride: int = 1) -> float:
@@ -287,11 +290,12 @@ def test_a_batch_is_its_singles() -> None:
     payload = 10 ** random.uniform(2, 10, count)
     ranks, stride = 2.0 ** random.integers(0, 7, count), 2.0 ** random.integers(0, 4, count)
     spread = np.where(random.random(count) < 0.3, 8.0, 0.0)
-    together = collective_seconds(kind, payload, ranks, stride, ALL.at(at), spread)
+    together = collective_seconds(kind, payload, ranks, stride, ALL.at(at), Routing(copies=spread))
     for index in range(count):
         single = collective_seconds(
             int(kind[index]), payload[index : index + 1], ranks[index : index + 1], stride[index : index + 1],
-            links(MACHINES[at[index]]) if index < 60 else ALL.at(at[index : index + 1]), spread[index : index + 1],
+            links(MACHINES[at[index]]) if index < 60 else ALL.at(at[index : index + 1]),
+            Routing(copies=spread[index : index + 1]),
         )  # fmt: skip
         assert single[0] == pytest.approx(together[index], rel=1e-12)
     assert np.isfinite(together).all()

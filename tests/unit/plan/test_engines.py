@@ -133,7 +133,7 @@ def test_megatron_2021() -> None:
     engine = ENGINES["megatron-2021"]
     assert engine.supports.shard == ("none",), "the distributed optimizer came later"
     assert engine.attention == "unfused"
-    assert engine.gradients == dtype("fp16")
+    assert (engine.gradients, engine.fp16_gradients) == (dtype("fp32"), dtype("fp16"))
     assert {"masked-softmax", "bias-activation", "bias-dropout-add"} <= set(engine.fuses)
     assert "weight-gradient-accumulation" not in engine.fuses
     assert engine.overlaps == ()

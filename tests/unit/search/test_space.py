@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
+from ridgeline.plan.check import overlaps_experts
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.plan import Offload, Precision, Recompute, Schedule
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
+from ridgeline.search.degree_grid import priced_grids
+from ridgeline.search.find_plan import find_plan, offered
 from ridgeline.search.space import Pins, Space, divisors, parts_of, powers_of_two, space_of
+from ridgeline.sim import Prediction, default_calibration, predict
 
 
 def built(model: str, system: str, *, seq: int = 8192, **plan: Any) -> Scenario:
@@ -123,3 +127,50 @@ def test_parts_that_a_plan_names_are_tried_too() -> None:
 def test_a_space_with_stages_alone_has_one_part() -> None:
     scenario = built("llama3-8b", "16xh100-sxm", engine="megatron-core")
     assert [part.pp for part in parts_of(scenario, space_of(scenario, {"pp": (4, 8)}))] == [(4, 8)]
+
+
+def test_tensor_ranks_of_a_domain_that_is_no_power_of_two() -> None:
+    slice_ = space_of(built("llama3-8b", "2xtpu-v4:12x16x16", engine="maxtext"))
+    assert {3, 6, 12, 24, 48} <= set(slice_.tp)
+    assert {3, 6, 12} <= set(space_of(built("llama3-8b", "144xgb200-nvl72")).tp)
+    assert space_of(built("llama3-8b", "96xh100-sxm")).tp == (1, 2, 4, 8)
+
+
+def test_experts_are_dispatched_as_well_as_the_engine_can() -> None:
+    def told(system: str, engine: str) -> set[tuple[str | None, bool | None]]:
+        space = space_of(built("mixtral-8x7b", system, engine=engine))
+        return {(one.moe_dispatch, one.overlap.get("moe")) for one in space.switches}
+
+    assert told("16xh100-sxm", "megatron-core") == {("deepep", None), ("deepep", True)}
+    assert told("72xgb200-nvl72", "megatron-bridge") == {("hybridep", None), ("hybridep", True)}
+    assert told("16xmi300x", "megatron-core") == {(None, None), (None, True)}
+    assert told("16xh100-sxm", "hai-llm") == {("deepep", None)}
+    assert told("16xh100-sxm", "paddlenlp") == {(None, None)}
+    assert {one.moe_dispatch for one in space_of(built("llama3-8b", "16xh100-sxm")).switches} == {None}
+
+
+def test_dispatch_overlaps_only_where_the_engine_does_that() -> None:
+    scenario = built("mixtral-8x7b", "64xh100-sxm", engine="megatron-core")
+    space = space_of(scenario, {"pp": (2,), "ep": (8,), "tp": (1,), "cp": (1,), "etp": (1,), "microbatch": (1,)})
+    used = default_calibration()
+    for chunk in offered(priced_grids(scenario, space, used), scenario, space):
+        for index in range(len(chunk.dp)):
+            plan = chunk.plan(index)
+            if plan.switches.overlap.get("moe"):
+                assert plan.schedule.name == "interleaved"
+                assert plan.recompute.kind != "full"
+                assert overlaps_experts(replace(scenario, plan=plan))
+
+
+def test_a_plan_of_ones_own_is_in_the_space() -> None:
+    own = built("llama3-8b", "24xh100-sxm", tp=2, dp=4, pp=3, microbatch=8, shard="zero1", shard_degree=2)
+    own = replace(own, workload=replace(own.workload, global_batch=96))
+    own = replace(own, plan=replace(own.plan, microbatch=12))
+    assert 12 not in find_plan(own, most=1).space.microbatch
+    found = find_plan(own, most=1, given=True)
+    assert 12 in found.space.microbatch
+    assert 2 in found.space.shard_degree
+    made = predict(own)
+    assert isinstance(made, Prediction)
+    assert found.plans[0].step_time_s <= made.step_time_s
+    assert find_plan(own, {"microbatch": 1}, most=1, given=True).space.microbatch == (1,)

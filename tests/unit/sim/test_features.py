@@ -111,8 +111,39 @@ def test_context_ring_and_exchange() -> None:
     assert ring == [("all-gather", SEQ * 2 * 1024 / 2 * 2)]  # keys and values of the whole sequence, split over tp
     exchange = payloads(block("plan.cp=2", "plan.dp=2", "plan.cp_kind=all-to-all").forward, "cp")
     assert exchange == [("all-to-all", SEQ / 2 * (2 * 4096 + 2 * 1024) / 2 * 2)]
-    halved = flops(block("plan.cp=2", "plan.dp=2").forward)
+    halved = flops(block("plan.cp=2", "plan.dp=2", "plan.cp_kind=all-to-all").forward)
     assert halved == pytest.approx(flops(block().forward) / 2)
+
+
+def test_ring_steps_are_kernels_of_their_own() -> None:
+    """cp 4, a quarter of the tokens a rank: three steps beyond the first start and end their rows of tiles once more,
+    on three quarters of the queries each (all with half of the keys, or half with all); each is merged into the sum."""
+    one, four = block(), block("plan.cp=4", "plan.dp=1")
+    again, tokens = 3 * 0.75, SEQ / 4
+    each = 2 * tokens * 32 * (128 + 128) / 2
+    for plain, ring, extra, products in (
+        (one.forward, four.forward, 160 - 64, 1.0),
+        (one.backward_input, four.backward_input, 320 - 64, 2.5),
+    ):
+        whole, cut = (next(op for op in ops if isinstance(op, Attend)) for ops in (plain, ring))
+        assert float(cut.flops) == pytest.approx(float(whole.flops) / 4 + products * each * again * extra)
+        assert cut.kernels == 4 * whole.kernels
+    merged = [op for op in (*four.forward, *four.backward_input) if op.label.startswith("merge ring steps")]
+    out, keys = tokens * 4096 / 2, tokens * 2 * 1024 / 2
+    sizes = [again * out * 5 * 2, again * (out + keys) * 3 * 2]  # 2 read and 8 of the 32-bit sum; three passes backward
+    assert [float(op.stream_bytes) for op in merged if isinstance(op, Stream)] == pytest.approx(sizes)
+    assert [op.kernels for op in merged if isinstance(op, Stream)] == [9, 9]
+
+
+def test_keys_gathered_at_once_leave_one_kernel() -> None:
+    """Llama 3 gathers keys and values: the work of a quarter, no merging, and nothing of the gather hides."""
+    table = {**BASE, "plan": {"tp": 2, "pp": 2, "cp": 4, "dp": 1, "shard": "zero2", "engine": "meta-internal"}}
+    made = block(base=table)
+    assert payloads(made.forward, "cp") == [("all-gather", SEQ * 2 * 1024 / 2 * 2)]
+    assert not any(op.label.startswith("merge") for op in made.forward)
+    assert [op.kernels for op in made.forward if isinstance(op, Attend)] == [1]
+    shown, hidden = (part(priced(f"plan.overlap.cp={flag}", base=table), "cp") for flag in ("true", "false"))
+    assert shown == hidden > 0
 
 
 def test_a_sliding_window_has_two_edges() -> None:
@@ -276,3 +307,42 @@ def test_cost_grows_with_blocks_not_with_layers_or_chips() -> None:
     )
     assert len(small.sections) == len(large.sections)
     assert [len(section.forward) for section in small.sections] == [len(section.forward) for section in large.sections]
+
+
+TPU = {
+    "model": "llama3-8b",
+    "system": "16xtpu-v6e",
+    "workload": {"seq": SEQ, "global_batch": 16},
+    "plan": {"dp": 16, "shard": "zero3", "engine": "maxtext"},
+}
+
+
+def test_splash_attention_works_in_blocks() -> None:
+    """Blocks of 1024 keys forward and 2048 backward, masked or not: half of the one on the diagonal is lost. A window
+    of 128 reaches into one block before: two of them. A head of 64 fills half of the systolic array."""
+    for settings, keys in (
+        ((), (4096 + 512, 4096 + 1024)),
+        (("model.attention.window=128",), (2048, 4096)),
+        (("model.attention.head_dim=64",), (2 * (4096 + 512), 2 * (4096 + 1024))),
+    ):
+        made = block(*settings, base=TPU)
+        dim = 64 if "head_dim" in "".join(settings) else 128
+        each = 2 * SEQ * 32 * 2 * dim
+        found = [
+            next(float(op.flops) for op in ops if isinstance(op, Attend)) for ops in (made.forward, made.backward_input)
+        ]
+        assert found == pytest.approx([each * keys[0], 2.5 * each * keys[1]])
+
+
+def test_a_compiler_does_not_recompute_what_nobody_reads() -> None:
+    """No gradient reads a layer's output: full recompute leaves out the last product, 4096 x 14336 in Llama 3."""
+    made = block("plan.recompute=full", base=TPU)
+    assert flops(made.forward) - flops(made.recompute) == 2 * SEQ * 4096 * 14336
+    eager = block("plan.recompute=full")
+    assert flops(eager.recompute) == flops(eager.forward)
+
+
+def test_outputs_of_experts_are_read() -> None:
+    """Gradients of routing weights are made of them, so experts run again whole."""
+    made = block("plan.recompute=full", base={**TPU, "model": "mixtral-8x7b"})
+    assert flops(made.recompute) == flops(made.forward)

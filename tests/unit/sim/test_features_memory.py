@@ -110,10 +110,10 @@ def test_state_space_layer() -> None:
 
 
 def test_vocabulary() -> None:
-    """Two matrices grow; a logit takes ten bytes while the loss works on it."""
+    """Two matrices grow; a logit takes six bytes while Megatron's loss works on it: as stored, and in 32 bits."""
     base, large = stage(), stage(f"model.vocab={2 * VOCAB}")
     assert params(base, large) == [2 * VOCAB * HIDDEN] * 3
-    assert large.bytes_by_kind["logits"] - base.bytes_by_kind["logits"] == 10 * TOKENS * VOCAB
+    assert large.bytes_by_kind["logits"] - base.bytes_by_kind["logits"] == 6 * TOKENS * VOCAB
 
 
 def test_tied_output() -> None:
@@ -198,12 +198,49 @@ def test_gathered_weights(shard: str, each: int) -> None:
 
     A small vocabulary makes a layer's backward the worst moment, a large one the loss, where it is the output matrix.
     """
-    small, large = (stage(f"model.vocab={size}", chips=2, dp=2, shard=shard) for size in (128, VOCAB))
+    small, large = (stage(f"model.vocab={size}", chips=2, dp=2, shard=shard) for size in (128, 2 * VOCAB))
     assert (small.moment, large.moment) == ("backward", "loss")
     assert small.bytes_by_kind["buffers"] == each * LAYER
-    assert large.bytes_by_kind["buffers"] == each * VOCAB * HIDDEN
-    tied = stage("model.tied=true", chips=2, dp=2, shard=shard)
-    assert tied.bytes_by_kind["buffers"] == each * VOCAB * HIDDEN
+    assert large.bytes_by_kind["buffers"] == each * 2 * VOCAB * HIDDEN
+    tied = stage("model.tied=true", f"model.vocab={2 * VOCAB}", chips=2, dp=2, shard=shard)
+    assert tied.bytes_by_kind["buffers"] == each * 2 * VOCAB * HIDDEN
+
+
+def test_matrices_gathered_one_by_one() -> None:
+    """A compiler gathers matrix by matrix: the two largest of a layer (gate with up, and down) at two bytes, and their
+    gradients at two. The master copy is the weights: 4 + 8 bytes a parameter, cut in two."""
+    made = stage("model.vocab=128", chips=2, dp=2, shard="zero3", engine="maxtext")
+    assert made.bytes_by_kind["buffers"] == (2 + 2) * 3 * WIDE * HIDDEN
+    total = LAYERS * LAYER + 2 * 128 * HIDDEN + HIDDEN
+    assert (made.state["weights"], made.state["optimizer"]) == pytest.approx((4 * total / 2, 8 * total / 2))
+
+
+def test_activations_sharded_by_width() -> None:
+    """tp 4 without sequence parallelism: GSPMD leaves each rank a quarter of a layer's input, its normed inputs and the
+    residual between; Megatron's ranks hold each of them whole."""
+    plan: dict[str, Any] = {"chips": 4, "tp": 4, "sequence_parallel": False}
+    sharded, whole = (stage("model.vocab=128", engine=name, **plan) for name in ("maxtext", "megatron-core"))
+    saved = 2 * TOKENS * 4 * HIDDEN
+    more = whole.bytes_by_kind["activations"] - sharded.bytes_by_kind["activations"]
+    ends = 2 * TOKENS * HIDDEN + 8 * TOKENS  # the head's input, and token numbers
+    assert more == pytest.approx(0.75 * (LAYERS * saved + ends))
+
+
+def test_freed_stage_inputs() -> None:
+    """Stages whose input is deallocated hold one tensor less of every microbatch in flight (Llama 3)."""
+    shape: dict[str, Any] = {"chips": 4, "pp": 4, "batch": 8}
+    held, freed = (stage(f"engine.saves.stage_inputs_freed={flag}", **shape) for flag in ("false", "true"))
+    assert held.in_flight == 4
+    assert kept(held, freed) == -4 * 2 * TOKENS * HIDDEN
+
+
+def test_recomputed_projections_out_of_a_latent() -> None:
+    """latent-up frees queries, keys and values: (2 qk + v) of every head. DeepSeek-V3's published plan fits so."""
+    latent = {"kind": "mla", "heads": 16, "q_rank": 512, "kv_rank": 256, "nope_dim": 128, "rope_dim": 64, "v_dim": 128}
+    model = {**MODEL, "attention": latent}
+    base = stage(model=model, engine="hai-llm")
+    made = stage(model=model, engine="hai-llm", recompute={"kind": "selective", "parts": ["latent-up"]})
+    assert kept(base, made) == -LAYERS * 2 * TOKENS * 16 * (2 * 192 + 128)
 
 
 def test_only_the_last_rank_gathers_the_output_matrix() -> None:

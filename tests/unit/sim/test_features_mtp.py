@@ -82,7 +82,7 @@ def gathered(payload: float) -> float:
 def flash(extra: float, backward: bool) -> float:
     work = 2 * TOKENS * HEADS * 2 * DIM * (TOKENS / 2 + extra) * (2.5 if backward else 1)
     share = 0.68 * (0.8 if backward else 1)
-    return hypot(work / (989e12 * share), work / DIM / (10 if backward else 4) / (67e12 / 16 * share))
+    return hypot(work / (989e12 * share), work / DIM / (7 if backward else 4) / (67e12 / 16 * share))
 
 
 def test_time() -> None:

@@ -10,7 +10,7 @@ from ridgeline.sim.host_stall import host_stall
 
 @pytest.mark.parametrize(
     ("running", "issue", "blocking", "stall"),
-    [(10.0, 1.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.0), (1.0, 3.0, 0.0, 2.0), (3.0, 2.0, 1.0, 2.0)],
+    [(10.0, 1.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.0), (1.0, 3.0, 0.0, 2.0), (3.0, 2.0, 1.0, 2.5)],
 )
 def test_the_longer_wins(running: float, issue: float, blocking: float, stall: float) -> None:
     found = host_stall(np.array([running]), np.array([issue]), np.array([blocking]))

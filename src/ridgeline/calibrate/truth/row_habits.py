@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from ridgeline.calibrate.truth.csv_cells import RowCells
 from ridgeline.hardware.chip import Chip
@@ -22,6 +23,11 @@ DISPATCHERS: Mapping[tuple[str, str], str] = MappingProxyType(
         ("hai-llm", "hopper"): "deepep",
     }
 )
+# engines that interleave stages of a single layer and leave one each to the embedding and the head: Llama 3, whose 126
+# layers are 8 x 16 less two ("the first chunk has only the embedding, the last only the output projection")
+LAYER_STAGES = frozenset({"meta-internal"})
+# engines that train weights as they were loaded, in bf16 and without a master copy
+PURE_BF16 = frozenset({"nemo-automodel"})
 SUBMITTERS = ("mlperf-nvidia", "nemo", "rocm-mlperf", "llmboost")  # engines of MLPerf entries on GPUs
 
 
@@ -62,3 +68,32 @@ def usual_graph(cells: RowCells, engine: str, chip: Chip) -> str | None:
         cells.note(f"graph = partial: blank in the table; what recipes of {engine} on {chip.family} do")
         return "partial"
     return None
+
+
+def usual_stages(cells: RowCells, engine: str, pp: int) -> dict[str, Any]:
+    """The schedule and placement of an engine that interleaves single layers; nothing where a row states its chunks."""
+    layers = cells.count("layers") or 0
+    if engine not in LAYER_STAGES or pp == 1 or cells.count("vpp") is not None or (layers + 2) % pp:
+        return {}
+    cells.note(f"schedule = interleaved: blank in the table; {engine} interleaves single layers, none at the two ends")
+    chunks = (layers + 2) // pp
+    return {"schedule": {"name": "interleaved", "chunks": chunks}, "placement": [0, *[1] * layers, 0]}
+
+
+def usual_optimizer(cells: RowCells, engine: str) -> dict[str, Any]:
+    """The formats of optimizer states of an engine that holds no master copy; nothing for the others."""
+    if engine not in PURE_BF16:
+        return {}
+    cells.note(f"optimizer: moments in bf16 and no master copy; {engine} trains weights as loaded")
+    return {"optimizer": {"name": "adamw", "states": "bf16", "master": "none"}}
+
+
+def usual_exchange(cells: RowCells, engine: str, mesh: Mapping[str, int]) -> str | None:
+    """How MLPerf entries with NVIDIA's software exchange over context ranks: heads for sequence where the key-value
+    heads go round, since a ring would cut their sequences into kernels of a few hundred tokens; None elsewhere."""
+    heads = cells.count("kv_heads") or cells.count("heads") or 1
+    ranks = mesh["tp"] * mesh["cp"]
+    if mesh["cp"] == 1 or heads % ranks or engine not in SUBMITTERS[:2] or not of_mlperf(cells):
+        return None
+    cells.note("cp_kind = all-to-all: no column holds it; heads divide, and a ring would have too small kernels")
+    return "all-to-all"

@@ -7,7 +7,14 @@ from types import MappingProxyType
 from typing import Any
 
 from ridgeline.calibrate.truth.csv_cells import RowCells, Unusable
-from ridgeline.calibrate.truth.row_habits import usual_dispatch, usual_graph, usual_precision
+from ridgeline.calibrate.truth.row_habits import (
+    usual_dispatch,
+    usual_exchange,
+    usual_graph,
+    usual_optimizer,
+    usual_precision,
+    usual_stages,
+)
 from ridgeline.calibrate.truth.row_recompute import memory_table
 from ridgeline.hardware.chip import Chip
 from ridgeline.plan.engine import ENGINES
@@ -95,7 +102,8 @@ def plan_table(cells: RowCells, engine: str, chip: Chip) -> dict[str, Any]:
     """Every decision of the run; what the row leaves open stays out, and what had to be assumed is noted."""
     mesh = _mesh(cells)
     plan: dict[str, Any] = {"engine": engine, **mesh, "microbatch": _microbatch(cells, mesh["dp"])}
-    chunks = cells.assume("vpp", 1) if plan["pp"] > 1 else 1
+    plan |= usual_stages(cells, engine, plan["pp"])
+    chunks = cells.assume("vpp", 1) if plan["pp"] > 1 and "schedule" not in plan else 1
     if chunks > 1:
         plan["schedule"] = {"name": "interleaved", "chunks": chunks}
     precision: Any = cells.word("precision", PRECISIONS)
@@ -105,7 +113,8 @@ def plan_table(cells: RowCells, engine: str, chip: Chip) -> dict[str, Any]:
     if scaling is not None:
         precision = {"name": precision, "scaling": scaling}
     plan |= {"precision": precision, **memory_table(cells, engine), **_sharding(cells, plan["dp"] * plan["cp"])}
-    return plan | _switches(cells, engine, chip)
+    exchange = usual_exchange(cells, engine, mesh)
+    return plan | _switches(cells, engine, chip) | ({"cp_kind": exchange} if exchange else {})
 
 
 def _mesh(cells: RowCells) -> dict[str, int]:
@@ -191,7 +200,7 @@ def _attention(cells: RowCells) -> str | None:
     return "flash" if re.search(r"flash|fused|splash|sdpa|\bte\b", text) else None
 
 
-def workload_table(cells: RowCells) -> dict[str, Any]:
+def workload_table(cells: RowCells, engine: str) -> dict[str, Any]:
     """The training step a row measured."""
     table: dict[str, Any] = {"kind": "train", "seq": cells.need("seq_len"), "global_batch": _sequences(cells)}
     task = cells.word("x_task", TASKS)
@@ -201,7 +210,7 @@ def workload_table(cells: RowCells) -> dict[str, Any]:
     table["task"] = task
     if task == "lora":
         cells.note("lora: rank 16 on the attention's projections, as MLPerf asks; no column holds it")
-    table |= _optimizer(cells)
+    table |= _optimizer(cells) or usual_optimizer(cells, engine)
     return table
 
 

@@ -42,6 +42,7 @@ HABITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 # what a software's recipes do when nothing is said; none for the others
 UNSAID: Mapping[str, str] = MappingProxyType({"maxtext": "full", "paxml": "full", "torchtitan": "selective"})
 UNSTATED = "recompute ="  # how the note on an assumed recompute begins
+SHARE_UNSTATED = "recompute: every second block"  # the same where only its share of layers is assumed
 UNKNOWN = ("", "blank", "unstated", "unknown", "?")
 _MODULES = re.compile(r"recompute(?:_modules)?[= ]([\w+,]+)")
 _POLICY = re.compile(r"remat(?:_policy)?\W+(custom\b[^;]*(?:; rest recomputed\))?|minimal\w*|qkv_proj_offloaded|full)")
@@ -84,7 +85,7 @@ def _from_notes(notes: str) -> str:
 def _selective(cells: RowCells, detail: str, engine: str) -> dict[str, Any]:
     if engine == "fms-fsdp":
         layers = max(1, (cells.count("layers") or 2) // 2)
-        cells.note(f"recompute: every second block ({layers} layers) assumed for selective; the share is not stated")
+        cells.note(f"{SHARE_UNSTATED} ({layers} layers) assumed for selective; the share is not stated")
         return {"kind": "full", "layers": layers}
     words = [word for word in re.split(r"[+,\s]+", detail) if word]
     known = [word for word in words if word in MODULES]

@@ -100,7 +100,7 @@ def scenario_table(cells: RowCells) -> dict[str, Any]:
         "name": cells.row.id,
         "model": model_table(cells, engine),
         "system": _system(cells, chip),
-        "workload": workload_table(cells),
+        "workload": workload_table(cells, engine),
         "plan": plan_table(cells, engine, CHIPS[chip]),
     }
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from ridgeline.core.arrays import Array, Mask
+from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.cost.collectives.links import Links
 from ridgeline.cost.collectives.torus import Span, span_of
 from ridgeline.cost.topology_columns import MICRO, SCALE_UP_STEP
@@ -24,6 +25,25 @@ IN_SWITCH = (
 )
 IN_SWITCH_STEP = 28 * MICRO
 DIRECT_STEPS = 3.5  # hops that an all-to-all takes longer to start than a ring
+
+
+class Routing(NamedTuple):
+    """How tokens of an all-to-all are routed, where a domain is sent one copy of each; a number, or one by row.
+
+    copies           experts each token goes to; 0: every copy travels by itself
+    chosen, groups   groups of experts that a token goes to, of how many (node-limited routing); 0: any
+    """
+
+    copies: Array | float = 0.0
+    chosen: Array | float = 0.0
+    groups: Array | float = 0.0
+
+    def at(self, rows: Index) -> Routing:
+        """Those of some rows."""
+        return Routing(*(part[rows] if isinstance(part, np.ndarray) else part for part in self))
+
+
+UNROUTED = Routing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +59,7 @@ class Group:
     payload: Array
     ranks: Array
     links: Links
-    token_copies: Array | float
+    routing: Routing
     inside: Array
     domains: Array
     scale_up: Array
@@ -76,7 +96,7 @@ class Algorithm:
     offered: Callable[[Group], Offer]
 
 
-def group_of(payload: Array, ranks: Array, stride: Array, links: Links, token_copies: Array | float) -> Group:
+def group_of(payload: Array, ranks: Array, stride: Array, links: Links, routing: Routing = UNROUTED) -> Group:
     topology = links.topology
     inside = np.minimum(ranks, np.maximum(1.0, np.floor(links.domain / stride)))
     domains = ranks / inside
@@ -94,7 +114,7 @@ def group_of(payload: Array, ranks: Array, stride: Array, links: Links, token_co
         payload=payload,
         ranks=ranks,
         links=links,
-        token_copies=token_copies,
+        routing=routing,
         inside=inside,
         domains=domains,
         scale_up=scale_up,
@@ -236,14 +256,20 @@ def _direct(group: Group) -> Terms:
 def _forwarded(group: Group) -> Terms:
     """One message per domain, handed on inside it; tokens that go to several experts of a domain travel once.
 
-    of s copies   n (1 - (1 - 1/n)^s) / s   are sent, n = domains
+    of s copies   l (1 - (1 - 1/l)^s) / s   are sent, l = min(n, t max(1, n / g))
+
+    n = domains, t = groups of experts that a token goes to, of g: node-limited routing, a group being one domain or
+    several. l = n without it.
     """
     topology = group.links.topology
     scale_out = _across(group, np.ones_like(group.ranks))
-    copies = np.asarray(group.token_copies)
+    copies, chosen, groups = (np.asarray(part) for part in group.routing)
     if copies.any():
-        often = np.maximum(copies, 1.0)
-        sent = group.domains * (1 - (1 - 1 / group.domains) ** often) / often
+        often, reached = np.maximum(copies, 1.0), group.domains
+        if chosen.any():
+            least = chosen * np.maximum(1.0, group.domains / np.maximum(groups, 1.0))
+            reached = np.where(chosen > 0, np.minimum(group.domains, least), group.domains)
+        sent = reached * (1 - (1 - 1 / reached) ** often) / often
         scale_out = scale_out * np.where(copies > 0, sent, 1.0)
     return Terms(
         scale_up=group.payload * (1 - 1 / group.inside) / group.scale_up,

@@ -22,8 +22,10 @@ from ridgeline.cost.collectives.algorithms import (
     FOR_ALL_REDUCE,
     FOR_ALL_TO_ALL,
     FOR_SEND,
+    UNROUTED,
     Algorithm,
     Group,
+    Routing,
     group_of,
 )
 from ridgeline.cost.collectives.links import Links
@@ -47,29 +49,29 @@ def collective_seconds(
     ranks: Array,
     stride: Array,
     links: Links,
-    token_copies: Array | float = 0.0,
+    routing: Routing = UNROUTED,
 ) -> Array:
     """Time of a collective over a group that lies in one or several innermost domains.
 
     payload   bytes of the whole tensor (all-to-all, send: what one rank sends)
     stride    distance in rank numbers between members; neighbours share a domain
-    token_copies    all-to-all of tokens to that many experts each: a domain is sent one copy
+    routing   of an all-to-all of tokens that sends a domain one copy of each
     """
     if isinstance(kind, int):
-        return _fastest(kind, payload, ranks, stride, links, token_copies)
+        return _fastest(kind, payload, ranks, stride, links, routing)
     found = np.zeros(len(kind))
     for each in ALGORITHMS:
         mine = np.flatnonzero(kind == each)
         if mine.size:
-            sent = token_copies[mine] if isinstance(token_copies, np.ndarray) else token_copies
-            found[mine] = _fastest(each, payload[mine], ranks[mine], stride[mine], links.at(mine), sent)
+            own = routing.at(mine)
+            found[mine] = _fastest(each, payload[mine], ranks[mine], stride[mine], links.at(mine), own)
     return found
 
 
 def _fastest(
-    kind: int, payload: Array, ranks: Array, stride: Array, links: Links, token_copies: Array | float
+    kind: int, payload: Array, ranks: Array, stride: Array, links: Links, routing: Routing
 ) -> Array:  # fmt: skip
-    group = group_of(payload, ranks, stride, links, token_copies)
+    group = group_of(payload, ranks, stride, links, routing)
     best: Array | None = None
     for algorithm in ALGORITHMS[kind]:
         offered = algorithm.offered(group)
@@ -96,11 +98,11 @@ class Option:
 
 
 def explain_collective(
-    kind: int, payload: float, ranks: float, stride: float, links: Links, token_copies: float = 0.0
+    kind: int, payload: float, ranks: float, stride: float, links: Links, routing: Routing = UNROUTED
 ) -> tuple[Option, ...]:
     """What each algorithm on offer takes over the first row of links, fastest first, which is the one priced."""
-    size, many, apart, copies = (np.array([float(value)]) for value in (payload, ranks, stride, token_copies))
-    group = group_of(size, many, apart, links.at(np.array([0])), copies)
+    size, many, apart = (np.array([float(value)]) for value in (payload, ranks, stride))
+    group = group_of(size, many, apart, links.at(np.array([0])), routing)
     return tuple(sorted(_options(kind, group), key=lambda option: option.seconds)) if ranks > 1 else ()
 
 

@@ -117,6 +117,31 @@ class ChangeSheet(TypedDict):
     words: str
 
 
+class OtherEngineSheet(TypedDict):
+    """Another software and the best plan that a coarse search found for it.
+
+    availability   public, or closed: of its owners alone
+    gain           tokens per second per chip over the winner's, less one; at least that
+    runs           measured runs of it on this family of chips; few: hardly more than a guess
+    has            what its plan does that the winner's engine is not known to do, or does not by itself
+    overlaps       whether its interval and the winner's overlap: the order may be the other way round
+    """
+
+    engine: str
+    name: str
+    availability: str
+    how: str
+    gain: float
+    step_time_s: float
+    tokens_per_s_per_chip: float
+    interval: IntervalSheet
+    overlaps: bool
+    runs: int
+    has: list[str]
+    plan: PlanTable
+    words: str
+
+
 class PointSheet(TypedDict):
     """A plan of the Pareto front: no other beats it in both of `frontier_axes`."""
 
@@ -210,7 +235,9 @@ class PlanSheet(AskedSheet):
     plans, kinds          the best plans; the best of each kind
     refined               the first plans with their stages chosen freely, fastest first
     handed                the plan that is recommended
-    next, tried           changes worth a try; all that were searched
+    next, features        changes worth a try: of the question or the machine, and of what the software does
+    tried                 all changes that were searched
+    engines               what other engines would gain, the most first; below none
     tokens, days, run     of a whole run, with `--tokens`
     given                 with a scenario that has a plan
     """
@@ -241,7 +268,9 @@ class PlanSheet(AskedSheet):
     why: list[LossSheet]
     sure: SureSheet
     next: list[ChangeSheet]
+    features: list[ChangeSheet]
     tried: list[ChangeSheet]
+    engines: list[OtherEngineSheet]
     frontier_axes: list[str]
     frontier: list[PointSheet]
     compared: list[ComparedSheet]

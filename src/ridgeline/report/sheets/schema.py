@@ -14,6 +14,7 @@ from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
 from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet, RooflineSheet
+from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet, StandaloneSheet
 from ridgeline.report.sheets.validate import FitWithSheet, ValidationSheet
 
 Schema = dict[str, Any]
@@ -35,6 +36,8 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "profile": (ProfileSheet,),
         "roofline": (RooflineSheet,),
         "explain": (ExplanationSheet,),
+        "characterize": (CharacterizationSheet, StandaloneSheet),
+        "preflight": (PreflightSheet,),
     }
 )
 

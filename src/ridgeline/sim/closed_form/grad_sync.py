@@ -11,17 +11,21 @@ from ridgeline.cost.machine import ParameterColumns
 from ridgeline.cost.price import SustainedRates, collective_op_seconds, copy_seconds
 from ridgeline.ir.ops import HostCopy, Stream
 from ridgeline.lowering.plan_columns import PlanColumns
-from ridgeline.lowering.step_ops import grad_reduce, optimizer, param_gather
+from ridgeline.lowering.step_ops import accumulate, embedding_reduce, grad_reduce, optimizer, param_gather
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndOfStep:
     """What is left when all microbatches are done, in seconds by row, nothing overlapped yet.
 
+    embedding_s          gradients of a tied embedding, summed between the two ends of a pipeline; nothing hides it
     reduce_s, gather_s   gradient reduction and param gather of the data-parallel ranks
+    accumulate_s         adding the gradients of one microbatch to the buffer, where products do not
     optimizer_s          the optimizer step
     """
 
+    accumulate_s: Array
+    embedding_s: Array
     reduce_s: Array
     gather_s: Array
     optimizer_s: Array
@@ -34,10 +38,19 @@ class EndOfStep:
 def end_of_step(trained: Array, plans: PlanColumns, rates: SustainedRates) -> EndOfStep:
     """Gradient sync and optimizer of so many dense and expert parameters."""
     return EndOfStep(
+        accumulate_s=accumulate(trained, plans).stream_bytes / rates.memory,
+        embedding_s=embedding_seconds(plans, rates),
         reduce_s=collective_op_seconds(grad_reduce(trained, plans), rates.links),
         gather_s=collective_op_seconds(param_gather(trained, plans), rates.links),
         optimizer_s=optimizer_seconds(trained, plans, rates),
     )
+
+
+def embedding_seconds(plans: PlanColumns, rates: SustainedRates) -> Array:
+    """Summing a tied embedding's gradient between the ends of a pipeline."""
+    if not (plans.shared_rows.any() and (plans.pp > 1).any()):
+        return np.zeros(1)
+    return collective_op_seconds((embedding_reduce(plans),), rates.links)
 
 
 def optimizer_seconds(trained: Array, plans: PlanColumns, rates: SustainedRates) -> Array:

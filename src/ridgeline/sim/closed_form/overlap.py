@@ -138,7 +138,8 @@ def exposed_stage_times(
     three, apart = at(plans.shard, cell) == 3, at(plans.weights_apart, cell)
     if three.any():
         spent = gather_seconds(sections.params[:2], plans.at(cell), rates.links.at(cell))
-        hidden, contention = (at(rates.rates[name], cell) for name in ("hidden_shard", "contention"))
+        hidden = at(rates.rates["hidden_shard"] * (1 - plans.blocking), cell)
+        contention = at(rates.rates["contention"], cell)
         gathers = np.where(three, exposed_gathers(spent, times, hidden, contention, apart), 0.0)
     made, copies = stage_times(times, gathers, apart)
     if not by_part:

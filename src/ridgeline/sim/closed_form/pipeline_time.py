@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ridgeline.core.arrays import Array, Index, Mask
-from ridgeline.cost.collectives.links import Links
-from ridgeline.cost.price import collective_op_seconds
+from ridgeline.core.arrays import Array, Index, Mask, at
+from ridgeline.cost.price import SustainedRates, collective_op_seconds
 from ridgeline.lowering.plan_columns import NAMES, PlanColumns, facts_of
 from ridgeline.lowering.step_ops import boundary_send
 from ridgeline.sim.closed_form.grad_sync import SyncWindow, sync_window
@@ -36,9 +35,27 @@ class PipelineTime:
     window: SyncWindow
 
 
-def send_seconds(plans: PlanColumns, links: Links) -> Array:
-    """Seconds of one send between stages."""
-    return collective_op_seconds((boundary_send(plans),), links)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sends:
+    """One send between stages, by row.
+
+    seconds   until it has arrived
+    shown     of those, what the rank that sends loses although it goes on computing: copies between buffers, cores that
+              run the send, and the calls of a chunk's end; nothing where sends block, which lose all of it elsewhere
+    """
+
+    seconds: Array
+    shown: Array
+
+    def at(self, rows: Index | slice) -> Sends:
+        """These rows; a column of one entry stays as it is."""
+        return Sends(seconds=at(self.seconds, rows), shown=at(self.shown, rows))
+
+
+def send_seconds(plans: PlanColumns, rates: SustainedRates) -> Sends:
+    """Seconds of one send between stages, and what is shown of an overlapped one: t (1 - hidden_pp)."""
+    seconds = collective_op_seconds((boundary_send(plans),), rates.links)
+    return Sends(seconds=seconds, shown=seconds * (1 - rates.rates["hidden_pp"]) * plans.overlap_pp)
 
 
 def most_trained(mixes: Sequence[StageMix], params: Array) -> Array:
@@ -56,28 +73,28 @@ def _trained(mix: StageMix, params: Array) -> Array:
     return _most(held, held.sum(0), mix.roles.ranks)
 
 
-def pipeline_time(mixes: Sequence[StageMix], times: StageTimes, send_s: Array, plans: PlanColumns) -> PipelineTime:
+def pipeline_time(mixes: Sequence[StageMix], times: StageTimes, sends: Sends, plans: PlanColumns) -> PipelineTime:
     """The bottleneck rank of every row, and what the schedule makes it wait; `times` by section."""
     if len(mixes) == 1:
-        return _pipeline_time(mixes[0], times, send_s, plans)
+        return _pipeline_time(mixes[0], times, sends, plans)
     many = sum(len(group.rows) for group in mixes)
     told = times if times.by_part else times.without_issues()
-    rows, bubble, sends = np.empty((len(told.rows), many)), np.empty(many), np.empty(many)
+    rows, bubble, sent = np.empty((len(told.rows), many)), np.empty(many), np.empty(many)
     window = SyncWindow(reduce=np.empty((2, many)), gather=np.empty((2, many)))
     for group in mixes:
-        own = _pipeline_time(group, times, send_s[group.rows], plans.at(group.rows))
+        own = _pipeline_time(group, times, sends.at(group.rows), plans.at(group.rows))
         rows[:, group.rows] = own.bottleneck.rows
-        bubble[group.rows], sends[group.rows] = own.bubble_s, own.sends_s
+        bubble[group.rows], sent[group.rows] = own.bubble_s, own.sends_s
         window.reduce[:, group.rows], window.gather[:, group.rows] = own.window.reduce, own.window.gather
     return PipelineTime(
         bottleneck=StageTimes(rows=rows),
         bubble_s=bubble,
-        sends_s=sends,
+        sends_s=sent,
         window=window,
     )
 
 
-def _pipeline_time(mix: StageMix, times: StageTimes, send: Array, plans: PlanColumns) -> PipelineTime:
+def _pipeline_time(mix: StageMix, times: StageTimes, sends: Sends, plans: PlanColumns) -> PipelineTime:
     """The same for rows whose mixes have the same roles."""
     stages, roles, many = StageTimes(rows=mix.summed(times.rows)), mix.roles, plans.microbatches
     stages.add_stalls(plans.weights_apart, plans.blocking)
@@ -90,12 +107,13 @@ def _pipeline_time(mix: StageMix, times: StageTimes, send: Array, plans: PlanCol
     first, middle, last = (stages.at(int(place)) for place in roles.ends)
     slowest = _slowest(stages.phases[:, roles.inner], plans.weights_apart)
     work = PathWork(
-        first=_phases(first), inner=_phases(middle), last=_phases(last), slowest=slowest, send_s=send
+        first=_phases(first), inner=_phases(middle), last=_phases(last), slowest=slowest, send_s=sends.seconds
     )  # fmt: skip
     still, moving = _schedules(work, plans, apart=times.by_part)
     around, passed = _around(roles.number, (first, middle), plans)
     around += many * stages.at(roles.ranks).busy
-    moving = np.maximum(moving, (around + passed * send).max(0))
+    moving = np.maximum(moving, (around + passed * sends.seconds).max(0))
+    moving = moving + shown_sends(sends.shown, plans)
     still = np.maximum(still, around.max(0)) if times.by_part else moving
     return PipelineTime(
         bottleneck=bottleneck,
@@ -103,6 +121,16 @@ def _pipeline_time(mix: StageMix, times: StageTimes, send: Array, plans: PlanCol
         sends_s=np.maximum(moving - still, 0.0) if times.by_part else np.zeros(1),
         window=sync_window(moving, first.phases, plans),
     )
+
+
+def shown_sends(shown: Array, plans: PlanColumns) -> Array:
+    """What overlapped sends add to the schedule: every pass of a virtual stage ends in one.
+
+        2 (m v + p - 1) t          t = what is shown of one send, m microbatches, v chunks, p stages
+
+    So deep interleaving pays for its smaller bubble: v chunks send v times as often.
+    """
+    return np.where(plans.pp > 1, 2 * (plans.microbatches * plans.chunks + plans.pp - 1) * shown, 0.0)
 
 
 def _phases(stage: StageTimes) -> PhaseSeconds:

@@ -25,6 +25,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.cost.price import SectionPrices, SustainedRates
 from ridgeline.cost.step_part import StepPart
 from ridgeline.lowering.plan_columns import PlanColumns
+from ridgeline.lowering.step_ops import accumulations
 from ridgeline.sim.closed_form.grad_sync import EndOfStep, end_of_step, exposed_sync
 from ridgeline.sim.closed_form.overlap import exposed_stage_times
 from ridgeline.sim.closed_form.pipeline_time import PipelineTime, most_trained, pipeline_time, send_seconds
@@ -50,7 +51,7 @@ def step_seconds(
 ) -> StepTimes:
     """The time of one step of every row, where cells, rows and plans are the same; its compute by part, or in one."""
     times = exposed_stage_times(sections, plans, rates, by_part=by_part)
-    pipeline = pipeline_time(mixes, times, send_seconds(plans, rates.links), plans)
+    pipeline = pipeline_time(mixes, times, send_seconds(plans, rates), plans)
     return step_times(pipeline, end_of_step(most_trained(mixes, sections.params[2:]), plans, rates), plans, rates)
 
 
@@ -58,10 +59,12 @@ def step_times(pipeline: PipelineTime, ends: EndOfStep, plans: PlanColumns, rate
     """The step of every plan from its row's pipeline: gradient sync, optimizer and waiting come on top."""
     many, rank = plans.microbatches, pipeline.bottleneck
     parts = {StepPart.BUBBLE: pipeline.bubble_s, StepPart.PP: pipeline.sends_s}
-    parts[StepPart.DP] = exposed_sync(ends, plans, rates.rates, pipeline.window)
+    parts[StepPart.DP] = exposed_sync(ends, plans, rates.rates, pipeline.window) + ends.embedding_s
     parts[StepPart.OPTIMIZER] = ends.optimizer_s
-    step = sum(parts.values(), start=many * rank.busy)
+    added = ends.accumulate_s * accumulations(plans)
+    step = sum(parts.values(), start=many * rank.busy + added)
     parts |= {part: many * column for part, column in zip(PARTS, rank.parts, strict=False)}
+    parts[StepPart.MEMORY] = parts.get(StepPart.MEMORY, 0.0) + added
     lost = rates.rates["jitter"] * np.log2(plans.nodes) + rates.rates["slack"]
     parts[StepPart.WAITING] = step * lost + rates.rates["fixed"]
     step, pace = step + parts[StepPart.WAITING], rates.rates.pace

@@ -153,8 +153,8 @@ def shared_work(given: StepWork) -> SharedWork:
     return SharedWork(
         work=tuple(
             StageWork(
-                forward_s=mix[Phase.FORWARD].alone_s * longer[0],
-                backward_input_s=mix[Phase.BACKWARD_INPUT].alone_s * longer[1],
+                forward_s=mix[Phase.FORWARD].alone_s * longer[0] + given.send_shown_s,
+                backward_input_s=mix[Phase.BACKWARD_INPUT].alone_s * longer[1] + given.send_shown_s,
                 backward_weight_s=mix[Phase.BACKWARD_WEIGHT].alone_s * longer[2],
                 send_s=given.send.seconds,
             )

@@ -24,6 +24,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.cost.collectives.algorithms import Routing
 from ridgeline.cost.collectives.links import Links
 from ridgeline.cost.collectives.price import collective_seconds
 from ridgeline.cost.op_table import PHASES
@@ -31,11 +32,12 @@ from ridgeline.cost.price import collective_op_seconds, copy_seconds
 from ridgeline.cost.step_part import AXES, COMPUTE, SECTION_PARTS, StepPart
 from ridgeline.ir.ops import Collective
 from ridgeline.ir.program import SectionKey, StepOps
-from ridgeline.lowering.step_ops import trained_params
+from ridgeline.lowering.step_ops import accumulate, accumulations, trained_params
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
-from ridgeline.sim.closed_form.grad_sync import updated_seconds
+from ridgeline.sim.closed_form.grad_sync import embedding_seconds, updated_seconds
 from ridgeline.sim.closed_form.overlap import HIDDEN_COPY, HIDDEN_RING
+from ridgeline.sim.closed_form.pipeline_time import send_seconds
 from ridgeline.sim.predict_step import Priced
 
 Loads = tuple[float, float]
@@ -89,7 +91,7 @@ class StepWork:
     stages          for each virtual stage how often each section stands in it
     issue_s         by section, host seconds to issue the kernels of forward, input and weight gradient
     weights_apart   weight gradients run apart from input gradients
-    exchange, optimizer_s   by pipeline rank
+    exchange, optimizer_s   by pipeline rank; the sum of a tied embedding's gradient belongs to the optimizer step
     """
 
     keys: tuple[SectionKey, ...]
@@ -99,6 +101,8 @@ class StepWork:
     weights_apart: bool
     placement: tuple[tuple[int, ...], ...]
     send: Comm
+    send_shown_s: float
+    """What a rank loses to an overlapped send although it goes on computing."""
     send_blocks: bool
     exchange: tuple[Exchange, ...]
     trained: tuple[float, ...]
@@ -118,7 +122,9 @@ def step_work(scenario: Scenario, priced: Priced) -> StepWork:
     trained = np.array(stages, dtype=np.float64) @ np.array([trained_params(section) for section in sections])
     made = _passes(priced, step)
     placement = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
-    spent = updated_seconds(step.optimizer, step.optimizer_copy, plans, priced.rates)
+    spent = np.asarray(updated_seconds(step.optimizer, step.optimizer_copy, plans, priced.rates))
+    shared = float(np.broadcast_to(embedding_seconds(plans, priced.rates), 1)[0])
+    spent = spent + np.where(np.isin(np.arange(len(spent)), (0, len(spent) - 1)), shared, 0.0)
     return StepWork(
         keys=tuple(section.key for section in sections),
         passes=tuple(made[index] for index in used),
@@ -127,10 +133,11 @@ def step_work(scenario: Scenario, priced: Priced) -> StepWork:
         weights_apart=bool(plans.weights_apart[0]),
         placement=placement,
         send=_comms("pp", (step.send,), priced.rates.links, 1)[0],
+        send_shown_s=float(send_seconds(plans, priced.rates).shown[0]) if plan.mesh.pp > 1 else 0.0,
         send_blocks=not plans.overlap_pp[0],
         exchange=tuple(_exchanges(priced, step, len(placement))),
         trained=tuple(trained.sum(1).tolist()),
-        optimizer_s=tuple(float(seconds) for seconds in np.asarray(spent)),
+        optimizer_s=tuple(float(seconds) for seconds in spent),
         waiting_s=float(priced.steps.parts[StepPart.WAITING][0]),
         launches_wait=bool(plans.blocking[0]),
     )
@@ -139,9 +146,10 @@ def step_work(scenario: Scenario, priced: Priced) -> StepWork:
 def _passes(priced: Priced, step: StepOps) -> list[tuple[PassWork, PassWork, PassWork, PassWork]]:
     """The passes of every section: compute, communication of its axes, and what runs beside all of it."""
     axes = _axis_comms(priced)
+    seconds, memory = priced.sections.seconds.copy(), COMPUTE.index(StepPart.MEMORY)
+    seconds[memory, WEIGHT] += _accumulations(priced)
     bare = [
-        [_bare(priced.sections.seconds[:, phase, place], axes[place][phase]) for phase in range(PHASES)]
-        for place in range(len(axes))
+        [_bare(seconds[:, phase, place], axes[place][phase]) for phase in range(PHASES)] for place in range(len(axes))
     ]
     busy = [[_busy(item) for item in passes] for passes in bare]
     gathers, copies = _gathers(priced, step, busy), _copies(priced, step, busy)
@@ -151,6 +159,13 @@ def _passes(priced: Priced, step: StepOps) -> list[tuple[PassWork, PassWork, Pas
         whole = [replace(item, comms=item.comms + more) for item, more in zip(passes, beside, strict=True)]
         made.append((whole[FORWARD], whole[INPUT], whole[WEIGHT], whole[AGAIN]))
     return made
+
+
+def _accumulations(priced: Priced) -> Array:
+    """Seconds by section of adding a microbatch's gradients to the buffer, where products do not: their mean."""
+    plans = priced.plans
+    added = accumulate(priced.sections.params[2:], plans).stream_bytes / priced.rates.memory
+    return np.asarray(added * accumulations(plans) / plans.microbatches)
 
 
 def _bare(seconds: Array, comms: Sequence[Comm]) -> PassWork:
@@ -176,7 +191,7 @@ def _gathers(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> 
     many, links = len(busy), priced.rates.links
     if not step.layer_gather:
         return [[Comm(stream="shard", seconds=0.0)] * PHASES] * many
-    hidden = _rate(priced, "hidden_shard")
+    hidden = _rate(priced, "hidden_shard") * (1 - float(priced.plans.blocking[0]))
     forward = _comms("shard", step.layer_gather, links, many, hidden)
     if priced.plans.weights_apart[0]:
         scatters = _comms("shard", step.layer_scatter, links, many, hidden)
@@ -248,10 +263,10 @@ def _axis_comms(priced: Priced) -> list[list[list[Comm]]]:
     slots = len(table.cell) * PHASES
     busy = np.zeros((slots, len(AXES), 3))
     if table.collectives.size:
-        kind, payload, ranks, stride, axis, copies = table.collectives
+        kind, payload, ranks, stride, axis, *routing = table.collectives
         links = rates.links.at(np.zeros(len(kind), dtype=np.int64))
         sizes = (kind.astype(np.int64), payload, ranks, stride)
-        spent = [collective_seconds(*sizes, each, copies) for each in _tiers(links)]
+        spent = [collective_seconds(*sizes, each, Routing(*routing)) for each in _tiers(links)]
         for place, seconds in enumerate((spent[0], spent[1] - spent[3], spent[2] - spent[3])):
             np.add.at(busy[:, :, place], (table.collective_slot, axis.astype(np.int64)), seconds)
     hidden = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
-from ridgeline.ir.ops import Num
+from ridgeline.ir.ops import MatMul, Num
 from ridgeline.ir.program import Section, SectionRole
 from ridgeline.lowering.context import LoweringContext
 from ridgeline.models.spec import Moe
@@ -21,6 +21,7 @@ from ridgeline.sim.closed_form.stage_mix import RankMix, summed
 from ridgeline.sim.memory.activations import loss_bytes, pending_loss_bytes, saved_activations
 
 PARTS = ("inputs", "attention", "mlp", "norms")  # of activations
+ENDS = (SectionRole.EMBEDDING, SectionRole.HEAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,9 @@ class SectionFootprint:
     loss      by cell: the loss at work, and those of further tokens that wait meanwhile
     sends     by cell: activations gathered for tensor parallelism and copies for experts; `crossing` those between
               stages, one send and one receive both ways
-    head, widest   by cell: parameters of the output matrix, tied or not, and of the largest layer
+    freed     by cell: the input of a virtual stage, where the software does not hold it for the backward
+    head, widest   by cell: parameters of the output matrix, tied or not, and of the largest layer; where a compiler
+                   gathers matrix by matrix, of the two largest matrices of a layer: one at work, one under way
     shared    by cell: parameters of the embedding, of which the last rank holds a copy of its own where the embedding
               is elsewhere and it needs the rows: as output matrix, or to predict further tokens from
     norm      parameters of the last norm, which no section holds
@@ -44,6 +47,7 @@ class SectionFootprint:
     loss: Array
     sends: Array
     crossing: Array
+    freed: Array
     head: Array
     widest: Array
     shared: Array
@@ -63,7 +67,7 @@ def section_footprint(ctx: LoweringContext, sections: Sequence[Section], cells: 
         stays = (getattr(own, part) for part in PARTS)
         for row, size in enumerate((item.params, item.expert_params, item.trained, *stays)):
             table[row, place] = size
-    ends = [section.role in (SectionRole.EMBEDDING, SectionRole.HEAD) for section in sections]
+    ends = [section.role in ENDS for section in sections]
     layers = [
         0.0 if end else _layer(ctx, section, item.total)
         for section, item, end in zip(sections, saved, ends, strict=True)
@@ -73,19 +77,32 @@ def section_footprint(ctx: LoweringContext, sections: Sequence[Section], cells: 
     degrees = ctx.degrees
     topk = max((block.ffn.topk for block in ctx.model.blocks if isinstance(block.ffn, Moe)), default=0)
     copies = np.where(np.asarray(degrees.ep) > 1, 2 * boundary / degrees.tp * topk, 0.0)
-    gathered = np.where(np.asarray(degrees.tp) > 1, boundary, 0.0) if ctx.sequence_parallel else 0.0
+    gathered = np.where(np.asarray(degrees.tp) > 1, boundary, 0.0) if ctx.split_activations else 0.0
     params = table[0] + table[1]
     return SectionFootprint(
         columns=table,
         layer=np.stack([_column(layer, cells) for layer in layers]),
         loss=_column(_losses(ctx, sections[head]), cells),
         sends=_column(gathered + copies, cells),
-        crossing=_column(4 * boundary / (degrees.tp if ctx.sequence_parallel else 1), cells),
+        crossing=_column(4 * boundary / (degrees.tp if ctx.split_activations else 1), cells),
+        freed=_column(_stage_input(ctx), cells),
         head=params[head] + _column(_rows(ctx) if ctx.model.embedding.tied else 0, cells),
-        widest=params[~np.array(ends)].max(0),
+        widest=_widest(ctx, sections, params, cells),
         shared=_column(_shared(ctx), cells),
         norm=float(ctx.model.norm.params(ctx.model.hidden)) if ctx.model.norm else 0.0,
     )
+
+
+def _widest(ctx: LoweringContext, sections: Sequence[Section], params: Array, cells: int) -> Array:
+    layers = [place for place, item in enumerate(sections) if item.role not in ENDS]
+    if ctx.engine.launch.mode != "xla":
+        return np.asarray(params[layers].max(0))
+    found = np.zeros(cells)
+    for place in layers:
+        products = [op for op in sections[place].forward if isinstance(op, MatMul)]
+        matrices = np.array([_column(op.k * op.n * op.groups, cells) for op in products] or [np.zeros(cells)])
+        found = np.maximum(found, np.minimum(np.sort(matrices, axis=0)[-2:].sum(0), params[place]))
+    return found
 
 
 def _column(value: Num, cells: int) -> Array:
@@ -132,6 +149,7 @@ class RankFootprint:
     loss: Array
     sends: Array
     crossing: Array
+    freed: Array
 
 
 def rank_footprint(needs: SectionFootprint, ranks: RankMix) -> RankFootprint:
@@ -147,7 +165,14 @@ def rank_footprint(needs: SectionFootprint, ranks: RankMix) -> RankFootprint:
         loss=needs.loss,
         sends=needs.sends,
         crossing=needs.crossing,
+        freed=needs.freed,
     )
+
+
+def _stage_input(ctx: LoweringContext) -> Num:
+    if not ctx.engine.saves.stage_inputs_freed:
+        return 0.0
+    return ctx.split_tokens * ctx.model.hidden * ctx.precision.activations.bytes_per_element
 
 
 def _losses(ctx: LoweringContext, head: Section) -> Num:
@@ -170,6 +195,8 @@ class BytesPerParam:
 
     weights     at rest: a narrow recipe that trains its weights holds them narrow twice, as they are and transposed, or
                 wide once, whichever is more; frozen ones are narrow once
+    master      of a master copy that is cast where it is used, so that no narrow weights are at rest beside it, unless
+                it is sharded and they are not; 0 where both are held
     gathered    of a layer that runs with sharded weights; `reduced` the gradient that belongs to it
 
     Numbers, or columns by row.
@@ -178,6 +205,7 @@ class BytesPerParam:
     weights: Num
     gradients: Num
     optimizer: Num
+    master: Num
     gathered: Num
     reduced: Num
     frozen: bool
@@ -192,10 +220,12 @@ def bytes_per_param(ctx: LoweringContext, scenario: Scenario) -> BytesPerParam:
     gradients = ctx.resolved.gradients.bytes_per_element
     wide, narrow = (kind.bytes_per_element for kind in (precision.weights, precision.compute))
     compiled = engine.launch.mode == "xla"
+    master = work.optimizer.master if isinstance(work, Train) and compiled and not ctx.frozen else None
     return BytesPerParam(
         weights=wide if narrow >= wide else narrow if ctx.frozen else max(wide, 2 * narrow),
         gradients=gradients,
         optimizer=work.optimizer.bytes_per_param if isinstance(work, Train) else 0.0,
+        master=master.bytes_per_element if master else 0.0,
         gathered=wide * (1 if compiled else 2),  # this layer's and the next one's; a compiler gathers one at a time
         reduced=wide if compiled else gradients,
         frozen=ctx.frozen,

@@ -201,17 +201,30 @@ def model_state(params: RankParams, plans: PlanColumns, widths: BytesPerParam) -
         return dense / whole + expert / few
 
     trained = (params.trained, np.zeros(1)) if widths.frozen else (params.dense, params.expert)
-    states = over(1, *trained) * widths.optimizer
+    weights, optimizer = resting_widths(plans, widths)
+    states = over(1, *trained) * optimizer
     hosted = states * plans.offload_optimizer
     whole = np.where((degree > 1) & (shard == 3), widths.gathered, 0.0)
     whole = whole + np.where((degree > 1) & (shard >= 2), widths.reduced, 0.0)
     return ModelState(
-        weights=over(3, params.dense, params.expert) * widths.weights,
+        weights=over(3, params.dense, params.expert) * weights,
         gradients=over(2, *trained) * widths.gradients,
         optimizer=states - hosted,
         hosted=hosted,
         head=params.head * whole,
         widest=params.widest * whole,
+    )
+
+
+def resting_widths(plans: PlanColumns, widths: BytesPerParam) -> tuple[Num, Num]:
+    """Bytes of a parameter at rest, as weights and as optimizer states; a master copy that is cast where it is used is
+    the weights, unless it is sharded (zero1, zero2) and they are not."""
+    if not np.any(widths.master):
+        return widths.weights, widths.optimizer
+    apart = (plans.shard == 1) | (plans.shard == 2)
+    return (
+        np.where(apart, widths.weights, widths.master),
+        np.where(apart, widths.optimizer, widths.optimizer - widths.master),
     )
 
 
@@ -243,6 +256,8 @@ def transient(held: RankFootprint, plans: PlanColumns, widths: BytesPerParam) ->
     """What the schedule makes of what ranks hold for a microbatch."""
     flying = _in_flight(plans, held.number)
     saved = held.saved.sum(0) * (flying / plans.chunks)
+    if held.freed.any():
+        saved = saved - np.where(plans.pp > 1, held.freed * flying, 0.0)
     gpipe = facts_of(plans.schedule, "all_forwards_first") & (plans.pp > 1)
     hosted = saved * plans.offload
     return Transient(

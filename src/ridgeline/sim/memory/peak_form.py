@@ -15,7 +15,15 @@ from ridgeline.ir.ops import Num
 from ridgeline.lowering.plan_columns import PlanColumns
 from ridgeline.sim.closed_form.stage_mix import RankMix, undominated
 from ridgeline.sim.memory.footprint import BytesPerParam, SectionFootprint, rank_footprint, rank_params
-from ridgeline.sim.memory.peak import FRAGMENTATION, MOMENTS, model_state, moment_bytes, shard_degrees, transient
+from ridgeline.sim.memory.peak import (
+    FRAGMENTATION,
+    MOMENTS,
+    model_state,
+    moment_bytes,
+    resting_widths,
+    shard_degrees,
+    transient,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +62,9 @@ def peak_form(needs: SectionFootprint, ranks: RankMix, plans: PlanColumns, width
     bare = replace(ranks, counts=np.zeros_like(ranks.counts))
     moving = transient(rank_footprint(needs, bare), plans, widths)
     constant = moment_bytes(model_state(rank_params(needs, bare), plans, widths), moving, widths).sum(1)
+    held, kept = resting_widths(plans, widths)
     weights, gradients, states = (
-        _per_param(level, width, plans)
-        for level, width in ((3, widths.weights), (2, widths.gradients), (1, widths.optimizer))
+        _per_param(level, width, plans) for level, width in ((3, held), (2, widths.gradients), (1, kept))
     )
     on_chip, early = 1 - plans.offload_optimizer, np.where(moving.stay, 1.0, 0.0)
     passing = 1.0 if widths.compiled else 1 + FRAGMENTATION

@@ -220,9 +220,30 @@ class TestMemory:
         assert not any(note.startswith("recompute = none") for note in scenario.assumptions)
 
     def test_what_fits_in_no_way_is_left_alone(self) -> None:
-        scenario = made("dgxc-0188")
-        assert scenario.plan.recompute.kind == "none"
+        scenario = made("misc-0202")
+        assert scenario.plan.recompute.parts == ("attention",)
         assert not fits(scenario)
+
+    def test_experts_over_tensor_ranks_where_nothing_less_fits(self) -> None:
+        """Grok-1 with ep 8 on 128 chips: 75 GiB of weights a chip unless tensor ranks split experts, too."""
+        scenario = made("dgxc-0188")
+        assert scenario.plan.mesh.etp == scenario.plan.mesh.tp == 4
+        assert fits(scenario)
+        assert any(note.startswith("etp = 4") for note in scenario.assumptions)
+
+    def test_states_are_sharded_where_the_row_does_not_say(self) -> None:
+        """GLM-130B on 40 GB: 46 GiB of optimizer states a chip unless they are sharded."""
+        scenario = made("paper-0007")
+        assert scenario.plan.sharding.shard == "zero1"
+        assert fits(scenario)
+        assert not any(note.startswith("shard = none") for note in scenario.assumptions)
+
+    def test_single_layers_interleaved(self) -> None:
+        """Llama 3: 126 layers are 8 x 16 stages less the embedding's and the head's."""
+        scenario = made("misc-0226")
+        assert scenario.plan.schedule.chunks == 8
+        assert scenario.placement == (0, *[1] * 126, 0)
+        assert fits(scenario)
 
 
 class TestUnseen:

@@ -1,0 +1,243 @@
+"""Write the tables of docs/concepts/published-runs.md: runs that papers tell of, predicted, and planned again.
+
+    python docs/published.py            rewrite the page: half a minute
+    python docs/published.py --check    fail when the first two tables no longer say what is predicted and found
+    python docs/published.py --json     everything as JSON; nothing is written
+    python docs/published.py --where source=sc21    some of the runs, printed
+
+`ridgeline validate published` tells the errors of the same runs. It stands here because it needs measured rows and the
+search at once: those two floors do not import each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeline.calibrate.published import PublishedRun, published_runs
+from ridgeline.calibrate.truth.csv_cells import Skipped
+from ridgeline.calibrate.truth.rows import where
+from ridgeline.calibrate.validate import Case, validate
+from ridgeline.core.files import write_text
+from ridgeline.core.units import format_gib, signed_share
+from ridgeline.plan.plan_table import plan_words
+from ridgeline.plan.scenario import Scenario
+from ridgeline.search.find_plan import Search, find_plan
+from ridgeline.search.other_engines import OtherEngine, other_engines
+from ridgeline.sim import Prediction, predict, scenario_headroom
+
+PAGE = Path(__file__).parent / "concepts" / "published-runs.md"
+UNITS = {
+    "step_time_s": "s",
+    "tokens_per_s_per_gpu": "tokens/s/chip",
+    "tflops_per_gpu": "TFLOP/s/chip",
+    "mfu_pct": "% MFU",
+}
+NAMED = 3  # other engines in the last table
+SINCE = 2024  # year from which runs are asked what other engines would gain: older ones had no others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A run with all that is told of it.
+
+    case     its prediction, without its own configuration in the fit
+    own      the authors' plan priced with the shipped parameters, as the search prices all others
+    search   what the search found for the same model, system, batch, format, engine and switches
+    """
+
+    run: PublishedRun
+    scenario: Scenario
+    case: Case
+    own: Prediction
+    search: Search
+
+    @property
+    def best(self) -> Prediction | None:
+        """The fastest plan that was found."""
+        return self.search.plans[0] if self.search.plans else None
+
+    @property
+    def name(self) -> str:
+        """Model, system and where from."""
+        row = self.run.row
+        return f"{row['model_name']} on {row['gpus']} {self.scenario.system.chip.id} (`{row.id}`)"
+
+
+def told(runs: Sequence[PublishedRun]) -> list[Told]:
+    """Runs with their predictions and what the search finds; those that cannot be predicted are left out."""
+    cases = {case.row.id: case for case in validate("published").cases}
+    found: list[Told] = []
+    for run in runs:
+        scenario = run.scenario
+        own = None if isinstance(scenario, Skipped) else predict(scenario)
+        if isinstance(scenario, Skipped) or not isinstance(own, Prediction) or run.row.id not in cases:
+            continue
+        search = find_plan(scenario, most=1, headroom=allowed(own))
+        found.append(Told(run=run, scenario=scenario, case=cases[run.row.id], own=own, search=search))
+    return found
+
+
+def allowed(own: Prediction) -> float:
+    """The share of memory a plan must leave free: as always, or what the authors' plan leaves where that is less."""
+    usual = scenario_headroom(own.scenario).share
+    return min(usual, 1 - own.memory.peak_bytes / own.memory.capacity_bytes) if own.fits else usual
+
+
+def predicted_table(runs: Sequence[Told]) -> str:
+    """Published and predicted, beside each other."""
+    head = (
+        "run",
+        "published plan",
+        "engine",
+        "published",
+        "step",
+        "predicted",
+        "ratio",
+        "interval",
+        "inside",
+        "memory",
+    )
+    rows = [f"| {' | '.join(head)} | fits |"]
+    rows.append("|---|---|---|---|---|---|---|---|---|---|---|")
+    for one in runs:
+        row, case, memory = one.run.row, one.case, one.own.memory
+        given = f"{float(row['measured_value']):g} {UNITS[row['measured_metric']]}"
+        cells = (
+            one.name + (" *" if case.cross_validated else ""), plan_words(one.scenario.plan), one.scenario.engine.id,
+            given, f"{case.measured_s:.3g} s", f"{case.predicted_s:.3g} s", f"{case.predicted_s / case.measured_s:.2f}",
+            f"{case.low_s:.3g} to {case.high_s:.3g}", "yes" if case.covered else "**no**",
+            f"{format_gib(memory.peak_bytes)} of {format_gib(memory.capacity_bytes)}",
+            "yes" if one.own.fits else "**no**",
+        )  # fmt: skip
+        rows.append(f"| {' | '.join(cells)} |")
+    off = [abs(one.case.residual) for one in runs]
+    inside = sum(one.case.covered for one in runs)
+    fits = sum(one.own.fits for one in runs)
+    if runs:
+        mean = sum(off) / len(off)
+        rows += ["", f"{len(runs)} runs: mean error {mean:.1%}, {inside} inside their interval, {fits} said to fit."]
+    return "\n".join(rows)
+
+
+def planned_table(runs: Sequence[Told]) -> str:
+    """The authors' plan and what the search finds under the same engine, both priced by the same parameters."""
+    rows = [
+        "| run | authors' plan, priced | `plan` finds | step | gain | plans that fit |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in runs:
+        best = one.best
+        found = ("nothing that fits", "–", "–") if best is None else (
+            plan_words(best.scenario.plan), f"{best.step_time_s:.3g} s", gain(one.own, best)
+        )  # fmt: skip
+        cells = (one.name, f"{one.own.step_time_s:.3g} s", *found, f"{one.search.swept.feasible:,}")
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def gain(own: Prediction, best: Prediction) -> str:
+    """Throughput over the authors' plan's, less one."""
+    return signed_share(own.step_time_s / best.step_time_s - 1)
+
+
+def others(runs: Sequence[Told]) -> list[tuple[Told, tuple[OtherEngine, ...]]]:
+    """What other engines would gain, for runs recent enough to have had them."""
+    recent = [one for one in runs if int(one.run.row["year"] or 0) >= SINCE and one.best is not None]
+    return [(one, other_engines(one.search, one.best)) for one in recent if one.best is not None]
+
+
+def engines_table(found: Sequence[tuple[Told, tuple[OtherEngine, ...]]]) -> str:
+    """The fastest other engines of each run."""
+    rows = ["| run | engine | best | other engines |", "|---|---|---|---|"]
+    for one, engines in found:
+        words = [
+            f"{other.engine.id} {other.prediction.step_time_s:.3g} s ({signed_share(other.gain)}, {other.runs} runs)"
+            for other in engines[:NAMED]
+        ]
+        step = f"{one.best.step_time_s:.3g} s" if one.best else "–"
+        rows.append(f"| {one.name} | {one.scenario.engine.id} | {step} | {', '.join(words) or 'none'} |")
+    return "\n".join(rows)
+
+
+def sources(runs: Sequence[Told]) -> str:
+    """Where each run is told of, how its figure counts, and what was settled beyond its row."""
+    rows = ["| run | source | its figure | settled, assumed |", "|---|---|---|---|"]
+    for one in runs:
+        row = one.run.row
+        notes = [note for note in one.scenario.assumptions if "blank in the table" in note or "unknown in the" in note]
+        settled = "; ".join([*([one.run.why] if one.run.why else []), *notes]) or "–"
+        where_from = f"{row['source']}, {row['source_url_or_repo_path']}"
+        rows.append(f"| `{row.id}` | {where_from} | {row['flops_convention']} | {settled} |")
+    return "\n".join(rows)
+
+
+def as_json(runs: Sequence[Told]) -> str:
+    """Every run as one object; seconds, bytes and shares of 1."""
+    made = [
+        {
+            "id": one.run.row.id,
+            "model": one.scenario.model.id,
+            "system": one.scenario.system.name,
+            "engine": one.scenario.engine.id,
+            "plan": plan_words(one.scenario.plan),
+            "fitted": one.run.fitted,
+            "published_s": one.case.measured_s,
+            "predicted_s": one.case.predicted_s,
+            "low_s": one.case.low_s,
+            "high_s": one.case.high_s,
+            "inside": one.case.covered,
+            "peak_memory_bytes": one.own.memory.peak_bytes,
+            "capacity_bytes": one.own.memory.capacity_bytes,
+            "fits": one.own.fits,
+            "priced_s": one.own.step_time_s,
+            "found_s": one.best.step_time_s if one.best else None,
+            "found": plan_words(one.best.scenario.plan) if one.best else None,
+            "feasible": one.search.swept.feasible,
+        }
+        for one in runs
+    ]
+    return json.dumps(made, indent=1)
+
+
+def put(text: str, name: str, table: str) -> str:
+    """The text with one table replaced."""
+    pattern = re.compile(rf"(<!-- published {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+    return pattern.sub(lambda match: f"{match[1]}{table}\n{match[2]}", text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Published runs: predicted, and planned again.")
+    parser.add_argument("--where", action="append", default=[], metavar="COLUMN=VALUE")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    kept = {row.id for row in where([run.row for run in published_runs()], asked.where)}
+    runs = told([run for run in published_runs() if run.row.id in kept])
+    if asked.json:
+        print(as_json(runs))
+        return 0
+    tables = {"predicted": predicted_table(runs), "planned": planned_table(runs), "sources": sources(runs)}
+    if asked.where:
+        print("\n\n".join(tables.values()))
+        return 0
+    old = new = PAGE.read_text(encoding="utf-8")
+    if not asked.check:
+        tables["engines"] = engines_table(others(runs))
+    for name, table in tables.items():
+        new = put(new, name, table)
+    if asked.check and new != old:
+        print(f"{PAGE.name} is out of date: run `python docs/published.py`", file=sys.stderr)
+        return 1
+    if not asked.check:
+        write_text(PAGE, new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Compare ranks with their peers: figures measured in rounds in, outliers with their statistics out.
+
+Ranks measure a figure at the same time, round by round, so that what disturbs all of them cancels:
+
+    ratio_rj = seconds of rank r in round j / median of its peers' in that round
+    gap_r    = median over rounds of ratio_rj, less one
+    score_r  = gap_r / max(D of the peers' gaps, 1.25 D over rounds of ratio_rj / sqrt(rounds), floor)
+
+D = 1.4826 MAD (median absolute deviation) is a standard deviation where values are normal, and an outlier does not move
+it; 1.25 is how much the error of a median exceeds that of a mean. A rank is an outlier when gap and score exceed their
+limits and it was slower than its peers in most rounds. Among two ranks the slower one is named.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+NORMAL = 1.4826  # standard deviations in a median absolute deviation
+MEDIAN_ERROR = 1.2533  # sqrt(pi / 2)
+FLOOR = 0.01  # relative noise below which no machine measures
+SCORE = 4.0
+CONSISTENT = 0.8  # share of rounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """When a figure counts as slow: a share of the peers' value, and robust standard deviations."""
+
+    gap: float
+    score: float = SCORE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlier:
+    """A member far from its peers: `value` and `expected` in seconds, `gap` as a share, `score` in deviations."""
+
+    member: str
+    figure: str
+    value: float
+    expected: float
+    gap: float
+    score: float
+
+
+def deviation(values: Sequence[float]) -> float:
+    """A robust standard deviation.
+
+    >>> round(deviation([1.0, 1.1, 0.9, 1.0, 9.0]), 4)
+    0.1483
+    """
+    if len(values) < 2:
+        return 0.0
+    middle = statistics.median(values)
+    return NORMAL * statistics.median([abs(value - middle) for value in values])
+
+
+def outliers(figure: str, rounds: Mapping[str, Sequence[float]], limit: Limit) -> list[Outlier]:
+    """Members that are slower than their peers beyond chance, slowest first.
+
+    >>> calm = {str(rank): [1.0, 1.01, 0.99] for rank in range(7)}
+    >>> outliers("product", {**calm, "7": [1.3, 1.31, 1.29]}, Limit(gap=0.05))[0].member
+    '7'
+    >>> outliers("product", calm, Limit(gap=0.05))
+    []
+    """
+    if len(rounds) < 2:
+        return []
+    ratios = {member: _ratios(member, rounds) for member in rounds}
+    gaps = {member: statistics.median(ratio) - 1 for member, ratio in ratios.items()}
+    found = []
+    for member, ratio in ratios.items():
+        peers = [gaps[peer] for peer in gaps if peer != member]
+        own = MEDIAN_ERROR * deviation(ratio) / math.sqrt(len(ratio))
+        score = gaps[member] / max(deviation(peers), own, FLOOR)
+        often = sum(value > 1 + limit.gap / 2 for value in ratio) >= CONSISTENT * len(ratio)
+        if gaps[member] > limit.gap and score > limit.score and often:
+            value = statistics.median(rounds[member])
+            others = [statistics.median(rounds[peer]) for peer in rounds if peer != member]
+            found.append(
+                Outlier(
+                    member=member,
+                    figure=figure,
+                    value=value,
+                    expected=statistics.median(others),
+                    gap=gaps[member],
+                    score=score,
+                )
+            )
+    return sorted(found, key=lambda one: -one.gap)
+
+
+def _ratios(member: str, rounds: Mapping[str, Sequence[float]]) -> list[float]:
+    """A member's seconds over its peers' median, round by round."""
+    peers = [rounds[peer] for peer in rounds if peer != member]
+    return [value / statistics.median([peer[at] for peer in peers]) for at, value in enumerate(rounds[member])]
+
+
+def slow_links(
+    figure: str, pairs: Mapping[tuple[int, int], Sequence[float]], limit: Limit
+) -> tuple[list[Outlier], list[Outlier]]:
+    """Ranks all of whose links are slow, and single slow links between the others.
+
+    Pairs take turns, so that they are not compared round by round but by their best samples: what disturbs a message
+    only ever delays it, and a link that is at fault is slow at its best, too.
+    """
+    if len(pairs) < 3:
+        return [], []
+    values = {pair: best(samples) for pair, samples in pairs.items()}
+    ranks = sorted({rank for pair in values for rank in pair})
+    own = {f"rank {rank}": [value for pair, value in values.items() if rank in pair] for rank in ranks}
+    whole = [] if len(ranks) < 4 else _far(figure, {rank: statistics.median(one) for rank, one in own.items()}, limit)
+    blamed = {one.member for one in whole}
+    rest = {pair: value for pair, value in values.items() if not {f"rank {rank}" for rank in pair} & blamed}
+    named = {f"rank {a} and rank {b}": value for (a, b), value in rest.items()}
+    return whole, _far(figure, named, limit) if len(named) > 2 else []
+
+
+def best(samples: Sequence[float]) -> float:
+    """The fastest of the samples."""
+    return min(samples)
+
+
+def _far(figure: str, values: Mapping[str, float], limit: Limit) -> list[Outlier]:
+    """Members far above the median of the others."""
+    found = []
+    for member, value in values.items():
+        peers = [values[peer] for peer in values if peer != member]
+        expected = statistics.median(peers)
+        gap = value / expected - 1
+        score = gap / max(deviation(peers) / expected, FLOOR)
+        if gap > limit.gap and score > limit.score:
+            found.append(Outlier(member=member, figure=figure, value=value, expected=expected, gap=gap, score=score))
+    return sorted(found, key=lambda one: -one.gap)

@@ -1,0 +1,250 @@
+"""Find the slow chip, the slow link and the wrong setting of a system before a run, each rank against its peers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.runtime.measure import need_torch, read_profile_table
+from ridgeline.runtime.node_settings import SettingProblem, collect, problems, warnings
+from ridgeline.runtime.peers import Limit, Outlier, best, deviation, outliers, slow_links
+from ridgeline.runtime.probe.ranks import World, find_world
+from ridgeline.runtime.reference import figures_of
+
+if TYPE_CHECKING:
+    from ridgeline.runtime.probe.kernel import Bench
+    from ridgeline.runtime.rank_figures import RankFigures
+
+LIMITS: Mapping[str, Limit] = {
+    "product": Limit(gap=0.05),
+    "copy": Limit(gap=0.05),
+    "h2d": Limit(gap=0.2),
+    "launch": Limit(gap=0.5),
+    "link": Limit(gap=0.2),
+    "latency": Limit(gap=1.0),
+}
+"""How much slower than its peers a rank or pair may be; what depends on the host varies more than what a chip does."""
+CPU_LIMITS: Mapping[str, Limit] = {
+    "product": Limit(gap=0.5),
+    "copy": Limit(gap=0.5),
+    "launch": Limit(gap=1.0),
+    "link": Limit(gap=2.0),
+    "latency": Limit(gap=4.0),
+}
+"""The same where ranks share the cores that they measure with whatever else runs there."""
+REFERENCE_GAP = 0.1  # slower than the reference by more than this is told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One figure of all ranks: seconds, the peers' median and robust deviation over it, and who is slowest."""
+
+    name: str
+    median: float
+    spread: float
+    worst: str
+    value: float
+    reference: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight:
+    """What was found.
+
+    chips, links   members that are slower than their peers beyond chance
+    behind         members slower than the reference that was handed in
+    settings       what is set wrongly, or not alike
+    warnings       settings worth a look
+    """
+
+    ranks: int
+    nodes: int
+    device: str
+    seconds: float
+    figures: tuple[Figure, ...]
+    chips: tuple[Outlier, ...]
+    links: tuple[Outlier, ...]
+    behind: tuple[Outlier, ...]
+    settings: tuple[SettingProblem, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.chips or self.links or self.behind or self.settings)
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """What one rank tells the others."""
+
+    host: str
+    type: str
+    device: str
+    settings: dict[str, str]
+    rounds: dict[str, list[float]] = field(default_factory=dict)
+    pairs: dict[tuple[int, int], dict[str, list[float]]] = field(default_factory=dict)
+    whole: dict[str, float] = field(default_factory=dict)
+
+
+def preflight(
+    device: str = "cuda",
+    *,
+    reference: Path | str | Mapping[str, float] | None = None,
+    drill: int | None = None,
+    imports: Sequence[str] = (),
+    backend: str = "",
+) -> Preflight | None:
+    """Measure every rank of torchrun or Slurm beside its peers; the findings at rank 0, None at the others.
+
+    device      any torch device string; each rank takes the device of its local rank
+    reference   a profile, or seconds by figure: what a sound chip measures
+    drill       slow this rank on purpose, to see that it is found
+    backend     of torch.distributed; the device's own if empty
+    """
+    need_torch("preflight")
+    began = time.monotonic()
+    named = isinstance(reference, (str, Path))
+    wanted = figures_of(read_profile_table(Path(reference))) if named else dict(reference or {})  # type: ignore[arg-type]
+    world = find_world()
+    if drill is not None and not 0 <= drill < world.ranks:
+        expected = f"a rank from 0 to {world.ranks - 1}"
+        raise InputError(Problem(path="--drill", given=str(drill), expected=expected, todo="start it with torchrun"))
+    reports = _measure(device, world, drill == world.rank, imports, backend)
+    if world.rank != 0:
+        return None
+    return judge(reports, world.nodes, wanted, time.monotonic() - began)
+
+
+def _measure(device: str, world: World, drill: bool, imports: Sequence[str], backend: str) -> list[Report]:
+    """This rank's report and those of its peers, in order of rank."""
+    import torch.distributed as dist
+
+    from ridgeline.runtime.probe.backend import open_backend
+    from ridgeline.runtime.probe.child import open_bench
+    from ridgeline.runtime.probe.links import join
+    from ridgeline.runtime.rank_figures import RankFigures, Sizes, link_figures, own_figures
+
+    name = world.device(device)
+    try:
+        opened = open_backend(name, imports)
+    except (RuntimeError, ImportError) as wrong:
+        todo = "name a torch device that is here, or its package with --import"
+        expected = "a device torch can use"
+        raise InputError(Problem(path="--device", given=str(wrong), expected=expected, todo=todo)) from None
+    bench = open_bench(opened, 0.0, world.rank)
+    found = RankFigures()
+    if world.ranks == 1:
+        found.rounds = own_figures(bench, Sizes.of(opened.type), drill)
+        return [_report(bench, world, found)]
+    with _environment(world):
+        join(opened, 1, backend)
+        try:
+            found.rounds = own_figures(bench, Sizes.of(opened.type), drill, world.ranks)
+            link_figures(bench, Sizes.of(opened.type), found)
+            gathered: list[Any] = [None] * world.ranks
+            dist.all_gather_object(gathered, _report(bench, world, found))
+        finally:
+            dist.destroy_process_group()
+    return gathered
+
+
+@contextlib.contextmanager
+def _environment(world: World) -> Iterator[None]:
+    """What torch.distributed reads of the environment, where Slurm and not torchrun started the ranks."""
+    before = {name: os.environ.get(name) for name, _ in world.environment}
+    os.environ.update(dict(world.environment))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+
+
+def _report(bench: Bench, world: World, found: RankFigures) -> Report:
+    from ridgeline.runtime.probe.describe import device_name, software
+
+    backend = bench.backend
+    settings = collect(bench.meter.facts, software(backend), world.local_ranks)
+    return Report(
+        host=platform.node(),
+        type=backend.type,
+        device=device_name(backend),
+        settings={**settings, "device name": device_name(backend)},
+        rounds=found.rounds,
+        pairs=found.pairs,
+        whole=found.whole,
+    )
+
+
+def judge(reports: Sequence[Report], nodes: int, reference: Mapping[str, float], seconds: float) -> Preflight:
+    """From what every rank measured to what is wrong."""
+    hosts = [one.host for one in reports]
+    limits = CPU_LIMITS if reports[0].type == "cpu" else LIMITS
+    named = {f"rank {rank} ({one.host})": one.rounds for rank, one in enumerate(reports)}
+    pairs = {pair: value for one in reports for pair, value in one.pairs.items()}
+    figures, chips, behind, links = [], [], [], []
+    for name in reports[0].rounds:
+        rounds = {member: found[name] for member, found in named.items() if name in found}
+        chips += outliers(name, rounds, limits[name])
+        values = {member: statistics.median(samples) for member, samples in rounds.items()}
+        figures.append(_figure(name, values, reference.get(name)))
+        behind += _behind(name, values, reference.get(name))
+    for name in ("latency", "link"):
+        for group in _classes(pairs, hosts):
+            samples = {pair: pairs[pair][name] for pair in group}
+            whole, single = slow_links(name, samples, limits[name])
+            links += [*whole, *single]
+        values = {f"rank {a} and rank {b}": best(value[name]) for (a, b), value in pairs.items()}
+        figures += [_figure(name, values, reference.get(name))] if values else []
+    for name in reports[0].whole:
+        values = {"all ranks": max(one.whole[name] for one in reports)}
+        figures.append(_figure(name, values, reference.get(name)))
+        behind += _behind(name, values, reference.get(name))
+    every = [one.settings for one in reports]
+    return Preflight(
+        ranks=len(reports),
+        nodes=nodes,
+        device=reports[0].device,
+        seconds=seconds,
+        figures=tuple(figures),
+        chips=tuple(chips),
+        links=tuple(links),
+        behind=tuple(behind),
+        settings=tuple(problems(every, hosts)),
+        warnings=tuple(warnings(every, hosts)),
+    )
+
+
+def _classes(pairs: Mapping[tuple[int, int], Any], hosts: Sequence[str]) -> list[list[tuple[int, int]]]:
+    """Pairs inside a node, and pairs between nodes."""
+    inside = [pair for pair in pairs if hosts[pair[0]] == hosts[pair[1]]]
+    return [group for group in (inside, [pair for pair in pairs if pair not in inside]) if group]
+
+
+def _figure(name: str, values: Mapping[str, float], reference: float | None) -> Figure:
+    worst = max(values, key=lambda member: values[member])
+    middle = statistics.median(values.values())
+    spread = deviation(list(values.values())) / middle
+    return Figure(name=name, median=middle, spread=spread, worst=worst, value=values[worst], reference=reference)
+
+
+def _behind(name: str, values: Mapping[str, float], reference: float | None) -> list[Outlier]:
+    """Members slower than the reference."""
+    if reference is None:
+        return []
+    gaps = {member: value / reference - 1 for member, value in values.items()}
+    return [
+        Outlier(member=member, figure=name, value=values[member], expected=reference, gap=gap, score=0.0)
+        for member, gap in gaps.items()
+        if gap > REFERENCE_GAP
+    ]

@@ -1,0 +1,82 @@
+"""Measure a device where Ridgeline is not installed: `python FILE.pyz --device cuda --minutes 8 -o profile.json`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ridgeline.runtime.probe.case import Case
+from ridgeline.runtime.probe.grid import GROUPS
+from ridgeline.runtime.probe.many_ranks import measure_ranks
+from ridgeline.runtime.probe.ranks import find_world
+from ridgeline.runtime.probe.session import measure_device
+from ridgeline.runtime.probe.supervisor import Refused, Settings, unwatched
+
+
+def main() -> int:
+    """0: a profile was written; 2: the device or an argument cannot be used."""
+    parser = argparse.ArgumentParser(prog="characterize", description=__doc__)
+    parser.add_argument("--device", default="cuda", help="any torch device string: cuda, cpu, npu, xpu, mps, cuda:1")
+    parser.add_argument("--minutes", type=float, default=5.0, help="the time box")
+    parser.add_argument("-o", "--output", type=Path, default=Path("profile.json"), help="the profile to write")
+    parser.add_argument("--resume", action="store_true", help="go on with the journal of a run that broke off")
+    parser.add_argument("--only", default="", help="groups, comma-separated: " + ", ".join(GROUPS))
+    parser.add_argument("--chip", help="catalog id of the chip, where its name does not tell")
+    parser.add_argument("--import", dest="imports", action="append", default=[], help="a package that adds a device")
+    parser.add_argument(
+        "--backend", default="", help="of torch.distributed under torchrun; the device's own if left out"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the inputs")
+    told = parser.parse_args()
+    only = tuple(part for part in told.only.split(",") if part)
+    for part in only:
+        if part not in GROUPS:
+            parser.error(f"--only: got {part!r}, expected some of {', '.join(GROUPS)}")
+    if not 0 < told.minutes <= 24 * 60:
+        parser.error(f"--minutes: got {told.minutes}, expected a number above 0 and up to 1440")
+    if not told.output.absolute().parent.is_dir():
+        parser.error(f"-o: got {told.output}, expected a file in a folder that exists")
+    if importlib.util.find_spec("torch") is None:
+        parser.error("torch is not installed for this Python; measuring needs torch and numpy")
+    settings = Settings(device=told.device, minutes=told.minutes, imports=tuple(told.imports), seed=told.seed)
+    world = find_world()
+    options: dict[str, Any] = {"resume": told.resume, "only": only, "chip": told.chip}
+    options["watch"] = _Plain(told.minutes) if world.rank == 0 else unwatched
+    try:
+        if world.ranks > 1:
+            found = measure_ranks(settings, told.output, world, group_backend=told.backend, **options)
+        else:
+            found = measure_device(settings, told.output, **options)
+    except Refused as wrong:
+        parser.error(f"--device: {wrong}")
+    if world.rank:
+        return 0
+    print(f"{told.output}: {len(found.rows)} rows, {len(found.failures)} of them failing, {found.left} cases left out")
+    return 0
+
+
+class _Plain:
+    """Progress as plain lines, one every twenty seconds."""
+
+    def __init__(self, minutes: float) -> None:
+        self.began, self.next, self.minutes = time.monotonic(), 0.0, minutes
+
+    def __call__(self, count: int, total: int, case: Case) -> None:
+        spent = time.monotonic() - self.began
+        if spent >= self.next:
+            self.next = spent + 20
+            dims = " ".join(f"{name}={value}" for name, value in case.dims)
+            print(
+                f"{spent:5.0f} s of {self.minutes * 60:.0f}  {count} of {total}  tier {case.tier}  "
+                f"{case.op} {case.impl} {case.dtype} {dims}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

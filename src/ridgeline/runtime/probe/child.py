@@ -1,0 +1,131 @@
+"""The process that touches the device: cases come as lines of JSON, rows go back the same way.
+
+    stdin    {"open": {device, imports, seconds, seed}}, then {"case": {...}} one at a time
+    stdout   {"ready": {head, cache_bytes, free_bytes, rates, extra}}, then {"row": {...}} for each case
+
+Whatever a kernel does to this process, its parent lives: it starts another one and goes on with the next case.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import torch
+
+from ridgeline.runtime.probe import registry
+from ridgeline.runtime.probe.backend import Backend, open_backend
+from ridgeline.runtime.probe.case import Case
+from ridgeline.runtime.probe.describe import describe
+from ridgeline.runtime.probe.kernel import Bench
+from ridgeline.runtime.probe.power import open_meter
+
+POISONED = 3  # exit code after an error that the device does not recover from
+CROWDED = 0.5  # share of the memory below which unused buffers are given back
+PROBE_SIDE, PROBE_BYTES = 512, 1 << 24
+
+
+def main() -> int:
+    """Serve the parent until it closes the pipe."""
+    faulthandler.enable()
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what libraries print must not be taken for a row
+    told = json.loads(sys.stdin.readline())["open"]
+    try:
+        backend = open_backend(told["device"], told["imports"])
+    except Exception as wrong:
+        _tell(answers, {"refused": registry.reason(wrong)})
+        return 0
+    bench = open_bench(backend, told["seconds"], told["seed"])
+    ready = {
+        "head": describe(backend, bench.meter),
+        "cache_bytes": backend.cache_bytes,
+        "free_bytes": backend.free_bytes(),
+        "timer": "graph" if backend.graph is not None else "events" if backend.event else "host",
+        "rates": rates(backend),
+        "extra": [{**one.__dict__, "dims": list(one.dims)} for one in registry.EXTRA],
+    }
+    _tell(answers, {"ready": ready})
+    gc.freeze()  # what is imported stays: collecting after every case looks at its own tensors only
+    for line in sys.stdin:
+        row, poisoned = run(read_case(json.loads(line)["case"]), bench)
+        _tell(answers, {"row": row, "poisoned": poisoned})
+        if poisoned:
+            return POISONED
+    return 0
+
+
+def open_bench(backend: Backend, seconds: float, seed: int) -> Bench:
+    """Where cases are measured in this process."""
+    torch.manual_seed(seed)
+    meter = open_meter(backend.type, backend.module, backend.index)
+    return Bench(backend=backend, meter=meter, seconds=seconds or (0.08 if backend.event else 0.15), seed=seed)
+
+
+def read_case(table: dict[str, Any]) -> Case:
+    """A case as its parent sent it."""
+    return Case(**{**table, "dims": tuple((name, value) for name, value in table["dims"])})
+
+
+def run(case: Case, bench: Bench) -> tuple[dict[str, Any], bool]:
+    """The row of a case, and whether the device is unusable after it."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        found = registry.take(case, bench)
+        bench.backend.synchronize()
+    except Exception as wrong:
+        why = registry.reason(wrong)
+        found = {"ok": False, "why": why}
+        del wrong
+    poisoned = not _alive(bench.backend)
+    if not poisoned:
+        gc.collect()
+        if bench.backend.free_bytes() < CROWDED * bench.backend.memory_bytes():
+            bench.backend.empty_cache()
+    return {**case.identity(), **found}, poisoned
+
+
+def _alive(backend: Backend) -> bool:
+    """Whether the device still computes and draws random numbers: a capture that broke off may end that."""
+    try:
+        backend.synchronize()
+        return math.isfinite(float(torch.randn(8, device=backend.name).sum()))
+    except Exception:
+        return False
+
+
+def rates(backend: Backend) -> dict[str, float]:
+    """Rough flops and bytes a second of the device, to leave out what would take too long."""
+    side, dtype = (PROBE_SIDE, torch.float32) if backend.event is None else (8 * PROBE_SIDE, torch.bfloat16)
+    a = torch.randn(side, side, device=backend.name, dtype=dtype)
+    b = torch.randn(PROBE_BYTES // 4, device=backend.name)
+    found = {}
+    jobs: tuple[tuple[str, Callable[[], Any], float], ...] = (
+        ("flops", lambda: a @ a, 2.0 * side**3),
+        ("bytes", lambda: b.clone(), 2.0 * PROBE_BYTES),
+    )
+    for name, call, work in jobs:
+        call()
+        backend.synchronize()
+        began = time.perf_counter()
+        for _ in range(5):
+            call()
+        backend.synchronize()
+        found[name] = work * 5 / (time.perf_counter() - began)
+    return found
+
+
+def _tell(answers: TextIO, value: dict[str, Any]) -> None:
+    answers.write(json.dumps(value) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""Which cases are taken, in which order: a coarse grid over all groups first, then finer ones.
+
+    tier 0   every group and format once or twice: a profile of a minute
+    tier 1   the grid that prices are interpolated in
+    tier 2   shapes between its points, drawn log-uniformly, and other layouts and formats
+    tier 3   what is rarely asked, or slow to prepare
+
+Inside a tier the groups take turns, each at a pace that ends them together, so that a time box that ends early has cut
+all of them alike.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+
+from ridgeline.runtime.probe.case import Case
+from ridgeline.runtime.probe.grid_device import device_cases
+
+GROUPS = ("gemm", "grouped", "attention", "rows", "optimizer", "memory", "host", "overlap", "sustained", "interconnect")
+MOST_FLOPS = 1.2e13  # of a product: beyond, nothing new is learnt
+SEED = 20251115
+IMPLS = {"fp8": "scaled_mm", "int8": "int_mm"}
+COMPILE_LIMIT_S = 180.0
+
+
+def cases(cache_bytes: int, only: Sequence[str] = ()) -> list[Case]:
+    """Every case in the order in which they are taken; `only` keeps some groups."""
+    made = [*_gemms(), *_grouped(), *_attention(), *_decode(), *_rows(), *_optimizer()]
+    made += device_cases(cache_bytes)
+    seen: dict[str, Case] = {}
+    for case in made:
+        if not only or case.group in only:
+            seen.setdefault(case.key(), case)
+    return _in_turns(seen.values())
+
+
+def _in_turns(made: Iterable[Case]) -> list[Case]:
+    """Tiers one after the other; inside one, every group at its own pace."""
+    of_group: dict[tuple[int, str], list[Case]] = {}
+    for case in made:
+        of_group.setdefault((case.tier, case.group), []).append(case)
+    placed = []
+    for (tier, group), each in of_group.items():
+        order = GROUPS.index(group)
+        placed += [(tier, (at + 0.5) / len(each), order, case) for at, case in enumerate(each)]
+    return [case for *_, case in sorted(placed, key=lambda one: one[:3])]
+
+
+def _gemm(dtype: str, m: int, n: int, k: int, tier: int, impl: str = "") -> Case:
+    dims = (("m", m), ("n", n), ("k", k))
+    return Case(op="gemm", impl=impl or IMPLS.get(dtype, "torch"), dtype=dtype, dims=dims, group="gemm", tier=tier)
+
+
+def _gemms() -> Iterator[Case]:
+    for one in _every_gemm():
+        if 2.0 * one["m"] * one["n"] * one["k"] <= MOST_FLOPS:
+            yield one
+
+
+def _every_gemm() -> Iterator[Case]:
+    weights = ((4096, 4096), (2048, 2048), (8192, 8192), (14336, 4096), (4096, 14336), (28672, 8192), (8192, 28672))
+    for (n, k), m in product(weights, (4096, 16, 256, 1024, 1, 16384, 64)):
+        yield _gemm("bf16", m, n, k, 0)
+    for dtype in ("fp32", "fp16", "tf32", "fp8", "int8"):
+        yield from (_gemm(dtype, m, n, n, 0) for n, m in ((1024, 1024), (4096, 4096), (8192, 8192)))
+    for m, n, k in ((4096, 4095, 4096), (4096, 4096, 4095), (4095, 4096, 4096), (4096, 4100, 4100)):
+        yield _gemm("bf16", m, n, k, 0)
+    sides = (1024, 2048, 4096, 8192, 16384, 28672)
+    for m in (8192, 128, 2048, 512, 4096, 256, 1024, 64, 16384, 1, 16):
+        yield from (_gemm("bf16", m, n, k, 1) for n, k in product(sides, sides))
+    yield from (_gemm("fp8", m, n, k, 1) for m, n, k in product((128, 4096, 1024, 16384, 32), sides[1:5], sides[1:5]))
+    yield from _vocabulary()
+    draw = random.Random(SEED)
+    for at in range(420):
+        m, n, k = _drawn(draw)
+        yield _gemm("bf16", m, n, k, 2)
+        if at % 3 == 0:
+            yield _gemm("bf16", max(64, m), n, k, 2, "torch_nn" if at % 2 else "torch_nt")
+        if at % 4 == 0:
+            yield _gemm("fp8", -(-m // 16) * 16, n, k, 2)
+        if at % 8 == 0:
+            yield _gemm("fp32", m, n, k, 2)
+            yield _gemm("fp16", m, n, k, 2)
+            yield _gemm("int8", max(32, m), n, k, 2)
+            yield _gemm("bf16", m, n + draw.choice((1, 2, 4, 24)), k + draw.choice((0, 2, 8)), 2)
+        if at % 8 == 4:
+            yield _gemm("tf32", m, n, k, 2)
+    for dtype, sizes in (("fp16", (4096, 64)), ("tf32", (4096, 128))):
+        yield from (_gemm(dtype, m, n, k, 3) for m, n, k in product(sizes, sides[1:5], sides[1:5]))
+    for _ in range(600):
+        yield _gemm("bf16", *_drawn(draw), 3)
+
+
+def _drawn(draw: random.Random) -> tuple[int, int, int]:
+    """A product a transformer may have: sides in multiples of 64, mostly of 128; rows of any batch."""
+    n, k = (_multiple(2 ** draw.uniform(9, 15), draw.choice((64, 128, 128, 256))) for _ in range(2))
+    rows = 2 ** draw.uniform(0, 14.2)
+    return (max(1, round(rows)) if rows < 64 else _multiple(rows, draw.choice((8, 64, 128)))), n, k
+
+
+def _multiple(value: float, of: int) -> int:
+    return max(of, round(value / of) * of)
+
+
+def _vocabulary() -> Iterator[Case]:
+    """Products of the head: forward, and the gradient that sums over the words."""
+    for n, k in ((128256, 4096), (32000, 4096), (152064, 8192), (50304, 2048), (129280, 7168), (50257, 1024)):
+        for m in (4096, 64, 1024, 8192, 1):
+            yield _gemm("bf16", m, n, k, 1)
+        yield _gemm("bf16", 4096, k, n, 2, "torch_nn")
+        yield _gemm("bf16", n, k, 4096, 2, "torch_nt")
+
+
+def _grouped() -> Iterator[Case]:
+    experts = (
+        (8, 14336, 4096),
+        (32, 2048, 7168),
+        (32, 7168, 2048),
+        (16, 1536, 2048),
+        (64, 1408, 2048),
+        (8, 4096, 14336),
+    )
+    for at, (groups, n, k) in enumerate(experts):
+        for m, impl in product((512, 64, 2048, 128, 8, 1024, 256, 16, 4096), ("grouped_mm", "loop")):
+            if 2.0 * groups * m * n * k <= MOST_FLOPS and (impl == "grouped_mm" or m in (64, 512, 2048)):
+                tier = 0 if at < 2 and m in (512, 64) else 1 if m in (64, 128, 512, 2048) else 2
+                dims = (("groups", groups), ("m", m), ("n", n), ("k", k))
+                yield Case(op="grouped_gemm", impl=impl, dtype="bf16", dims=dims, group="grouped", tier=tier)
+
+
+def _attend(
+    op: str, impl: str, batch: int, layout: Sequence[int], query: int, key: int, causal: bool, tier: int
+) -> Case:
+    heads, kv_heads, head_dim = layout
+    dims = (("batch", batch), ("heads", heads), ("kv_heads", kv_heads), ("query", query), ("key", key))
+    dims += (("head_dim", head_dim), ("causal", causal))  # type: ignore[assignment]
+    limit = COMPILE_LIMIT_S if impl == "flex" else 60.0
+    return Case(op=op, impl=impl, dtype="bf16", dims=dims, group="attention", tier=tier, limit_s=limit)
+
+
+LAYOUTS = ((32, 8, 128), (32, 32, 128), (64, 8, 128), (16, 16, 64), (16, 16, 256), (24, 24, 192), (64, 8, 64))
+"""Heads, key-value heads, head dim."""
+
+
+def _attention() -> Iterator[Case]:
+    both = ("attention_forward", "attention_backward")
+    for op, impl in product(both, ("cudnn", "flash", "efficient", "math")):
+        yield from (_attend(op, impl, 1, (8, 8, 64), seq, seq, True, 0) for seq in (512, 1024))
+    for op, impl, seq in product(both, ("cudnn", "flash"), (4096, 1024)):
+        yield _attend(op, impl, 8192 // seq, LAYOUTS[0], seq, seq, True, 0)
+    for seq, layout, op, impl in product(
+        (2048, 8192, 512, 4096, 16384, 1024, 32768), LAYOUTS, both, ("cudnn", "flash")
+    ):
+        late = layout in LAYOUTS[5:] or (seq == 32768 and op == both[1])
+        yield _attend(op, impl, max(1, 8192 // seq), layout, seq, seq, True, 2 if late else 1)
+    for seq, layout, op in product((1024, 4096, 16384), (LAYOUTS[1], LAYOUTS[3]), both):
+        yield _attend(op, "efficient", max(1, 8192 // seq), layout, seq, seq, True, 1)
+        yield from (_attend(op, impl, max(1, 8192 // seq), layout, seq, seq, False, 2) for impl in ("cudnn", "flash"))
+    for seq, op, impl in product((2048, 4096, 512), both, ("cudnn", "flash")):
+        yield _attend(op, impl, 1, LAYOUTS[0], seq, seq, True, 2)
+        yield _attend(op, impl, 4, LAYOUTS[0], seq, seq, True, 2)
+        yield _attend(op, impl, 32768 // seq, LAYOUTS[0], seq, seq, True, 2)
+        yield _attend(op, impl, 2, (8, 1, 128), seq, seq, True, 2)
+    for seq, op in product((1024, 2048), both):
+        yield _attend(op, "math", 4, LAYOUTS[1], seq, seq, True, 2)
+    for seq, op in product((2048, 8192), both):
+        yield _attend(op, "flex", 8192 // seq, LAYOUTS[0], seq, seq, True, 3)
+
+
+def _decode() -> Iterator[Case]:
+    op = "attention_decode"
+    for impl in ("cudnn", "flash", "math"):
+        yield _attend(op, impl, 32, LAYOUTS[0], 1, 2048, False, 0)
+    keys, batches = (4096, 1024, 16384, 2048, 65536), (64, 8, 1, 128, 32, 256)
+    for key, batch, layout, impl in product(keys, batches, LAYOUTS[:4], ("cudnn", "flash")):
+        if batch * key * layout[1] * layout[2] * 4 <= 12e9:
+            yield _attend(op, impl, batch, layout, 1, key, False, 1 if batch in (64, 8) else 2)
+
+
+def _row(op: str, impl: str, rows: int, columns: int, tier: int, dtype: str = "bf16") -> Case:
+    dims = (("rows", rows), ("columns", columns))
+    limit = COMPILE_LIMIT_S if impl == "compiled" else 60.0
+    return Case(op=op, impl=impl, dtype=dtype, dims=dims, group="rows", tier=tier, limit_s=limit)
+
+
+def _rows() -> Iterator[Case]:
+    plain = ("rmsnorm", "add_rmsnorm", "swiglu", "rope", "layernorm", "softmax", "add", "embedding")
+    for op in plain:
+        yield _row(op, "torch", 4096, 4096, 0)
+    yield _row("cross_entropy", "torch", 1024, 32000, 0)
+    for op in ("rmsnorm", "swiglu"):
+        yield _row(op, "compiled", 4096, 4096, 1)
+    for (rows, columns), op in product(((512, 4096), (16384, 4096), (8192, 2048), (8192, 8192), (64, 8192)), plain):
+        yield _row(op, "torch", rows, columns, 1)
+    for op, (rows, columns) in product(plain[:6], ((8192, 8192), (512, 4096), (16384, 2048), (32, 4096))):
+        yield _row(op, "compiled", rows, columns, 2)
+    for rows, columns in product((512, 4096), (128256, 50304)):
+        yield _row("cross_entropy", "torch", rows, columns, 1)
+        yield _row("cross_entropy", "compiled", rows, columns, 2)
+    for (rows, columns), op in product(((2048, 16384), (32768, 8192), (1024, 1024), (8, 4096), (2048, 5120)), plain):
+        yield _row(op, "torch", rows, columns, 2)
+        yield _row(op, "torch", rows, columns, 3, "fp32")
+    for op in ("rmsnorm", "swiglu", "add_rmsnorm"):
+        yield from (
+            _row(op, "compiled", rows, columns, 3) for rows, columns in ((2048, 16384), (32768, 4096), (8, 8192))
+        )
+
+
+def _optimizer() -> Iterator[Case]:
+    sizes = (1 << 22, 1 << 26, 1 << 29, 1 << 24, 1 << 30)
+    for at, parameters in enumerate(sizes):
+        for impl, dtype in (("fused", "fp32"), ("foreach", "fp32"), ("fused", "bf16")):
+            dims = (("parameters", parameters),)
+            tier = 0 if at == 0 and dtype == "fp32" else 1 if impl == "fused" else 2
+            yield Case(op="adamw", impl=impl, dtype=dtype, dims=dims, group="optimizer", tier=tier)

@@ -1,0 +1,229 @@
+"""The process of one rank that talks to its peers: sends, collectives, and products beside them.
+
+Rank 0's parent hands cases in; the store of the process group passes each on, so that all ranks run the same one. Rows
+are rank 0's, each the slowest rank's median. When a rank dies its peers' calls fail, all parents start new processes,
+and rank 0 goes on with the next case under a new attempt number.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ridgeline.runtime.probe import registry, together
+from ridgeline.runtime.probe.backend import Backend, open_backend
+from ridgeline.runtime.probe.case import Case
+from ridgeline.runtime.probe.child import open_bench, read_case
+from ridgeline.runtime.probe.kernel import Bench, Lacking
+from ridgeline.runtime.probe.many_ranks import BROKEN
+from ridgeline.runtime.probe.timing import summary
+
+BACKENDS = {"cuda": "nccl", "cpu": "gloo", "npu": "hccl", "xpu": "xccl", "hpu": "hccl", "mlu": "cncl", "musa": "mccl"}
+LIMIT_S, STORE_LIMIT_S = 60.0, 1800.0
+RUNS, WARM_UPS, MOST_INNER, RUN_S = 7, 3, 50, 0.05
+END = "end"
+
+
+def main() -> int:
+    """Serve one rank until rank 0 says that it is enough."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def tell(value: dict[str, Any]) -> None:
+        answers.write(json.dumps(value) + "\n")
+        answers.flush()
+
+    told = json.loads(sys.stdin.readline())["open"]
+    try:
+        backend = open_backend(told["device"], told["imports"])
+        name, store, attempt = join(backend, told["attempt"], told["group_backend"])
+    except Exception as wrong:
+        tell({"refused": registry.reason(wrong)})
+        return 0
+    tell({"ready": {"attempt": attempt, "backend": name}})
+    bench = open_bench(backend, told["seconds"], told["seed"])
+    if dist.get_rank() == 0:
+        _lead(bench, store, tell)
+    else:
+        _follow(bench, store)
+    tell({"profiles": _gather(store, told["profile"])})
+    return 0
+
+
+def join(backend: Backend, attempt: int, name: str) -> tuple[str, Any, int]:
+    """Enter the process group: its backend, its store, and the attempt that rank 0 has begun."""
+    name = name or BACKENDS.get(backend.type, "gloo")
+    store, rank, ranks = next(iter(dist.rendezvous("env://", timeout=datetime.timedelta(seconds=STORE_LIMIT_S))))
+    if rank == 0:
+        store.set("characterize/attempt", str(attempt))
+    else:
+        until = time.monotonic() + STORE_LIMIT_S
+        while int(store.get("characterize/attempt")) < attempt and time.monotonic() < until:
+            time.sleep(0.2)
+        attempt = int(store.get("characterize/attempt"))
+    own = dist.PrefixStore(f"characterize/{attempt}", store)
+    limit = datetime.timedelta(seconds=LIMIT_S)
+    dist.init_process_group(name, store=own, rank=rank, world_size=ranks, timeout=limit)
+    return name, own, attempt
+
+
+def _lead(bench: Bench, store: Any, tell: Callable[[dict[str, Any]], None]) -> None:
+    for place, line in enumerate(sys.stdin):
+        table = json.loads(line).get("case")
+        store.set(f"case/{place}", json.dumps(table) if table else END)
+        if not table:
+            return
+        case = read_case(table)
+        tell({"row": {**case.identity(), **_take(case, bench)}, "poisoned": False})
+
+
+def _follow(bench: Bench, store: Any) -> None:
+    place = 0
+    while True:
+        store.wait([f"case/{place}"], datetime.timedelta(seconds=STORE_LIMIT_S))
+        text = store.get(f"case/{place}").decode()
+        if text == END:
+            return
+        _take(read_case(json.loads(text)), bench)
+        place += 1
+
+
+def _take(case: Case, bench: Bench) -> dict[str, Any]:
+    """Results of a case that all ranks run; what the backend lacks all of them lack."""
+    try:
+        if case.op == "overlap":
+            size = case["bytes"]
+            call = collective(case["beside"], size, bench)[0]
+            return together.overlap(case, bench, call, agree=lambda value: _slowest(value, bench))
+        if case.op == "send_recv":
+            return _send_recv(case, bench)
+        call, check = collective(case.op, case["bytes"], bench)
+        call()
+        bench.backend.synchronize()
+        if not check():
+            return {"ok": False, "why": "wrong result of the collective"}
+        return time_together(call, bench)
+    except Exception as wrong:
+        why = registry.reason(wrong)
+    _expect_peers()
+    return {"ok": False, "why": why}
+
+
+def _expect_peers() -> None:
+    """After an error: go on if all ranks still answer, else end this process, so that a new group can form."""
+    try:
+        dist.barrier()
+    except Exception:
+        sys.exit(BROKEN)
+
+
+def collective(op: str, size: int, bench: Bench) -> tuple[Callable[[], Any], Callable[[], bool]]:
+    """A collective over `size` bytes of bf16, payload as nccl-tests counts it, and the check of its result."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    count = max(1, size // 2 // ranks) * ranks
+    options = {"device": bench.backend.name, "dtype": torch.bfloat16}
+    whole, part = torch.full((count,), rank + 1.0, **options), torch.full((count // ranks,), rank + 1.0, **options)
+    total = ranks * (ranks + 1) / 2
+    shares = torch.arange(1, ranks + 1, **options).repeat_interleave(count // ranks)
+    if op == "all_reduce":
+        fresh = whole.clone()
+        return lambda: dist.all_reduce(whole), lambda: bool((fresh.fill_(total) == whole).all())
+    if op == "all_gather":
+        gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+        return lambda: gather(whole, part), lambda: bool(torch.equal(whole, shares))
+    if op == "reduce_scatter":
+        scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+        return lambda: scatter(part, whole), lambda: bool((part == total).all())
+    if op == "all_to_all":
+        out = torch.empty_like(whole)
+        return lambda: dist.all_to_all_single(out, whole), lambda: bool(torch.equal(out, shares))
+    if op == "broadcast":
+        return lambda: dist.broadcast(whole, 0), lambda: bool((whole == 1.0).all())
+    raise Lacking(f"no collective {op!r}")
+
+
+def time_together(call: Callable[[], Any], bench: Bench) -> dict[str, Any]:
+    """Seconds of a call that every rank makes equally often; the slowest rank's median counts."""
+    for _ in range(WARM_UPS):
+        call()
+    bench.backend.synchronize()
+    began = time.perf_counter()
+    call()
+    bench.backend.synchronize()
+    once = _slowest(time.perf_counter() - began, bench)
+    inner = max(1, min(MOST_INNER, int(RUN_S / once)))
+    samples = []
+    for _ in range(RUNS):
+        dist.barrier()
+        bench.backend.synchronize()
+        began = time.perf_counter()
+        for _ in range(inner):
+            call()
+        bench.backend.synchronize()
+        samples.append((time.perf_counter() - began) / inner)
+    middle, spread = summary(samples)
+    return {"s": float(f"{_slowest(middle, bench):.5g}"), "spread": round(spread, 4), "runs": RUNS, "ok": True}
+
+
+def _slowest(value: float, bench: Bench) -> float:
+    told = torch.tensor([value], device=bench.backend.name, dtype=torch.float32)
+    dist.all_reduce(told, op=dist.ReduceOp.MAX)
+    return float(told[0])
+
+
+def _send_recv(case: Case, bench: Bench) -> dict[str, Any]:
+    """Half a round trip between rank 0 and a peer: the next rank, or the first of the next node."""
+    peer = 1 if case["nodes"] == 1 else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    rank = dist.get_rank()
+    samples = ping_pong(0, peer, case["bytes"], bench) if rank in (0, peer) else [0.0]
+    dist.barrier()
+    middle, spread = summary(samples)
+    return {"s": float(f"{middle:.5g}"), "spread": round(spread, 4), "runs": RUNS, "ok": True}
+
+
+def ping_pong(first: int, second: int, size: int, bench: Bench) -> list[float]:
+    """Samples of seconds one way between two ranks, measured by both of them."""
+    rank = dist.get_rank()
+    x = torch.randint(0, 255, (size,), dtype=torch.uint8, device=bench.backend.name)
+
+    def round_trip() -> None:
+        if rank == first:
+            dist.send(x, second)
+            dist.recv(x, second)
+        else:
+            dist.recv(x, first)
+            dist.send(x, first)
+
+    samples = []
+    for run in range(RUNS + 1):
+        bench.backend.synchronize()
+        began = time.perf_counter()
+        for _ in range(3):
+            round_trip()
+        bench.backend.synchronize()
+        if run:
+            samples.append((time.perf_counter() - began) / 6)
+    return samples
+
+
+def _gather(store: Any, path: str) -> list[str]:
+    """Every rank's own profile as text, at rank 0; through the store, so that no disk need be shared."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    with open(path, encoding="utf-8") as file:
+        store.set(f"profile/{rank}", file.read())
+    found = [store.get(f"profile/{peer}").decode() for peer in range(ranks)] if rank == 0 else []
+    store.set(f"read/{rank}", "1")
+    store.wait(["read/0"], datetime.timedelta(seconds=STORE_LIMIT_S))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

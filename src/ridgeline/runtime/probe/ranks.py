@@ -1,0 +1,77 @@
+"""Which rank of how many this process is, as torchrun or Slurm told it through the environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+FIRST_PORT, PORTS = 29500, 1000
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among its peers; `environment` is what a child needs to find them."""
+
+    rank: int = 0
+    ranks: int = 1
+    local_rank: int = 0
+    local_ranks: int = 1
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def nodes(self) -> int:
+        """Hosts that take part, if each has as many ranks as this one."""
+        return max(1, -(-self.ranks // max(self.local_ranks, 1)))
+
+    def device(self, name: str) -> str:
+        """A device string with this rank's own index, where it names none and the host has several ranks."""
+        return name if ":" in name or name == "cpu" or self.ranks == 1 else f"{name}:{self.local_rank}"
+
+
+def find_world(environment: Mapping[str, str] | None = None) -> World:
+    """The world this process was started in: torchrun's, Slurm's, or one rank.
+
+    >>> find_world({"RANK": "3", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}).nodes
+    2
+    """
+    told = dict(os.environ if environment is None else environment)
+    if "RANK" in told and "WORLD_SIZE" in told:
+        return _of(told["RANK"], told["WORLD_SIZE"], told.get("LOCAL_RANK", "0"), told.get("LOCAL_WORLD_SIZE", "1"), {})
+    if int(told.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in told:
+        local = re.match(r"\d+", told.get("SLURM_TASKS_PER_NODE", "1"))
+        names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+        rank, ranks, local_rank = (told.get(name, "0") for name in names)
+        found = {"MASTER_ADDR": told.get("MASTER_ADDR") or _first_host(told.get("SLURM_JOB_NODELIST", ""))}
+        found["MASTER_PORT"] = told.get("MASTER_PORT") or str(FIRST_PORT + int(told.get("SLURM_JOB_ID", "0")) % PORTS)
+        return _of(rank, ranks, local_rank, local[0] if local else "1", found)
+    return World()
+
+
+def _of(rank: str, ranks: str, local_rank: str, local_ranks: str, more: Mapping[str, str]) -> World:
+    own = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_ranks, **more}
+    return World(
+        rank=int(rank),
+        ranks=int(ranks),
+        local_rank=int(local_rank),
+        local_ranks=int(local_ranks),
+        environment=tuple(own.items()),
+    )
+
+
+def _first_host(nodes: str) -> str:
+    """The first host of a Slurm list, by scontrol where it is there, else of the text itself.
+
+    >>> _first_host("gpu[012-015,020]")
+    'gpu012'
+    """
+    try:
+        told = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, timeout=10)
+        if told.returncode == 0 and told.stdout.split():
+            return told.stdout.split()[0]
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+    first = re.match(r"([^\[,]+)(?:\[(\d+))?", nodes)
+    return f"{first[1]}{first[2] or ''}" if first else "127.0.0.1"

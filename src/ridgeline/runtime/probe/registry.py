@@ -1,0 +1,50 @@
+"""From the name of an op to the function that measures it, and from a failure to its reason in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ridgeline.runtime.probe import attention, host, matmul, memory, rowwise, together
+from ridgeline.runtime.probe.case import Case
+from ridgeline.runtime.probe.kernel import Bench, Prepared, measure
+
+KERNELS: dict[str, Callable[[Case, Bench], Prepared]] = {
+    "gemm": matmul.gemm,
+    "grouped_gemm": matmul.grouped_gemm,
+    "attention_forward": attention.forward,
+    "attention_decode": attention.forward,
+    "attention_backward": attention.backward,
+    "adamw": rowwise.adamw,
+    **dict.fromkeys(rowwise.FUNCTIONS, rowwise.row_op),
+}
+MEASURES: dict[str, Callable[[Case, Bench], dict[str, Any]]] = {
+    "copy": memory.traffic,
+    "read": memory.traffic,
+    "write": memory.traffic,
+    "h2d": memory.host_copy,
+    "d2h": memory.host_copy,
+    "launch": host.launch,
+    "graph": host.graph,
+    "overlap": together.overlap,
+    "sustained": together.sustained,
+}
+
+
+EXTRA: list[Case] = []
+"""Cases that a plug-in named by `--import` adds; it adds the ops they name to KERNELS or MEASURES."""
+
+
+def take(case: Case, bench: Bench) -> dict[str, Any]:
+    """The results of one case; whatever it raises is its caller's to report."""
+    if case.op in KERNELS:
+        return measure(KERNELS[case.op](case, bench), bench)
+    return MEASURES[case.op](case, bench)
+
+
+def reason(wrong: BaseException) -> str:
+    """What went wrong, in one line of at most 200 characters."""
+    lines = [line.strip() for line in str(wrong).splitlines() if line.strip()]
+    name = type(wrong).__name__
+    text = lines[0] if lines else name
+    return (text if name in ("Lacking", "RuntimeError") else f"{name}: {text}")[:200]

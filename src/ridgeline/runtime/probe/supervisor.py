@@ -1,0 +1,215 @@
+"""Run cases in a child process that may die, until the time is up; a row is kept before the next case begins."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ridgeline.runtime.probe.case import Case, buffer_bytes_of, bytes_of, flops_of
+
+START_LIMIT_S = 300.0
+DEATHS, REFUSALS = 2, 3  # of one op, impl and format without success, after which the rest of them is left out
+SLOWEST_SHARE = 1 / 1600  # of the time box that one call may be expected to take
+MEMORY_SHARE = 0.6  # of the free memory that a case may hold
+ENTRY = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {module} import main; sys.exit(main())"
+CHILD = "ridgeline.runtime.probe.child"
+
+Keep = Callable[[dict[str, Any]], None]
+Watch = Callable[[int, int, Case], None]  # cases done, cases planned, the next one
+
+
+def unkept(row: dict[str, Any]) -> None:
+    """Nobody keeps a row before the end."""
+
+
+def unwatched(count: int, total: int, case: Case) -> None:
+    """Nobody is told how far a run is."""
+
+
+class Refused(Exception):
+    """The device cannot be used at all."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to measure: the device, packages to import first, the time box, the seed, seconds a measurement."""
+
+    device: str
+    minutes: float
+    imports: tuple[str, ...] = ()
+    seed: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Child:
+    """One running child, with the lines it wrote and the file its standard error goes to."""
+
+    process: subprocess.Popen[str]
+    lines: queue.Queue[str | None]
+    errors: Any
+
+    def send(self, value: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(value) + "\n")
+            self.process.stdin.flush()
+        except OSError:  # it is gone; the next receive says of what
+            return
+
+    def receive(self, limit_s: float) -> dict[str, Any] | str:
+        """The next answer, or why there is none."""
+        try:
+            line = self.lines.get(timeout=limit_s)
+        except queue.Empty:
+            self.close()
+            return f"no answer within {limit_s:.0f} s; the process was ended"
+        if line is None:
+            return self._death()
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _death(self) -> str:
+        code = self.process.wait()
+        self.errors.seek(0)
+        lines = [line.strip() for line in self.errors.read().splitlines() if line.strip()]
+        last = next((line for line in reversed(lines) if "Error" in line or "error" in line), "")
+        if code < 0:
+            return f"the process died of {signal.Signals(-code).name}" + (f": {last}"[:160] if last else "")
+        return f"the process ended with code {code}" + (f": {last}"[:160] if last else "")
+
+    def close(self) -> None:
+        """End it, kindly first."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def start_child(module: str = CHILD, environment: dict[str, str] | None = None) -> Child:
+    """A new child of this interpreter that finds the same modules."""
+    errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  (as long as the child)
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENTRY.format(module=module), json.dumps(sys.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def pump() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=pump, daemon=True).start()
+    return Child(process=process, lines=lines, errors=errors)
+
+
+@dataclass
+class Run:
+    """A run under way: rows so far, and what is known of the device once a child has said it."""
+
+    settings: Settings
+    keep: Keep
+    done: set[str]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    ready: dict[str, Any] = field(default_factory=dict)
+    successes: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    failures: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    deaths: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    left: int = 0
+
+    def open(self) -> Child:
+        """A child that is ready for cases."""
+        child = start_child()
+        child.send({"open": asdict(self.settings)})
+        answer = child.receive(START_LIMIT_S)
+        if isinstance(answer, str):
+            raise Refused(f"the process that opens {self.settings.device!r} failed: {answer}")
+        if "refused" in answer:
+            child.close()
+            raise Refused(str(answer["refused"]))
+        self.ready = self.ready or answer["ready"]
+        return child
+
+    def wanted(self, case: Case) -> bool:
+        """Whether a case is still to be taken and worth trying."""
+        family = (case.op, case.impl, case.dtype)
+        hopeless = self.successes[family] == 0 and self.failures[family] >= REFUSALS
+        return not (case.key() in self.done or hopeless or self.deaths[family] >= DEATHS)
+
+    def note(self, case: Case, row: dict[str, Any], died: bool = False) -> None:
+        """Keep a row, and what it says about its kind."""
+        family = (case.op, case.impl, case.dtype)
+        self.rows.append(row)
+        self.done.add(case.key())
+        self.keep(row)
+        (self.successes if row.get("ok") else self.failures)[family] += 1
+        self.deaths[family] += died
+
+
+def supervise(
+    settings: Settings,
+    plan: Callable[[dict[str, Any]], Sequence[Case]],
+    *,
+    keep: Keep = unkept,
+    done: Iterable[str] = (),
+    watch: Watch = unwatched,
+) -> Run:
+    """Take cases in order until they or the minutes are up.
+
+    plan    from what the child says of the device (cache_bytes, free_bytes, rates, extra) to the cases
+    keep    is given every row as soon as it is there
+    done    keys of cases that an earlier run took
+    """
+    began = time.monotonic()
+    run = Run(settings=settings, keep=keep, done=set(done))
+    child: Child | None = run.open()
+    planned = [case for case in plan(run.ready) if case.key() not in run.done and affordable(case, run)]
+    taken = 0
+    try:
+        for taken, case in enumerate(planned):
+            if time.monotonic() - began > settings.minutes * 60:
+                break
+            if not run.wanted(case):
+                continue
+            watch(taken, len(planned), case)
+            child = child or run.open()
+            child.send({"case": {**asdict(case), "dims": [list(one) for one in case.dims]}})
+            answer = child.receive(case.limit_s)
+            if isinstance(answer, str):
+                run.note(case, {**case.identity(), "ok": False, "why": answer}, died=True)
+                child = None
+            else:
+                run.note(case, answer["row"])
+                if answer["poisoned"]:
+                    child.close()
+                    child = None
+        else:
+            taken = len(planned)
+    finally:
+        if child is not None:
+            child.close()
+    run.left = len(planned) - taken
+    return run
+
+
+def affordable(case: Case, run: Run) -> bool:
+    """Whether a call is expected to be short, and its buffers to fit."""
+    rates, free = run.ready["rates"], float(run.ready["free_bytes"])
+    call_s = max(flops_of(case) / float(rates["flops"]), bytes_of(case) / float(rates["bytes"]))
+    return call_s <= run.settings.minutes * 60 * SLOWEST_SHARE and buffer_bytes_of(case) <= MEMORY_SHARE * free

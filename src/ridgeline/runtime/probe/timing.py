@@ -1,0 +1,168 @@
+"""Turn calls into seconds: warm-up, rotating buffers, a replayed graph where there is one, medians with spread.
+
+s        median over runs of (elapsed of a run / calls in it), of the later half of the runs
+spread   interquartile range / median
+burst_s  the same of the first quarter, where it differs by more than 3 %: before the power limit lowers the clock
+timer    graph: device events around replays, no host in between; events: around enqueued calls; host: its clock
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.runtime.probe.backend import Backend
+
+Call = Callable[[], Any]
+GRAPH_S = 2e-3  # seconds a graph should last, so that the edges of a replay do not show
+MOST_NODES = 1024
+CALLS = 250  # calls of a measurement, as far as its shortest and longest time allow
+SHORTEST_S, LONGEST_S = 0.03, 0.25
+FEWEST_RUNS, MOST_RUNS = 6, 125
+BURST = 0.03
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What timing found; `clock_mhz` is read while the device is busy, 0 where nobody tells."""
+
+    s: float
+    spread: float
+    runs: int
+    timer: str
+    clock_mhz: int = 0
+    burst_s: float = 0.0
+
+    def row(self) -> dict[str, Any]:
+        """As keys of a row."""
+        found: dict[str, Any] = {"s": float(f"{self.s:.5g}"), "spread": round(self.spread, 4), "runs": self.runs}
+        if self.clock_mhz:
+            found["clock_mhz"] = self.clock_mhz
+        if abs(self.burst_s - self.s) > BURST * self.s and self.burst_s:
+            found["burst_s"] = float(f"{self.burst_s:.5g}")
+        return found
+
+
+def summary(samples: Sequence[float]) -> tuple[float, float]:
+    """Median and interquartile range over it.
+
+    >>> summary([1.0, 2.0, 3.0, 4.0, 5.0])
+    (3.0, 0.6666666666666666)
+    """
+    middle = statistics.median(samples)
+    if len(samples) < 4 or middle <= 0:
+        return middle, (max(samples) - min(samples)) / middle if middle > 0 else 0.0
+    low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return middle, (high - low) / middle
+
+
+def timed(
+    calls: Sequence[Call],
+    backend: Backend,
+    *,
+    seconds: float,
+    graph: bool = True,
+    clock: Callable[[], int] = lambda: 0,
+) -> Timing:
+    """Seconds of one call; `calls` are the same op on different buffers, taken in turn."""
+    once = _warm_up(calls, backend, seconds)
+    if backend.event is None:
+        return _by_host(calls, backend, seconds, once)
+    if graph and backend.graph is not None:
+        replay, nodes = _capture(calls, backend, once)
+        if replay is not None:
+            return _by_events([replay], backend, once * nodes, nodes, "graph", clock)
+    return _by_events(calls, backend, once, 1, "events", clock)
+
+
+def _warm_up(calls: Sequence[Call], backend: Backend, seconds: float) -> float:
+    """Run every call once and then a share of the time box; seconds of one call, roughly."""
+    backend.synchronize()
+    for call in calls[: 1 if backend.event is None else len(calls)]:
+        call()
+    backend.synchronize()
+    began = time.perf_counter()
+    calls[0]()
+    backend.synchronize()
+    first = time.perf_counter() - began
+    if backend.event is None and first > seconds:
+        return max(first, 1e-9)
+    count = max(1, min(500, int(0.3 * seconds / max(first, 1e-6))))
+    began = time.perf_counter()
+    for at in range(count):
+        calls[at % len(calls)]()
+    backend.synchronize()
+    return max((time.perf_counter() - began) / count, 1e-9)
+
+
+def _capture(calls: Sequence[Call], backend: Backend, once: float) -> tuple[Call | None, int]:
+    """A graph that holds every call at least once, as a call of its own."""
+    nodes = max(len(calls), min(MOST_NODES // 4, math.ceil(GRAPH_S / once)))
+    nodes = min(MOST_NODES, math.ceil(nodes / len(calls)) * len(calls))
+    try:
+        made = backend.graph()
+        with backend.module.graph(made, stream=backend.stream):
+            for at in range(nodes):
+                calls[at % len(calls)]()
+        made.replay()
+        backend.synchronize()
+    except Exception:  # not every op may be captured; it is timed by events then
+        backend.synchronize()
+        return None, 0
+    return made.replay, nodes
+
+
+def _by_events(
+    calls: Sequence[Call],
+    backend: Backend,
+    once: float,
+    nodes: int,
+    timer: str,
+    clock: Callable[[], int],
+) -> Timing:
+    """Runs one after the other without a pause, the clock read while the later half of them is under way."""
+    assert backend.event is not None
+    marks = backend.event
+    for call in calls[:1]:
+        first, last = marks(), marks()
+        first.record()
+        call()
+        last.record()
+        backend.synchronize()
+        once = min(once, max(first.elapsed_time(last) * 1e-3, 1e-7))
+    window = min(LONGEST_S, max(SHORTEST_S, CALLS * once / nodes))
+    inner = 1 if timer == "graph" else max(1, min(50, int(GRAPH_S / once)))
+    runs = max(FEWEST_RUNS, min(MOST_RUNS, int(window / (once * inner))))
+    pairs = []
+    for _ in range(runs):
+        first, last = marks(), marks()
+        first.record()
+        for at in range(inner):
+            calls[at % len(calls)]()
+        last.record()
+        pairs.append((first, last))
+    pairs[runs * 3 // 4][0].synchronize()
+    mhz = clock()
+    backend.synchronize()
+    samples = [a.elapsed_time(b) * 1e-3 / (nodes * inner) for a, b in pairs]
+    middle, spread = summary(samples[runs // 2 :])
+    burst, _ = summary(samples[: max(1, runs // 4)])
+    return Timing(s=middle, spread=spread, runs=runs - runs // 2, timer=timer, clock_mhz=mhz, burst_s=burst)
+
+
+def _by_host(calls: Sequence[Call], backend: Backend, seconds: float, once: float) -> Timing:
+    inner = max(1, min(1000, int(2e-3 / once)))
+    runs = max(3, min(MOST_RUNS, int(seconds / (once * inner))))
+    samples = []
+    for run in range(runs):
+        began = time.perf_counter()
+        for at in range(inner):
+            calls[(run + at) % len(calls)]()
+        backend.synchronize()
+        samples.append((time.perf_counter() - began) / inner)
+    middle, spread = summary(samples)
+    return Timing(s=middle, spread=spread, runs=runs, timer="host")

@@ -1,0 +1,170 @@
+"""Measure one rank beside its peers: the same work on all of them, round by round, at once or in turns.
+
+Chips work at once, as in a run. Where the device is the host's CPU ranks take turns: they would measure each other.
+
+product      bf16 (fp32 on a CPU) matrix product             copy     device memory, read and written
+h2d          pinned host memory to the device                launch   host seconds to enqueue a small kernel
+latency      8 KiB one way between two ranks                 link     a large send one way between two ranks
+all_reduce   a large all-reduce over all ranks
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ridgeline.runtime.probe.kernel import Bench
+from ridgeline.runtime.probe.links import collective, ping_pong, time_together
+
+ROUNDS = 7
+BLOCK_S, BLOCKS = 0.01, 3  # seconds of work between two looks at the clock, and how often in a round
+SMALL_BYTES = 1 << 13
+MOST_TURNS = 15  # turns of the tournament in which ranks meet in pairs
+PASSES = 3  # times the tournament is played
+DRILL = 3  # times the work is done by a rank that is slowed on purpose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much work: side of the product, bytes of a copy, of a host copy and of a send."""
+
+    side: int
+    copy_bytes: int
+    host_bytes: int
+    link_bytes: int
+
+    @classmethod
+    def of(cls, kind: str) -> Sizes:
+        """Sizes that fill a chip, or that a few cores finish in milliseconds."""
+        if kind == "cpu":
+            return cls(side=384, copy_bytes=1 << 24, host_bytes=0, link_bytes=1 << 21)
+        return cls(side=4096, copy_bytes=1 << 30, host_bytes=1 << 26, link_bytes=1 << 26)
+
+
+@dataclass(slots=True, kw_only=True)
+class RankFigures:
+    """What one rank measured: seconds by figure and round, and by pair it met in."""
+
+    rounds: dict[str, list[float]] = field(default_factory=dict)
+    pairs: dict[tuple[int, int], dict[str, list[float]]] = field(default_factory=dict)
+    whole: dict[str, float] = field(default_factory=dict)
+
+
+def own_figures(bench: Bench, sizes: Sizes, drill: bool, ranks: int = 1) -> dict[str, list[float]]:
+    """Seconds of each figure of this rank's own chip, per round, the other ranks measuring theirs."""
+    found: dict[str, list[float]] = {}
+    for name, call in _calls(bench, sizes):
+        work = _repeated(call) if drill else call
+        for _ in range(3):
+            work()
+        bench.backend.synchronize()
+        inner = _inner(call, bench)
+        found[name] = [
+            _taken(lambda: _seconds(work, bench, inner, wait=name != "launch"), bench, ranks)  # noqa: B023  (called here)
+            for _ in range(ROUNDS)
+        ]
+    return found
+
+
+def _taken(measure: Callable[[], float], bench: Bench, ranks: int) -> float:
+    """One sample when all ranks are there: all of them at once, or one after the other on a CPU."""
+    if ranks == 1:
+        return measure()
+    if bench.backend.type != "cpu":
+        dist.barrier()
+        return measure()
+    own = 0.0
+    for rank in range(ranks):
+        dist.barrier()
+        if rank == dist.get_rank():
+            own = measure()
+    return own
+
+
+def _calls(bench: Bench, sizes: Sizes) -> Iterator[tuple[str, Callable[[], Any]]]:
+    device = bench.backend.name
+    dtype = torch.float32 if bench.backend.type == "cpu" else torch.bfloat16
+    a, b = (torch.randn(sizes.side, sizes.side, device=device, dtype=dtype) for _ in range(2))
+    out = torch.empty_like(a)
+    yield "product", lambda: torch.mm(a, b, out=out)
+    source = torch.randn(sizes.copy_bytes // 4, device=device)
+    target = torch.empty_like(source)
+    yield "copy", lambda: torch.mul(source, 1.0, out=target)
+    small = torch.randn(1024, device=device)
+    yield "launch", lambda: small.add_(1.0)
+    if sizes.host_bytes:
+        host = torch.randint(0, 255, (sizes.host_bytes,), dtype=torch.uint8).pin_memory()
+        landed = torch.empty(sizes.host_bytes, dtype=torch.uint8, device=device)
+        yield "h2d", lambda: landed.copy_(host, non_blocking=True)
+
+
+def _repeated(call: Callable[[], Any]) -> Callable[[], Any]:
+    def slowed() -> None:
+        for _ in range(DRILL):
+            call()
+
+    return slowed
+
+
+def _inner(call: Callable[[], Any], bench: Bench) -> int:
+    """Calls that fill a block of time; of the work as it is without a drill."""
+    bench.backend.synchronize()
+    began = time.perf_counter()
+    for _ in range(3):
+        call()
+    bench.backend.synchronize()
+    return max(1, min(200, int(BLOCK_S / ((time.perf_counter() - began) / 3))))
+
+
+def _seconds(call: Callable[[], Any], bench: Bench, inner: int, wait: bool) -> float:
+    """The best of a few blocks: what disturbs a block only ever delays it."""
+    samples = []
+    for _ in range(BLOCKS):
+        bench.backend.synchronize()
+        began = time.perf_counter()
+        for _ in range(inner):
+            call()
+        if wait:
+            bench.backend.synchronize()
+        samples.append((time.perf_counter() - began) / inner)
+    return min(samples)
+
+
+def turns(ranks: int) -> list[list[tuple[int, int]]]:
+    """A round-robin tournament: in each turn every rank meets one other, until all have met or the turns are used up.
+
+    >>> turns(4)
+    [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
+    """
+    seats: list[int | None] = [*range(ranks), *([None] if ranks % 2 else [])]
+    found = []
+    for _ in range(min(len(seats) - 1, MOST_TURNS)):
+        half = len(seats) // 2
+        met = zip(seats[:half], reversed(seats[half:]), strict=True)
+        found.append(sorted((min(a, b), max(a, b)) for a, b in met if a is not None and b is not None))
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return found
+
+
+def link_figures(bench: Bench, sizes: Sizes, found: RankFigures) -> None:
+    """Meet the other ranks in turns, then reduce over all of them; what this rank is the first of is kept."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    met = turns(ranks)
+    if bench.backend.type == "cpu":
+        met = [[pair] for turn in met for pair in turn]
+    for turn in met * PASSES:
+        dist.barrier()
+        for pair in turn:
+            if rank in pair:
+                kept = found.pairs.setdefault(pair, {"latency": [], "link": []})
+                kept["latency"] += ping_pong(*pair, SMALL_BYTES, bench)
+                kept["link"] += ping_pong(*pair, sizes.link_bytes, bench)
+    found.pairs = {pair: kept for pair, kept in found.pairs.items() if rank == pair[0]}
+    dist.barrier()
+    call, _ = collective("all_reduce", sizes.link_bytes, bench)
+    found.whole["all_reduce"] = time_together(call, bench)["s"]

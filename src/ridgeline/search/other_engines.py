@@ -1,0 +1,131 @@
+"""Turn a winner into what other software would gain: the search done again, coarsely, under every engine that fits.
+
+Tried is every engine of the catalog that runs on the chip and knows the format, on its own habits and features. Of its
+space the microbatch is one step around the winner's, experts are whole, virtual stages few and switches as the engine
+likes them, so a gain is at least what is told. Both sides are predictions; an engine
+nobody measured is priced by common parameters, and its interval says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ridgeline.core.dtype import dtype
+from ridgeline.cost.calibration import Calibration
+from ridgeline.plan.check import unsupported
+from ridgeline.plan.engine import ENGINES, OVERLAPS, Engine
+from ridgeline.plan.plan import Plan
+from ridgeline.plan.resolve import resolve
+from ridgeline.plan.scenario import Scenario
+from ridgeline.search.find_plan import Search, find_plan
+from ridgeline.search.progress import GoOn, always
+from ridgeline.search.space import Pins, best_dispatch, neighbours, space_of
+from ridgeline.search.what_if import EXPOSED
+from ridgeline.sim import Prediction, measured_runs
+
+UNKNOWN = "generic"  # stands for software nobody described: nothing to change to
+CHUNKS = (1, 2, 4, 8)  # virtual stages of a rank that are tried
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherEngine:
+    """Another software and the best plan that was found for it.
+
+    gain           tokens per second per chip over the winner's, less one
+    availability   whether others than its owners can run it
+    runs           measured runs of it on this family of chips that took part in the fit; few: hardly more than a guess
+    has            what its plan does that the winner's engine is not known to do, in words
+    overlaps       whether the intervals overlap: the order may be the other way round
+    """
+
+    engine: Engine
+    gain: float
+    prediction: Prediction
+    runs: int
+    has: tuple[str, ...]
+    overlaps: bool
+
+    @property
+    def availability(self) -> Literal["public", "closed", "retired"]:
+        """As the engine's file says it."""
+        return self.engine.availability
+
+
+def other_engines(
+    search: Search, winner: Prediction, calibration: Calibration | None = None, go_on: GoOn = always
+) -> tuple[OtherEngine, ...]:
+    """Every engine that has a plan which fits, the most gain first; those tried before `go_on` answers False."""
+    found: list[OtherEngine] = []
+    for engine in able_engines(search.scenario):
+
+        def progress(priced: int, best_s: float, id: str = engine.id) -> bool:  # noqa: ARG001
+            return go_on(f"what {id} would gain")
+
+        asked = under(search.scenario, engine)
+        again = find_plan(
+            asked, _coarse(search, asked, winner.scenario.plan), most=1, headroom=search.headroom,
+            calibration=calibration, progress=progress,
+        )  # fmt: skip
+        if not again.swept.complete:
+            break
+        if again.plans and not unsupported(again.plans[0].scenario):
+            found.append(_gained(engine, again.plans[0], winner))
+    return tuple(sorted(found, key=lambda one: -one.gain))
+
+
+def able_engines(scenario: Scenario) -> Iterator[Engine]:
+    """Engines of the catalog other than the scenario's that run on its chip and know its number format."""
+    vendor, asked = scenario.system.chip.vendor, scenario.plan.precision.compute.id
+    for id in ENGINES:
+        one = ENGINES[id]
+        known = asked in {dtype(name).id for name in one.supports.precision}
+        runs = not one.supports.vendors or vendor in one.supports.vendors
+        if id not in (UNKNOWN, scenario.engine.id) and one.availability != "retired" and known and runs:
+            yield one
+
+
+def under(scenario: Scenario, engine: Engine) -> Scenario:
+    """The scenario under another engine; switches that its plan states stay as stated."""
+    return replace(scenario, engine=engine, plan=replace(scenario.plan, engine=engine.id))
+
+
+def _coarse(search: Search, asked: Scenario, winner: Plan) -> Pins:
+    """What of another engine's space is searched: the pins that were given, and less of the axes that rarely matter."""
+    pins, space = search.pins, space_of(asked, search.pins)
+    schedules = tuple(one for one in space.schedule if one.chunks in CHUNKS)
+    told = [one for one in space.switches if one.cp_kind == "ring" and one.sequence_parallel is not False]
+    return replace(
+        pins,
+        etp=pins.etp or (1,),
+        microbatch=pins.microbatch or neighbours(space.microbatch, winner.microbatch),
+        schedule=pins.schedule or schedules,
+        switches=pins.switches or tuple(told) or None,
+    )
+
+
+def _gained(engine: Engine, made: Prediction, winner: Prediction) -> OtherEngine:
+    return OtherEngine(
+        engine=engine,
+        gain=made.tokens_per_s_per_chip / winner.tokens_per_s_per_chip - 1,
+        prediction=made,
+        runs=measured_runs(engine.fitted_id, made.scenario.system.chip.family),
+        has=tuple(_has(made, winner)),
+        overlaps=made.interval.high > winner.interval.low and made.interval.low < winner.interval.high,
+    )
+
+
+def _has(made: Prediction, winner: Prediction) -> Iterator[str]:
+    """What a plan under another engine does that the winner's engine is not known to do, or does not by itself."""
+    mine, theirs = winner.scenario, made.scenario
+    prefix = f"engine {mine.engine.id} is not known to support "
+    yield from (note.removeprefix(prefix) for note in unsupported(under(theirs, mine.engine)))
+    ours, others = resolve(mine).overlap, resolve(theirs).overlap
+    spent = {part.name for part in winner.breakdown if part.seconds > 0}
+    for word in OVERLAPS:
+        if others[word] and not ours[word] and EXPOSED.get(word) in spent:
+            yield f"overlap of {word}"
+    dispatch = theirs.plan.switches.moe_dispatch
+    if theirs.plan.mesh.ep > 1 and dispatch and best_dispatch(mine) is None:
+        yield f"dispatch by {dispatch}"
