@@ -119,7 +119,7 @@ class Profile:
 
     @property
     def steady_slowdown(self) -> float:
-        """Time of a large product after seconds of load over its time before clocks fall; 1 where nobody measured it."""
+        """Time of a large product after seconds of load over its time before clocks fall; 1 where not measured."""
         ran = {row.impl: row.seconds for row in self.of("sustained") if row.dtype == "bf16" and "m" in row.dims}
         return max(1.0, ran["steady"] / ran["burst"]) if {"steady", "burst"} <= ran.keys() else 1.0
 

@@ -50,7 +50,8 @@ FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Formats of measured products that price a peak, the first that was measured."""
 STEADY = 0.5  # of the clocks that a large product loses under load, in logarithms: memory-bound kernels give power back
-PHASE_LAYOUT = np.array([LAYOUTS.get(name, (0.0, 0.0)) for name in ("torch", "torch_nn", "torch_nt", "torch")])
+# coordinates of products by phase beside their shape: layout, and operands from main memory
+PHASE_STATE = np.array([(*LAYOUTS.get(name, (0.0, 0.0)), 0.0) for name in ("torch", "torch_nn", "torch_nt", "torch")])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -174,9 +175,9 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             mine = np.flatnonzero((owner == place) & (table.matmul_peak == PEAKS.index(key)))
             if not len(mine):
                 continue
-            first, again = _distinct(np.vstack([table.matmuls[:, mine], phase[mine], cell[mine]]), len(machines.peak))
+            first, again = _distinct(np.vstack([table.matmuls[:6, mine], phase[mine], cell[mine]]), len(machines.peak))
             mine_first = mine[first]
-            m, n, k, groups, size_in, size_out = table.matmuls[:, mine_first]
+            m, n, k, groups, size_in, size_out = table.matmuls[:6, mine_first]
             traffic = ((m * k + k * n) * size_in + m * n * size_out) * groups
             rows = cell[mine_first]
             peak = machines.peak[rows if len(machines.peak) > 1 else 0, PEAKS.index(key)]
@@ -184,7 +185,7 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             roof = product_roof(
                 sizes, traffic, np.broadcast_to(peak, m.shape), at(machines.memory, rows), at(machines.cores, rows)
             )
-            where = np.column_stack([product_coordinates(sizes), PHASE_LAYOUT[phase[mine_first]]])
+            where = np.column_stack([product_coordinates(sizes), PHASE_STATE[phase[mine_first]]])
             ratio, away = surface.read(where)
             least = 2 * m * n * k * groups / peak  # no product beats its data sheet
             seconds[mine] = np.maximum(np.exp(ratio) * roof * prices.steady, least)[again]

@@ -23,6 +23,7 @@ EXACT = 0.002  # squared doublings within which a measured kernel speaks for its
 BLOCK = 4_000_000  # distances worked out at once
 SAME, REACH, END = 0.05, 1.5, 4.0  # doublings: the kernel itself; interpolated up to; nothing measured counts beyond
 LAYOUTS: Mapping[str, tuple[float, float]] = {"torch_nn": (0.6, 0.0), "torch_nt": (0.0, 0.6)}
+FROM_CACHE = 0.7
 PRODUCTS = ("gemm", "grouped_gemm")
 FLASH: Mapping[str, tuple[bool, ...]] = {
     "attention_forward": (False,),
@@ -67,9 +68,11 @@ def columns_of(rows: Sequence[Measurement]) -> dict[str, Array]:
     return {name: np.array([row.dims.get(name, 1) for row in rows], dtype=np.float64) for name in names}
 
 
-def layout_of(impls: Sequence[str]) -> Array:
-    """How operands lie in memory, as two more coordinates: not transposed, the second, or the first."""
-    return np.array([LAYOUTS.get(impl, (0.0, 0.0)) for impl in impls], dtype=np.float64).reshape(-1, 2)
+def product_state(rows: Sequence[Measurement]) -> Array:
+    """What makes products of one shape differ, as three more coordinates: which operand lies transposed, and whether
+    operands were in the cache from the run before."""
+    states = [(*LAYOUTS.get(row.impl, (0.0, 0.0)), FROM_CACHE * (row.figures.get("cold") == 0)) for row in rows]
+    return np.array(states, dtype=np.float64).reshape(-1, 3)
 
 
 def roof_and_place(op: str, dtype: str, dims: Mapping[str, Array], sheet: Sheet) -> tuple[Array, Array]:
@@ -119,7 +122,7 @@ def surface_of(rows: Sequence[Measurement], sheet: Sheet) -> Surface | None:
     op, dtype = rows[0].op, rows[0].dtype
     roof, place = roof_and_place(op, dtype, columns_of(rows), sheet)
     if op == "gemm":
-        place = np.column_stack([place, layout_of([row.impl for row in rows])])
+        place = np.column_stack([place, product_state(rows)])
     ratios = np.log([row.seconds for row in rows]) - np.log(roof)
     known = np.isfinite(ratios) & np.isfinite(place).all(1)
     return Surface(points=place[known], ratios=ratios[known], rows=len(rows)) if known.any() else None
