@@ -30,6 +30,7 @@ from ridgeline.cost.profile_surface import (
     PRODUCTS,
     columns_of,
     fitted_share,
+    product_state,
     roof_and_place,
     surface_of,
 )

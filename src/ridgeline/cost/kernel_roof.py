@@ -98,14 +98,25 @@ def product_roof(sizes: Array, traffic: Array, peak: Array, memory: Array, cores
     return through
 
 
-def product_coordinates(sizes: Array) -> Array:
-    """Where a product stands among others: doublings of its rows, columns and depth, and how far sides are from
-    multiples of `ALIGNED`, without which kernels read element by element; a few rows fill no tile anyway."""
+def unaligned(sizes: Array) -> Array:
+    """How often the rows of a product's matrices miss a multiple of `ALIGNED` elements, in halvings: 0 to 3."""
+    sides = np.rint(sizes[1:3])
+    missed: Array = (
+        np.stack([np.mod(sides, ALIGNED // part) > 0 for part in (1, 2, 4)]).sum(0).max(0).astype(np.float64)
+    )
+    return missed
+
+
+def product_coordinates(sizes: Array, missed: Array) -> Array:
+    """Where a product stands among others: doublings of its rows, columns and depth; whether its rows are in eights,
+    and how far its matrices' rows are from multiples of 16 bytes, without which kernels read element by element.
+
+    missed = as `unaligned` counts it; none where a compiler pads them.
+    """
     sides: Array = np.log2(sizes[:3]).T * np.array([1.0, 0.7, 0.7])
-    whole = np.rint(sizes[:3])
-    whole[0] = np.where(whole[0] < 64, ALIGNED, whole[0])
-    off = sum((np.mod(whole, ALIGNED // part) > 0).astype(np.float64) for part in (1, 2, 4))
-    return np.column_stack([sides, np.minimum(off.T, 1.0 + 0.3 * (off.T - 1)) * np.array([0.5, UNALIGNED, UNALIGNED])])
+    odd = (sizes[0] >= TILE[0]) & (np.mod(np.rint(sizes[0]), ALIGNED) > 0)
+    away = UNALIGNED * np.where(missed > 0, 1 + 0.3 * (missed - 1), 0.0)
+    return np.column_stack([sides, 0.5 * odd, away])
 
 
 def attention_work(dims: Mapping[str, Array], backward: bool, size: float) -> tuple[Array, Array]:

@@ -88,7 +88,7 @@ def roof_and_place(op: str, dtype: str, dims: Mapping[str, Array], sheet: Sheet)
         m, n, k, _ = sizes
         traffic = ((m * k + k * n) * size + m * n * max(size, 2.0)) * groups
         roof = roofs.product_roof(sizes, traffic, wide, memory, np.full(count, sheet.cores))
-        place = roofs.product_coordinates(sizes)
+        place = roofs.product_coordinates(sizes, roofs.unaligned(sizes))
         return roof, place if op == "gemm" else np.column_stack([place, 0.4 * np.log2(groups)])
     if op in FLASH:
         return _flash(FLASH[op], dims, size, (wide, np.full(count, sheet.exponentials), memory))
