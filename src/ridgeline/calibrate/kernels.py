@@ -11,6 +11,7 @@ H200 rows are no library's: they judge the profile, which was taken by `ridgelin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,6 +22,7 @@ import numpy as np
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.kernel_rows import MeasuredKernel, kernel_of
 from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
+from ridgeline.core.errors import RidgelineError
 from ridgeline.core.evidence import Evidence
 from ridgeline.cost.calibration import Calibration, owners, shipped
 from ridgeline.cost.kernel_roof import BYTES, Sheet, sheet_of
@@ -208,6 +210,19 @@ def is_own(row: Row) -> bool:
 
 def _roof(kernel: Measurement, sheet: Sheet) -> float:
     return float(roof_and_place(kernel.op, kernel.dtype, columns_of([kernel]), sheet)[0][0])
+
+
+def is_priceable(one: MeasuredKernel) -> bool:
+    """Whether the catalog has the rates that a kernel's roof needs."""
+    try:
+        return math.isfinite(_roof(one.kernel, _sheet(one.chip)))
+    except RidgelineError:
+        return False
+
+
+def unpriceable(one: MeasuredKernel) -> str:
+    """Why a kernel has no roof."""
+    return f"precision: {one.chip} has no published rate for {one.kernel.dtype}, or for its memory"
 
 
 def _share(kernel: Measurement, id: str, calibration: Calibration) -> float:
