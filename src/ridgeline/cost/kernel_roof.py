@@ -88,7 +88,7 @@ def product_roof(sizes: Array, traffic: Array, peak: Array, memory: Array, cores
     >>> side = np.full(1, 4096.0)
     >>> sizes, one = np.stack([side, side, side, np.ones(1)]), np.ones(1)
     >>> f"{product_roof(sizes, 3 * side**2 * 2, one * 989e12, one * 4.8e12, one * 132)[0]:.3g}"
-    '0.00015'
+    '0.000145'
     """
     m, n, k, groups = sizes
     tiles = groups * np.ceil(m / TILE[0]) * np.ceil(n / TILE[1])

@@ -15,7 +15,7 @@ from ridgeline.cost.profile_compare import ProfileDiff, slow_chips
 from ridgeline.hardware.load import CHIPS, chip
 from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent
 from ridgeline.report.sheets.plain import plain
-from ridgeline.report.sheets.profile import CeilingSheet, ProfileDiffSheet, ProfileSheet
+from ridgeline.report.sheets.profile import BestRateSheet, ProfileDiffSheet, ProfileSheet
 
 SHOWN = 20  # kernels that differ, on a page
 MOST = 400  # of them in a sheet
@@ -38,7 +38,7 @@ def profile_sheet(profile: Profile) -> ProfileSheet:
     }
 
 
-def _ceiling(one: Ceiling) -> CeilingSheet:
+def _ceiling(one: Ceiling) -> BestRateSheet:
     return {
         "name": one.name,
         "unit": one.unit,
