@@ -85,7 +85,12 @@ def test_what_is_too_slow_or_too_large_is_not_tried(scripted: None) -> None:
 def test_rows_are_kept_as_they_come_and_those_of_an_earlier_run_are_not_taken_again(scripted: None) -> None:
     kept: list[dict[str, Any]] = []
     cases = made("works", 3)
-    supervise(Settings(device="cpu", minutes=5.0), lambda ready: cases, keep=kept.append, done=[cases[0].key()])
+
+    def keep(key: str, row: dict[str, Any]) -> None:
+        assert key in {case.key() for case in cases}
+        kept.append(row)
+
+    supervise(Settings(device="cpu", minutes=5.0), lambda ready: cases, keep=keep, done=[cases[0].key()])
     assert [row["m"] for row in kept] == [2, 3]
 
 

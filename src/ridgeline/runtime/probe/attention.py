@@ -2,7 +2,8 @@
 
     impl   flash, cudnn, efficient, math: the backends of scaled_dot_product_attention; flex: FlexAttention, compiled
 
-Tensors are [batch, heads, tokens, head_dim] as views of [batch, tokens, heads, head_dim], the layout models have.
+Tensors are [batch, heads, tokens, head_dim] as views of [batch, tokens, heads, head_dim], the layout models have;
+flash_bhsd and cudnn_bhsd are the same backends on tensors that are contiguous as they stand.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BACKENDS = {
     "math": "MATH",
     "overrideable": "OVERRIDEABLE",
 }
-SAMPLED = 4
+HEADS_FIRST = "_bhsd"  # ends the name of an implementation whose tensors are contiguous with heads before tokens
 LONGEST_WHOLE_CHECK = 4096  # tokens up to which a head's gradients are checked whole
 
 
@@ -73,6 +74,8 @@ def _inputs(case: Case, bench: Bench) -> list[Any]:
     batch, head_dim = case["batch"], case["head_dim"]
     heads = ((case["query"], case["heads"]), (case["key"], case["kv_heads"]), (case["key"], case["kv_heads"]))
     options = {"device": bench.backend.name, "dtype": DTYPES[case.dtype]}
+    if case.impl.endswith(HEADS_FIRST):
+        return [torch.randn(batch, count, tokens, head_dim, **options) for tokens, count in heads]
     return [torch.randn(batch, tokens, count, head_dim, **options).transpose(1, 2) for tokens, count in heads]
 
 
@@ -83,7 +86,7 @@ def _runner(case: Case) -> Callable[..., Any]:
     try:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        chosen = getattr(SDPBackend, BACKENDS[case.impl])
+        chosen = getattr(SDPBackend, BACKENDS[case.impl.removesuffix(HEADS_FIRST)])
     except (ImportError, AttributeError):
         raise Lacking(f"torch {torch.__version__} has no attention backend {case.impl!r}") from None
     extra = {"enable_gqa": True} if grouped else {}

@@ -21,7 +21,7 @@ DEFAULT_CACHE = 64 << 20  # bytes assumed of the last-level cache where the back
 GRAPHS = ("CUDAGraph", "NPUGraph", "XPUGraph", "MUSAGraph", "MLUGraph")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """One device of torch, and what its module offers.
 

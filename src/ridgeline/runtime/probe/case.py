@@ -19,7 +19,7 @@ PASSES |= {"embedding": 2, "add": 3}
 """Times a row op moves rows x columns through memory, at least."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One measurement to take.
 
@@ -46,11 +46,11 @@ class Case:
 
     def key(self) -> str:
         """The identity as text, the same for equal cases."""
-        return row_key(self.identity())
+        return json.dumps(self.identity(), sort_keys=True)
 
 
 def row_key(row: dict[str, Any]) -> str:
-    """Identity of a row, whatever its results are.
+    """What a row measures, whatever its results are; `cold` counts as a result of all but copies, reads and writes.
 
     >>> row_key({"op": "h2d", "bytes": 8, "s": 1.0, "ok": True, "cold": True})
     '{"bytes": 8, "op": "h2d"}'

@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, TextIO
 
 import torch
@@ -50,7 +51,7 @@ def main() -> int:
         "free_bytes": backend.free_bytes(),
         "timer": "graph" if backend.graph is not None else "events" if backend.event else "host",
         "rates": rates(backend),
-        "extra": [{**one.__dict__, "dims": list(one.dims)} for one in registry.EXTRA],
+        "extra": [asdict(one) for one in registry.EXTRA],
     }
     _tell(answers, {"ready": ready})
     gc.freeze()  # what is imported stays: collecting after every case looks at its own tensors only

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 from ridgeline.runtime.probe.case import Case
@@ -25,15 +26,25 @@ IMPLS = {"fp8": "scaled_mm", "int8": "int_mm"}
 COMPILE_LIMIT_S = 180.0
 
 
-def cases(cache_bytes: int, only: Sequence[str] = ()) -> list[Case]:
-    """Every case in the order in which they are taken; `only` keeps some groups."""
-    made = [*_gemms(), *_grouped(), *_attention(), *_decode(), *_rows(), *_optimizer()]
+def cases(cache_bytes: int, only: Sequence[str] = (), kind: str = "") -> list[Case]:
+    """Every case in the order in which they are taken; `only` keeps some groups, `kind` is the type of the device."""
+    made = list(_host_gemms()) if kind == "cpu" else []
+    made += [*_gemms(), *_grouped(), *_attention(), *_decode(), *_rows(), *_optimizer()]
     made += device_cases(cache_bytes)
     seen: dict[str, Case] = {}
     for case in made:
+        late = kind == "cpu" and case.impl == "compiled"  # half a minute each
         if not only or case.group in only:
-            seen.setdefault(case.key(), case)
+            seen.setdefault(case.key(), replace(case, tier=3) if late else case)
     return _in_turns(seen.values())
+
+
+def _host_gemms() -> Iterator[Case]:
+    """Products that a CPU finishes in milliseconds, in the formats it is used with."""
+    for side, m, dtype in product((512, 1024, 2048), (1, 16, 64, 256, 1024), ("fp32", "bf16")):
+        yield _gemm(dtype, m, side, side, 0 if m in (1, 256) else 1)
+    for (n, k), m, dtype in product(((4096, 1024), (1024, 4096), (8192, 2048)), (1, 32, 128, 512), ("fp32", "bf16")):
+        yield _gemm(dtype, m, n, k, 1)
 
 
 def _in_turns(made: Iterable[Case]) -> list[Case]:
@@ -72,6 +83,7 @@ def _every_gemm() -> Iterator[Case]:
         yield from (_gemm("bf16", m, n, k, 1) for n, k in product(sides, sides))
     yield from (_gemm("fp8", m, n, k, 1) for m, n, k in product((128, 4096, 1024, 16384, 32), sides[1:5], sides[1:5]))
     yield from _vocabulary()
+    yield from _from_cache()
     draw = random.Random(SEED)
     for at in range(420):
         m, n, k = _drawn(draw)
@@ -102,6 +114,26 @@ def _drawn(draw: random.Random) -> tuple[int, int, int]:
 
 def _multiple(value: float, of: int) -> int:
     return max(of, round(value / of) * of)
+
+
+def _from_cache() -> Iterator[Case]:
+    """Products small enough to stay in a cache of tens of megabytes, on the same buffers again and again."""
+    weights = (
+        (2048, 2048),
+        (4096, 4096),
+        (2048, 8192),
+        (7168, 2048),
+        (1024, 4096),
+        (2048, 7168),
+        (5120, 5120),
+        (1024, 1024),
+    )
+    for (n, k), m in product(weights, (64, 256, 1, 128, 1024, 16, 512, 2048)):
+        one = _gemm("bf16", m, n, k, 1)
+        yield replace(one, dims=(*one.dims, ("cold", False)))
+        if m in (128, 1024):
+            one = _gemm("fp8", m, n, 2 * k, 1)
+            yield replace(one, dims=(*one.dims, ("cold", False)))
 
 
 def _vocabulary() -> Iterator[Case]:
@@ -163,6 +195,9 @@ def _attention() -> Iterator[Case]:
         yield _attend(op, impl, 4, LAYOUTS[0], seq, seq, True, 2)
         yield _attend(op, impl, 32768 // seq, LAYOUTS[0], seq, seq, True, 2)
         yield _attend(op, impl, 2, (8, 1, 128), seq, seq, True, 2)
+    for seq, layout, op in product((4096, 1024, 16384), LAYOUTS[:3], both):
+        for impl in ("cudnn_bhsd", "flash_bhsd"):
+            yield _attend(op, impl, max(1, 8192 // seq), layout, seq, seq, True, 1)
     for seq, op in product((1024, 2048), both):
         yield _attend(op, "math", 4, LAYOUTS[1], seq, seq, True, 2)
     for seq, op in product((2048, 8192), both):

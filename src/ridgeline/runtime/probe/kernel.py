@@ -30,7 +30,7 @@ class Lacking(Exception):
     """The backend has no such kernel: reported, not an error of the run."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
     """Where kernels are measured: device, meter, seconds a measurement may take, and the seed of its inputs."""
 
@@ -40,7 +40,7 @@ class Bench:
     seed: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """An op ready to run.
 
@@ -64,7 +64,7 @@ def sets_for(bench: Bench, set_bytes: float, most: int = 0) -> int:
     """
     wanted = math.ceil(3 * bench.backend.cache_bytes / max(set_bytes, 1))
     fits = int(0.5 * bench.backend.free_bytes() / max(set_bytes, 1))
-    most = most or (MOST_SETS if bench.backend.type != "cpu" else 4)
+    most = most or (MOST_SETS if bench.backend.type != "cpu" else 2)
     return max(1, min(wanted, most, fits))
 
 

@@ -29,13 +29,16 @@ SAMPLED_ROWS, SAMPLED_COLUMNS = 16, 64
 
 
 def gemm(case: Case, bench: Bench) -> Prepared:
-    """A product ready to run; x is rotated with w, so that weights come from main memory as in a model."""
+    """A product ready to run; x is rotated with w, so that weights come from main memory as in a model.
+
+    A case that says `cold` false uses one set again and again, so that a small product finds its factors in the cache.
+    """
     if case.dtype == "tf32" and bench.backend.type != "cuda":
         raise Lacking("tf32 is a mode of CUDA's matrix units")
     torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
     makers = {"scaled_mm": _scaled_set, "int_mm": _int_set}
     make = makers.get(case.impl, _plain_set)
-    count = sets_for(bench, bytes_of(case))
+    count = sets_for(bench, bytes_of(case)) if dict(case.dims).get("cold", True) else 1
     first = make(case, bench)
     sets = [first, *(make(case, bench) for _ in range(count - 1))]
     return Prepared(

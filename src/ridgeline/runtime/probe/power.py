@@ -16,7 +16,7 @@ SM_CLOCK, MEMORY_CLOCK = 1, 2  # nvmlClockType_t
 ENERGY_FILES = "/sys/class/powercap/intel-rapl:?/energy_uj"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Meter:
     """What can be read while something runs; each answers 0 where nobody tells.
 

@@ -14,8 +14,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ridgeline.runtime.probe.case import row_key
-
 VERSION = 1
 OPS = (
     *("gemm", "grouped_gemm", "attention_forward", "attention_backward", "attention_decode"),
@@ -36,30 +34,27 @@ class Journal:
 
     def __init__(self, path: Path, resume: bool) -> None:
         self.path = path
-        self.rows = list(_read_rows(path)) if resume else []
+        held = dict(_read_rows(path)) if resume else {}
+        self.keys, self.rows = set(held), list(held.values())
         if not resume:
             path.unlink(missing_ok=True)
 
-    def append(self, row: dict[str, Any]) -> None:
-        """Keep a row."""
+    def append(self, key: str, row: dict[str, Any]) -> None:
+        """Keep the row of a case."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-
-    def keys(self) -> set[str]:
-        """Identities of the rows it holds."""
-        return {row_key(row) for row in self.rows}
+            file.write(json.dumps({"case": key, "row": row}) + "\n")
 
 
-def _read_rows(path: Path) -> Iterable[dict[str, Any]]:
-    """Rows of a journal; a last line that a crash cut short is left out."""
+def _read_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Cases and rows of a journal; a last line that a crash cut short is left out."""
     if not path.exists():
         return
     with path.open(encoding="utf-8") as file:
         for line in file:
             with contextlib.suppress(json.JSONDecodeError):
-                row = json.loads(line)
-                if isinstance(row, dict) and "op" in row:
-                    yield row
+                held = json.loads(line)
+                if isinstance(held, dict) and isinstance(held.get("row"), dict) and "op" in held["row"]:
+                    yield str(held.get("case")), held["row"]
 
 
 def profile_text(head: dict[str, Any], rows: Iterable[dict[str, Any]]) -> str:
@@ -74,10 +69,10 @@ def profile_text(head: dict[str, Any], rows: Iterable[dict[str, Any]]) -> str:
             row.get("impl", ""),
             row.get("dtype", ""),
             numbers[:8],
-            row_key(row),
+            json.dumps(row),
         )
 
-    lines = [json.dumps(row, separators=(", ", ": ")) for row in sorted(rows, key=place)]
+    lines = [json.dumps(row, separators=(",", ":")) for row in sorted(rows, key=place)]
     top = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in {"ridgeline_profile": VERSION, **head}.items()]
     return "{\n" + ",\n".join(top) + ',\n  "rows": [\n    ' + ",\n    ".join(lines) + "\n  ]\n}\n"
 

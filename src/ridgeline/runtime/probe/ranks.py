@@ -11,7 +11,7 @@ from dataclasses import dataclass
 FIRST_PORT, PORTS = 29500, 1000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """This process among its peers; `environment` is what a child needs to find them."""
 

@@ -15,7 +15,7 @@ from ridgeline.runtime.probe.profile_file import Journal, journal_path, write_pr
 from ridgeline.runtime.probe.supervisor import Settings, Watch, supervise, unwatched
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a run brought: the head of the profile, its rows, and how many planned cases the time did not allow."""
 
@@ -45,10 +45,10 @@ def measure_device(
 
     def plan(ready: dict[str, Any]) -> Sequence[Case]:
         extra = [Case(**{**one, "dims": tuple(map(tuple, one["dims"]))}) for one in ready["extra"]]
-        own = list(chosen) if chosen is not None else cases(ready["cache_bytes"], only=only)
+        own = list(chosen) if chosen is not None else cases(ready["cache_bytes"], only, ready["head"]["device"]["type"])
         return [*extra, *own]
 
-    run = supervise(settings, plan, keep=journal.append, done=journal.keys(), watch=watch)
+    run = supervise(settings, plan, keep=journal.append, done=journal.keys, watch=watch)
     head = head_of(run.ready, settings, chip, (time.monotonic() - began) / 60)
     outcome = Outcome(head=head, rows=(*journal.rows, *run.rows), left=run.left)
     write_profile(output, head, outcome.rows)

@@ -25,11 +25,11 @@ MEMORY_SHARE = 0.6  # of the free memory that a case may hold
 ENTRY = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {module} import main; sys.exit(main())"
 CHILD = "ridgeline.runtime.probe.child"
 
-Keep = Callable[[dict[str, Any]], None]
+Keep = Callable[[str, dict[str, Any]], None]  # the case's key, its row
 Watch = Callable[[int, int, Case], None]  # cases done, cases planned, the next one
 
 
-def unkept(row: dict[str, Any]) -> None:
+def unkept(key: str, row: dict[str, Any]) -> None:
     """Nobody keeps a row before the end."""
 
 
@@ -41,7 +41,7 @@ class Refused(Exception):
     """The device cannot be used at all."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How to measure: the device, packages to import first, the time box, the seed, seconds a measurement."""
 
@@ -52,7 +52,7 @@ class Settings:
     seconds: float = 0.0
 
 
-@dataclass
+@dataclass(slots=True, kw_only=True)
 class Child:
     """One running child, with the lines it wrote and the file its standard error goes to."""
 
@@ -119,7 +119,7 @@ def start_child(module: str = CHILD, environment: dict[str, str] | None = None) 
     return Child(process=process, lines=lines, errors=errors)
 
 
-@dataclass
+@dataclass(slots=True, kw_only=True)
 class Run:
     """A run under way: rows so far, and what is known of the device once a child has said it."""
 
@@ -157,7 +157,7 @@ class Run:
         family = (case.op, case.impl, case.dtype)
         self.rows.append(row)
         self.done.add(case.key())
-        self.keep(row)
+        self.keep(case.key(), row)
         (self.successes if row.get("ok") else self.failures)[family] += 1
         self.deaths[family] += died
 

@@ -26,7 +26,7 @@ FEWEST_RUNS, MOST_RUNS = 6, 125
 BURST = 0.03
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """What timing found; `clock_mhz` is read while the device is busy, 0 where nobody tells."""
 

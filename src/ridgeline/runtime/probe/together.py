@@ -19,7 +19,7 @@ from ridgeline.runtime.probe.matmul import gemm
 from ridgeline.runtime.probe.timing import summary
 
 Call = Callable[[], Any]
-REST_S, BURST_S, STEADY_S, COUNTED_S = 1.0, 0.02, 3.0, 1.5
+REST_S, BURST_S, STEADY_S, COUNTED_S = 1.0, 0.02, 4.5, 3.0
 TOGETHER_S = 0.05
 REPEATS = 5
 

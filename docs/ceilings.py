@@ -1,0 +1,96 @@
+"""Write the tables of docs/concepts/measured-ceilings.md from the shipped profiles and the data sheets of the catalog.
+
+    python docs/ceilings.py            rewrite the page
+    python docs/ceilings.py --check    fail when a table says something else than the profiles give
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ridgeline.core.units import format_quantity
+from ridgeline.hardware.load import CHIPS
+from ridgeline.report.characterize import ceilings
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "concepts" / "measured-ceilings.md"
+PROFILES = ROOT / "src" / "ridgeline" / "cost" / "profiles"
+LINKS = {"copy": "hbm", "read": "hbm", "write": "hbm", "host to device": "host", "device to host": "host"}
+
+
+def sheet_number(chip: str | None, what: str, dtype: str) -> float | None:
+    """What the data sheet says of a ceiling, where it says something."""
+    if chip is None:
+        return None
+    known = CHIPS[chip]
+    if what == "product":
+        quoted = known.peak.get(dtype)
+    else:
+        quoted = getattr(known, LINKS[what]).bandwidth if what in LINKS else None
+    return quoted.value if quoted is not None else None
+
+
+def number(value: float, unit: str) -> str:
+    return f"{value * 1e12:.3g} pJ" if unit == "J" else format_quantity(value, unit, 4)
+
+
+def best(profile: dict[str, Any]) -> Iterator[str]:
+    """A row of the table for every ceiling."""
+    yield "| | format | measured | data sheet | share | at |\n|---|---|---|---|---|---|"
+    good = [row for row in profile["rows"] if row.get("ok")]
+    for one in ceilings(good):
+        stated = sheet_number(profile["chip"], one["what"], one["dtype"])
+        beside = f"{format_quantity(stated, one['unit'], 4)} | {one['value'] / stated:.0%}" if stated else " | "
+        yield f"| {one['what']} | {one['dtype']} | {number(one['value'], one['unit'])} | {beside} | {one['at']} |"
+
+
+def sustained(profile: dict[str, Any]) -> Iterator[str]:
+    """From rest and after seconds of the same work."""
+    yield "| | format | from rest | after seconds | power | clock |\n|---|---|---|---|---|---|"
+    found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row in profile["rows"]:
+        if row["op"] == "sustained" and row.get("ok"):
+            what = f"product {row['m']}x{row['n']}x{row['k']}" if "m" in row else f"copy of {row['bytes'] >> 30} GiB"
+            found.setdefault((what, row["dtype"]), {})[row["impl"]] = row
+    for (what, dtype), one in found.items():
+        burst, steady = one.get("burst"), one.get("steady", {})
+        cells = [rate(burst) if burst else "", rate(steady) if steady else ""]
+        power = f"{steady['power_w']:.0f} W" if "power_w" in steady else ""
+        yield f"| {what} | {dtype} | {' | '.join(cells)} | {power} | {steady.get('clock_mhz', '')} |"
+
+
+def rate(row: dict[str, Any]) -> str:
+    if "m" in row:
+        return format_quantity(2.0 * row["m"] * row["n"] * row["k"] / row["s"], "FLOP/s", 3)
+    return format_quantity(2.0 * row["bytes"] / row["s"], "B/s", 3)
+
+
+def page(old: str) -> str:
+    """The page with every table between its markers taken again."""
+    for path in sorted(PROFILES.glob("*.json")):
+        profile = json.loads(path.read_text("utf-8"))
+        for name, lines in (("best", best(profile)), ("sustained", sustained(profile))):
+            pattern = re.compile(rf"(<!-- {name} {path.stem} -->\n).*?(<!-- end -->)", re.DOTALL)
+            table = "\n".join(lines) + "\n"
+            old = pattern.sub(lambda match, table=table: match[1] + table + match[2], old)  # type: ignore[misc]
+    return old
+
+
+def main() -> int:
+    old = PAGE.read_text("utf-8")
+    new = page(old)
+    if "--check" in sys.argv:
+        if new != old:
+            print(f"{PAGE.name} is out of date; run `python docs/ceilings.py`", file=sys.stderr)
+        return int(new != old)
+    PAGE.write_text(new, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Profiles of several ranks as one, and a run of two ranks on gloo."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ridgeline.runtime.probe.grid_links import COLLECTIVES, link_cases
+from ridgeline.runtime.probe.many_ranks import rank_path
+from ridgeline.runtime.probe.merge import merged
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_every_rank_keeps_its_rows() -> None:
+    heads = [
+        {"chip": "h200-sxm", "host": {"node": f"n{rank}"}, "device": {"name": "H200", "driver": "1"}} for rank in (0, 1)
+    ]
+    rows = [[{"op": "copy", "s": 1.0}, {"op": "all_reduce", "ranks": 2, "s": 3.0}], [{"op": "copy", "s": 2.0}]]
+    head, every = merged(heads, rows)
+    assert head["chip"] == "h200-sxm"
+    assert head["ranks"] == [
+        {"rank": 0, "node": "n0", "name": "H200", "driver": "1"},
+        {"rank": 1, "node": "n1", "name": "H200", "driver": "1"},
+    ]
+    assert [row.get("rank") for row in every] == [0, None, 1]
+
+
+def test_a_ranks_own_profile_stands_beside_the_whole() -> None:
+    assert rank_path(Path("out/node.json"), 3) == Path("out/node.rank3.json")
+
+
+@pytest.mark.parametrize(("ranks", "nodes", "spans"), [(2, 1, {1}), (16, 2, {1, 2}), (4, 4, {2})])
+def test_sends_go_where_there_are_links(ranks: int, nodes: int, spans: set[int]) -> None:
+    made = link_cases(ranks, nodes, "nccl")
+    sends = [case for case in made if case.op == "send_recv"]
+    assert {case["nodes"] for case in sends} == spans
+    assert {case["ranks"] for case in sends} == {2}
+    assert {case.op for case in made} == {"send_recv", "overlap", *COLLECTIVES}
+    assert len({case.key() for case in made}) == len(made)
+
+
+@pytest.mark.slow
+def test_two_ranks_and_their_links_on_gloo(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    own = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "ridgeline",
+    ]
+    command += ["characterize", "--device", "cpu", "--minutes", "0.4", "--only", "host,interconnect", "-o", "node.json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=own, cwd=tmp_path, timeout=200)
+    assert done.returncode == 0, done.stderr
+    table = json.loads((tmp_path / "node.json").read_text())
+    assert [one["rank"] for one in table["ranks"]] == [0, 1]
+    good = [row for row in table["rows"] if row["ok"]]
+    assert {row["rank"] for row in good if row["op"] == "launch"} == {0, 1}
+    links = [row for row in good if row.get("backend") == "gloo"]
+    assert {row["op"] for row in links} == {"send_recv", *COLLECTIVES}
+    assert (tmp_path / "node.rank1.json").exists()
