@@ -11,8 +11,9 @@ H200 rows are no library's: they judge the profile, which was taken by `ridgelin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
@@ -21,16 +22,17 @@ import numpy as np
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.kernel_rows import MeasuredKernel, kernel_of
 from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
+from ridgeline.core.errors import RidgelineError
 from ridgeline.core.evidence import Evidence
 from ridgeline.cost.calibration import Calibration, owners, shipped
-from ridgeline.cost.kernel_roof import Sheet, sheet_of
+from ridgeline.cost.kernel_roof import BYTES, Sheet, sheet_of
 from ridgeline.cost.profile import SHIPPED_PROFILES, Measurement, Profile, read_profile
 from ridgeline.cost.profile_surface import (
     FLASH,
     PRODUCTS,
     columns_of,
     fitted_share,
-    layout_of,
+    product_state,
     roof_and_place,
     surface_of,
 )
@@ -53,6 +55,7 @@ STANDS_IN: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "vllm": ("flash-3",),
     }
 )
+HEADS_FIRST = "_bhsd"  # attention on tensors whose heads lie before tokens, as benchmarks have them and models have not
 CASTS, NARROW = ("trtllm",), ("fp8", "nvfp4")  # a library that times the cast of its inputs in these formats too
 # which engine's calibration prices a kernel that nobody measured
 ENGINE_OF: Mapping[str, str] = MappingProxyType(
@@ -91,7 +94,7 @@ def _priced(one: MeasuredKernel, tables: _Tables, calibration: Calibration) -> K
         if surface is None:
             continue
         _, place = roof_and_place(kernel.op, rows[0].dtype, columns_of([kernel]), sheet)
-        place = np.column_stack([place, layout_of([kernel.impl])]) if kernel.op == "gemm" else place
+        place = np.column_stack([place, product_state([_as_run(one)])]) if kernel.op == "gemm" else place
         ratio, distance = surface.read(place)
         away = float(distance[0])
         far = float(fitted_share(distance)[0])
@@ -101,6 +104,15 @@ def _priced(one: MeasuredKernel, tables: _Tables, calibration: Calibration) -> K
         evidence = Evidence.MEASURED if how == "profile" and far == 0 else Evidence.FITTED
         return KernelPrice(seconds=found, how=how, distance=away, evidence=evidence)
     return KernelPrice(seconds=fitted, how="fitted", distance=float("inf"), evidence=Evidence.FITTED)
+
+
+def _as_run(one: MeasuredKernel) -> Measurement:
+    """The kernel with what its benchmark does to it: replays of one graph find small operands in the cache."""
+    kernel, held = one.kernel, chip(one.chip).cache.capacity
+    m, n, k = (kernel.dims[side] for side in "mnk")
+    size = BYTES.get(kernel.dtype, 2.0) * (m * k + n * k) + 2.0 * m * n
+    warm = is_own(one.row) and held is not None and size < held.value
+    return replace(kernel, figures={"cold": 0.0}) if warm else kernel
 
 
 class _Tables:
@@ -117,9 +129,16 @@ class _Tables:
         """Rows that can price a kernel, best first, each with the data sheet they are shares of."""
         chips = [one.chip, *_kin(one.chip)]
         own, other = one.kernel.impl, STANDS_IN.get(one.kernel.impl, ())
-        impls = (own, *(name for name in other if name not in CASTS or one.kernel.dtype not in NARROW))
+        impls = (
+            f"{own}{HEADS_FIRST}",
+            own,
+            *(name for name in other if name not in CASTS or one.kernel.dtype not in NARROW),
+        )
         for impl in impls:
-            if rows := self.own.get(_key(one.chip, one.kernel, impl)):
+            rows = self.own.get(_key(one.chip, one.kernel, impl), [])
+            if one.kernel.op == "launch":  # of the same kind of call
+                rows = [row for row in rows if row.words.get("kind", "") in one.row["kernel"]]
+            if rows:
                 yield "profile", rows, _sheet(one.chip)
         for impl in impls:
             for place, id in enumerate(chips):
@@ -129,7 +148,7 @@ class _Tables:
 
 
 def _key(id: str, row: Measurement, impl: str = "") -> Key:
-    dtype = "bf16" if row.dtype == "fp16" and row.op in (*FLASH, *PRODUCTS) else row.dtype
+    dtype = "bf16" if row.dtype == "fp16" and row.op in FLASH else row.dtype
     dtype = "" if row.op in ("copy", "read", "write", "h2d", "d2h", "launch") else dtype
     name = impl or row.impl
     layout = {"torch_nn": "torch", "torch_nt": "torch"}.get(name, name) if row.op == "gemm" else name
@@ -190,7 +209,20 @@ def is_own(row: Row) -> bool:
 
 
 def _roof(kernel: Measurement, sheet: Sheet) -> float:
-    return float(roof_and_place(kernel.op, kernel.dtype, columns_of([kernel]) or {"none": np.ones(1)}, sheet)[0][0])
+    return float(roof_and_place(kernel.op, kernel.dtype, columns_of([kernel]), sheet)[0][0])
+
+
+def is_priceable(one: MeasuredKernel) -> bool:
+    """Whether the catalog has the rates that a kernel's roof needs."""
+    try:
+        return math.isfinite(_roof(one.kernel, _sheet(one.chip)))
+    except RidgelineError:
+        return False
+
+
+def unpriceable(one: MeasuredKernel) -> str:
+    """Why a kernel has no roof."""
+    return f"precision: {one.chip} has no published rate for {one.kernel.dtype}, or for its memory"
 
 
 def _share(kernel: Measurement, id: str, calibration: Calibration) -> float:

@@ -25,7 +25,7 @@ from ridgeline.calibrate.collectives import around as around_collective
 from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.folds import Folds, bundled, is_bundled, shipped_folds
 from ridgeline.calibrate.frozen import is_frozen
-from ridgeline.calibrate.kernels import KERNELS, around, price_kernels
+from ridgeline.calibrate.kernels import KERNELS, around, is_priceable, price_kernels, unpriceable
 from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
 from ridgeline.calibrate.profile_sources import profiles_of
 from ridgeline.calibrate.published import published_runs, published_table
@@ -237,7 +237,7 @@ def validate(
 def kernels_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validation:
     """The cases of a table of kernels; a published row's own figure is left out of what prices it."""
     read = [kernel_of(row) for row in rows]
-    known = [item for item in read if not isinstance(item, Skipped)]
+    known = [item for item in read if not isinstance(item, Skipped) and is_priceable(item)]
     cases = [
         Case(
             row=item.row,
@@ -254,7 +254,11 @@ def kernels_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validati
         for item, price in zip(known, price_kernels(known, profiles), strict=True)
         for low, high in (around(item, price),)
     ]
-    skipped = tuple(item for item in read if isinstance(item, Skipped))
+    skipped = tuple(
+        item if isinstance(item, Skipped) else Skipped(id=item.row.id, reason=unpriceable(item))
+        for item in read
+        if isinstance(item, Skipped) or not is_priceable(item)
+    )
     return Validation(kind="kernels", cases=tuple(cases), skipped=skipped)
 
 

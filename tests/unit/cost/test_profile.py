@@ -25,7 +25,7 @@ from ridgeline.cost.profile import (
     read_profile,
 )
 from ridgeline.cost.profile_compare import diff_profiles, merge_profiles, slow_chips
-from ridgeline.cost.profile_surface import END, REACH, columns_of, layout_of, roof_and_place, surface_of
+from ridgeline.cost.profile_surface import END, REACH, columns_of, product_state, roof_and_place, surface_of
 from ridgeline.hardware.load import chip
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.sim.predict_step import estimate, predict
@@ -125,7 +125,7 @@ class TestSurface:
         surface = surface_of(self.grid, H200)
         assert surface is not None
         roof, place = roof_and_place("gemm", "bf16", columns_of(rows), H200)
-        ratio, distance = surface.read(np.column_stack([place, layout_of(["torch"] * len(rows))]))
+        ratio, distance = surface.read(np.column_stack([place, product_state(rows)]))
         return np.exp(ratio) * roof, distance
 
     def test_a_measured_kernel_speaks_for_itself(self) -> None:
