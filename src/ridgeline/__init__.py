@@ -29,6 +29,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     characterize                               a torch device -> Characterization: its profile, measured and written
     preflight                                  ranks of torchrun -> Preflight: slow chips, slow links, wrong settings
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
+    next_measurements                          Scenario -> what to measure to be surer of it, the best first
     fit_with                                   your measured runs -> OwnFit: that calibration, and what it is worth
 """
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.calibrate.cross_validate import refit
     from ridgeline.calibrate.explain import explain as explain
     from ridgeline.calibrate.fit_with import fit_with as fit_with
+    from ridgeline.calibrate.next_measurement import next_measurements as next_measurements
     from ridgeline.calibrate.validate import validate as validate
     from ridgeline.cost.profile import Profile as Profile
     from ridgeline.cost.profile import read_profile as read_profile
@@ -121,6 +123,7 @@ _HOMES = {
     "diff": "ridgeline.calibrate.compare",
     "explain": "ridgeline.calibrate.explain",
     "fit_with": "ridgeline.calibrate.fit_with",
+    "next_measurements": "ridgeline.calibrate.next_measurement",
     "anchored": "ridgeline.calibrate.anchor",
     "export": "ridgeline.targets.api",
     "import_run": "ridgeline.targets.api",

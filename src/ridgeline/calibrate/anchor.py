@@ -21,13 +21,13 @@ from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.cost.anchored import MOST_RUNS, Anchored, AnchorRun, Components, Sensitivity, weighed
-from ridgeline.cost.anchoring import covariance, offsets_of
+from ridgeline.cost.anchoring import before_anchors, covariance, offsets_of
 from ridgeline.cost.calibration import PARAMETERS, Calibration
-from ridgeline.sim import before_anchors, default_calibration, sensitivities
+from ridgeline.sim import default_calibration, sensitivities
 
 ROUNDS = 4  # slopes are taken again
 FREEDOM = 4.0  # degrees of, of the noise of a run
-DOUBTED = 8  # rounds in which runs are doubted
+DOUBTED = 4  # rounds in which runs are doubted
 LEAST = 0.02  # of its weight that a run keeps
 
 

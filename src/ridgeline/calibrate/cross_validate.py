@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.calibrate.accuracy import COVERED, LEFT_OUT, Left, Sheet, accuracy_of, line
+from ridgeline.calibrate.accuracy import ANCHORED, COVERED, LEFT_OUT, Left, Sheet, accuracy_of, line
 from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.fit import FOLDS, Layout, calibration_of, fit, fold_of
 from ridgeline.calibrate.folds import SHIPPED_FOLDS, Folds, takes_part
 from ridgeline.calibrate.frozen import is_frozen
+from ridgeline.calibrate.learning_curve import Unseen, curve_sheet, unseen
 from ridgeline.calibrate.truth.rows import Row, headline, read_rows
 from ridgeline.calibrate.validate import Parameters, validation_of
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.files import write_text
+from ridgeline.cost.anchored import Components
 from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration
 from ridgeline.sim import SHIPPED_RESIDUALS, Residual, new_source_interval
 
@@ -88,14 +90,20 @@ def refit(rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress:
     fold = np.array([fold_of(row.group) for row in table.rows], dtype=np.int64)
     task = _Task(table=table, fold=fold, layout=layout, offsets=offsets, rounds=rounds)
     calibrations, held = _folded(task, ticks)
-    without = {what: _left_out(task, what, ticks) for what in lefts}
+    sources: list[Unseen] = []
+    without = {what: _left_out(task, what, ticks, sources) for what in lefts}
     residuals = _residuals(table, held, without)
     parameters = replace(calibrations, residuals=tuple((run.group, run) for run in residuals))
+    curve = _curve(table, sources, residuals) if sources else None
+    if curve is not None:
+        parameters = replace(parameters, full=replace(parameters.full, components=curve[0]))
     validation = validation_of(dataset_of(given), parameters)
     accuracy = accuracy_of(validation, parameters)
     for what, predicted in without.items():
         covered = _covered(table, what, predicted, residuals)
         accuracy[f"left_out_{PLURAL[what]}"] = _left_out_sheet(table, what, predicted, covered)
+    if curve is not None:
+        accuracy["learning_curve"] = curve[1]
     if groups:
         accuracy["ablation"] = _ablation(task, groups, held, ticks)
     return Refit(parameters=parameters, residuals=tuple(_residual_rows(table, residuals)), accuracy=accuracy)
@@ -164,15 +172,30 @@ def _headline(table: Dataset) -> Mask:
     return np.array([row.id in ids for row in table.rows], dtype=np.bool_)
 
 
-def _left_out(task: _Task, what: Left, ticks: _Ticks) -> Array:
-    """Seconds of every row by a fit that saw none of its source, engine or family of chips."""
+def _left_out(task: _Task, what: Left, ticks: _Ticks, sources: list[Unseen]) -> Array:
+    """Seconds of every row by a fit that saw none of its source, engine or family of chips; sources are gathered."""
     members = np.array(_members(task.table, what))
     predicted = np.zeros(len(members))
     for member in dict.fromkeys(members.tolist()):
         ticks.next(f"without {what} {member}")
         mine = members == member
-        predicted[mine] = task.predicted(task.again(~mine, rounds=ROUNDS))[mine]
+        offsets = task.again(~mine, rounds=ROUNDS)
+        predicted[mine] = task.predicted(offsets)[mine]
+        if what == "source":
+            sources.append(unseen(task.table, mine, task.layout, offsets))
     return predicted
+
+
+def _curve(table: Dataset, sources: Sequence[Unseen], residuals: Sequence[Residual]) -> tuple[Components, Sheet]:
+    """How fast anchoring learns a source that no fit has seen, beside the figures that have targets."""
+    spans = _spans(table, "source", residuals)
+    components, sheet = curve_sheet(sources, (np.log(spans[0]), np.log(spans[1])), _headline(table))
+    after = next(point for point in sheet["same"] if point["runs"] == 1)
+    told, target = "left-out source after one anchoring run", (0.0, ANCHORED)
+    sheet["figure"] = line(told, after["headline_rows"], "mape", target, after["headline"])
+    sheet["all"] = line(f"{told}, all rows", after["rows"], "mape", target, after["mape"])
+    sheet["coverage"] = line(f"{told}, all rows", after["rows"], "coverage90", COVERED, after["coverage90"])
+    return components, sheet
 
 
 def _members(table: Dataset, what: Left) -> list[str]:
@@ -209,7 +232,14 @@ def _left_out_sheet(table: Dataset, what: Left, predicted: Array, covered: Mask)
 
 def _covered(table: Dataset, what: Left, predicted: Array, residuals: Sequence[Residual]) -> Mask:
     """Which rows lie in the interval they would get, were nothing of their source, engine or family known."""
-    members, found = _members(table, what), np.zeros(len(table.rows), dtype=np.bool_)
+    low, high = _spans(table, what, residuals)
+    found: Mask = (low <= table.measured_s / predicted) & (table.measured_s / predicted <= high)
+    return found
+
+
+def _spans(table: Dataset, what: Left, residuals: Sequence[Residual]) -> tuple[Array, Array]:
+    """Low and high end, over predicted, of the interval each row would get, were nothing of its member known."""
+    members, found = _members(table, what), np.zeros((2, len(table.rows)))
     ranges: dict[tuple[str, str, str], tuple[float, float]] = {}
     for index, member in enumerate(members):
         key = (member, table.chips[index], table.engines[index])
@@ -218,9 +248,8 @@ def _covered(table: Dataset, what: Left, predicted: Array, residuals: Sequence[R
             family = table.scenarios[index].system.chip.family
             one = new_source_interval(1.0, key[1], key[2], others, family=family)
             ranges[key] = (one.low, one.high)
-        low, high = ranges[key]
-        found[index] = low <= table.measured_s[index] / predicted[index] <= high
-    return found
+        found[:, index] = ranges[key]
+    return found[0], found[1]
 
 
 def _ablation(task: _Task, groups: tuple[str, ...], held: Array, ticks: _Ticks) -> list[Sheet]:
@@ -267,7 +296,11 @@ def write_parameters(found: Refit) -> None:
 
 def parameters_text(calibration: Calibration) -> str:
     """A calibration as its file holds it."""
-    return _text({"source": calibration.source, "offsets": dict(sorted(calibration.offsets.items()))})
+    table: Sheet = {"source": calibration.source, "components": asdict(calibration.components)}
+    table["offsets"] = dict(sorted(calibration.offsets.items()))
+    if calibration.anchored is not None:
+        table["anchored"] = calibration.anchored.to_table()
+    return _text(table)
 
 
 def _text(table: Sheet) -> str:

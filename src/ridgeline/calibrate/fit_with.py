@@ -1,11 +1,11 @@
-"""Turn measured runs of your own, beside the bundled ones, into a calibration and what it is worth on your runs.
+"""Turn measured runs of your own into the calibration they anchor, and what it is worth on them.
 
-    before      predicted with the shipped parameters, which never saw the run
-    held out    with a fit that saw everything but the run's fold: what a further run like it may expect
-    after       with the calibration that was fitted to it as well: how well it can be followed, no proof of anything
+    before      predicted with the prior, the shipped parameters, which never saw the run
+    held out    anchored on the runs of other configurations alone: what a further run like it may expect
+    after       anchored on all of them: how well it can be followed, no proof of anything
 
-All runs of one configuration (sizes of the model, chips, batch, sequence, engine), bundled ones too, are in one fold:
-none of them is fitted where another is held out.
+The calibration is that of `--anchor` (`anchor.anchored_by`): written to a file and named by `--calibration` it predicts
+the same. Runs of one configuration (sizes of the model, chips, batch, sequence, engine) are held out together.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from pathlib import Path
 
 import numpy as np
 
-from ridgeline.calibrate.cross_validate import FINAL_ROUNDS, QUICK_ROUNDS, Progress, parameters_text, silent
+from ridgeline.calibrate.anchor import anchored_by
+from ridgeline.calibrate.anchor_runs import rows_of
+from ridgeline.calibrate.cross_validate import Progress, parameters_text, silent
 from ridgeline.calibrate.dataset import Dataset, dataset_of
-from ridgeline.calibrate.fit import FOLDS, calibration_of, fit, fold_of
-from ridgeline.calibrate.folds import is_bundled, takes_part
 from ridgeline.calibrate.truth.csv_cells import Skipped
-from ridgeline.calibrate.truth.rows import read_rows
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
-from ridgeline.cost.calibration import Calibration, shipped
+from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.scenario import Scenario
+from ridgeline.sim import default_calibration
+
+MOST_HELD = 64  # configurations that are held out in turn; of further ones the calibration itself is told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class OwnCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnFit:
-    """A calibration fitted to the bundled rows and the user's, and how each of the latter is predicted."""
+    """A calibration that runs of the user's anchored, and how each of them is predicted."""
 
     calibration: Calibration
     cases: tuple[OwnCase, ...]
@@ -52,37 +54,32 @@ class OwnFit:
         return float(np.mean([abs(getattr(case, which) / case.measured_s - 1) for case in self.cases]))
 
 
-def fit_with(path: Path, *, quick: bool = False, progress: Progress = silent) -> OwnFit:
-    """Fit the bundled rows and those of a table together; `InputError` when the table has no row that can be used."""
-    own = [row for row in read_rows(path) if not is_bundled(row)]
-    mine = dataset_of(own)
-    if not mine.rows:
-        told = "; ".join(f"{one.id}: {one.reason}" for one in mine.skipped[:3]) or "no rows beside bundled ones"
+def fit_with(*runs: Path | str, calibration: Calibration | None = None, progress: Progress = silent) -> OwnFit:
+    """Anchor a calibration, the shipped one unless given, on runs; `InputError` where none of them can be used.
+
+    runs   each as `--anchor` takes it: a table of residuals or of runs, a scenario with [measured], TRACE@SCENARIO
+    """
+    rows = [row for text in runs for row in rows_of(str(text))]
+    table, prior = dataset_of(rows), default_calibration() if calibration is None else calibration
+    if not table.rows:
+        told = "; ".join(f"{one.id}: {one.reason}" for one in table.skipped[:3]) or "no rows beside bundled ones"
         raise InputError(Problem(path="--with", given=told, expected="at least one run that can be predicted"))
-    rows = [row for row in read_rows() if takes_part(row)]
-    table = dataset_of([*rows, *mine.rows])
-    count, first = len(mine.rows), len(table.rows) - len(mine.rows)
-    rounds = QUICK_ROUNDS if quick else FINAL_ROUNDS
-    fold = np.array([fold_of(configuration(scenario)) for scenario in table.scenarios])
-    wanted = sorted(set(fold[first:].tolist()))
-    progress("all rows", 0, 1 + len(wanted))
-    layout, offsets = fit(table, np.ones(len(table.rows), np.bool_), rounds=rounds)
-    source = f"ridgeline fit on {first} bundled rows and {count} of {path.name}"
-    calibration = calibration_of(layout, offsets, source)
-    held = np.zeros(len(table.rows))
-    for done, left in enumerate(wanted, 1):
-        progress(f"without fold {left} of {FOLDS}", done, 1 + len(wanted))
-        again = calibration_of(layout, fit(table, fold != left, rounds=rounds)[1], f"without fold {left}")
-        held[fold == left] = table.predict(again)[fold == left]
-    return OwnFit(
-        calibration=calibration,
-        cases=tuple(_cases(table, held, calibration))[first:],
-        skipped=mine.skipped,
-    )
+    kinds = [configuration(scenario) for scenario in table.scenarios]
+    each = list(dict.fromkeys(kinds))[:MOST_HELD]
+    progress("all runs", 0, 1 + len(each))
+    found = anchored_by(prior, table)
+    held = table.predict(found)
+    for done, kind in enumerate(each, 1):
+        progress("without one configuration", done, 1 + len(each))
+        mine = np.array([own == kind for own in kinds])
+        others = [row for row, own in zip(table.rows, kinds, strict=True) if own != kind]
+        again = anchored_by(prior, dataset_of(others)) if others else prior
+        held[mine] = table.predict(again)[mine]
+    return OwnFit(calibration=found, cases=tuple(_cases(table, prior, held, found)), skipped=table.skipped)
 
 
-def _cases(table: Dataset, held: Array, calibration: Calibration) -> list[OwnCase]:
-    before, after = table.predict(shipped()), table.predict(calibration)
+def _cases(table: Dataset, prior: Calibration, held: Array, calibration: Calibration) -> list[OwnCase]:
+    before, after = table.predict(prior), table.predict(calibration)
     columns = zip(table.rows, table.measured_s, before, held, after, strict=True)
     return [
         OwnCase(id=row.id, measured_s=float(real), before_s=float(old), held_out_s=float(out), after_s=float(new))

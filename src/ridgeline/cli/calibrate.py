@@ -10,12 +10,20 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import Json, ProfileOption, console, print_json, stderr_console
+from ridgeline.cli.terminal import (
+    Anchor,
+    CalibrationFile,
+    Json,
+    ProfileOption,
+    console,
+    print_json,
+    stderr_console,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -42,8 +50,18 @@ def validate(
         bool, typer.Option("--frozen", help="Open the frozen sources: bundled rows that no choice has looked at.")
     ] = False,
     profile: ProfileOption = None,
+    next_: Annotated[
+        Path | None,
+        typer.Option("--next", metavar="SCENARIO", help="Rank what to measure next to be surer of this scenario."),
+    ] = None,
+    calibration: CalibrationFile = None,
+    anchor: Anchor = None,
 ) -> None:
     """Hold predictions against measured runs: how far off, on what, and why."""
+    if next_ is not None:
+        _next(next_, _Used(calibration, tuple(anchor or ())), table, json)
+        return
+    _only_with_next(calibration, anchor)
     from ridgeline.calibrate.validate import validate as library
     from ridgeline.core.files import refuse_unwritable, write_text
     from ridgeline.report.validate import draw_validation, validation_sheet
@@ -61,6 +79,39 @@ def validate(
     draw_validation(found, console())
 
 
+class _Used(NamedTuple):
+    """What a prediction is made with."""
+
+    calibration: Path | None
+    anchor: tuple[str, ...]
+
+
+def _next(scenario: Path, used: _Used, table: Path | None, json: bool) -> None:
+    """Tell what to measure next."""
+    from ridgeline.api import calibration_of
+    from ridgeline.calibrate.next_measurement import next_measurements
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.plan.scenario_file import read_scenario
+    from ridgeline.report.next_measurement import draw_next, next_sheet
+
+    if table is not None:
+        raise InputError(Problem(path="--next", given=f"a table {table}", expected="a scenario alone"))
+    found = next_measurements(read_scenario(scenario), calibration_of(*used))
+    if json:
+        print_json(next_sheet(found))
+        return
+    draw_next(found, console())
+
+
+def _only_with_next(calibration: Path | None, anchor: Sequence[str] | None) -> None:
+    from ridgeline.core.errors import InputError, Problem
+
+    if calibration is not None or anchor:
+        given = "--calibration" if calibration is not None else "--anchor"
+        todo = "rows are held against the shipped parameters; `predict --anchor` shows yours"
+        raise InputError(Problem(path=given, given="no --next", expected="--next SCENARIO", todo=todo))
+
+
 def fit(
     json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="A few rounds, no ablation; print, write nothing.")] = False,
@@ -71,9 +122,9 @@ def fit(
         bool, typer.Option("--tables", help="Fit nothing: write the tables that follow from the shipped parameters.")
     ] = False,
     own: Annotated[
-        Path | None,
+        list[str] | None,
         typer.Option(
-            "--with", metavar="FILE.csv", help="Fit your runs, or residuals of `explain`, beside the bundled."
+            "--with", metavar="RUN", help="Anchor the parameters on runs of yours, as --anchor takes them; repeatable."
         ),
     ] = None,
     output: Annotated[
@@ -86,13 +137,13 @@ def fit(
         os.environ.setdefault(name, "1")
     from ridgeline.report import accuracy
 
-    if own is not None:
-        _fit_own(own, quick, output, json)
+    if own:
+        _fit_own(own, output, json)
         return
     if output is not None:
         from ridgeline.core.errors import InputError, Problem
 
-        raise InputError(Problem(path="-o", given="no --with", expected="--with FILE.csv, whose calibration it gets"))
+        raise InputError(Problem(path="-o", given="no --with", expected="--with RUN, whose calibration it gets"))
     if tables:
         for path in accuracy.write_current():
             say(f"wrote {path}", err=True)
@@ -118,8 +169,8 @@ def _check(stale: Sequence[str]) -> None:
     say("accuracy tables are as the shipped parameters give them")
 
 
-def _fit_own(table: Path, quick: bool, output: Path | None, json: bool) -> None:
-    """Fit the user's rows beside the bundled ones; tell what that is worth, and write the calibration if asked."""
+def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
+    """Anchor on the user's runs; tell what that is worth, and write the calibration if asked."""
     _need_scipy()
     from ridgeline.calibrate.fit_with import fit_with, write_calibration
     from ridgeline.core.files import refuse_unwritable
@@ -128,7 +179,7 @@ def _fit_own(table: Path, quick: bool, output: Path | None, json: bool) -> None:
     if output is not None:
         refuse_unwritable(output)
     with _progress() as tell:
-        found = fit_with(table, quick=quick, progress=tell)
+        found = fit_with(*runs, progress=tell)
     if output is not None:
         write_calibration(found, output)
     if json:

@@ -11,7 +11,9 @@ the whole step that parameters do not explain.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import exp, log2
+from types import MappingProxyType
 
 import numpy as np
 
@@ -115,6 +117,17 @@ def offsets_of(runs: Sequence[AnchorRun], components: Components) -> dict[str, f
     return moved
 
 
+def before_anchors(calibration: Calibration) -> Calibration:
+    """The calibration as it was before runs anchored it."""
+    if calibration.anchored is None:
+        return calibration
+    offsets = dict(calibration.offsets)
+    for name, by in calibration.anchored.moved.items():
+        offsets[name] = offsets.get(name, 0.0) - by
+    source = calibration.source.partition(", anchored on ")[0]
+    return replace(calibration, offsets=MappingProxyType(offsets), source=source, anchored=None)
+
+
 def pace_of(calibration: Calibration, scenario: Scenario) -> float:
     """The factor on a scenario's step that anchoring leaves beside its parameters; 1 without anchors."""
     known = calibration.anchored
@@ -127,6 +140,26 @@ def pace_of(calibration: Calibration, scenario: Scenario) -> float:
 
 
 NO_SLOPES: dict[str, float] = {}
+
+
+def after_one_more(
+    known: Anchored, own: Sensitivity, other: Sensitivity, noise: float, *, kernel: bool
+) -> tuple[float, float]:
+    """Variance of log(measured / predicted) of a step before and after a measurement of something else.
+
+    kernel   whether only parameters are measured, and none of the effects that whole runs of a user share
+    """
+    each = [*(run.sensitivity for run in known.runs), other]
+    whole = np.array([*(1.0 for _ in known.runs), 0.0 if kernel else 1.0])
+    among, across = basis(each, each), basis([own], each)
+    among = (among[0], *(part * np.outer(whole, whole) for part in among[1:]))
+    across = (across[0], *(part * whole for part in across[1:]))
+    sizes = known.components
+    spread = joined(among, sizes) + np.diag([*(run.noise**2 for run in known.runs), noise**2])
+    towards = joined(across, sizes)[0]
+    before = variances(known, own)[1]
+    first = float(covariance([own], [own], sizes)[0, 0]) + sizes.noise**2
+    return before, first - float(towards @ np.linalg.solve(spread, towards))
 
 
 def variances(known: Anchored, own: Sensitivity, *, noise: bool = True) -> tuple[float, float]:

@@ -23,7 +23,11 @@ from ridgeline.report.cells import DASH, percent
 from ridgeline.report.sheets import Sheet
 
 FIGURES = Path("docs") / "accuracy.json"
-PAGES = (Path("docs") / "concepts" / "accuracy.md", Path("README.md"))
+PAGES = (
+    Path("docs") / "concepts" / "accuracy.md",
+    Path("docs") / "how-to" / "anchor-on-your-runs.md",
+    Path("README.md"),
+)
 BESIDE = MappingProxyType(
     {
         "all": "every row that is predicted",
@@ -108,7 +112,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 def sets_table(sheet: Sheet) -> str:
     """Set, target, reached."""
     lines = list(sheet["sets"])
-    for key in ("left_out_families", "left_out_engines", "left_out_sources"):
+    for key in ("learning_curve", "left_out_families", "left_out_engines", "left_out_sources"):
         if key in sheet:
             lines[3:3] = [sheet[key][name] for name in ("figure", "all", "coverage") if name in sheet[key]]
     rows = []
@@ -154,6 +158,35 @@ def _left_cells(item: Sheet) -> tuple[str, str]:
     return percent(item.get("mape")), signed_share(item["bias"]) if "bias" in item else ""
 
 
+def curve_table(sheet: Sheet) -> str:
+    """Error on the rest of a source that was left out after so many anchoring runs, beside the naive correction."""
+    curve, rows = sheet.get("learning_curve", {}), []
+    for scope, told in (("same", "same software and machine"), ("source", "anywhere in the source")):
+        for point in curve.get(scope, ()):
+            cells = ("mape", "naive", "headline", "headline_naive", "coverage90")
+            rows.append((told, str(point["runs"]), str(point["rows"]), *(percent(point[cell]) for cell in cells)))
+    head = (
+        "anchored by runs of",
+        "runs",
+        "rows",
+        "mean",
+        "mean, naive",
+        "headline",
+        "headline, naive",
+        "inside the interval",
+    )
+    return _table(head, rows)
+
+
+def curve_by_table(sheet: Sheet) -> str:
+    """The same by source and by engine, anchored by runs of the same software and machine."""
+    curve, rows = sheet.get("learning_curve", {}), []
+    for by in ("source", "engine"):
+        for name, item in curve.get(f"same_by_{by}", {}).items():
+            rows.append((by, name, str(item["n"]), *(percent(value) for value in item["mape"])))
+    return _table(("by", "name", "rows", *(f"after {runs}" for runs in curve.get("runs", ()))), rows)
+
+
 def _groups_table(sheet: Sheet) -> str:
     rows = [
         (grouping, name, str(item["n"]), percent(item["mape"]))
@@ -194,6 +227,8 @@ TABLES: Mapping[str, Callable[[Sheet], str]] = MappingProxyType(
         "accuracy": sets_table,
         "accuracy-beside": beside_table,
         "accuracy-sources": _sources_table,
+        "learning-curve": curve_table,
+        "learning-curve-by": curve_by_table,
         "accuracy-groups": _groups_table,
         "accuracy-ablation": _ablation_table,
         "accuracy-parameters": _parameters_table,

@@ -45,7 +45,7 @@ def fit_with_text(found: OwnFit) -> str:
     mean = "  ".join(f"{found.mape(which):>8.1%}" for which in COLUMNS)
     lines.append(f"{'mean':{wide}}  {'':>9}  {mean}")
     lines.append(
-        "before: the shipped parameters; held out: a fit that never saw the run's configuration; after: the new"
+        "before: the prior; held out: anchored on runs of other configurations; after: anchored on all of them"
     )
     lines += [f"not used: {one.id}: {one.reason}" for one in found.skipped[:SHOWN]]
     return "\n".join(lines)

@@ -7,7 +7,7 @@
     StepBatch, StepTimes                  steps of many scenarios under any parameters, for a fit
     Memory, peak_memory, capacity_of      bytes of the fullest chip, and of a chip
     Residual, interval, ...               how sure a prediction is
-    sensitivities, sensitivity            what steps answer to, parameter by parameter
+    sensitivities                         what steps answer to, parameter by parameter
 
 Names are loaded when first used: a prediction need not load the event simulation.
 """
@@ -49,9 +49,7 @@ if TYPE_CHECKING:
     from ridgeline.sim.prediction_interval import new_source_interval as new_source_interval
     from ridgeline.sim.prediction_interval import read_residuals as read_residuals
     from ridgeline.sim.step_batch import StepBatch as StepBatch
-    from ridgeline.sim.step_sensitivity import before_anchors as before_anchors
     from ridgeline.sim.step_sensitivity import sensitivities as sensitivities
-    from ridgeline.sim.step_sensitivity import sensitivity as sensitivity
 
 _HOMES = {
     "closed_form.overlap": ("SectionTimes",),
@@ -72,7 +70,7 @@ _HOMES = {
         "read_residuals",
     ),
     "step_batch": ("StepBatch",),
-    "step_sensitivity": ("before_anchors", "sensitivities", "sensitivity"),
+    "step_sensitivity": ("sensitivities",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.cost.anchored import Sensitivity
-from ridgeline.cost.anchoring import pace_of, shape_of, variances
+from ridgeline.cost.anchoring import before_anchors, pace_of, shape_of, variances
 from ridgeline.cost.calibration import PARAMETERS, Calibration, Owners, owners
 from ridgeline.cost.machine import ParameterColumns, parameter_columns
 from ridgeline.plan.scenario import Scenario
@@ -73,20 +73,9 @@ def anchor_effect(scenario: Scenario, calibration: Calibration, step_s: float) -
         runs=tuple(run.id for run in known.runs),
         factor=step_s / float(_under(scenario, [start])[0]),
         pace=pace_of(calibration, scenario),
-        narrowed=sqrt(after / before),
+        narrowed=sqrt(after / before) ** known.components.narrowing,
         parameters=MappingProxyType(_values(scenario, (start, calibration), own.slopes)),
     )
-
-
-def before_anchors(calibration: Calibration) -> Calibration:
-    """The calibration as it was before runs anchored it."""
-    if calibration.anchored is None:
-        return calibration
-    offsets = dict(calibration.offsets)
-    for name, by in calibration.anchored.moved.items():
-        offsets[name] = offsets.get(name, 0.0) - by
-    source = calibration.source.partition(", anchored on ")[0]
-    return replace(calibration, offsets=MappingProxyType(offsets), source=source, anchored=None)
 
 
 def _values(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
@@ -170,7 +170,8 @@ def test_written_files_are_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(refitting, name, tmp_path / f"{name}.json")
     refitting.write_parameters(found)
     full = json.loads((tmp_path / "SHIPPED.json").read_text(encoding="utf-8"))
-    assert full == {"source": found.parameters.full.source, "offsets": dict(found.parameters.full.offsets)}
+    own = found.parameters.full
+    assert full == {"source": own.source, "components": asdict(own.components), "offsets": dict(own.offsets)}
     assert (
         json.loads((tmp_path / "SHIPPED_FOLDS.json").read_text(encoding="utf-8")) == found.parameters.folds.to_table()
     )

@@ -278,7 +278,7 @@ def test_sheet_is_plain_json_with_the_promised_keys() -> None:
 
 
 def test_library_names() -> None:
-    assert ridgeline.predict is predict
+    assert ridgeline.predict(example()) == predict(example())
     assert ridgeline.timeline is timeline
     assert ridgeline.Prediction is Prediction
     assert isinstance(default_calibration(), Calibration)

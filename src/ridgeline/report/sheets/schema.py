@@ -15,7 +15,7 @@ from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
 from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet, RooflineSheet
 from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet, StandaloneSheet
-from ridgeline.report.sheets.validate import FitWithSheet, ValidationSheet
+from ridgeline.report.sheets.validate import FitWithSheet, NextSheet, ValidationSheet
 
 Schema = dict[str, Any]
 PLAIN = MappingProxyType({str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"})
@@ -27,7 +27,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
         "predict": (PredictionSheet, ImpossibleSheet, RefusalSheet),
         "plan": (PlanSheet, NoPlanSheet),
-        "validate": (ValidationSheet,),
+        "validate": (ValidationSheet, NextSheet),
         "fit": (FitWithSheet,),
         "export": (ExportSheet,),
         "import": (ImportSheet,),

@@ -111,10 +111,43 @@ class FittedCaseSheet(TypedDict):
     residual: dict[str, float]
 
 
-class FitWithSheet(TypedDict):
-    """A fit of the user's own runs beside the bundled ones.
+class CandidateSheet(TypedDict):
+    """Something that could be measured, and what it would tell about a scenario.
 
-    offsets   what `--calibration` adds to the shipped parameters
+    what           `run` or `kernel`
+    pins           parameters it says most about
+    interval       of the scenario's step after it: low and high, seconds
+    width          of that interval over the present one, in logarithms
+    chip_seconds   it takes, roughly
+    """
+
+    what: Literal["run", "kernel"]
+    name: str
+    how: str
+    pins: list[str]
+    interval: list[float]
+    width: float
+    chip_seconds: float
+
+
+class NextSheet(TypedDict):
+    """`validate --next SCENARIO`: what to measure next, the narrowest interval first.
+
+    interval   of the scenario's step now: low and high, seconds
+    """
+
+    kind: Literal["next measurement"]
+    scenario: str
+    step_time_s: float
+    interval: list[float]
+    candidates: list[CandidateSheet]
+
+
+class FitWithSheet(TypedDict):
+    """Parameters anchored on the user's own runs (`fit --with`).
+
+    mape      mean |residual| with the prior, held out, and after
+    offsets   what `--calibration` reads
     """
 
     kind: Literal["own fit"]

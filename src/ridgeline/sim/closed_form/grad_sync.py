@@ -38,12 +38,19 @@ class EndOfStep:
 def end_of_step(trained: Array, plans: PlanColumns, rates: SustainedRates) -> EndOfStep:
     """Gradient sync and optimizer of so many dense and expert parameters."""
     return EndOfStep(
-        accumulate_s=accumulate(trained, plans).stream_bytes / rates.memory,
+        accumulate_s=accumulate_seconds(trained, plans, rates),
         embedding_s=embedding_seconds(plans, rates),
         reduce_s=collective_op_seconds(grad_reduce(trained, plans), rates.links),
         gather_s=collective_op_seconds(param_gather(trained, plans), rates.links),
         optimizer_s=optimizer_seconds(trained, plans, rates),
     )
+
+
+def accumulate_seconds(trained: Array, plans: PlanColumns, rates: SustainedRates) -> Array:
+    """Adding the gradients of one microbatch to the buffer at the rate of memory."""
+    if not plans.accumulate_bytes.any():
+        return np.zeros(1)
+    return accumulate(trained, plans).stream_bytes / rates.memory
 
 
 def embedding_seconds(plans: PlanColumns, rates: SustainedRates) -> Array:

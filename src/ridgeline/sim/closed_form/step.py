@@ -61,10 +61,12 @@ def step_times(pipeline: PipelineTime, ends: EndOfStep, plans: PlanColumns, rate
     parts = {StepPart.BUBBLE: pipeline.bubble_s, StepPart.PP: pipeline.sends_s}
     parts[StepPart.DP] = exposed_sync(ends, plans, rates.rates, pipeline.window) + ends.embedding_s
     parts[StepPart.OPTIMIZER] = ends.optimizer_s
-    added = ends.accumulate_s * accumulations(plans)
-    step = sum(parts.values(), start=many * rank.busy + added)
+    step = sum(parts.values(), start=many * rank.busy)
     parts |= {part: many * column for part, column in zip(PARTS, rank.parts, strict=False)}
-    parts[StepPart.MEMORY] = parts.get(StepPart.MEMORY, 0.0) + added
+    if ends.accumulate_s.any():
+        added = ends.accumulate_s * accumulations(plans)
+        step = step + added
+        parts[StepPart.MEMORY] = parts.get(StepPart.MEMORY, 0.0) + added
     lost = rates.rates["jitter"] * np.log2(plans.nodes) + rates.rates["slack"]
     parts[StepPart.WAITING] = step * lost + rates.rates["fixed"]
     step, pace = step + parts[StepPart.WAITING], rates.rates.pace

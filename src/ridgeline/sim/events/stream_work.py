@@ -32,10 +32,10 @@ from ridgeline.cost.price import collective_op_seconds, copy_seconds
 from ridgeline.cost.step_part import AXES, COMPUTE, SECTION_PARTS, StepPart
 from ridgeline.ir.ops import Collective
 from ridgeline.ir.program import SectionKey, StepOps
-from ridgeline.lowering.step_ops import accumulate, accumulations, trained_params
+from ridgeline.lowering.step_ops import accumulations, trained_params
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
-from ridgeline.sim.closed_form.grad_sync import embedding_seconds, updated_seconds
+from ridgeline.sim.closed_form.grad_sync import accumulate_seconds, embedding_seconds, updated_seconds
 from ridgeline.sim.closed_form.overlap import HIDDEN_COPY, HIDDEN_RING
 from ridgeline.sim.closed_form.pipeline_time import send_seconds
 from ridgeline.sim.predict_step import Priced
@@ -164,7 +164,7 @@ def _passes(priced: Priced, step: StepOps) -> list[tuple[PassWork, PassWork, Pas
 def _accumulations(priced: Priced) -> Array:
     """Seconds by section of adding a microbatch's gradients to the buffer, where products do not: their mean."""
     plans = priced.plans
-    added = accumulate(priced.sections.params[2:], plans).stream_bytes / priced.rates.memory
+    added = accumulate_seconds(priced.sections.params[2:], plans, priced.rates)
     return np.asarray(added * accumulations(plans) / plans.microbatches)
 
 

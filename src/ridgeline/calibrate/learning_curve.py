@@ -1,0 +1,315 @@
+"""Turn sources that a fit never saw into how fast anchoring learns them: error and coverage after 0, 1, 2, 3, 5 runs.
+
+A run is picked by the hash of its id, several times over; what is scored are the runs of other configurations. How far
+one run is believed is estimated from all sources but the one that is judged. In what proportion effects are shared is
+given (`Components`: errors hardly depend on it); how large they are beside the noise, and how large all of it is, are
+
+    minimise  sum over sources of sqrt(rows) x mean |log(measured / predicted)|, anchored         shared effects / noise
+    maximise  the same sum of its log density, Student with 4 degrees of freedom                  scale
+    90 %      of runs inside the narrowed interval                                                narrowing
+
+Beside it stands what others do, multiplying by measured / predicted of the runs (`naive`). Steps are taken as linear in
+offsets here (`cost.anchoring`), which spares two thousand predictions of every row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+
+from ridgeline.calibrate.anchor import FREEDOM, conditioned
+from ridgeline.calibrate.dataset import Dataset
+from ridgeline.calibrate.fit import STEP, Layout
+from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.cost.anchored import Components, Sensitivity
+from ridgeline.cost.anchoring import PARTS, basis, shape_of
+from ridgeline.cost.calibration import PARAMETERS, owners
+
+RUNS = (0, 1, 2, 3, 5)
+PICKS, SOUGHT_PICKS = 24, 10  # times that runs are picked to be scored, and to seek components
+ENOUGH = 6  # configurations of a source before its curve says something: one is left after five runs
+LADDER = (0.4, 0.55, 0.75, 1.0, 1.35, 1.8, 2.5)  # times larger that components are tried
+SOUGHT = (1, 2, 3)  # runs with which components are sought
+NARROWINGS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+COVERAGE = 0.9
+Scope = Literal["same", "source"]
+Spans = tuple[Array, Array]  # by row of the table: logs of low and of high over predicted, before anchoring
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unseen:
+    """The runs of a source, predicted by a fit that never saw it.
+
+    rows     their places in the table
+    gaps     log(measured / predicted)
+    groups   the configuration of each
+    cells    engine and chip of each
+    parts    covariances among them for components of 1
+    """
+
+    source: str
+    rows: Index
+    ids: tuple[str, ...]
+    groups: tuple[str, ...]
+    cells: tuple[str, ...]
+    gaps: Array
+    parts: tuple[Array, ...]
+
+
+def unseen(table: Dataset, mine: Mask, layout: Layout, offsets: Array) -> Unseen:
+    """The rows of a source under the offsets of a fit that left it out."""
+    rows = np.flatnonzero(mine)
+    here = np.log(table.steps(layout.rates(offsets)).step_s)
+    slopes: dict[str, Array] = {}
+    for name in PARAMETERS:
+        moved = offsets.copy()
+        moved[layout.rows.common[name]] += STEP
+        slopes[name] = (np.log(table.steps(layout.rates(moved)).step_s) - here) / STEP
+    each = [(table.scenarios[row], row) for row in rows]
+    own = [
+        Sensitivity(
+            owners=owners(scenario.system.chip, scenario.engine),
+            shape=shape_of(scenario),
+            slopes=MappingProxyType({name: float(slopes[name][row]) for name in PARAMETERS}),
+        )
+        for scenario, row in each
+    ]
+    return Unseen(
+        source=table.rows[rows[0]].source,
+        rows=rows,
+        ids=tuple(table.rows[row].id for row in rows),
+        groups=tuple(table.rows[row].group for row in rows),
+        cells=tuple(f"{table.engines[row]} on {table.chips[row]}" for row in rows),
+        gaps=(np.log(table.measured_s) - here)[rows],
+        parts=basis(own, own),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick:
+    """Runs that anchor, and those that are scored.
+
+    scored                 places in their source
+    among, across, own     covariances of anchors, of scored with anchors, and variances of scored, by `PARTS`
+    gaps, rest             log(measured / predicted) of anchors, and of scored
+    """
+
+    runs: int
+    scored: Index
+    among: Array
+    across: Array
+    own: Array
+    gaps: Array
+    rest: Array
+
+
+def picks(source: Unseen, scope: Scope, times: int = PICKS) -> Iterator[Pick]:
+    """Runs to anchor on, by hash: of the whole source, or of each engine and chip in it by itself."""
+    cells = source.cells if scope == "same" else ("",) * len(source.ids)
+    for cell in dict.fromkeys(cells):
+        inside = [place for place in range(len(source.ids)) if cells[place] == cell]
+        if len({source.groups[place] for place in inside}) < ENOUGH:
+            continue
+        for again in range(times):
+            order = sorted(inside, key=lambda place: _hash(f"{again} {source.ids[place]}"))
+            firsts = {source.groups[place]: place for place in reversed(order)}  # of each configuration
+            chosen = sorted(firsts.values(), key=order.index)
+            for runs in RUNS if again == 0 else RUNS[1:]:
+                groups = {source.groups[place] for place in chosen[:runs]}
+                left = [place for place in inside if source.groups[place] not in groups]
+                yield _pick(source, np.array(chosen[:runs], np.int64), np.array(left, np.int64))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _pick(source: Unseen, anchors: Index, left: Index) -> Pick:
+    return Pick(
+        runs=len(anchors),
+        scored=left,
+        among=np.array([part[np.ix_(anchors, anchors)] for part in source.parts]),
+        across=np.array([part[np.ix_(left, anchors)] for part in source.parts]),
+        own=np.array([np.diag(part)[left] for part in source.parts]),
+        gaps=source.gaps[anchors],
+        rest=source.gaps[left],
+    )
+
+
+def anchored_gaps(pick: Pick, components: Components) -> tuple[Array, Array, Array]:
+    """What anchoring leaves of the gaps of scored runs, their variance, and the variance before."""
+    sizes = np.array([getattr(components, name) ** 2 for name in PARTS])
+    before = sizes @ pick.own + components.noise**2
+    if not pick.runs:
+        return pick.rest, before, before
+    among, across = np.tensordot(sizes, pick.among, 1), np.tensordot(sizes, pick.across, 1)
+    weight, noise = conditioned(among, pick.gaps, components.noise)
+    learned = np.linalg.solve(among + np.diag(noise**2), across.T)
+    return pick.rest - across @ weight, before - np.einsum("ij,ji->i", across, learned), before
+
+
+class ComponentSearch:
+    """The components that predict anchored runs of some sources best; what each is worth on each source is kept."""
+
+    def __init__(self, sources: Sequence[Unseen], spans: Spans) -> None:
+        self._sources, self._spans = {one.source: one for one in sources}, spans
+        self._picks = {
+            one.source: [pick for scope in SCOPES for pick in picks(one, scope, SOUGHT_PICKS) if pick.runs in SOUGHT]
+            for one in sources
+        }
+        self._votes = {one.source: len(one.rows) ** 0.5 for one in sources}
+        self._covered: dict[Components, dict[str, float]] = {}
+        self._known: dict[Components, tuple[dict[str, float], dict[str, float]]] = {}
+
+    def _worth(self, components: Components) -> tuple[dict[str, float], dict[str, float]]:
+        """By source: mean |log(measured / predicted)| of scored runs, and mean log density of it."""
+        if components not in self._known:
+            off: dict[str, float] = {}
+            dense: dict[str, float] = {}
+            for source, chosen in self._picks.items():
+                left = [anchored_gaps(pick, components)[:2] for pick in chosen]
+                if left:
+                    off[source] = float(np.mean([np.abs(gaps).mean() for gaps, _ in left]))
+                    dense[source] = float(np.mean([_density(gaps, variance) for gaps, variance in left]))
+            self._known[components] = off, dense
+        return self._known[components]
+
+    def best(self, without: str = "") -> Components:
+        """The components that are best for all sources but one: first what is shared against noise, then the scale."""
+        shared = [_scaled(Components(), factor, PARTS) for factor in LADDER]
+        best = min(shared, key=lambda one: self._total(one, 0, without))
+        scaled = [_scaled(best, factor, (*PARTS, "noise")) for factor in LADDER]
+        best = max(scaled, key=lambda one: self._total(one, 1, without))
+        powers = [replace(best, narrowing=power) for power in NARROWINGS]
+        return min(powers, key=lambda one: abs(self._coverage(one, without) - COVERAGE))
+
+    def _coverage(self, components: Components, without: str) -> float:
+        """Share of scored runs in their narrowed intervals, all sources but one."""
+        if components not in self._covered:
+            self._covered[components] = {
+                source: float(
+                    np.mean([_inside(self._sources[source], pick, components, self._spans).mean() for pick in chosen])
+                )
+                for source, chosen in self._picks.items()
+                if chosen
+            }
+        found = [
+            (self._votes[source], share) for source, share in self._covered[components].items() if source != without
+        ]
+        return sum(votes * share for votes, share in found) / max(sum(votes for votes, _ in found), 1.0)
+
+    def _total(self, components: Components, which: int, without: str) -> float:
+        found = self._worth(components)[which]
+        return sum(self._votes[source] * value for source, value in found.items() if source != without)
+
+
+def _scaled(components: Components, factor: float, names: Sequence[str]) -> Components:
+    return replace(components, **{name: round(getattr(components, name) * factor, 4) for name in names})
+
+
+def _inside(source: Unseen, pick: Pick, components: Components, spans: Spans) -> Mask:
+    """Which scored runs lie in their interval, narrowed by the anchors."""
+    left, after, before = anchored_gaps(pick, components)
+    rows, ratio = source.rows[pick.scored], np.sqrt(after / before) ** components.narrowing
+    inside: Mask = (spans[0][rows] * ratio <= left) & (left <= spans[1][rows] * ratio)
+    return inside
+
+
+def _density(gaps: Array, variance: Array) -> float:
+    """Mean log density of a Student distribution, but for a constant."""
+    return -float(((FREEDOM + 1) / 2 * np.log1p(gaps**2 / variance / FREEDOM) + np.log(variance) / 2).mean())
+
+
+SCOPES: tuple[Scope, ...] = ("same", "source")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """One row after so many runs, averaged over picks: how far off it is, naively too, and how often covered."""
+
+    row: int
+    source: str
+    engine: str
+    off: float
+    naive: float
+    covered: float
+
+
+def scored(
+    sources: Sequence[Unseen], chosen: Mapping[str, Components], spans: Spans, scope: Scope
+) -> dict[int, list[Scored]]:
+    """By number of runs, every row that is left."""
+    held: dict[tuple[int, int], list[tuple[float, float, float]]] = {}
+    about: dict[int, tuple[str, str]] = {}
+    for source in sources:
+        components = chosen[source.source]
+        for pick in picks(source, scope):
+            left = anchored_gaps(pick, components)[0]
+            simple = pick.rest - (pick.gaps.mean() if pick.runs else 0.0)
+            inside = _inside(source, pick, components, spans)
+            for at, row in enumerate(source.rows[pick.scored].tolist()):
+                about[row] = source.source, source.cells[pick.scored[at]].partition(" on ")[0]
+                held.setdefault((pick.runs, row), []).append((_off(left[at]), _off(simple[at]), float(inside[at])))
+    found: dict[int, list[Scored]] = {}
+    for (runs, row), values in held.items():
+        off, naive, covered = np.mean(values, axis=0).tolist()
+        own = Scored(row=row, source=about[row][0], engine=about[row][1], off=off, naive=naive, covered=covered)
+        found.setdefault(runs, []).append(own)
+    return found
+
+
+def _off(gap: float) -> float:
+    """|predicted / measured - 1|."""
+    return float(abs(np.expm1(-gap)))
+
+
+def curve_sheet(sources: Sequence[Unseen], spans: Spans, headline: Mask) -> tuple[Components, dict[str, Any]]:
+    """Components from all sources, and the learning curve as `docs/accuracy.json` holds it."""
+    search = ComponentSearch(sources, spans)
+    chosen = {one.source: search.best(one.source) for one in sources}
+    best = search.best()
+    sheet: dict[str, Any] = {"runs": list(RUNS), "picks": PICKS}
+    sheet["components"] = {name: getattr(best, name) for name in Components.__slots__}
+    for scope in SCOPES:
+        found = scored(sources, chosen, spans, scope)
+        sheet[scope] = [_point(runs, found[runs], headline) for runs in RUNS if runs in found]
+        for by in ("source", "engine"):
+            sheet[f"{scope}_by_{by}"] = _by(found, by)
+    return best, sheet
+
+
+def _point(runs: int, rows: Sequence[Scored], headline: Mask) -> dict[str, Any]:
+    some = [row for row in rows if headline[row.row]]
+    off = np.array([row.off for row in rows])
+    return {
+        "runs": runs,
+        "rows": len(rows),
+        "mape": round(float(off.mean()), 4),
+        "median_ape": round(float(np.median(off)), 4),
+        "naive": round(float(np.mean([row.naive for row in rows])), 4),
+        "coverage90": round(float(np.mean([row.covered for row in rows])), 4),
+        "headline_rows": len(some),
+        "headline": round(float(np.mean([row.off for row in some])), 4) if some else None,
+        "headline_naive": round(float(np.mean([row.naive for row in some])), 4) if some else None,
+    }
+
+
+def _by(found: Mapping[int, Sequence[Scored]], by: str) -> dict[str, Any]:
+    """Mean error after each number of runs, by source or engine, the most rows first."""
+    held: dict[str, dict[int, list[float]]] = {}
+    for runs, rows in found.items():
+        for row in rows:
+            held.setdefault(getattr(row, by), {}).setdefault(runs, []).append(row.off)
+    order = sorted(held, key=lambda name: (-len(held[name][0]), name))
+    return {
+        name: {
+            "n": len(held[name][0]),
+            "mape": [round(float(np.mean(held[name][runs])), 4) if runs in held[name] else None for runs in RUNS],
+        }
+        for name in order
+    }

@@ -1,0 +1,64 @@
+"""Turn what could be measured next into the sheet that `ridgeline validate --next --json` prints, and into a table."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from ridgeline.calibrate.next_measurement import NextMeasurements
+from ridgeline.core.units import format_quantity
+from ridgeline.report.cells import clean, headed
+from ridgeline.report.sheets.validate import NextSheet
+from ridgeline.sim.predict_step import HOUR
+
+
+def next_sheet(found: NextMeasurements) -> NextSheet:
+    """Everything that is known of each candidate; seconds and fractions."""
+    now = found.prediction
+    return {
+        "kind": "next measurement",
+        "scenario": now.scenario.name,
+        "step_time_s": now.step_time_s,
+        "interval": [now.interval.low, now.interval.high],
+        "candidates": [
+            {
+                "what": one.kind,
+                "name": one.name,
+                "how": one.how,
+                "pins": list(one.pins),
+                "interval": [one.low_s, one.high_s],
+                "width": one.width,
+                "chip_seconds": one.chip_seconds,
+            }
+            for one in found.candidates
+        ],
+    }
+
+
+def draw_next(found: NextMeasurements, console: Console) -> None:
+    """Print the present interval, and what each measurement would leave of it."""
+    now = found.prediction
+    console.print(clean(now.scenario.name or now.scenario.model.id), style="bold")
+    console.print(Text(f"step {_seconds(now.step_time_s)}, now {_range(now.interval.low, now.interval.high)}"))
+    table = headed(("measure", "", "interval then", "width", "chip time", "pins"))
+    for one in found.candidates:
+        table.add_row(
+            one.kind, clean(one.name), _range(one.low_s, one.high_s), f"{one.width:.1%}",
+            _chip_time(one.chip_seconds), ", ".join(one.pins),
+        )  # fmt: skip
+    console.print(table)
+    console.print(
+        Text("width: of the interval then over now; chip time: rough; --json tells how to measure each", "dim")
+    )
+
+
+def _chip_time(seconds: float) -> str:
+    return f"{seconds / HOUR:.3g} h" if seconds >= HOUR else format_quantity(seconds, "s", 3)
+
+
+def _range(low: float, high: float) -> str:
+    return f"{_seconds(low)} to {_seconds(high)}"
+
+
+def _seconds(value: float) -> str:
+    return format_quantity(value, "s", 3)
