@@ -41,6 +41,7 @@ from ridgeline.plan.engine import ENGINES
 
 KERNELS = "kernels.csv"
 LIBRARY_FOLDER = SHIPPED_PROFILES / "libraries"
+FEWEST_WARM = 24  # products from the cache, below which they say little of others
 FEWEST = 3  # rows that make a surface of a library's published figures
 # an implementation -> those that stand in for it, the nearest first
 STANDS_IN: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -94,7 +95,7 @@ def _priced(one: MeasuredKernel, tables: _Tables, calibration: Calibration) -> K
         if surface is None:
             continue
         _, place = roof_and_place(kernel.op, rows[0].dtype, columns_of([kernel]), sheet)
-        place = np.column_stack([place, product_state([_as_run(one)])]) if kernel.op == "gemm" else place
+        place = np.column_stack([place, product_state([_as_run(one, rows)])]) if kernel.op == "gemm" else place
         ratio, distance = surface.read(place)
         away = float(distance[0])
         far = float(fitted_share(distance)[0])
@@ -106,12 +107,16 @@ def _priced(one: MeasuredKernel, tables: _Tables, calibration: Calibration) -> K
     return KernelPrice(seconds=fitted, how="fitted", distance=float("inf"), evidence=Evidence.FITTED)
 
 
-def _as_run(one: MeasuredKernel) -> Measurement:
-    """The kernel with what its benchmark does to it: replays of one graph find small operands in the cache."""
+def _as_run(one: MeasuredKernel, rows: Sequence[Measurement]) -> Measurement:
+    """The kernel with what its benchmark does to it: replays of one graph find small operands in the cache.
+
+    Told only where enough of the rows that price it were measured so.
+    """
     kernel, held = one.kernel, chip(one.chip).cache.capacity
     m, n, k = (kernel.dims[side] for side in "mnk")
     size = BYTES.get(kernel.dtype, 2.0) * (m * k + n * k) + 2.0 * m * n
-    warm = is_own(one.row) and held is not None and size < held.value
+    known = sum(row.figures.get("cold") == 0 for row in rows) >= FEWEST_WARM
+    warm = known and is_own(one.row) and held is not None and size < held.value
     return replace(kernel, figures={"cold": 0.0}) if warm else kernel
 
 

@@ -15,6 +15,7 @@ from ridgeline.core.evidence import Evidence
 from ridgeline.cost.calibration import shipped
 from ridgeline.cost.ceilings import ceilings
 from ridgeline.cost.kernel_roof import sheet_of
+from ridgeline.cost.machine import parameter_columns
 from ridgeline.cost.profile import (
     Measurement,
     Profile,
@@ -30,6 +31,7 @@ from ridgeline.hardware.load import chip
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.sim.predict_step import estimate, predict
 from ridgeline.sim.prediction import Prediction
+from ridgeline.sim.step_batch import StepBatch
 
 H200 = sheet_of(chip("h200-sxm"))
 TABLE = {
@@ -194,6 +196,18 @@ class TestPrices:
         graded = {one.op.label: one.estimate.evidence for one in estimate(scenario(TABLE), used)}
         assert graded["attention out"] is Evidence.MEASURED
         assert graded["attention"] < Evidence.MEASURED
+
+    def test_a_batch_of_rows_is_priced_as_one_prediction(self) -> None:
+        grid = [gemm(2**m, 2**n, 2**k) for m in (10, 12) for n in (10, 12, 14) for k in (10, 12, 14)]
+        copy = Measurement(op="copy", impl="torch", dtype="", dims={"bytes": 2**30}, seconds=2**31 / 4e12)
+        used = replace(shipped(), profiles=chosen_profiles(profile(*grid, copy)))
+        built = [scenario(TABLE), scenario({**TABLE, "system": "1xh100-sxm"})]
+        steps = StepBatch.of(built, used.profiles).steps(parameter_columns(shipped(), built)).step_s
+        for one, step in zip(built, steps, strict=True):
+            found = predict(one, used)
+            assert isinstance(found, Prediction)
+            assert found.step_time_s == pytest.approx(float(step))
+            assert (found.kernels is None) == ("h100" in one.system.name)
 
     def test_copies_set_the_share_of_memory(self) -> None:
         copies = [
