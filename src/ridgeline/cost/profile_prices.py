@@ -50,6 +50,7 @@ FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Formats of measured products that price a peak, the first that was measured."""
 # coordinates of products by phase beside their shape: layout, and operands from main memory
+STEADY = 0.5  # of what clocks lose under load, in logarithms: memory-bound kernels between products give power back
 WHOLE_READ = 16.0  # bytes
 PHASE_STATE = np.array([(*LAYOUTS.get(name, (0.0, 0.0)), 0.0) for name in ("torch", "torch_nn", "torch_nt", "torch")])
 
@@ -75,7 +76,7 @@ def kernel_prices(profile: Profile, sheet: Sheet) -> KernelPrices:
     return KernelPrices(
         products=MappingProxyType({key: made for key, made in products.items() if made}),
         attention=MappingProxyType({key: made for key, made in attention.items() if made}),
-        steady=profile.steady_slowdown,
+        steady=profile.steady_slowdown**STEADY,
     )
 
 
