@@ -87,6 +87,7 @@ INTERIOR = {
         ("anchor",),
         ("learning_curve",),
         ("cross_validate",),
+        ("choose_prior",),
         ("fit_with", "next_measurement"),
     ),
 }

@@ -39,6 +39,7 @@ from ridgeline.cost.calibration import Calibration, Owners, owners
 from ridgeline.cost.calibration import shipped as shipped_calibration
 from ridgeline.cost.machine import parameter_columns
 from ridgeline.cost.profile import Choice, Profile
+from ridgeline.plan.scenario import Scenario
 from ridgeline.sim import SHIPPED_RESIDUALS, Residual, interval, new_source_interval, read_residuals
 
 PUBLISHED = "published"  # name of the table of published runs
@@ -310,7 +311,7 @@ def validation_of(table: Dataset, parameters: Parameters, own: Sequence[bool] | 
         if own[index]:
             low, high = spread.around(chip, engine, row.group)
         else:
-            low, high = spread.around_stranger(chip, engine, table.scenarios[index].system.chip.family)
+            low, high = spread.around_stranger(chip, engine, table.scenarios[index])
         cases.append(
             Case(
                 row=row,
@@ -362,10 +363,12 @@ class _Spread:
             self._known[key] = (found.low, found.high)
         return self._known[key]
 
-    def around_stranger(self, chip: str, engine: str, family: str) -> tuple[float, float]:
+    def around_stranger(self, chip: str, engine: str, scenario: Scenario) -> tuple[float, float]:
         """The same for a source that took no part in the fit."""
-        key = (chip, engine, f"family {family}")
+        precision, seq, family = scenario.plan.precision.compute.id, scenario.workload.seq, scenario.system.chip.family
+        key = (chip, engine, f"{family}, {precision}, {seq}")
         if key not in self._known:
-            found = new_source_interval(1.0, chip, engine, [item for _, item in self._all], family=family)
+            every = [item for _, item in self._all]
+            found = new_source_interval(1.0, chip, engine, every, family=family, precision=precision, seq=seq)
             self._known[key] = (found.low, found.high)
         return self._known[key]

@@ -60,7 +60,7 @@ class Shape:
 class Sensitivity:
     """What a step time answers to.
 
-    owners   what its chip and engine are known by: family, chip, kernel, kin, engine
+    owners   what its chip and engine are known by: family, chip, kernel, engine
     slopes   by parameter: change of log(step time) with the parameter's offset
     """
 

@@ -60,7 +60,13 @@ _HOMES = {
     "plan_model": ("Placement", "PlanModel", "RowModel", "ScheduledRows", "ShardedState", "joined"),
     "predict_step": ("HOUR", "default_calibration", "not_predictable", "predict", "unpublished"),
     "prediction": ("Impossible", "Prediction"),
-    "prediction_interval": ("SHIPPED_RESIDUALS", "Residual", "interval", "new_source_interval", "read_residuals"),
+    "prediction_interval": (
+        "SHIPPED_RESIDUALS",
+        "Residual",
+        "interval",
+        "new_source_interval",
+        "read_residuals",
+    ),
     "step_batch": ("StepBatch",),
     "step_sensitivity": ("sensitivities",),
 }
