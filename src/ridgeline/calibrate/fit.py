@@ -169,7 +169,8 @@ def fit(
         return ((np.log(table.steps(layout.rows.rates(offsets)).step_s) - target) * weight)[chosen]
 
     def kernels(offsets: Array) -> Array:
-        return anchor_residuals(known, layout.anchored.rates(offsets)) * strict
+        outside: Array = anchor_residuals(known, layout.anchored.rates(offsets)) * strict
+        return outside
 
     def residuals(offsets: Array) -> Array:
         return np.concatenate([runs(offsets), kernels(offsets), offsets / layout.spread])

@@ -83,7 +83,32 @@ def price_kernels(
     """The price of every kernel: by profiles first, by libraries' figures without its own, by the calibration last."""
     fitted = calibration or shipped()
     tables = _Tables(profiles)
-    return [_priced(one, tables, fitted) for one in kernels]
+    return [_slower(one, _priced(one, tables, fitted), tables, fitted) for one in kernels]
+
+
+def _slower(one: MeasuredKernel, price: KernelPrice, tables: _Tables, calibration: Calibration) -> KernelPrice:
+    """A compiled kernel of our own tables, which is slower than the one `characterize` compiles for its very shape.
+
+    By as much as the other compiled kernels of the tables are: the geometric mean of measured over priced. They were
+    compiled for any number of rows, as an engine that sees many lengths does.
+    """
+    if one.kernel.impl != "compiled" or not is_own(one.row) or price.how != "profile":
+        return price
+    others = [
+        math.log(other.kernel.seconds / _priced(other, tables, calibration).seconds)
+        for other in bundled_kernels()
+        if other.kernel.impl == "compiled" and other.chip == one.chip and is_own(other.row)
+        and (other.kernel.op, dict(other.kernel.dims)) != (one.kernel.op, dict(one.kernel.dims))
+    ]  # fmt: skip
+    if len(others) < FEWEST:
+        return price
+    ratio = math.exp(sum(others) / len(others))
+    return replace(
+        price,
+        seconds=price.seconds * ratio,
+        how=f"profile, times {ratio:.2f} by other kernels compiled for any length",
+        evidence=Evidence.FITTED,
+    )
 
 
 def _priced(one: MeasuredKernel, tables: _Tables, calibration: Calibration) -> KernelPrice:
