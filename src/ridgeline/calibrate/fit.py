@@ -45,8 +45,8 @@ class Prior:
     """How strongly a fit is held.
 
     Four stand at their defaults. `serving` was set with left-out sources in view: held strictly (1), nvfp4 training on
-    GB300 comes out 11 % too slow, its products being faster than any serving library's; loosely (0.1), families of chips
-    left out are a little further off. `choose_prior` says what the choice is worth where it is made inside folds.
+    GB300 comes out 11 % too slow, its products being faster than any serving library's; loosely (0.1), families of
+    chips left out are a little further off. `choose_prior` says what the choice is worth where it is made in folds.
 
     common   factor on how far common values may move
     apart    factor on how far chips and engines may differ
