@@ -17,6 +17,7 @@ FLOORS = (
     ("plan",),
     ("lowering", "cost"),
     ("sim",),
+    ("serving",),
     ("calibrate", "search", "runtime"),
     ("targets", "report"),
     ("cli",),
@@ -24,7 +25,7 @@ FLOORS = (
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}}
 ONLY_WHERE_ARRAYS_ARE = {
-    "numpy": {"core.arrays", "ir", "trace", "lowering", "cost", "sim", "calibrate", "search", "report"},
+    "numpy": {"core.arrays", "ir", "trace", "lowering", "cost", "sim", "serving", "calibrate", "search", "report"},
     "scipy": {"calibrate"},
     "msgspec": {"trace"},
 }
@@ -75,6 +76,14 @@ INTERIOR = {
         ("step_sensitivity",),
         ("predict_step",),
         ("events", "roofline"),
+    ),
+    "serving": (
+        ("request", "block_pool", "vllm_settings"),
+        ("step",),
+        ("vllm_scheduler",),
+        ("vllm_replay",),
+        ("recording",),
+        ("recording_replay",),
     ),
     "calibrate": (
         ("truth", "mismatch", "attribution", "dominance", "anchors", "aiconfigurator"),
