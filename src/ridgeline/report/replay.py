@@ -39,8 +39,6 @@ def draw_replay(found: Replay, console: Console) -> None:
         console.print(Text("every decision is the recorded one", "green"))
         return
     first = found.first_difference
-    console.print(
-        Text(f"{found.differing_steps:,} steps differ, the first is step {first.step} in {clean(first.field)}")
-    )
+    console.print(Text(f"{found.differing_steps:,} steps differ; first step {first.step}, {clean(first.field)}"))
     console.print(Text(f"  recorded   {clean(repr(first.recorded)[:200])}"))
     console.print(Text(f"  simulated  {clean(repr(first.simulated)[:200])}"))

@@ -1,132 +1,167 @@
 """Blocks of KV cache as vLLM keeps them: a free queue, hashed blocks in it that can be hit again, and who shares one.
 
-The queue is kept as runs, not as single blocks: what one request gave back together stays together until it is taken
-or hit, so allocating a prompt or freeing a request costs a few list slices. The order of every single block is that
-of vLLM's `FreeKVCacheBlockQueue`; block 0 is the null block and is never handed out.
+The order of every single block is that of vLLM's `FreeKVCacheBlockQueue`, but nothing is kept block by block. What one
+request gave back together stays a run until it is taken or hit, and hashes are kept per chain (the tokens of one text
+after one prefix): whoever holds a block of a chain holds those before it, and tails are evicted first, so the cached
+blocks of a chain are always its first ones. Allocating a prompt or freeing a request is a few list slices.
+
+Two blocks may carry one hash (a full hit recomputes its last block); the older serves the hits, the younger is a twin.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from itertools import repeat
+from dataclasses import dataclass, field
+
+from ridgeline.serving.content import Chain, Span
 
 
+@dataclass(slots=True)
+class Part:
+    """Consecutive hashed blocks `low .. high` of one chain inside a run; a twin is a second block of its hash."""
+
+    chain: Chain
+    low: int
+    high: int
+    twin: bool = False
+
+
+@dataclass(slots=True)
 class FreeRun:
-    """Blocks freed together, in table order: the last one is reused first (a request's tail goes before its head)."""
+    """Blocks freed together, in table order: the last one is reused first. No parts: nothing in it is hashed."""
 
-    __slots__ = ("blocks", "keys")
+    blocks: list[int]
+    parts: list[Part] = field(default_factory=list)
 
-    def __init__(self, blocks: list[int], keys: list[int]) -> None:
-        self.blocks = blocks
-        self.keys = keys  # one per block, or none at all where nothing is hashed
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """The cached prefix of a request: its blocks, and how many of each chain."""
+
+    blocks: list[int]
+    parts: list[tuple[Chain, int]]
+
+
+NO_HIT = Hit([], [])
 
 
 class BlockPool:
-    """Allocation pops the front of the free queue and forgets the hash found there; a hit leaves the queue."""
+    """Allocation pops the front of the free queue and forgets the hash found there; a hit leaves the queue.
 
-    __slots__ = ("_duplicates", "_home", "_queue", "_sharers", "_unhashed_first", "cached", "free_blocks", "num_blocks")
+    Block 0 is the null block and is never handed out.
+    """
+
+    __slots__ = ("_queue", "_sharers", "_unhashed_first", "free_blocks", "num_blocks")
 
     def __init__(self, num_blocks: int, *, unhashed_first: bool = True) -> None:
         self.num_blocks = num_blocks
         self.free_blocks = num_blocks - 1
-        self.cached: dict[int, int] = {}
         self._unhashed_first = unhashed_first
-        self._queue: deque[FreeRun] = deque([FreeRun(list(range(num_blocks - 1, 0, -1)), [])])
-        self._home: list[FreeRun | None] = [None] * num_blocks  # the run a hashed block waits in
-        self._sharers: dict[int, int] = {}  # holders beyond the first
-        self._duplicates: dict[int, list[int]] = {}  # further blocks of one hash, oldest first
+        self._queue: deque[FreeRun] = deque([FreeRun(list(range(num_blocks - 1, 0, -1)))])
+        self._sharers: dict[int, int] = {}  # holders of a block beyond the first
 
-    def lookup(self, keys: list[int], limit: int) -> list[int]:
-        """Blocks of the longest cached prefix of `keys`, at most `limit` of them."""
-        hits: list[int] = []
-        cached = self.cached
-        for key in keys[:limit]:
-            block = cached.get(key)
-            if block is None:
+    # ---- hits
+
+    def lookup(self, spans: list[Span], limit: int) -> Hit:
+        """The longest cached prefix, at most `limit` blocks."""
+        blocks: list[int] = []
+        parts: list[tuple[Chain, int]] = []
+        for chain, stop in spans:
+            want = min(stop, limit) - chain.first
+            if want <= 0:
+                continue
+            found = chain.blocks[:want]
+            if found:
+                blocks += found
+                parts.append((chain, len(found)))
+            if len(found) < want:
                 break
-            hits.append(block)
-        return hits
+        return Hit(blocks, parts)
 
-    def evictable(self, hits: list[int]) -> int:
+    def evictable(self, hit: Hit) -> int:
         """How many of these blocks lie in the free queue: hitting them makes that many fewer free."""
-        home = self._home
-        return sum(home[block] is not None for block in hits)
+        return sum(count - chain.homes[:count].count(None) for chain, count in hit.parts)
 
-    def touch(self, hits: list[int]) -> None:
+    def touch(self, hit: Hit) -> None:
         """Hold these cached blocks once more."""
-        for block in hits:
-            run = self._home[block]
-            if run is None:
-                self._sharers[block] = self._sharers.get(block, 0) + 1
-            else:
-                place = run.blocks.index(block)
-                del run.blocks[place]
-                del run.keys[place]
-                self._home[block] = None
-                self.free_blocks -= 1
+        for chain, count in hit.parts:
+            homes = chain.homes
+            for place in range(count):
+                run = homes[place]
+                if run is None:
+                    block = chain.blocks[place]
+                    self._sharers[block] = self._sharers.get(block, 0) + 1
+                else:
+                    _leave(run, chain, place)
+                    homes[place] = None
+                    self.free_blocks -= 1
+
+    # ---- allocation
 
     def take(self, count: int) -> list[int]:
         """The next `count` blocks of the free queue; their hashes are forgotten."""
         taken: list[int] = []
         queue = self._queue
-        while (missing := count - len(taken)) > 0:
+        missing = count
+        while missing > 0:
             run = queue[0]
-            blocks, keys = run.blocks, run.keys
+            blocks = run.blocks
             if len(blocks) <= missing:
                 queue.popleft()
-                if keys:
-                    self._forget(blocks, keys)
-                blocks.reverse()
-                taken += blocks
-                run.blocks, run.keys = [], []
+                part = blocks
+                if run.parts:
+                    _forget(run, len(blocks))
             else:
                 part = blocks[-missing:]
+                if run.parts:
+                    _forget(run, missing)
                 del blocks[-missing:]
-                if keys:
-                    self._forget(part, keys[-missing:])
-                    del keys[-missing:]
-                part.reverse()
-                taken += part
+            part.reverse()
+            taken += part
+            missing -= len(part)
         self.free_blocks -= count
         return taken
 
-    def insert(self, keys: list[int], blocks: list[int]) -> None:
-        """Enter hashes of full blocks; the first block of a hash keeps serving the hits."""
-        if self.cached.keys().isdisjoint(keys):
-            self.cached.update(zip(keys, blocks, strict=True))
-            return
-        for key, block in zip(keys, blocks, strict=True):
-            if key in self.cached:
-                self._duplicates.setdefault(key, []).append(block)
-            else:
-                self.cached[key] = block
+    def insert(self, spans: list[Span], blocks: list[int], low: int, high: int) -> None:
+        """Enter the hashes of the full blocks `low .. high` of a request's table."""
+        for chain, stop in spans:
+            begin, end = max(low, chain.first), min(high, stop)
+            if begin >= end:
+                continue
+            known = chain.first + len(chain.blocks)
+            for place in range(begin, min(known, end)):
+                chain.twins.setdefault(place - chain.first, []).append((blocks[place], None))
+            if end > known:
+                chain.blocks += blocks[known:end]
+                chain.homes += [None] * (end - known)
 
-    def free(self, blocks: list[int], keys: list[int]) -> None:
-        """Give a request's blocks back, tail first: those with a hash (one key each) to the back, others to the front."""
-        if self._sharers:
-            blocks, keys = self._last_holder(blocks, keys)
-        hashed, plain = blocks[: len(keys)], blocks[len(keys) :]
+    # ---- release
+
+    def free(self, blocks: list[int], spans: list[Span], hashed: int) -> None:
+        """Give a table back, tail first: its `hashed` first blocks to the back of the queue, others to the front."""
+        parts = _parts(blocks, spans, hashed)
+        if self._sharers and not self._sharers.keys().isdisjoint(blocks):
+            blocks, parts, hashed = self._last_holder(blocks, parts, hashed)
         self.free_blocks += len(blocks)
+        plain = blocks[hashed:] if hashed else blocks
         if plain:
-            run = FreeRun(plain, [])
             if self._unhashed_first:
-                self._queue.appendleft(run)
+                self._queue.appendleft(FreeRun(plain))
             else:
-                self._queue.append(run)
+                self._queue.append(FreeRun(plain))
         if hashed:
-            run = FreeRun(hashed, keys)
-            home = self._home
-            for block in hashed:
-                home[block] = run
+            run = FreeRun(blocks[:hashed], parts)
             self._queue.append(run)
+            for part in parts:
+                _go_home(part, run)
 
-    def _last_holder(self, blocks: list[int], keys: list[int]) -> tuple[list[int], list[int]]:
+    def _last_holder(self, blocks: list[int], parts: list[Part], hashed: int) -> tuple[list[int], list[Part], int]:
+        """What nobody else holds: shared blocks lose one holder and stay."""
         sharers = self._sharers
-        if sharers.keys().isdisjoint(blocks):
-            return blocks, keys
+        places = [(part, place) for part in parts for place in range(part.low, part.high)]
         kept: list[int] = []
-        names: list[int] = []
-        for place, block in enumerate(blocks):
+        own: list[Part] = []
+        for number, block in enumerate(blocks):
             others = sharers.get(block, 0)
             if others > 1:
                 sharers[block] = others - 1
@@ -134,27 +169,109 @@ class BlockPool:
                 del sharers[block]
             else:
                 kept.append(block)
-                if place < len(keys):
-                    names.append(keys[place])
-        return kept, names
+                if number < hashed:
+                    part, place = places[number]
+                    _append(own, part.chain, place, twin=part.twin)
+        return kept, own, sum(part.high - part.low for part in own)
 
-    def _forget(self, blocks: list[int], keys: list[int]) -> None:
-        home = self._home
-        for block in blocks:
-            home[block] = None
-        if self._duplicates and not self._duplicates.keys().isdisjoint(keys):
-            for block, key in zip(blocks, keys, strict=True):
-                self._forget_one(block, key)
-        else:
-            deque(map(self.cached.pop, keys, repeat(None)), maxlen=0)
 
-    def _forget_one(self, block: int, key: int) -> None:
-        others = self._duplicates.get(key)
-        if others is None:
-            del self.cached[key]
-        elif self.cached[key] == block:
-            self.cached[key] = others.pop(0)
+def _parts(blocks: list[int], spans: list[Span], hashed: int) -> list[Part]:
+    """The hashed blocks of a table by chain; twins stand alone."""
+    parts: list[Part] = []
+    for chain, stop in spans:
+        first = chain.first
+        low, high = 0, min(stop, hashed) - first
+        if high <= 0:
+            continue
+        if not chain.twins or blocks[first : first + high] == chain.blocks[:high]:
+            parts.append(Part(chain, low, high))
+            continue
+        for place in range(high):
+            _append(parts, chain, place, twin=blocks[first + place] != chain.blocks[place])
+    return parts
+
+
+def _append(parts: list[Part], chain: Chain, place: int, *, twin: bool) -> None:
+    last = parts[-1] if parts else None
+    if last is not None and last.chain is chain and last.high == place and not (last.twin or twin):
+        last.high += 1
+    else:
+        parts.append(Part(chain, place, place + 1, twin))
+
+
+def _go_home(part: Part, run: FreeRun) -> None:
+    if part.twin:
+        block = run.blocks[_offset(run, part)]
+        others = part.chain.twins[part.low]
+        others[[twin for twin, _ in others].index(block)] = (block, run)
+    else:
+        part.chain.homes[part.low : part.high] = [run] * (part.high - part.low)
+
+
+def _offset(run: FreeRun, part: Part) -> int:
+    """Where the blocks of a part begin in its run."""
+    at = 0
+    for one in run.parts:
+        if one is part:
+            break
+        at += one.high - one.low
+    return at
+
+
+def _leave(run: FreeRun, chain: Chain, place: int) -> None:
+    """A hit takes one block out of the run it waits in: the first of its part, since hits are prefixes."""
+    at = 0
+    for number, part in enumerate(run.parts):
+        if part.chain is chain and part.low == place and not part.twin:
+            del run.blocks[at]
+            part.low += 1
+            if part.low == part.high:
+                del run.parts[number]
+            return
+        at += part.high - part.low
+    raise AssertionError("a cached block that waits in no run")
+
+
+def _forget(run: FreeRun, count: int) -> None:
+    """The last `count` blocks of a run lose their hashes."""
+    at = len(run.blocks)
+    while count:
+        part = run.parts[-1]
+        gone = min(count, part.high - part.low)
+        chain = part.chain
+        if not chain.twins:
+            del chain.blocks[part.high - gone :]
+            del chain.homes[part.high - gone :]
         else:
-            others.remove(block)
-        if others is not None and not others:
-            del self._duplicates[key]
+            for place in range(part.high - 1, part.high - gone - 1, -1):
+                _forget_one(chain, place, run.blocks[at - part.high + place], twin=part.twin)
+        at -= gone
+        part.high -= gone
+        count -= gone
+        if part.low == part.high:
+            run.parts.pop()
+
+
+def _forget_one(chain: Chain, place: int, block: int, *, twin: bool) -> None:
+    others = chain.twins.get(place)
+    if twin:
+        assert others is not None
+        del others[[one for one, _ in others].index(block)]
+    elif others:
+        heir, home = others.pop(0)
+        chain.blocks[place], chain.homes[place] = heir, home
+        if home is not None:
+            _heir_part(home, chain, place, heir).twin = False
+    else:
+        assert place == len(chain.blocks) - 1, "only the tail of a chain can go"
+        chain.blocks.pop()
+        chain.homes.pop()
+    if others is not None and not others:
+        del chain.twins[place]
+
+
+def _heir_part(home: FreeRun, chain: Chain, place: int, heir: int) -> Part:
+    for part in home.parts:
+        if part.chain is chain and part.low == place and home.blocks[_offset(home, part)] == heir:
+            return part
+    raise AssertionError("a twin that waits in no run")

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ridgeline.serving.recording import VllmRecording, read_recording
+from ridgeline.serving.recording import read_recording
+from ridgeline.serving.sglang_recording import SglangRecording
+from ridgeline.serving.sglang_replay import sglang_records
+from ridgeline.serving.vllm_recording import VllmRecording
 from ridgeline.serving.vllm_replay import Record, vllm_records
 
 
@@ -39,12 +42,15 @@ def replay_recording(path: Path) -> Replay:
     return replay(read_recording(path))
 
 
-def replay(recording: VllmRecording) -> Replay:
+def replay(recording: VllmRecording | SglangRecording) -> Replay:
     """Hold the simulated decisions against the recorded ones, step by step."""
-    simulated = islice(vllm_records(recording.case), len(recording.steps))
-    differing, first = compare(recording.steps, simulated)
+    if isinstance(recording, VllmRecording):
+        engine, simulated = "vllm", vllm_records(recording.case)
+    else:
+        engine, simulated = "sglang", sglang_records(recording.case)
+    differing, first = compare(recording.steps, islice(simulated, len(recording.steps)))
     return Replay(
-        engine="vllm",
+        engine=engine,
         version=recording.version,
         requests=len(recording.case.requests),
         steps=len(recording.steps),

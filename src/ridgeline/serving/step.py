@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ridgeline.serving.content import Span
 from ridgeline.serving.request import Request
 
 
@@ -21,22 +22,23 @@ class RequestState:
         "blocks",
         "computed",
         "decoding",
+        "first_hit_tokens",
         "first_scheduled_s",
         "first_token_s",
+        "held",
         "hit_tokens",
-        "keys",
         "known",
         "last_token_s",
         "node",
         "offset",
         "order",
-        "output_chain",
-        "preempted_at_s",
         "preempted_s",
         "preemptions",
         "priority",
         "prompt_tokens",
+        "quotes_answer",
         "request",
+        "sent_s",
         "slots",
         "spans",
         "stalled_mark_s",
@@ -56,17 +58,18 @@ class RequestState:
         self.order = 0
         self.target = 0
         self.blocks: list[int] = []
-        self.keys: list[int] = []
-        self.spans: list[tuple[int, int]] = []
-        self.output_chain = 0
+        self.spans: list[Span] = []
+        self.quotes_answer = False
         self.slots = 0
+        self.held = 0  # tokens that a radix tree holds for it
         self.node: object = None
         self.hit_tokens = 0
         self.preemptions = 0
         self.first_scheduled_s = -1.0
         self.first_token_s = -1.0
         self.last_token_s = 0.0
-        self.preempted_at_s = -1.0
+        self.sent_s = 0.0
+        self.first_hit_tokens = 0
         self.preempted_s = 0.0
         self.stalled_mark_s = 0.0
         self.stalled_s = 0.0
@@ -89,6 +92,7 @@ class Step:
 
     decodes    requests that compute one token each
     kv_tokens  tokens these read from the cache, all together (their new one included)
+    wasted     those of them that compute past the end of their answer (an end not known yet)
     joined     those of them that did not decode in the last decode step
     finishing  requests whose last token this step computes
     """
@@ -97,6 +101,7 @@ class Step:
     admitted: list[RequestState] = field(default_factory=list)
     decodes: int = 0
     kv_tokens: int = 0
+    wasted: int = 0
     joined: list[RequestState] = field(default_factory=list)
     idle: list[RequestState] = field(default_factory=list)
     """Running requests that compute nothing in this step, for lack of budget or because they wait for their result."""
@@ -125,6 +130,9 @@ class Policy(Protocol):
 
     def decode_room(self, limit: int) -> int:
         """How many of the next `limit` steps are pure decode of the same requests, whatever time they take."""
+
+    def decode_load(self) -> tuple[int, int]:
+        """How many requests decode, and how many tokens of theirs are in the cache."""
 
     def decode_run(self, steps: int) -> Step:
         """That many steps at once, as the last of them: `decode_room` said that they are alike."""

@@ -10,8 +10,10 @@ import heapq
 from collections import deque
 from collections.abc import Iterator
 
-from ridgeline.serving.block_pool import BlockPool
-from ridgeline.serving.request import ContentIndex, Request, block_keys
+from ridgeline.serving.block_pool import NO_HIT, BlockPool, Hit
+from ridgeline.serving.content import ContentIndex
+from ridgeline.serving.decode_clock import DecodeClock, by_order
+from ridgeline.serving.request import Request
 from ridgeline.serving.step import Chunk, RequestState, Step
 from ridgeline.serving.vllm_settings import VllmSettings
 
@@ -24,21 +26,15 @@ class VllmScheduler:
         self.depth = 2 if settings.async_scheduling else 1
         self.pool = BlockPool(settings.num_blocks, unhashed_first=settings.rules.unhashed_blocks_first)
         self.running: dict[int, RequestState] = {}
-        self._index = ContentIndex()
+        self._index = ContentIndex(settings.block_size)
         self._fcfs: deque[RequestState] = deque()
         self._heap: list[tuple[int, int, RequestState]] = []
         self._by_priority = settings.policy == "priority"
         self._arrivals = 0
         self._admissions = 0
-        self._clock = 0
-        self._decoding = 0
-        self._kv_tokens = 0  # computed tokens of all decoding requests
         self._block = settings.block_size
-        self._phases: list[list[RequestState]] = [[] for _ in range(self._block)]
-        self._ends: dict[int, list[RequestState]] = {}
-        self._end_times: list[int] = []
+        self._clock = DecodeClock(self._block, results_late=settings.async_scheduling)
         self._prefilling: dict[int, RequestState] = {}
-        self._joining: list[RequestState] = []
         self._blocked = False  # the head of the queue waits for a finish
 
     # ---- the queue
@@ -51,7 +47,6 @@ class VllmScheduler:
         state.target = state.prompt_tokens + max(1, min(request.output_tokens, longest)) - 1
         if self.settings.prefix_caching:
             state.spans = self._index.spans(request.prompt)
-            state.keys = block_keys(state.spans, self._block)
         if self._by_priority or not self._fcfs:
             self._blocked = False
         self._enqueue(state)
@@ -86,7 +81,7 @@ class VllmScheduler:
 
     def computed(self, state: RequestState) -> int:
         """Tokens of a running request that are computed or being computed."""
-        return state.offset + self._clock if state.decoding else state.computed
+        return self._clock.computed(state)
 
     # ---- one step
 
@@ -95,19 +90,20 @@ class VllmScheduler:
         step = Step()
         budget = self.settings.max_num_batched_tokens
         threshold = self._threshold()
-        phase = self._phases[self._clock % self._block]
-        if self._prefilling or self._decoding > budget or len(phase) > self.pool.free_blocks:
+        needing = self._clock.needing()
+        if self._prefilling or self._clock.count > budget or len(needing) > self.pool.free_blocks:
             budget = self._walk(step, budget, threshold)
         else:
-            self._decode_all(step, phase)
+            self._give_blocks(needing)
+            self._clock.tick(step)
             budget -= step.decodes
         if not step.preempted:
             self._admit(step, budget, threshold)
         for chunk in step.chunks:
             if chunk.last:
-                self._start_decoding(chunk.state, step)
+                self._clock.start(chunk.state, step)
         if len(step.finishing) > 1:
-            step.finishing.sort(key=_by_order)
+            step.finishing.sort(key=by_order)
         return step
 
     def _threshold(self) -> int:
@@ -115,69 +111,11 @@ class VllmScheduler:
         alone = len(self.running) + self.waiting_count <= 1
         return 0 if alone and self.settings.rules.threshold_spares_a_lone_request else limit
 
-    def _decode_all(self, step: Step, phase: list[RequestState]) -> None:
-        if phase:
-            if len(phase) > 1:
-                phase.sort(key=_by_order)
-            for state, block in zip(phase, self.pool.take(len(phase)), strict=True):
+    def _give_blocks(self, states: list[RequestState]) -> None:
+        """One block to each of these, in this order."""
+        if states:
+            for state, block in zip(states, self.pool.take(len(states)), strict=True):
                 state.blocks.append(block)
-        self._advance(step)
-
-    def _advance(self, step: Step) -> None:
-        """Every decoding request computes one token."""
-        self._clock += 1
-        step.decodes = self._decoding
-        self._kv_tokens += self._decoding
-        step.kv_tokens = self._kv_tokens
-        step.joined, self._joining = self._joining, step.joined
-        ended = self._ends.pop(self._clock, None)
-        if ended is not None:
-            heapq.heappop(self._end_times)
-            step.finishing = ended
-            for state in ended:
-                if self.depth == 1 or state.request.output_tokens >= state.request.max_new_tokens:
-                    self._stop_decoding(state)
-
-    def _start_decoding(self, state: RequestState, step: Step) -> None:
-        """The prompt is computed and this step samples: from the next step on it decodes, unless one token was asked."""
-        if state.computed >= state.target:
-            step.finishing.append(state)
-            if self.depth == 1 or state.request.output_tokens >= state.request.max_new_tokens:
-                return
-        state.decoding = True
-        self._decoding += 1
-        self._kv_tokens += state.computed
-        self._joining.append(state)
-        self._place(state, state.computed - self._clock)
-
-    def _place(self, state: RequestState, offset: int) -> None:
-        state.offset = offset
-        self._phases[-offset % self._block].append(state)
-        end = state.target - offset
-        if end > self._clock:
-            if end not in self._ends:
-                self._ends[end] = []
-                heapq.heappush(self._end_times, end)
-            self._ends[end].append(state)
-
-    def _displace(self, state: RequestState) -> None:
-        self._phases[-state.offset % self._block].remove(state)
-        end = state.target - state.offset
-        if end in self._ends and state in self._ends[end]:
-            self._ends[end].remove(state)
-            if not self._ends[end]:
-                del self._ends[end]
-                self._end_times.remove(end)
-                heapq.heapify(self._end_times)
-
-    def _stop_decoding(self, state: RequestState) -> None:
-        self._displace(state)
-        state.computed = state.offset + self._clock
-        state.decoding = False
-        self._decoding -= 1
-        self._kv_tokens -= state.computed
-        if self._joining and state in self._joining:
-            self._joining.remove(state)
 
     # ---- running requests one by one, where budget or blocks may not suffice
 
@@ -187,7 +125,7 @@ class VllmScheduler:
         place = 0
         while place < len(order) and budget > 0:
             state = order[place]
-            computed = state.offset + self._clock if state.decoding else state.computed
+            computed = self._clock.computed(state)
             if not state.decoding and computed >= state.known:
                 place += 1  # its last token is being computed
                 continue
@@ -228,19 +166,7 @@ class VllmScheduler:
         return order[-1]
 
     def _carry_out(self, step: Step, order: list[RequestState], planned: dict[int, int]) -> None:
-        idle = [state for state in order if state.decoding and state.order not in planned]
-        for state in idle:
-            self._displace(state)
-            if state in self._joining:
-                self._joining.remove(state)
-            self._decoding -= 1
-            self._kv_tokens -= state.offset + self._clock
-        self._advance(step)
-        for state in idle:  # it stays where it is while the clock moves
-            self._decoding += 1
-            self._kv_tokens += state.offset + self._clock - 1
-            self._place(state, state.offset - 1)
-            self._joining.append(state)
+        self._clock.tick(step, [state for state in order if state.decoding and state.order not in planned])
         step.decoded = []
         for state in order:
             new = planned.get(state.order, 0)
@@ -264,7 +190,7 @@ class VllmScheduler:
     def _preempt(self, state: RequestState, step: Step) -> None:
         """Free everything, forget what was computed, wait at the front; what was hashed can be hit again."""
         if state.decoding:
-            self._stop_decoding(state)
+            self._clock.stop(state)
         hashed = state.computed + state.slots
         if hashed > state.known and self.depth > 1:
             hashed -= 1  # the token in flight is not known yet
@@ -287,11 +213,12 @@ class VllmScheduler:
             if len(self.running) >= settings.max_num_seqs:
                 self._blocked = True
                 return
-            hits: list[int] = []
+            hit = NO_HIT
             if settings.prefix_caching:
-                self._extend_keys(state, state.known)
-                hits = self.pool.lookup(state.keys, (state.known - 1) // self._block)
-            cached = len(hits) * self._block
+                if state.known > state.prompt_tokens:
+                    self._quote_answer(state)
+                hit = self.pool.lookup(state.spans, (state.known - 1) // self._block)
+            cached = len(hit.blocks) * self._block
             new = state.known - cached
             if 0 < threshold < new:
                 new = threshold
@@ -299,71 +226,63 @@ class VllmScheduler:
                 if not settings.chunked_prefill:
                     return
                 new = budget
-            if not self._fits(state, hits, cached + new):
+            if not self._fits(state, hit, cached + new):
                 self._blocked = True
                 return
-            self._start(step, state, hits, new)
+            self._start(step, state, hit, new)
             budget -= new
 
-    def _fits(self, state: RequestState, hits: list[int], tokens: int) -> bool:
+    def _fits(self, state: RequestState, hit: Hit, tokens: int) -> bool:
         settings = self.settings
         if settings.reserve_full_isl:
             tokens = max(tokens, min(state.known, settings.max_model_len))
         spare = settings.watermark_blocks if self.running else 0
-        need = max(-(-tokens // self._block) - len(hits), 0) + self.pool.evictable(hits)
+        need = max(-(-tokens // self._block) - len(hit.blocks), 0) + self.pool.evictable(hit)
         return need + spare <= self.pool.free_blocks
 
-    def _start(self, step: Step, state: RequestState, hits: list[int], new: int) -> None:
+    def _start(self, step: Step, state: RequestState, hit: Hit, new: int) -> None:
         if self._by_priority:
             heapq.heappop(self._heap)
         else:
             self._fcfs.popleft()
-        cached = len(hits) * self._block
-        self.pool.touch(hits)
-        state.blocks = hits + self.pool.take(max(-(-(cached + new) // self._block) - len(hits), 0))
+        held = len(hit.blocks)
+        cached = held * self._block
+        self.pool.touch(hit)
+        state.blocks = hit.blocks + self.pool.take(max(-(-(cached + new) // self._block) - held, 0))
         state.slots = 0
         state.hit_tokens = cached
         state.computed = cached
         state.order = self._admissions
         self._admissions += 1
-        self._enter_hashes(state, cached + new, len(hits))
+        self._enter_hashes(state, cached + new)
         self.running[state.order] = state
         step.admitted.append(state)
         self._compute(step, state, new)
 
     # ---- hashes of what is computed
 
-    def _extend_keys(self, state: RequestState, tokens: int) -> None:
-        """Keys of the full blocks among the first `tokens`, answer included."""
-        have, want = len(state.keys), tokens // self._block
-        if want <= have:
-            return
-        if not state.output_chain:
-            request = state.request
-            state.output_chain = self._index.extended(state.spans, request.output_seed, state.prompt_tokens)
-        chain, block = state.output_chain, self._block
-        state.keys += range(chain + (have + 1) * block, chain + want * block + 1, block)
+    def _quote_answer(self, state: RequestState) -> None:
+        """Let the chains of a request reach into its answer."""
+        if not state.quotes_answer:
+            state.quotes_answer = True
+            state.spans.append(self._index.answer(state.spans, state.prompt_tokens, state.request.output_seed))
 
-    def _enter_hashes(self, state: RequestState, tokens: int, hits: int = -1) -> None:
+    def _enter_hashes(self, state: RequestState, tokens: int) -> None:
         """Enter the hashes of blocks that a prefill chunk fills, when its slots are allocated."""
-        if not self.settings.prefix_caching:
-            return
-        first = hits if hits >= 0 else state.computed // self._block
-        last = tokens // self._block
-        if last > first:
-            self.pool.insert(state.keys[first:last], state.blocks[first:last])
+        first, last = state.computed // self._block, tokens // self._block
+        if last > first and self.settings.prefix_caching:
+            self.pool.insert(state.spans, state.blocks, first, last)
 
     def _release(self, state: RequestState, hashed_tokens: int) -> None:
-        """Give the blocks back. Hashes of an answer's blocks are entered now: nobody could have asked for them before."""
-        keys: list[int] = []
+        """Give the blocks back. An answer's blocks get their hashes now: nobody could have asked for them before."""
+        hashed = 0
         if self.settings.prefix_caching:
-            self._extend_keys(state, hashed_tokens)
-            last = hashed_tokens // self._block
-            keys = state.keys[:last]
-            first = min(state.known // self._block, last)
-            if last > first:
-                self.pool.insert(keys[first:], state.blocks[first:last])
-        self.pool.free(state.blocks, keys)
+            hashed = hashed_tokens // self._block
+            first = state.known // self._block
+            if hashed > first:
+                self._quote_answer(state)
+                self.pool.insert(state.spans, state.blocks, first, hashed)
+        self.pool.free(state.blocks, state.spans, hashed)
         state.blocks = []
 
     # ---- results
@@ -372,7 +291,7 @@ class VllmScheduler:
         """The result of a step is known: its finished requests leave."""
         for state in step.finishing:
             if state.decoding:
-                self._stop_decoding(state)
+                self._clock.stop(state)
             if state.order in self.running and self.running[state.order] is state:
                 del self.running[state.order]
                 self._release(state, state.target)
@@ -394,40 +313,24 @@ class VllmScheduler:
 
     def decode_room(self, limit: int) -> int:
         """Steps until a request ends, a block is missing, or somebody else could be scheduled."""
-        if self._prefilling or not self._decoding or self._decoding > self.settings.max_num_batched_tokens:
+        clock = self._clock
+        if self._prefilling or not clock.count or clock.count > self.settings.max_num_batched_tokens:
             return 0
-        if len(self.running) > self._decoding or (self.waiting_count and not self._blocked):
+        if len(self.running) > clock.count or (self.waiting_count and not self._blocked):
             return 0
-        if self._end_times:
-            limit = min(limit, self._end_times[0] - self._clock)
-        free, block, phases = self.pool.free_blocks, self._block, self._phases
-        if free * block > self._decoding * (limit + block):
-            return limit
-        for steps in range(limit):
-            free -= len(phases[(self._clock + steps) % block])
-            if free < 0:
-                return steps
-        return limit
+        return clock.steps_within(self.pool.free_blocks, clock.steps_to_end(limit))
+
+    def decode_load(self) -> tuple[int, int]:
+        return self._clock.count, self._clock.kv_tokens
 
     def decode_run(self, steps: int) -> Step:
         """That many pure decode steps at once, as the last of them."""
-        block, phases, clock = self._block, self._phases, self._clock
         takers: list[RequestState] = []
-        for place in range(clock, clock + steps):
-            phase = phases[place % block]
-            if phase:
-                if len(phase) > 1:
-                    phase.sort(key=_by_order)
-                takers += phase
-        for state, taken in zip(takers, self.pool.take(len(takers)), strict=True):
-            state.blocks.append(taken)
+        for ahead in range(steps):
+            takers += self._clock.needing(ahead)
+        self._give_blocks(takers)
         step = Step()
-        self._clock += steps - 1
-        self._kv_tokens += self._decoding * (steps - 1)
-        self._advance(step)
-        step.finishing.sort(key=_by_order)
+        self._clock.skip(steps - 1)
+        self._clock.tick(step)
+        step.finishing.sort(key=by_order)
         return step
-
-
-def _by_order(state: RequestState) -> int:
-    return state.order

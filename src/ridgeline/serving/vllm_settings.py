@@ -11,7 +11,7 @@ class VllmRules:
     """What the scheduler does differently by version.
 
     reserve_full_isl                  admission asks for blocks of the whole sequence (0.19), before: of its first chunk
-    unhashed_blocks_first             freed blocks without a hash go to the front of the free queue (0.22), before: all to the back
+    unhashed_blocks_first             freed blocks without a hash go to the queue's front (0.22), before: to the back
     threshold_spares_a_lone_request   the long-prefill threshold is skipped when one request exists (seen in 0.32)
     """
 
