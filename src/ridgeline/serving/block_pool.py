@@ -11,27 +11,9 @@ Two blocks may carry one hash (a full hit recomputes its last block); the older 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ridgeline.serving.content import Chain, Span
-
-
-@dataclass(slots=True)
-class Part:
-    """Consecutive hashed blocks `low .. high` of one chain inside a run; a twin is a second block of its hash."""
-
-    chain: Chain
-    low: int
-    high: int
-    twin: bool = False
-
-
-@dataclass(slots=True)
-class FreeRun:
-    """Blocks freed together, in table order: the last one is reused first. No parts: nothing in it is hashed."""
-
-    blocks: list[int]
-    parts: list[Part] = field(default_factory=list)
+from ridgeline.serving.content import Chain, FreeRun, Part, Span
 
 
 @dataclass(frozen=True, slots=True)

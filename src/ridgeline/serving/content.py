@@ -6,12 +6,9 @@ the same chain, so a chain and a place stand for the hash, and no token is ever 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from ridgeline.serving.request import Piece
-
-if TYPE_CHECKING:
-    from ridgeline.serving.block_pool import FreeRun
 
 OPEN_END = 1 << 62
 
@@ -33,6 +30,24 @@ class Chain:
         self.blocks: list[int] = []
         self.homes: list[FreeRun | None] = []
         self.twins: dict[int, list[tuple[int, FreeRun | None]]] = {}
+
+
+@dataclass(slots=True)
+class Part:
+    """Consecutive hashed blocks `low .. high` of one chain inside a run; a twin is a second block of its hash."""
+
+    chain: Chain
+    low: int
+    high: int
+    twin: bool = False
+
+
+@dataclass(slots=True)
+class FreeRun:
+    """Blocks freed together, in table order: the last one is reused first. No parts: nothing in it is hashed."""
+
+    blocks: list[int]
+    parts: list[Part] = field(default_factory=list)
 
 
 Span = tuple[Chain, int]

@@ -1,8 +1,8 @@
 """Turn a recording of a real scheduler's decisions into a case to replay and the steps to compare with.
 
 Two forms are read, plain or gzip: the JSON object that drives vLLM's own Scheduler without a model (`config`,
-`requests`, `steps`; the same of SGLang), and the JSON lines of a live vLLM engine. Input is hostile: sizes and types are
-checked before anything is built from them.
+`requests`, `steps`; the same of SGLang), and the JSON lines of a live vLLM engine. Input is hostile: sizes and types
+are checked before anything is built from them.
 """
 
 from __future__ import annotations

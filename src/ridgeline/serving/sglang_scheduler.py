@@ -56,11 +56,8 @@ class SglangScheduler:
 
     def produced(self, state: RequestState) -> int:
         """Tokens of its answer so far."""
-        return (
-            max(self._clock.computed(state) + 1, state.known) - state.prompt_tokens
-            if state.decoding
-            else (state.known - state.prompt_tokens)
-        )
+        have = self._clock.computed(state) + 1 if state.decoding else state.known
+        return have - state.prompt_tokens
 
     # ---- one step
 
@@ -84,9 +81,8 @@ class SglangScheduler:
 
     def _merge(self) -> None:
         """The last prefill batch joins the running ones, without what is finished or goes on in chunks."""
-        joining = [
-            chunk.state for chunk in self._last_prefill if chunk.last and chunk.state.computed < chunk.state.target
-        ]
+        whole = [chunk.state for chunk in self._last_prefill if chunk.last]
+        joining = [state for state in whole if state.computed < state.target]
         if len(joining) < len(self._last_prefill) or (joining and not self.running):
             self._full = False  # the mark belongs to a batch, and an empty one is replaced by the one that joins
         begin = Step()
@@ -115,15 +111,20 @@ class SglangScheduler:
             if len(adder.chunks) >= room:
                 self._full = True
                 break
-            state.computed, state.node = self.tree.match(self.text(state, state.known - 1)) if settings.radix_cache else (
-                0, self.tree.root,
-            )  # fmt: skip
+            self._look_up(state)
             verdict = adder.add(state)
             if verdict is not Verdict.CONTINUE:
                 if verdict is Verdict.NO_TOKEN:
                     self._full = bool(adder.chunks or self.running)
                 break
         return self._start(adder)
+
+    def _look_up(self, state: RequestState) -> None:
+        """Its cached prefix; at least one token is left to compute."""
+        if self.settings.radix_cache:
+            state.computed, state.node = self.tree.match(self.text(state, state.known - 1))
+        else:
+            state.computed, state.node = 0, self.tree.root
 
     def _start(self, adder: PrefillAdder) -> list[Chunk]:
         """Allocate for the prefill batch."""

@@ -1,4 +1,4 @@
-"""Turn recordings of vLLM's scheduler into cases to replay: the object that a harness writes, the lines of a live engine."""
+"""Turn recordings of vLLM's scheduler into cases to replay: the object of a harness, the lines of a live engine."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def requests(dice: random.Random, count: int = 60) -> list[Request]:
                 priority=dice.randrange(3),
                 max_new_tokens=output + dice.choice([0, 0, 5]),
                 output_seed=1000 + index,
-            )  # fmt: skip
+            )
         )
     return made
 
