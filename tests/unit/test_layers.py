@@ -79,10 +79,10 @@ INTERIOR = {
     ),
     "serving": (
         ("request", "step_cost", "vllm_settings", "sglang_settings", "radix_cache"),
-        ("content", "recorded_fields"),
+        ("content", "recorded_fields", "arrivals", "trace_files"),
         ("block_pool", "step"),
         ("decode_clock", "served", "sglang_prefill"),
-        ("vllm_scheduler", "sglang_scheduler"),
+        ("vllm_scheduler", "sglang_scheduler", "static_batcher", "metrics"),
         ("vllm_replay", "sglang_replay", "event_loop"),
         ("vllm_recording", "sglang_recording"),
         ("recording",),

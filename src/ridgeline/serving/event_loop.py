@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.serving.request import Request
-from ridgeline.serving.served import Served, TokenGaps, served
+from ridgeline.serving.served import Served, TokenGaps, served_columns
 from ridgeline.serving.step import Policy, RequestState, Step
 from ridgeline.serving.step_cost import StepCost
 
@@ -73,7 +73,7 @@ class _Engine:
             else:
                 self._one_step()
         self._nobody_left()
-        return served(self.done, self.done_s, self.gaps, steps=self.steps, events=self.events)
+        return served_columns(self.done, self.done_s, self.gaps, steps=self.steps, events=self.events)
 
     def _arrive(self) -> None:
         arrivals = self.arrivals
@@ -106,8 +106,7 @@ class _Engine:
         if not step.chunks:
             return alone
         mixed = self.cost.mixed([(chunk.tokens, chunk.context) for chunk in step.chunks], step.decodes, step.kv_tokens)
-        if step.decodes:
-            self.stall_s += mixed - alone
+        self.stall_s += mixed - alone  # all of it where prefill runs alone while others wait to decode
         return mixed
 
     def _note(self, step: Step, begin: float, end: float) -> None:

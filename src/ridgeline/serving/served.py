@@ -87,7 +87,7 @@ class TokenGaps:
         return seconds[order], times[order]
 
 
-def served(
+def served_columns(
     states: Sequence[RequestState], finished_s: Sequence[float], gaps: TokenGaps, *, steps: int, events: int
 ) -> Served:
     """The columns of requests that are answered."""
