@@ -7,6 +7,7 @@ so requests fall into as many phases as a block has tokens, and it ends at a tic
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 
 from ridgeline.serving.step import RequestState, Step
 
@@ -79,7 +80,11 @@ class DecodeClock:
 
     def _place(self, state: RequestState, offset: int) -> None:
         state.offset = offset
-        self._phases[-offset % self._block].append(state)
+        phase = self._phases[-offset % self._block]
+        if phase and phase[-1].order > state.order:
+            insort(phase, state, key=by_order)
+        else:
+            phase.append(state)
         end = state.target - offset
         if end > self.now:
             if end not in self._ends:
@@ -139,12 +144,17 @@ class DecodeClock:
 
     # ---- what comes
 
-    def needing(self, ahead: int = 0) -> list[RequestState]:
-        """Who needs a block at the tick that many steps ahead, in the order of admission."""
-        phase = self._phases[(self.now + ahead) % self._block]
-        if len(phase) > 1:
-            phase.sort(key=by_order)
-        return phase
+    def needing(self) -> list[RequestState]:
+        """Who needs a block at the next tick, in the order of admission."""
+        return self._phases[self.now % self._block]
+
+    def needing_within(self, steps: int) -> list[RequestState]:
+        """Who needs a block during that many ticks, tick by tick: a request may stand there several times."""
+        phases, block = self._phases, self._block
+        states: list[RequestState] = []
+        for tick in range(self.now, self.now + steps):
+            states += phases[tick % block]
+        return states
 
     def steps_to_end(self, limit: int) -> int:
         """Steps until a request ends, the one that ends it included; at most `limit`."""

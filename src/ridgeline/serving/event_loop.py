@@ -9,10 +9,12 @@ time from the line of the step cost.
 
 from __future__ import annotations
 
+import gc
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from ridgeline.core.errors import InputError, Problem
@@ -29,7 +31,20 @@ def simulate(requests: Iterable[Request], policy: Policy, cost: StepCost, *, col
 
     `collapse` off schedules every single step: slower, and the same to within rounding of the clock.
     """
-    return _Engine(requests, policy, cost).run(collapse=collapse)
+    with _collector_paused():
+        return _Engine(requests, policy, cost).run(collapse=collapse)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No cycle of references dies during a run: looking for them costs a fifth of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Engine:

@@ -74,7 +74,9 @@ class RadixCache:
         self.root.locks = 1
         self.evictable = 0
         self._lookups = 0
-        self._leaves: dict[Node, None] = {}
+        self._leaves: set[Node] = set()  # those that nobody holds
+        self._oldest: list[tuple[int, int, Node]] = []  # heap of leaves by recency; entries may be out of date
+        self._entries = 0
 
     def _aligned(self, key: Runs) -> Runs:
         tokens = length(key)
@@ -119,8 +121,8 @@ class RadixCache:
             new.seen = self._lookups
             node.children[self._first(key)] = new
             self.evictable += new.tokens
-            self._leaves.pop(node, None)
-            self._leaves[new] = None
+            self._leaves.discard(node)
+            self._offer(new)
             node = new
         return present, node
 
@@ -139,7 +141,7 @@ class RadixCache:
         while node.parent is not None:
             if node.locks == 0:
                 self.evictable -= node.tokens
-                self._leaves.pop(node, None)
+                self._leaves.discard(node)
             node.locks += 1
             node = node.parent
 
@@ -150,24 +152,31 @@ class RadixCache:
             if node.locks == 0:
                 self.evictable += node.tokens
                 if not node.children:
-                    self._leaves[node] = None
+                    self._offer(node)
             node = node.parent
+
+    def _offer(self, leaf: Node) -> None:
+        """A leaf that nobody holds can be evicted."""
+        self._leaves.add(leaf)
+        self._entries += 1
+        heapq.heappush(self._oldest, (leaf.seen, self._entries, leaf))
 
     def evict(self, tokens: int) -> int:
         """Drop whole leaves, least recently used first, until that many tokens are free; how many became free."""
-        heap = [(leaf.seen, number, leaf) for number, leaf in enumerate(self._leaves)]
-        heapq.heapify(heap)
-        freed, number = 0, len(heap)
-        while freed < tokens and heap:
-            leaf = heapq.heappop(heap)[2]
+        freed = 0
+        while freed < tokens and self._oldest:
+            seen, _, leaf = heapq.heappop(self._oldest)
+            if leaf not in self._leaves:
+                continue
+            if seen != leaf.seen:  # used since it was offered
+                self._offer(leaf)
+                continue
             parent = leaf.parent
             assert parent is not None
             freed += leaf.tokens
             self.evictable -= leaf.tokens
-            del self._leaves[leaf]
+            self._leaves.discard(leaf)
             del parent.children[self._first(leaf.key)]
             if not parent.children and parent.locks == 0:
-                self._leaves[parent] = None
-                number += 1
-                heapq.heappush(heap, (parent.seen, number, parent))
+                self._offer(parent)
         return freed

@@ -266,12 +266,14 @@ class SglangScheduler:
             if chunk.last and id(chunk.state) not in ended:
                 self._keep(chunk.state, chunk.state.computed)
                 chunk.state.known = chunk.state.computed + 1
-        order = [chunk.state for chunk in step.chunks] + self.running
+        if not ended:
+            return []
+        order = [chunk.state for chunk in step.chunks] or self.running
         finished = [state for state in order if id(state) in ended]
         for state in finished:
             self._keep(state, state.computed)
             self._give_back(state)
-        if any(not step.chunks for _ in finished):
+        if not step.chunks:
             self.running = [state for state in self.running if id(state) not in ended]
             self._full = False
         if not self.unfinished:
@@ -293,7 +295,7 @@ class SglangScheduler:
 
     def decode_run(self, steps: int) -> Step:
         """That many pure decode steps at once, as the last of them."""
-        need = sum(len(self._clock.needing(ahead)) for ahead in range(steps)) * self.settings.page_size
+        need = len(self._clock.needing_within(steps)) * self.settings.page_size
         self._make_room(need)
         self.free_tokens -= need
         self.ratio.decay(steps)

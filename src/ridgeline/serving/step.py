@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from ridgeline.serving.content import Span
@@ -86,29 +86,36 @@ class Chunk:
     """Whether the prompt is complete after it, so that the step samples a token for this request."""
 
 
-@dataclass(slots=True)
 class Step:
     """What one engine step executes.
 
+    chunks     prompt tokens, request by request in order
+    admitted   requests that begin with this step, again after a preemption
     decodes    requests that compute one token each
     kv_tokens  tokens these read from the cache, all together (their new one included)
     wasted     those of them that compute past the end of their answer (an end not known yet)
     joined     those of them that did not decode in the last decode step
+    decoded    all of them in order, where the policy walked them one by one
+    idle       running requests that compute nothing, for lack of budget or because they wait for their result
+    preempted  requests that lost their cache and wait again
     finishing  requests whose last token this step computes
     """
 
-    chunks: list[Chunk] = field(default_factory=list)
-    admitted: list[RequestState] = field(default_factory=list)
-    decodes: int = 0
-    kv_tokens: int = 0
-    wasted: int = 0
-    joined: list[RequestState] = field(default_factory=list)
-    idle: list[RequestState] = field(default_factory=list)
-    """Running requests that compute nothing in this step, for lack of budget or because they wait for their result."""
-    preempted: list[RequestState] = field(default_factory=list)
-    finishing: list[RequestState] = field(default_factory=list)
-    decoded: list[RequestState] | None = None
-    """The decoding requests in order, where the policy walked them one by one."""
+    __slots__ = (
+        "admitted", "chunks", "decoded", "decodes", "finishing", "idle", "joined", "kv_tokens", "preempted", "wasted",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self.admitted: list[RequestState] = []
+        self.decodes = 0
+        self.kv_tokens = 0
+        self.wasted = 0
+        self.joined: list[RequestState] = []
+        self.decoded: list[RequestState] | None = None
+        self.idle: list[RequestState] = []
+        self.preempted: list[RequestState] = []
+        self.finishing: list[RequestState] = []
 
     @property
     def empty(self) -> bool:

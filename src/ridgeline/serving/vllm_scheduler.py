@@ -325,10 +325,7 @@ class VllmScheduler:
 
     def decode_run(self, steps: int) -> Step:
         """That many pure decode steps at once, as the last of them."""
-        takers: list[RequestState] = []
-        for ahead in range(steps):
-            takers += self._clock.needing(ahead)
-        self._give_blocks(takers)
+        self._give_blocks(self._clock.needing_within(steps))
         step = Step()
         self._clock.skip(steps - 1)
         self._clock.tick(step)
