@@ -104,8 +104,10 @@ class _Engine:
 
     def _one_step(self) -> None:
         step = self.policy.schedule()
-        if step.empty and not step.finishing and self.pending is None and not step.preempted:
-            self._wait_or_refuse()
+        if step.empty and not step.preempted:
+            if self.pending is None:
+                _refuse("a request that never fits: nothing runs and nothing can be scheduled")
+            self._settle()
             return
         begin = max(self.now, self.chip_free)
         end = begin + self._seconds(step)
@@ -234,13 +236,6 @@ class _Engine:
         return ahead + ended
 
     # ---- ends
-
-    def _wait_or_refuse(self) -> None:
-        """Nothing can be scheduled: somebody may still arrive, or a request can never fit."""
-        if self.arrivals:
-            self.now = max(self.now, self.arrivals[0][0])
-            return
-        _refuse("a request that never fits")
 
     def _nobody_left(self) -> None:
         if self.followers:

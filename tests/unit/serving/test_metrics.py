@@ -108,3 +108,10 @@ def test_other_policies_serve_everybody_and_runs_are_their_steps(policy: type[Po
 def test_a_request_that_never_fits_is_refused() -> None:
     with pytest.raises(InputError, match="never fits"):
         simulate(at_times([0.0], [(1000, 5)]), VllmScheduler(VllmSettings(num_blocks=20)), COST)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_it_is_refused_while_others_still_come(ahead: bool) -> None:
+    engine = VllmScheduler(VllmSettings(num_blocks=20, async_scheduling=ahead))
+    with pytest.raises(InputError, match="never fits"):
+        simulate(at_times([0.0, 0.01, 0.5], [(50, 5), (1000, 5), (50, 5)]), engine, COST)
