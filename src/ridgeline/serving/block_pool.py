@@ -138,23 +138,47 @@ class BlockPool:
                 _go_home(part, run)
 
     def _last_holder(self, blocks: list[int], parts: list[Part], hashed: int) -> tuple[list[int], list[Part], int]:
-        """What nobody else holds: shared blocks lose one holder and stay."""
+        """What nobody else holds: shared blocks, the first ones of a table unless there are twins, lose a holder."""
         sharers = self._sharers
-        places = [(part, place) for part in parts for place in range(part.low, part.high)]
+        shared = 0
+        while shared < len(blocks) and blocks[shared] in sharers:
+            self._let_go(blocks[shared])
+            shared += 1
+        rest = blocks[shared:]
+        own = _without_first(parts, shared)
+        hashed = max(hashed - shared, 0)
+        if sharers.keys().isdisjoint(rest):
+            return rest, own, hashed
+        places = [(part, place) for part in own for place in range(part.low, part.high)]
         kept: list[int] = []
-        own: list[Part] = []
-        for number, block in enumerate(blocks):
-            others = sharers.get(block, 0)
-            if others > 1:
-                sharers[block] = others - 1
-            elif others:
-                del sharers[block]
-            else:
-                kept.append(block)
-                if number < hashed:
-                    part, place = places[number]
-                    _append(own, part.chain, place, twin=part.twin)
+        own = []
+        for number, block in enumerate(rest):
+            if block in sharers:
+                self._let_go(block)
+                continue
+            kept.append(block)
+            if number < hashed:
+                part, place = places[number]
+                _append(own, part.chain, place, twin=part.twin)
         return kept, own, sum(part.high - part.low for part in own)
+
+    def _let_go(self, block: int) -> None:
+        if self._sharers[block] > 1:
+            self._sharers[block] -= 1
+        else:
+            del self._sharers[block]
+
+
+def _without_first(parts: list[Part], count: int) -> list[Part]:
+    """Parts less their first `count` blocks."""
+    left: list[Part] = []
+    for part in parts:
+        gone = min(count, part.high - part.low)
+        count -= gone
+        part.low += gone
+        if part.low < part.high:
+            left.append(part)
+    return left
 
 
 def _parts(blocks: list[int], spans: list[Span], hashed: int) -> list[Part]:
