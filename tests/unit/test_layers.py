@@ -81,7 +81,7 @@ INTERIOR = {
         ("request", "step_cost", "vllm_settings", "sglang_settings", "radix_cache"),
         ("content", "recorded_fields", "arrivals", "trace_files"),
         ("block_pool", "step"),
-        ("decode_clock", "served", "sglang_prefill"),
+        ("decode_clock", "served", "sglang_prefill", "sglang_queue"),
         ("vllm_scheduler", "sglang_scheduler", "static_batcher", "metrics"),
         ("vllm_replay", "sglang_replay", "event_loop"),
         ("vllm_recording", "sglang_recording"),

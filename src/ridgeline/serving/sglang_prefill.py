@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 
 from ridgeline.serving.radix_cache import Node, RadixCache
@@ -36,6 +37,9 @@ class PrefillAdder:
         self.chunked: RequestState | None = None
         """A request that this batch begins in chunks."""
         self.continued: RequestState | None = None
+        self.answers: Callable[[], list[tuple[int, int]]] = list
+        """(tokens left, tokens held) of the running requests, asked for where answers are played to their ends."""
+        self._ends: list[tuple[int, int]] | None = None
 
     def _available(self) -> int:
         return self._free + (self._tree.evictable if self._settings.radix_cache else 0)
@@ -94,17 +98,36 @@ class PrefillAdder:
         return self.verdict()
 
     def _add_without_tree(self, state: RequestState, new: int) -> Verdict:
-        """Answers of known length and no tree: only what fits at once is asked for here."""
-        if self._ceil(new) + self._page > self._available() - max(self._total, self._current):
+        """Answers of known length and no tree: play their ends forward, each giving back what it holds."""
+        need = self._ceil(new) + self._page
+        if need > self._available() - max(self._total, self._current):
             return Verdict.NO_TOKEN
-        if self._chunk is not None and new > self._chunk:
-            if self._chunk <= 0:
-                return Verdict.OTHER
+        if not self._ends_fit(state, self._available() - self._current - need):
+            return Verdict.NO_TOKEN
+        if self._chunk is None or new <= self._chunk:
+            self._take(state, new, last=True)
+        elif self._chunk <= 0:
+            return Verdict.OTHER
+        else:
             self.chunked = state
             self._take(state, self._chunk, last=False)
-        else:
-            self._take(state, new, last=True)
         return self.verdict()
+
+    def _ends_fit(self, state: RequestState, free: int) -> bool:
+        own = _left_and_held(state)
+        if self._ends is None:
+            answers = [own, *self.answers(), *(_left_and_held(chunk.state) for chunk in self.chunks)]
+            self._ends = sorted((answer for answer in answers if answer[0] > 0), key=lambda answer: answer[0])
+        elif own[0] > 0:
+            later = (place for place, end in enumerate(self._ends) if own[0] <= end[0])
+            self._ends.insert(next(later, max(len(self._ends) - 1, 0)), own)
+        freed = 0
+        for place, (left, held) in enumerate(self._ends):
+            batch = len(self._ends) - place
+            if free + freed - left * batch <= batch:
+                return False
+            freed += held
+        return True
 
     def _take(self, state: RequestState, new: int, *, last: bool) -> None:
         self.chunks.append(Chunk(state, new, state.computed, last))
@@ -115,3 +138,7 @@ class PrefillAdder:
         self._input -= used
         if self._chunk is not None:
             self._chunk -= used
+
+
+def _left_and_held(state: RequestState) -> tuple[int, int]:
+    return state.request.max_new_tokens - (state.known - state.prompt_tokens), state.known

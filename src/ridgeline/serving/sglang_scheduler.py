@@ -10,11 +10,11 @@ from ridgeline.serving.decode_clock import DecodeClock
 from ridgeline.serving.radix_cache import Node, RadixCache, Runs, cut
 from ridgeline.serving.request import Request
 from ridgeline.serving.sglang_prefill import PrefillAdder, Verdict
+from ridgeline.serving.sglang_queue import MOST_MATCHED, goes_by_cache, order_queue
 from ridgeline.serving.sglang_settings import MOST_NEW_TOKENS, RETRACT_STEPS, NewTokenRatio, SglangSettings
 from ridgeline.serving.step import Chunk, RequestState, Step
 
 REFRESH_CALLS = 32  # prefill attempts between two refreshes of what the waiting requests would hit
-MOST_MATCHED = 128  # waiting requests that are looked up at all
 
 
 class SglangScheduler:
@@ -103,6 +103,7 @@ class SglangScheduler:
             return []
         self._order_queue()
         adder = PrefillAdder(settings, self.tree, self.free_tokens, self._expected_growth())
+        adder.answers = self._answers
         if self.chunked is not None and adder.continue_chunked(self.chunked):
             self.chunked = None
         for state in self.waiting:
@@ -151,14 +152,8 @@ class SglangScheduler:
 
     def _order_queue(self) -> None:
         settings, waiting = self.settings, self.waiting
-        if settings.policy == "lof":
-            waiting.sort(key=lambda state: -state.request.max_new_tokens)
-        if settings.policy == "lpm" and len(waiting) <= MOST_MATCHED:
-            waiting.sort(key=lambda state: -self.tree.match(self.text(state, state.known - 1))[0])
-            return
-        if settings.priority_scheduling:
-            waiting.sort(key=lambda state: (-state.priority, state.arrival))
-        if settings.radix_cache and waiting:
+        order_queue(waiting, settings, self.tree, self.text)
+        if settings.radix_cache and waiting and not goes_by_cache(waiting, settings):
             if self._attempts % REFRESH_CALLS == 0:
                 for state in reversed(waiting[:MOST_MATCHED]):
                     self.tree.match(self.text(state, state.known))
@@ -170,6 +165,13 @@ class SglangScheduler:
         return sum(
             min(state.request.max_new_tokens - self.produced(state), MOST_NEW_TOKENS) * ratio for state in self.running
         )
+
+    def _answers(self) -> list[tuple[int, int]]:
+        """(tokens left, tokens held) of the running requests."""
+        return [
+            (state.request.max_new_tokens - self.produced(state), state.prompt_tokens + self.produced(state))
+            for state in self.running
+        ]
 
     # ---- decode and retraction
 

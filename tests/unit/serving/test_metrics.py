@@ -80,6 +80,8 @@ def test_goodput_counts_one_token_answers_as_fast() -> None:
         lambda: SglangScheduler(SglangSettings(max_total_tokens=3000, max_running_requests=16)),
         lambda: SglangScheduler(SglangSettings(max_total_tokens=1600, schedule_conservativeness=0.05, page_size=16)),
         lambda: SglangScheduler(SglangSettings(max_total_tokens=4000, radix_cache=False, policy="lof")),
+        lambda: SglangScheduler(SglangSettings(max_total_tokens=1500, radix_cache=False, ignore_eos=True)),
+        lambda: SglangScheduler(SglangSettings(max_total_tokens=1500, policy="lpm", chunked_prefill_size=64)),
         lambda: StaticBatcher(8),
     ],
 )
