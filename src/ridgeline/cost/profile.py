@@ -120,21 +120,23 @@ class Profile:
         return max((2 * row.dims["bytes"] / row.seconds for row in large), default=None)
 
     @property
-    def steady_slowdown(self) -> float:
-        """Time of a large product after seconds of load over its own row here, whose clocks may not have fallen yet.
+    def clocks(self) -> tuple[float, float]:
+        """Time of a large 16-bit product from rest, and after seconds of load, each over that of its own row here.
 
-        1 where either was not measured.
+        Rows are timed somewhere between the two, as their protocol has it; both 1 where not all three were measured.
         """
-        steady = [row for row in self.of("sustained") if row.impl == "steady" and "m" in row.dims]
-        for one in steady:
+        held = {
+            (row.impl, *(row.dims.get(side, 0) for side in "mnk")): row.seconds
+            for row in self.of("sustained")
+            if row.dtype == "bf16"
+        }
+        both = [shape for word, *shape in held if word == "burst" and ("steady", *shape) in held]
+        for shape in sorted(both, key=math.prod, reverse=True):
             for row in self.of("gemm"):
-                if (
-                    row.dtype == one.dtype == "bf16"
-                    and dict(row.dims) == dict(one.dims)
-                    and row.figures.get("cold", 1.0)
-                ):
-                    return max(1.0, one.seconds / row.seconds)
-        return 1.0
+                alike = [row.dims[side] for side in "mnk"] == shape and row.dtype == "bf16"
+                if alike and row.figures.get("cold", 1.0):
+                    return held["burst", *shape] / row.seconds, held["steady", *shape] / row.seconds
+        return 1.0, 1.0
 
     @property
     def title(self) -> str:

@@ -50,7 +50,7 @@ FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Formats of measured products that price a peak, the first that was measured."""
 # coordinates of products by phase beside their shape: layout, and operands from main memory
-STEADY = 0.5  # of what clocks lose under load, in logarithms: memory-bound kernels between products give power back
+STEADY = 0.75  # of what clocks lose under load, in logarithms: memory-bound kernels between products give power back
 WHOLE_READ = 16.0  # bytes
 PHASE_STATE = np.array([(*LAYOUTS.get(name, (0.0, 0.0)), 0.0) for name in ("torch", "torch_nn", "torch_nt", "torch")])
 
@@ -61,7 +61,7 @@ class KernelPrices:
 
     products: Mapping[str, Surface]
     attention: Mapping[tuple[str, bool], Surface]
-    steady: float = 1.0  # time of products in a step over that of the short runs they were measured in
+    steady: float = 1.0  # time of products in a step over that of the rows they were measured in
 
 
 @lru_cache(maxsize=64)
@@ -73,10 +73,11 @@ def kernel_prices(profile: Profile, sheet: Sheet) -> KernelPrices:
         for impl in LIBRARY.values()
         for op, backward in (("attention_forward", False), ("attention_backward", True))
     }
+    rest, load = profile.clocks
     return KernelPrices(
         products=MappingProxyType({key: made for key, made in products.items() if made}),
         attention=MappingProxyType({key: made for key, made in attention.items() if made}),
-        steady=profile.steady_slowdown**STEADY,
+        steady=rest ** (1 - STEADY) * load**STEADY,
     )
 
 
