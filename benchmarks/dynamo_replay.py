@@ -1,6 +1,8 @@
 """Time Dynamo's replay on a Mooncake trace; run by serving.py with the Python of an environment that has it.
 
-PYTHON dynamo_replay.py TRACE.jsonl BLOCKS ROUNDS      (pip install ai-dynamo-runtime==1.6.1) -> CPU seconds, the best round
+PYTHON dynamo_replay.py TRACE.jsonl BLOCKS ROUNDS       (pip install ai-dynamo-runtime==1.6.1)
+
+Prints CPU seconds of the best round; BLOCKS are of 16 tokens.
 """
 
 from __future__ import annotations
