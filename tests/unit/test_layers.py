@@ -17,6 +17,7 @@ FLOORS = (
     ("plan",),
     ("lowering", "cost"),
     ("sim",),
+    ("serving",),
     ("calibrate", "search", "runtime"),
     ("targets", "report"),
     ("cli",),
@@ -24,7 +25,7 @@ FLOORS = (
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}}
 ONLY_WHERE_ARRAYS_ARE = {
-    "numpy": {"core.arrays", "ir", "trace", "lowering", "cost", "sim", "calibrate", "search", "report"},
+    "numpy": {"core.arrays", "ir", "trace", "lowering", "cost", "sim", "serving", "calibrate", "search", "report"},
     "scipy": {"calibrate"},
     "msgspec": {"trace"},
 }
@@ -75,6 +76,17 @@ INTERIOR = {
         ("step_sensitivity",),
         ("predict_step",),
         ("events", "roofline"),
+    ),
+    "serving": (
+        ("request", "step_cost", "vllm_settings", "sglang_settings", "radix_cache"),
+        ("content", "recorded_fields", "arrivals", "trace_files"),
+        ("block_pool", "step"),
+        ("decode_clock", "served", "sglang_prefill", "sglang_queue"),
+        ("vllm_scheduler", "sglang_scheduler", "static_batcher", "metrics"),
+        ("vllm_replay", "sglang_replay", "event_loop"),
+        ("vllm_recording", "sglang_recording"),
+        ("recording",),
+        ("recording_replay",),
     ),
     "calibrate": (
         ("truth", "mismatch", "attribution", "dominance", "anchors", "aiconfigurator"),

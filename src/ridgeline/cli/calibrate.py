@@ -37,7 +37,8 @@ def validate(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="A CSV of runs, kernels or collectives; `kernels`, `collectives`, `published`: the bundled.",
+            help="A CSV of runs, kernels or collectives, or a recording of a scheduler's decisions; "
+            "`kernels`, `collectives`, `published`: the bundled.",
         ),
     ] = None,
     where: Annotated[
@@ -62,6 +63,8 @@ def validate(
         _next(next_, _Used(calibration, tuple(anchor or ())), table, json)
         return
     _only_with_next(calibration, anchor)
+    if table is not None and _replayed(table, json):
+        return
     from ridgeline.calibrate.validate import validate as library
     from ridgeline.core.files import refuse_unwritable, write_text
     from ridgeline.report.validate import draw_validation, validation_sheet
@@ -77,6 +80,23 @@ def validate(
         print_json(validation_sheet(found))
         return
     draw_validation(found, console())
+
+
+def _replayed(path: Path, json: bool) -> bool:
+    """Replay a recording of a serving engine's scheduler, if the file is one."""
+    from ridgeline.serving.recording import is_recording
+
+    if not is_recording(path):
+        return False
+    from ridgeline.report.replay import draw_replay, replay_sheet
+    from ridgeline.serving.recording_replay import replay_recording
+
+    found = replay_recording(path)
+    if json:
+        print_json(replay_sheet(found))
+    else:
+        draw_replay(found, console())
+    return True
 
 
 class _Used(NamedTuple):

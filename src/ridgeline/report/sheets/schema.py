@@ -15,6 +15,7 @@ from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
 from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet, RooflineSheet
 from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet, StandaloneSheet
+from ridgeline.report.sheets.serving import ReplaySheet
 from ridgeline.report.sheets.validate import FitWithSheet, NextSheet, ValidationSheet
 
 Schema = dict[str, Any]
@@ -27,7 +28,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
         "predict": (PredictionSheet, ImpossibleSheet, RefusalSheet),
         "plan": (PlanSheet, NoPlanSheet),
-        "validate": (ValidationSheet, NextSheet),
+        "validate": (ValidationSheet, NextSheet, ReplaySheet),
         "fit": (FitWithSheet,),
         "export": (ExportSheet,),
         "import": (ImportSheet,),

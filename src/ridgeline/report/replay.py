@@ -1,0 +1,44 @@
+"""Turn a replayed recording into the sheet that `ridgeline validate RECORDING --json` prints, and into a few lines."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from ridgeline.report.cells import clean
+from ridgeline.report.sheets.serving import ReplaySheet
+from ridgeline.serving.recording_replay import Replay
+
+
+def replay_sheet(found: Replay) -> ReplaySheet:
+    """How many steps were replayed, how many differ, and where first."""
+    first = found.first_difference
+    return {
+        "kind": "replay",
+        "engine": found.engine,
+        "version": found.version,
+        "requests": found.requests,
+        "steps": found.steps,
+        "differing_steps": found.differing_steps,
+        "first_difference": None
+        if first is None
+        else {
+            "step": first.step,
+            "field": first.field,
+            "recorded": first.recorded,
+            "simulated": first.simulated,
+        },
+    }
+
+
+def draw_replay(found: Replay, console: Console) -> None:
+    """Print the verdict, and the first difference where there is one."""
+    version = f" {clean(found.version)}" if found.version else ""
+    console.print(Text(f"{found.engine}{version}: {found.requests:,} requests, {found.steps:,} recorded steps"))
+    if found.first_difference is None:
+        console.print(Text("every decision is the recorded one", "green"))
+        return
+    first = found.first_difference
+    console.print(Text(f"{found.differing_steps:,} steps differ; first step {first.step}, {clean(first.field)}"))
+    console.print(Text(f"  recorded   {clean(repr(first.recorded)[:200])}"))
+    console.print(Text(f"  simulated  {clean(repr(first.simulated)[:200])}"))

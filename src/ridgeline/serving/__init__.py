@@ -1,0 +1,1 @@
+"""Turn arrivals of requests into what an engine does with them, step by step: the request-level simulator."""

@@ -1,0 +1,283 @@
+"""Blocks of KV cache as vLLM keeps them: a free queue, hashed blocks in it that can be hit again, and who shares one.
+
+The order of every single block is that of vLLM's `FreeKVCacheBlockQueue`, but nothing is kept block by block. What one
+request gave back together stays a run until it is taken or hit, and hashes are kept per chain (the tokens of one text
+after one prefix): whoever holds a block of a chain holds those before it, and tails are evicted first, so the cached
+blocks of a chain are always its first ones. Allocating a prompt or freeing a request is a few list slices.
+
+Two blocks may carry one hash (a full hit recomputes its last block); the older serves the hits, the younger is a twin.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from ridgeline.serving.content import Chain, FreeRun, Part, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """The cached prefix of a request: its blocks, and how many of each chain."""
+
+    blocks: list[int]
+    parts: list[tuple[Chain, int]]
+
+
+NO_HIT = Hit([], [])
+
+
+class BlockPool:
+    """Allocation pops the front of the free queue and forgets the hash found there; a hit leaves the queue.
+
+    Block 0 is the null block and is never handed out.
+    """
+
+    __slots__ = ("_queue", "_sharers", "_unhashed_first", "free_blocks", "num_blocks")
+
+    def __init__(self, num_blocks: int, *, unhashed_first: bool = True) -> None:
+        self.num_blocks = num_blocks
+        self.free_blocks = num_blocks - 1
+        self._unhashed_first = unhashed_first
+        self._queue: deque[FreeRun] = deque([FreeRun(list(range(num_blocks - 1, 0, -1)))])
+        self._sharers: dict[int, int] = {}  # holders of a block beyond the first
+
+    # ---- hits
+
+    def lookup(self, spans: list[Span], limit: int) -> Hit:
+        """The longest cached prefix, at most `limit` blocks."""
+        blocks: list[int] = []
+        parts: list[tuple[Chain, int]] = []
+        for chain, stop in spans:
+            want = min(stop, limit) - chain.first
+            if want <= 0:
+                continue
+            found = chain.blocks[:want]
+            if found:
+                blocks += found
+                parts.append((chain, len(found)))
+            if len(found) < want:
+                break
+        return Hit(blocks, parts)
+
+    def evictable(self, hit: Hit) -> int:
+        """How many of these blocks lie in the free queue: hitting them makes that many fewer free."""
+        return sum(count - chain.homes[:count].count(None) for chain, count in hit.parts)
+
+    def touch(self, hit: Hit) -> None:
+        """Hold these cached blocks once more."""
+        for chain, count in hit.parts:
+            homes = chain.homes
+            for place in range(count):
+                run = homes[place]
+                if run is None:
+                    block = chain.blocks[place]
+                    self._sharers[block] = self._sharers.get(block, 0) + 1
+                else:
+                    _leave(run, chain, place)
+                    homes[place] = None
+                    self.free_blocks -= 1
+
+    # ---- allocation
+
+    def take(self, count: int) -> list[int]:
+        """The next `count` blocks of the free queue; their hashes are forgotten."""
+        taken: list[int] = []
+        queue = self._queue
+        missing = count
+        while missing > 0:
+            run = queue[0]
+            blocks = run.blocks
+            if len(blocks) <= missing:
+                queue.popleft()
+                part = blocks
+                if run.parts:
+                    _forget(run, len(blocks))
+            else:
+                part = blocks[-missing:]
+                if run.parts:
+                    _forget(run, missing)
+                del blocks[-missing:]
+            part.reverse()
+            taken += part
+            missing -= len(part)
+        self.free_blocks -= count
+        return taken
+
+    def insert(self, spans: list[Span], blocks: list[int], low: int, high: int) -> None:
+        """Enter the hashes of the full blocks `low .. high` of a request's table."""
+        for chain, stop in spans:
+            begin, end = max(low, chain.first), min(high, stop)
+            if begin >= end:
+                continue
+            known = chain.first + len(chain.blocks)
+            for place in range(begin, min(known, end)):
+                chain.twins.setdefault(place - chain.first, []).append((blocks[place], None))
+            if end > known:
+                chain.blocks += blocks[known:end]
+                chain.homes += [None] * (end - known)
+
+    # ---- release
+
+    def free(self, blocks: list[int], spans: list[Span], hashed: int) -> None:
+        """Give a table back, tail first: its `hashed` first blocks to the back of the queue, others to the front."""
+        parts = _parts(blocks, spans, hashed)
+        if self._sharers and not self._sharers.keys().isdisjoint(blocks):
+            blocks, parts, hashed = self._last_holder(blocks, parts, hashed)
+        self.free_blocks += len(blocks)
+        plain = blocks[hashed:] if hashed else blocks
+        if plain:
+            if self._unhashed_first:
+                self._queue.appendleft(FreeRun(plain))
+            else:
+                self._queue.append(FreeRun(plain))
+        if hashed:
+            run = FreeRun(blocks[:hashed], parts)
+            self._queue.append(run)
+            for part in parts:
+                _go_home(part, run)
+
+    def _last_holder(self, blocks: list[int], parts: list[Part], hashed: int) -> tuple[list[int], list[Part], int]:
+        """What nobody else holds: shared blocks, the first ones of a table unless there are twins, lose a holder."""
+        sharers = self._sharers
+        shared = 0
+        while shared < len(blocks) and blocks[shared] in sharers:
+            self._let_go(blocks[shared])
+            shared += 1
+        rest = blocks[shared:]
+        own = _without_first(parts, shared)
+        hashed = max(hashed - shared, 0)
+        if sharers.keys().isdisjoint(rest):
+            return rest, own, hashed
+        places = [(part, place) for part in own for place in range(part.low, part.high)]
+        kept: list[int] = []
+        own = []
+        for number, block in enumerate(rest):
+            if block in sharers:
+                self._let_go(block)
+                continue
+            kept.append(block)
+            if number < hashed:
+                part, place = places[number]
+                _append(own, part.chain, place, twin=part.twin)
+        return kept, own, sum(part.high - part.low for part in own)
+
+    def _let_go(self, block: int) -> None:
+        if self._sharers[block] > 1:
+            self._sharers[block] -= 1
+        else:
+            del self._sharers[block]
+
+
+def _without_first(parts: list[Part], count: int) -> list[Part]:
+    """Parts less their first `count` blocks."""
+    left: list[Part] = []
+    for part in parts:
+        gone = min(count, part.high - part.low)
+        count -= gone
+        part.low += gone
+        if part.low < part.high:
+            left.append(part)
+    return left
+
+
+def _parts(blocks: list[int], spans: list[Span], hashed: int) -> list[Part]:
+    """The hashed blocks of a table by chain; twins stand alone."""
+    parts: list[Part] = []
+    for chain, stop in spans:
+        first = chain.first
+        low, high = 0, min(stop, hashed) - first
+        if high <= 0:
+            continue
+        if not chain.twins or blocks[first : first + high] == chain.blocks[:high]:
+            parts.append(Part(chain, low, high))
+            continue
+        for place in range(high):
+            _append(parts, chain, place, twin=blocks[first + place] != chain.blocks[place])
+    return parts
+
+
+def _append(parts: list[Part], chain: Chain, place: int, *, twin: bool) -> None:
+    last = parts[-1] if parts else None
+    if last is not None and last.chain is chain and last.high == place and not (last.twin or twin):
+        last.high += 1
+    else:
+        parts.append(Part(chain, place, place + 1, twin))
+
+
+def _go_home(part: Part, run: FreeRun) -> None:
+    if part.twin:
+        block = run.blocks[_offset(run, part)]
+        others = part.chain.twins[part.low]
+        others[[twin for twin, _ in others].index(block)] = (block, run)
+    else:
+        part.chain.homes[part.low : part.high] = [run] * (part.high - part.low)
+
+
+def _offset(run: FreeRun, part: Part) -> int:
+    """Where the blocks of a part begin in its run."""
+    at = 0
+    for one in run.parts:
+        if one is part:
+            break
+        at += one.high - one.low
+    return at
+
+
+def _leave(run: FreeRun, chain: Chain, place: int) -> None:
+    """A hit takes one block out of the run it waits in: the first of its part, since hits are prefixes."""
+    at = 0
+    for number, part in enumerate(run.parts):
+        if part.chain is chain and part.low == place and not part.twin:
+            del run.blocks[at]
+            part.low += 1
+            if part.low == part.high:
+                del run.parts[number]
+            return
+        at += part.high - part.low
+    raise AssertionError("a cached block that waits in no run")
+
+
+def _forget(run: FreeRun, count: int) -> None:
+    """The last `count` blocks of a run lose their hashes."""
+    at = len(run.blocks)
+    while count:
+        part = run.parts[-1]
+        gone = min(count, part.high - part.low)
+        chain = part.chain
+        if not chain.twins:
+            del chain.blocks[part.high - gone :]
+            del chain.homes[part.high - gone :]
+        else:
+            for place in range(part.high - 1, part.high - gone - 1, -1):
+                _forget_one(chain, place, run.blocks[at - part.high + place], twin=part.twin)
+        at -= gone
+        part.high -= gone
+        count -= gone
+        if part.low == part.high:
+            run.parts.pop()
+
+
+def _forget_one(chain: Chain, place: int, block: int, *, twin: bool) -> None:
+    others = chain.twins.get(place)
+    if twin:
+        assert others is not None
+        del others[[one for one, _ in others].index(block)]
+    elif others:
+        heir, home = others.pop(0)
+        chain.blocks[place], chain.homes[place] = heir, home
+        if home is not None:
+            _heir_part(home, chain, place, heir).twin = False
+    else:
+        assert place == len(chain.blocks) - 1, "only the tail of a chain can go"
+        chain.blocks.pop()
+        chain.homes.pop()
+    if others is not None and not others:
+        del chain.twins[place]
+
+
+def _heir_part(home: FreeRun, chain: Chain, place: int, heir: int) -> Part:
+    for part in home.parts:
+        if part.chain is chain and part.low == place and home.blocks[_offset(home, part)] == heir:
+            return part
+    raise AssertionError("a twin that waits in no run")

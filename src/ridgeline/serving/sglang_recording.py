@@ -1,0 +1,50 @@
+"""Turn a recording of SGLang's scheduler into a case to replay: one object with config, requests and steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ridgeline.serving.recorded_fields import MOST_BLOCKS, Fields, flag, requests, steps, table, whole, wrong
+from ridgeline.serving.sglang_replay import Record, SglangCase
+from ridgeline.serving.sglang_settings import SglangSettings
+
+POLICIES: tuple[Literal["fcfs", "lpm", "lof"], ...] = ("fcfs", "lpm", "lof")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SglangRecording:
+    """Decisions of a real SGLang scheduler: what was asked, and what it did step by step."""
+
+    version: str
+    case: SglangCase
+    steps: tuple[Record, ...]
+
+
+def sglang_harness(document: Fields) -> SglangRecording:
+    """Settings, requests in the order they came, and the steps that the recorder in a live engine wrote."""
+    settings = _settings(table(document["config"], "config"))
+    case = SglangCase(settings=settings, requests=requests(document["requests"], settings.page_size))
+    return SglangRecording(version=str(document["sglang"]), case=case, steps=steps(document["steps"]))
+
+
+def _settings(config: Fields) -> SglangSettings:
+    given = config.get("schedule_policy", "fcfs")
+    policy = next((one for one in POLICIES if one == given), None)
+    if policy is None:
+        raise wrong("config.schedule_policy", repr(given)[:60], f"one of {', '.join(POLICIES)}")
+    conservativeness = config.get("schedule_conservativeness", 1.0)
+    if not isinstance(conservativeness, int | float) or not 0 < conservativeness < 100:
+        raise wrong("config.schedule_conservativeness", repr(conservativeness)[:60], "a number above 0, below 100")
+    return SglangSettings(
+        max_total_tokens=whole(config, "max_total_tokens", least=1, most=MOST_BLOCKS, where="config"),
+        max_running_requests=whole(config, "max_running_requests", least=1, where="config"),
+        chunked_prefill_size=whole(config, "chunked_prefill_size", default=8192, where="config"),
+        max_prefill_tokens=whole(config, "max_prefill_tokens", default=16384, least=1, where="config"),
+        page_size=whole(config, "page_size", default=1, least=1, most=4096, where="config"),
+        radix_cache=not flag(config, "disable_radix_cache", default=False),
+        ignore_eos=flag(config, "ignore_eos", default=False),
+        schedule_conservativeness=float(conservativeness),
+        policy=policy,
+        priority_scheduling=flag(config, "enable_priority_scheduling", default=False),
+    )

@@ -1,0 +1,53 @@
+"""Drive the simulated SGLang scheduler through a recorded case, written down as the recorder of a live engine does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ridgeline.serving.request import Request
+from ridgeline.serving.sglang_scheduler import SglangScheduler
+from ridgeline.serving.sglang_settings import SglangSettings
+from ridgeline.serving.step import Step
+
+Record = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SglangCase:
+    """What was asked of a recorded engine: the knobs, and requests that were all there before the first step."""
+
+    settings: SglangSettings
+    requests: tuple[Request, ...]
+
+
+def sglang_records(case: SglangCase) -> Iterator[Record]:
+    """The steps of the simulated scheduler, as the recorder writes them; ends when nothing can be scheduled."""
+    engine = SglangScheduler(case.settings)
+    for request in case.requests:
+        engine.add(request)
+    while engine.unfinished:
+        step = engine.schedule()
+        if step.empty:
+            return
+        yield _record(engine, step)
+        engine.update(step)
+
+
+def _record(engine: SglangScheduler, step: Step) -> Record:
+    if step.chunks:
+        batch = [(chunk.state, chunk.tokens, chunk.context) for chunk in step.chunks]
+    else:
+        batch = [(state, 1, engine.computed(state) - 1) for state in step.decoded or ()]
+    return {
+        "mode": "EXTEND" if step.chunks else "DECODE",
+        "reqs": [state.request.id for state, _, _ in batch],
+        "tokens": [tokens for _, tokens, _ in batch],
+        "prefix": [before for _, _, before in batch],
+        "waiting": [state.request.id for state in engine.waiting],
+        "chunked": None if engine.chunked is None else engine.chunked.request.id,
+        "free_tokens": engine.free_tokens,
+        "evictable": engine.tree.evictable,
+        "retracted": [state.request.id for state in step.preempted],
+        "new_token_ratio": engine.ratio.current,
+    }

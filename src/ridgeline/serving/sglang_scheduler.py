@@ -1,0 +1,307 @@
+"""SGLang's scheduler: prefill first and alone, decode otherwise, admission by an estimate of what answers will need.
+
+Turns a queue of requests, a pool of tokens and a radix tree into steps, as `srt/managers/scheduler.py` decides them
+without overlap: merge the last prefill batch, try a new one, else decode; retract when a decode does not fit.
+"""
+
+from __future__ import annotations
+
+from ridgeline.serving.decode_clock import DecodeClock
+from ridgeline.serving.radix_cache import Node, RadixCache, Runs, cut
+from ridgeline.serving.request import Request
+from ridgeline.serving.sglang_prefill import PrefillAdder, Verdict
+from ridgeline.serving.sglang_queue import MOST_MATCHED, goes_by_cache, order_queue
+from ridgeline.serving.sglang_settings import MOST_NEW_TOKENS, RETRACT_STEPS, NewTokenRatio, SglangSettings
+from ridgeline.serving.step import Chunk, RequestState, Step
+
+REFRESH_CALLS = 32  # prefill attempts between two refreshes of what the waiting requests would hit
+
+
+class SglangScheduler:
+    """`schedule` decides a step, `update` takes its result back; preemption is retraction."""
+
+    depth = 1
+
+    def __init__(self, settings: SglangSettings) -> None:
+        self.settings = settings
+        self.tree = RadixCache(settings.page_size)
+        self.free_tokens = settings.max_total_tokens // settings.page_size * settings.page_size
+        self.ratio = NewTokenRatio(settings.schedule_conservativeness)
+        self.waiting: list[RequestState] = []
+        self.running: list[RequestState] = []
+        self.chunked: RequestState | None = None
+        self._clock = DecodeClock(settings.page_size, results_late=False)
+        self._last_prefill: list[Chunk] = []
+        self._full = False
+        self._arrivals = self._admissions = self._attempts = 0
+
+    # ---- the queue
+
+    def add(self, request: Request) -> RequestState:
+        """A request arrives at the engine."""
+        state = RequestState(request, self._arrivals)
+        self._arrivals += 1
+        state.target = state.prompt_tokens + max(request.output_tokens, 1) - 1
+        state.node = self.tree.root
+        self.waiting.append(state)
+        return state
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self.waiting or self.running or self._last_prefill)
+
+    def computed(self, state: RequestState) -> int:
+        """Tokens of a request in the cache."""
+        return self._clock.computed(state)
+
+    def produced(self, state: RequestState) -> int:
+        """Tokens of its answer so far."""
+        have = self._clock.computed(state) + 1 if state.decoding else state.known
+        return have - state.prompt_tokens
+
+    # ---- one step
+
+    def schedule(self) -> Step:
+        """Decide the next step and allocate for it."""
+        if self.chunked is not None:
+            self._keep(self.chunked, self.chunked.computed)
+        self._merge()
+        step = Step()
+        chunks = self._prefill()
+        if chunks:
+            step.chunks = self._last_prefill = chunks
+            step.admitted = [chunk.state for chunk in chunks if chunk.state.slots]
+            for chunk in chunks:
+                chunk.state.slots = 0
+                if chunk.last and chunk.state.computed >= chunk.state.target:
+                    step.finishing.append(chunk.state)
+        elif self.running:
+            self._decode(step)
+        return step
+
+    def _merge(self) -> None:
+        """The last prefill batch joins the running ones, without what is finished or goes on in chunks."""
+        whole = [chunk.state for chunk in self._last_prefill if chunk.last]
+        joining = [state for state in whole if state.computed < state.target]
+        if len(joining) < len(self._last_prefill) or (joining and not self.running):
+            self._full = False  # the mark belongs to a batch, and an empty one is replaced by the one that joins
+        begin = Step()
+        for state in joining:
+            self._clock.start(state, begin)
+        self.running += joining
+        self._last_prefill = []
+
+    def _prefill(self) -> list[Chunk]:
+        settings = self.settings
+        if not self.running:
+            self._full = False
+        if (self._full or not self.waiting) and self.chunked is None:
+            return []
+        room = settings.max_running_requests - len(self.running)
+        if room <= 0 and self.chunked is None:
+            self._full = True
+            return []
+        self._order_queue()
+        adder = PrefillAdder(settings, self.tree, self.free_tokens, self._expected_growth())
+        adder.answers = self._answers
+        if self.chunked is not None and adder.continue_chunked(self.chunked):
+            self.chunked = None
+        for state in self.waiting:
+            if adder.verdict() is Verdict.OTHER:
+                break
+            if len(adder.chunks) >= room:
+                self._full = True
+                break
+            self._look_up(state)
+            verdict = adder.add(state)
+            if verdict is not Verdict.CONTINUE:
+                if verdict is Verdict.NO_TOKEN:
+                    self._full = bool(adder.chunks or self.running)
+                break
+        return self._start(adder)
+
+    def _look_up(self, state: RequestState) -> None:
+        """Its cached prefix; at least one token is left to compute."""
+        if self.settings.radix_cache:
+            state.computed, state.node = self.tree.match(self.text(state, state.known - 1))
+        else:
+            state.computed, state.node = 0, self.tree.root
+
+    def _start(self, adder: PrefillAdder) -> list[Chunk]:
+        """Allocate for the prefill batch."""
+        if not adder.chunks:
+            return []
+        taken = {id(chunk.state) for chunk in adder.chunks}
+        self.waiting = [state for state in self.waiting if id(state) not in taken]
+        if adder.chunked is not None:
+            self.chunked = adder.chunked
+        need = sum(self._pages(chunk.context + chunk.tokens) - self._pages(chunk.context) for chunk in adder.chunks)
+        page = self.settings.page_size
+        spare = 0 if page == 1 else sum(chunk.tokens + page for chunk in adder.chunks)
+        self._make_room(max(need, spare))
+        self.free_tokens -= need
+        for chunk in adder.chunks:
+            state = chunk.state
+            if state is not adder.continued:
+                state.slots = 1  # admitted in this step
+                state.order = self._admissions
+                self._admissions += 1
+                state.hit_tokens = chunk.context
+            state.computed = chunk.context + chunk.tokens
+        return adder.chunks
+
+    def _order_queue(self) -> None:
+        settings, waiting = self.settings, self.waiting
+        order_queue(waiting, settings, self.tree, self.text)
+        if settings.radix_cache and waiting and not goes_by_cache(waiting, settings):
+            if self._attempts % REFRESH_CALLS == 0:
+                for state in reversed(waiting[:MOST_MATCHED]):
+                    self.tree.match(self.text(state, state.known))
+            self._attempts += 1
+
+    def _expected_growth(self) -> float:
+        """Tokens that running answers are expected to need yet."""
+        ratio = 1.0 if self.settings.ignore_eos else self.ratio.current
+        return sum(
+            min(state.request.max_new_tokens - self.produced(state), MOST_NEW_TOKENS) * ratio for state in self.running
+        )
+
+    def _answers(self) -> list[tuple[int, int]]:
+        """(tokens left, tokens held) of the running requests."""
+        return [
+            (state.request.max_new_tokens - self.produced(state), state.prompt_tokens + self.produced(state))
+            for state in self.running
+        ]
+
+    # ---- decode and retraction
+
+    def _decode(self, step: Step) -> None:
+        need = len(self._clock.needing()) * self.settings.page_size
+        self._make_room(need)
+        if self.free_tokens < need:
+            self._retract(step)
+            need = len(self._clock.needing()) * self.settings.page_size
+        else:
+            self.ratio.decay()
+        if self.running:
+            self.free_tokens -= need
+            self._clock.tick(step)
+            step.decoded = list(self.running)
+
+    def _retract(self, step: Step) -> None:
+        """Drop requests, fewest produced first, then longest prompt, until the rest can decode; at least one."""
+        page = self.settings.page_size
+        kept = sorted(self.running, key=lambda state: (self.produced(state), -state.prompt_tokens), reverse=True)
+        first = True
+        while first or self.free_tokens < self._needed(kept) * page:
+            if len(kept) == 1:
+                break
+            first = False
+            self._drop(kept.pop(), step, len(kept))
+            self._make_room(self._needed(kept) * page)
+        if len(kept) == 1 and self.free_tokens < self._needed(kept) * page:
+            self._drop(kept.pop(), step, 0)  # the engine aborts it; here it starts over when there is room
+        self.running = kept
+        self._full = False
+        self.ratio.after_retraction(
+            sum(map(self.produced, kept)), sum(state.request.max_new_tokens for state in kept), len(kept)
+        )
+
+    def _needed(self, states: list[RequestState]) -> int:
+        return sum(self._clock.computed(state) % self.settings.page_size == 0 for state in states)
+
+    def _drop(self, state: RequestState, step: Step, others: int) -> None:
+        """Free what the tree does not hold; the request starts over from the tail of the queue."""
+        produced = self.produced(state)
+        self._clock.stop(state)
+        self._give_back(state)
+        self._make_room(others * RETRACT_STEPS)
+        state.known = state.prompt_tokens + produced
+        state.computed = 0
+        state.preemptions += 1
+        self.waiting.append(state)
+        step.preempted.append(state)
+
+    # ---- the cache
+
+    def text(self, state: RequestState, tokens: int) -> Runs:
+        """The first tokens of prompt and answer."""
+        request = state.request
+        runs = tuple((piece.seed, piece.start, piece.tokens) for piece in request.prompt if piece.tokens)
+        if tokens <= state.prompt_tokens:
+            return cut(runs, tokens)[0]
+        return (*runs, (request.output_seed, state.prompt_tokens, tokens - state.prompt_tokens))
+
+    def _pages(self, tokens: int) -> int:
+        page = self.settings.page_size
+        return -(-tokens // page) * page
+
+    def _make_room(self, tokens: int) -> None:
+        if self.settings.radix_cache and tokens > self.free_tokens:
+            self.free_tokens += self.tree.evict(tokens - self.free_tokens)
+
+    def _keep(self, state: RequestState, tokens: int) -> None:
+        """Enter what a request has computed into the tree and hold it there; what was there twice is freed."""
+        if not self.settings.radix_cache:
+            return
+        key = self.text(state, tokens)
+        present, _ = self.tree.insert(key)
+        self.free_tokens += max(present - state.held, 0)
+        held, node = self.tree.match(key)
+        assert isinstance(state.node, Node)
+        self.tree.unlock(state.node)
+        self.tree.lock(node)
+        state.held, state.node = held, node
+
+    def _give_back(self, state: RequestState) -> None:
+        self.free_tokens += self._pages(state.computed) - state.held
+        assert isinstance(state.node, Node)
+        self.tree.unlock(state.node)
+        state.held, state.node = 0, self.tree.root
+
+    # ---- results
+
+    def update(self, step: Step) -> list[RequestState]:
+        """The result of a step is known: prompts enter the tree, finished requests leave."""
+        ended = {id(state) for state in step.finishing}
+        for chunk in step.chunks:
+            if chunk.last and id(chunk.state) not in ended:
+                self._keep(chunk.state, chunk.state.computed)
+                chunk.state.known = chunk.state.computed + 1
+        if not ended:
+            return []
+        order = [chunk.state for chunk in step.chunks] or self.running
+        finished = [state for state in order if id(state) in ended]
+        for state in finished:
+            self._keep(state, state.computed)
+            self._give_back(state)
+        if not step.chunks:
+            self.running = [state for state in self.running if id(state) not in ended]
+            self._full = False
+        if not self.unfinished:
+            self.ratio.reset()
+        return finished
+
+    # ---- runs of pure decode
+
+    def decode_room(self, limit: int) -> int:
+        """Steps until a request ends, tokens are missing, or a prefill could be tried."""
+        if self._last_prefill or self.chunked is not None or not self.running or (self.waiting and not self._full):
+            return 0
+        page = self.settings.page_size
+        room = (self.free_tokens + (self.tree.evictable if self.settings.radix_cache else 0)) // page
+        return self._clock.steps_within(room, self._clock.steps_to_end(limit))
+
+    def decode_load(self) -> tuple[int, int]:
+        return self._clock.count, self._clock.kv_tokens
+
+    def decode_run(self, steps: int) -> Step:
+        """That many pure decode steps at once, as the last of them."""
+        need = len(self._clock.needing_within(steps)) * self.settings.page_size
+        self._make_room(need)
+        self.free_tokens -= need
+        self.ratio.decay(steps)
+        step = Step()
+        self._clock.skip(steps - 1)
+        self._clock.tick(step)
+        return step

@@ -1,0 +1,333 @@
+"""vLLM V1's scheduler: running requests first in list order, then the waiting ones, within one token budget.
+
+Turns a queue of requests and a pool of blocks into steps, decision for decision as `v1/core/sched/scheduler.py` makes
+them. A step in which every running request decodes is one counter (`clock`) and the few requests that need a block.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+
+from ridgeline.serving.block_pool import NO_HIT, BlockPool, Hit
+from ridgeline.serving.content import ContentIndex
+from ridgeline.serving.decode_clock import DecodeClock, by_order
+from ridgeline.serving.request import Request
+from ridgeline.serving.step import Chunk, RequestState, Step
+from ridgeline.serving.vllm_settings import VllmSettings
+
+
+class VllmScheduler:
+    """`schedule` decides a step, `update` takes its result back; preemption is by recompute."""
+
+    def __init__(self, settings: VllmSettings) -> None:
+        self.settings = settings
+        self.depth = 2 if settings.async_scheduling else 1
+        self.pool = BlockPool(settings.num_blocks, unhashed_first=settings.rules.unhashed_blocks_first)
+        self.running: dict[int, RequestState] = {}
+        self._index = ContentIndex(settings.block_size)
+        self._fcfs: deque[RequestState] = deque()
+        self._heap: list[tuple[int, int, RequestState]] = []
+        self._by_priority = settings.policy == "priority"
+        self._arrivals = 0
+        self._admissions = 0
+        self._block = settings.block_size
+        self._clock = DecodeClock(self._block, results_late=settings.async_scheduling)
+        self._prefilling: dict[int, RequestState] = {}
+        self._blocked = False  # the head of the queue waits for a finish
+
+    # ---- the queue
+
+    def add(self, request: Request) -> RequestState:
+        """A request arrives at the engine."""
+        state = RequestState(request, self._arrivals)
+        self._arrivals += 1
+        longest = self.settings.max_model_len - state.prompt_tokens
+        state.target = state.prompt_tokens + max(1, min(request.output_tokens, longest)) - 1
+        if self.settings.prefix_caching:
+            state.spans = self._index.spans(request.prompt)
+        if self._by_priority or not self._fcfs:
+            self._blocked = False
+        self._enqueue(state)
+        return state
+
+    def _enqueue(self, state: RequestState, *, front: bool = False) -> None:
+        if self._by_priority:
+            heapq.heappush(self._heap, (state.priority, state.arrival, state))
+        elif front:
+            self._fcfs.appendleft(state)
+        else:
+            self._fcfs.append(state)
+
+    def waiting(self) -> Iterator[RequestState]:
+        """Waiting requests, next first."""
+        if self._by_priority:
+            return (state for _, _, state in sorted(self._heap, key=lambda entry: entry[:2]))
+        return iter(self._fcfs)
+
+    def _head(self) -> RequestState | None:
+        if self._by_priority:
+            return self._heap[0][2] if self._heap else None
+        return self._fcfs[0] if self._fcfs else None
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._heap) if self._by_priority else len(self._fcfs)
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self.running or self._fcfs or self._heap)
+
+    def computed(self, state: RequestState) -> int:
+        """Tokens of a running request that are computed or being computed."""
+        return self._clock.computed(state)
+
+    # ---- one step
+
+    def schedule(self) -> Step:
+        """Decide the next step and allocate for it; computed tokens advance at once."""
+        step = Step()
+        budget = self.settings.max_num_batched_tokens
+        threshold = self._threshold()
+        needing = self._clock.needing()
+        if self._prefilling or self._clock.count > budget or len(needing) > self.pool.free_blocks:
+            budget = self._walk(step, budget, threshold)
+        else:
+            self._give_blocks(needing)
+            self._clock.tick(step)
+            budget -= step.decodes
+        if not step.preempted:
+            self._admit(step, budget, threshold)
+        for chunk in step.chunks:
+            if chunk.last:
+                self._clock.start(chunk.state, step)
+        if len(step.finishing) > 1:
+            step.finishing.sort(key=by_order)
+        return step
+
+    def _threshold(self) -> int:
+        limit = self.settings.long_prefill_token_threshold
+        alone = len(self.running) + self.waiting_count <= 1
+        return 0 if alone and self.settings.rules.threshold_spares_a_lone_request else limit
+
+    def _give_blocks(self, states: list[RequestState]) -> None:
+        """One block to each of these, in this order."""
+        if states:
+            for state, block in zip(states, self.pool.take(len(states)), strict=True):
+                state.blocks.append(block)
+
+    # ---- running requests one by one, where budget or blocks may not suffice
+
+    def _walk(self, step: Step, budget: int, threshold: int) -> int:
+        order = list(self.running.values())
+        planned: dict[int, int] = {}
+        place = 0
+        while place < len(order) and budget > 0:
+            state = order[place]
+            computed = self._clock.computed(state)
+            if not state.decoding and computed >= state.known:
+                place += 1  # its last token is being computed
+                continue
+            new = 1 if state.decoding else state.known - computed
+            if 0 < threshold < new:
+                new = threshold
+            new = min(new, budget, self.settings.max_model_len - computed - 1)
+            if new <= 0:
+                place += 1
+                continue
+            need = -(-(computed + new) // self._block) - len(state.blocks)
+            while need > self.pool.free_blocks:
+                victim = self._victim(order)
+                at = order.index(victim)
+                del order[at]
+                if at < place:
+                    place -= 1
+                budget += planned.pop(victim.order, 0)
+                self._preempt(victim, step)
+                if victim is state:
+                    break
+            else:
+                state.blocks += self.pool.take(max(need, 0))
+                if not state.decoding:
+                    self._enter_hashes(state, computed + new)
+                state.slots = new  # a preemption later in this step finds these allocated and hashed
+                planned[state.order] = new
+                budget -= new
+                place += 1
+                continue
+            break
+        self._carry_out(step, order, planned)
+        return budget
+
+    def _victim(self, order: list[RequestState]) -> RequestState:
+        if self._by_priority:
+            return max(order, key=lambda state: (state.priority, state.arrival))
+        return order[-1]
+
+    def _carry_out(self, step: Step, order: list[RequestState], planned: dict[int, int]) -> None:
+        self._clock.tick(step, [state for state in order if state.decoding and state.order not in planned])
+        step.decoded = []
+        for state in order:
+            new = planned.get(state.order, 0)
+            if not new:
+                step.idle.append(state)
+                continue
+            state.slots = 0
+            if state.order in self._prefilling:
+                self._compute(step, state, new)
+            else:
+                step.decoded.append(state)
+
+    def _compute(self, step: Step, state: RequestState, new: int) -> None:
+        step.chunks.append(Chunk(state, new, state.computed, state.computed + new >= state.known))
+        state.computed += new
+        if state.computed >= state.known:
+            self._prefilling.pop(state.order, None)
+        else:
+            self._prefilling[state.order] = state
+
+    def _preempt(self, state: RequestState, step: Step) -> None:
+        """Free everything, forget what was computed, wait at the front; what was hashed can be hit again."""
+        if state.decoding:
+            self._clock.stop(state)
+        hashed = state.computed + state.slots
+        if hashed > state.known and self.depth > 1:
+            hashed -= 1  # the token in flight is not known yet
+        self._prefilling.pop(state.order, None)
+        del self.running[state.order]
+        self._release(state, hashed)
+        if state.computed >= state.known:
+            state.known = state.computed + 1
+        state.slots = state.computed = 0
+        state.preemptions += 1
+        self._blocked = False
+        self._enqueue(state, front=True)
+        step.preempted.append(state)
+
+    # ---- waiting requests
+
+    def _admit(self, step: Step, budget: int, threshold: int) -> None:
+        settings = self.settings
+        while budget > 0 and (state := self._head()) is not None:
+            if len(self.running) >= settings.max_num_seqs:
+                self._blocked = True
+                return
+            hit = NO_HIT
+            if settings.prefix_caching:
+                if state.known > state.prompt_tokens:
+                    self._quote_answer(state)
+                hit = self.pool.lookup(state.spans, (state.known - 1) // self._block)
+            cached = len(hit.blocks) * self._block
+            new = state.known - cached
+            if 0 < threshold < new:
+                new = threshold
+            if new > budget:
+                if not settings.chunked_prefill:
+                    return
+                new = budget
+            if not self._fits(state, hit, cached + new):
+                self._blocked = True
+                return
+            self._start(step, state, hit, new)
+            budget -= new
+
+    def _fits(self, state: RequestState, hit: Hit, tokens: int) -> bool:
+        settings = self.settings
+        if settings.reserve_full_isl:
+            tokens = max(tokens, min(state.known, settings.max_model_len))
+        spare = settings.watermark_blocks if self.running else 0
+        need = max(-(-tokens // self._block) - len(hit.blocks), 0) + self.pool.evictable(hit)
+        return need + spare <= self.pool.free_blocks
+
+    def _start(self, step: Step, state: RequestState, hit: Hit, new: int) -> None:
+        if self._by_priority:
+            heapq.heappop(self._heap)
+        else:
+            self._fcfs.popleft()
+        held = len(hit.blocks)
+        cached = held * self._block
+        self.pool.touch(hit)
+        state.blocks = hit.blocks + self.pool.take(max(-(-(cached + new) // self._block) - held, 0))
+        state.slots = 0
+        state.hit_tokens = cached
+        state.computed = cached
+        state.order = self._admissions
+        self._admissions += 1
+        self._enter_hashes(state, cached + new)
+        self.running[state.order] = state
+        step.admitted.append(state)
+        self._compute(step, state, new)
+
+    # ---- hashes of what is computed
+
+    def _quote_answer(self, state: RequestState) -> None:
+        """Let the chains of a request reach into its answer."""
+        if not state.quotes_answer:
+            state.quotes_answer = True
+            state.spans.append(self._index.answer(state.spans, state.prompt_tokens, state.request.output_seed))
+
+    def _enter_hashes(self, state: RequestState, tokens: int) -> None:
+        """Enter the hashes of blocks that a prefill chunk fills, when its slots are allocated."""
+        first, last = state.computed // self._block, tokens // self._block
+        if last > first and self.settings.prefix_caching:
+            self.pool.insert(state.spans, state.blocks, first, last)
+
+    def _release(self, state: RequestState, hashed_tokens: int) -> None:
+        """Give the blocks back. An answer's blocks get their hashes now: nobody could have asked for them before."""
+        hashed = 0
+        if self.settings.prefix_caching:
+            hashed = hashed_tokens // self._block
+            first = state.known // self._block
+            if hashed > first:
+                self._quote_answer(state)
+                self.pool.insert(state.spans, state.blocks, first, hashed)
+        self.pool.free(state.blocks, state.spans, hashed)
+        state.blocks = []
+
+    # ---- results
+
+    def update(self, step: Step) -> list[RequestState]:
+        """The result of a step is known: its finished requests leave."""
+        for state in step.finishing:
+            if state.decoding:
+                self._clock.stop(state)
+            if state.order in self.running and self.running[state.order] is state:
+                del self.running[state.order]
+                self._release(state, state.target)
+            else:
+                self._leave_queue(state)
+        if step.finishing:
+            self._blocked = False
+        return step.finishing
+
+    def _leave_queue(self, state: RequestState) -> None:
+        """Its last token came while it waited to be recomputed (asynchronous scheduling)."""
+        if self._by_priority:
+            self._heap = [entry for entry in self._heap if entry[2] is not state]
+            heapq.heapify(self._heap)
+        else:
+            self._fcfs.remove(state)
+
+    # ---- runs of pure decode
+
+    def decode_room(self, limit: int) -> int:
+        """Steps until a request ends, a block is missing, or somebody else could be scheduled."""
+        clock = self._clock
+        if self._prefilling or not clock.count or clock.count > self.settings.max_num_batched_tokens:
+            return 0
+        if len(self.running) > clock.count or (self.waiting_count and not self._blocked):
+            return 0
+        return clock.steps_within(self.pool.free_blocks, clock.steps_to_end(limit))
+
+    def decode_load(self) -> tuple[int, int]:
+        return self._clock.count, self._clock.kv_tokens
+
+    def decode_run(self, steps: int) -> Step:
+        """That many pure decode steps at once, as the last of them."""
+        self._give_blocks(self._clock.needing_within(steps))
+        step = Step()
+        self._clock.skip(steps - 1)
+        self._clock.tick(step)
+        step.finishing.sort(key=by_order)
+        return step
