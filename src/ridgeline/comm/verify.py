@@ -134,6 +134,7 @@ class _Replay:
                 bad = twice & ~(add & add[stamp[write] - low])
                 if bad.any() or _mixed(write, add):
                     return [self._race(int(low + np.flatnonzero(twice)[0]), "overwrites", read=False)]
+                value[write[~add]] = 0
                 places, index = np.unique(write, return_inverse=True)
                 value[places] = (value[places] + _sum_by(carried, index, len(places))) % FIELD
             elif add.all():

@@ -1,0 +1,99 @@
+"""Turn a collective, a graph and a size into an algorithm for that very graph, never slower than the library's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import sqrt
+
+from ridgeline.comm.algorithm import Algorithm, turned
+from ridgeline.comm.bounds import chunked_bound
+from ridgeline.comm.contract import Collective
+from ridgeline.comm.graph import Graph
+from ridgeline.comm.library.gathers import reduce_then_gather
+from ridgeline.comm.select import candidates, fastest
+from ridgeline.comm.synthesis.matching import matched_allgather
+from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
+from ridgeline.comm.synthesis.symmetric import is_symmetric, symmetric_allgather
+from ridgeline.comm.timing import Timing, time_algorithm
+from ridgeline.core.errors import InputError, Problem
+
+TREES = 32
+PACKED_RANKS = 256  # ranks up to which trees are packed
+LIBRARY_STEPS = 300_000  # steps of library algorithms that are tried beside
+MOST_STEPS = 40_000_000
+GOOD = 1.02  # times the chunked bound: no other seed is tried
+
+
+def synthesize(
+    collective: Collective, graph: Graph, size_bytes: float, *, chunks: int | None = None
+) -> tuple[Algorithm, Timing]:
+    """The fastest of: all-gather by matching (and its reverse, and both), packed trees, and the library.
+
+    Through switches the library alone answers; so it does for all-to-all, broadcast and reduce.
+    """
+    if not graph.direct or collective not in ("allgather", "reducescatter", "allreduce") or graph.ranks < 2:
+        return fastest(collective, graph, size_bytes)
+    per_rank = chunks or _chunks(graph.ranks)
+    if per_rank < 1 or graph.ranks * (graph.ranks - 1) * per_rank > MOST_STEPS:
+        given = f"{per_rank} chunks on each of {graph.ranks} ranks"
+        raise InputError(Problem(path="chunks", given=given, expected=f"1 or more, and {MOST_STEPS} steps at most"))
+    best: tuple[Algorithm, Timing] | None = None
+    for made in _made(collective, graph, size_bytes, per_rank):
+        timed = time_algorithm(made, graph, size_bytes)
+        if best is None or timed.seconds < best[1].seconds:
+            best = made, timed
+    assert best is not None
+    return best
+
+
+def _chunks(ranks: int) -> int:
+    """Chunks a rank's part is cut into: few ranks need several for links to share evenly."""
+    return 4 if ranks <= 64 else 1
+
+
+def _made(collective: Collective, graph: Graph, size_bytes: float, per_rank: int) -> Iterator[Algorithm]:
+    gather = gathered(graph, per_rank, size_bytes)
+    match collective:
+        case "allgather":
+            yield gather
+        case "reducescatter":
+            yield turned(gather)
+        case _:
+            yield reduce_then_gather(gather)
+            if graph.ranks <= PACKED_RANKS:
+                yield packed_allreduce(graph, size_bytes)
+    for one in candidates(collective, graph):
+        if one.steps <= LIBRARY_STEPS:
+            yield one.make()
+
+
+def gathered(graph: Graph, per_rank: int, size_bytes: float) -> Algorithm:
+    """An all-gather for the graph: by symmetry on a torus, else the best of a few matchings."""
+    if per_rank == 1 and is_symmetric(graph):
+        return symmetric_allgather(graph)
+    least = chunked_bound(graph, "allgather", size_bytes, graph.ranks * per_rank)
+    best, best_s = None, float("inf")
+    for seed in range(8 if graph.ranks * per_rank <= 256 else 2 if graph.ranks <= 512 else 1):
+        made = matched_allgather(graph, per_rank, size_bytes, seed)
+        seconds = time_algorithm(made, graph, size_bytes).seconds if graph.ranks <= 512 else 0.0
+        if seconds < best_s:
+            best, best_s = made, seconds
+        if best_s <= GOOD * least:
+            break
+    assert best is not None
+    return best
+
+
+def packed_allreduce(graph: Graph, size_bytes: float) -> Algorithm:
+    """All-reduce over packed trees, cut into as many chunks as balance filling the trees against latency.
+
+    Of X chunks, D rounds of filling cost D/X M/b and latency costs share X alpha; the sum is least at the root.
+    """
+    trees = packed_trees(graph, TREES)
+    rate, alpha = float(graph.bytes_per_s.mean()), max(float(graph.latency_s.mean()), 1e-9)
+    share = (graph.ranks - 1) / (graph.links / 2)
+    filling = 4 * sqrt(graph.ranks)
+    total = sqrt(filling * size_bytes / rate / (share * alpha))
+    most = 300_000 / (2 * graph.ranks)
+    pieces = max(1, round(min(total, most) / TREES))
+    return scheduled_allreduce(trees, pieces)
