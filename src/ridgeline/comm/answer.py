@@ -12,7 +12,8 @@ from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.algorithm_file import WHOLE, read_algorithm
 from ridgeline.comm.bounds import Bound, chunked_bound, lower_bound, sequence_bound
 from ridgeline.comm.contract import Collective
-from ridgeline.comm.graph import Graph, without
+from ridgeline.comm.graph import Graph
+from ridgeline.comm.graph import without as degraded
 from ridgeline.comm.select import fastest
 from ridgeline.comm.synthesis.synthesize import synthesize as build
 from ridgeline.comm.system_graph import system_graph
@@ -78,7 +79,7 @@ def collective(
     size: str | float = "1 GB",
     algorithm: str = "",
     synthesize: bool = False,
-    without_parts: Iterable[str] = (),
+    without: Iterable[str] = (),
     chunks: int | None = None,
     root: int = 0,
 ) -> CollectiveTime:
@@ -89,7 +90,7 @@ def collective(
     size            M: all-reduce vector, all-gather output, reduce-scatter input, what a rank sends in all-to-all
     algorithm       one of the library; absent: its fastest for this size
     synthesize      build one for the very graph, links taken away or not, and take the library's where that is faster
-    without_parts   links and ranks that are broken: link:3-4, node:5
+    without         links and ranks that are broken: link:3-4, node:5
     chunks          synthesis: chunks a rank's part is cut into
 
     >>> found = collective("allgather", topology="torus:4x4", link="50 GB/s", latency=0.0, size="1 GB")
@@ -99,7 +100,7 @@ def collective(
     if name not in WHOLE:
         raise InputError(not_among("collective", name, WHOLE))
     kind = cast(Collective, name)
-    graph = without(graph_for(on, topology, link, latency), without_parts)
+    graph = degraded(graph_for(on, topology, link, latency), without)
     size_bytes = _number(size, "B")
     if not size_bytes > 0:
         raise InputError(Problem(path="size", given=str(size), expected="more than 0 bytes"))

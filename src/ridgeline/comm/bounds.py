@@ -4,8 +4,8 @@ M = size, N = ranks, B+(S), B-(S) = rate out of and into a set S of nodes, c = b
 
     all-gather        what S owns must leave it: M |S|/N / B+(S); what it lacks must enter it
     reduce-scatter    the same with the directions exchanged
-    all-reduce        M / B+(S); and without sums inside the network 2 (|P| - 1) M / sum of B+ over the parts of a partition
-                      P of the ranks: each part but one sends once towards the sum, and gets the sum once
+    all-reduce        M / B+(S); and without sums inside the network 2 (|P| - 1) M / sum of B+ over the parts of a
+                      partition P of the ranks: each part but one sends once towards the sum, and gets the sum once
     broadcast         M / B+(S) for S that holds the root and not all ranks; reduce: M / B-(S)
     all-to-all        M |S| (N - |S|) / N / B+(S); and bytes times hops over all links' rate
     latency           the longest of the quickest paths between two ranks

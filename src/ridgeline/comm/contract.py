@@ -3,11 +3,11 @@
 A collective moves C chunks. A chunk begins as a contribution on some ranks and must end on some ranks as the sum of all
 its contributions, each exactly once (a chunk that begins on one rank is only copied).
 
-    allgather      chunk c begins on its owner, ends everywhere         reducescatter  begins everywhere, ends on its owner
-    broadcast      begins on the root, ends everywhere                  reduce         begins everywhere, ends on the root
-    allreduce      begins and ends everywhere                           alltoall       begins on one rank, ends on another
-    sendrecv       as alltoall, one pair                                dispatch       begins on one rank, ends on several
-                                                                        combine        the reverse of dispatch
+    allgather      a chunk begins on its owner, ends everywhere   reducescatter  begins everywhere, ends on its owner
+    broadcast      begins on the root, ends everywhere            reduce         begins everywhere, ends on the root
+    allreduce      begins and ends everywhere                     alltoall       begins on one rank, ends on another
+    sendrecv       as alltoall, one pair                          dispatch       begins on one rank, ends on several
+                                                                  combine        the reverse of dispatch
 
 The owner of chunk c of C is rank c // (C / ranks). Sizes: `chunk_share` is a chunk's part of M, the collective's size.
 M is the all-reduce vector, the all-gather output, the reduce-scatter input, and for all-to-all what one rank sends,
@@ -146,7 +146,7 @@ def sendrecv(ranks: int, source: int, target: int, chunks: int = 1) -> Contract:
 
 
 def dispatch(sends: NDArray[np.bool_], per_rank: int) -> Contract:
-    """MoE dispatch: chunk t (of rank t // per_rank) goes to every rank where `sends[t]` is true; M is a rank's chunks."""
+    """MoE dispatch: chunk t of rank t // per_rank goes to every rank where `sends[t]` is true; M is a rank's part."""
     chunks, ranks = sends.shape
     ids = np.arange(chunks, dtype=np.int64)
     which, where = np.nonzero(sends)

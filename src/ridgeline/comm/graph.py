@@ -66,7 +66,7 @@ class Graph:
 
 
 def graph_of(name: str, ranks: int, nodes: int, links: Iterable[tuple[Index, Index, float, float]]) -> Graph:
-    """A graph of full-duplex links given as groups (ends, other ends, bytes/s a direction, seconds); equal ones add up."""
+    """A graph of full-duplex links as groups (ends, other ends, bytes/s a direction, seconds); equal ones add up."""
     parts = [(np.ravel(a), np.ravel(b), rate, latency) for a, b, rate, latency in links]
     ones = np.concatenate([a for a, *_ in parts] + [b for _, b, *_ in parts]).astype(np.int64)
     others = np.concatenate([b for _, b, *_ in parts] + [a for a, *_ in parts]).astype(np.int64)

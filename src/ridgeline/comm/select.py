@@ -103,11 +103,15 @@ def _sums(graph: Graph) -> Iterator[Candidate]:
         trees = double_tree(n)
         steps = 4 * n * pieces
         yield Candidate(
-            name="double-tree", steps=steps, make=lambda pieces=pieces: tree_allreduce(trees, pieces, "double-tree")  # type: ignore[misc]
+            name="double-tree",
+            steps=steps,
+            make=lambda pieces=pieces: tree_allreduce(trees, pieces, "double-tree"),  # type: ignore[misc]
         )
         if graph.reducing >= 0:
             yield Candidate(
-                name="in-switch", steps=steps, make=lambda pieces=pieces: in_switch_allreduce(n, graph.reducing, pieces)  # type: ignore[misc]
+                name="in-switch",
+                steps=steps,
+                make=lambda pieces=pieces: in_switch_allreduce(n, graph.reducing, pieces),  # type: ignore[misc]
             )
     if graph.domain and n % graph.domain == 0:
         yield Candidate(name="two-level", steps=4 * n, make=lambda: two_level_allreduce(n, graph.domain))
@@ -172,7 +176,9 @@ def fastest(
     if not small:
         least = min(one.steps for one in tried)
         expected = f"at most {MOST_STEPS:,} steps"
-        raise InputError(Problem(path="algorithm", given=f"{least:,} steps", expected=expected, todo="take fewer ranks"))
+        raise InputError(
+            Problem(path="algorithm", given=f"{least:,} steps", expected=expected, todo="take fewer ranks")
+        )
     best: tuple[Algorithm, Timing] | None = None
     for one in small:
         made = one.make()

@@ -12,6 +12,7 @@ direct links and one chunk a link and round this is rounds x (chunk / b + alpha)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -25,7 +26,7 @@ DENSE = 1 << 27  # places (node, chunk) that are kept as one array
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timing:
-    """Seconds of a collective, when each round was over, the bytes of each link, and the most steps on a link a round."""
+    """Seconds of a collective, when each round was over, bytes of each link, the most steps on a link in a round."""
 
     seconds: float
     round_ends: Array
@@ -53,7 +54,7 @@ def time_algorithm(algorithm: Algorithm, graph: Graph, size_bytes: float) -> Tim
     starts = steps.starts()
     last, crowding = 0.0, 0
     rate = np.append(graph.bytes_per_s, np.inf)
-    for low, high in zip(starts[:-1], starts[1:], strict=True):
+    for low, high in pairwise(starts):
         way = way_of[low:high]
         over = ways[way]
         size = shares if len(shares) == 1 else shares[steps.chunk[low:high]]

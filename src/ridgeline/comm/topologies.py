@@ -37,7 +37,7 @@ def topology(text: str, bytes_per_s: float, latency_s: float = 0.0, outer_bytes_
     match = _NAME.fullmatch(text.strip())
     if match is None or match.group(1) not in _MAKERS:
         kind = text.split(":")[0]
-        if kind in _MAKERS or match is not None and not kind:
+        if kind in _MAKERS or (match is not None and not kind):
             raise _wrong(repr(text), "sizes such as mesh:8x8 or ring:16")
         raise InputError(not_among("topology", kind, _MAKERS, "write e.g. mesh:8x8, torus:4x4x4, ring:16, switch:8"))
     sizes = tuple(int(part) for part in match.group(2).split("x"))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,7 +121,7 @@ class _Replay:
         stamp = np.full(self.places, -1, np.int32)
         starts = self.steps.starts()
         adds = self.steps.op == REDUCE
-        for low, high in zip(starts[:-1], starts[1:], strict=True):
+        for low, high in pairwise(starts):
             read, write, add = self.read[low:high], self.write[low:high], adds[low:high]
             rows = np.arange(low, high, dtype=np.int32)
             stamp[write] = rows
@@ -217,7 +218,7 @@ def _output_problem(algorithm: Algorithm, rank: int, chunk: int) -> Problem:
     counts[owners, owners] = 1
     mine = steps.take(np.flatnonzero(steps.chunk == chunk))
     starts = mine.starts()
-    for low, high in zip(starts[:-1], starts[1:], strict=True):
+    for low, high in pairwise(starts):
         before = counts.copy()
         for row in range(low, high):
             kept = counts[mine.target[row]] if mine.op[row] == REDUCE else 0

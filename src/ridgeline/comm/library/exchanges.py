@@ -1,8 +1,8 @@
 """All-to-all, point to point, and the exchanges of mixture-of-experts layers.
 
-    pairwise     n - 1 rounds, in round t rank i sends to i + t        all-pairs   the same in one round
-    bruck        ceil(log2 n) rounds, a chunk moves by the bits of its distance
-    forwarded    inside the domain to the chip of the target's rail, then along the rail: one message a domain
+pairwise     n - 1 rounds, in round t rank i sends to i + t        all-pairs   the same in one round
+bruck        ceil(log2 n) rounds, a chunk moves by the bits of its distance
+forwarded    inside the domain to the chip of the target's rail, then along the rail: one message a domain
 """
 
 from __future__ import annotations

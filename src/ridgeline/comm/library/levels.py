@@ -1,13 +1,14 @@
 """All-reduce in levels: domains, leaders, rails, and groups of unequal size.
 
-    split-rail   reduce-scatter inside each domain, all-reduce along each rail, all-gather inside: every port works
-    two-level    sum at a leader of each domain, all-reduce among leaders, copy back: fewest messages between domains
-    unequal      split-rail for groups of different sizes (2 + 3): slices dealt round each group, rings between owners
-    rings        one ring per exit of a domain, each leaving by another chip
+split-rail   reduce-scatter inside each domain, all-reduce along each rail, all-gather inside: every port works
+two-level    sum at a leader of each domain, all-reduce among leaders, copy back: fewest messages between domains
+unequal      split-rail for groups of different sizes (2 + 3): slices dealt round each group, rings between owners
+rings        one ring per exit of a domain, each leaving by another chip
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import lcm
 
 import numpy as np
@@ -44,7 +45,7 @@ def two_level_allreduce(n: int, domain: int) -> Algorithm:
 def unequal_allreduce(sizes: tuple[int, ...]) -> Algorithm:
     """All-reduce on groups of any sizes: slice s belongs to member s % size of each group."""
     cuts = np.cumsum([0, *sizes])
-    groups = [np.arange(low, high) for low, high in zip(cuts[:-1], cuts[1:], strict=True)]
+    groups = [np.arange(low, high) for low, high in pairwise(cuts)]
     slices = lcm(*sizes) * len(sizes)
     owner = np.stack([np.arange(slices) // len(sizes) % size for size in sizes])
     return _through_owners(groups, owner, "unequal-groups")

@@ -1,6 +1,6 @@
-"""Trees: broadcast, reduce and all-reduce in chunks that follow each other, on one tree, two complementary ones, or many.
+"""Trees: broadcast, reduce and all-reduce in chunks that follow each other, on one tree or several.
 
-A chunk j starts `j * every` rounds after the first. On the way up a node sends its sum to its parent one round after
+A chunk starts a round after the one before. On the way up a node sends its sum to its parent one round after
 its deepest child could have; on the way down one round after it got the chunk.
 """
 
@@ -28,7 +28,7 @@ def binary_tree(n: int) -> Index:
 
 
 def double_tree(n: int) -> tuple[Index, Index]:
-    """The binary tree and its complement, mirrored (n even) or shifted by one: an inner rank of one is a leaf of the other."""
+    """The binary tree and its complement, mirrored (n even) or shifted by one: inner ranks of one are leaves of the other."""
     first = binary_tree(n)
     rank = np.arange(n)
     twin = (n - 1 - rank) if n % 2 == 0 else (rank - 1) % n  # the place of a rank in the first tree
@@ -89,9 +89,7 @@ def tree_allreduce(parents: Sequence[Index], pieces: int, name: str) -> Algorith
         first = np.arange(pieces)
         deep = int(depths(parent).max(initial=0))
         parts += [tree_up(parent, chunks, first), tree_down(parent, chunks, first + deep)]
-    return Algorithm(
-        name=name, contract=contract("allreduce", n, pieces * len(parents)), nodes=n, steps=joined(parts)
-    )
+    return Algorithm(name=name, contract=contract("allreduce", n, pieces * len(parents)), nodes=n, steps=joined(parts))
 
 
 def tree_broadcast(parents: Sequence[Index], pieces: int, name: str) -> Algorithm:
@@ -99,8 +97,7 @@ def tree_broadcast(parents: Sequence[Index], pieces: int, name: str) -> Algorith
     root = int(np.flatnonzero(parents[0] < 0)[0])
     n = len(parents[0])
     parts = [
-        tree_down(parent, np.arange(pieces) + index * pieces, np.arange(pieces))
-        for index, parent in enumerate(parents)
+        tree_down(parent, np.arange(pieces) + index * pieces, np.arange(pieces)) for index, parent in enumerate(parents)
     ]
     made = contract("broadcast", n, pieces * len(parents), root)
     return Algorithm(name=name, contract=made, nodes=n, steps=joined(parts))

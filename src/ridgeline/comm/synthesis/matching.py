@@ -152,5 +152,3 @@ def _random_bit(word: Bits, turn: int) -> Bits:
     low = word & (~word + ONE)
     bit = np.frexp(low.astype(np.float64))[1] - 1
     return ((bit + turn) % 64).astype(np.uint64)
-
-

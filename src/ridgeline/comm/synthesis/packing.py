@@ -42,14 +42,16 @@ def packed_trees(graph: Graph, count: int, seed: int = 0) -> list[Index]:
     return [_centred(u[row], v[row], graph.ranks) for row in used]
 
 
-def _evened(used: Mask, load: Array, links: tuple[Index, Index, Array], ranks: int, random: np.random.Generator) -> None:
+def _evened(
+    used: Mask, load: Array, links: tuple[Index, Index, Array], ranks: int, random: np.random.Generator
+) -> None:
     """Move trees off the most crowded links while that helps."""
     u, v, rate = links
     ideal = len(used) * (ranks - 1) / rate.sum()
     for _ in range(EXCHANGES):
         crowd = load / rate
         worst = float(crowd.max())
-        if worst <= ideal + 1e-9 or worst < np.ceil(ideal) + 1e-9 and bool((rate == 1).all()):
+        if worst <= ideal + 1e-9 or (worst < np.ceil(ideal) + 1e-9 and bool((rate == 1).all())):
             return
         top = np.flatnonzero(crowd >= worst - 1e-9)
         link = int(random.choice(top))

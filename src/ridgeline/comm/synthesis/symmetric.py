@@ -56,9 +56,7 @@ def dealt(shape: tuple[int, ...]) -> tuple[Index, Index, Index]:
         new = []
         for port in sorted(range(count), key=lambda one: len(waiting[one])):
             if waiting[port]:
-                best = min(
-                    waiting[port], key=lambda one: (int(hops[one]), sum(one in other for other in waiting), one)
-                )
+                best = min(waiting[port], key=lambda one: (int(hops[one]), sum(one in other for other in waiting), one))
                 new.append((port, best))
                 for other in waiting:
                     other.discard(best)
