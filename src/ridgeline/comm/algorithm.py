@@ -46,9 +46,9 @@ class Steps:
         )
 
     def starts(self) -> Index:
-        """Where each round begins, and the end of the last: (rounds + 1) row numbers."""
-        last = int(self.round[-1]) if len(self) else -1
-        return np.searchsorted(self.round, np.arange(last + 2, dtype=np.int32)).astype(np.int64)
+        """Where each round with steps begins, and the end of the last: row numbers."""
+        first = np.flatnonzero(self.round[1:] != self.round[:-1]) + 1
+        return np.concatenate([[0], first, [len(self)]]).astype(np.int64) if len(self) else np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

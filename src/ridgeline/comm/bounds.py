@@ -188,8 +188,8 @@ def chunked_bound(graph: Graph, collective: Collective, size_bytes: float, chunk
 
 def sequence_bound(graph: Graph, size_bytes: float, chunks: int) -> float:
     """The chunked bound of an all-reduce that is a reduce-scatter and then an all-gather."""
-    halves = ("reducescatter", "allgather")
-    return sum(chunked_bound(graph, half, size_bytes, chunks) for half in halves)  # type: ignore[arg-type]
+    first = chunked_bound(graph, "reducescatter", size_bytes, chunks)
+    return first + chunked_bound(graph, "allgather", size_bytes, chunks)
 
 
 def _slowest_port(end: Index, each: Array, lacks: int, ranks: int) -> float:

@@ -58,11 +58,16 @@ class Graph:
 
     def out_bytes_per_s(self) -> Array:
         """Bytes per second that leave each node."""
-        return np.bincount(self.tail, self.bytes_per_s, self.nodes)
+        return sums_by(self.tail, self.bytes_per_s, self.nodes)
 
     def in_bytes_per_s(self) -> Array:
         """Bytes per second that reach each node."""
-        return np.bincount(self.head, self.bytes_per_s, self.nodes)
+        return sums_by(self.head, self.bytes_per_s, self.nodes)
+
+
+def sums_by(index: Index, values: Array, size: int) -> Array:
+    """Sums of values by an index."""
+    return np.bincount(index, values, size).astype(np.float64)
 
 
 def graph_of(name: str, ranks: int, nodes: int, links: Iterable[tuple[Index, Index, float, float]]) -> Graph:
@@ -81,7 +86,7 @@ def graph_of(name: str, ranks: int, nodes: int, links: Iterable[tuple[Index, Ind
         nodes=nodes,
         tail=key // nodes,
         head=key % nodes,
-        bytes_per_s=np.bincount(index, rate, len(key)),
+        bytes_per_s=sums_by(index, rate, len(key)),
         latency_s=most,
     )
 

@@ -72,4 +72,7 @@ def _walked(before: np.ndarray, row: Index, targets: Index, keys: Index, order: 
         raise InputError(
             Problem(path="topology", given=f"no path to node {int(targets[lost])}", expected="a connected graph")
         )
-    return np.stack(links, axis=1)
+    back = np.stack(links, axis=1)
+    length = (back >= 0).sum(axis=1)
+    turn = length[:, None] - 1 - np.arange(back.shape[1])
+    return np.where(turn >= 0, np.take_along_axis(back, np.maximum(turn, 0), axis=1), -1)

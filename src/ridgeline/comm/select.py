@@ -99,8 +99,8 @@ def _gathers(graph: Graph) -> Iterator[Candidate]:
 
 def _sums(graph: Graph) -> Iterator[Candidate]:
     n = graph.ranks
+    trees = double_tree(n)
     for pieces in PIECES:
-        trees = double_tree(n)
         steps = 4 * n * pieces
         yield Candidate(
             name="double-tree",
@@ -114,7 +114,9 @@ def _sums(graph: Graph) -> Iterator[Candidate]:
                 make=lambda pieces=pieces: in_switch_allreduce(n, graph.reducing, pieces),  # type: ignore[misc]
             )
     if graph.domain and n % graph.domain == 0:
-        yield Candidate(name="two-level", steps=4 * n, make=lambda: two_level_allreduce(n, graph.domain))
+        yield Candidate(
+            name="two-level", steps=4 * n * (n // graph.domain), make=lambda: two_level_allreduce(n, graph.domain)
+        )
 
 
 def _broadcasts(graph: Graph, root: int) -> Iterator[Candidate]:
@@ -136,7 +138,7 @@ def _alltoalls(graph: Graph) -> Iterator[Candidate]:
     n = graph.ranks
     yield Candidate(name="pairwise", steps=n * n, make=lambda: pairwise(n))
     yield Candidate(name="all-pairs", steps=n * n, make=lambda: pairwise(n, at_once=True))
-    yield Candidate(name="bruck", steps=n * n * max(1, (n - 1).bit_length() // 2), make=lambda: bruck_alltoall(n))
+    yield Candidate(name="bruck", steps=n * n * (n - 1).bit_length(), make=lambda: bruck_alltoall(n))
     if graph.domain and n % graph.domain == 0:
         yield Candidate(name="forwarded", steps=2 * n * n, make=lambda: forwarded_alltoall(n, graph.domain))
 
@@ -156,8 +158,7 @@ def bucket(graph: Graph) -> Algorithm:
     parts = []
     for first in range(axes):
         turn = tuple((first + step) % axes for step in range(axes))
-        for side in (grid, np.flip(grid)):
-            parts.append(allgather_by_axes(side, turn, ("ring",) * axes, "bucket"))
+        parts += [allgather_by_axes(side, turn, ("ring",) * axes, "bucket") for side in (grid, np.flip(grid))]
     count = len(parts)
     chunk_of = [np.arange(graph.ranks) * count + index for index in range(count)]
     whole = contract("allgather", graph.ranks, graph.ranks * count)

@@ -74,6 +74,8 @@ def _domain(tier: Tier) -> tuple[Links, tuple[int, ...], tuple[bool, ...]]:
     rate, n = tier.need_bandwidth().value, tier.chips
     latency = HOP_S[0]
     ranks = np.arange(n)
+    shape: tuple[int, ...] = (n,)
+    wraps: tuple[bool, ...] = (n > 2,)
     match tier.topology:
         case Switched() | FatTree() | Ethernet():
             return [(ranks, np.full(n, n), rate, latency)], (), ()
@@ -81,7 +83,7 @@ def _domain(tier: Tier) -> tuple[Links, tuple[int, ...], tuple[bool, ...]]:
             a, b = np.triu_indices(n, 1)
             return [(a, b, rate / (n - 1), latency)], (), ()
         case Ring():
-            shape, wraps = (n,), (n > 2,)
+            pass
         case Torus():
             shape, wraps = tier.topology.shape, tier.topology.wraps
     ways = sum(2 if closes else 1 for size, closes in zip(shape, wraps, strict=True) if size > 1)

@@ -90,7 +90,7 @@ def draw_collective(sheet: CollectiveSheet, found: CollectiveTime, console: Cons
         ("bound", f"{format_quantity(sheet['bound_seconds'], 's', 4)} by {sheet['bound_by']}"),
         ("chunked bound", DASH if chunked is None else format_quantity(chunked, "s", 4)),
         ("over the bound", f"{sheet['ratio_to_bound']:.3f}"),
-        ("algbw, busbw", " ".join(format_quantity(sheet[key], "B/s", 4) for key in ("algbw", "busbw"))),  # type: ignore[literal-required]
+        ("algbw, busbw", " ".join(format_quantity(sheet[key], "B/s", 4) for key in ("algbw", "busbw"))),
         ("verified", "yes" if sheet["verified"] else "NO"),
         ("synthesized in", "" if built is None else format_quantity(built, "s", 3)),
     )
@@ -136,8 +136,6 @@ def _picture(algorithm: Algorithm, graph: Graph) -> list[Text]:
 def draw_verification(sheet: VerificationSheet, console: Console) -> None:
     """Print whether a file's algorithm is right, or what is wrong with it."""
     verdict = "every output right, no race, no deadlock" if sheet["verified"] else "NOT verified"
-    title = (
-        f"{sheet['algorithm']}, {sheet['collective']} on {sheet['ranks']} ranks, {sheet['steps']:,} steps: {verdict}"
-    )
+    what = f"{sheet['algorithm']}, {sheet['collective']} on {sheet['ranks']} ranks, {sheet['steps']:,} steps"
     lines = [f"{one['path']}: {one['given']}, expected {one['expected']}" for one in sheet["problems"]]
-    console.print(blocks([clean(title)], listed("problems", lines)))
+    console.print(blocks([clean(f"{what}: {verdict}")], listed("problems", lines)))

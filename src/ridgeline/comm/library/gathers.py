@@ -1,8 +1,8 @@
 """All-gathers over positions of a line, and all-gathers, reduce-scatters and all-reduces over ranks made of them.
 
-A pattern is an all-gather of n blocks on n positions as columns (round, source, target, block). All else follows: a line
-of ranks with any number of chunks per block; several lines at once (the rows of a grid); axis after axis; the reverse
-(reduce-scatter); and both in sequence (all-reduce).
+A pattern is an all-gather of n blocks on n positions as columns (round, source, target, block). All else follows: a
+line of ranks with any number of chunks per block; several lines at once (the rows of a grid); axis after axis; the
+reverse (reduce-scatter); and both in sequence (all-reduce).
 
     ring         n - 1 rounds to the next neighbour                     all_pairs   one round, everyone to everyone
     nhr, bruck   ceil(log2 n) rounds, any n; NHR goes far first, and the nonuniform Bruck (NB) near first

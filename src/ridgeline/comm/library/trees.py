@@ -28,7 +28,7 @@ def binary_tree(n: int) -> Index:
 
 
 def double_tree(n: int) -> tuple[Index, Index]:
-    """The binary tree and its complement, mirrored (n even) or shifted by one: inner ranks of one are leaves of the other."""
+    """The binary tree and its complement, mirrored or shifted by one: inner ranks of one are leaves of the other."""
     first = binary_tree(n)
     rank = np.arange(n)
     twin = (n - 1 - rank) if n % 2 == 0 else (rank - 1) % n  # the place of a rank in the first tree

@@ -1,8 +1,8 @@
-"""All-gather on any direct graph, heterogeneous or degraded: in every round each free link takes a chunk its receiver lacks.
+"""All-gather on any direct graph, heterogeneous or degraded: each free link takes a chunk that its receiver lacks.
 
-What a rank holds is a row of bits. A round goes over the ports of all ranks at once, port by port: of the chunks that the
-neighbour has and the rank has not (nor was promised in this round) one is taken at random. Slower links are busy for more
-ticks; a chunk can be passed on when it has arrived.
+What a rank holds is a row of bits. A round goes over the ports of all ranks at once, port by port: of the chunks that
+the neighbour has and the rank has not (nor was promised in this round) the rarest is taken, on large graphs any. Slower
+links are busy for more ticks; a chunk can be passed on when it has arrived.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ridgeline.core.arrays import Array, Index
 Bits = NDArray[np.uint64]
 WINDOW = 16  # words of 64 chunks that are looked at first
 TICKS = 4  # of the fastest link's time, where links differ
+RAREST = 1 << 16  # places up to which the rarest chunk is looked for, not any
 ONE = np.uint64(1)
 
 
@@ -39,7 +40,8 @@ def _ticks(each: Array) -> Index:
     """How many ticks each link is busy with a chunk."""
     if np.ptp(each) <= 1e-12 * each.max():
         return np.ones(len(each), np.int64)
-    return np.ceil(each / each.min() * TICKS - 1e-6).astype(np.int64)
+    busy: Index = np.ceil(each / each.min() * TICKS - 1e-6).astype(np.int64)
+    return busy
 
 
 class _Matching:
@@ -59,6 +61,7 @@ class _Matching:
         self.have = np.zeros((n, self.words), np.uint64)
         self.even = bool((ticks == 1).all())
         self.busy = np.zeros(graph.links, np.int64)
+        self.rarest = n * chunks <= RAREST
         self.under_way: dict[int, list[tuple[Index, Index]]] = {}
         self.made: list[tuple[int, Index, Index, Index]] = []
 
@@ -67,6 +70,7 @@ class _Matching:
         mask = ONE << (own % 64).astype(np.uint64)
         np.bitwise_or.at(self.have, (own // per_rank, own // 64), mask)
         self.promised = self.have.copy()
+        self.holders = np.ones(self.chunks)
         self.lacks = np.full(self.n, self.chunks - per_rank)
         now = 0
         while self.lacks.any() or self.under_way:
@@ -90,7 +94,7 @@ class _Matching:
         if not len(rank):
             return
         source = self.tail[link]
-        at, found = self._word(rank, source)
+        at, found = self._rarest(rank, source) if self.rarest else self._word(rank, source)
         some = np.flatnonzero(found)
         if not len(some):
             return
@@ -99,6 +103,8 @@ class _Matching:
         self.promised[rank, at] |= ONE << bit
         chunk = at * 64 + bit.astype(np.int64)
         self.lacks[rank] -= 1
+        if self.rarest:
+            np.add.at(self.holders, chunk, 1)
         self.made.append((now, source, rank, chunk))
         if self.even:
             self.under_way.setdefault(now + 1, []).append((rank, chunk))
@@ -108,6 +114,15 @@ class _Matching:
         for late in np.unique(self.ticks[used]):
             mine = self.ticks[used] == late
             self.under_way.setdefault(now + int(late), []).append((rank[mine], chunk[mine]))
+
+    def _rarest(self, rank: Index, source: Index) -> tuple[Index, Bits]:
+        """For each rank the chunk on offer that fewest ranks hold, as a word with one bit."""
+        offered = self.have[source] & ~self.promised[rank]
+        each = np.unpackbits(offered.view(np.uint8), axis=1, bitorder="little")[:, : self.chunks].astype(np.bool_)
+        count = self.holders + self.random.random(self.chunks)
+        best = np.where(each, count, np.inf).argmin(axis=1)
+        some = each[np.arange(len(rank)), best]
+        return best // 64, np.where(some, ONE << (best % 64).astype(np.uint64), np.uint64(0))
 
     def _word(self, rank: Index, source: Index) -> tuple[Index, Bits]:
         """For each rank a word with chunks that its source has and it lacks (0: none), from a random place on."""

@@ -1,10 +1,10 @@
 """Spanning trees that share the links of a graph evenly: an all-reduce in M / tau, below reduce-scatter and all-gather.
 
-An all-reduce over a spanning tree sums towards the root and copies back: every link of the tree carries the data once in
-each direction. K trees with 1/K of the vector each take max over links of (trees on it / rate) M / K. By Nash-Williams and
-Tutte the best packing reaches tau = min over partitions P of (rate between parts) / (|P| - 1).
+An all-reduce over a spanning tree sums towards the root and copies back: every link of the tree carries the data once
+in each direction. K trees with 1/K of the vector each take max over links of (trees on it / rate) M / K. By
+Nash-Williams and Tutte the best packing reaches tau = min over partitions P of (rate between parts) / (|P| - 1).
 
-Trees start as minimum spanning trees on loads, and then give up crowded links for less crowded ones across the same cut.
+Trees start as minimum spanning trees on loads, and then give up crowded links for less crowded ones of the same cut.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ridgeline.comm.graph import Graph
 from ridgeline.core.arrays import Array, Index, Mask
 
 EXCHANGES = 6000  # links given up for others, at most
+IDLE = 300  # tries in a row that find none
 
 
 def packed_trees(graph: Graph, count: int, seed: int = 0) -> list[Index]:
@@ -48,6 +49,7 @@ def _evened(
     """Move trees off the most crowded links while that helps."""
     u, v, rate = links
     ideal = len(used) * (ranks - 1) / rate.sum()
+    idle = 0
     for _ in range(EXCHANGES):
         crowd = load / rate
         worst = float(crowd.max())
@@ -67,6 +69,10 @@ def _evened(
             used[tree, link], used[tree, other] = False, True
             load[link] -= 1
             load[other] += 1
+            idle = 0
+        idle += 1
+        if idle > IDLE:
+            return
 
 
 def _centred(u: Index, v: Index, ranks: int) -> Index:
@@ -82,7 +88,7 @@ def _centred(u: Index, v: Index, ranks: int) -> Index:
 
 
 def scheduled_allreduce(trees: list[Index], pieces: int) -> Algorithm:
-    """All-reduce over the trees, each part in `pieces` chunks; in a round a link carries the ready chunk that is most urgent.
+    """All-reduce over the trees, each part in `pieces` chunks; a link carries the most urgent chunk that is ready.
 
     Urgent are early chunks, and of these the ones with the longest way ahead.
     """
@@ -105,7 +111,8 @@ def scheduled_allreduce(trees: list[Index], pieces: int) -> Algorithm:
             _arrived(ready, plans[tree], (tree, piece, target, op), waiting[chunk])
         round += 1
     table = np.array(rows, np.int64)
-    steps: Steps = steps_of(*table[:, :4].T, table[:, 4].astype(np.int8))
+    round_, source_, target_, chunk_, op_ = table.T
+    steps: Steps = steps_of(round_, source_, target_, chunk_, op_.astype(np.int8))
     whole = contract("allreduce", n, pieces * len(trees))
     return Algorithm(name="tree-packing", contract=whole, nodes=n, steps=steps)
 

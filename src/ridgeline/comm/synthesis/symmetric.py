@@ -1,8 +1,9 @@
 """All-gather on a torus or ring: one rank's schedule, shifted to all.
 
-Every rank of a torus sees the same network. Let a rank get the chunk of the rank at offset d in round t over port i; then
-each rank does, with its own offsets, and every link carries one chunk a round. What is left is to deal N - 1 offsets to
-ports and rounds so that the neighbour behind port i has offset d - step(i) one round before: a list to fill, not a graph to search.
+Every rank of a torus sees the same network. Let a rank get the chunk of the rank at offset d in round t over port i. If
+all ranks do so with their own offsets, every link carries one chunk a round. What is left is to deal N - 1 offsets to
+ports and rounds so that the neighbour behind port i has offset d - step(i) before: a list to fill, not a graph to
+search.
 """
 
 from __future__ import annotations
@@ -42,11 +43,10 @@ def dealt(shape: tuple[int, ...]) -> tuple[Index, Index, Index]:
     steps, size = ports(shape), prod(shape)
     place = np.stack(np.unravel_index(np.arange(size), shape), axis=1)
     count = len(steps)
-    behind = np.stack([np.ravel_multi_index(((place - step) % shape).T, shape) for step in steps])  # (ports, offsets)
     ahead = np.stack([np.ravel_multi_index(((place + step) % shape).T, shape) for step in steps])
     hops = np.minimum(place, np.array(shape) - place).sum(axis=1)
-    had, taken = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
-    had[0] = taken[0] = True
+    taken = np.zeros(size, np.bool_)
+    taken[0] = True
     waiting: list[set[int]] = [set() for _ in range(count)]
     for port in range(count):
         waiting[port].add(int(ahead[port][0]))
@@ -63,7 +63,6 @@ def dealt(shape: tuple[int, ...]) -> tuple[Index, Index, Index]:
                 taken[best] = True
         for port, offset in new:
             rows.append((round, port, offset))
-            had[offset] = True
         for _, offset in new:
             for port in range(count):
                 onward = int(ahead[port][offset])
@@ -71,7 +70,6 @@ def dealt(shape: tuple[int, ...]) -> tuple[Index, Index, Index]:
                     waiting[port].add(onward)
         round += 1
     table = np.array(rows, np.int64)
-    del behind
     return table[:, 0], table[:, 1], table[:, 2]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import sqrt
 
 from ridgeline.comm.algorithm import Algorithm, turned
-from ridgeline.comm.bounds import chunked_bound
+from ridgeline.comm.bounds import chunked_bound, lower_bound, sequence_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.gathers import reduce_then_gather
@@ -21,7 +21,9 @@ TREES = 32
 PACKED_RANKS = 256  # ranks up to which trees are packed
 LIBRARY_STEPS = 300_000  # steps of library algorithms that are tried beside
 MOST_STEPS = 40_000_000
-GOOD = 1.02  # times the chunked bound: no other seed is tried
+SMALL = 1 << 16  # places (rank, chunk) up to which many seeds are tried
+WORTH = 1.1  # the sequence over the bound from which trees are packed
+GOOD = 1.005  # times the chunked bound: no other seed is tried
 
 
 def synthesize(
@@ -59,8 +61,12 @@ def _made(collective: Collective, graph: Graph, size_bytes: float, per_rank: int
         case "reducescatter":
             yield turned(gather)
         case _:
-            yield reduce_then_gather(gather)
-            if graph.ranks <= PACKED_RANKS:
+            sequence = reduce_then_gather(gather)
+            yield sequence
+            least = lower_bound(graph, "allreduce", size_bytes).bandwidth_s
+            if graph.ranks <= PACKED_RANKS and least * WORTH < sequence_bound(
+                graph, size_bytes, sequence.contract.chunks
+            ):
                 yield packed_allreduce(graph, size_bytes)
     for one in candidates(collective, graph):
         if one.steps <= LIBRARY_STEPS:
@@ -73,7 +79,7 @@ def gathered(graph: Graph, per_rank: int, size_bytes: float) -> Algorithm:
         return symmetric_allgather(graph)
     least = chunked_bound(graph, "allgather", size_bytes, graph.ranks * per_rank)
     best, best_s = None, float("inf")
-    for seed in range(8 if graph.ranks * per_rank <= 256 else 2 if graph.ranks <= 512 else 1):
+    for seed in range(12 if graph.ranks**2 * per_rank <= SMALL else 4 if graph.ranks <= 512 else 1):
         made = matched_allgather(graph, per_rank, size_bytes, seed)
         seconds = time_algorithm(made, graph, size_bytes).seconds if graph.ranks <= 512 else 0.0
         if seconds < best_s:

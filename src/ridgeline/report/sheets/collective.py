@@ -23,11 +23,11 @@ class LinkSheet(TypedDict):
 class CollectiveSheet(TypedDict):
     """A collective on a graph: algorithm, time, what no algorithm beats, and the proof that it is right.
 
-    size_bytes              M: all-reduce vector, all-gather output, reduce-scatter input, all-to-all bytes sent by a rank
+    size_bytes              M, as docs/concepts/collectives.md defines it
     algbw, busbw            size over time; times what a rank sends per byte of size, as nccl-tests counts
     bound_seconds           no algorithm is faster, with chunks as fine as one likes
     bound_by                whether bandwidth or latency sets it
-    chunked_bound_seconds   for chunks of this size, one after the other on a link; null where links carry several at once
+    chunked_bound_seconds   for chunks of this size, one at a time on a link; null where links carry several
     ratio_to_bound          seconds over the chunked bound, or over the bound where that is null
     rounds, steps           of the algorithm; a step is one chunk from one node to another
     synthesis_seconds       what building the algorithm took; null for one of the library
