@@ -1,4 +1,8 @@
-"""Turn pairs of nodes into the links of their way: the direct link, else the shortest path, always the same one."""
+"""Turn pairs of nodes into the links of their way: the direct link, else the shortest path, always the same one.
+
+On a whole mesh or torus a way goes axis by axis. Pairs begin with different axes, and where both ways round are equally
+long half of them go each way, so that an all-to-all loads links evenly.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +29,36 @@ def routes(graph: Graph, sources: Index, targets: Index) -> Index:
     if found.all():
         return direct[index][:, None]
     rest = np.flatnonzero(~found)
-    ways = _searched(graph, pair[rest] // graph.nodes, pair[rest] % graph.nodes, keys[order], order)
+    searched = _by_axis if graph.shape and graph.direct else _searched
+    ways = searched(graph, pair[rest] // graph.nodes, pair[rest] % graph.nodes, keys[order], order)
     whole = np.full((len(pair), max(ways.shape[1], 1)), -1, np.int64)
     whole[:, 0] = direct
     whole[rest, : ways.shape[1]] = ways
     return whole[index]
+
+
+def _by_axis(graph: Graph, sources: Index, targets: Index, keys: Index, order: Index) -> Index:
+    """Ways along one axis of the grid after the other."""
+    shape, axes = np.array(graph.shape), len(graph.shape)
+    here = np.stack(np.unravel_index(sources, graph.shape), axis=1)
+    ahead = np.stack(np.unravel_index(targets, graph.shape), axis=1) - here
+    half = 2 * np.abs(ahead)
+    closes = np.array(graph.wraps)
+    ahead = np.where(closes & (half > shape), ahead - np.sign(ahead) * shape, ahead)
+    ahead = np.where(closes & (half == shape), np.where(here % 2 == 0, 1, -1) * (shape // 2), ahead)
+    turn = ((sources + targets) % axes)[:, None] + np.arange(axes)
+    rows, links = np.arange(len(sources)), []
+    while ahead.any():
+        left = np.take_along_axis(ahead, turn % axes, axis=1) != 0
+        going = left.any(axis=1)
+        axis = (turn % axes)[rows, left.argmax(axis=1)]
+        step = np.where(going, np.sign(ahead[rows, axis]), 0)
+        before = np.ravel_multi_index(tuple(here.T), graph.shape)
+        here[rows, axis] = (here[rows, axis] + step) % shape[axis]
+        ahead[rows, axis] -= step
+        key = before * graph.nodes + np.ravel_multi_index(tuple(here.T), graph.shape)
+        links.append(np.where(going, order[np.minimum(np.searchsorted(keys, key), len(keys) - 1)], -1))
+    return np.stack(links, axis=1)
 
 
 def _searched(graph: Graph, sources: Index, targets: Index, keys: Index, order: Index) -> Index:

@@ -121,6 +121,13 @@ def test_ways_are_direct_or_shortest() -> None:
     assert (through[:-1] >= domains.ranks).all()
 
 
+@pytest.mark.parametrize("name", ["torus:4x4", "torus:4x4x4", "mesh:4x4", "ring:8", "torus:6x4", "mesh:2x3x4"])
+def test_all_to_all_on_a_grid_loads_links_evenly(name: str) -> None:
+    graph = topology(name, 50e9)
+    _, timed = fastest("alltoall", graph, 50e9)
+    assert timed.seconds <= 1.12 * lower_bound(graph, "alltoall", 50e9).bandwidth_s
+
+
 def test_broken_links_and_ranks() -> None:
     whole = topology("mesh:4x4", 50e9)
     cut = without(whole, ["link:0-1"])
