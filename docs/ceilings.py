@@ -1,7 +1,7 @@
 """Write the tables of docs/concepts/measured-ceilings.md from the shipped profiles and the data sheets of the catalog.
 
-    python docs/ceilings.py            rewrite the page
-    python docs/ceilings.py --check    fail when a table says something else than the profiles give
+python docs/ceilings.py            rewrite the page
+python docs/ceilings.py --check    fail when a table says something else than the profiles give
 """
 
 from __future__ import annotations

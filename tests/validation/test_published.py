@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import runpy
+import sys
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +29,7 @@ def priced(id: str) -> tuple[Scenario, Prediction, float]:
     assert isinstance(own, Prediction)
     usual = scenario_headroom(scenario).share
     left = 1 - own.memory.peak_bytes / own.memory.capacity_bytes
-    return scenario, own, min(usual, left) if own.fits else usual
+    return scenario, own, max(0.0, min(usual, left - 1e-9)) if own.fits else usual
 
 
 @pytest.mark.parametrize("id", RUNS)
@@ -65,3 +69,28 @@ def test_the_default_engine_is_told_what_deepseek_did() -> None:
     switches = best.scenario.plan.switches
     assert (switches.moe_dispatch, dict(switches.overlap)) == ("deepep", {"moe": True})
     assert best.scenario.plan.schedule.name == "interleaved", "where Megatron-Core hides dispatch"
+
+
+def test_the_command_of_the_page_tells_some_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Path(__file__).parents[2] / "docs" / "published.py"
+    before = (script.parent / "concepts" / "published-runs.md").read_text(encoding="utf-8")
+
+    def run(*options: str) -> str:
+        monkeypatch.setattr(sys, "argv", [str(script), "--where", "gpus=2800,2048", *options])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(script), run_name="__main__")
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    told = {one["id"]: one for one in json.loads(run("--json"))}
+    assert set(told) == {"mtnlg-0001", "paper-0009"}
+    assert told["mtnlg-0001"]["published_s"] == 50.2
+    assert [told[id]["fitted"] for id in ("mtnlg-0001", "paper-0009")] == [False, True]
+    assert all(one["found_s"] <= one["priced_s"] for one in told.values() if one["fits"])
+    assert all((one["low_s"] <= one["published_s"] <= one["high_s"]) == one["inside"] for one in told.values())
+    page = run()
+    assert "| MT-NLG-530B on 2800 a100-80-sxm (`mtnlg-0001`) |" in page
+    assert "DeepSeek-V3 on 2048 h800-sxm (`paper-0009`) *" in page, "what took part in the fit is marked"
+    assert (script.parent / "concepts" / "published-runs.md").read_text(encoding="utf-8") == before

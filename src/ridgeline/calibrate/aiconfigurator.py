@@ -108,7 +108,12 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _read(path: Path) -> Columns:
-    parquet = import_module("pyarrow.parquet")
+    try:
+        parquet = import_module("pyarrow.parquet")
+    except ModuleNotFoundError:
+        todo = "`pip install 'ridgeline[kernels]'`"
+        lack = Problem(path="aiconfigurator", given="no module pyarrow", expected="pyarrow", todo=todo)
+        raise InputError(lack) from None
     table = parquet.read_table(path)
     return {name: table[name].to_numpy() for name in table.column_names}
 

@@ -21,7 +21,7 @@ from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.cost.anchored import MOST_RUNS, Anchored, AnchorRun, Components, Sensitivity, weighed
-from ridgeline.cost.anchoring import before_anchors, covariance, offsets_of
+from ridgeline.cost.anchoring import OWNERS, before_anchors, covariance, offsets_of
 from ridgeline.cost.calibration import PARAMETERS, Calibration
 from ridgeline.sim import default_calibration, sensitivities
 
@@ -104,7 +104,7 @@ def _along(own: Sensitivity, moved: Mapping[str, float]) -> float:
     for name, slope in own.slopes.items():
         item = PARAMETERS[name]
         by = moved.get(name, 0.0)
-        for owner, member in zip(("family", "chip", "kernel", "kin", "engine"), own.owners, strict=True):
+        for owner, member in zip(OWNERS, own.owners, strict=True):
             if owner in item.per and member:
                 by += moved.get(f"{name}/{member}", 0.0)
         total += slope * by
@@ -127,7 +127,7 @@ def conditioned(among: Array, gaps: Array, noise: float) -> tuple[Array, Array]:
         noise^2 (freedom + z^2) / (freedom + 1)
 
     >>> weight, own = conditioned(np.full((3, 3), 0.01), np.array([0.1, 0.1, 0.9]), 0.05)
-    >>> bool(own[2] > 2 * own[0]), float(own[0])
+    >>> bool(own[2] > 1.5 * own[0]), float(own[0])
     (True, 0.05)
     """
     variance = np.full(len(gaps), noise**2)

@@ -5,7 +5,7 @@
     scenario.toml      with [measured] step_time_s = ..., or tokens_per_s_per_chip = ...
     TRACE@scenario     a trace, or a folder of one for each rank, of a run of the scenario
 
-Runs that took part in the fit of the shipped parameters are left out: they have been heard.
+Bundled runs are left out: the shipped parameters have heard them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ridgeline.calibrate.explain import explain, scenario_table
-from ridgeline.calibrate.folds import is_bundled, takes_part
+from ridgeline.calibrate.folds import is_bundled
+from ridgeline.calibrate.frozen import is_frozen
 from ridgeline.calibrate.residuals import residual_rows
 from ridgeline.calibrate.truth.residual_table import runs_of
 from ridgeline.calibrate.truth.rows import Row, read_rows
@@ -38,9 +39,9 @@ def rows_of(text: str) -> tuple[Row, ...]:
         trace, _, scenario = text.rpartition("@")
         return (_traced(Path(trace), Path(scenario)),)
     if text.lower().endswith(".csv"):
-        rows = tuple(row for row in read_rows(path) if not (is_bundled(row) and takes_part(row)))
+        rows = tuple(row for row in read_rows(path) if not is_bundled(row) or is_frozen(row))
         if not rows:
-            given, expected = f"{path}: runs the parameters were fitted to", "runs of your own"
+            given, expected = f"{path}: bundled runs alone", "runs of your own"
             raise InputError(Problem(path="--anchor", given=given, expected=expected))
         return rows
     if text.lower().endswith(SUFFIXES):

@@ -30,7 +30,8 @@ from ridgeline.plan.engine import ENGINES
 
 TRUTH = Path(__file__).parent / "truth"
 # what was read from publications and own runs; what `docs/kernel_anchors.py` derives from aiconfigurator's tables
-SHIPPED_ANCHORS = (TRUTH / "anchors.toml", TRUTH / "anchors_kernels.toml")
+SERVING_ANCHORS = TRUTH / "anchors_kernels.toml"
+SHIPPED_ANCHORS = (TRUTH / "anchors.toml", SERVING_ANCHORS)
 ABOVE, BELOW = 0.03, 0.10  # how far, in logarithms, a rate may lie outside what was measured
 Kind = Literal["product", "attention", "memory", "link"]
 
@@ -44,6 +45,7 @@ class Anchor:
     head_dim    of attention
     engine      whose attention library it is
     rows        where it was measured
+    serving     of a serving library, which training libraries may surpass or miss
     """
 
     kind: Kind
@@ -56,6 +58,7 @@ class Anchor:
     shape: tuple[int, int, int] = (8192, 8192, 8192)
     direction: Literal["forward", "backward"] = "forward"
     head_dim: int = 128
+    serving: bool = False
 
     @property
     def owners(self) -> Owners:
@@ -73,8 +76,8 @@ def _read(table: dict[str, Any]) -> Anchor:
 @cache
 def anchors() -> tuple[Anchor, ...]:
     """The anchors that ship with Ridgeline."""
-    tables = (tomllib.loads(path.read_text(encoding="utf-8"))["anchor"] for path in SHIPPED_ANCHORS)
-    return tuple(_read(table) for each in tables for table in each)
+    read = [(path, tomllib.loads(path.read_text(encoding="utf-8"))["anchor"]) for path in SHIPPED_ANCHORS]
+    return tuple(_read(table | {"serving": path == SERVING_ANCHORS}) for path, tables in read for table in tables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

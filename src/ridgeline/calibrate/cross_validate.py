@@ -83,7 +83,7 @@ def refit(rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress:
     table = dataset_of([row for row in given if takes_part(row)])
     groups = () if quick else tuple(dict.fromkeys(item.group for item in PARAMETERS.values()))
     lefts: tuple[Left, ...] = () if quick else ("source", "engine", "family")
-    ticks = _Ticks(progress, 1 + FOLDS + sum(len(set(_members(table, what))) for what in lefts) + FOLDS * len(groups))
+    ticks = _Ticks(progress, 1 + FOLDS + sum(len(set(members_of(table, what))) for what in lefts) + FOLDS * len(groups))
     rounds = QUICK_ROUNDS if quick else FINAL_ROUNDS
     ticks.next("all rows")
     layout, offsets = fit(table, np.ones(len(table.rows), dtype=np.bool_), rounds=rounds)
@@ -156,6 +156,8 @@ def _residuals(table: Dataset, held: Array, without: Mapping[Left, Array]) -> tu
             without_source=off(without.get("source"), index),
             without_engine=off(without.get("engine"), index),
             without_family=off(without.get("family"), index),
+            precision=table.scenarios[index].plan.precision.compute.id,
+            seq=table.scenarios[index].workload.seq,
         )
         for index, row in enumerate(table.rows)
     )
@@ -163,18 +165,18 @@ def _residuals(table: Dataset, held: Array, without: Mapping[Left, Array]) -> tu
 
 def _mape(table: Dataset, predicted: Array) -> tuple[int, float]:
     """Headline rows and their mean error."""
-    chosen = _headline(table)
+    chosen = headline_of(table)
     return int(chosen.sum()), float(np.abs(predicted / table.measured_s - 1)[chosen].mean()) if chosen.any() else 0.0
 
 
-def _headline(table: Dataset) -> Mask:
+def headline_of(table: Dataset) -> Mask:
     ids = {row.id for row in headline(table.rows)}
     return np.array([row.id in ids for row in table.rows], dtype=np.bool_)
 
 
 def _left_out(task: _Task, what: Left, ticks: _Ticks, sources: list[Unseen]) -> Array:
     """Seconds of every row by a fit that saw none of its source, engine or family of chips; sources are gathered."""
-    members = np.array(_members(task.table, what))
+    members = np.array(members_of(task.table, what))
     predicted = np.zeros(len(members))
     for member in dict.fromkeys(members.tolist()):
         ticks.next(f"without {what} {member}")
@@ -189,7 +191,7 @@ def _left_out(task: _Task, what: Left, ticks: _Ticks, sources: list[Unseen]) -> 
 def _curve(table: Dataset, sources: Sequence[Unseen], residuals: Sequence[Residual]) -> tuple[Components, Sheet]:
     """How fast anchoring learns a source that no fit has seen, beside the figures that have targets."""
     spans = _spans(table, "source", residuals)
-    components, sheet = curve_sheet(sources, (np.log(spans[0]), np.log(spans[1])), _headline(table))
+    components, sheet = curve_sheet(sources, (np.log(spans[0]), np.log(spans[1])), headline_of(table))
     after = next(point for point in sheet["same"] if point["runs"] == 1)
     told, target = "left-out source after one anchoring run", (0.0, ANCHORED)
     sheet["figure"] = line(told, after["headline_rows"], "mape", target, after["headline"])
@@ -198,7 +200,7 @@ def _curve(table: Dataset, sources: Sequence[Unseen], residuals: Sequence[Residu
     return components, sheet
 
 
-def _members(table: Dataset, what: Left) -> list[str]:
+def members_of(table: Dataset, what: Left) -> list[str]:
     """Source, engine or family of chips by row; a chip without a family is one of its own."""
     match what:
         case "source":
@@ -211,7 +213,7 @@ def _members(table: Dataset, what: Left) -> list[str]:
 
 def _left_out_sheet(table: Dataset, what: Left, predicted: Array, covered: Mask) -> Sheet:
     """The error of each left-out member; the figure is the mean over headline rows, as all published ones."""
-    off, members = np.abs(predicted / table.measured_s - 1), np.array(_members(table, what))
+    off, members = np.abs(predicted / table.measured_s - 1), np.array(members_of(table, what))
     count, mape = _mape(table, predicted)
     often = {member: int((members == member).sum()) for member in dict.fromkeys(members.tolist())}
     each = {
@@ -239,14 +241,16 @@ def _covered(table: Dataset, what: Left, predicted: Array, residuals: Sequence[R
 
 def _spans(table: Dataset, what: Left, residuals: Sequence[Residual]) -> tuple[Array, Array]:
     """Low and high end, over predicted, of the interval each row would get, were nothing of its member known."""
-    members, found = _members(table, what), np.zeros((2, len(table.rows)))
-    ranges: dict[tuple[str, str, str], tuple[float, float]] = {}
+    members, found = members_of(table, what), np.zeros((2, len(table.rows)))
+    ranges: dict[tuple[str, str, str, str, int], tuple[float, float]] = {}
     for index, member in enumerate(members):
-        key = (member, table.chips[index], table.engines[index])
+        scenario = table.scenarios[index]
+        precision, seq = scenario.plan.precision.compute.id, scenario.workload.seq
+        key = (member, table.chips[index], table.engines[index], precision, seq)
         if key not in ranges:
             others = [run for run, its in zip(residuals, members, strict=True) if its != member]
-            family = table.scenarios[index].system.chip.family
-            one = new_source_interval(1.0, key[1], key[2], others, family=family)
+            family = scenario.system.chip.family
+            one = new_source_interval(1.0, key[1], key[2], others, family=family, precision=precision, seq=seq)
             ranges[key] = (one.low, one.high)
         found[:, index] = ranges[key]
     return found[0], found[1]
@@ -280,6 +284,8 @@ def _residual_rows(table: Dataset, residuals: Sequence[Residual]) -> list[Sheet]
         "without_source",
         "without_engine",
         "without_family",
+        "precision",
+        "seq",
     )
     return [
         {"id": row.id, "arch": row["arch"]} | {name: getattr(run, name) for name in told}

@@ -11,8 +11,9 @@ H200 rows are no library's: they judge the profile, which was taken by `ridgelin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
@@ -21,16 +22,17 @@ import numpy as np
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.kernel_rows import MeasuredKernel, kernel_of
 from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
+from ridgeline.core.errors import RidgelineError
 from ridgeline.core.evidence import Evidence
 from ridgeline.cost.calibration import Calibration, owners, shipped
-from ridgeline.cost.kernel_roof import Sheet, sheet_of
+from ridgeline.cost.kernel_roof import BYTES, Sheet, sheet_of
 from ridgeline.cost.profile import SHIPPED_PROFILES, Measurement, Profile, read_profile
 from ridgeline.cost.profile_surface import (
     FLASH,
     PRODUCTS,
     columns_of,
     fitted_share,
-    layout_of,
+    product_state,
     roof_and_place,
     surface_of,
 )
@@ -39,6 +41,7 @@ from ridgeline.plan.engine import ENGINES
 
 KERNELS = "kernels.csv"
 LIBRARY_FOLDER = SHIPPED_PROFILES / "libraries"
+FEWEST_WARM = 24  # products from the cache, below which they say little of others
 FEWEST = 3  # rows that make a surface of a library's published figures
 # an implementation -> those that stand in for it, the nearest first
 STANDS_IN: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -53,6 +56,7 @@ STANDS_IN: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "vllm": ("flash-3",),
     }
 )
+HEADS_FIRST = "_bhsd"  # attention on tensors whose heads lie before tokens, as benchmarks have them and models have not
 CASTS, NARROW = ("trtllm",), ("fp8", "nvfp4")  # a library that times the cast of its inputs in these formats too
 # which engine's calibration prices a kernel that nobody measured
 ENGINE_OF: Mapping[str, str] = MappingProxyType(
@@ -79,7 +83,32 @@ def price_kernels(
     """The price of every kernel: by profiles first, by libraries' figures without its own, by the calibration last."""
     fitted = calibration or shipped()
     tables = _Tables(profiles)
-    return [_priced(one, tables, fitted) for one in kernels]
+    return [_slower(one, _priced(one, tables, fitted), tables, fitted) for one in kernels]
+
+
+def _slower(one: MeasuredKernel, price: KernelPrice, tables: _Tables, calibration: Calibration) -> KernelPrice:
+    """A compiled kernel of our own tables, which is slower than the one `characterize` compiles for its very shape.
+
+    By as much as the other compiled kernels of the tables are: the geometric mean of measured over priced. They were
+    compiled for any number of rows, as an engine that sees many lengths does.
+    """
+    if one.kernel.impl != "compiled" or not is_own(one.row) or price.how != "profile":
+        return price
+    others = [
+        math.log(other.kernel.seconds / _priced(other, tables, calibration).seconds)
+        for other in bundled_kernels()
+        if other.kernel.impl == "compiled" and other.chip == one.chip and is_own(other.row)
+        and (other.kernel.op, dict(other.kernel.dims)) != (one.kernel.op, dict(one.kernel.dims))
+    ]  # fmt: skip
+    if len(others) < FEWEST:
+        return price
+    ratio = math.exp(sum(others) / len(others))
+    return replace(
+        price,
+        seconds=price.seconds * ratio,
+        how=f"profile, times {ratio:.2f} by other kernels compiled for any length",
+        evidence=Evidence.FITTED,
+    )
 
 
 def _priced(one: MeasuredKernel, tables: _Tables, calibration: Calibration) -> KernelPrice:
@@ -91,7 +120,7 @@ def _priced(one: MeasuredKernel, tables: _Tables, calibration: Calibration) -> K
         if surface is None:
             continue
         _, place = roof_and_place(kernel.op, rows[0].dtype, columns_of([kernel]), sheet)
-        place = np.column_stack([place, layout_of([kernel.impl])]) if kernel.op == "gemm" else place
+        place = np.column_stack([place, product_state([_as_run(one, rows)])]) if kernel.op == "gemm" else place
         ratio, distance = surface.read(place)
         away = float(distance[0])
         far = float(fitted_share(distance)[0])
@@ -101,6 +130,19 @@ def _priced(one: MeasuredKernel, tables: _Tables, calibration: Calibration) -> K
         evidence = Evidence.MEASURED if how == "profile" and far == 0 else Evidence.FITTED
         return KernelPrice(seconds=found, how=how, distance=away, evidence=evidence)
     return KernelPrice(seconds=fitted, how="fitted", distance=float("inf"), evidence=Evidence.FITTED)
+
+
+def _as_run(one: MeasuredKernel, rows: Sequence[Measurement]) -> Measurement:
+    """The kernel with what its benchmark does to it: replays of one graph find small operands in the cache.
+
+    Told only where enough of the rows that price it were measured so.
+    """
+    kernel, held = one.kernel, chip(one.chip).cache.capacity
+    m, n, k = (kernel.dims[side] for side in "mnk")
+    size = BYTES.get(kernel.dtype, 2.0) * (m * k + n * k) + 2.0 * m * n
+    known = sum(row.figures.get("cold") == 0 for row in rows) >= FEWEST_WARM
+    warm = known and is_own(one.row) and held is not None and size < held.value
+    return replace(kernel, figures={"cold": 0.0}) if warm else kernel
 
 
 class _Tables:
@@ -117,9 +159,16 @@ class _Tables:
         """Rows that can price a kernel, best first, each with the data sheet they are shares of."""
         chips = [one.chip, *_kin(one.chip)]
         own, other = one.kernel.impl, STANDS_IN.get(one.kernel.impl, ())
-        impls = (own, *(name for name in other if name not in CASTS or one.kernel.dtype not in NARROW))
+        impls = (
+            f"{own}{HEADS_FIRST}",
+            own,
+            *(name for name in other if name not in CASTS or one.kernel.dtype not in NARROW),
+        )
         for impl in impls:
-            if rows := self.own.get(_key(one.chip, one.kernel, impl)):
+            rows = self.own.get(_key(one.chip, one.kernel, impl), [])
+            if one.kernel.op == "launch":  # of the same kind of call
+                rows = [row for row in rows if row.words.get("kind", "") in one.row["kernel"]]
+            if rows:
                 yield "profile", rows, _sheet(one.chip)
         for impl in impls:
             for place, id in enumerate(chips):
@@ -129,7 +178,7 @@ class _Tables:
 
 
 def _key(id: str, row: Measurement, impl: str = "") -> Key:
-    dtype = "bf16" if row.dtype == "fp16" and row.op in (*FLASH, *PRODUCTS) else row.dtype
+    dtype = "bf16" if row.dtype == "fp16" and row.op in FLASH else row.dtype
     dtype = "" if row.op in ("copy", "read", "write", "h2d", "d2h", "launch") else dtype
     name = impl or row.impl
     layout = {"torch_nn": "torch", "torch_nt": "torch"}.get(name, name) if row.op == "gemm" else name
@@ -190,7 +239,20 @@ def is_own(row: Row) -> bool:
 
 
 def _roof(kernel: Measurement, sheet: Sheet) -> float:
-    return float(roof_and_place(kernel.op, kernel.dtype, columns_of([kernel]) or {"none": np.ones(1)}, sheet)[0][0])
+    return float(roof_and_place(kernel.op, kernel.dtype, columns_of([kernel]), sheet)[0][0])
+
+
+def is_priceable(one: MeasuredKernel) -> bool:
+    """Whether the catalog has the rates that a kernel's roof needs."""
+    try:
+        return math.isfinite(_roof(one.kernel, _sheet(one.chip)))
+    except RidgelineError:
+        return False
+
+
+def unpriceable(one: MeasuredKernel) -> str:
+    """Why a kernel has no roof."""
+    return f"precision: {one.chip} has no published rate for {one.kernel.dtype}, or for its memory"
 
 
 def _share(kernel: Measurement, id: str, calibration: Calibration) -> float:

@@ -15,6 +15,7 @@ offsets here (`cost.anchoring`), which spares two thousand predictions of every 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -162,7 +163,7 @@ class ComponentSearch:
             one.source: [pick for scope in SCOPES for pick in picks(one, scope, SOUGHT_PICKS) if pick.runs in SOUGHT]
             for one in sources
         }
-        self._votes = {one.source: len(one.rows) ** 0.5 for one in sources}
+        self._votes = {one.source: math.sqrt(len(one.rows)) for one in sources}
         self._covered: dict[Components, dict[str, float]] = {}
         self._known: dict[Components, tuple[dict[str, float], dict[str, float]]] = {}
 

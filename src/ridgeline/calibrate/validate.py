@@ -25,7 +25,7 @@ from ridgeline.calibrate.collectives import around as around_collective
 from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.folds import Folds, bundled, is_bundled, shipped_folds
 from ridgeline.calibrate.frozen import is_frozen
-from ridgeline.calibrate.kernels import KERNELS, around, price_kernels
+from ridgeline.calibrate.kernels import KERNELS, around, is_priceable, price_kernels, unpriceable
 from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
 from ridgeline.calibrate.profile_sources import profiles_of
 from ridgeline.calibrate.published import published_runs, published_table
@@ -39,6 +39,7 @@ from ridgeline.cost.calibration import Calibration, Owners, owners
 from ridgeline.cost.calibration import shipped as shipped_calibration
 from ridgeline.cost.machine import parameter_columns
 from ridgeline.cost.profile import Choice, Profile
+from ridgeline.plan.scenario import Scenario
 from ridgeline.sim import SHIPPED_RESIDUALS, Residual, interval, new_source_interval, read_residuals
 
 PUBLISHED = "published"  # name of the table of published runs
@@ -237,7 +238,7 @@ def validate(
 def kernels_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validation:
     """The cases of a table of kernels; a published row's own figure is left out of what prices it."""
     read = [kernel_of(row) for row in rows]
-    known = [item for item in read if not isinstance(item, Skipped)]
+    known = [item for item in read if not isinstance(item, Skipped) and is_priceable(item)]
     cases = [
         Case(
             row=item.row,
@@ -254,7 +255,11 @@ def kernels_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validati
         for item, price in zip(known, price_kernels(known, profiles), strict=True)
         for low, high in (around(item, price),)
     ]
-    skipped = tuple(item for item in read if isinstance(item, Skipped))
+    skipped = tuple(
+        item if isinstance(item, Skipped) else Skipped(id=item.row.id, reason=unpriceable(item))
+        for item in read
+        if isinstance(item, Skipped) or not is_priceable(item)
+    )
     return Validation(kind="kernels", cases=tuple(cases), skipped=skipped)
 
 
@@ -306,7 +311,7 @@ def validation_of(table: Dataset, parameters: Parameters, own: Sequence[bool] | 
         if own[index]:
             low, high = spread.around(chip, engine, row.group)
         else:
-            low, high = spread.around_stranger(chip, engine, table.scenarios[index].system.chip.family)
+            low, high = spread.around_stranger(chip, engine, table.scenarios[index])
         cases.append(
             Case(
                 row=row,
@@ -358,10 +363,12 @@ class _Spread:
             self._known[key] = (found.low, found.high)
         return self._known[key]
 
-    def around_stranger(self, chip: str, engine: str, family: str) -> tuple[float, float]:
+    def around_stranger(self, chip: str, engine: str, scenario: Scenario) -> tuple[float, float]:
         """The same for a source that took no part in the fit."""
-        key = (chip, engine, f"family {family}")
+        precision, seq, family = scenario.plan.precision.compute.id, scenario.workload.seq, scenario.system.chip.family
+        key = (chip, engine, f"{family}, {precision}, {seq}")
         if key not in self._known:
-            found = new_source_interval(1.0, chip, engine, [item for _, item in self._all], family=family)
+            every = [item for _, item in self._all]
+            found = new_source_interval(1.0, chip, engine, every, family=family, precision=precision, seq=seq)
             self._known[key] = (found.low, found.high)
         return self._known[key]

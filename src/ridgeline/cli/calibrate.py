@@ -121,6 +121,10 @@ def fit(
     tables: Annotated[
         bool, typer.Option("--tables", help="Fit nothing: write the tables that follow from the shipped parameters.")
     ] = False,
+    nested: Annotated[
+        bool,
+        typer.Option("--nested", help="Ship nothing: what priors chosen inside folds are worth; docs/nested.json."),
+    ] = False,
     own: Annotated[
         list[str] | None,
         typer.Option(
@@ -152,11 +156,11 @@ def fit(
         _check(accuracy.check())
         return
     root = None if quick else accuracy.checkout()
-    sheet = _refit(quick, root)
+    sheet = _nested(accuracy.checkout()) if nested else _refit(quick, root)
     if json:
         print_json(sheet)
     else:
-        say(accuracy.sets_table(sheet))
+        say(accuracy.nested_table(sheet) if nested else accuracy.sets_table(sheet))
 
 
 def _check(stale: Sequence[str]) -> None:
@@ -215,6 +219,19 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
             bar.update(shown, description=f"fitting {what}", completed=done, total=total)
 
         yield tell
+
+
+def _nested(root: Path) -> dict[str, object]:
+    """Choose the priors inside folds with a progress bar; write what that is worth, and the table of it."""
+    _need_scipy()
+    from ridgeline.calibrate.choose_prior import nested_sheet
+    from ridgeline.report.accuracy import write_nested
+
+    with _progress() as tell:
+        sheet = nested_sheet(progress=tell)
+    for path in write_nested(sheet, root):
+        say(f"wrote {path.relative_to(root)}", err=True)
+    return sheet
 
 
 def _refit(quick: bool, root: Path | None) -> dict[str, object]:

@@ -17,7 +17,7 @@ from ridgeline.comm.graph import without as degraded
 from ridgeline.comm.select import fastest
 from ridgeline.comm.synthesis.synthesize import synthesize as build
 from ridgeline.comm.system_graph import system_graph
-from ridgeline.comm.timing import Timing
+from ridgeline.comm.timing import Timing, time_algorithm
 from ridgeline.comm.topologies import topology as graph_named
 from ridgeline.comm.verify import SLOTS, Verification, verify
 from ridgeline.core.errors import InputError, Problem, not_among
@@ -109,8 +109,9 @@ def collective(
     spent: float | None = None
     if synthesize:
         begun = time.perf_counter()
-        made, timed = build(kind, graph, size_bytes, chunks=chunks)
+        made = build(kind, graph, size_bytes, chunks=chunks)
         spent = time.perf_counter() - begun
+        timed = time_algorithm(made, graph, size_bytes)
     else:
         made, timed = fastest(kind, graph, size_bytes, name=algorithm, root=root)
     return answer(kind, graph, size_bytes, made, timed, spent, root)

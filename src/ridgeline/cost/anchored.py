@@ -25,6 +25,7 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem
 
 FURTHEST = 100.0  # no logarithm, slope or offset of a run is anywhere near
+KNOWN_BY = 4  # family, chip, kernel, engine
 MOST_RUNS = 1000
 
 
@@ -60,7 +61,7 @@ class Shape:
 class Sensitivity:
     """What a step time answers to.
 
-    owners   what its chip and engine are known by: family, chip, kernel, kin, engine
+    owners   what its chip and engine are known by: family, chip, kernel, engine
     slopes   by parameter: change of log(step time) with the parameter's offset
     """
 
@@ -138,7 +139,7 @@ def _run(table: object, where: str) -> AnchorRun:
     if not isinstance(table, Mapping):
         raise _refused("anchored.runs", "another value", "tables", where)
     owners, slopes, shape = table.get("owners"), table.get("slopes"), table.get("shape")
-    named = isinstance(owners, Sequence) and len(owners) == 5 and all(isinstance(one, str) for one in owners)
+    named = isinstance(owners, Sequence) and len(owners) == KNOWN_BY and all(isinstance(one, str) for one in owners)
     if not named or not isinstance(owners, Sequence) or not isinstance(slopes, Mapping):
         raise _refused("anchored.runs", "another table", "`owners`, `shape` and `slopes`", where)
     sides = {name: _number(shape, name, where) for name in ("size", "hidden", "chips", "seq")}

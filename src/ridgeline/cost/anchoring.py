@@ -25,7 +25,7 @@ from ridgeline.plan.scenario import Scenario
 COMMON = 1 / 3  # how far a common value moves for one user, against what is a chip's or an engine's own
 LENGTH = 2.0  # doublings of a size over which the effect of alike runs fades
 OTHER = {"experts": 1.0, "chip": 2.0, "engine": 2.0}  # squared distance of runs that differ in this
-OWNERS: tuple[Owner, ...] = ("family", "chip", "kernel", "kin", "engine")
+OWNERS: tuple[Owner, ...] = tuple(APART)
 CHIP, ENGINE = OWNERS.index("chip"), OWNERS.index("engine")
 SIZES = ("size", "hidden", "chips", "seq")
 PARTS = ("owners", "shared", "same", "near")  # components that runs share, in the order of `basis`

@@ -30,9 +30,9 @@ from ridgeline.hardware.chip import Chip
 from ridgeline.ir.ops import Num
 from ridgeline.plan.engine import Engine
 
-Owner = Literal["family", "chip", "kernel", "kin", "engine"]
-# how far, in units of x, the members of each may differ: chips by family first, engines by the software they share
-APART: Mapping[Owner, float] = MappingProxyType({"family": 1.4, "chip": 0.35, "kernel": 1.1, "kin": 1.1, "engine": 0.7})
+Owner = Literal["family", "chip", "kernel", "engine"]
+# how far, in units of x, the members of each may differ: chips by family first
+APART: Mapping[Owner, float] = MappingProxyType({"family": 1.4, "chip": 0.35, "kernel": 1.1, "engine": 0.7})
 # a library's attention against the best one of a family of chips, before runs move it: FlashAttention-2 has no Hopper
 # instructions (half of cuDNN on an H200, 0.63 of it on an H100); Triton kernels of 2023 on an A100 reach 0.6 of it
 KERNELS: Mapping[str, float] = MappingProxyType(
@@ -50,7 +50,7 @@ FURTHEST = 100.0  # no offset that keeps a value off the ends of its range is an
 class Parameter:
     """One fitted number.
 
-    per     what it may differ by: chip (and its family), engine (and its kin), or nothing
+    per     what it may differ by: chip (and its family), engine, or nothing
     spread  how far the common value may move, in units of x
     group   what an ablation switches off together
     """
@@ -84,7 +84,7 @@ class Parameter:
 EACH: Mapping[str, tuple[Owner, ...]] = MappingProxyType(
     {
         "chip": ("family", "chip"),
-        "engine": ("kin", "engine"),
+        "engine": ("engine",),
         "kernel": ("family", "chip", "kernel"),
         "library": ("family", "kernel"),
     }
@@ -145,7 +145,8 @@ _LIST = (
         "",
         "ranks wait for the last at a collective, per doubling of them",
     ),
-    _p("kernel", "s", (1e-6, 2.5e-6, 12e-6), "host", "engine", "chip idles around each kernel"),
+    # a node of a replayed graph takes 0.95 us on an H200
+    _p("kernel", "s", (0.5e-6, 2e-6, 6e-6), "host", "engine", "chip idles around each kernel"),
     _p("host", "s", (4e-6, 30e-6, 60e-6), "host", "engine", "host issues one kernel of an eager program"),
     _p("wait", "s", (20e-6, 80e-6, 600e-6), "host", "engine", "host learns how many tokens each expert got"),
     _p("hidden_tp", "share", (0.1, 0.6, 0.95), "overlap", "", "tensor-parallel communication hidden where overlapped"),
@@ -162,7 +163,7 @@ _LIST = (
         "",
         "step lost to the slowest node, per doubling of nodes",
     ),
-    _p("fixed", "s", (0.0001, 0.003, 0.03), "scale", "engine", "a step costs this whatever it does"),
+    _p("fixed", "s", (0.0001, 0.002, 0.015), "scale", "engine", "a step costs this whatever it does"),
     _p("slack", "share", (0.002, 0.04, 0.5), "scale", "engine", "step lost to what no op explains, by software"),
 )
 PARAMETERS: Mapping[str, Parameter] = MappingProxyType({item.name: item for item in _LIST})
@@ -204,13 +205,12 @@ class Owners(NamedTuple):
 
     family, chip     of chips
     kernel           the engine's attention library on that family
-    kin, engine      software that shares a core, and the engine itself
+    engine           the software
     """
 
     family: str
     chip: str
     kernel: str
-    kin: str
     engine: str
 
     def of(self, owner: Owner) -> str:
@@ -224,14 +224,13 @@ def owners(chip: Chip, engine: Engine) -> Owners:
     >>> from ridgeline.hardware.load import chip
     >>> from ridgeline.plan.engine import engine
     >>> tuple(owners(chip("h200-sxm"), engine("nemo")))
-    ('hopper*', 'h200-sxm', 'cudnn@hopper', 'megatron-core*', 'nemo')
+    ('hopper*', 'h200-sxm', 'cudnn@hopper', 'nemo')
     """
-    family, kin, kernel = chip.family, engine.family, engine.kernel
+    family, kernel = chip.family, engine.kernel
     return Owners(
         family=family and f"{family}*",
         chip=chip.fitted_id,
         kernel=kernel and family and f"{kernel}@{family}",
-        kin=kin and f"{kin}*",
         engine=engine.fitted_id,
     )
 

@@ -51,12 +51,11 @@ def _found(profile: Profile, chip: Chip | None) -> Iterator[Ceiling]:
     memory = chip.hbm.bandwidth.value if chip and chip.hbm.bandwidth else None
     for op in ("copy", "read", "write"):
         rows = [row for row in profile.of(op) if row.dims.get("bytes", 0) >= LARGE_COPY]
-        passes = 2 if op == "copy" else 1
-        yield from _best(op, "B/s", rows, lambda row, passes=passes: passes * row.dims["bytes"], memory)
+        yield from _best(op, "B/s", rows, _moved, memory)
     host = chip.host.bandwidth.value if chip and chip.host.bandwidth else None
     for op in ("h2d", "d2h"):
         rows = [row for row in profile.of(op) if row.dims.get("pinned", 1)]
-        yield from _best(f"{op} pinned", "B/s", rows, lambda row: row.dims["bytes"], host)
+        yield from _best(f"{op} pinned", "B/s", rows, _moved, host)
     for op in ("launch", "graph"):
         for row in profile.of(op):
             kind = f"{op} {row.words.get('kind', row.impl)}"
@@ -75,6 +74,10 @@ def _best(
     joules = energy / work(best) if energy else None
     rate = work(best) / best.seconds
     yield Ceiling(name=name, unit=unit, measured=rate, datasheet=sheet, where=best.name, joules=joules)
+
+
+def _moved(row: Measurement) -> float:
+    return float(row.dims["bytes"] * (2 if row.op == "copy" else 1))
 
 
 def _product_flops(row: Measurement) -> float:

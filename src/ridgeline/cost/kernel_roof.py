@@ -1,6 +1,6 @@
 """Turn a kernel's sizes into its roof: seconds at data-sheet rates, and the coordinates its efficiency varies over.
 
-    product      tiles of 64 x 128 on the cores, at least one wave; operands through memory; whichever is slower
+    product      tiles of 64 x 64 on the cores, at least one wave; operands through memory; whichever is slower
     attention    the flash kernel's two units side by side; operands through memory
     rows         bytes of one pass over operands and results
     optimizer    bytes of weights, gradients and moments
@@ -22,11 +22,12 @@ from ridgeline.cost.machine import PEAKS, exponentials_per_s
 from ridgeline.hardware.chip import Chip
 from ridgeline.ir.ops import FLASH_BACKWARD, FLASH_EXTRA
 
-TILE = (64.0, 128.0)
-START = 140.0  # depth that starting and ending a tile costs
-PARTIAL = 0.12  # of a last wave that is not full: what its idle cores cost
-SHARPNESS = 3.6  # how sharply the slower of products and traffic wins
-FLOOR = 2.5e-6  # seconds of a kernel that does next to nothing
+TILE = (64.0, 64.0)  # what sides are rounded up to; a last wave that is not full costs nothing beyond, split-K fills it
+START = 120.0  # depth that starting and ending a tile costs
+ALIGNED = 8  # elements of a 16-byte read, of 16 bits each
+UNALIGNED = 2.5  # doublings that a product with an odd side stands apart
+SHARPNESS = 4.0  # how sharply the slower of products and traffic wins
+FLOOR = 1.8e-6  # seconds of a kernel that does next to nothing
 # passes over rows x columns elements: read and written
 PASSES: Mapping[str, float] = MappingProxyType(
     {
@@ -87,20 +88,35 @@ def product_roof(sizes: Array, traffic: Array, peak: Array, memory: Array, cores
     >>> side = np.full(1, 4096.0)
     >>> sizes, one = np.stack([side, side, side, np.ones(1)]), np.ones(1)
     >>> f"{product_roof(sizes, 3 * side**2 * 2, one * 989e12, one * 4.8e12, one * 132)[0]:.3g}"
-    '0.000147'
+    '0.000145'
     """
     m, n, k, groups = sizes
     tiles = groups * np.ceil(m / TILE[0]) * np.ceil(n / TILE[1])
-    waves = tiles / cores
-    waves = np.maximum(waves + np.where(cores > 1, (np.ceil(waves) - waves) * PARTIAL, 0.0), 1.0)
+    waves = np.maximum(tiles / cores, 1.0)
     compute = waves * cores * (2 * TILE[0] * TILE[1]) * (k + START) / peak
     through: Array = ((compute**SHARPNESS) + (traffic / memory) ** SHARPNESS) ** (1 / SHARPNESS) + FLOOR
     return through
 
 
-def product_coordinates(sizes: Array) -> Array:
-    """Where a product stands among others: doublings of its rows, columns and depth."""
-    return np.log2(sizes[:3]).T * np.array([1.0, 0.7, 0.7])
+def unaligned(sizes: Array) -> Array:
+    """How often the rows of a product's matrices miss a multiple of `ALIGNED` elements, in halvings: 0 to 3."""
+    sides = np.rint(sizes[1:3])
+    missed: Array = (
+        np.stack([np.mod(sides, ALIGNED // part) > 0 for part in (1, 2, 4)]).sum(0).max(0).astype(np.float64)
+    )
+    return missed
+
+
+def product_coordinates(sizes: Array, missed: Array) -> Array:
+    """Where a product stands among others: doublings of its rows, columns and depth; whether its rows are in eights,
+    and how far its matrices' rows are from multiples of 16 bytes, without which kernels read element by element.
+
+    missed = as `unaligned` counts it; none where a compiler pads them.
+    """
+    sides: Array = np.log2(sizes[:3]).T * np.array([1.0, 0.7, 0.7])
+    odd = (sizes[0] >= TILE[0]) & (np.mod(np.rint(sizes[0]), ALIGNED) > 0)
+    away = UNALIGNED * np.where(missed > 0, 1 + 0.3 * (missed - 1), 0.0)
+    return np.column_stack([sides, 0.5 * odd, away])
 
 
 def attention_work(dims: Mapping[str, Array], backward: bool, size: float) -> tuple[Array, Array]:

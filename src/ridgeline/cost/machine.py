@@ -13,7 +13,7 @@ from ridgeline.core.dtype import DTYPES
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.anchoring import pace_of
 from ridgeline.cost.calibration import PARAMETERS, Calibration, owners
-from ridgeline.cost.profile import profile_for
+from ridgeline.cost.profile import Profile, profile_for
 from ridgeline.cost.topology_columns import TopologyColumns, leaving, topology_columns
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.load import CHIPS, rated_power
@@ -169,12 +169,20 @@ def parameter_columns(calibration: Calibration, scenarios: Sequence[Scenario]) -
     each = [owners(scenario.system.chip, scenario.engine) for scenario in scenarios]
     known = {own: {name: calibration.owned(name, own) for name in PARAMETERS} for own in dict.fromkeys(each)}
     values = {name: np.array([known[own][name] for own in each]) for name in PARAMETERS}
-    for row, scenario in enumerate(scenarios if calibration.profiles else ()):
-        profile = profile_for(calibration.profiles, scenario.system.chip.fitted_id)
-        copied = profile.copy_bytes_per_s if profile else None
-        sheet = (CHIPS.get(profile.chip) if profile else None) or scenario.system.chip
-        if copied is not None and sheet.hbm.bandwidth is not None:
-            values["memory"][row] = min(copied / sheet.hbm.bandwidth.value, MOST_OF_MEMORY)
+    if calibration.profiles:
+        values["memory"] = measured_memory(scenarios, calibration.profiles, values["memory"])
     if calibration.anchored is None:
         return ParameterColumns(values=values)
     return ParameterColumns(values=values, pace=np.array([pace_of(calibration, scenario) for scenario in scenarios]))
+
+
+def measured_memory(scenarios: Sequence[Scenario], profiles: Mapping[str, Profile], fitted: Array) -> Array:
+    """Shares of memory's rate: what large copies of a chip's profile reach of the data sheet's, else the fitted one."""
+    shares = fitted.copy()
+    for row, scenario in enumerate(scenarios):
+        profile = profile_for(profiles, scenario.system.chip.fitted_id)
+        copied = profile.copy_bytes_per_s if profile else None
+        sheet = (CHIPS.get(profile.chip) if profile else None) or scenario.system.chip
+        if copied is not None and sheet.hbm.bandwidth is not None:
+            shares[row] = min(copied / sheet.hbm.bandwidth.value, MOST_OF_MEMORY)
+    return shares

@@ -49,7 +49,10 @@ FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Formats of measured products that price a peak, the first that was measured."""
-PHASE_LAYOUT = np.array([LAYOUTS.get(name, (0.0, 0.0)) for name in ("torch", "torch_nn", "torch_nt", "torch")])
+# coordinates of products by phase beside their shape: layout, and operands from main memory
+STEADY = 0.75  # of what clocks lose under load, in logarithms: memory-bound kernels between products give power back
+WHOLE_READ = 16.0  # bytes
+PHASE_STATE = np.array([(*LAYOUTS.get(name, (0.0, 0.0)), 0.0) for name in ("torch", "torch_nn", "torch_nt", "torch")])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,6 +61,7 @@ class KernelPrices:
 
     products: Mapping[str, Surface]
     attention: Mapping[tuple[str, bool], Surface]
+    steady: float = 1.0  # time of products in a step over that of the rows they were measured in
 
 
 @lru_cache(maxsize=64)
@@ -69,9 +73,11 @@ def kernel_prices(profile: Profile, sheet: Sheet) -> KernelPrices:
         for impl in LIBRARY.values()
         for op, backward in (("attention_forward", False), ("attention_backward", True))
     }
+    rest, load = profile.clocks
     return KernelPrices(
         products=MappingProxyType({key: made for key, made in products.items() if made}),
         attention=MappingProxyType({key: made for key, made in attention.items() if made}),
+        steady=rest ** (1 - STEADY) * load**STEADY,
     )
 
 
@@ -171,9 +177,9 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             mine = np.flatnonzero((owner == place) & (table.matmul_peak == PEAKS.index(key)))
             if not len(mine):
                 continue
-            first, again = _distinct(np.vstack([table.matmuls[:, mine], phase[mine], cell[mine]]), len(machines.peak))
+            first, again = _distinct(np.vstack([table.matmuls[:7, mine], phase[mine], cell[mine]]), len(machines.peak))
             mine_first = mine[first]
-            m, n, k, groups, size_in, size_out = table.matmuls[:, mine_first]
+            m, n, k, groups, size_in, size_out, alignment = table.matmuls[:7, mine_first]
             traffic = ((m * k + k * n) * size_in + m * n * size_out) * groups
             rows = cell[mine_first]
             peak = machines.peak[rows if len(machines.peak) > 1 else 0, PEAKS.index(key)]
@@ -181,10 +187,11 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             roof = product_roof(
                 sizes, traffic, np.broadcast_to(peak, m.shape), at(machines.memory, rows), at(machines.cores, rows)
             )
-            where = np.column_stack([product_coordinates(sizes), PHASE_LAYOUT[phase[mine_first]]])
+            missed = np.log2(WHOLE_READ / alignment)
+            where = np.column_stack([product_coordinates(sizes, missed), PHASE_STATE[phase[mine_first]]])
             ratio, away = surface.read(where)
             least = 2 * m * n * k * groups / peak  # no product beats its data sheet
-            seconds[mine] = np.maximum(np.exp(ratio) * roof, least)[again]
+            seconds[mine] = np.maximum(np.exp(ratio) * roof * prices.steady, least)[again]
             distance[mine] = away[again]
     return seconds, distance
 

@@ -18,11 +18,12 @@ from ridgeline.cost import kernel_roof as roofs
 from ridgeline.cost.kernel_roof import Sheet
 from ridgeline.cost.profile import Measurement
 
-NEAR = 0.6  # doublings over which neighbours share in an answer
-EXACT = 0.004  # squared doublings within which a measured kernel speaks for itself
+NEAR = 0.5  # doublings over which neighbours share in an answer
+EXACT = 0.002  # squared doublings within which a measured kernel speaks for itself
 BLOCK = 4_000_000  # distances worked out at once
 SAME, REACH, END = 0.05, 1.5, 4.0  # doublings: the kernel itself; interpolated up to; nothing measured counts beyond
 LAYOUTS: Mapping[str, tuple[float, float]] = {"torch_nn": (0.6, 0.0), "torch_nt": (0.0, 0.6)}
+FROM_CACHE = 0.7
 PRODUCTS = ("gemm", "grouped_gemm")
 FLASH: Mapping[str, tuple[bool, ...]] = {
     "attention_forward": (False,),
@@ -63,13 +64,15 @@ def fitted_share(distance: Array) -> Array:
 
 def columns_of(rows: Sequence[Measurement]) -> dict[str, Array]:
     """Sizes of rows of one op as columns."""
-    names = dict.fromkeys(name for row in rows for name in row.dims)
+    names = dict.fromkeys(name for row in rows for name in row.dims) or ("runs",)
     return {name: np.array([row.dims.get(name, 1) for row in rows], dtype=np.float64) for name in names}
 
 
-def layout_of(impls: Sequence[str]) -> Array:
-    """How operands lie in memory, as two more coordinates: not transposed, the second, or the first."""
-    return np.array([LAYOUTS.get(impl, (0.0, 0.0)) for impl in impls], dtype=np.float64).reshape(-1, 2)
+def product_state(rows: Sequence[Measurement]) -> Array:
+    """What makes products of one shape differ, as three more coordinates: which operand lies transposed, and whether
+    operands were in the cache from the run before."""
+    states = [(*LAYOUTS.get(row.impl, (0.0, 0.0)), FROM_CACHE * (row.figures.get("cold") == 0)) for row in rows]
+    return np.array(states, dtype=np.float64).reshape(-1, 3)
 
 
 def roof_and_place(op: str, dtype: str, dims: Mapping[str, Array], sheet: Sheet) -> tuple[Array, Array]:
@@ -85,7 +88,7 @@ def roof_and_place(op: str, dtype: str, dims: Mapping[str, Array], sheet: Sheet)
         m, n, k, _ = sizes
         traffic = ((m * k + k * n) * size + m * n * max(size, 2.0)) * groups
         roof = roofs.product_roof(sizes, traffic, wide, memory, np.full(count, sheet.cores))
-        place = roofs.product_coordinates(sizes)
+        place = roofs.product_coordinates(sizes, roofs.unaligned(sizes))
         return roof, place if op == "gemm" else np.column_stack([place, 0.4 * np.log2(groups)])
     if op in FLASH:
         return _flash(FLASH[op], dims, size, (wide, np.full(count, sheet.exponentials), memory))
@@ -119,7 +122,7 @@ def surface_of(rows: Sequence[Measurement], sheet: Sheet) -> Surface | None:
     op, dtype = rows[0].op, rows[0].dtype
     roof, place = roof_and_place(op, dtype, columns_of(rows), sheet)
     if op == "gemm":
-        place = np.column_stack([place, layout_of([row.impl for row in rows])])
+        place = np.column_stack([place, product_state(rows)])
     ratios = np.log([row.seconds for row in rows]) - np.log(roof)
     known = np.isfinite(ratios) & np.isfinite(place).all(1)
     return Surface(points=place[known], ratios=ratios[known], rows=len(rows)) if known.any() else None

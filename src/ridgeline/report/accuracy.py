@@ -23,6 +23,7 @@ from ridgeline.report.cells import DASH, percent
 from ridgeline.report.sheets import Sheet
 
 FIGURES = Path("docs") / "accuracy.json"
+NESTED = Path("docs") / "nested.json"
 PAGES = (
     Path("docs") / "concepts" / "accuracy.md",
     Path("docs") / "how-to" / "anchor-on-your-runs.md",
@@ -70,6 +71,30 @@ def write_tables(sheet: Sheet, root: Path) -> list[Path]:
     return written
 
 
+def write_nested(sheet: Sheet, root: Path) -> list[Path]:
+    """Write what priors chosen inside folds are worth, and the table of it."""
+    page = root / PAGES[0]
+    write_text(root / NESTED, json.dumps(sheet, indent=1) + "\n")
+    write_text(page, _marked(read_text(page), "nested", nested_table(sheet)))
+    return [root / NESTED, page]
+
+
+def nested_table(sheet: Sheet) -> str:
+    """What was left out, the error on headline and on all rows, and which candidates the folds chose."""
+    rows = [
+        (what, percent(entry["figure"]["reached"]), percent(entry["all"]["reached"]), "; ".join(entry["chosen"]))
+        for what in ("sources", "engines", "families")
+        for entry in (sheet[what],)
+    ]
+    return _table(("left out, a quarter at a time", "headline rows", "all rows", "chosen by the inner folds"), rows)
+
+
+def _marked(text: str, name: str, table: str) -> str:
+    """A page with one table between its markers."""
+    marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    return marked.sub(lambda found: f"{found[1]}{table}\n{found[2]}", text)
+
+
 def check(root: Path | None = None, found: Validation | None = None) -> list[str]:
     """What is out of date: figures that the shipped parameters no longer give, and pages that show other figures."""
     root = checkout() if root is None else root
@@ -80,6 +105,11 @@ def check(root: Path | None = None, found: Validation | None = None) -> list[str
         path = root / page
         if path.is_file() and with_tables(text := read_text(path), sheet) != text:
             stale.append(f"{page} shows other figures than {FIGURES}")
+    first = root / PAGES[0]
+    if (root / NESTED).is_file() and first.is_file():
+        made = nested_table(json.loads(read_text(root / NESTED)))
+        if _marked(text := read_text(first), "nested", made) != text:
+            stale.append(f"{PAGES[0]} shows other figures than {NESTED}")
     return stale
 
 
@@ -97,10 +127,8 @@ def with_tables(text: str, sheet: Sheet) -> str:
     'a <!-- nothing --> b'
     """
     for name, table in TABLES.items():
-        marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        if marked.search(text):
-            made = table(sheet)
-            text = marked.sub(lambda found, made=made: f"{found[1]}{made}\n{found[2]}", text)  # type: ignore[misc]
+        if f"<!-- {name} -->\n" in text:
+            text = _marked(text, name, table(sheet))
     return text
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import clean
-from ridgeline.report.sheets.runtime import CeilingSheet, CharacterizationSheet, FailureSheet
+from ridgeline.report.sheets.runtime import BestMeasuredSheet, CharacterizationSheet, FailureSheet
 from ridgeline.runtime.measure import Characterization
 
 DIMS = ("m", "n", "k", "bytes", "kind", "cold", "pinned", "impl")
@@ -36,9 +36,9 @@ def characterization_sheet(found: Characterization) -> CharacterizationSheet:
     }
 
 
-def ceilings(rows: Iterable[Mapping[str, Any]]) -> Iterable[CeilingSheet]:
+def ceilings(rows: Iterable[Mapping[str, Any]]) -> Iterable[BestMeasuredSheet]:
     """The best product per format, the best bandwidths, the shortest launches, and energy where it was told."""
-    best: dict[tuple[str, str], CeilingSheet] = {}
+    best: dict[tuple[str, str], BestMeasuredSheet] = {}
 
     def offer(what: str, dtype: str, value: float, unit: str, row: Mapping[str, Any], lower: bool = False) -> None:
         held = best.get((what, dtype))

@@ -9,13 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import format_quantity, signed_share
-from ridgeline.cost.ceilings import ceilings
+from ridgeline.cost.ceilings import Ceiling, ceilings
 from ridgeline.cost.profile import Profile
 from ridgeline.cost.profile_compare import ProfileDiff, slow_chips
 from ridgeline.hardware.load import CHIPS, chip
 from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent
 from ridgeline.report.sheets.plain import plain
-from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet
+from ridgeline.report.sheets.profile import BestRateSheet, ProfileDiffSheet, ProfileSheet
 
 SHOWN = 20  # kernels that differ, on a page
 MOST = 400  # of them in a sheet
@@ -33,8 +33,20 @@ def profile_sheet(profile: Profile) -> ProfileSheet:
         "taken": profile.taken,
         "rows": dict(Counter(row.op for row in profile.rows if row.ok)),
         "failed": {row.name: row.error for row in profile.rows if not row.ok},
-        "ceilings": [{**plain(one), "share": one.share} for one in ceilings(profile, known)],
+        "ceilings": [_ceiling(one) for one in ceilings(profile, known)],
         "slow": plain(list(slow_chips(profile))),
+    }
+
+
+def _ceiling(one: Ceiling) -> BestRateSheet:
+    return {
+        "name": one.name,
+        "unit": one.unit,
+        "measured": one.measured,
+        "datasheet": one.datasheet,
+        "share": one.share,
+        "joules": one.joules,
+        "where": one.where,
     }
 
 

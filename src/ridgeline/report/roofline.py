@@ -92,7 +92,7 @@ def _roofs(sheet: RooflineSheet) -> Table:
     for name, rate in sheet["peaks"].items():
         best = sheet["measured_peaks"].get(name)
         ridges = [one for one in sheet["ridges"] if one["dtype"] == name and one["level"] == "hbm"]
-        at = [_per_byte(ridges[0][key]) if ridges else DASH for key in ("intensity", "measured")]  # type: ignore[literal-required]
+        at = [_per_byte(ridges[0][key]) if ridges else DASH for key in ("intensity", "measured")]
         table.add_row(name, format_quantity(rate, "FLOP/s", 4), _rate(best, "FLOP/s"), *at)
     for level in dict.fromkeys((*sheet["memory"], *sheet["measured_memory"])):
         rates = (_rate(sheet["memory"].get(level), "B/s"), _rate(sheet["measured_memory"].get(level), "B/s"))

@@ -22,7 +22,7 @@ from ridgeline.runtime.probe.kernel import Bench
 from ridgeline.runtime.probe.links import collective, ping_pong, time_together
 
 ROUNDS = 7
-BLOCK_S, BLOCKS = 0.01, 3  # seconds of work between two looks at the clock, and how often in a round
+BLOCK_S, CPU_BLOCK_S, BLOCKS = 0.01, 0.004, 3  # work between two looks at the clock, and how often in a round
 SMALL_BYTES = 1 << 13
 MOST_TURNS = 15  # turns of the tournament in which ranks meet in pairs
 PASSES = 3  # times the tournament is played
@@ -118,7 +118,8 @@ def _inner(call: Callable[[], Any], bench: Bench) -> int:
     for _ in range(3):
         call()
     bench.backend.synchronize()
-    return max(1, min(200, int(BLOCK_S / ((time.perf_counter() - began) / 3))))
+    block_s = CPU_BLOCK_S if bench.backend.type == "cpu" else BLOCK_S
+    return max(1, min(200, int(block_s / ((time.perf_counter() - began) / 3))))
 
 
 def _seconds(call: Callable[[], Any], bench: Bench, inner: int, wait: bool) -> float:

@@ -23,7 +23,7 @@ from ridgeline.plan.check import blocks, context, experts, precision, tells_expe
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Plan, Precision
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.space import Space, overlap_is_free
+from ridgeline.search.space import Space
 from ridgeline.sim import PlanModel, joined, not_predictable
 
 
@@ -62,7 +62,7 @@ def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list
         scenario = replace(base, plan=plan)
         degrees = switched[space.switches.index(switches)]
         possible = not any(problem for rule in RULES for problem in rule(scenario))
-        possible &= not (recompute.kind == "full" and tells_expert_overlap(scenario) and overlap_is_free(space))
+        possible &= not (recompute.kind == "full" and len(space.recompute) > 1 and _overlap_told(scenario))
         if possible and len(degrees):
             # what overlaps changes no op
             same = str(replace(plan, switches=replace(switches, overlap={}))), degrees.tobytes()
@@ -72,6 +72,11 @@ def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list
             key = (made.model.kinds, recompute.layers, switches.graph)
             groups.setdefault(key, []).append(made)
     return [_joined(structures) for structures in groups.values()]
+
+
+def _overlap_told(scenario: Scenario) -> bool:
+    """Whether an engine that can is told to overlap expert dispatch: its backward cannot begin with a forward then."""
+    return "moe" in scenario.engine.supports.features.overlaps and tells_expert_overlap(scenario)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

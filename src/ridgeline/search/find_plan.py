@@ -26,7 +26,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.search.degree_grid import DegreeGrid, priced_grids
 from ridgeline.search.progress import SweepProgress, silent
 from ridgeline.search.shortlist import BestByChoice, BestWithMoreMemory, Entry, Fastest, ParetoFront, first, least
-from ridgeline.search.space import NO_PINS, Pins, PinTable, Space, overlap_is_free, parts_of, space_of, widened
+from ridgeline.search.space import NO_PINS, Pins, PinTable, Space, parts_of, space_of, widened
 from ridgeline.search.sweep import Chunk, chunks_of
 from ridgeline.sim import (
     Prediction,
@@ -207,11 +207,12 @@ def offered(cells: Iterable[DegreeGrid], scenario: Scenario, space: Space, pins:
 
     zero2 with several microbatches keeps its gradients whole until the last one, which is zero1, or reduces them after
     each, which is not what zero2 is priced as: where the engine has zero1, that stands for it unless zero2 is pinned.
-    Expert dispatch is told to overlap under the schedules that the engine names for it, unless that is pinned.
+    Expert dispatch is told to overlap under the schedules that the engine names for it, unless others are pinned.
     """
     parts = parts_of(scenario, space, pins)
     whole = "zero1" in space.shard and pins.shard is None
-    beside = scenario.engine.supports.features.moe_beside if overlap_is_free(space) else ()
+    beside = scenario.engine.supports.features.moe_beside
+    beside = beside if any(one.name in beside for one in space.schedule) else ()
     for group in cells:
         told = np.array([tells_expert_overlap(one) for one in group.scenarios])
         for part in parts:

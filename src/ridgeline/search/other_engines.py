@@ -8,8 +8,10 @@ nobody measured is priced by common parameters, and its interval says so.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 from ridgeline.core.dtype import dtype
@@ -23,7 +25,7 @@ from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins, best_dispatch, neighbours, space_of
 from ridgeline.search.what_if import EXPOSED
-from ridgeline.sim import Prediction, measured_runs
+from ridgeline.sim import SHIPPED_RESIDUALS, Prediction, read_residuals
 
 UNKNOWN = "generic"  # stands for software nobody described: nothing to change to
 CHUNKS = (1, 2, 4, 8)  # virtual stages of a rank that are tried
@@ -103,6 +105,17 @@ def _coarse(search: Search, asked: Scenario, winner: Plan) -> Pins:
         schedule=pins.schedule or schedules,
         switches=pins.switches or tuple(told) or None,
     )
+
+
+@cache
+def measured_runs(engine: str, family: str) -> int:
+    """Measured runs of an engine, by the id calibrations know it by, on a family of chips: what its parameters rest on.
+
+    >>> measured_runs("megatron-core", "hopper") > measured_runs("hai-llm", "hopper")
+    True
+    """
+    rows = json.loads(SHIPPED_RESIDUALS.read_text(encoding="utf-8"))["rows"] if SHIPPED_RESIDUALS.exists() else ()
+    return sum(run.engine == engine and run.family == family for run in read_residuals(rows))
 
 
 def _gained(engine: Engine, made: Prediction, winner: Prediction) -> OtherEngine:

@@ -281,11 +281,6 @@ def _switches(scenario: Scenario, axes: set[str]) -> Iterable[Switches]:
         yield replace(base, sequence_parallel=order, cp_kind=kind, overlap=overlap)
 
 
-def overlap_is_free(space: Space) -> bool:
-    """Whether a search chooses if expert dispatch overlaps: it is told to in some switches and not in others."""
-    return len({bool(one.overlap.get("moe")) for one in space.switches}) > 1
-
-
 def best_dispatch(scenario: Scenario) -> Dispatch | None:
     """The expert dispatcher that a search takes where the plan leaves it open; None: the engine's plain all-to-all.
 

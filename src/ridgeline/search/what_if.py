@@ -251,7 +251,9 @@ def _graphs(search: Search, winner: Prediction) -> Iterator[_Feature]:
     for graph in GRAPHS:
 
         def thrown(switches: Switches, graph: Literal["partial", "full"] = graph) -> Switches:
-            return replace(switches, graph=graph)
+            # a graph of the whole iteration fixes the order of streams, between which dispatch would overlap
+            kept = {word: on for word, on in switches.overlap.items() if (graph, word) != ("full", "moe")}
+            return replace(switches, graph=graph, overlap=MappingProxyType(kept))
 
         known = graph in search.scenario.engine.supports.features.graph
         yield _Feature(kind="graph", what=f"{graph} CUDA graphs", how=f"graph={graph}", thrown=thrown, known=known)

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from ridgeline.sim.prediction_interval import SHIPPED_RESIDUALS as SHIPPED_RESIDUALS
     from ridgeline.sim.prediction_interval import Residual as Residual
     from ridgeline.sim.prediction_interval import interval as interval
-    from ridgeline.sim.prediction_interval import measured_runs as measured_runs
     from ridgeline.sim.prediction_interval import new_source_interval as new_source_interval
     from ridgeline.sim.prediction_interval import read_residuals as read_residuals
     from ridgeline.sim.step_batch import StepBatch as StepBatch
@@ -65,7 +64,6 @@ _HOMES = {
         "SHIPPED_RESIDUALS",
         "Residual",
         "interval",
-        "measured_runs",
         "new_source_interval",
         "read_residuals",
     ),

@@ -170,7 +170,8 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
     if not math.isfinite(step_s) or step_s <= 0:
         return Impossible(scenario=scenario, reasons=unbelievable(steps))
     known = calibration.knows(chip, engine)
-    span = shipped_interval(step_s, chip.fitted_id, engine.fitted_id, chip.family)
+    precision, seq = scenario.plan.precision.compute.id, scenario.workload.seq
+    span = shipped_interval(step_s, chip.fitted_id, engine.fitted_id, chip.family, precision, seq)
     anchor = anchor_effect(scenario, calibration, step_s)
     kernels = _kernels(scenario, priced, calibration)
     told = [str(one) for one in (anchor, kernels) if one]

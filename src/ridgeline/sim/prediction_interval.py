@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 SHIPPED_RESIDUALS = (
     Path(__file__).parents[1] / "cost" / "residuals.json"
@@ -33,6 +34,9 @@ TAIL = (1 - COVERAGE) / 2  # of measurements, on either side
 ROUNDING = 1e-9  # of votes
 UNKNOWN = 0.35  # either way, where no residuals are at hand
 STRANGER_CHIP = 1.2  # wider, in logarithms, for a chip without a run in a family that has some
+# how much further, in logarithms, a step may be off that is far from every run: assumed, as too few runs are
+NEW_PRECISION = 0.12  # a number format that nobody measured on this family of chips
+A_DOUBLING = 0.10  # of the sequence beyond the longest that was measured, or below the shortest
 SOURCES = 5  # that say how far strangers are off before they are believed
 UNSEEN = (
     1.4  # a source never seen is predicted this much worse than a new run of a known one (left-out sources, 9.3 / 6.6)
@@ -46,6 +50,7 @@ class Residual:
     A run without a group is a configuration of its own.
 
     source, family                   who measured it, and the family of its chip
+    precision, seq                   number format of its products, and tokens of a sequence; empty and 0 where unknown
     without_source, _engine, _family   the residual where the fit saw nothing of its source, engine, family of chips
     """
 
@@ -58,6 +63,8 @@ class Residual:
     without_source: float | None = None
     without_engine: float | None = None
     without_family: float | None = None
+    precision: str = ""
+    seq: int = 0
 
     @property
     def log_ratio(self) -> float:
@@ -92,12 +99,14 @@ def interval(step_s: float, chip: str, engine: str, residuals: Sequence[Residual
 
 
 def new_source_interval(
-    step_s: float, chip: str, engine: str, residuals: Sequence[Residual], *, family: str = ""
-) -> Interval:
+    step_s: float, chip: str, engine: str, residuals: Sequence[Residual], *, family: str = "", precision: str = "",
+    seq: int = 0,
+) -> Interval:  # fmt: skip
     """The range of a step time of somebody whose runs took no part in the fit.
 
     By runs predicted without their source; without their engine where this engine has none, without their family of
     chips where this one has none; both, as independent, where neither has. As `interval` where no such runs exist.
+    Wider where nobody measured the number format on this family, or sequences of about this length.
 
     >>> ours = {"chip": "a", "engine": "x", "residual": 0.0}
     >>> runs = [Residual(**ours, source=str(r % 9), without_source=r / 100) for r in range(-30, 31)]
@@ -106,7 +115,54 @@ def new_source_interval(
     (0.78, 1.38, '61 runs of 9 sources, each predicted without its source')
     """
     low, high, runs, basis = _stranger(chip, engine, family, residuals) or _factors(chip, engine, residuals)
-    return Interval(low=step_s * low, high=step_s * high, coverage=COVERAGE, runs=runs, basis=basis)
+    found = Interval(low=step_s * low, high=step_s * high, coverage=COVERAGE, runs=runs, basis=basis)
+    return widened(found, step_s, distance_from(residuals, precision=precision, seq=seq, family=family))
+
+
+class Distance(NamedTuple):
+    """How much further than alike runs a step may be off, in logarithms, and what it is far from."""
+
+    log_width: float
+    told: str
+
+
+def distance_from(residuals: Iterable[Residual], *, precision: str, seq: int, family: str = "") -> Distance:
+    """How far a number format and a sequence are from all runs: of the family of chips, of anything for lengths.
+
+        width = hypot(new format, doublings beyond what was measured)
+
+    >>> runs = [Residual(chip="a", engine="x", residual=0.0, family="f", precision="bf16", seq=4096)]
+    >>> distance_from(runs, precision="bf16", seq=4096, family="f").log_width
+    0.0
+    >>> distance_from(runs, precision="fp8", seq=16384, family="f").told
+    'fp8, which no run of f has; sequences 2 doublings from any run'
+    """
+    lengths, formats = [], set()
+    for run in residuals:
+        if run.seq:
+            lengths.append(run.seq)
+        if run.precision and run.family == family:
+            formats.add(run.precision)
+    strange = bool(formats) and bool(precision) and precision not in formats
+    beyond = max(0.0, math.log2(seq / max(lengths)), math.log2(min(lengths) / seq)) if lengths and seq else 0.0
+    told = [f"{precision}, which no run of {family} has"] if strange else []
+    told += [f"sequences {beyond:.2g} doublings from any run"] if beyond else []
+    return Distance(math.hypot(NEW_PRECISION * strange, A_DOUBLING * beyond), "; ".join(told))
+
+
+def widened(found: Interval, step_s: float, far: Distance) -> Interval:
+    """The range of a step that is far from every run: both ends further out, as by an independent error.
+
+    >>> near = Interval(low=0.8, high=1.25, coverage=0.9, runs=40, basis="40 runs")
+    >>> wide = widened(near, 1.0, Distance(0.1, "fp8, which no run of f has"))
+    >>> round(wide.low, 3), round(wide.high, 3), wide.basis
+    (0.783, 1.277, '40 runs, wider for fp8, which no run of f has')
+    """
+    if not far.log_width:
+        return found
+    low = step_s * math.exp(-math.hypot(min(0.0, math.log(found.low / step_s)), far.log_width))
+    high = step_s * math.exp(math.hypot(max(0.0, math.log(found.high / step_s)), far.log_width))
+    return replace(found, low=low, high=high, basis=f"{found.basis}, wider for {far.told}")
 
 
 def narrowed(found: Interval, step_s: float, ratio: float, runs: int) -> Interval:
@@ -125,15 +181,17 @@ def narrowed(found: Interval, step_s: float, ratio: float, runs: int) -> Interva
     return replace(found, low=low, high=high, basis=told)
 
 
-def shipped_interval(step_s: float, chip: str, engine: str, family: str = "") -> Interval:
+def shipped_interval(
+    step_s: float, chip: str, engine: str, family: str = "", precision: str = "", seq: int = 0
+) -> Interval:
     """The same from the residuals that come with Ridgeline."""
-    low, high, runs, basis = _shipped_factors(chip, engine, family)
+    low, high, runs, basis = _shipped_factors(chip, engine, family, precision, seq)
     return Interval(low=step_s * low, high=step_s * high, coverage=COVERAGE, runs=runs, basis=basis)
 
 
 @cache
-def _shipped_factors(chip: str, engine: str, family: str) -> tuple[float, float, int, str]:
-    found = new_source_interval(1.0, chip, engine, shipped(), family=family)
+def _shipped_factors(chip: str, engine: str, family: str, precision: str, seq: int) -> tuple[float, float, int, str]:
+    found = new_source_interval(1.0, chip, engine, shipped(), family=family, precision=precision, seq=seq)
     return found.low, found.high, found.runs, found.basis
 
 
@@ -249,6 +307,8 @@ def read_residuals(rows: Iterable[object]) -> tuple[Residual, ...]:
                     without_source=_number(row.get("without_source")),
                     without_engine=_number(row.get("without_engine")),
                     without_family=_number(row.get("without_family")),
+                    precision=str(row.get("precision", "")),
+                    seq=int(_number(row.get("seq")) or 0),
                 )
             )
     return tuple(found)
@@ -264,12 +324,3 @@ def shipped() -> tuple[Residual, ...]:
     if not SHIPPED_RESIDUALS.exists():
         return ()
     return read_residuals(json.loads(SHIPPED_RESIDUALS.read_text(encoding="utf-8")).get("rows", ()))
-
-
-def measured_runs(engine: str, family: str) -> int:
-    """Measured runs of an engine, by the id calibrations know it by, on a family of chips: what its parameters rest on.
-
-    >>> measured_runs("megatron-core", "hopper") > measured_runs("hai-llm", "hopper")
-    True
-    """
-    return sum(run.engine == engine and run.family == family for run in shipped())

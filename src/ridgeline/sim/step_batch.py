@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ridgeline.core.arrays import Array
-from ridgeline.cost.machine import Machines, ParameterColumns, machines_of
+from ridgeline.cost.machine import Machines, ParameterColumns, machines_of, measured_memory
 from ridgeline.cost.op_table import OpTable, op_table
 from ridgeline.cost.price import padded_products, price_sections, sustained_rates
 from ridgeline.cost.profile import Profile
@@ -24,6 +26,7 @@ class StepBatch:
 
     padded     flops of every product once cut into tiles
     measured   seconds of kernels that a chip's profile reaches
+    memory     share of memory's rate by row that a profile's copies reach; nan where none says
     """
 
     ops: OpTable
@@ -32,6 +35,7 @@ class StepBatch:
     machines: Machines
     padded: Array
     measured: MeasuredOps | None = None
+    memory: Array | None = None
 
     @classmethod
     def of(cls, scenarios: Sequence[Scenario], profiles: Mapping[str, Profile]) -> StepBatch:
@@ -50,10 +54,14 @@ class StepBatch:
             machines=machines,
             padded=padded_products(ops, machines),
             measured=measured_ops(ops, machines, measured_kernels(scenarios, profiles)),
+            memory=measured_memory(scenarios, profiles, np.full(len(scenarios), np.nan)) if profiles else None,
         )
 
     def steps(self, parameters: ParameterColumns, *, by_part: bool = False) -> StepTimes:
         """Step times of all rows under these parameters; told apart by part where that is asked for."""
+        if self.memory is not None:
+            share = np.where(np.isnan(self.memory), parameters["memory"], self.memory)
+            parameters = replace(parameters, values={**parameters.values, "memory": share})
         rates = sustained_rates(self.machines, parameters, plans=self.plans)
         sections = price_sections(self.ops, rates, self.padded, self.measured)
         return step_seconds(sections, self.mixes, self.plans, rates, by_part=by_part)

@@ -14,10 +14,10 @@ from ridgeline.calibrate.profile_sources import refuse_other_chip
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.kernel_rows import MeasuredKernel, kernel_of
 from ridgeline.calibrate.truth.rows import Row
-from ridgeline.calibrate.validate import Validation, errors_of, validate
+from ridgeline.calibrate.validate import Validation, errors_of, kernels_of, validate
 from ridgeline.core.errors import InputError
 from ridgeline.cost.profile import Measurement, Profile
-from ridgeline.hardware.load import chip
+from ridgeline.hardware.load import CHIPS, chip
 from ridgeline.report.validate import validation_sheet
 from ridgeline.report.validate_html import page
 
@@ -131,6 +131,18 @@ class TestBundled:
         assert sheet["kind"] == "kernels"
         assert all(case["low"] <= case["predicted"] <= case["high"] for case in sheet["cases"])
         assert "aic-gemm" in page(bundled, "kernels")
+
+    def test_every_chip_and_format_is_priced_or_refused(self) -> None:
+        shapes = {"gemm": "64x64x64", "attn_fwd": "b1h8kv8s64d64", "attn_decode": "b1h8kv8s64d64", "rmsnorm": "8x8"}
+        rows = [
+            Row(id="x", table="", cells={**CELLS, "x_chip": id, "precision": dtype, "kernel": kernel, "shape": shape})
+            for id in CHIPS
+            for dtype in ("bf16", "fp8", "nvfp4", "int8")
+            for kernel, shape in shapes.items()
+        ]
+        found = kernels_of(rows, {})
+        assert len(found.cases) + len(found.skipped) == len(rows)
+        assert all(0 < case.predicted_s < 1 for case in found.cases)
 
     def test_a_table_is_known_by_its_columns(self, tmp_path: Path) -> None:
         path = tmp_path / "whatever.csv"

@@ -51,7 +51,6 @@ def test_a_short_run_on_this_cpu(
         (("-o", "nowhere/profile.json"), "nowhere"),
         (("--merge", "absent.json"), "no such file"),
         (("--device", "abacus"), "'abacus'"),
-        (("--device", "cpu", "--import", "no_such_package"), "no_such_package"),
     ],
 )
 def test_wrong_input_is_refused_with_advice(

@@ -50,7 +50,8 @@ def test_a_torus_is_gathered_in_the_fewest_rounds(name: str) -> None:
 @pytest.mark.parametrize("name", ["mesh:3x5", "mesh:6x6", "mesh:3x3x3", "torus:8x8", "torus:16x16"])
 def test_meshes_and_tori_within_three_percent(name: str, collective: Collective) -> None:
     graph = topology(name, RATE, ALPHA)
-    made, timed = synthesize(collective, graph, 1e9)
+    made = synthesize(collective, graph, 1e9)
+    timed = time_algorithm(made, graph, 1e9)
     assert verify(made).ok
     assert timed.seconds >= lower_bound(graph, collective, 1e9).seconds * (1 - 1e-9)
     chunks = 4 * graph.ranks if graph.ranks <= 64 else graph.ranks
@@ -70,7 +71,8 @@ def test_random_and_degraded_graphs_within_ten_percent(seed: int) -> None:
         for one in (random_graph(48, 4, seed), random_graph(40, 6, seed))
     ]
     for graph in (*even, cut):
-        made, timed = synthesize("allgather", graph, 1e9)
+        made = synthesize("allgather", graph, 1e9)
+        timed = time_algorithm(made, graph, 1e9)
         assert verify(made).ok
         assert timed.seconds <= 1.10 * chunked_bound(graph, "allgather", 1e9, made.contract.chunks)
 
@@ -79,7 +81,8 @@ def test_links_of_unequal_rates() -> None:
     for seed in range(3):
         graph = random_graph(24, 4, seed, spread=3.0)
         assert not graph.uniform
-        made, timed = synthesize("allgather", graph, 1e9)
+        made = synthesize("allgather", graph, 1e9)
+        timed = time_algorithm(made, graph, 1e9)
         assert verify(made).ok
         bound = chunked_bound(graph, "allgather", 1e9, made.contract.chunks)
         assert bound * (1 - 1e-9) <= timed.seconds <= 1.25 * bound
@@ -101,7 +104,8 @@ def test_packed_trees_load_a_mesh_evenly_and_beat_the_sequence() -> None:
         assert len(child) == 63
         np.add.at(load, (child, parent[child]), 1)
     assert (load + load.T).max() == 18  # 9/16 of 32
-    made, timed = synthesize("allreduce", graph, size)
+    made = synthesize("allreduce", graph, size)
+    timed = time_algorithm(made, graph, size)
     assert made.name == "tree-packing"
     assert verify(made).ok
     assert timed.seconds <= 0.62 * size / RATE
@@ -123,9 +127,17 @@ def test_trees_of_unequal_links_avoid_the_slow_ones() -> None:
 def test_never_slower_than_the_library(name: str, size: float) -> None:
     graph = topology(name, RATE, ALPHA)
     for collective in ("allreduce", "allgather", "reducescatter"):
-        _, mine = synthesize(collective, graph, size)
+        mine = time_algorithm(synthesize(collective, graph, size), graph, size)
         _, known = fastest(collective, graph, size)
         assert mine.seconds <= known.seconds * (1 + 1e-12)
+
+
+def test_large_graphs_are_chosen_for_by_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ridgeline.comm.synthesis.synthesize.MANY_STEPS", 100)
+    graph = topology("torus:6x6", RATE, ALPHA)
+    for size in (1e3, 1e9):
+        mine = time_algorithm(synthesize("allreduce", graph, size), graph, size)
+        assert mine.seconds <= fastest("allreduce", graph, size)[1].seconds * (1 + 1e-12)
 
 
 def test_too_many_chunks_are_refused() -> None:

@@ -15,6 +15,7 @@ from ridgeline.core.evidence import Evidence
 from ridgeline.cost.calibration import shipped
 from ridgeline.cost.ceilings import ceilings
 from ridgeline.cost.kernel_roof import sheet_of
+from ridgeline.cost.machine import parameter_columns
 from ridgeline.cost.profile import (
     Measurement,
     Profile,
@@ -25,11 +26,12 @@ from ridgeline.cost.profile import (
     read_profile,
 )
 from ridgeline.cost.profile_compare import diff_profiles, merge_profiles, slow_chips
-from ridgeline.cost.profile_surface import END, REACH, columns_of, layout_of, roof_and_place, surface_of
+from ridgeline.cost.profile_surface import END, REACH, columns_of, product_state, roof_and_place, surface_of
 from ridgeline.hardware.load import chip
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.sim.predict_step import estimate, predict
 from ridgeline.sim.prediction import Prediction
+from ridgeline.sim.step_batch import StepBatch
 
 H200 = sheet_of(chip("h200-sxm"))
 TABLE = {
@@ -125,7 +127,7 @@ class TestSurface:
         surface = surface_of(self.grid, H200)
         assert surface is not None
         roof, place = roof_and_place("gemm", "bf16", columns_of(rows), H200)
-        ratio, distance = surface.read(np.column_stack([place, layout_of(["torch"] * len(rows))]))
+        ratio, distance = surface.read(np.column_stack([place, product_state(rows)]))
         return np.exp(ratio) * roof, distance
 
     def test_a_measured_kernel_speaks_for_itself(self) -> None:
@@ -194,6 +196,18 @@ class TestPrices:
         graded = {one.op.label: one.estimate.evidence for one in estimate(scenario(TABLE), used)}
         assert graded["attention out"] is Evidence.MEASURED
         assert graded["attention"] < Evidence.MEASURED
+
+    def test_a_batch_of_rows_is_priced_as_one_prediction(self) -> None:
+        grid = [gemm(2**m, 2**n, 2**k) for m in (10, 12) for n in (10, 12, 14) for k in (10, 12, 14)]
+        copy = Measurement(op="copy", impl="torch", dtype="", dims={"bytes": 2**30}, seconds=2**31 / 4e12)
+        used = replace(shipped(), profiles=chosen_profiles(profile(*grid, copy)))
+        built = [scenario(TABLE), scenario({**TABLE, "system": "1xh100-sxm"})]
+        steps = StepBatch.of(built, used.profiles).steps(parameter_columns(shipped(), built)).step_s
+        for one, step in zip(built, steps, strict=True):
+            found = predict(one, used)
+            assert isinstance(found, Prediction)
+            assert found.step_time_s == pytest.approx(float(step))
+            assert (found.kernels is None) == ("h100" in one.system.name)
 
     def test_copies_set_the_share_of_memory(self) -> None:
         copies = [

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.plan.check import overlaps_experts
+from ridgeline.plan.check import overlaps_experts, unsupported
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.plan import Offload, Precision, Recompute, Schedule
 from ridgeline.plan.scenario import Scenario
@@ -160,6 +160,15 @@ def test_dispatch_overlaps_only_where_the_engine_does_that() -> None:
                 assert plan.schedule.name == "interleaved"
                 assert plan.recompute.kind != "full"
                 assert overlaps_experts(replace(scenario, plan=plan))
+
+
+def test_an_overlap_that_a_plan_states_keeps_to_its_schedules_too() -> None:
+    told = built("mixtral-8x7b", "64xh100-sxm", engine="megatron-core", overlap={"moe": True})
+    few = {"pp": 2, "ep": 8, "tp": 1, "cp": 1, "etp": 1, "microbatch": 1}
+    assert find_plan(told, few, most=1).plans[0].scenario.plan.schedule.name == "interleaved"
+    asked = find_plan(told, {**few, "schedule": Schedule()}, most=1).plans[0].scenario
+    assert asked.plan.schedule.name == "1f1b"
+    assert "engine megatron-core is not known to support overlap of expert dispatch in this plan" in unsupported(asked)
 
 
 def test_a_plan_of_ones_own_is_in_the_space() -> None:

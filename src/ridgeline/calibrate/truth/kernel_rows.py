@@ -211,8 +211,8 @@ def _latent(cells: RowCells, lower: str, said: dict[str, int]) -> Sizes:
 
 
 def _stream(cells: RowCells, lower: str) -> Sizes:
-    size = int(BINARY["Gi"])
-    cells.note("1 GiB arrays: their size is not stated, and beyond the caches it does not matter")
+    size = 256 * int(BINARY["Mi"])
+    cells.note("256 MiB arrays, BabelStream's default: their size is not stated")
     passes = {"copy": 2, "mul": 2, "dot": 2, "add": 3, "triad": 3}.get(lower.split()[-1])
     if passes is None:
         raise Unusable("kernel", f"got {lower[:40]!r}, expected copy, mul, add, triad or dot of BabelStream")

@@ -20,6 +20,7 @@ WINDOW = 16  # words of 64 chunks that are looked at first
 TICKS = 4  # of the fastest link's time, where links differ
 RAREST = 1 << 16  # places up to which the rarest chunk is looked for, not any
 ONE = np.uint64(1)
+SYNTHESIZED = "synthesized"
 
 
 def matched_allgather(graph: Graph, per_rank: int, size_bytes: float, seed: int = 0) -> Algorithm:
@@ -29,11 +30,11 @@ def matched_allgather(graph: Graph, per_rank: int, size_bytes: float, seed: int 
         none = np.zeros(0, np.int32)
         empty = np.zeros(0, np.int8)
         steps = Steps(round=none, source=none, target=none, chunk=none, op=empty, channel=empty)
-        return Algorithm(name="synthesized", contract=contract("allgather", n, chunks), nodes=n, steps=steps)
+        return Algorithm(name=SYNTHESIZED, contract=contract("allgather", n, chunks), nodes=n, steps=steps)
     ticks = _ticks(size_bytes / chunks / graph.bytes_per_s + graph.latency_s)
     search = _Matching(graph, chunks, ticks, np.random.default_rng(seed))
     steps = search.run(per_rank)
-    return Algorithm(name="synthesized", contract=contract("allgather", n, chunks), nodes=n, steps=steps)
+    return Algorithm(name=SYNTHESIZED, contract=contract("allgather", n, chunks), nodes=n, steps=steps)
 
 
 def _ticks(each: Array) -> Index:

@@ -11,41 +11,42 @@ from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.gathers import reduce_then_gather
 from ridgeline.comm.select import candidates, fastest
-from ridgeline.comm.synthesis.matching import matched_allgather
+from ridgeline.comm.synthesis.matching import SYNTHESIZED, matched_allgather
 from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
 from ridgeline.comm.synthesis.symmetric import is_symmetric, symmetric_allgather
-from ridgeline.comm.timing import Timing, time_algorithm
+from ridgeline.comm.timing import time_algorithm
 from ridgeline.core.errors import InputError, Problem
 
 TREES = 32
 PACKED_RANKS = 256  # ranks up to which trees are packed
 LIBRARY_STEPS = 300_000  # steps of library algorithms that are tried beside
 MOST_STEPS = 40_000_000
+MANY_STEPS = 1_000_000
 SMALL = 1 << 16  # places (rank, chunk) up to which many seeds are tried
 WORTH = 1.1  # the sequence over the bound from which trees are packed
 GOOD = 1.005  # times the chunked bound: no other seed is tried
 
 
-def synthesize(
-    collective: Collective, graph: Graph, size_bytes: float, *, chunks: int | None = None
-) -> tuple[Algorithm, Timing]:
+def synthesize(collective: Collective, graph: Graph, size_bytes: float, *, chunks: int | None = None) -> Algorithm:
     """The fastest of: all-gather by matching (and its reverse, and both), packed trees, and the library.
 
     Through switches the library alone answers; so it does for all-to-all, broadcast and reduce.
     """
     if not graph.direct or collective not in ("allgather", "reducescatter", "allreduce") or graph.ranks < 2:
-        return fastest(collective, graph, size_bytes)
+        return fastest(collective, graph, size_bytes)[0]
     per_rank = chunks or _chunks(graph.ranks)
     if per_rank < 1 or graph.ranks * (graph.ranks - 1) * per_rank > MOST_STEPS:
         given = f"{per_rank} chunks on each of {graph.ranks} ranks"
         raise InputError(Problem(path="chunks", given=given, expected=f"1 or more, and {MOST_STEPS} steps at most"))
-    best: tuple[Algorithm, Timing] | None = None
-    for made in _made(collective, graph, size_bytes, per_rank):
-        timed = time_algorithm(made, graph, size_bytes)
-        if best is None or timed.seconds < best[1].seconds:
-            best = made, timed
-    assert best is not None
-    return best
+    made = _made(collective, graph, size_bytes, per_rank)
+    return min(made, key=lambda one: _seconds(one, graph, size_bytes))
+
+
+def _seconds(made: Algorithm, graph: Graph, size_bytes: float) -> float:
+    """The time of an algorithm; of a large one, whose links carry a chunk a round, by its rounds: not less than that."""
+    if made.name == SYNTHESIZED and graph.uniform and len(made.steps) > MANY_STEPS:
+        return made.rounds * (size_bytes / made.contract.chunks / graph.bytes_per_s[0] + graph.latency_s[0])
+    return time_algorithm(made, graph, size_bytes).seconds
 
 
 def _chunks(ranks: int) -> int:

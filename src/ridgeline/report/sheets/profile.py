@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 
-class CeilingSheet(TypedDict):
+class BestRateSheet(TypedDict):
     """A rate that was measured, beside the data sheet's.
 
     unit        FLOP/s, B/s or s
@@ -57,7 +57,7 @@ class ProfileSheet(TypedDict):
     taken: str
     rows: dict[str, int]
     failed: dict[str, str]
-    ceilings: list[CeilingSheet]
+    ceilings: list[BestRateSheet]
     slow: list[SlowChipSheet]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NotRequired, TypedDict
 
 
-class CeilingSheet(TypedDict):
+class BestMeasuredSheet(TypedDict):
     """The best that was measured of one kind.
 
     what     product, copy, read, write, host to device, device to host, launch, graph node, energy
@@ -50,7 +50,7 @@ class CharacterizationSheet(TypedDict):
     software: dict[str, Any]
     minutes: float
     rows: dict[str, int]
-    ceilings: list[CeilingSheet]
+    ceilings: list[BestMeasuredSheet]
     failures: list[FailureSheet]
     left: int
 

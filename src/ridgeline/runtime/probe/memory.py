@@ -1,6 +1,6 @@
 """Bandwidth by size: copy, read and write on the device, from its cache to its main memory, and copies to the host.
 
-copy        `bytes` are read and as many written, by a kernel: a memcpy inside a graph takes a slower path
+copy        `bytes` are read and as many written, by a kernel (`copy_` in a graph was slower at 1 GiB)
 read        a sum over `bytes`
 write       a fill of `bytes`
 h2d, d2h    `bytes` between host and device, the host's side pinned or pageable

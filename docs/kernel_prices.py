@@ -1,0 +1,108 @@
+"""Take the tables of `concepts/measured-prices.md` again: how kernels are priced, and how sources of figures agree.
+
+python docs/kernel_prices.py            rewrite the page
+python docs/kernel_prices.py --check    fail when the page says something else
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ridgeline.calibrate.kernels import LIBRARY_FOLDER, bundled_kernels, group_of, is_own, price_kernels
+from ridgeline.calibrate.truth.kernel_rows import MeasuredKernel
+from ridgeline.cost.profile import Measurement, Profile, read_profile, shipped_profiles
+
+PAGE = Path(__file__).parent / "concepts" / "measured-prices.md"
+Test = Callable[[MeasuredKernel], bool]
+
+
+def wide(one: MeasuredKernel) -> bool:
+    """A 16-bit product with 64 rows or more."""
+    return one.kernel.op == "gemm" and one.kernel.dtype == "bf16" and one.kernel.dims["m"] >= 64
+
+
+SETS: Mapping[str, Test] = {
+    "own H200 kernels": lambda one: is_own(one.row),
+    "of these, bf16 products of 64 rows and more": lambda one: is_own(one.row) and wide(one),
+    "of these, attention": lambda one: is_own(one.row) and group_of(one.kernel) == "attention",
+    "other products and attention": lambda one: not is_own(one.row) and group_of(one.kernel) != "memory",
+    "of these, products": lambda one: not is_own(one.row) and group_of(one.kernel) == "product",
+    "of these, attention of chips but the H200": lambda one: (
+        not is_own(one.row) and group_of(one.kernel) == "attention" and one.chip != "h200-sxm"
+    ),
+}
+
+
+def accuracy() -> str:
+    """How far off prices are, with shipped profiles and without any."""
+    known = bundled_kernels()
+    sides = [price_kernels(known, profiles) for profiles in (shipped_profiles(), {})]
+    lines = ["| kernels | n | mean | median | without a profile: mean |", "|---|---|---|---|---|"]
+    for name, test in SETS.items():
+        mine = [place for place, one in enumerate(known) if test(one)]
+        offs = [np.array([abs(side[at].seconds / known[at].kernel.seconds - 1) for at in mine]) for side in sides]
+        cells = (f"{offs[0].mean():.1%}", f"{np.median(offs[0]):.1%}", f"{offs[1].mean():.1%}")
+        lines.append(f"| {name} | {len(mine)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def agreement() -> str:
+    """Ratios of seconds of the same product in two sources, on the H200."""
+    tables = read_profile(LIBRARY_FOLDER / "h200-sxm.json")
+    own = [one.kernel for one in bundled_kernels() if is_own(one.row) and one.kernel.op == "gemm"]
+    profile = shipped_profiles().get("h200-sxm")
+    lines = ["| sources, B over A | products | B / A below 0.3 ms | above |", "|---|---|---|---|"]
+    lines += _pairs("own rows, TensorRT-LLM's in aiconfigurator", own, _gemms(tables, "trtllm"))
+    if profile is not None:
+        mine = _gemms(profile, "torch", "scaled_mm")
+        lines += _pairs("own rows, the profile", own, mine)
+        lines += _pairs("the profile, TensorRT-LLM's in aiconfigurator", mine, _gemms(tables, "trtllm"))
+    return "\n".join(lines)
+
+
+def _gemms(profile: Profile, *impls: str) -> list[Measurement]:
+    rows = [row for row in profile.of("gemm") if row.impl in impls]
+    return [row for row in rows if row.figures.get("cold", 1.0)]
+
+
+def _pairs(name: str, before: Sequence[Measurement], after: Sequence[Measurement]) -> Iterator[str]:
+    """A line for each format that both have shapes of: geometric mean of the ratio, and how far ratios spread."""
+    other = {(row.dtype, *row.dims.values()): row.seconds for row in after}
+    for dtype in ("bf16", "fp8"):
+        same = [(row.seconds, other.get((dtype, *row.dims.values()))) for row in before if row.dtype == dtype]
+        logs = {True: [], False: []}
+        for one, two in same:
+            if two is not None:
+                logs[one < 0.3e-3].append(float(np.log(two / one)))
+        if any(logs.values()):
+            told = [
+                f"{np.exp(np.mean(some)):.2f} ± {np.std(some):.2f} ({len(some)})" if some else "–"
+                for some in (logs[True], logs[False])
+            ]
+            yield f"| {name}, {dtype} | {sum(map(len, logs.values()))} | {told[0]} | {told[1]} |"
+
+
+def put(text: str, name: str, table: str) -> str:
+    """The text with one table replaced."""
+    pattern = re.compile(rf"(<!-- prices {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+    return pattern.sub(lambda match: f"{match[1]}{table}{match[2]}", text)
+
+
+def main() -> int:
+    old = PAGE.read_text(encoding="utf-8")
+    new = put(put(old, "accuracy", accuracy()), "agreement", agreement())
+    if "--check" not in sys.argv:
+        PAGE.write_text(new, encoding="utf-8")
+        return 0
+    if old != new:
+        print(f"{PAGE.name} shows other figures than the rows give; run `python docs/kernel_prices.py`")
+    return int(old != new)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
