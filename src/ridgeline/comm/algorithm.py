@@ -116,11 +116,26 @@ def turned(algorithm: Algorithm, name: str = "") -> Algorithm:
     return replace(algorithm, name=name or algorithm.name, contract=algorithm.contract.turned(), steps=back)
 
 
-def followed(first: Algorithm, second: Algorithm, contract: Contract, name: str) -> Algorithm:
-    """One after the other, as all-reduce is reduce-scatter and all-gather."""
-    later = replace(second.steps, round=second.steps.round + np.int32(first.rounds))
-    nodes = max(first.nodes, second.nodes)
-    return Algorithm(name=name, contract=contract, nodes=nodes, steps=joined([first.steps, later]))
+def mirrored(gather: Algorithm, contract: Contract) -> Algorithm:
+    """The reverse of an all-gather and then the all-gather: reduce-scatter and all-gather, which is an all-reduce."""
+    steps, size, rounds = gather.steps, len(gather.steps), gather.rounds
+
+    def both(back: NDArray[np.int32], forth: NDArray[np.int32]) -> Ints:
+        column = np.empty(2 * size, np.int32)
+        column[:size], column[size:] = back[::-1], forth
+        return column
+
+    op = np.zeros(2 * size, np.int8)
+    op[:size] = REDUCE
+    whole = Steps(
+        round=both(np.int32(rounds - 1) - steps.round, steps.round + np.int32(rounds)),
+        source=both(steps.target, steps.source),
+        target=both(steps.source, steps.target),
+        chunk=both(steps.chunk, steps.chunk),
+        op=op,
+        channel=np.concatenate([steps.channel[::-1], steps.channel]),
+    )
+    return replace(gather, contract=contract, steps=whole)
 
 
 def beside(parts: Sequence[Algorithm], contract: Contract, name: str, chunk_of: Sequence[Index]) -> Algorithm:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.comm.algorithm import Algorithm, Steps, followed, joined, steps_of, turned
+from ridgeline.comm.algorithm import Algorithm, Steps, joined, mirrored, steps_of
 from ridgeline.comm.contract import contract
 from ridgeline.core.arrays import Index
 
@@ -159,4 +159,4 @@ def allgather_by_axes(grid: Index, axes: tuple[int, ...], patterns: tuple[str, .
 def reduce_then_gather(gather: Algorithm) -> Algorithm:
     """The all-reduce whose halves are an all-gather and its reverse."""
     whole = contract("allreduce", gather.ranks, gather.contract.chunks)
-    return followed(turned(gather), gather, whole, gather.name)
+    return mirrored(gather, whole)

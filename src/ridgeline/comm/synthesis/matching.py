@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.comm.algorithm import Algorithm, Steps
-from ridgeline.comm.contract import contract
+from ridgeline.comm.contract import Ints, contract
 from ridgeline.comm.graph import Graph
 from ridgeline.core.arrays import Array, Index
 
 Bits = NDArray[np.uint64]
-WINDOW = 16  # words of 64 chunks that are looked at first
+WINDOW = 8  # words of 64 chunks that are looked at first
 TICKS = 4  # of the fastest link's time, where links differ
 RAREST = 1 << 16  # places up to which the rarest chunk is looked for, not any
 ONE = np.uint64(1)
@@ -64,7 +64,7 @@ class _Matching:
         self.busy = np.zeros(graph.links, np.int64)
         self.rarest = n * chunks <= RAREST
         self.under_way: dict[int, list[tuple[Index, Index]]] = {}
-        self.made: list[tuple[int, Index, Index, Index]] = []
+        self.made: list[tuple[int, Ints, Ints, Ints]] = []
 
     def run(self, per_rank: int) -> Steps:
         own = np.arange(self.chunks)
@@ -106,7 +106,7 @@ class _Matching:
         self.lacks[rank] -= 1
         if self.rarest:
             np.add.at(self.holders, chunk, 1)
-        self.made.append((now, source, rank, chunk))
+        self.made.append((now, source.astype(np.int32), rank.astype(np.int32), chunk.astype(np.int32)))
         if self.even:
             self.under_way.setdefault(now + 1, []).append((rank, chunk))
             return
@@ -153,9 +153,9 @@ class _Matching:
         whole = sum(size)
         return Steps(
             round=np.repeat(np.array([now for now, *_ in self.made], np.int32), size),
-            source=np.concatenate([source for _, source, _, _ in self.made]).astype(np.int32),
-            target=np.concatenate([rank for _, _, rank, _ in self.made]).astype(np.int32),
-            chunk=np.concatenate([chunk for *_, chunk in self.made]).astype(np.int32),
+            source=np.concatenate([source for _, source, _, _ in self.made]),
+            target=np.concatenate([rank for _, _, rank, _ in self.made]),
+            chunk=np.concatenate([chunk for *_, chunk in self.made]),
             op=np.zeros(whole, np.int8),
             channel=np.zeros(whole, np.int8),
         )
