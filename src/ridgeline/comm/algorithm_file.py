@@ -23,7 +23,7 @@ FORMAT = "ridgeline-collective"
 COLUMNS = ("round", "source", "target", "chunk", "op", "channel")
 WHOLE = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall")
 BIGGEST_FILE = 2**30  # bytes
-MOST_PLACES = 2**30  # nodes times chunks
+MOST_PLACES = 2**26  # nodes times chunks
 
 
 def write_algorithm(algorithm: Algorithm, path: Path) -> None:

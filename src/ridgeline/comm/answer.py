@@ -28,6 +28,10 @@ BUS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0
 """busbw over algbw is this times (N - 1) / N, as nccl-tests counts; 1 for broadcast and reduce."""
 
 
+NO_SEQUENCE = ("tree-packing", "double-tree", "two-level", "in-switch")
+"""All-reduces that are no reduce-scatter and then an all-gather."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CollectiveTime:
     """A collective on a graph: the algorithm, its time beside what no algorithm beats, and whether it is proven right.
@@ -124,7 +128,7 @@ def answer(
     chunked = 0.0
     if timed.crowding == 1:
         total = made.contract.chunks
-        sequence = kind == "allreduce" and total % graph.ranks == 0 and not made.name.startswith("tree")
+        sequence = kind == "allreduce" and total % graph.ranks == 0 and made.name not in NO_SEQUENCE
         chunked = sequence_bound(graph, size, total) if sequence else chunked_bound(graph, kind, size, total)
     return CollectiveTime(
         collective=kind,

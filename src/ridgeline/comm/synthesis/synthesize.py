@@ -45,7 +45,8 @@ def synthesize(collective: Collective, graph: Graph, size_bytes: float, *, chunk
 def _seconds(made: Algorithm, graph: Graph, size_bytes: float) -> float:
     """The time of an algorithm; of a large one, whose links carry a chunk a round, by its rounds: not less."""
     if made.name == SYNTHESIZED and graph.uniform and len(made.steps) > MANY_STEPS:
-        return made.rounds * (size_bytes / made.contract.chunks / graph.bytes_per_s[0] + graph.latency_s[0])
+        each = size_bytes / made.contract.chunks / float(graph.bytes_per_s[0]) + float(graph.latency_s[0])
+        return made.rounds * each
     return time_algorithm(made, graph, size_bytes).seconds
 
 
