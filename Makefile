@@ -68,6 +68,7 @@ bench: $(VENV)/.test $(VENV)/.peer $(VENV)/.hta
 	$(PY) benchmarks/plan.py --peer $(VENV)/peer/bin/python
 	$(PY) benchmarks/refine.py
 	$(PY) benchmarks/serving.py
+	$(PY) benchmarks/comm.py --large
 	$(PY) benchmarks/trace.py --hta $(VENV)/hta/bin/python
 
 $(VENV)/.peer: | $(PY)  # llm-analysis pins an old transformers: a place of its own

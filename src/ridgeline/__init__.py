@@ -30,6 +30,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     preflight                                  ranks of torchrun -> Preflight: slow chips, slow links, wrong settings
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
     next_measurements                          Scenario -> what to measure to be surer of it, the best first
+    collective                                 name, system or topology -> CollectiveTime: algorithm, time, bound
     fit_with                                   your measured runs -> OwnFit: that calibration, and what it is worth
 """
 
@@ -52,6 +53,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.calibrate.fit_with import fit_with as fit_with
     from ridgeline.calibrate.next_measurement import next_measurements as next_measurements
     from ridgeline.calibrate.validate import validate as validate
+    from ridgeline.comm.answer import collective as collective
     from ridgeline.cost.profile import Profile as Profile
     from ridgeline.cost.profile import read_profile as read_profile
     from ridgeline.hardware.load import CHIPS as CHIPS
@@ -127,6 +129,7 @@ _HOMES = {
     "anchored": "ridgeline.calibrate.anchor",
     "export": "ridgeline.targets.api",
     "import_run": "ridgeline.targets.api",
+    "collective": "ridgeline.comm.answer",
     "characterize": "ridgeline.runtime.measure",
     "preflight": "ridgeline.runtime.preflight",
     "analyze": "ridgeline.trace.analyze",

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "ridgeline"
 FLOORS = (
     ("core",),
     ("ir", "hardware"),
-    ("models", "trace"),
+    ("models", "trace", "comm"),
     ("plan",),
     ("lowering", "cost"),
     ("sim",),
@@ -25,8 +25,10 @@ FLOORS = (
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}}
 ONLY_WHERE_ARRAYS_ARE = {
-    "numpy": {"core.arrays", "ir", "trace", "lowering", "cost", "sim", "serving", "calibrate", "search", "report"},
-    "scipy": {"calibrate"},
+    "numpy": {
+        *("core.arrays", "ir", "trace", "comm", "lowering", "cost", "sim", "serving", "calibrate", "search", "report")
+    },
+    "scipy": {"calibrate", "comm"},
     "msgspec": {"trace"},
 }
 INTERIOR = {
@@ -40,6 +42,15 @@ INTERIOR = {
         ("analysis",),
         ("findings",),
         ("analyze", "diff"),
+    ),
+    "comm": (
+        ("contract", "graph"),
+        ("algorithm", "topologies", "routes"),
+        ("library", "system_graph", "deadlock", "bounds", "algorithm_file"),
+        ("verify", "timing"),
+        ("select",),
+        ("synthesis",),
+        ("answer",),
     ),
     "lowering": (
         ("context", "sublayer"),

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli import calibrate, export, plan, predict, profile, roofline, runtime, trace
+from ridgeline.cli import calibrate, collective, export, plan, predict, profile, roofline, runtime, trace
 from ridgeline.cli.refuse import DONE, STOPPED, refuse
 from ridgeline.cli.streams import finish, prepare, say, silence
 from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, count, print_json
@@ -148,6 +148,7 @@ export.register(app)
 trace.register(app)
 profile.register(app)
 roofline.register(app)
+collective.register(app)
 runtime.register(app)
 describe(app)
 

@@ -121,6 +121,15 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline roofline llama3-8b --on h200-sxm --phase decode --batch 32 --seq 8k -o roof.svg",
             ),
         ),
+        "collective": Verb(
+            summary="How long a collective takes, and how near the bound.",
+            examples=(
+                "ridgeline collective allreduce --on 64xh100-sxm --size 1GB",
+                'ridgeline collective allgather --topology mesh:32x32 --link "50 GB/s" --latency 0.5us --synthesize',
+                "ridgeline collective allreduce --topology torus:8x8 --without link:3-4 --synthesize -o found.json",
+                "ridgeline collective verify found.json",
+            ),
+        ),
         "explain": Verb(
             summary="What accounts for the gap between predicted and measured.",
             examples=("ridgeline explain run.toml trace.json.gz -o residuals.csv",),

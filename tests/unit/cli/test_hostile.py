@@ -98,6 +98,7 @@ def working(folder: Path) -> dict[str, list[list[str]]]:
         "diff": [[run, trace]],
         "explain": [[run, trace, "--force"]],
         "profile": [[str(LIBRARY_FOLDER / "a100-80-sxm.json")]],
+        "collective": [["allreduce", "--on", "8xh100-sxm", "--size", "1MB"]],
         "roofline": [["llama3.2-1b", "--on", "h100-sxm", "--phase", "decode"]],
     }
 

@@ -1,0 +1,92 @@
+"""Turn `ridgeline collective` into calls of the library.
+
+0  done        2  the input cannot be used, or the algorithm of a file is wrong
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ridgeline.cli.refuse import UNUSABLE
+from ridgeline.cli.streams import say
+from ridgeline.cli.terminal import Json, console, print_json
+
+
+def register(app: typer.Typer) -> None:
+    """Give the command line the verb of this module."""
+    app.command()(collective)
+
+
+def collective(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT", help="allreduce, allgather, reducescatter, alltoall, broadcast, reduce; or verify FILE."
+        ),
+    ],
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="With verify: the algorithm to check.")] = None,
+    on: Annotated[str, typer.Option("--on", metavar="SYSTEM", help="A system such as 64xh100-sxm.")] = "",
+    topology: Annotated[
+        str,
+        typer.Option(
+            metavar="SHAPE",
+            help="mesh:AxB[xC], torus:AxB[xC], ring:N, switch:N, full:N, domains:NxG, dragonfly:GxRxP.",
+        ),
+    ] = "",
+    link: Annotated[str, typer.Option(metavar="RATE", help="One link, one direction.")] = "50 GB/s",
+    latency: Annotated[str, typer.Option(metavar="TIME", help="One hop.")] = "0.5 us",
+    size: Annotated[str, typer.Option(metavar="SIZE", help="Of the whole vector, see docs.")] = "1 GB",
+    algorithm: Annotated[str, typer.Option(metavar="NAME", help="One of the library; else its fastest.")] = "",
+    synthesize: Annotated[bool, typer.Option("--synthesize", help="Build one for this very graph.")] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", metavar="PART", help="A broken link:3-4 or node:5; may be repeated."),
+    ] = None,
+    chunks: Annotated[int | None, typer.Option(min=1, metavar="K", help="Synthesis: chunks of a rank's part.")] = None,
+    root: Annotated[int, typer.Option(min=0, metavar="RANK", help="Of broadcast and reduce.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the algorithm as JSON.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """How long a collective takes on a network, by which algorithm, and how far that is from the best possible."""
+    if what == "verify":
+        _verify(file, json)
+        return
+    from ridgeline.comm.algorithm_file import write_algorithm
+    from ridgeline.comm.answer import collective as library
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.core.files import refuse_unwritable
+    from ridgeline.report.collective import collective_sheet, draw_collective
+
+    if file is not None:
+        raise InputError(Problem(path="FILE", given=str(file), expected="nothing after a collective", todo="use -o"))
+    if output is not None:
+        refuse_unwritable(output)
+    found = library(
+        what, on=on, topology=topology, link=link, latency=latency, size=size, algorithm=algorithm,
+        synthesize=synthesize, without=without or (), chunks=chunks, root=root,
+    )  # fmt: skip
+    sheet = collective_sheet(found)
+    if output is not None:
+        write_algorithm(found.algorithm, output)
+        say(f"{output}: {sheet['steps']} steps", err=True)
+    print_json(sheet) if json else draw_collective(sheet, found, console())
+
+
+def _verify(file: Path | None, json: bool) -> None:
+    """Check a file's algorithm; exit code 2 where it is wrong."""
+    from ridgeline.comm.answer import verify_file
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.report.collective import draw_verification, verification_sheet
+
+    if file is None:
+        raise InputError(Problem(path="FILE", given="nothing", expected="a file after verify"))
+    algorithm, found = verify_file(file)
+    sheet = verification_sheet(algorithm, found)
+    print_json(sheet) if json else draw_verification(sheet, console())
+    if not found.ok:
+        raise typer.Exit(UNUSABLE)

@@ -1,0 +1,1 @@
+"""Topology graphs, and collective algorithms as data: bounds, verification, a library, synthesis, times."""

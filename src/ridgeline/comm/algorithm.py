@@ -1,0 +1,151 @@
+"""A collective algorithm as a value: which rank sends which chunk to whom in which round, to be copied or added there.
+
+A step is one chunk's way from one node to another: a send on one side, and on the other a receive that stores (`COPY`)
+or adds (`REDUCE`). Steps are columns, so that a million of them is cheap. What a step depends on follows from its
+round: it sends what its source holds when all earlier rounds are done. A channel is a connection of its own between two
+ranks, in order. Nodes from `ranks` on are switches that add up or copy what passes through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.comm.contract import Contract, Ints
+from ridgeline.core.arrays import Index
+
+COPY, REDUCE = 0, 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Steps:
+    """Columns of one length, ordered by round: round, sending node, receiving node, chunk, COPY or REDUCE, channel."""
+
+    round: Ints
+    source: Ints
+    target: Ints
+    chunk: Ints
+    op: NDArray[np.int8]
+    channel: NDArray[np.int8]
+
+    def __len__(self) -> int:
+        return len(self.round)
+
+    def take(self, rows: Index | NDArray[np.bool_]) -> Steps:
+        """Some of the steps, in the order asked for."""
+        return Steps(
+            round=self.round[rows],
+            source=self.source[rows],
+            target=self.target[rows],
+            chunk=self.chunk[rows],
+            op=self.op[rows],
+            channel=self.channel[rows],
+        )
+
+    def starts(self) -> Index:
+        """Where each round with steps begins, and the end of the last: row numbers."""
+        first = np.flatnonzero(self.round[1:] != self.round[:-1]) + 1
+        return np.concatenate([[0], first, [len(self)]]).astype(np.int64) if len(self) else np.zeros(1, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Algorithm:
+    """Steps that are to fulfil a contract; `nodes` counts ranks and the switches that take part."""
+
+    name: str
+    contract: Contract
+    nodes: int
+    steps: Steps
+
+    @property
+    def ranks(self) -> int:
+        return self.contract.ranks
+
+    @property
+    def rounds(self) -> int:
+        return int(self.steps.round[-1]) + 1 if len(self.steps) else 0
+
+
+def steps_of(
+    round: Index | Ints,
+    source: Index | Ints,
+    target: Index | Ints,
+    chunk: Index | Ints,
+    op: int | NDArray[np.int8] = COPY,
+    channel: int | NDArray[np.int8] = 0,
+) -> Steps:
+    """Columns of steps from any integers, sorted by round."""
+    order = slice(None) if np.all(round[1:] >= round[:-1]) else np.argsort(round, kind="stable")
+    size = len(round)
+    return Steps(
+        round=np.ascontiguousarray(round[order], np.int32),
+        source=np.ascontiguousarray(source[order], np.int32),
+        target=np.ascontiguousarray(target[order], np.int32),
+        chunk=np.ascontiguousarray(chunk[order], np.int32),
+        op=np.ascontiguousarray(np.broadcast_to(np.asarray(op, np.int8), (size,))[order]),
+        channel=np.ascontiguousarray(np.broadcast_to(np.asarray(channel, np.int8), (size,))[order]),
+    )
+
+
+def joined(parts: Sequence[Steps]) -> Steps:
+    """All steps of several tables, by round."""
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("round", "source", "target", "chunk", "op", "channel")
+    }
+    return steps_of(**columns)
+
+
+def turned(algorithm: Algorithm, name: str = "") -> Algorithm:
+    """The reversed algorithm: last round first, receivers send, and copies become sums.
+
+    An all-gather becomes the reduce-scatter of the same time, a broadcast a reduce, MoE dispatch its combine.
+    """
+    steps = algorithm.steps
+    back = steps_of(
+        (algorithm.rounds - 1 - steps.round)[::-1],
+        steps.target[::-1],
+        steps.source[::-1],
+        steps.chunk[::-1],
+        (REDUCE - steps.op)[::-1].astype(np.int8),
+        steps.channel[::-1],
+    )
+    return replace(algorithm, name=name or algorithm.name, contract=algorithm.contract.turned(), steps=back)
+
+
+def mirrored(gather: Algorithm, contract: Contract) -> Algorithm:
+    """The reverse of an all-gather and then the all-gather: reduce-scatter and all-gather, which is an all-reduce."""
+    steps, size, rounds = gather.steps, len(gather.steps), gather.rounds
+
+    def both(back: NDArray[np.int32], forth: NDArray[np.int32]) -> Ints:
+        column = np.empty(2 * size, np.int32)
+        column[:size], column[size:] = back[::-1], forth
+        return column
+
+    op = np.zeros(2 * size, np.int8)
+    op[:size] = REDUCE
+    whole = Steps(
+        round=both(np.int32(rounds - 1) - steps.round, steps.round + np.int32(rounds)),
+        source=both(steps.target, steps.source),
+        target=both(steps.source, steps.target),
+        chunk=both(steps.chunk, steps.chunk),
+        op=op,
+        channel=np.concatenate([steps.channel[::-1], steps.channel]),
+    )
+    return replace(gather, contract=contract, steps=whole)
+
+
+def beside(parts: Sequence[Algorithm], contract: Contract, name: str, chunk_of: Sequence[Index]) -> Algorithm:
+    """Several at once on disjoint chunks: chunk c of part i is chunk `chunk_of[i][c]` of the whole; a channel each."""
+    moved = [
+        replace(
+            part.steps,
+            chunk=chunk_of[index][part.steps.chunk].astype(np.int32),
+            channel=np.full(len(part.steps), index, np.int8),
+        )
+        for index, part in enumerate(parts)
+    ]
+    return Algorithm(name=name, contract=contract, nodes=max(part.nodes for part in parts), steps=joined(moved))

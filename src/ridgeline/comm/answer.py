@@ -1,0 +1,163 @@
+"""Turn a question (which collective, on what, how large) into an answer: algorithm, time, bound, verification."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from ridgeline.comm.algorithm import Algorithm
+from ridgeline.comm.algorithm_file import WHOLE, read_algorithm
+from ridgeline.comm.bounds import Bound, chunked_bound, lower_bound, sequence_bound
+from ridgeline.comm.contract import Collective
+from ridgeline.comm.graph import Graph
+from ridgeline.comm.graph import without as degraded
+from ridgeline.comm.select import fastest
+from ridgeline.comm.synthesis.synthesize import synthesize as build
+from ridgeline.comm.system_graph import system_graph
+from ridgeline.comm.timing import Timing, time_algorithm
+from ridgeline.comm.topologies import topology as graph_named
+from ridgeline.comm.verify import SLOTS, Verification, verify
+from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.units import parse_quantity
+from ridgeline.hardware.load import system
+
+BUS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0}
+"""busbw over algbw is this times (N - 1) / N, as nccl-tests counts; 1 for broadcast and reduce."""
+
+
+NO_SEQUENCE = ("tree-packing", "double-tree", "two-level", "in-switch")
+"""All-reduces that are no reduce-scatter and then an all-gather."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CollectiveTime:
+    """A collective on a graph: the algorithm, its time beside what no algorithm beats, and whether it is proven right.
+
+    chunked_bound_s     the bound for chunks of this size sent one after the other on a link; of an all-reduce by
+                        reduce-scatter and all-gather that of the two; 0 where it does not apply
+    synthesis_seconds   what building the algorithm took, where it was synthesized
+    """
+
+    collective: Collective
+    graph: Graph
+    size_bytes: float
+    algorithm: Algorithm
+    timing: Timing
+    bound: Bound
+    chunked_bound_s: float
+    verification: Verification
+    synthesis_seconds: float | None
+
+    @property
+    def seconds(self) -> float:
+        return self.timing.seconds
+
+    @property
+    def algbw(self) -> float:
+        """Bytes per second: size over time."""
+        return self.size_bytes / self.seconds if self.seconds else 0.0
+
+    @property
+    def busbw(self) -> float:
+        """algbw times what each rank sends per byte of size, comparable with a link's rate (nccl-tests)."""
+        n = self.graph.ranks
+        return self.algbw * (BUS[self.collective] * (n - 1) / n if self.collective in BUS else 1.0)
+
+    @property
+    def ratio_to_bound(self) -> float:
+        """Seconds over the chunked bound where it applies, else over the bound; 1 is optimal."""
+        best = self.chunked_bound_s or self.bound.seconds
+        return self.seconds / best if best else 1.0
+
+
+def collective(
+    name: str,
+    *,
+    on: str = "",
+    topology: str = "",
+    link: str | float = "50 GB/s",
+    latency: str | float = "0.5 us",
+    size: str | float = "1 GB",
+    algorithm: str = "",
+    synthesize: bool = False,
+    without: Iterable[str] = (),
+    chunks: int | None = None,
+    root: int = 0,
+) -> CollectiveTime:
+    """How long a collective takes on a system or topology, by which algorithm, and how near the bound that is.
+
+    name            allreduce, allgather, reducescatter, alltoall, broadcast, reduce
+    on, topology    a system of the catalog (64xh100-sxm), or mesh:AxB, torus:AxB, ring:N, switch:N, ... of equal links
+    size            M: all-reduce vector, all-gather output, reduce-scatter input, what a rank sends in all-to-all
+    algorithm       one of the library; absent: its fastest for this size
+    synthesize      build one for the very graph, links taken away or not, and take the library's where that is faster
+    without         links and ranks that are broken: link:3-4, node:5
+    chunks          synthesis: chunks a rank's part is cut into
+
+    >>> found = collective("allgather", topology="torus:4x4", link="50 GB/s", latency=0.0, size="1 GB")
+    >>> found.verification.ok, found.algorithm.name, round(found.ratio_to_bound, 3)
+    (True, 'bucket', 1.0)
+    """
+    if name not in WHOLE:
+        raise InputError(not_among("collective", name, WHOLE))
+    kind = cast(Collective, name)
+    graph = degraded(graph_for(on, topology, link, latency), without)
+    size_bytes = _number(size, "B")
+    if not size_bytes > 0:
+        raise InputError(Problem(path="size", given=str(size), expected="more than 0 bytes"))
+    if not 0 <= root < graph.ranks:
+        raise InputError(Problem(path="root", given=str(root), expected=f"0 to {graph.ranks - 1}"))
+    spent: float | None = None
+    if synthesize:
+        begun = time.perf_counter()
+        made = build(kind, graph, size_bytes, chunks=chunks)
+        spent = time.perf_counter() - begun
+        timed = time_algorithm(made, graph, size_bytes)
+    else:
+        made, timed = fastest(kind, graph, size_bytes, name=algorithm, root=root)
+    return answer(kind, graph, size_bytes, made, timed, spent, root)
+
+
+def answer(
+    kind: Collective, graph: Graph, size: float, made: Algorithm, timed: Timing, spent: float | None, root: int = 0
+) -> CollectiveTime:
+    """An algorithm and its time beside bounds and verification."""
+    chunked = 0.0
+    if timed.crowding == 1:
+        total = made.contract.chunks
+        sequence = kind == "allreduce" and total % graph.ranks == 0 and made.name not in NO_SEQUENCE
+        chunked = sequence_bound(graph, size, total) if sequence else chunked_bound(graph, kind, size, total)
+    return CollectiveTime(
+        collective=kind,
+        graph=graph,
+        size_bytes=size,
+        algorithm=made,
+        timing=timed,
+        bound=lower_bound(graph, kind, size, root),
+        chunked_bound_s=chunked,
+        verification=verify(made),
+        synthesis_seconds=spent,
+    )
+
+
+def verify_file(path: Path, slots: int = SLOTS, *, serial: bool = False) -> tuple[Algorithm, Verification]:
+    """Read an algorithm from a file and prove that it keeps its contract, or say which step breaks it."""
+    read = read_algorithm(path)
+    return read, verify(read, slots, serial=serial)
+
+
+def graph_for(on: str, topology: str, link: str | float, latency: str | float) -> Graph:
+    """The graph of a system of the catalog, or of a topology of equal links."""
+    if bool(on) == bool(topology):
+        given = "both" if on else "neither a system nor a topology"
+        raise InputError(Problem(path="on", given=given, expected="--on 64xh100-sxm or --topology mesh:8x8"))
+    if on:
+        return system_graph(system(on))
+    return graph_named(topology, _number(link, "B/s"), _number(latency, "s"))
+
+
+def _number(value: str | float, unit: str) -> float:
+    return parse_quantity(value, unit) if isinstance(value, str) else float(value)

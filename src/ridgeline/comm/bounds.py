@@ -1,0 +1,214 @@
+"""Turn a graph, a collective and a size into times that no algorithm can beat.
+
+M = size, N = ranks, B+(S), B-(S) = rate out of and into a set S of nodes, c = bytes of a chunk, C = chunks.
+
+    all-gather        what S owns must leave it: M |S|/N / B+(S); what it lacks must enter it
+    reduce-scatter    the same with the directions exchanged
+    all-reduce        M / B+(S); and without sums inside the network 2 (|P| - 1) M / sum of B+ over the parts of a
+                      partition P of the ranks: each part but one sends once towards the sum, and gets the sum once
+    broadcast         M / B+(S) for S that holds the root and not all ranks; reduce: M / B-(S)
+    all-to-all        M |S| (N - |S|) / N / B+(S); and bytes times hops over all links' rate
+    latency           the longest of the quickest paths between two ranks
+    chunked           a link carries one chunk after the other, each in alpha + c/b: a rank that needs n chunks over d
+                      equal links waits ceil(n/d) (alpha + c/b); for direct links and algorithms that send so
+
+Sets tried: every rank alone, every domain, every slab of a mesh or torus. Each is a valid bound, the largest is given.
+In-switch sums only help all-reduce: M / B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ridgeline.comm.contract import Collective
+from ridgeline.comm.graph import Graph
+from ridgeline.core.arrays import Array, Index, Mask
+
+ALL_SOURCES = 512  # ranks up to which all pairs are measured; beyond, a sample: still a bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """Seconds that no algorithm beats; the larger of the two, as bandwidth or latency sets it."""
+
+    bandwidth_s: float
+    latency_s: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.bandwidth_s, self.latency_s)
+
+    @property
+    def by(self) -> str:
+        return "bandwidth" if self.bandwidth_s >= self.latency_s else "latency"
+
+
+def lower_bound(graph: Graph, collective: Collective, size_bytes: float, root: int = 0) -> Bound:
+    """The time that no algorithm beats on this graph, with chunks as fine as one likes.
+
+    >>> from ridgeline.comm.topologies import topology
+    >>> mesh, size = topology("mesh:8x8", 50e9), 50e9
+    >>> [round(lower_bound(mesh, name, size).bandwidth_s, 4) for name in ("allgather", "allreduce", "alltoall")]
+    [0.4922, 0.5625, 2.0]
+    """
+    if graph.ranks < 2:
+        return Bound(bandwidth_s=0.0, latency_s=0.0)
+    inside, out, into, rooted = _cuts(graph, root)
+    part = _crossing(graph, collective, inside, out, into, rooted)
+    best = float(np.max(part, initial=0.0))
+    if collective == "allreduce" and graph.reducing < 0:
+        best = max(best, _partitions(graph))
+    if collective in ("alltoall", "alltoallv") and graph.direct:
+        best = max(best, _hops(graph))
+    return Bound(bandwidth_s=best * size_bytes, latency_s=_latency(graph))
+
+
+def _crossing(graph: Graph, collective: Collective, inside: Array, out: Array, into: Array, rooted: Mask) -> Array:
+    """Seconds for M = 1 that each cut asks for."""
+    n = graph.ranks
+    share = inside / n
+    split = (inside > 0) & (inside < n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        match collective:
+            case "allgather":
+                need = np.maximum(share / out, (1 - share) / into)
+            case "reducescatter":
+                need = np.maximum((1 - share) / out, share / into)
+            case "allreduce":
+                need = np.maximum(1 / out, 1 / into)
+            case "broadcast":
+                need = np.where(rooted, 1 / out, 1 / into)
+            case "reduce":
+                need = np.where(rooted, 1 / into, 1 / out)
+            case "alltoall":
+                need = share * (n - inside) * np.maximum(1 / out, 1 / into)
+            case _:
+                need = np.zeros(len(inside))
+    return np.where(split, need, 0.0)
+
+
+def _cuts(graph: Graph, root: int) -> tuple[Array, Array, Array, Mask]:
+    """For each set tried: ranks in it, rate out of it and into it, and whether the root is in it."""
+    masks = _domains(graph) + _slabs(graph)
+    alone = graph.ranks
+    inside = np.concatenate([np.ones(alone), [mask[: graph.ranks].sum() for mask in masks]])
+    leaves = [float(graph.bytes_per_s[mask[graph.tail] & ~mask[graph.head]].sum()) for mask in masks]
+    enters = [float(graph.bytes_per_s[~mask[graph.tail] & mask[graph.head]].sum()) for mask in masks]
+    out = np.concatenate([graph.out_bytes_per_s()[:alone], leaves])
+    into = np.concatenate([graph.in_bytes_per_s()[:alone], enters])
+    rooted = np.concatenate([np.arange(alone) == root, [mask[root] for mask in masks]]).astype(np.bool_)
+    return inside, out, into, rooted
+
+
+def _domains(graph: Graph) -> list[Mask]:
+    """Each scale-up domain with the switches that only it has."""
+    if not graph.domain:
+        return []
+    made = []
+    of_tail = np.where(graph.tail < graph.ranks, graph.tail // graph.domain, -1)
+    for domain in range(-(-graph.ranks // graph.domain)):
+        mask = np.zeros(graph.nodes, np.bool_)
+        mask[domain * graph.domain : min((domain + 1) * graph.domain, graph.ranks)] = True
+        foreign = np.zeros(graph.nodes, np.bool_)
+        foreign[graph.head[of_tail != domain]] = True
+        mask[graph.ranks :] = ~foreign[graph.ranks :]
+        made.append(mask)
+    return made
+
+
+def _slabs(graph: Graph) -> list[Mask]:
+    """The first planes of a grid along each axis."""
+    made = []
+    for axis, size in enumerate(graph.shape):
+        place = np.indices(graph.shape)[axis].ravel()
+        made += [place < cut for cut in range(1, size)]
+    return made
+
+
+def _partitions(graph: Graph) -> float:
+    """2 (|P| - 1) / sum of rates out of the parts: ranks one by one, or domains."""
+    best = 2 * (graph.ranks - 1) / float(graph.out_bytes_per_s()[: graph.ranks].sum())
+    masks = _domains(graph)
+    if len(masks) > 1:
+        out = sum(float(graph.bytes_per_s[mask[graph.tail] & ~mask[graph.head]].sum()) for mask in masks)
+        best = max(best, 2 * (len(masks) - 1) / out)
+    return best
+
+
+def _distances(graph: Graph, weight: Array) -> tuple[Array, Index]:
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import dijkstra
+
+    n = graph.ranks
+    sources = np.arange(n) if n <= ALL_SOURCES else np.unique([0, n // 2, n - 1])
+    matrix = coo_array((weight, (graph.tail, graph.head)), shape=(graph.nodes, graph.nodes)).tocsr()
+    found = dijkstra(matrix, indices=sources)[:, :n]
+    return np.where(np.isfinite(found), found, 0.0), sources
+
+
+def _latency(graph: Graph) -> float:
+    tiny = 1e-15  # an entry of 0 would be no link at all
+    found, _ = _distances(graph, graph.latency_s + tiny)
+    longest = float(found.max(initial=0.0))
+    return longest if longest > tiny * graph.nodes else 0.0
+
+
+def _hops(graph: Graph) -> float:
+    """All-to-all: each pair's bytes take a link's time on every hop."""
+    found, sources = _distances(graph, np.ones(graph.links))
+    if len(sources) < graph.ranks:
+        return 0.0
+    return float(found.sum() / graph.ranks / graph.bytes_per_s.sum())
+
+
+def chunked_bound(graph: Graph, collective: Collective, size_bytes: float, chunks: int) -> float:
+    """Seconds that no algorithm with chunks of that size beats when a link carries one after the other.
+
+    0 where it does not apply: through switches, or for collectives other than these.
+
+    >>> from ridgeline.comm.topologies import topology
+    >>> chunked_bound(topology("mesh:4x4", 1.0), "allgather", 16.0, 16)
+    8.0
+    """
+    n = graph.ranks
+    if not graph.direct or n < 2:
+        return 0.0
+    each = size_bytes / chunks / graph.bytes_per_s + graph.latency_s
+    lacks = {"allgather": chunks - chunks // n, "reducescatter": chunks - chunks // n}.get(collective, chunks)
+    if collective not in ("allgather", "reducescatter", "allreduce", "broadcast", "reduce"):
+        return 0.0
+    outward = collective in ("reducescatter", "reduce")
+    best = _slowest_port(graph.tail if outward else graph.head, each, lacks, n)
+    if collective == "allreduce":
+        best = max(best, _soonest(each, 2 * (n - 1) * chunks))
+    return best
+
+
+def sequence_bound(graph: Graph, size_bytes: float, chunks: int) -> float:
+    """The chunked bound of an all-reduce that is a reduce-scatter and then an all-gather."""
+    first = chunked_bound(graph, "reducescatter", size_bytes, chunks)
+    return first + chunked_bound(graph, "allgather", size_bytes, chunks)
+
+
+def _slowest_port(end: Index, each: Array, lacks: int, ranks: int) -> float:
+    degree = np.bincount(end, minlength=ranks)
+    if np.ptp(each) == 0:
+        return float(-(-lacks // int(degree.min())) * each[0])
+    order = np.argsort(end, kind="stable")
+    parts = np.split(each[order], np.cumsum(degree)[:-1])
+    total = np.bincount(end, 1 / each, ranks)
+    slow = np.argsort(total)[: max(8, ranks // 64)]
+    return max(_soonest(parts[int(node)], lacks) for node in slow)
+
+
+def _soonest(each: Array, count: int) -> float:
+    """When links that take `each` seconds a chunk have carried `count` chunks."""
+    if np.ptp(each) == 0:
+        return float(-(-count // len(each)) * each[0])
+    low, high = count / float((1 / each).sum()), (count / len(each) + 1) * float(each.max())
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if np.floor(middle / each + 1e-9).sum() >= count else (middle, high)
+    return high

@@ -1,0 +1,167 @@
+"""A topology as a graph: nodes joined by directed links of a rate and a latency; links and nodes can be taken away.
+
+Ranks are nodes 0 to ranks - 1, row-major on a grid; nodes after them are switches. A full-duplex link is two directed
+ones. A rank that was taken away is no node any more: the others close ranks, and `labels` keeps their old numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ridgeline.core.arrays import Array, Index
+from ridgeline.core.errors import InputError, Problem
+
+_WITHOUT = re.compile(r"(?:link:(\d{1,8})-(\d{1,8})|node:(\d{1,8}))")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Graph:
+    """Directed links as columns; what is known of the shape, for algorithms that use it.
+
+    shape, wraps   of a mesh or torus that is whole: its sides, and which of them close
+    domain         ranks of one scale-up domain where there are several (0: one flat network)
+    reducing       a switch that all ranks reach and that adds up what passes (NVLS, SHARP); -1: none
+    labels         the rank's number before others were taken away
+    """
+
+    name: str
+    ranks: int
+    nodes: int
+    tail: Index
+    head: Index
+    bytes_per_s: Array
+    latency_s: Array
+    shape: tuple[int, ...] = ()
+    wraps: tuple[bool, ...] = ()
+    domain: int = 0
+    reducing: int = -1
+    labels: tuple[int, ...] = ()
+
+    @property
+    def links(self) -> int:
+        """Directed links."""
+        return len(self.tail)
+
+    @property
+    def direct(self) -> bool:
+        """Whether ranks are linked to each other without switches."""
+        return self.nodes == self.ranks
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all links are of one rate and one latency."""
+        return bool(np.ptp(self.bytes_per_s) == 0 and np.ptp(self.latency_s) == 0) if self.links else True
+
+    def out_bytes_per_s(self) -> Array:
+        """Bytes per second that leave each node."""
+        return sums_by(self.tail, self.bytes_per_s, self.nodes)
+
+    def in_bytes_per_s(self) -> Array:
+        """Bytes per second that reach each node."""
+        return sums_by(self.head, self.bytes_per_s, self.nodes)
+
+
+def sums_by(index: Index, values: Array, size: int) -> Array:
+    """Sums of values by an index."""
+    return np.bincount(index, values, size).astype(np.float64)
+
+
+def graph_of(name: str, ranks: int, nodes: int, links: Iterable[tuple[Index, Index, float, float]]) -> Graph:
+    """A graph of full-duplex links as groups (ends, other ends, bytes/s a direction, seconds); equal ones add up."""
+    parts = [(np.ravel(a), np.ravel(b), rate, latency) for a, b, rate, latency in links]
+    ones = np.concatenate([a for a, *_ in parts] + [b for _, b, *_ in parts]).astype(np.int64)
+    others = np.concatenate([b for _, b, *_ in parts] + [a for a, *_ in parts]).astype(np.int64)
+    rate = np.concatenate([np.full(len(a), rate) for a, _, rate, _ in parts] * 2)
+    latency = np.concatenate([np.full(len(a), latency) for a, *_, latency in parts] * 2)
+    key, index = np.unique(ones * nodes + others, return_inverse=True)
+    most = np.zeros(len(key))
+    np.maximum.at(most, index, latency)
+    return Graph(
+        name=name,
+        ranks=ranks,
+        nodes=nodes,
+        tail=key // nodes,
+        head=key % nodes,
+        bytes_per_s=sums_by(index, rate, len(key)),
+        latency_s=most,
+    )
+
+
+def without(graph: Graph, removed: Iterable[str]) -> Graph:
+    """The graph less some links and ranks: `link:3-4` (both directions), `node:5`; refused where it falls apart."""
+    gone = list(removed)
+    if not gone:
+        return graph
+    keep, alive = np.ones(graph.links, np.bool_), np.ones(graph.nodes, np.bool_)
+    for text in gone:
+        match = _WITHOUT.fullmatch(text)
+        if match is None:
+            raise _wrong(repr(text), "link:A-B or node:A with ranks or switches by number")
+        a, b, node = match.groups()
+        if node is not None:
+            alive[_known(graph, int(node))] = False
+            continue
+        ends = {_known(graph, int(a)), _known(graph, int(b))}
+        hit = np.isin(graph.tail, list(ends)) & np.isin(graph.head, list(ends))
+        if len(ends) < 2 or not hit.any():
+            raise _wrong(f"{text}, which {graph.name} does not have", "a link of it", _links_of(graph, int(a)))
+        keep &= ~hit
+    keep &= alive[graph.tail] & alive[graph.head]
+    made = _renumbered(graph, keep, alive, " ".join(["without", *gone]))
+    refuse_disconnected(made)
+    return made
+
+
+def _known(graph: Graph, node: int) -> int:
+    if node >= graph.nodes:
+        raise _wrong(f"node {node}", f"0 to {graph.nodes - 1} in {graph.name}")
+    return node
+
+
+def _links_of(graph: Graph, node: int) -> str:
+    there = graph.head[graph.tail == node][:8]
+    return f"node {node} is linked to {', '.join(map(str, there))}"
+
+
+def _renumbered(graph: Graph, keep: np.ndarray, alive: np.ndarray, note: str) -> Graph:
+    number = np.cumsum(alive) - 1
+    labels = graph.labels or tuple(range(graph.ranks))
+    return replace(
+        graph,
+        name=f"{graph.name} {note}",
+        ranks=int(alive[: graph.ranks].sum()),
+        nodes=int(alive.sum()),
+        tail=number[graph.tail[keep]],
+        head=number[graph.head[keep]],
+        bytes_per_s=graph.bytes_per_s[keep],
+        latency_s=graph.latency_s[keep],
+        shape=(),
+        wraps=(),
+        domain=graph.domain if alive[: graph.ranks].all() else 0,
+        reducing=int(number[graph.reducing]) if graph.reducing >= 0 and alive[graph.reducing] else -1,
+        labels=tuple(label for label, lives in zip(labels, alive, strict=False) if lives),
+    )
+
+
+def refuse_disconnected(graph: Graph) -> None:
+    """An `InputError` that names two ranks without a path between them, where there are such."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    if graph.ranks < 1:
+        raise _wrong(f"{graph.name}: no rank left", "at least one rank")
+    matrix = coo_array((np.ones(graph.links), (graph.tail, graph.head)), shape=(graph.nodes, graph.nodes))
+    _, label = connected_components(matrix, directed=True, connection="strong")
+    apart = np.flatnonzero(label[: graph.ranks] != label[0])
+    if len(apart):
+        labels = graph.labels or tuple(range(graph.ranks))
+        given = f"{graph.name}, where no path joins ranks {labels[0]} and {labels[int(apart[0])]}"
+        raise _wrong(given, "a connected graph", "take fewer links away")
+
+
+def _wrong(given: str, expected: str, todo: str = "") -> InputError:
+    return InputError(Problem(path="topology", given=given, expected=expected, todo=todo))

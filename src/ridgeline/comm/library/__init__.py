@@ -1,0 +1,1 @@
+"""Known algorithms: each a function from ranks (and their place on a graph) to an Algorithm."""

@@ -1,0 +1,95 @@
+"""All-to-all, point to point, and the exchanges of mixture-of-experts layers.
+
+pairwise     n - 1 rounds, in round t rank i sends to i + t        all-pairs   the same in one round
+bruck        ceil(log2 n) rounds, a chunk moves by the bits of its distance
+forwarded    inside the domain to the chip of the target's rail, then along the rail: one message a domain
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.comm.algorithm import Algorithm, joined, steps_of
+from ridgeline.comm.contract import Contract, contract, dispatch, exchange, sendrecv
+from ridgeline.core.arrays import Array
+
+
+def pairwise(n: int, made: Contract | None = None, *, at_once: bool = False) -> Algorithm:
+    """All-to-all, every chunk straight to its target; `at_once`: all in one round."""
+    t, i = (part.ravel() for part in np.indices((n - 1, n)))
+    j = (i + t + 1) % n
+    rounds = np.zeros_like(t) if at_once else t
+    name = "all-pairs" if at_once else "pairwise"
+    whole = made or contract("alltoall", n, n * n)
+    return Algorithm(name=name, contract=whole, nodes=n, steps=steps_of(rounds, i, j, i * n + j))
+
+
+def alltoallv(sizes: Array) -> Algorithm:
+    """Pairwise all-to-all of unequal sizes: `sizes[i][j]` from rank i to rank j; nothing is sent where it is 0."""
+    whole = exchange(sizes)
+    full = pairwise(len(sizes), whole)
+    sent = full.steps.take(np.flatnonzero(whole.chunk_share[full.steps.chunk] > 0))
+    kept = Contract(
+        collective="alltoallv",
+        ranks=whole.ranks,
+        chunks=whole.chunks,
+        begins=whole.begins,
+        ends=whole.ends[whole.chunk_share > 0] if whole.ends is not None else None,
+        chunk_share=whole.chunk_share,
+    )
+    return Algorithm(name="pairwise", contract=kept, nodes=full.nodes, steps=sent)
+
+
+def bruck_alltoall(n: int) -> Algorithm:
+    """Bruck: in round s every chunk whose distance has bit s moves on by 2**s."""
+    i, j = (part.ravel() for part in np.indices((n, n)))
+    distance = (j - i) % n
+    parts = []
+    for step in range((n - 1).bit_length()):
+        moves = np.flatnonzero(distance >> step & 1)
+        here = (i + (distance & ((1 << step) - 1))) % n
+        parts.append(
+            steps_of(np.full(len(moves), step), here[moves], ((here + (1 << step)) % n)[moves], (i * n + j)[moves])
+        )
+    return Algorithm(name="bruck", contract=contract("alltoall", n, n * n), nodes=n, steps=joined(parts))
+
+
+def forwarded_alltoall(n: int, domain: int) -> Algorithm:
+    """Two-level all-to-all: to the chip of one's own domain on the target's rail, then to the target's domain."""
+    i, j = (part.ravel() for part in np.indices((n, n)))
+    chunk = i * n + j
+    relay = i // domain * domain + j % domain
+    first = relay != i
+    second = relay != j
+    parts = [
+        steps_of(np.zeros(int(first.sum()), np.int64), i[first], relay[first], chunk[first]),
+        steps_of(np.ones(int(second.sum()), np.int64), relay[second], j[second], chunk[second]),
+    ]
+    return Algorithm(name="forwarded", contract=contract("alltoall", n, n * n), nodes=n, steps=joined(parts))
+
+
+def send_receive(n: int, source: int, target: int) -> Algorithm:
+    """One rank sends all to another."""
+    made = sendrecv(n, source, target)
+    zero = np.zeros(1, np.int64)
+    return Algorithm(name="direct", contract=made, nodes=n, steps=steps_of(zero, zero + source, zero + target, zero))
+
+
+def moe_dispatch(experts: NDArray[np.int64], ranks: int, experts_per_rank: int) -> Algorithm:
+    """MoE dispatch: token t of `experts` (tokens, top_k) goes once to every rank that holds one of its experts.
+
+    Tokens are dealt to ranks in equal shares. Reversed it is the combine, which adds up what the experts made of a
+    token: see `algorithm.turned`.
+    """
+    tokens = len(experts)
+    where = experts // experts_per_rank
+    sends = np.zeros((tokens, ranks), np.bool_)
+    sends[np.arange(tokens)[:, None], where] = True
+    whole = dispatch(sends, tokens // ranks)
+    token, target = np.nonzero(sends)
+    source = token // (tokens // ranks)
+    away = source != target
+    distance = ((target - source) % ranks)[away]
+    steps = steps_of(distance - 1, source[away], target[away], token[away])
+    return Algorithm(name="direct", contract=whole, nodes=ranks, steps=steps)

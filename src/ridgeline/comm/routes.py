@@ -1,0 +1,107 @@
+"""Turn pairs of nodes into the links of their way: the direct link, else the shortest path, always the same one.
+
+On a whole mesh or torus a way goes axis by axis. Pairs begin with different axes, and where both ways round are equally
+long half of them go each way, so that an all-to-all loads links evenly.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ridgeline.comm.graph import Graph
+from ridgeline.core.arrays import Index
+from ridgeline.core.errors import InputError, Problem
+
+BATCH = 256  # sources whose paths are searched together
+
+
+def routes(graph: Graph, sources: Index, targets: Index) -> Index:
+    """(pairs, longest) link numbers from source to target, -1 after the last.
+
+    Through another rank a path is longer than any through switches: ranks forward only where nothing else joins them.
+    """
+    pair, index = np.unique(np.asarray(sources, np.int64) * graph.nodes + targets, return_inverse=True)
+    keys = graph.tail * graph.nodes + graph.head
+    order = np.argsort(keys)
+    place = np.minimum(np.searchsorted(keys[order], pair), max(graph.links - 1, 0))
+    found = keys[order][place] == pair if graph.links else np.zeros(len(pair), np.bool_)
+    direct = np.where(found, order[place], -1) if graph.links else np.full(len(pair), -1)
+    if found.all():
+        return direct[index][:, None]
+    rest = np.flatnonzero(~found)
+    searched = _by_axis if graph.shape and graph.direct else _searched
+    ways = searched(graph, pair[rest] // graph.nodes, pair[rest] % graph.nodes, keys[order], order)
+    whole = np.full((len(pair), max(ways.shape[1], 1)), -1, np.int64)
+    whole[:, 0] = direct
+    whole[rest, : ways.shape[1]] = ways
+    return whole[index]
+
+
+def _by_axis(graph: Graph, sources: Index, targets: Index, keys: Index, order: Index) -> Index:
+    """Ways along one axis of the grid after the other."""
+    shape, axes = np.array(graph.shape), len(graph.shape)
+    here = np.stack(np.unravel_index(sources, graph.shape), axis=1)
+    ahead = np.stack(np.unravel_index(targets, graph.shape), axis=1) - here
+    half = 2 * np.abs(ahead)
+    closes = np.array(graph.wraps)
+    ahead = np.where(closes & (half > shape), ahead - np.sign(ahead) * shape, ahead)
+    ahead = np.where(closes & (half == shape), np.where(here % 2 == 0, 1, -1) * (shape // 2), ahead)
+    turn = ((sources + targets) % axes)[:, None] + np.arange(axes)
+    rows, links = np.arange(len(sources)), []
+    while ahead.any():
+        left = np.take_along_axis(ahead, turn % axes, axis=1) != 0
+        going = left.any(axis=1)
+        axis = (turn % axes)[rows, left.argmax(axis=1)]
+        step = np.where(going, np.sign(ahead[rows, axis]), 0)
+        before = np.ravel_multi_index(tuple(here.T), graph.shape)
+        here[rows, axis] = (here[rows, axis] + step) % shape[axis]
+        ahead[rows, axis] -= step
+        key = before * graph.nodes + np.ravel_multi_index(tuple(here.T), graph.shape)
+        links.append(np.where(going, order[np.minimum(np.searchsorted(keys, key), len(keys) - 1)], -1))
+    return np.stack(links, axis=1)
+
+
+def _searched(graph: Graph, sources: Index, targets: Index, keys: Index, order: Index) -> Index:
+    """Shortest paths, a batch of sources at a time."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import dijkstra
+
+    weight = 1.0 + np.where(graph.tail < graph.ranks, 8.0, 0.0) * (not graph.direct)
+    shape = (graph.nodes, graph.nodes)
+    matrix = coo_array((weight, (graph.tail, graph.head)), shape=shape).tocsr()
+    starts = np.unique(sources)
+    found: list[tuple[Index, Index]] = []
+    for low in range(0, len(starts), BATCH):
+        batch = starts[low : low + BATCH]
+        _, before = dijkstra(matrix, indices=batch, return_predecessors=True)
+        rows = np.flatnonzero(np.isin(sources, batch))
+        found.append((rows, _walked(before, np.searchsorted(batch, sources[rows]), targets[rows], keys, order, graph)))
+    longest = max(path.shape[1] for _, path in found)
+    whole = np.full((len(sources), longest), -1, np.int64)
+    for rows, path in found:
+        whole[rows, : path.shape[1]] = path
+    return whole
+
+
+def _walked(before: np.ndarray, row: Index, targets: Index, keys: Index, order: Index, graph: Graph) -> Index:
+    """Paths from predecessors, last link first and then turned round."""
+    here = targets.copy()
+    links = []
+    while True:
+        last = before[row, here].astype(np.int64)
+        going = last >= 0
+        if not going.any():
+            break
+        link = np.full(len(here), -1, np.int64)
+        link[going] = order[np.searchsorted(keys, last[going] * graph.nodes + here[going])]
+        links.append(link)
+        here = np.where(going, last, here)
+    if not links or (links[0] < 0).any():
+        lost = int(np.flatnonzero(links[0] < 0)[0]) if links else 0
+        raise InputError(
+            Problem(path="topology", given=f"no path to node {int(targets[lost])}", expected="a connected graph")
+        )
+    back = np.stack(links, axis=1)
+    length = (back >= 0).sum(axis=1)
+    turn = length[:, None] - 1 - np.arange(back.shape[1])
+    return np.where(turn >= 0, np.take_along_axis(back, np.maximum(turn, 0), axis=1), -1)

@@ -1,0 +1,1 @@
+"""Algorithms made for a graph: all-gather by matching chunks to links, trees that share links evenly."""

@@ -1,0 +1,169 @@
+"""Spanning trees that share the links of a graph evenly: an all-reduce in M / tau, below reduce-scatter and all-gather.
+
+An all-reduce over a spanning tree sums towards the root and copies back: every link of the tree carries the data once
+in each direction. K trees with 1/K of the vector each take max over links of (trees on it / rate) M / K. By
+Nash-Williams and Tutte the best packing reaches tau = min over partitions P of (rate between parts) / (|P| - 1).
+
+Trees start as minimum spanning trees on loads, and then give up crowded links for less crowded ones of the same cut.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, connected_components, minimum_spanning_tree
+
+from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, steps_of
+from ridgeline.comm.contract import contract
+from ridgeline.comm.graph import Graph
+from ridgeline.core.arrays import Array, Index, Mask
+
+EXCHANGES = 6000  # links given up for others, at most
+IDLE = 300  # tries in a row that find none
+
+
+def packed_trees(graph: Graph, count: int, seed: int = 0) -> list[Index]:
+    """Parents of `count` spanning trees, each rooted at its centre, that load links evenly for their rates."""
+    once = np.flatnonzero(graph.tail < graph.head)
+    u, v = graph.tail[once], graph.head[once]
+    rate = graph.bytes_per_s[once] / graph.bytes_per_s.max()
+    random = np.random.default_rng(seed)
+    used = np.zeros((count, len(once)), np.bool_)
+    load = np.zeros(len(once))
+    number = {(int(a), int(b)): index for index, (a, b) in enumerate(zip(u, v, strict=True))}
+    for tree in range(count):
+        weight = 1.0 + (load + 1) / rate + 0.5 * random.random(len(once))
+        found = minimum_spanning_tree(csr_array((weight, (u, v)), shape=(graph.ranks, graph.ranks))).tocoo()
+        rows = [number[int(a), int(b)] for a, b in zip(found.row, found.col, strict=True)]
+        used[tree, rows] = True
+        load[rows] += 1
+    _evened(used, load, (u, v, rate), graph.ranks, random)
+    return [_centred(u[row], v[row], graph.ranks) for row in used]
+
+
+def _evened(
+    used: Mask, load: Array, links: tuple[Index, Index, Array], ranks: int, random: np.random.Generator
+) -> None:
+    """Move trees off the most crowded links while that helps."""
+    u, v, rate = links
+    ideal = len(used) * (ranks - 1) / rate.sum()
+    idle = 0
+    for _ in range(EXCHANGES):
+        crowd = load / rate
+        worst = float(crowd.max())
+        if worst <= ideal + 1e-9 or (worst < np.ceil(ideal) + 1e-9 and bool((rate == 1).all())):
+            return
+        top = np.flatnonzero(crowd >= worst - 1e-9)
+        link = int(random.choice(top))
+        tree = int(random.choice(np.flatnonzero(used[:, link])))
+        inside = used[tree].copy()
+        inside[link] = False
+        matrix = csr_array((np.ones(int(inside.sum())), (u[inside], v[inside])), shape=(ranks, ranks))
+        _, label = connected_components(matrix, directed=False)
+        across = np.flatnonzero(label[u] != label[v])
+        after = (load[across] + 1) / rate[across] + 1e-3 * random.random(len(across))
+        other = int(across[np.argmin(after)])
+        if other != link and (load[other] + 1) / rate[other] <= worst + 1e-9:
+            used[tree, link], used[tree, other] = False, True
+            load[link] -= 1
+            load[other] += 1
+            idle = 0
+        idle += 1
+        if idle > IDLE:
+            return
+
+
+def _centred(u: Index, v: Index, ranks: int) -> Index:
+    """Parents of a tree rooted in the middle of its longest path."""
+    both = csr_array((np.ones(2 * len(u)), (np.concatenate([u, v]), np.concatenate([v, u]))), shape=(ranks, ranks))
+    far = int(breadth_first_order(both, 0)[0][-1])
+    order, before = breadth_first_order(both, far)
+    path = [int(order[-1])]
+    while path[-1] != far:
+        path.append(int(before[path[-1]]))
+    _, parent = breadth_first_order(both, path[len(path) // 2])
+    return np.where(parent < 0, -1, parent).astype(np.int64)
+
+
+def scheduled_allreduce(trees: list[Index], pieces: int) -> Algorithm:
+    """All-reduce over the trees, each part in `pieces` chunks; a link carries the most urgent chunk that is ready.
+
+    Urgent are early chunks, and of these the ones with the longest way ahead.
+    """
+    n = len(trees[0])
+    ready: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
+    plans = [_Plan(parent, index * pieces) for index, parent in enumerate(trees)]
+    for index, plan in enumerate(plans):
+        for piece in range(pieces):
+            for leaf in plan.leaves:
+                plan.offer(ready, index, piece, leaf, REDUCE)
+    waiting = np.concatenate([np.tile(plan.children, (pieces, 1)) for plan in plans]).tolist()
+    rows: list[tuple[int, int, int, int, int]] = []
+    round = 0
+    while ready:
+        sent = [(link, heapq.heappop(queue)) for link, queue in ready.items()]
+        ready = {link: queue for link, queue in ready.items() if queue}
+        for (source, target), (piece, _, tree, op) in sent:
+            chunk = tree * pieces + piece
+            rows.append((round, source, target, chunk, op))
+            _arrived(ready, plans[tree], (tree, piece, target, op), waiting[chunk])
+        round += 1
+    table = np.array(rows, np.int64)
+    round_, source_, target_, chunk_, op_ = table.T
+    steps: Steps = steps_of(round_, source_, target_, chunk_, op_.astype(np.int8))
+    whole = contract("allreduce", n, pieces * len(trees))
+    return Algorithm(name="tree-packing", contract=whole, nodes=n, steps=steps)
+
+
+def _arrived(
+    ready: dict[tuple[int, int], list[tuple[int, int, int, int]]],
+    plan: _Plan,
+    what: tuple[int, int, int, int],
+    waiting: list[int],
+) -> None:
+    """What a chunk's arrival allows: its sum to go up, or the whole to come down."""
+    tree, piece, node, op = what
+    if op == REDUCE:
+        waiting[node] -= 1
+        if waiting[node]:
+            return
+        if plan.parent[node] >= 0:
+            plan.offer(ready, tree, piece, node, REDUCE)
+            return
+    for child in plan.below[node]:
+        plan.offer(ready, tree, piece, child, COPY)
+
+
+class _Plan:
+    """A tree as lists: parents, children, and how long the way of a chunk still is."""
+
+    def __init__(self, parent: Index, first: int) -> None:
+        n = len(parent)
+        self.first = first
+        self.parent: list[int] = parent.tolist()
+        self.below: list[list[int]] = [[] for _ in range(n)]
+        for node, up in enumerate(self.parent):
+            if up >= 0:
+                self.below[up].append(node)
+        self.children = np.array([len(one) for one in self.below], np.int64)
+        self.leaves = [node for node in range(n) if not self.below[node] and self.parent[node] >= 0]
+        self.depth, self.height = [0] * n, [0] * n
+        order = [node for node in range(n) if self.parent[node] < 0]
+        for node in order:
+            for child in self.below[node]:
+                self.depth[child] = self.depth[node] + 1
+                order.append(child)
+        for node in reversed(order):
+            self.height[node] = max((self.height[child] + 1 for child in self.below[node]), default=0)
+        self.deep = max(self.depth)
+
+    def offer(
+        self, ready: dict[tuple[int, int], list[tuple[int, int, int, int]]], tree: int, piece: int, node: int, op: int
+    ) -> None:
+        """Queue the chunk on the link between a node and its parent, upwards to add or downwards to copy."""
+        up = self.parent[node]
+        link = (node, up) if op == REDUCE else (up, node)
+        ahead = self.depth[node] + self.deep if op == REDUCE else self.height[node] + 1
+        heapq.heappush(ready.setdefault(link, []), (piece, -ahead, tree, op))

@@ -1,0 +1,235 @@
+"""Turn an algorithm into a proof that it keeps its contract, or the first steps that break it.
+
+Contributions are followed symbolically: a contribution is a random element of the field of 2**61 - 1, a sum is the sum
+of elements, so an output is right when it equals the sum of its contributions, each once. A wrong set of contributions
+passes with probability 2**-61 (Schwartz-Zippel); elements are drawn from a hash of the steps themselves, so that no
+file can be written around them. For a wrong output the set itself is worked out and named.
+
+Also checked: every step sends something that is there; no place is written twice in a round unless both add, nor read
+in the round in which it is written (a buffer race); and no rank waits for ever when a connection holds `slots` chunks
+(see `deadlock`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps
+from ridgeline.comm.contract import Contract
+from ridgeline.comm.deadlock import deadlocks
+from ridgeline.core.arrays import Index
+from ridgeline.core.errors import Problem
+
+FIELD = np.uint64((1 << 61) - 1)
+SLOTS = 8  # chunks that a connection holds before its receiver takes one: NCCL_STEPS
+DENSE = 1 << 27  # places that are kept as one array; beyond, only those that steps touch
+MOST = 8  # problems that are named
+
+Elements = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """Whether the algorithm keeps its contract, and what is wrong where it does not."""
+
+    ok: bool
+    steps: int
+    problems: tuple[Problem, ...]
+
+
+def verify(algorithm: Algorithm, slots: int = SLOTS, *, serial: bool = False) -> Verification:
+    """Whether every output holds every contribution exactly once, without races, and without deadlock.
+
+    `serial`: one worker of a channel both sends and receives, see `deadlock`; else they cannot wait in a cycle.
+
+    >>> from ridgeline.comm.library.gathers import ring_allgather
+    >>> verify(ring_allgather(8)).ok
+    True
+    """
+    problems = _malformed(algorithm)
+    if not problems:
+        problems = _Replay(algorithm).problems()
+    if not problems and serial:
+        problems = deadlocks(algorithm.steps, slots)
+    return Verification(ok=not problems, steps=len(algorithm.steps), problems=tuple(problems[:MOST]))
+
+
+def _malformed(algorithm: Algorithm) -> list[Problem]:
+    """Numbers outside their range: the replay may trust them afterwards."""
+    steps, contract = algorithm.steps, algorithm.contract
+    if not len(steps):
+        return []
+    wrong: list[Problem] = []
+    limits = (("source", algorithm.nodes), ("target", algorithm.nodes), ("chunk", contract.chunks))
+    for name, limit in limits:
+        column = getattr(steps, name)
+        bad = np.flatnonzero((column < 0) | (column >= limit))
+        if len(bad):
+            expected = f"0 to {limit - 1}"
+            wrong.append(Problem(path=f"step {bad[0]}: {name}", given=str(column[bad[0]]), expected=expected))
+    loops = np.flatnonzero(steps.source == steps.target)
+    if len(loops):
+        place = f"step {loops[0]}, rank {steps.source[loops[0]]}"
+        wrong.append(Problem(path=place, given="a send to itself", expected="another rank"))
+    odd = np.flatnonzero((steps.op != COPY) & (steps.op != REDUCE))
+    if len(odd):
+        wrong.append(Problem(path=f"step {odd[0]}: op", given=str(steps.op[odd[0]]), expected="copy or reduce"))
+    if steps.round[0] < 0 or np.any(steps.round[1:] < steps.round[:-1]):
+        wrong.append(Problem(path="round", given="rounds out of order", expected="rounds that do not fall"))
+    return wrong
+
+
+class _Replay:
+    """One pass over the rounds with an element for each place (node, chunk)."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm, self.contract, self.steps = algorithm, algorithm.contract, algorithm.steps
+        chunks = np.int64(self.contract.chunks)
+        self.read = self.steps.source * chunks + self.steps.chunk
+        self.write = self.steps.target * chunks + self.steps.chunk
+        self.begins, self.ends = self.contract.begin_places(), self.contract.end_places()
+        self.places = algorithm.nodes * self.contract.chunks
+        if self.places > DENSE:
+            self._compress()
+        self.begin_chunks = _begin_chunks(self.contract)
+
+    def _compress(self) -> None:
+        """Number only the places that occur."""
+        parts = (self.read, self.write, self.begins, self.ends)
+        known, inverse = np.unique(np.concatenate(parts), return_inverse=True)
+        cuts = np.cumsum([len(part) for part in parts])[:-1]
+        self.read, self.write, self.begins, self.ends = np.split(inverse.astype(np.int64), cuts)
+        self.places = len(known)
+
+    def problems(self) -> list[Problem]:
+        found = self._run()
+        return found or self._outputs()
+
+    def _run(self) -> list[Problem]:
+        """Replay every round; the first round with a race or with nothing to send ends it."""
+        drawn = _drawn(self.steps, len(self.begins))
+        value = np.zeros(self.places, np.uint64)
+        value[self.begins] = drawn
+        self.whole = _sum_by(drawn, self.begin_chunks, self.contract.chunks)
+        held = np.zeros(self.places, np.bool_)
+        held[self.begins] = True
+        stamp = np.full(self.places, -1, np.int32)
+        starts = self.steps.starts()
+        adds = self.steps.op == REDUCE
+        for low, high in pairwise(starts):
+            read, write, add = self.read[low:high], self.write[low:high], adds[low:high]
+            rows = np.arange(low, high, dtype=np.int32)
+            stamp[write] = rows
+            twice = stamp[write] != rows
+            if not held[read].all():
+                return [self._empty(int(low + np.flatnonzero(~held[read])[0]))]
+            if (stamp[read] >= low).any():
+                return [self._race(int(low + np.flatnonzero(stamp[read] >= low)[0]), "sends", read=True)]
+            carried = value[read]
+            if twice.any():
+                bad = twice & ~(add & add[stamp[write] - low])
+                if bad.any() or _mixed(write, add):
+                    return [self._race(int(low + np.flatnonzero(twice)[0]), "overwrites", read=False)]
+                value[write[~add]] = 0
+                places, index = np.unique(write, return_inverse=True)
+                value[places] = (value[places] + _sum_by(carried, index, len(places))) % FIELD
+            elif add.all():
+                total = value[write] + carried
+                value[write] = np.where(total >= FIELD, total - FIELD, total)
+            else:
+                total = np.where(add, value[write], np.uint64(0)) + carried
+                value[write] = np.where(total >= FIELD, total - FIELD, total)
+            held[write] = True
+        self.value, self.held = value, held
+        return []
+
+    def _outputs(self) -> list[Problem]:
+        """Every place that must hold a whole chunk and does not, with the contributions it has instead."""
+        chunk = _end_chunks(self.contract)
+        wrong = np.flatnonzero(~self.held[self.ends] | (self.value[self.ends] != self.whole[chunk]))
+        ranks = self.contract.ends[:, 0] if self.contract.ends is not None else None
+        found = []
+        for index in wrong[:MOST]:
+            rank = int(ranks[index]) if ranks is not None else int(index // self.contract.chunks)
+            found.append(_output_problem(self.algorithm, rank, int(chunk[index])))
+        return found
+
+    def _where(self, row: int) -> str:
+        steps = self.steps
+        return f"step {row} (round {steps.round[row]}, rank {steps.source[row]} to {steps.target[row]})"
+
+    def _empty(self, row: int) -> Problem:
+        chunk = self.steps.chunk[row]
+        return Problem(
+            path=self._where(row), given=f"chunk {chunk} sent before it is there", expected="a chunk its rank holds"
+        )
+
+    def _race(self, row: int, verb: str, *, read: bool) -> Problem:
+        rank = self.steps.source[row] if read else self.steps.target[row]
+        given = f"{verb} chunk {self.steps.chunk[row]} of rank {rank} while another step of the round writes it"
+        return Problem(path=self._where(row), given=given, expected="a round between them", todo="no buffer race")
+
+
+def _mixed(write: Index, add: NDArray[np.bool_]) -> bool:
+    """Whether a place is both added to and stored to."""
+    return bool(len(np.intersect1d(write[add], write[~add])))
+
+
+def _drawn(steps: Steps, count: int) -> Elements:
+    """Random elements, not zero, from a hash of all columns."""
+    hashed = blake2b(digest_size=16)
+    for column in (steps.round, steps.source, steps.target, steps.chunk, steps.op):
+        hashed.update(np.ascontiguousarray(column).data)
+    seed = int.from_bytes(hashed.digest(), "little")
+    return np.random.default_rng(seed).integers(1, int(FIELD), size=count, dtype=np.uint64)
+
+
+def _begin_chunks(contract: Contract) -> Index:
+    if contract.begins is not None:
+        return contract.begins[:, 1]
+    return np.tile(np.arange(contract.chunks, dtype=np.int64), contract.ranks)
+
+
+def _end_chunks(contract: Contract) -> Index:
+    if contract.ends is not None:
+        return contract.ends[:, 1]
+    return np.tile(np.arange(contract.chunks, dtype=np.int64), contract.ranks)
+
+
+def _sum_by(values: Elements, index: Index, size: int) -> Elements:
+    """Sums of field elements by index, exact: high and low halves apart, 2**61 being 1 in the field."""
+    high = np.bincount(index, (values >> np.uint64(32)).astype(np.float64), size).astype(np.uint64)
+    low = np.bincount(index, (values & np.uint64(0xFFFFFFFF)).astype(np.float64), size).astype(np.uint64)
+    folded = (high >> np.uint64(29)) + ((high & np.uint64((1 << 29) - 1)) << np.uint64(32))
+    return (folded + low) % FIELD
+
+
+def _output_problem(algorithm: Algorithm, rank: int, chunk: int) -> Problem:
+    """What one output holds, exactly: how often it counts each rank's contribution."""
+    contract, steps = algorithm.contract, algorithm.steps
+    begins = contract.begins
+    owners = np.arange(contract.ranks) if begins is None else begins[begins[:, 1] == chunk, 0]
+    counts = np.zeros((algorithm.nodes, contract.ranks), object)
+    counts[owners, owners] = 1
+    mine = steps.take(np.flatnonzero(steps.chunk == chunk))
+    starts = mine.starts()
+    for low, high in pairwise(starts):
+        before = counts.copy()
+        for row in range(low, high):
+            kept = counts[mine.target[row]] if mine.op[row] == REDUCE else 0
+            counts[mine.target[row]] = kept + before[mine.source[row]]
+    missing = [int(owner) for owner in owners if counts[rank, owner] == 0]
+    many = [int(owner) for owner in owners if counts[rank, owner] > 1]
+    told = [f"without that of rank {_few(missing)}"] if missing else []
+    told += [f"with that of rank {_few(many)} more than once"] if many else []
+    given = f"chunk {chunk} {' and '.join(told) or 'wrong'}"
+    return Problem(path=f"rank {rank}", given=given, expected="every contribution exactly once")
+
+
+def _few(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks[:4])) + (f" and {len(ranks) - 4} more" if len(ranks) > 4 else "")

@@ -1,0 +1,141 @@
+"""Turn a collective's time into a sheet of facts, and the sheet and its rounds into a terminal page."""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ridgeline.comm.algorithm import Algorithm
+from ridgeline.comm.answer import CollectiveTime
+from ridgeline.comm.graph import Graph
+from ridgeline.comm.routes import routes
+from ridgeline.comm.verify import Verification
+from ridgeline.core.units import format_quantity
+from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent
+from ridgeline.report.sheets.collective import CollectiveSheet, LinkSheet, VerificationSheet
+from ridgeline.report.sheets.plain import plain
+
+SHOWN = 8  # links
+HEAT = " ░▒▓█"  # how many of a cell's rounds a link is used in
+HEAT_LINKS, HEAT_ROUNDS = 16, 64  # cells of the picture
+
+
+def collective_sheet(found: CollectiveTime) -> CollectiveSheet:
+    """Everything the answer says."""
+    return {
+        "kind": "collective",
+        "possible": True,
+        "collective": found.collective,
+        "topology": found.graph.name,
+        "ranks": found.graph.ranks,
+        "links": found.graph.links,
+        "size_bytes": found.size_bytes,
+        "algorithm": found.algorithm.name,
+        "seconds": found.seconds,
+        "algbw": found.algbw,
+        "busbw": found.busbw,
+        "bound_seconds": found.bound.seconds,
+        "bound_by": found.bound.by,
+        "chunked_bound_seconds": found.chunked_bound_s or None,
+        "ratio_to_bound": found.ratio_to_bound,
+        "rounds": found.algorithm.rounds,
+        "steps": len(found.algorithm.steps),
+        "chunks": found.algorithm.contract.chunks,
+        "synthesis_seconds": found.synthesis_seconds,
+        "verified": found.verification.ok,
+        "busiest": _busiest(found),
+    }
+
+
+def _busiest(found: CollectiveTime) -> list[LinkSheet]:
+    graph, carried = found.graph, found.timing.link_bytes
+    if not graph.links or not found.seconds:
+        return []
+    busy = carried / graph.bytes_per_s / found.seconds
+    return [
+        {
+            "source": int(graph.tail[link]),
+            "target": int(graph.head[link]),
+            "bytes": float(carried[link]),
+            "busy": float(busy[link]),
+        }
+        for link in np.argsort(-busy, kind="stable")[:SHOWN]
+    ]
+
+
+def verification_sheet(algorithm: Algorithm, found: Verification) -> VerificationSheet:
+    """Everything a verification says."""
+    return {
+        "kind": "verification",
+        "collective": algorithm.contract.collective,
+        "algorithm": algorithm.name,
+        "ranks": algorithm.ranks,
+        "rounds": algorithm.rounds,
+        "steps": found.steps,
+        "verified": found.ok,
+        "problems": plain(list(found.problems)),
+    }
+
+
+def draw_collective(sheet: CollectiveSheet, found: CollectiveTime, console: Console) -> None:
+    """Print the time beside its bound, the busiest links and the picture of the schedule."""
+    size = format_quantity(sheet["size_bytes"], "B", 4)
+    title = f"{sheet['collective']} of {size} on {sheet['topology']}: {format_quantity(sheet['seconds'], 's', 4)}"
+    chunked = sheet["chunked_bound_seconds"]
+    built = sheet["synthesis_seconds"]
+    rows = facts(
+        ("algorithm", f"{sheet['algorithm']}, {sheet['rounds']} rounds, {sheet['steps']:,} steps"),
+        ("bound", f"{format_quantity(sheet['bound_seconds'], 's', 4)} by {sheet['bound_by']}"),
+        ("chunked bound", DASH if chunked is None else format_quantity(chunked, "s", 4)),
+        ("over the bound", f"{sheet['ratio_to_bound']:.3f}"),
+        ("algbw, busbw", " ".join(format_quantity(sheet[key], "B/s", 4) for key in ("algbw", "busbw"))),
+        ("verified", "yes" if sheet["verified"] else "NO"),
+        ("synthesized in", "" if built is None else format_quantity(built, "s", 3)),
+    )
+    wrong = [str(problem) for problem in found.verification.problems]
+    console.print(
+        blocks(
+            [Text.assemble(clean(title), style="bold")],
+            [rows],
+            listed("not verified", wrong),
+            [_links(sheet)],
+            _picture(found.algorithm, found.graph),
+        )
+    )
+
+
+def _links(sheet: CollectiveSheet) -> Table:
+    table = headed(("busiest link", "bytes", "of the time"), right=("bytes", "of the time"))
+    for one in sheet["busiest"]:
+        cells = (format_quantity(one["bytes"], "B", 3), percent(one["busy"]))
+        table.add_row(f"{one['source']} to {one['target']}", *cells)
+    return table
+
+
+def _picture(algorithm: Algorithm, graph: Graph) -> list[Text]:
+    """Rounds from left to right, links from top to bottom: how often each is used."""
+    steps = algorithm.steps
+    if not len(steps) or not graph.links:
+        return []
+    rows, columns = min(HEAT_LINKS, graph.links), min(HEAT_ROUNDS, algorithm.rounds)
+    pairs, which = np.unique(steps.source.astype(np.int64) * graph.nodes + steps.target, return_inverse=True)
+    ways = routes(graph, pairs // graph.nodes, pairs % graph.nodes)
+    heat = np.zeros((rows, columns))
+    for hop in range(ways.shape[1]):
+        link = ways[which, hop]
+        on = link >= 0
+        np.add.at(heat, (link[on] * rows // graph.links, steps.round[on] * columns // algorithm.rounds), 1.0)
+    top = heat.max() or 1.0
+    level = np.ceil(heat / top * (len(HEAT) - 1)).astype(int)
+    lines = [Text("rounds from left to right, links from top to bottom", style="dim")]
+    return lines + [Text("".join(HEAT[cell] for cell in row)) for row in level]
+
+
+def draw_verification(sheet: VerificationSheet, console: Console) -> None:
+    """Print whether a file's algorithm is right, or what is wrong with it."""
+    verdict = "every output right, no race, no deadlock" if sheet["verified"] else "NOT verified"
+    what = f"{sheet['algorithm']}, {sheet['collective']} on {sheet['ranks']} ranks, {sheet['steps']:,} steps"
+    lines = [f"{one['path']}: {one['given']}, expected {one['expected']}" for one in sheet["problems"]]
+    console.print(blocks([clean(f"{what}: {verdict}")], listed("problems", lines)))

@@ -1,0 +1,74 @@
+"""The sheets of `ridgeline collective`."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from ridgeline.report.sheets.predict import ProblemSheet
+
+
+class LinkSheet(TypedDict):
+    """A directed link and what it carries.
+
+    source, target   node numbers; ranks first, then switches
+    busy             its bytes over its rate, as a share of the collective's time
+    """
+
+    source: int
+    target: int
+    bytes: float
+    busy: float
+
+
+class CollectiveSheet(TypedDict):
+    """A collective on a graph: algorithm, time, what no algorithm beats, and the proof that it is right.
+
+    size_bytes              M, as docs/concepts/collectives.md defines it
+    algbw, busbw            size over time; times what a rank sends per byte of size, as nccl-tests counts
+    bound_seconds           no algorithm is faster, with chunks as fine as one likes
+    bound_by                whether bandwidth or latency sets it
+    chunked_bound_seconds   for chunks of this size, one at a time on a link; null where links carry several
+    ratio_to_bound          seconds over the chunked bound, or over the bound where that is null
+    rounds, steps           of the algorithm; a step is one chunk from one node to another
+    synthesis_seconds       what building the algorithm took; null for one of the library
+    verified                every output holds every contribution exactly once, without buffer races
+    busiest                 the links with the most bytes for their rate
+    """
+
+    kind: Literal["collective"]
+    possible: Literal[True]
+    collective: str
+    topology: str
+    ranks: int
+    links: int
+    size_bytes: float
+    algorithm: str
+    seconds: float
+    algbw: float
+    busbw: float
+    bound_seconds: float
+    bound_by: str
+    chunked_bound_seconds: float | None
+    ratio_to_bound: float
+    rounds: int
+    steps: int
+    chunks: int
+    synthesis_seconds: float | None
+    verified: bool
+    busiest: list[LinkSheet]
+
+
+class VerificationSheet(TypedDict):
+    """What `ridgeline collective verify` found in a file.
+
+    problems   the first steps and outputs that are wrong, each with its rank; none where `verified`
+    """
+
+    kind: Literal["verification"]
+    collective: str
+    algorithm: str
+    ranks: int
+    rounds: int
+    steps: int
+    verified: bool
+    problems: list[ProblemSheet]

@@ -1,0 +1,145 @@
+"""Algorithms made for a graph are right, near the chunked bound, and never slower than the library."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ridgeline.comm.bounds import chunked_bound, lower_bound, sequence_bound
+from ridgeline.comm.contract import Collective
+from ridgeline.comm.graph import Graph, graph_of, without
+from ridgeline.comm.select import fastest
+from ridgeline.comm.synthesis.matching import matched_allgather
+from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
+from ridgeline.comm.synthesis.symmetric import ports, symmetric_allgather
+from ridgeline.comm.synthesis.synthesize import synthesize
+from ridgeline.comm.timing import time_algorithm
+from ridgeline.comm.topologies import topology
+from ridgeline.comm.verify import verify
+from ridgeline.core.errors import InputError
+
+RATE, ALPHA = 50e9, 5e-7
+
+
+def random_graph(ranks: int, degree: int, seed: int, spread: float = 0.0) -> Graph:
+    """Rings in random orders laid over each other, so that every rank has about `degree` links."""
+    random = np.random.default_rng(seed)
+    links = []
+    for _ in range(degree // 2):
+        order = random.permutation(ranks)
+        pairs = {tuple(sorted(pair)) for pair in zip(order.tolist(), np.roll(order, 1).tolist(), strict=True)}
+        a, b = (np.array(one) for one in zip(*sorted(pairs), strict=True))
+        links.append((a, b, RATE * (1 + spread * random.random()), ALPHA))
+    return graph_of(f"random {ranks}", ranks, ranks, links)
+
+
+@pytest.mark.parametrize(
+    "name", ["ring:2", "ring:7", "torus:4x4", "torus:2x3", "torus:5x3", "torus:4x4x4", "torus:16x16"]
+)
+def test_a_torus_is_gathered_in_the_fewest_rounds(name: str) -> None:
+    graph = topology(name, RATE, ALPHA)
+    made = symmetric_allgather(graph)
+    assert made.rounds == -(-(graph.ranks - 1) // len(ports(graph.shape)))
+    assert verify(made).ok
+    assert time_algorithm(made, graph, 1e9).crowding == 1
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "allreduce"])
+@pytest.mark.parametrize("name", ["mesh:3x5", "mesh:6x6", "mesh:3x3x3", "torus:8x8", "torus:16x16"])
+def test_meshes_and_tori_within_three_percent(name: str, collective: Collective) -> None:
+    graph = topology(name, RATE, ALPHA)
+    made = synthesize(collective, graph, 1e9)
+    timed = time_algorithm(made, graph, 1e9)
+    assert verify(made).ok
+    assert timed.seconds >= lower_bound(graph, collective, 1e9).seconds * (1 - 1e-9)
+    chunks = 4 * graph.ranks if graph.ranks <= 64 else graph.ranks
+    sequence = sequence_bound(graph, 1e9, chunks)
+    best = sequence if collective == "allreduce" else sequence / 2
+    assert timed.seconds <= 1.03 * best
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_and_degraded_graphs_within_ten_percent(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    whole = topology("torus:6x6", RATE, ALPHA)
+    row = int(random.integers(whole.links))
+    cut = without(whole, [f"link:{whole.tail[row]}-{whole.head[row]}", f"node:{random.integers(36)}"])
+    even = [
+        replace(one, bytes_per_s=np.full(one.links, RATE))
+        for one in (random_graph(48, 4, seed), random_graph(40, 6, seed))
+    ]
+    for graph in (*even, cut):
+        made = synthesize("allgather", graph, 1e9)
+        timed = time_algorithm(made, graph, 1e9)
+        assert verify(made).ok
+        assert timed.seconds <= 1.10 * chunked_bound(graph, "allgather", 1e9, made.contract.chunks)
+
+
+def test_links_of_unequal_rates() -> None:
+    for seed in range(3):
+        graph = random_graph(24, 4, seed, spread=3.0)
+        assert not graph.uniform
+        made = synthesize("allgather", graph, 1e9)
+        timed = time_algorithm(made, graph, 1e9)
+        assert verify(made).ok
+        bound = chunked_bound(graph, "allgather", 1e9, made.contract.chunks)
+        assert bound * (1 - 1e-9) <= timed.seconds <= 1.25 * bound
+
+
+def test_the_same_seed_gives_the_same_algorithm() -> None:
+    graph = random_graph(30, 4, 1)
+    one, two, other = (matched_allgather(graph, 1, 1e9, seed).steps for seed in (3, 3, 4))
+    assert np.array_equal(one.chunk, two.chunk)
+    assert not np.array_equal(one.chunk, other.chunk)
+
+
+def test_packed_trees_load_a_mesh_evenly_and_beat_the_sequence() -> None:
+    graph, size = topology("mesh:8x8", RATE, ALPHA), 2.0**30
+    trees = packed_trees(graph, 32)
+    load = np.zeros((64, 64))
+    for parent in trees:
+        child = np.flatnonzero(parent >= 0)
+        assert len(child) == 63
+        np.add.at(load, (child, parent[child]), 1)
+    assert (load + load.T).max() == 18  # 9/16 of 32
+    made = synthesize("allreduce", graph, size)
+    timed = time_algorithm(made, graph, size)
+    assert made.name == "tree-packing"
+    assert verify(made).ok
+    assert timed.seconds <= 0.62 * size / RATE
+
+
+def test_trees_of_unequal_links_avoid_the_slow_ones() -> None:
+    ring = topology("ring:6", RATE, ALPHA)
+    slow = replace(ring, bytes_per_s=np.where((ring.tail + ring.head == 1), RATE / 100, RATE))
+    made = scheduled_allreduce(packed_trees(slow, 8), 2)
+    assert verify(made).ok
+    used = (np.minimum(made.steps.source, made.steps.target) == 0) & (
+        np.maximum(made.steps.source, made.steps.target) == 1
+    )
+    assert not used.any()
+
+
+@pytest.mark.parametrize("size", [1e2, 1e5, 1e7, 1e9])
+@pytest.mark.parametrize("name", ["mesh:4x4", "torus:4x4", "ring:8", "full:6", "domains:2x4"])
+def test_never_slower_than_the_library(name: str, size: float) -> None:
+    graph = topology(name, RATE, ALPHA)
+    for collective in ("allreduce", "allgather", "reducescatter"):
+        mine = time_algorithm(synthesize(collective, graph, size), graph, size)
+        _, known = fastest(collective, graph, size)
+        assert mine.seconds <= known.seconds * (1 + 1e-12)
+
+
+def test_large_graphs_are_chosen_for_by_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ridgeline.comm.synthesis.synthesize.MANY_STEPS", 100)
+    graph = topology("torus:6x6", RATE, ALPHA)
+    for size in (1e3, 1e9):
+        mine = time_algorithm(synthesize("allreduce", graph, size), graph, size)
+        assert mine.seconds <= fastest("allreduce", graph, size)[1].seconds * (1 + 1e-12)
+
+
+def test_too_many_chunks_are_refused() -> None:
+    with pytest.raises(InputError, match="chunks"):
+        synthesize("allgather", topology("mesh:32x32", RATE), 1e9, chunks=1000)
