@@ -126,16 +126,16 @@ class Profile:
         Rows are timed somewhere between the two, as their protocol has it; both 1 where not all three were measured.
         """
         held = {
-            (row.impl, *(row.dims.get(side, 0) for side in "mnk")): row.seconds
+            (row.impl, tuple(row.dims.get(side, 0) for side in "mnk")): row.seconds
             for row in self.of("sustained")
             if row.dtype == "bf16"
         }
-        both = [shape for word, *shape in held if word == "burst" and ("steady", *shape) in held]
+        both = [shape for word, shape in held if word == "burst" and ("steady", shape) in held]
         for shape in sorted(both, key=math.prod, reverse=True):
             for row in self.of("gemm"):
-                alike = [row.dims[side] for side in "mnk"] == shape and row.dtype == "bf16"
+                alike = tuple(row.dims[side] for side in "mnk") == shape and row.dtype == "bf16"
                 if alike and row.figures.get("cold", 1.0):
-                    return held["burst", *shape] / row.seconds, held["steady", *shape] / row.seconds
+                    return held["burst", shape] / row.seconds, held["steady", shape] / row.seconds
         return 1.0, 1.0
 
     @property
