@@ -62,7 +62,7 @@ def fitted() -> str:
             texts.append(path.read_text(encoding="utf-8"))
         both = Path(folder) / "residuals.csv"
         both.write_text(texts[0] + texts[1].split("\n", 1)[1], encoding="utf-8")
-        found = ridgeline.fit_with(both, quick=True)
+        found = ridgeline.fit_with(both)
     rows = ["| run | before | held out | after |", "|---|---|---|---|"]
     for name, case in zip(("eager", "compiled"), found.cases, strict=True):
         each = (case.before_s, case.held_out_s, case.after_s)
