@@ -218,7 +218,9 @@ def validate(
     profiles = profiles_of(profile)
     if path is None:
         rows = tuple(row for row in read_rows() if is_frozen(row) == frozen)
-        return validation_of(dataset_of(pick(rows, where), profiles), shipped(profiles))
+        table = dataset_of(pick(rows, where), profiles)
+        strangers = [False] * len(table.rows) if frozen else None  # no fit has seen anything of their sources
+        return validation_of(table, shipped(profiles), own=strangers)
     if frozen:
         raise InputError(Problem(path="--frozen", given=str(path), expected="no FILE: frozen sources are bundled rows"))
     if str(path) == PUBLISHED and not Path(path).exists():
