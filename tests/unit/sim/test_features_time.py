@@ -18,7 +18,7 @@ from ridgeline.sim.prediction import Prediction
 TOKENS, HIDDEN, WIDE, HEADS, KV, DIM, LAYERS, VOCAB = 8192, 4096, 16384, 32, 8, 128, 8, 32768
 QKV = (HEADS + 2 * KV) * DIM
 RATE, MEMORY, LINK, HOST = 989e12 * 0.72, 3.35e12 * 0.82, 450e9 * 0.8, 63e9
-KERNEL, ISSUE, TRAFFIC, START, HOP, MEET = 2.5e-6, 30e-6, 1.2, 3.7e-6, 1.05e-6, 10e-6
+KERNEL, ISSUE, TRAFFIC, START, HOP, MEET = 2e-6, 30e-6, 1.2, 3.7e-6, 1.05e-6, 10e-6
 MODEL: dict[str, Any] = {
     "hidden": HIDDEN,
     "layers": LAYERS,

@@ -58,13 +58,13 @@ def step_seconds(
 def step_times(pipeline: PipelineTime, ends: EndOfStep, plans: PlanColumns, rates: SustainedRates) -> StepTimes:
     """The step of every plan from its row's pipeline: gradient sync, optimizer and waiting come on top."""
     many, rank = plans.microbatches, pipeline.bottleneck
-    parts = {StepPart.BUBBLE: pipeline.bubble_s, StepPart.PP: pipeline.sends_s}
+    added = ends.accumulate_s * accumulations(plans)  # a bubble lasts as long as the passes of a microbatch
+    parts = {StepPart.BUBBLE: pipeline.bubble_s * (1 + added / (many * rank.busy)), StepPart.PP: pipeline.sends_s}
     parts[StepPart.DP] = exposed_sync(ends, plans, rates.rates, pipeline.window) + ends.embedding_s
     parts[StepPart.OPTIMIZER] = ends.optimizer_s
     step = sum(parts.values(), start=many * rank.busy)
     parts |= {part: many * column for part, column in zip(PARTS, rank.parts, strict=False)}
-    if ends.accumulate_s.any():
-        added = ends.accumulate_s * accumulations(plans)
+    if added.any():
         step = step + added
         parts[StepPart.MEMORY] = parts.get(StepPart.MEMORY, 0.0) + added
     lost = rates.rates["jitter"] * np.log2(plans.nodes) + rates.rates["slack"]

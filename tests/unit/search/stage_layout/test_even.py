@@ -85,7 +85,7 @@ def test_what_cannot_fit_stays() -> None:
 
 def test_what_is_recommended_fits_and_can_be_told() -> None:
     start = predicted(small(12, recompute="full"))
-    budget = start.memory.peak_bytes * 1.02
+    budget = start.memory.peak_bytes * 1.25
     made = refined([start], None, budget)
     assert made.changes
     assert made.prediction.memory.peak_bytes <= budget
