@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ridgeline.calibrate.truth.rows import Row
+from ridgeline.core.units import BINARY
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim import Prediction, predict
 
 COLUMN = "x_peak_bytes"  # bytes the framework's allocator held at most, on the fullest chip
+NOTED = re.compile(r"peak allocated (\d+(?:\.\d+)?) GiB")  # the same, as notes of own runs have it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +33,7 @@ class Peak:
 
 def peak_of(row: Row, scenario: Scenario) -> Peak | None:
     """Both peaks of a row; None where it states none that can be read, or the scenario cannot run."""
-    try:
-        measured = float(row[COLUMN])
-    except ValueError:
-        return None
+    measured = _stated(row)
     if not math.isfinite(measured) or measured <= 0:
         return None
     found = predict(scenario)
@@ -42,6 +42,15 @@ def peak_of(row: Row, scenario: Scenario) -> Peak | None:
         if isinstance(found, Prediction)
         else None
     )
+
+
+def _stated(row: Row) -> float:
+    """Bytes that a row says were allocated at most, in its column or its notes; nan where it says nothing."""
+    try:
+        return float(row[COLUMN])
+    except ValueError:
+        noted = NOTED.search(row["notes"])
+        return float(noted[1]) * BINARY["Gi"] if noted else math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,8 +61,11 @@ def test_validation_reports_memory(tmp_path: Path) -> None:
     assert memory.mape == pytest.approx(0.5)
 
 
-def test_the_bundled_rows_state_no_peak() -> None:
-    assert validate(where=["source=h200"]).memory is None
+def test_own_rows_state_their_peak_in_their_notes() -> None:
+    found = validate(where=["source=h200"]).memory
+    assert found is not None
+    assert found.n == 7
+    assert found.mape < 0.04
 
 
 def test_the_witness_is_predicted_whole() -> None:
