@@ -80,7 +80,8 @@ def adds_apart(made: Scenario) -> bool:
     """Whether gradients of microbatches are added up in a pass of their own.
 
     The closed form adds that pass to the end of a step. Event by event it is chip time of each microbatch, which a host
-    that issues slowly hides, and behind which an exchange hides: up to 17 % less for eager experts, never more.
+    that issues slowly hides, and behind which an exchange hides: up to 17 % less for eager experts. In a pipeline it
+    lengthens the bubble, too: up to 6 % more.
     """
     return "weight-gradient-accumulation" not in made.engine.fuses
 
@@ -108,7 +109,8 @@ def test_with_a_pipeline_events_agree_with_the_prediction() -> None:
     for made in found:
         close = limits.get(made.plan.schedule.name, 0.02)
         ratio = simulated(made, contention=False).step_s / predicted(made)
-        assert 1 - (0.1 if adds_apart(made) else close) <= ratio <= 1 + close, made.plan
+        short, long = (0.1, 0.06) if adds_apart(made) else (close, close)
+        assert 1 - short <= ratio <= 1 + long, made.plan
 
 
 def test_with_any_pipeline_events_are_near_the_prediction() -> None:

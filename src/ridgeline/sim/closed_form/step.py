@@ -58,8 +58,8 @@ def step_seconds(
 def step_times(pipeline: PipelineTime, ends: EndOfStep, plans: PlanColumns, rates: SustainedRates) -> StepTimes:
     """The step of every plan from its row's pipeline: gradient sync, optimizer and waiting come on top."""
     many, rank = plans.microbatches, pipeline.bottleneck
-    added = ends.accumulate_s * accumulations(plans)  # a bubble lasts as long as the passes of a microbatch
-    parts = {StepPart.BUBBLE: pipeline.bubble_s * (1 + added / (many * rank.busy)), StepPart.PP: pipeline.sends_s}
+    added = ends.accumulate_s * accumulations(plans)
+    parts = {StepPart.BUBBLE: pipeline.bubble_s, StepPart.PP: pipeline.sends_s}
     parts[StepPart.DP] = exposed_sync(ends, plans, rates.rates, pipeline.window) + ends.embedding_s
     parts[StepPart.OPTIMIZER] = ends.optimizer_s
     step = sum(parts.values(), start=many * rank.busy)
