@@ -32,7 +32,7 @@ _PLACE = {str(axis): place for place, axis in enumerate(AXES)}
 class OpTable:
     """Columns of ops by type (one array per field, in the order the builders append), and where they belong."""
 
-    matmuls: Array  # m, n, k, groups, in_bytes, out_bytes, alignment, launches
+    matmuls: Array  # m, n, k, groups, in_bytes, out_bytes, alignment, launches, share
     matmul_peak: Index
     matmul_slot: Index
     attends: Array  # flops, bytes, head_dim, backward, flash, kernels, scan
@@ -81,7 +81,7 @@ def _gathered(sections: Sequence[Section], many: int, cell: Index, table: Table)
                     peaks.append(PEAKS.index(op.peak))
     slots_of = {kind: _slots(slots, many) for kind, (_, slots) in ops.items()}
     return OpTable(
-        matmuls=table(ops[MatMul][0], 8),
+        matmuls=table(ops[MatMul][0], 9),
         matmul_peak=np.repeat(np.array(peaks, dtype=np.int64), many),
         matmul_slot=slots_of[MatMul],
         attends=table(ops[Attend][0], 7),
@@ -125,7 +125,7 @@ def _columns(values: Fields, width: int, many: int) -> Array:
 def _values(op: Op) -> tuple[Num, ...]:
     match op:
         case MatMul():
-            return (op.m, op.n, op.k, op.groups, op.in_bytes, op.out_bytes, op.alignment, op.launches)
+            return (op.m, op.n, op.k, op.groups, op.in_bytes, op.out_bytes, op.alignment, op.launches, op.share)
         case Attend():
             return (op.flops, op.stream_bytes, op.head_dim, op.backward, op.flash, op.kernels, op.scan)
         case Stream():

@@ -145,10 +145,10 @@ def _toward(measured_s: Array, fitted_s: Array, share: Array) -> Array:
 
 
 def _matmuls(table: OpTable, rates: SustainedRates, cell: Index, padded: Array | None) -> tuple[Array, Mask]:
-    m, n, k, groups, size_in, size_out, alignment, _ = table.matmuls
+    m, n, k, groups, size_in, size_out, alignment, _, share = table.matmuls
     own = cell[table.matmul_slot]
     peak = rates.peak[0, table.matmul_peak] if len(rates.peak) == 1 else rates.peak[own, table.matmul_peak]
-    rate = peak * np.where(groups > 1, at(rates.rates["experts"], own), 1.0)
+    rate = peak * share * np.where(groups > 1, at(rates.rates["experts"], own), 1.0)
     if (alignment < ALIGNED).any():
         rate = np.minimum(rate, unaligned_rate(alignment, at(rates.machines.cores, own)))
     compute = (padded if padded is not None else padded_products(table, rates.machines)) / rate

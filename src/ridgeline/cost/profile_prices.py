@@ -177,9 +177,9 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             mine = np.flatnonzero((owner == place) & (table.matmul_peak == PEAKS.index(key)))
             if not len(mine):
                 continue
-            first, again = _distinct(np.vstack([table.matmuls[:7, mine], phase[mine], cell[mine]]), len(machines.peak))
+            first, again = _distinct(np.vstack([table.matmuls[:9, mine], phase[mine], cell[mine]]), len(machines.peak))
             mine_first = mine[first]
-            m, n, k, groups, size_in, size_out, alignment = table.matmuls[:7, mine_first]
+            m, n, k, groups, size_in, size_out, alignment, _, share = table.matmuls[:9, mine_first]
             traffic = ((m * k + k * n) * size_in + m * n * size_out) * groups
             rows = cell[mine_first]
             peak = machines.peak[rows if len(machines.peak) > 1 else 0, PEAKS.index(key)]
@@ -191,7 +191,7 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             where = np.column_stack([product_coordinates(sizes, missed), PHASE_STATE[phase[mine_first]]])
             ratio, away = surface.read(where)
             least = 2 * m * n * k * groups / peak  # no product beats its data sheet
-            seconds[mine] = np.maximum(np.exp(ratio) * roof * prices.steady, least)[again]
+            seconds[mine] = np.maximum(np.exp(ratio) * roof * prices.steady / share, least)[again]
             distance[mine] = away[again]
     return seconds, distance
 
