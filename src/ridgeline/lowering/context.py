@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.ir.ops import Collective, CollectiveKind, MatMul, Num, Stream
+from ridgeline.ir.ops import Collective, CollectiveKind, MatMul, Num, Op, Stream
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.engine import Engine
 from ridgeline.plan.plan import Precision, Recompute
@@ -250,6 +250,16 @@ def stream(ctx: LoweringContext, label: str, elements: Num, passes: float, kerne
     """Memory-bound work that reads and writes `passes` times the elements in the stored format."""
     size = ctx.precision.activations.bytes_per_element
     return Stream(label=label, stream_bytes=elements * passes * size, kernels=kernels)
+
+
+def bias_gradients(ctx: LoweringContext, products: Sequence[MatMul]) -> list[Op]:
+    """Summing the gradients that arrive at biased products over tokens: each is read once more.
+
+    A compiler sums where it makes the gradient, and a cast to a narrow format does too (Transformer Engine).
+    """
+    if ctx.frozen or ctx.low_precision or "elementwise" in ctx.fuses:
+        return []
+    return [stream(ctx, f"{op.label} bias dW", op.m * op.n * op.groups, 1.0) for op in products]
 
 
 def tensor_collective(ctx: LoweringContext, label: str, kind: CollectiveKind, elements: Num) -> Collective:
