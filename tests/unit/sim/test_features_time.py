@@ -515,6 +515,24 @@ def test_eight_bits_by_row() -> None:
     assert change("memory", by_tensor, by_row) == pytest.approx(LAYERS * streamed(TOKENS * moved))
 
 
+def test_bias_gradients() -> None:
+    """The gradient at a biased product is read once more and summed over tokens; a compiler sums where it makes it."""
+    biased = {**MODEL, "attention": MODEL["attention"] | {"qkv_bias": True}, "mlp": {"hidden": WIDE, "bias": True}}
+    read = TOKENS * (QKV + 2 * WIDE + HIDDEN)
+    assert change("memory", parts(), parts(model=biased)) == pytest.approx(LAYERS * streamed(read))
+    plain, summed = (parts(model=model, compiled=True) for model in (MODEL, biased))
+    assert change("memory", plain, summed) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_compiled_softmax() -> None:
+    """Scores are written and read 4 + 7 times by a compiled program, 6 + 9 with a fused masked softmax."""
+    fused, compiled = (
+        change("attention", parts(**own), parts(attention="unfused", **own)) for own in ({}, {"compiled": True})
+    )
+    scores = TOKENS * TOKENS * HEADS
+    assert fused - compiled == pytest.approx(LAYERS * streamed(4 * scores), rel=1e-3)
+
+
 def test_state_space_layer() -> None:
     """64 heads of 64 with a state of 128 in chunks of 128: each kernel is bound by its flops or its bytes.
 
@@ -568,4 +586,5 @@ def test_images() -> None:
     assert isinstance(one, Prediction)
     assert isinstance(two, Prediction)
     memory = [next(part.seconds for part in made.breakdown if part.name == "memory") for made in (one, two)]
-    assert memory[1] - memory[0] == pytest.approx(24 * streamed(576 * (24 * 1024 + 5 * 4096)))
+    biases = 5 * 1024 + 4096  # gradients of queries, keys, values, output, up and down, summed
+    assert memory[1] - memory[0] == pytest.approx(24 * streamed(576 * (24 * 1024 + 5 * 4096 + biases)))
