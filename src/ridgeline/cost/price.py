@@ -47,6 +47,7 @@ class SustainedRates:
     attention: Array
     attention_back: Array
     memory: Array
+    update: Array  # bytes/s of memory that an optimizer gets
     traffic_s: Array  # seconds of a byte that an op moves, with what the software moves beyond it
     links: Links
     kernel: Array
@@ -86,6 +87,7 @@ def sustained_rates(machines: Machines, rates: ParameterColumns, *, plans: Launc
         attention=np.minimum(rates["attention"], REACHABLE),
         attention_back=np.minimum(rates["attention"] * rates["attention_back"], REACHABLE),
         memory=machines.memory * rates["memory"],
+        update=machines.memory * rates.update,
         traffic_s=np.maximum(rates["traffic"] / rates["memory"], 1.0) / machines.memory,
         links=links_of(machines, rates),
         kernel=rates["kernel"] * (1 - 0.7 * graph),
