@@ -25,6 +25,8 @@ NEVER = math.inf
 
 Finish = Callable[[RequestState, float], None]
 """Told of every request whose last token is out, and when."""
+Sample = tuple[float, int, int, float]
+"""A moment: seconds, waiting requests, running requests, share of the cache that is held."""
 Carried = tuple[float, float, float]
 """Of a request that was somewhere before: when it was sent, seconds of prefill there, seconds of transfer."""
 
@@ -33,7 +35,7 @@ class Replica(TokenNotes):
     """One engine: `add` requests, `advance` its clock; the steps it has run are counted in `steps`, `events`."""
 
     __slots__ = ("_inbox", "_sequence", "carried", "chip_free", "collapse", "cost", "events", "finish", "now",
-                 "pending", "policy", "steps")  # fmt: skip
+                 "pending", "policy", "samples", "steps")  # fmt: skip
 
     def __init__(self, policy: Policy, cost: StepCost, *, collapse: bool = True, finish: Finish | None = None) -> None:
         super().__init__()
@@ -41,6 +43,7 @@ class Replica(TokenNotes):
         self.now = self.chip_free = 0.0
         self.pending: tuple[Step, float] | None = None
         self.steps = self.events = 0
+        self.samples: list[Sample] | None = None
         self.carried: dict[str, Carried] = {}
         self._inbox: list[tuple[float, int, Request]] = []
         self._sequence = 0
@@ -114,6 +117,8 @@ class Replica(TokenNotes):
 
     def _event(self, until: float) -> None:
         self.events += 1
+        if self.samples is not None:
+            self.samples.append((self.now, *self.policy.load(), self.policy.occupancy()))
         room = self._room()
         if room > 1:
             self._decode_run(room, until)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,6 +75,15 @@ class TokenGaps:
     def add_run(self, first_s: float, growth_s: float, steps: int, times: int) -> None:
         """`steps` pauses, the first of `first_s`, each `growth_s` longer than the one before."""
         self._runs.append((first_s, growth_s, steps, times))
+
+    @staticmethod
+    def joined(several: Iterable[TokenGaps]) -> TokenGaps:
+        """The pauses of all of them."""
+        made = TokenGaps()
+        for one in several:
+            made._single += one._single
+            made._runs += one._runs
+        return made
 
     def columns(self) -> tuple[Array, Array]:
         """(seconds, how often), shortest first."""
