@@ -39,7 +39,7 @@ from ridgeline.plan.scenario import Scenario
 PLAIN = ("torch", "torch_nn", "torch_nt", "scaled_mm", "int_mm")  # products as frameworks call the vendor's library
 LIBRARY: Mapping[str, str] = MappingProxyType({"cudnn": "cudnn", "flash-2": "flash"})
 """Implementation of attention in a profile, by an engine's attention library."""
-DECODED = "flash"  # implementation of a decode's attention whose rows price it: flash decoding
+DECODED = "cudnn"  # implementation whose rows price a decode's attention: engines that serve have kernels as good
 FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "bf16": ("bf16", "fp16"),

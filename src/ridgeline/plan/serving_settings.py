@@ -1,4 +1,4 @@
-"""How a serving instance is run: what a plan decides, and what its engine does where the plan leaves it open."""
+"""How a serving instance is run: speculation, which a plan decides, and the limits that its engine sets by habit."""
 
 from __future__ import annotations
 
@@ -42,28 +42,6 @@ class Speculation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
-    """What a plan sets of the engine that serves, by vLLM's names; absent means as the engine does.
-
-    gpu_memory_utilization   share of a chip's memory that weights, activations and KV cache may take together
-    max_num_batched_tokens   tokens of one step
-    max_num_seqs             requests that run at once on one scheduler
-    block_size               tokens of a block of KV cache
-    """
-
-    gpu_memory_utilization: Annotated[float | None, AtLeast(0), Doc("share of memory the engine takes")] = None
-    max_num_batched_tokens: Annotated[Count | None, Doc("tokens of one step")] = None
-    max_num_seqs: Annotated[Count | None, Doc("requests that run at once")] = None
-    block_size: Annotated[Count | None, Doc("tokens of a block of KV cache")] = None
-    speculation: Annotated[Speculation | None, Doc("speculative decoding")] = None
-
-    def problems(self) -> Iterable[Problem]:
-        share = self.gpu_memory_utilization
-        if share is not None and not 0 < share <= 1:
-            yield Problem(path="gpu_memory_utilization", given=f"{share:g}", expected="a share above 0, at most 1")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """Defaults of an engine on chips of at least so much memory."""
 
@@ -100,19 +78,18 @@ class ServingLimits:
     max_num_seqs: int
     block_size: int
     graph_batch: int
-    speculation: Speculation | None = None
 
 
 BARE = Serves(budgets=(Budget(max_num_batched_tokens=8192, max_num_seqs=256),))
 """An engine that says nothing of serving: a program of one's own."""
 
 
-def serving_limits(plan: Serving, serves: Serves | None, chip_id: str, memory_bytes: float) -> ServingLimits:
-    """What a plan sets, else what its engine does on such a chip.
+def serving_limits(serves: Serves | None, chip_id: str, memory_bytes: float) -> ServingLimits:
+    """What an engine does on such a chip.
 
     >>> from ridgeline.plan.engine import ENGINES
     >>> vllm = ENGINES["vllm"].serves
-    >>> [serving_limits(Serving(), vllm, chip, gib * GIB).max_num_batched_tokens
+    >>> [serving_limits(vllm, chip, gib * GIB).max_num_batched_tokens
     ...     for chip, gib in (("a100-80-sxm", 80), ("h100-sxm", 80), ("b200-sxm", 180))]
     [2048, 8192, 16384]
     """
@@ -125,11 +102,10 @@ def serving_limits(plan: Serving, serves: Serves | None, chip_id: str, memory_by
     ]
     budget = (own or list(habit.budgets))[-1]
     return ServingLimits(
-        gpu_memory_utilization=plan.gpu_memory_utilization or habit.gpu_memory_utilization,
+        gpu_memory_utilization=habit.gpu_memory_utilization,
         memory_of=habit.memory_of,
-        max_num_batched_tokens=plan.max_num_batched_tokens or budget.max_num_batched_tokens,
-        max_num_seqs=plan.max_num_seqs or budget.max_num_seqs,
-        block_size=plan.block_size or habit.block_size,
+        max_num_batched_tokens=budget.max_num_batched_tokens,
+        max_num_seqs=budget.max_num_seqs,
+        block_size=habit.block_size,
         graph_batch=habit.graph_batch,
-        speculation=plan.speculation,
     )

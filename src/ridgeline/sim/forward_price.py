@@ -111,10 +111,10 @@ def price_forward(
 
 def forward_work(scenario: Scenario, steps: ForwardSteps, calibration: Calibration) -> ForwardWorkload:
     """The nominal work of engine steps."""
-    limits = limits_of(scenario)
-    if limits.speculation is not None:
-        steps = replace(steps, decode_tokens=1.0 + limits.speculation.draft_tokens)
-    graph_batch = 0 if scenario.plan.switches.graph == "none" else limits.graph_batch
+    drafted = scenario.plan.speculation
+    if drafted is not None:
+        steps = replace(steps, decode_tokens=1.0 + drafted.draft_tokens)
+    graph_batch = 0 if scenario.plan.switches.graph == "none" else limits_of(scenario).graph_batch
     program = lower_forward(scenario, steps, graph_batch)
     rates = _rates(scenario, calibration)
     classes = _classes(scenario, program, rates, calibration)
@@ -122,7 +122,7 @@ def forward_work(scenario: Scenario, steps: ForwardSteps, calibration: Calibrati
     return ForwardWorkload(
         work=np.einsum("ps,csn->cpn", stages, classes),
         sends=_sends(scenario, program, rates),
-        draft=_draft(scenario, steps, limits.speculation, (rates, calibration)),
+        draft=_draft(scenario, steps, drafted, (rates, calibration)),
         graphed=program.graphed,
         requests=steps.prefills + steps.decodes,
     )

@@ -64,11 +64,13 @@ class ServingMemory:
 def limits_of(scenario: Scenario) -> ServingLimits:
     """The serving settings of a scenario with nothing left open."""
     chip = scenario.system.chip
-    return serving_limits(scenario.plan.serving, scenario.engine.serves, chip.id, capacity_of(scenario))
+    return serving_limits(scenario.engine.serves, chip.id, capacity_of(scenario))
 
 
-def serving_memory(scenario: Scenario) -> ServingMemory:
+def serving_memory(scenario: Scenario, limits: ServingLimits | None = None) -> ServingMemory:
     """What the fullest chip of a serving instance holds, and how many tokens its cache has room for.
+
+    limits   of the instance, where they differ from its engine's habit (`limits_of`)
 
     >>> import ridgeline
     >>> made = ridgeline.scenario({"model": "llama3-8b", "system": "1xh100-sxm",
@@ -77,7 +79,7 @@ def serving_memory(scenario: Scenario) -> ServingMemory:
     >>> found.kv_bytes_per_token, 380_000 < found.tokens < 460_000
     (131072.0, True)
     """
-    limits = limits_of(scenario)
+    limits = limits or limits_of(scenario)
     largest = forward_steps(prefill_tokens=float(limits.max_num_batched_tokens))
     program = lower_forward(scenario, largest)
     stages = [_stage(scenario, program, limits, counts) for counts in program.stages]
