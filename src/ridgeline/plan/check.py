@@ -144,7 +144,7 @@ def context(scenario: Scenario) -> Iterator[Problem]:
     if seq % parts:
         expected = f"a cut of seq ({seq}) into {parts} equal parts" + (" (two per rank)" if parts > cp else "")
         yield Problem(path="plan.cp", given=str(cp), expected=expected, todo=f"use a seq that {parts} divides")
-    elif plan.sequence_parallel and (seq // cp) % tp:
+    elif isinstance(scenario.workload, Train) and plan.sequence_parallel and (seq // cp) % tp:
         expected = f"a divisor of the tokens of a context rank ({seq // cp}), for sequence_parallel"
         yield Problem(path="plan.tp", given=str(tp), expected=expected, todo="set sequence_parallel = false")
     if cp > 1 and plan.switches.cp_kind == "all-to-all":

@@ -14,6 +14,7 @@ from ridgeline.plan.engine import OVERLAPS, RecomputeKind, RecomputePart, Shard
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.serving_plan import ServingPlan
+from ridgeline.plan.serving_settings import Speculation
 
 NARROW = frozenset({"fp8", "fp4", "int8", "int4"})  # computed in, but not what weights and activations rest in
 
@@ -190,6 +191,7 @@ class Plan:
     offload: Annotated[Offload, Via(shares, "array")] = Offload()
     precision: Annotated[Precision, Via(_precision)] = Precision()
     switches: Annotated[Switches, Flat()] = Switches()
+    speculation: Annotated[Speculation | None, Doc("speculative decoding; absent: none")] = None
     engine: Annotated[str, Doc("id of the software that runs it")] = "megatron-core"
     serving: Annotated[ServingPlan, Doc("knobs of the scheduler, and the fleet")] = ServingPlan()
 
