@@ -108,7 +108,9 @@ def _priced(calibration: Path | None, anchor: Sequence[str], profile: str | None
         from ridgeline.calibrate.request_log import fit_request_log
 
         cost = fit_request_log(read_request_log(Path(logs[-1]))).cost
-    return Priced(calibration=calibration_of(calibration, [run for run in anchor if run not in logs], profile), cost=cost)
+    return Priced(
+        calibration=calibration_of(calibration, [run for run in anchor if run not in logs], profile), cost=cost
+    )
 
 
 @contextmanager

@@ -284,7 +284,9 @@ def _nearest(sheet: WhySlowSheet) -> Iterator[RenderableType]:
         least = sheet["least_s"][one["metric"]]
         name = f"{one['metric'].upper()} p{one['percentile']:g}"
         if one["limit_s"] < least:
-            said = f"{name} below {format_quantity(least, 's')} cannot be met at any load: so long takes a request alone"
+            said = (
+                f"{name} below {format_quantity(least, 's')} cannot be met at any load: so long takes a request alone"
+            )
             yield Text(said, style="red")
         yield Text(f"{name}: the nearest that this deployment keeps is {format_quantity(one['found_s'], 's')}")
 
@@ -317,9 +319,13 @@ def _log_errors(errors: LogErrors) -> LogErrorsSheet:
 
 def draw_request_log(sheet: RequestLogSheet, console: Console) -> None:
     """Print what five numbers of a log are worth."""
-    console.print(Text.assemble(clean(f"{sheet['log']}: {sheet['errors']['requests']:,} measured requests"), style="bold"))
+    console.print(
+        Text.assemble(clean(f"{sheet['log']}: {sheet['errors']['requests']:,} measured requests"), style="bold")
+    )
     own = "from this log" if sheet["own"] else "from another log"
-    console.print(Text(f"five numbers of a step {own}, the scheduler of vLLM {sheet['version'] or '(newest)'}", style="dim"))
+    console.print(
+        Text(f"five numbers of a step {own}, the scheduler of vLLM {sheet['version'] or '(newest)'}", style="dim")
+    )
     console.print(facts(*((name, format_quantity(value, "s")) for name, value in sheet["numbers"].items())))
     rows = {"all requests": sheet["errors"], "the later half, numbers of the earlier": sheet["held_out"]}
     heads = ("E2E of a request", "mean E2E", *(f"TTFT {name}" for name in sheet["errors"]["ttft"]))

@@ -5,8 +5,8 @@ make stairs of them). A step with prefill is
 
     seconds = base[T] + pair[T] x pairs + rows[d] + line[d] x cached tokens        T = prompt tokens + decodes d
 
-base is priced on both sides of every tile's edge and straight between, pair on a coarse grid; rows is what logits and sampling of d decodes add to
-as many prompt tokens. `table_error` says how far a table is off the prices it was made of.
+base is priced on both sides of every tile's edge and straight between, pair on a coarse grid; rows is what logits and
+sampling of d decodes add to as many prompt tokens. `table_error` says how far a table is off the prices it was made of.
 """
 
 from __future__ import annotations
