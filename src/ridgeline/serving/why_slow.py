@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from ridgeline.core.arrays import Array
+from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
@@ -160,7 +160,7 @@ def _counted(served: Served, metric: Metric) -> dict[str, Array]:
     return columns
 
 
-def _parts(served: Served, of: Array, metric: Metric) -> dict[str, float]:
+def _parts(served: Served, of: Mask, metric: Metric) -> dict[str, float]:
     return {part: float(column[of].mean()) for part, column in _counted(served, metric).items()}
 
 
