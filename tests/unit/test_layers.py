@@ -91,7 +91,7 @@ INTERIOR = {
     ),
     "serving": (
         ("request", "step_cost", "vllm_settings", "sglang_settings", "radix_cache"),
-        ("content", "recorded_fields", "arrivals", "trace_files"),
+        ("content", "recorded_fields", "arrivals", "trace_files", "saturated"),
         ("block_pool", "step"),
         ("decode_clock", "served", "sglang_prefill", "sglang_queue"),
         ("vllm_scheduler", "sglang_scheduler", "static_batcher", "metrics"),
@@ -103,7 +103,7 @@ INTERIOR = {
     "calibrate": (
         ("truth", "mismatch", "attribution", "dominance", "anchors", "aiconfigurator"),
         ("frozen", "profile_sources"),
-        ("dataset", "compare", "folds", "peaks", "collectives", "kernels"),
+        ("dataset", "compare", "folds", "peaks", "collectives", "kernels", "inference"),
         ("published",),
         ("fit", "validate", "explain"),
         ("accuracy", "outlier_hints", "residuals"),
@@ -199,4 +199,4 @@ def test_a_door_opens_to_what_it_names() -> None:
     from ridgeline import sim
 
     assert all(getattr(sim, name) is not None for name in sim._HOME)
-    assert len(sim._HOME) <= 40
+    assert len(sim._HOME) <= 42

@@ -46,6 +46,10 @@ _LIST = (
         meaning="products that the matrix unit bounds, against training's",
     ),
     ServingParameter(
+        name="expert_product", unit="x", default=1.2, per=("family", "engine"),
+        meaning="products of routed experts, against a single one: small groups, and experts that get more than others",
+    ),
+    ServingParameter(
         name="prefill_attention", unit="x", default=1.0, per=("family",),
         meaning="flash attention of prompts, against training's",
     ),
@@ -69,6 +73,10 @@ _LIST = (
     ),
     ServingParameter(
         name="request", unit="s", default=2e-6, per=("engine",), meaning="the same for every request of the step",
+    ),
+    ServingParameter(
+        name="first_token", unit="s", default=5e-3, per=("engine",),
+        meaning="a request under load waits for beside steps before its first token: client, server, tokenizer",
     ),
     ServingParameter(
         name="issue", unit="s", default=1e-5, per=("engine",),

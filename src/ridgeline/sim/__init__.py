@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from ridgeline.sim.events.simulate import simulate as simulate
     from ridgeline.sim.events.simulate import timeline as timeline
     from ridgeline.sim.forward_price import ForwardSeconds as ForwardSeconds
+    from ridgeline.sim.forward_price import ForwardWorkload as ForwardWorkload
+    from ridgeline.sim.forward_price import class_seconds as class_seconds
+    from ridgeline.sim.forward_price import forward_work as forward_work
+    from ridgeline.sim.forward_price import host_seconds as host_seconds
     from ridgeline.sim.forward_price import price_forward as price_forward
     from ridgeline.sim.layout_model import LayoutModel as LayoutModel
     from ridgeline.sim.layout_model import price_layouts as price_layouts
@@ -63,7 +67,16 @@ _HOMES = {
     "closed_form.overlap": ("SectionTimes",),
     "closed_form.step": ("StepTimes",),
     "events.simulate": ("Simulated", "simulate", "timeline"),
-    "forward_price": ("ForwardSeconds", "ForwardSteps", "forward_steps", "price_forward"),
+    "forward_price": (
+        "ForwardSeconds",
+        "ForwardSteps",
+        "ForwardWorkload",
+        "class_seconds",
+        "forward_steps",
+        "forward_work",
+        "host_seconds",
+        "price_forward",
+    ),
     "layout_model": ("LayoutModel", "price_layouts"),
     "memory.headroom": ("scenario_headroom",),
     "memory.serving": ("ServingMemory", "limits_of", "serving_memory"),
