@@ -104,7 +104,8 @@ INTERIOR = {
         ("truth", "mismatch", "attribution", "dominance", "anchors", "aiconfigurator"),
         ("frozen", "profile_sources"),
         ("dataset", "compare", "folds", "peaks", "collectives", "kernels", "inference"),
-        ("published",),
+        ("published", "serving_fit"),
+        ("inference_cases",),
         ("fit", "validate", "explain"),
         ("accuracy", "outlier_hints", "residuals"),
         ("anchor_runs",),
@@ -199,4 +200,4 @@ def test_a_door_opens_to_what_it_names() -> None:
     from ridgeline import sim
 
     assert all(getattr(sim, name) is not None for name in sim._HOME)
-    assert len(sim._HOME) <= 42
+    assert len(sim._HOME) <= 46

@@ -55,6 +55,7 @@ def _case(case: Case) -> CaseSheet:
         "high": case.high_s,
         "cross_validated": case.cross_validated,
         "peak_memory_bytes": plain(case.peak),
+        **({"metric": case.metric} if case.metric else {}),
     }
 
 

@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from ridgeline.sim.events.simulate import Simulated as Simulated
     from ridgeline.sim.events.simulate import simulate as simulate
     from ridgeline.sim.events.simulate import timeline as timeline
+    from ridgeline.sim.forward_price import PRODUCTS as PRODUCTS
     from ridgeline.sim.forward_price import ForwardSeconds as ForwardSeconds
     from ridgeline.sim.forward_price import ForwardWorkload as ForwardWorkload
     from ridgeline.sim.forward_price import class_seconds as class_seconds
     from ridgeline.sim.forward_price import forward_work as forward_work
     from ridgeline.sim.forward_price import host_seconds as host_seconds
+    from ridgeline.sim.forward_price import is_weight_only as is_weight_only
     from ridgeline.sim.forward_price import price_forward as price_forward
     from ridgeline.sim.layout_model import LayoutModel as LayoutModel
     from ridgeline.sim.layout_model import price_layouts as price_layouts
@@ -71,7 +73,9 @@ _HOMES = {
         "ForwardSeconds",
         "ForwardSteps",
         "ForwardWorkload",
+        "PRODUCTS",
         "class_seconds",
+        "is_weight_only",
         "forward_steps",
         "forward_work",
         "host_seconds",
