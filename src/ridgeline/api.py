@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ridgeline.search.progress import Watch
     from ridgeline.search.recommend import Recommendation
     from ridgeline.search.request import PlanRequest
+    from ridgeline.sim.phase_prediction import PhasePrediction
     from ridgeline.sim.prediction import Impossible, Prediction
     from ridgeline.sim.roofline import Roofline
 
@@ -60,8 +61,10 @@ def predict(
     anchor: Runs = (),
     profile: Choice = None,
     causal: bool = True,
-) -> Prediction | Impossible:
-    """The predicted step of a training scenario, or the reasons why there is none; see `sim.predict_step.predict`.
+) -> Prediction | PhasePrediction | Impossible:
+    """The predicted step of a scenario, or the reasons why there is none.
+
+    A training step (`sim.predict_step.predict`), a prefill or a decode step (`sim.phase_prediction.predict_phase`).
 
     anchor    measured runs of your own: a CSV of residuals or of runs, a scenario with [measured], or TRACE@SCENARIO
     profile   measured kernels of the chip: a file, `none`, or `aiconfigurator:CHIP`
@@ -72,6 +75,8 @@ def predict(
     >>> found.anchor.runs, found.anchor.factor > 1
     (('own-llama3-8b-8xh100-measured',), True)
     """
+    from ridgeline.plan.workload import Train
+    from ridgeline.sim.phase_prediction import predict_phase
     from ridgeline.sim.predict_step import predict as step
 
     used = calibration_of(calibration, anchor, profile)
@@ -79,6 +84,8 @@ def predict(
         from ridgeline.calibrate.profile_sources import refuse_other_chip
 
         refuse_other_chip(profile, [scenario.system.chip])
+    if not isinstance(scenario.workload, Train):
+        return predict_phase(scenario, used)
     return step(scenario, used, causal=causal)
 
 

@@ -85,7 +85,7 @@ INTERIOR = {
         ("closed_form",),
         ("memory",),
         ("prediction", "plan_model", "layout_model", "step_batch", "forward_price"),
-        ("step_sensitivity",),
+        ("step_sensitivity", "phase_prediction"),
         ("predict_step",),
         ("events", "roofline"),
     ),
@@ -200,4 +200,4 @@ def test_a_door_opens_to_what_it_names() -> None:
     from ridgeline import sim
 
     assert all(getattr(sim, name) is not None for name in sim._HOME)
-    assert len(sim._HOME) <= 46
+    assert len(sim._HOME) <= 48

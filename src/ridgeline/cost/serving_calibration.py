@@ -129,6 +129,20 @@ def read_serving_calibration(path: Path = SHIPPED_SERVING) -> ServingCalibration
     return ServingCalibration(offsets=MappingProxyType(offsets), source=str(data.get("source", path.name)))
 
 
+def serving_spread(engine: Engine, asked: str) -> tuple[float, float, int]:
+    """Around a prediction of 1 s, where nine of ten measurements are expected, and from how many rows: those of static
+    batches and phases; twice as wide in logarithms for an engine that none was measured of."""
+    data: Any = json.loads(SHIPPED_SERVING.read_text()) if SHIPPED_SERVING.exists() else {}
+    kinds = ("static/tpot", "static/throughput") if asked == "step" else ("static/ttft",)
+    known = [data["spread"][kind] for kind in kinds if kind in data.get("spread", {})]
+    if not known:
+        return 0.5, 2.0, 0
+    low, high = min(one[0] for one in known), max(one[1] for one in known)
+    rows = sum(data["errors"][kind]["n"] for kind in kinds if kind in data["errors"])
+    wider = 1.0 if shipped_serving().knows(engine) else 2.0
+    return low**wider, high**wider, rows
+
+
 @cache
 def shipped_serving() -> ServingCalibration:
     """The calibration that ships, or the defaults before there is one."""

@@ -35,6 +35,7 @@ from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.settings import apply_settings, unknown_keys
 from ridgeline.plan.workload import Train, Workload
 
+SERVING_ENGINE = "vllm"  # where a plan that serves names none
 MEASURED = {
     "type": "object",
     "description": "what a run of the scenario took; `--anchor` reads it, a prediction does not",
@@ -293,6 +294,9 @@ def _complete(plan: Any, system: System | None, workload: Workload | None) -> li
             plan["dp"] = max(1, system.chips // inner)
             notes.append(f"dp = {plan['dp']}: the chips that tp, pp and cp leave")
     usual = {"microbatch": 1, "precision": "bf16", "engine": default_engine(system), "recompute": "none"}
+    if workload is not None and not isinstance(workload, Train) and "engine" not in plan:
+        plan["engine"] = SERVING_ENGINE
+        notes.append(f"engine = {SERVING_ENGINE}: not given; the default for serving")
     for key, default in usual.items():
         if key not in plan and (isinstance(workload, Train) or key == "precision"):
             plan[key] = default

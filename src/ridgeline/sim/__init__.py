@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from ridgeline.sim.memory.serving import ServingMemory as ServingMemory
     from ridgeline.sim.memory.serving import limits_of as limits_of
     from ridgeline.sim.memory.serving import serving_memory as serving_memory
+    from ridgeline.sim.phase_prediction import PhasePrediction as PhasePrediction
+    from ridgeline.sim.phase_prediction import predict_phase as predict_phase
     from ridgeline.sim.plan_model import Placement as Placement
     from ridgeline.sim.plan_model import PlanModel as PlanModel
     from ridgeline.sim.plan_model import RowModel as RowModel
@@ -85,6 +87,7 @@ _HOMES = {
     "memory.headroom": ("scenario_headroom",),
     "memory.serving": ("ServingMemory", "limits_of", "serving_memory"),
     "memory.peak": ("Memory", "capacity_of", "peak_memory"),
+    "phase_prediction": ("PhasePrediction", "predict_phase"),
     "plan_model": ("Placement", "PlanModel", "RowModel", "ScheduledRows", "ShardedState", "joined"),
     "predict_step": ("HOUR", "default_calibration", "not_predictable", "predict", "unpublished"),
     "prediction": ("Impossible", "Prediction"),
