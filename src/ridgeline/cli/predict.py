@@ -54,7 +54,7 @@ def predict(
     anchor: Anchor = None,
     profile: ProfileOption = None,
 ) -> None:
-    """Predict a step of training, prefill or decode, or requests under load: how long, where the time goes, what fits."""
+    """Predict a step of training, prefill or decode, or requests under load: how long, where time goes, what fits."""
     from ridgeline.api import predict as library
     from ridgeline.report.phase import draw_phase, phase_sheet
     from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet
