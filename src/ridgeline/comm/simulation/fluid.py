@@ -11,72 +11,50 @@ round takes latency + bytes / rate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ridgeline.comm.simulation.max_min import max_min
-from ridgeline.comm.simulation.messages import Messages
-from ridgeline.comm.simulation.path_choice import Ways
+from ridgeline.comm.simulation.messages import needed_writes
 from ridgeline.comm.simulation.ports import Ports, ranges
+from ridgeline.comm.simulation.unshared import Flows, Run, by_rounds, unshared
 from ridgeline.core.arrays import Array, Index, Mask
 
-WINDOW = 0.05  # of the time that messages take
+WINDOW = 0.1  # of the time that messages take
 WIDE = 0.5  # the same where no link is shared
 REMEMBERED = 512  # sets of flows whose rates are kept
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Flows:
-    """What is simulated: messages, the way and the delay of each connection, rates of links, when ports open.
-
-    rates     of the graph's links and of what caps ranks; the last entry is infinite and stands for none
-    delay_s   of each connection; `out` where it leaves its node, see `messages`
-    start_s   of each job; `late_s` of each connection, after that
-    """
-
-    messages: Messages
-    ways: Ways
-    rates: Array
-    delay_s: Array
-    out: Index
-    start_s: Array
-    late_s: Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Run:
-    """When each message arrived, in the order of `Messages`, and how many moments were looked at."""
-
-    arrived_s: Array
-    moments: int
+_NONE = np.zeros(0, np.bool_)
 
 
 def run(flows: Flows, window: float = WINDOW) -> Run:
     """Simulate to the end."""
     if not len(flows.messages):
         return Run(arrived_s=np.zeros(0), moments=0)
-    return _Fluid(flows, window).run()
+    return by_rounds(flows) or _Fluid(flows, window).run()
 
 
 class _Fluid:
     """The state at a moment; rows are messages in the order of ports."""
 
     def __init__(self, flows: Flows, window: float) -> None:
-        self.ports, self.flows = Ports(flows.messages, flows.out), flows
+        self.ports, self.flows = Ports(flows), flows
         messages, order = flows.messages, self.ports.order
         self.connection = messages.connection[order]
         self.size = messages.size_bytes[order]
         self.single = len(messages) == len(messages.read)  # one chunk a message
         self.first = order if self.single else messages.first[:-1][order]
         self.chunks = order[:0] if self.single else np.diff(messages.first)[order]
+        self.watch = self.first.copy()  # of each message a chunk that it lacks, as far as known
         self.come, self.there = np.zeros(messages.places, np.int32), np.zeros(messages.places)
         self.waiting = np.zeros(0, np.int64)
         self.flowing, self.left, self.rate = np.zeros(0, np.int64), np.zeros(0), np.zeros(0)
         self.coming, self.due = np.zeros(0, np.int64), np.zeros(0)
         self.arrived_s = np.zeros(len(messages))
-        self.share = None if flows.ways.single else flows.ways.share
-        self.alone, self.own_rate = _alone(flows, self.ports)
+        self.links = np.ascontiguousarray(flows.ways.links.T)
+        self.share = None if flows.ways.single else np.ascontiguousarray(flows.ways.share.T)
+        self.changed = False  # what flows, since rates were last looked at
+        self.alone, self.own_rate = unshared(flows)
+        self.alone = self.alone & self.ports.lone
+        self.needed = needed_writes(messages)
         self.window = WIDE if self.alone.all() else window
         self.known: dict[bytes, Array] = {}
         self.moments, self.now = 0, 0.0
@@ -108,15 +86,15 @@ class _Fluid:
 
     def _start(self) -> None:
         """Let everything flow that waits for nothing any more, from the time on at which that was so."""
-        if not len(self.waiting):
+        ready, since = self._ready(self.waiting) if len(self.waiting) else (_NONE, self.due[:0])
+        if not ready.any():
+            if self.changed:
+                self._share()
             return
-        ready, since = self._ready(self.waiting)
         if ready.all():
             started, self.waiting = self.waiting, self.waiting[:0]
-        elif ready.any():
-            started, since, self.waiting = self.waiting[ready], since[ready], self.waiting[~ready]
         else:
-            return
+            started, since, self.waiting = self.waiting[ready], since[ready], self.waiting[~ready]
         before = len(self.flowing)
         self.flowing = np.concatenate([self.flowing, started]) if before else started
         self._share()
@@ -124,21 +102,29 @@ class _Fluid:
         self.left = np.concatenate([self.left, begun]) if before else begun
 
     def _ready(self, rows: Index) -> tuple[Mask, Array]:
-        """Which messages have all their chunks at an open port, and since when."""
-        read, needed = self.flows.messages.read, self.flows.messages.needed
+        """Which messages have all their chunks, and since when; a message is looked at when its watched chunk is there."""
+        read, needed = self.flows.messages.read, self.needed
         free = self.ports.free[self.ports.port[rows]]
         if self.single:
             at = self.first[rows]
             place = read[at]
             return self.come[place] >= needed[at], np.maximum(free, self.there[place])
-        count = self.chunks[rows]
-        at, starts = ranges(self.first[rows], count), np.cumsum(count) - count
-        place = read[at]
-        lacks = np.logical_or.reduceat(self.come[place] < needed[at], starts)
-        return ~lacks, np.maximum(free, np.maximum.reduceat(self.there[place], starts))
+        watched = self.watch[rows]
+        ready = self.come[read[watched]] >= needed[watched]
+        some = np.flatnonzero(ready)
+        if len(some):
+            count = self.chunks[rows[some]]
+            at, starts = ranges(self.first[rows[some]], count), np.cumsum(count) - count
+            place = read[at]
+            lack = np.minimum.reduceat(np.where(self.come[place] < needed[at], at, len(read)), starts)
+            ready[some] = lack == len(read)
+            self.watch[rows[some]] = np.minimum(lack, len(read) - 1)
+            free[some] = np.maximum(free[some], np.maximum.reduceat(self.there[place], starts))
+        return ready, free
 
     def _share(self) -> None:
         """The rates of all that flows; a set of connections seen before keeps its rates."""
+        self.changed = False
         over = self.connection[self.flowing]
         if self.alone.all():
             self.rate = self.own_rate[over]
@@ -153,14 +139,12 @@ class _Fluid:
         self.pace = self.rate / self.size[self.flowing]
 
     def _fair(self, over: Index) -> Array:
-        links = self.flows.ways.links
         met = np.flatnonzero(~self.alone[over])
-        if len(met) == len(over):
-            return max_min(links[over], None if self.share is None else self.share[over], self.flows.rates)
         rate = self.own_rate[over]
         if len(met):
             row = over[met]
-            rate[met] = max_min(links[row], None if self.share is None else self.share[row], self.flows.rates)
+            share = None if self.share is None else self.share[:, row]
+            rate[met] = max_min(self.links[:, row], share, self.flows.rates)
         return rate
 
     def _advance(self, opens: float) -> bool:
@@ -197,7 +181,7 @@ class _Fluid:
             self._come(self.flowing[over], ends[over])
             stay = ~over
             self.flowing, self.left = self.flowing[stay], self.left[stay]
-            self._share()
+            self.changed = True
 
     def _come(self, rows: Index, ends: Array) -> None:
         due = ends + self.flows.delay_s[self.connection[rows]]
@@ -227,18 +211,3 @@ class _Fluid:
         np.add.at(self.come, place, np.int32(1))
         np.maximum.at(self.there, place, when)
         self._wait_for(self.ports.opened(self.ports.arrived(rows, due)))
-
-
-def _alone(flows: Flows, ports: Ports) -> tuple[Mask, Array]:
-    """Connections that share no link with another port's, and the rate each connection has by itself."""
-    links, none = flows.ways.links, len(flows.rates) - 1
-    own = np.where(links == none, np.inf, flows.rates[links] / np.where(flows.ways.share > 0, flows.ways.share, 1.0))
-    if not ports.lone:
-        return np.zeros(len(links), np.bool_), own.min(axis=1)
-    port = ports.of_connection(len(links))
-    least, most = np.full(none + 1, ports.count), np.full(none + 1, -1)
-    wide = np.broadcast_to(port[:, None], links.shape).ravel()
-    np.minimum.at(least, links.ravel(), wide)
-    np.maximum.at(most, links.ravel(), wide)
-    shared = (least != most) & (np.arange(none + 1) < none)
-    return ~shared[links].any(axis=1) & (port >= 0), own.min(axis=1)

@@ -37,11 +37,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Messages:
-    """Messages of all jobs as columns, by job and round; their chunks as rows of `read`, `needed` and `write`.
+    """Messages of all jobs as columns, by job and round; their chunks as rows of `read` and `write`.
 
     connection   number in `sources`, `targets`, `channels`
     first        where the chunks of each message begin, and the end of the last
-    read, write  places (node, chunk) that a chunk leaves and reaches; `needed` writes must have come to what is read
+    read, write  places (node, chunk) that a chunk leaves and reaches
+    rounds       where the rounds of each job begin, rows of `read`, and the end of the last
     """
 
     job: Ints
@@ -51,7 +52,7 @@ class Messages:
     first: Index
     read: Index | Ints
     write: Index | Ints
-    needed: Ints
+    rounds: Index
     places: int
     sources: Index
     targets: Index
@@ -70,7 +71,7 @@ def messages_of(jobs: Sequence[Job], nodes: int) -> Messages:
         places += job.algorithm.nodes * job.algorithm.contract.chunks
         steps += len(job.algorithm.steps)
     columns = [np.concatenate(column) if len(parts) > 1 else column[0] for column in zip(*parts, strict=True)]
-    job_, round_, key, size, first, read, write, needed = columns
+    job_, round_, key, size, first, read, write, rounds = columns
     known, connection = numbered(key, nodes * nodes * channels)
     return Messages(
         job=job_,
@@ -80,7 +81,7 @@ def messages_of(jobs: Sequence[Job], nodes: int) -> Messages:
         first=np.append(first, steps),
         read=read,
         write=write,
-        needed=needed,
+        rounds=np.append(rounds, steps),
         places=places,
         sources=known // channels // nodes,
         targets=known // channels % nodes,
@@ -106,20 +107,19 @@ def _of_job(job: Job, before: tuple[int, int, int], nodes: int, channels: int) -
         size = np.diff(np.append(first, len(steps))) * share[0]
     else:
         size = np.add.reduceat(share[steps.chunk], first) if len(first) else np.zeros(0)
-    needed = _needed(job.algorithm, read, write)
     mine = np.full(len(first), number, np.int32)
     if places:
         read, write = read + wide(places), write + wide(places)
-    return mine, steps.round[first], key, size, first + rows, read, write, needed
+    return mine, steps.round[first], key, size, first + rows, read, write, steps.starts()[:-1] + rows
 
 
-def _needed(algorithm: Algorithm, read: Index | Ints, write: Index | Ints) -> Ints:
-    """How many writes of earlier rounds come to the place that each step reads."""
-    count = np.zeros(algorithm.nodes * algorithm.contract.chunks, np.int32)
-    needed = np.empty(len(read), np.int32)
-    for low, high in pairwise(algorithm.steps.starts()):
-        needed[low:high] = count[read[low:high]]
-        np.add.at(count, write[low:high], np.int32(1))
+def needed_writes(messages: Messages) -> Ints:
+    """How many writes of earlier rounds come to the place that each chunk is read from."""
+    count = np.zeros(messages.places, np.int32)
+    needed = np.empty(len(messages.read), np.int32)
+    for low, high in pairwise(messages.rounds.tolist()):
+        needed[low:high] = count[messages.read[low:high]]
+        np.add.at(count, messages.write[low:high], np.int32(1))
     return needed
 
 

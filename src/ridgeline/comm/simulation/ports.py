@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ridgeline.comm.simulation.messages import Messages, numbered
+from ridgeline.comm.simulation.unshared import Flows, port_of
 from ridgeline.core.arrays import Array, Index
 
 
@@ -14,15 +14,11 @@ class Ports:
     free   when the round before was over; `lone`: every port sends one message a round
     """
 
-    def __init__(self, messages: Messages, out: Index) -> None:
-        connections = len(out)
-        jobs = int(messages.job.max(initial=0)) + 1
-        used, line = numbered(messages.job * np.int64(connections) + messages.connection, connections * jobs)
-        job, self._connection = used // connections, used % connections
-        key = (job * 256 + messages.channels[self._connection]) * (out.max() + 1) + out[self._connection]
-        known, self._port = np.unique(key, return_inverse=True)
-        self.count = len(known)
-        port = (self._port.astype(np.uint16) if self.count <= 1 << 16 else self._port)[line]
+    def __init__(self, flows: Flows) -> None:
+        messages = flows.messages
+        (found, _), line = port_of(flows)
+        self.count = int(found.max(initial=-1)) + 1
+        port = (found.astype(np.uint16) if self.count <= 1 << 16 else found)[line]
         self.order = np.argsort(port, kind="stable")
         self.port = port[self.order].astype(np.int32)
         round_ = messages.round[self.order]
@@ -36,13 +32,6 @@ class Ports:
         self.first = self.group_first[self.next]
         self.under_way = np.zeros(self.count, np.int64)
         self.free = np.zeros(self.count)
-
-    def of_connection(self, connections: int) -> Index:
-        """The port of each connection; -1 where several jobs use it."""
-        port = np.full(connections, -1, np.int64)
-        port[self._connection] = self._port
-        often = np.bincount(self._connection, minlength=connections) > 1
-        return np.where(often, -1, port)
 
     def opened(self, ports: Index) -> Index:
         """The messages of the next round of each of these ports, those that have one."""
@@ -63,7 +52,7 @@ class Ports:
             self.free[ports] = when
             return ports
         np.maximum.at(self.free, ports, when)
-        np.subtract.at(self.under_way, ports, 1)
+        np.subtract.at(self.under_way, ports, np.int64(1))
         over = ports[self.under_way[ports] == 0]
         return np.unique(over) if len(over) > 1 else over
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ridgeline.comm.equal_ways import PathTable
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.simulation.conditions import LEFT, Conditions, link_rates
-from ridgeline.comm.simulation.fluid import WINDOW, Flows, run
+from ridgeline.comm.simulation.fluid import WINDOW, run
 from ridgeline.comm.simulation.messages import Job, Messages, messages_of
-from ridgeline.comm.simulation.path_choice import PathTable, Ways, ways
+from ridgeline.comm.simulation.path_choice import Ways, ways
+from ridgeline.comm.simulation.unshared import Flows
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.errors import InputError, Problem
 
