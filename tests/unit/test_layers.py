@@ -45,9 +45,10 @@ INTERIOR = {
     ),
     "comm": (
         ("contract", "graph"),
+        ("switched_topologies", "equal_ways"),
         ("algorithm", "topologies", "routes"),
         ("library", "system_graph", "deadlock", "bounds", "algorithm_file"),
-        ("verify", "timing"),
+        ("verify", "timing", "simulation"),
         ("select",),
         ("synthesis",),
         ("answer",),

@@ -130,6 +130,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline collective allreduce --on 64xh100-sxm --size 1GB",
                 'ridgeline collective allgather --topology mesh:32x32 --link "50 GB/s" --latency 0.5us --synthesize',
                 "ridgeline collective allreduce --topology torus:8x8 --without link:3-4 --synthesize -o found.json",
+                "ridgeline collective alltoall --on 64xh100-sxm --size 256MB --simulate --straggler 5:1.5",
                 "ridgeline collective verify found.json",
             ),
         ),
