@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ridgeline.runtime.train.assemble import Assembly
-from ridgeline.runtime.train.checkpoint_files import newest_sound, part, publish
+from ridgeline.runtime.train.checkpoint_files import forget_parts, newest_sound, part, publish
 from ridgeline.runtime.train.step import Update
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -28,6 +28,10 @@ class Checkpoints:
         self.last = ""
         many = assembly.layout.ranks > 1
         self.group = dist.new_group(backend="gloo") if many else None  # beside the run's own collectives
+        if assembly.layout.rank == 0:
+            forget_parts(self.folder)
+        if many:
+            dist.barrier(self.group)
 
     def save(self, step: int, facts: dict[str, Any]) -> None:
         """Begin to write the state behind a step; the one before it is finished first."""
@@ -35,22 +39,23 @@ class Checkpoints:
 
         self.finish()
         self.facts = facts
-        if self.assembly.layout.rank == 0:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        writer = FileSystemWriter(part(self.folder, step), overwrite=True)
+        writer = FileSystemWriter(part(self.folder, step))
         told: dict[str, Any] = {"process_group": self.group} if self.group else {"no_dist": True}
         state = {name: value.clone() for name, value in self._state().items()}
         self.pending = step, async_save(state, storage_writer=writer, **told)
 
+    def look(self) -> None:
+        """Make count what has been written meanwhile; costs nothing where it has not."""
+        if self.pending is not None and self.pending[1].done():
+            self.finish()
+
     def finish(self) -> None:
-        """Wait for what is being written and make it count."""
+        """Wait for what is being written and make it count. Rank 0 ends last: it writes the list of all files."""
         if self.pending is None:
             return
         step, written = self.pending
         self.pending = None
         written.result()
-        if self.group is not None:
-            dist.barrier(self.group)
         if self.assembly.layout.rank == 0:
             self.last = str(publish(self.folder, step, self.facts))
 
@@ -73,9 +78,12 @@ class Checkpoints:
     def _state(self) -> dict[str, Tensor]:
         """Every tensor of the run by the name it is stored under, sharing memory with the run."""
         found: dict[str, Tensor] = {}
-        tied = self.assembly.blueprint.model.embedding.tied
+        tied, both = self.assembly.blueprint.model.embedding.tied, "embedding.weight" in self.update.named
         for name, parameter in self.update.named.items():
-            stored = "embedding.weight" if tied and name == "head.weight" else name
+            end = tied and name == "head.weight"
+            if end and both:  # the one matrix of a tied embedding is stored once
+                continue
+            stored = "embedding.weight" if end else name
             found[f"weight.{stored}"] = parameter.detach()
             master = self.update.masters[name]
             if master is not self.update.shards[name]:

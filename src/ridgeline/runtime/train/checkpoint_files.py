@@ -45,6 +45,13 @@ def publish(folder: Path, step: int, facts: dict[str, Any]) -> Path:
     return final
 
 
+def forget_parts(folder: Path) -> None:
+    """Make the folder, without what an earlier run left half written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(".step-*.part"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
 def steps(folder: Path) -> list[int]:
     """Steps that have a checkpoint, newest first."""
     names = (path.name.removeprefix("step-") for path in folder.glob("step-*") if path.is_dir())

@@ -51,6 +51,8 @@ def train(
             rows.append(row)
             if layout.rank == 0:
                 tell(row)
+            if checkpoints:
+                checkpoints.look()
             if checkpoints and ((options.every and done % options.every == 0) or stopped or done == options.steps):
                 checkpoints.save(done, {"seed": options.seed, "data": options.data})
         if checkpoints:

@@ -1,6 +1,9 @@
 """Show that a plan computes what one process computes: the loss, and the gradient of every parameter.
 
-    difference   |g - r| / |r|, Euclidean over one parameter       g = under the plan, r = of one process
+    difference   |g - r| / max(|r|, floor)     g = under the plan, r = of one process, |.| = RMS over one parameter
+
+The floor is a thousandth of the RMS of all gradients together: a gradient that is zero but for rounding (of a key's bias
+without rotary positions, say) has no relative error of its own.
 
 In fp32 it may be 1e-5. In a narrower format the reference itself is only as good as its rounding, so it is computed
 once more in fp32 from the same weights: what rounding did to r is what it may do to g, and their difference may be the
@@ -10,6 +13,7 @@ first to diverge, and whatever lies before it inherits the error.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +32,7 @@ from ridgeline.runtime.train.verification import Compared, Verification
 
 FP32_TOLERANCE = 1e-5
 ROUNDED_TWICE = 2.0  # the plan's rounding and the reference's
+FLOOR = 1e-3  # of the RMS of all gradients
 
 
 def verify(blueprint: Blueprint, layout: Layout, source: Source, sequences: int, seq: int) -> Verification | None:
@@ -87,11 +92,13 @@ def _against_reference(
     alone = Layout(device=layout.device)
     loss, reference = _gradients(assemble(alone_of(blueprint), alone), *data)
     tolerances = dict.fromkeys(reference, FP32_TOLERANCE)
+    floor = FLOOR * _rms(reference.values())
     if blueprint.plan.precision.weights.id != "fp32":
         for name, exact in _exact(blueprint, alone, data).items():
-            tolerances[name] = max(FP32_TOLERANCE, ROUNDED_TWICE * _difference(reference[name], exact))
+            rounding = _difference(reference[name], exact, floor)
+            tolerances[name] = max(FP32_TOLERANCE, ROUNDED_TWICE * rounding)
     return loss, [
-        Compared(name=name, difference=_difference(gradient, reference[name]), tolerance=tolerances[name])
+        Compared(name=name, difference=_difference(gradient, reference[name], floor), tolerance=tolerances[name])
         for name, gradient in gradients.items()
     ]
 
@@ -108,6 +115,10 @@ def _exact(blueprint: Blueprint, alone: Layout, data: tuple[Source, int, int]) -
     return _gradients(assembly, *data)[1]
 
 
-def _difference(one: Tensor, other: Tensor) -> float:
-    norm = float(other.float().norm())
-    return float((one.float() - other.float()).norm()) / norm if norm else float(one.float().norm())
+def _rms(tensors: Iterable[Tensor]) -> float:
+    squares, elements = zip(*((float(one.float().square().sum()), one.numel()) for one in tensors), strict=True)
+    return float((sum(squares) / sum(elements)) ** 0.5)
+
+
+def _difference(one: Tensor, other: Tensor, floor: float) -> float:
+    return _rms([one.float() - other.float()]) / max(_rms([other]), floor)
