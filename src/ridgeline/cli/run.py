@@ -52,6 +52,9 @@ def run(
     seed: Annotated[int, typer.Option(metavar="N", help="Of weights and data.")] = 0,
     device: Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, npu; else what the chip is.")] = "",
     backend: Annotated[str, typer.Option(metavar="NAME", help="gloo, nccl, hccl; else the device's own.")] = "",
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Trace two steps of every rank, for `explain` and `analyze`.")
+    ] = None,
     timeout: Annotated[float, typer.Option(metavar="S", help="Seconds a collective may take.")] = 600.0,
     settings: Settings = None,
     json: Json = False,
@@ -66,6 +69,7 @@ def run(
     options = Options(
         steps=steps, device=device or device_of(built), backend=backend, data=data, rate=rate, seed=seed, every=every,
         folder=str(output or ""), resume=resume, timeout=timeout, restarts=restarts, verify=verify,
+        trace=str(trace or ""),
     )  # fmt: skip
     predicted = None if verify else _predicted(built)
     with _live(options, predicted, json) as tell:
@@ -75,6 +79,8 @@ def run(
     if isinstance(found, RunOutcome):
         sheet = run_sheet(found, predicted)
         print_json(sheet) if json else draw_run(sheet, console())
+        if trace is not None and not json:
+            say(f"{trace}: a trace of each rank; `ridgeline explain {scenario} {trace}` accounts for the gap")
         if found.stopped:
             raise typer.Exit(STOPPED)
         return

@@ -55,7 +55,7 @@ class RunSheet(TypedDict):
 class ComparedSheet(TypedDict):
     """A parameter's gradient under the plan against one process.
 
-    difference   RMS of the difference over that of the reference, or over a thousandth of all gradients' where that is more
+    difference   RMS of the difference over that of the reference, at least a thousandth of all gradients'
     tolerance    1e-5 in fp32; twice what rounding did to the reference in a narrower format
     """
 

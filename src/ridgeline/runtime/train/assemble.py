@@ -37,6 +37,7 @@ class Blueprint:
 
     placement   layers of each virtual stage
     gradients   the format in which they are accumulated and reduced
+    compiled    layers are compiled one by one (torch.compile)
     """
 
     model: ModelSpec
@@ -45,6 +46,7 @@ class Blueprint:
     placement: tuple[int, ...]
     gradients: DType
     seed: int = 0
+    compiled: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +81,9 @@ def assemble(blueprint: Blueprint, layout: Layout) -> Assembly:
         if blueprint.model.embedding.tied and stage.head is not None and stage.embedding is None:
             with torch.no_grad():
                 fill(stage.head.weight, first_value("embedding.weight", stage.head.weight, blueprint.seed))
+        if blueprint.compiled:
+            for layer in stage.layers.values():
+                layer.compile()
         if layout.sharded is not None:
             _shard(stage, blueprint, layout)
     return Assembly(layout=layout, stages=stages, blueprint=blueprint)

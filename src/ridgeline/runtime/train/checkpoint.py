@@ -14,9 +14,7 @@ from torch import Tensor
 
 from ridgeline.runtime.train.assemble import Assembly
 from ridgeline.runtime.train.checkpoint_files import forget_parts, newest_sound, part, publish
-from ridgeline.runtime.train.step import Update
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
+from ridgeline.runtime.train.step import MOMENTS, Update
 
 
 class Checkpoints:

@@ -13,15 +13,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.plan.resolve import resolve
 from ridgeline.runtime.probe.ranks import World
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble
 from ridgeline.runtime.train.checkpoint import Checkpoints
 from ridgeline.runtime.train.data import Source, batch_of, open_source
 from ridgeline.runtime.train.layout import Layout, spread
-from ridgeline.runtime.train.request import Request, RunOutcome, StepRow, gradient_format, has_experts
+from ridgeline.runtime.train.request import Request, RunOutcome, StepRow, has_experts
 from ridgeline.runtime.train.step import Stepper, Update, gradient_norm
+from ridgeline.runtime.train.tracing import Tracer
 from ridgeline.runtime.train.verification import Verification
 from ridgeline.runtime.train.verify import verify
 
@@ -45,8 +46,10 @@ def train(
         rows: list[StepRow] = []
         startup = time.monotonic() - began
         stopped = False
+        tracer = Tracer(options.trace, layout)
         while done < options.steps and not stopped:
             row, stopped = _step(stepper, update, (source, done), request, stop)
+            tracer.step()
             done += 1
             rows.append(row)
             if layout.rank == 0:
@@ -55,6 +58,7 @@ def train(
                 checkpoints.look()
             if checkpoints and ((options.every and done % options.every == 0) or stopped or done == options.steps):
                 checkpoints.save(done, {"seed": options.seed, "data": options.data})
+        tracer.end()
         if checkpoints:
             checkpoints.finish()
         return RunOutcome(
@@ -74,13 +78,14 @@ def compare(request: Request, world: World) -> Verification | None:
 
 def blueprint_of(request: Request) -> Blueprint:
     """What every rank must know alike."""
-    scenario = request.scenario
+    scenario, resolved = request.scenario, resolve(request.scenario)
     return Blueprint(
         model=scenario.model,
         numerics=request.numerics,
         plan=scenario.plan,
         placement=scenario.placement,
-        gradients=dtype(gradient_format(scenario)),
+        gradients=resolved.gradients,
+        compiled=resolved.compiled,
         seed=request.options.seed,
     )
 

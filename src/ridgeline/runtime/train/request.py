@@ -9,7 +9,6 @@ from types import MappingProxyType
 
 from ridgeline.core.errors import RidgelineError
 from ridgeline.models.spec import ModelSpec, Moe
-from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.runtime.train.numerics import Numerics, usual_numerics
@@ -38,6 +37,7 @@ class Options:
     resume       go on from the newest sound checkpoint of the folder
     timeout      seconds a collective may take before the run is given up
     restarts     how often lost workers are started again from the last checkpoint
+    trace        a folder for a trace of each rank, of two steps behind the first two
     weights      a folder of Hugging Face safetensors to begin from
     """
 
@@ -52,6 +52,7 @@ class Options:
     resume: bool = False
     timeout: float = 600.0
     restarts: int = 0
+    trace: str = ""
     weights: str = ""
     verify: bool = False
 
@@ -79,11 +80,6 @@ def make_request(scenario: Scenario, options: Options, numerics: Numerics | None
 def has_experts(model: ModelSpec) -> bool:
     """Whether any layer routes tokens to experts."""
     return any(isinstance(block.ffn, Moe) for block in model.blocks)
-
-
-def gradient_format(scenario: Scenario) -> str:
-    """The format in which the scenario accumulates and reduces gradients."""
-    return resolve(scenario).gradients.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from ridgeline.runtime.train.launch import execute
 from ridgeline.runtime.train.numerics import Numerics
 from ridgeline.runtime.train.refuse import refusals
 from ridgeline.runtime.train.request import Options, Request, RunOutcome, StepRow, make_request
+from ridgeline.runtime.train.tracing import QUIET, RECORDED, WARM
 from ridgeline.runtime.train.verification import Verification
 
 METRICS = "metrics.jsonl"
@@ -70,6 +71,9 @@ def _options(options: Options) -> list[Problem]:
             found.append(Problem(path=f"--{name}", given=str(value), expected=f"{least} or more"))
     if not options.rate > 0 or not options.timeout > 0:
         found.append(Problem(path="--rate, --timeout", given=f"{options.rate}, {options.timeout}", expected="above 0"))
+    least = QUIET + WARM + RECORDED
+    if options.trace and options.steps < least:
+        found.append(Problem(path="--steps", given=str(options.steps), expected=f"{least} or more with --trace"))
     if (options.every or options.resume or options.restarts) and not options.folder:
         todo = "name a folder with -o"
         found.append(Problem(path="-o", given="no folder", expected="where checkpoints go", todo=todo))

@@ -20,6 +20,7 @@ from ridgeline.runtime.train.assemble import TORCH_DTYPES, Assembly
 from ridgeline.runtime.train.layout import Layout
 from ridgeline.runtime.train.stage import cross_entropy
 
+MOMENTS = ("exp_avg", "exp_avg_sq")
 BETAS, EPSILON, DECAY, LARGEST_NORM = (0.9, 0.95), 1e-8, 0.1, 1.0
 
 
@@ -170,6 +171,9 @@ class Update:
         groups = [{"params": decayed, "weight_decay": DECAY}, {"params": rest, "weight_decay": 0.0}]
         told: dict[str, Any] = {"lr": rate, "betas": BETAS, "eps": EPSILON, "fused": True}
         self.adam = torch.optim.AdamW([group for group in groups if group["params"]], **told)
+        for master in self.masters.values():  # there before the first step, so that a checkpoint has where to go
+            steps = torch.zeros((), dtype=torch.float32, device=master.device)
+            self.adam.state[master] = {"step": steps, **{which: torch.zeros_like(master) for which in MOMENTS}}
 
     def step(self, norm: Tensor) -> None:
         """Clip to the largest norm, update, and forget the gradients."""
@@ -192,12 +196,8 @@ class Update:
                 master.copy_(self.shards[name])
 
     def moment(self, name: str, which: str) -> Tensor:
-        """A moment of a parameter's shard, zeros before the first step."""
-        state, master = self.adam.state[self.masters[name]], self.masters[name]
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=master.device)
-            state |= {kind: torch.zeros_like(master) for kind in ("exp_avg", "exp_avg_sq")}
-        return state[which]
+        """A moment of a parameter's shard."""
+        return self.adam.state[self.masters[name]][which]
 
     def set_steps(self, steps: int) -> None:
         """How many steps the moments have seen."""
@@ -208,7 +208,7 @@ class Update:
         """Weight, master and moments of one parameter as another's."""
         self.shards[to].copy_(self.shards[source])
         self.masters[to].copy_(self.masters[source])
-        for which in ("exp_avg", "exp_avg_sq"):
+        for which in MOMENTS:
             self.moment(to, which).copy_(self.moment(source, which))
 
 

@@ -2,8 +2,8 @@
 
     difference   |g - r| / max(|r|, floor)     g = under the plan, r = of one process, |.| = RMS over one parameter
 
-The floor is a thousandth of the RMS of all gradients together: a gradient that is zero but for rounding (of a key's bias
-without rotary positions, say) has no relative error of its own.
+The floor is a thousandth of the RMS of all gradients together: a gradient that is zero but for rounding (of a key's
+bias without rotary positions, say) has no relative error of its own.
 
 In fp32 it may be 1e-5. In a narrower format the reference itself is only as good as its rounding, so it is computed
 once more in fp32 from the same weights: what rounding did to r is what it may do to g, and their difference may be the
