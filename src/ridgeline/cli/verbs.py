@@ -109,6 +109,14 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "torchrun --nproc-per-node 4 -m ridgeline preflight --device cpu --drill 2",
             ),
         ),
+        "run": Verb(
+            summary="Train a scenario here, by its plan; or verify the plan.",
+            examples=(
+                "ridgeline run examples/tiny-2xcpu.toml --data text --steps 200 -o run",
+                "ridgeline run examples/tiny-2xcpu.toml --set plan.shard=none --set plan.tp=2 --set plan.dp=1 --verify",
+                "torchrun --nproc-per-node 8 -m ridgeline run mine.toml --steps 1000 -o run --every 100",
+            ),
+        ),
         "profile": Verb(
             summary="What was measured of a machine: ceilings, slow chips.",
             examples=(
