@@ -53,6 +53,10 @@ def predict(
     calibration: CalibrationFile = None,
     anchor: Anchor = None,
     profile: ProfileOption = None,
+    network: Annotated[
+        str,
+        typer.Option(metavar="HOW", help="closed: by formulas; simulated: also its collectives on the graph."),
+    ] = "closed",
 ) -> None:
     """Predict a step of training, prefill or decode, or requests under load: how long, where time goes, what fits."""
     from ridgeline.api import predict as library
@@ -63,6 +67,10 @@ def predict(
     from ridgeline.sim.phase_prediction import PhasePrediction
     from ridgeline.sim.prediction import Impossible
 
+    if network not in ("closed", "simulated"):
+        from ridgeline.core.errors import InputError, not_among
+
+        raise InputError(not_among("network", network, ("closed", "simulated")))
     options = PlanOptions(on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or ())
     built = _scenario(scenario, options)
     if built.workload.kind == "serve":
@@ -82,10 +90,19 @@ def predict(
         print_json(drawn) if json else draw_phase(drawn, console())
         return
     sheet = prediction_sheet(found)
+    if network == "simulated":
+        from ridgeline.report.network import network_sheet
+        from ridgeline.sim.network_contention import network_contention
+
+        sheet["network"] = network_sheet(network_contention(found))
     if json:
         print_json(sheet)
         return
     draw_prediction(sheet, console())
+    if "network" in sheet:
+        from ridgeline.report.network import draw_network
+
+        draw_network(sheet["network"], console())
 
 
 def _scenario(named: str, options: PlanOptions) -> Scenario:

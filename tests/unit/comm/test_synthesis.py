@@ -143,3 +143,21 @@ def test_large_graphs_are_chosen_for_by_rounds(monkeypatch: pytest.MonkeyPatch) 
 def test_too_many_chunks_are_refused() -> None:
     with pytest.raises(InputError, match="chunks"):
         synthesize("allgather", topology("mesh:32x32", RATE), 1e9, chunks=1000)
+
+
+@pytest.mark.parametrize("name", ["torus:4x4", "mesh:3x3x3"])
+def test_broadcasts_fill_all_links_of_the_root(name: str) -> None:
+    graph, size = topology(name, RATE, ALPHA), 1e9
+    for collective in ("broadcast", "reduce"):
+        made = synthesize(collective, graph, size, root=3, chunks=128)  # type: ignore[arg-type]
+        timed = time_algorithm(made, graph, size).seconds
+        assert verify(made).ok
+        assert lower_bound(graph, collective, size, 3).seconds * (1 - 1e-9) <= timed  # type: ignore[arg-type]
+        assert timed <= 1.25 * lower_bound(graph, collective, size, 3).seconds  # type: ignore[arg-type]
+        assert timed < fastest(collective, graph, size, root=3)[1].seconds  # type: ignore[arg-type]
+
+
+def test_a_large_torus_is_not_slower_than_its_bucket_algorithm() -> None:
+    graph = topology("torus:18x18", RATE, ALPHA)
+    mine = time_algorithm(synthesize("allgather", graph, 1e9), graph, 1e9)
+    assert mine.seconds <= fastest("allgather", graph, 1e9, name="bucket")[1].seconds * (1 + 1e-12)
