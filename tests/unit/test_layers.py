@@ -50,7 +50,7 @@ INTERIOR = {
         ("library", "system_graph", "deadlock", "bounds", "algorithm_file"),
         ("verify", "timing", "simulation"),
         ("select",),
-        ("synthesis",),
+        ("synthesis", "crossings"),
         ("answer",),
     ),
     "lowering": (

@@ -13,10 +13,12 @@ import typer
 from ridgeline.cli.collective_options import (
     BackgroundTraffic,
     Beside,
+    BySize,
     Injection,
     Message,
     Outer,
     Paths,
+    Picture,
     Seed,
     Seeds,
     Shape,
@@ -66,6 +68,8 @@ def collective(
     beside: Beside = None,
     injection: Injection = "",
     message: Message = "0 s",
+    by_size: BySize = False,
+    picture: Picture = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the algorithm as JSON.")
     ] = None,
@@ -77,14 +81,16 @@ def collective(
         return
     from ridgeline.comm.algorithm_file import write_algorithm
     from ridgeline.comm.answer import collective as library
+    from ridgeline.comm.crossings import crossings
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.report.collective import collective_sheet, draw_collective
+    from ridgeline.report.collective import by_size_sheet, collective_sheet, draw_collective
+    from ridgeline.report.schedule_picture import write_picture
 
     if file is not None:
         raise InputError(Problem(path="FILE", given=str(file), expected="nothing after a collective", todo="use -o"))
-    if output is not None:
-        refuse_unwritable(output)
+    for path in filter(None, (output, picture)):
+        refuse_unwritable(path)
     found = library(
         what, on=on, topology=topology, link=link, latency=latency, size=size, algorithm=algorithm,
         synthesize=synthesize, without=without or (), chunks=chunks, root=root, outer=outer or None, slow=slow or (),
@@ -95,6 +101,10 @@ def collective(
     if output is not None:
         write_algorithm(found.algorithm, output)
         say(f"{output}: {sheet['steps']} steps", err=True)
+    if picture is not None:
+        write_picture(found.algorithm, found.graph, picture)
+    if by_size:
+        sheet["by_size"] = by_size_sheet(crossings(found.collective, found.graph, root))
     print_json(sheet) if json else draw_collective(sheet, found, console())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,6 +22,10 @@ Outer = Annotated[str, typer.Option("--outer", metavar="RATE", help="A link betw
 Slow = Annotated[
     Parts,
     typer.Option("--slow", metavar="PART", help="A link:3-4:0.5 or node:5:0.25 of another rate; may be repeated."),
+]
+BySize = Annotated[bool, typer.Option("--by-size", help="Which algorithm of the library is fastest at which size.")]
+Picture = Annotated[
+    Path | None, typer.Option("--picture", metavar="FILE", help="Draw the schedule, rounds x links, as .png or .svg.")
 ]
 Simulate = Annotated[bool, typer.Option("--simulate", help="Also as flows that share links.")]
 Paths = Annotated[str, typer.Option("--paths", metavar="RULE", help="With --simulate: ecmp, spray, rail or shortest.")]
