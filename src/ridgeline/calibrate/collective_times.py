@@ -82,7 +82,7 @@ def predictions(read: Sequence[Measured]) -> tuple[Array, list[bool]]:
 
 def _only_here(item: Measured, values: Values) -> bool:
     """Whether a number that only rows of this system can give decides its time."""
-    return item.question.ranks > 2 and f"path.{item.system.template}" in values
+    return item.question.ranks > 2 and f"many.{item.system.template}" in values
 
 
 def by_links(measured: Sequence[Measured]) -> Array:

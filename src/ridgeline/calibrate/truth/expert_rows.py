@@ -12,7 +12,9 @@ _TOKENS = re.compile(r"tokens/rank=(\d{1,7})|\b(\d{1,7})(K?) tok", re.IGNORECASE
 _HIDDEN = re.compile(r"hidden[ =](\d{2,6})|\bh(\d{4,6})\b")
 _TOP = re.compile(r"\btop-?(\d{1,3})\b(?! groups)")
 _GROUPS = re.compile(r"\btop-?(\d{1,3}) groups")
+_CORES = re.compile(r"\b(?:sms|#SMs)=(\d{1,3})\b")
 HIDDEN, TOP_K, TOKENS = 7168, 8, 4096  # DeepSeek-V3, which DeepEP's tests are about
+CORES = 20.0  # that DeepEP's normal kernels take unless told
 SCALED = 1 + 4 / 128  # bytes of an fp8 element: one fp32 scale for 128 of them
 
 
@@ -21,13 +23,14 @@ def experts_of(cells: RowCells, kind: str, software: Software) -> Experts:
     text = cells.text("notes")
     hidden = _number(cells, _HIDDEN, text, "hidden", HIDDEN)
     top_k = _number(cells, _TOP, text, "experts of a token", TOP_K)
-    groups = _GROUPS.search(text)
+    groups, cores = _GROUPS.search(text), _CORES.search(text)
     token_bytes = hidden * (2.0 if kind == "combine" else SCALED)
     return Experts(
         tokens=_tokens(cells, text, token_bytes * top_k, software),
         token_bytes=token_bytes,
         top_k=top_k,
         nodes=float(groups.group(1)) if groups else 0.0,
+        cores=max(1.0, float(cores.group(1))) if cores else CORES,
     )
 
 

@@ -1,9 +1,9 @@
 """Turn MoE dispatch and combine into seconds, as DeepEP runs them.
 
     normal        a token goes once to every rank that has an expert of it: N (1 - (1-1/N)^k) of N ranks that it may
-                  reach; between domains once to every domain, then over links inside. Both take turns in part:
-                  sqrt(up^2 + out^2)
-    version 2     the same, both at once: max(up, out)
+                  reach; between domains once to every domain, then over links inside, both at once. Between domains
+                  few cores forward all bytes: their time if that is longer
+    version 2     the same with cores to spare
     low latency   every copy travels by itself, out of the domain through its own port: max of the two
 
 What stays on the rank itself is not sent; a source's GB/s count it (`counted_bytes`).
@@ -19,7 +19,8 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.library_times.question import SOFTWARE, Columns
 
-MICRO = DECIMAL["u"]
+MICRO, GIGA = DECIMAL["u"], DECIMAL["G"]
+WIDE = 4  # domains a token goes to, which the normal kernels are made for
 
 
 def distinct(places: Array, copies: Array) -> Array:
@@ -47,12 +48,14 @@ def _ranks_reached(columns: Columns) -> Array:
 def expert_seconds(columns: Columns, values: Mapping[str, float]) -> Array:
     """Seconds of dispatch or combine."""
     each = columns.tokens * columns.token_bytes
-    link, out = columns.link * values["expert_rate"], columns.out * values["expert_out"]
-    up_s = each * _ranks_reached(columns) * (1 - 1 / columns.inside) / link
-    out_s = each * distinct(columns.reach, columns.top_k) * (1 - 1 / columns.domains) / out
+    up = each * _ranks_reached(columns) * (1 - 1 / columns.inside)
+    out = each * distinct(columns.reach, columns.top_k) * (1 - 1 / columns.domains)
+    wide = np.where(columns.reach > WIDE, values["expert_wide"], 1.0)
+    up_s, out_s = up / (columns.link * values["expert_rate"]), out * wide / (columns.out * values["expert_out"])
     start = values["expert_start"] * MICRO
-    normal = start + np.hypot(up_s, out_s)
     second = start + np.maximum(up_s, out_s)
+    cores_s = np.where(columns.domains > 1, (up + out) / (columns.cores * values["expert_core"] * GIGA), 0.0)
+    normal = np.maximum(second, start + cores_s)
     return np.choose(
         np.clip(columns.software - SOFTWARE.index("deepep"), 0, 2), [normal, second, _quick(columns, values)]
     )

@@ -29,6 +29,8 @@ from ridgeline.cost.library_times.question import FAMILIES, HARNESSES, KINDS, NE
 
 MICRO, GIGA = DECIMAL["u"], DECIMAL["G"]
 Values = Mapping[str, float]
+TREE_LOW = 3.8  # times the bytes' time that a tree takes with LL, by NCCL's tuner
+MOST_FOR_SWITCH = 8  # ranks of a domain that meet in switches before a tree: racks of 72 are measured as rings
 LEAST_FOR_SWITCH = 6  # ranks: NCCL takes a ring for five B200 and switches for six
 SHARP = 4.0  # of the corner between a launch's time and a collective's
 
@@ -57,15 +59,13 @@ class Linked:
     def __init__(self, columns: Columns, values: Values) -> None:
         start, rate, copy = (self._by_family(columns, values, name) for name in BY_FAMILY)
         pcie = columns.family == FAMILIES.index("pcie")
-        share = np.where(columns.ranks > 2, values["pcie_many"], 1.0) * values["pcie_rate"]
+        share = _by_host(columns, values, "many", values["many"])
+        share = np.where(columns.ranks > 2, share, 1.0) * values["pcie_rate"]
         self.start = start * MICRO * np.where(columns.old, values["old"], 1.0)
         self.up = columns.link * np.where(pcie, share, rate)
         self.copy = np.where(pcie, np.inf, columns.link * copy)
-        for system in set(columns.path) - {""}:
-            total = values.get(f"path.{system}")
-            if total is not None:
-                shared = np.array([path == system for path in columns.path]) & (columns.ranks > 2)
-                self.up = np.where(shared, np.minimum(self.up, total * GIGA / columns.ranks), self.up)
+        total = _by_host(columns, values, "path", np.inf) * GIGA
+        self.up = np.where(columns.ranks > 2, np.minimum(self.up, total / columns.ranks), self.up)
         efa = columns.network == NETWORKS.index("efa")
         self.out = columns.out * np.where(efa, values["efa_rate"], values["out_rate"])
         self.hop, self.out_hop = values["hop"] * MICRO, np.where(efa, values["efa_hop"], values["out_hop"]) * MICRO
@@ -82,6 +82,12 @@ class Linked:
         return total
 
 
+def _by_host(columns: Columns, values: Values, name: str, blank: float) -> Array:
+    """A number of the host that joins a row's PCIe slots."""
+    known = {host: values.get(f"{name}.{host}", blank) for host in set(columns.path)}
+    return np.array([known[host] for host in columns.path])
+
+
 def _nccl(columns: Columns, link: Linked) -> Array:
     reduces = columns.kind == KINDS.index("all-reduce")
     found = _ring(columns, link, np.where(reduces, 2.0, 1.0))
@@ -89,6 +95,7 @@ def _nccl(columns: Columns, link: Linked) -> Array:
     if across.any():
         found = np.where(across, np.minimum(found, _tree(columns, link)), found)
     switched = reduces & columns.in_switch & (columns.inside >= LEAST_FOR_SWITCH)
+    switched &= (columns.domains == 1) | (columns.inside <= MOST_FOR_SWITCH)
     found = np.where(switched, np.minimum(found, _in_switch(columns, link)), found)
     return np.where(columns.kind == KINDS.index("all-to-all"), _exchange(columns, link), found)
 
@@ -109,9 +116,13 @@ def _climb(columns: Columns, link: Linked) -> Array:
 
 
 def _tree(columns: Columns, link: Linked) -> Array:
+    """The quicker of two protocols: short hops at a share of the rate (LL), or long hops at nearly all of it."""
     inner = np.where(columns.inside > 1, 2 * columns.size / link.up, 0.0)
     wire = np.maximum(inner, 2 * _across(columns, link, columns.exits)) / TREE
-    return link.sliced(wire, link.start + 2 * (columns.inside - 1) * link.hop + _climb(columns, link))
+    chain, climb = 2 * (columns.inside - 1), _climb(columns, link)
+    low = link.sliced(wire * TREE_LOW, link.start + chain * link.hop + climb)
+    simple = link.sliced(wire, link.start + chain * link.values["tree_hop"] * MICRO + climb)
+    return np.minimum(low, simple)
 
 
 def _in_switch(columns: Columns, link: Linked) -> Array:

@@ -34,12 +34,14 @@ class Experts:
     token_bytes   of one token: hidden times the bytes of an element, scales included
     top_k         experts of a token
     nodes         domains that a token may go to (node-limited routing); 0: any
+    cores         of a chip that move tokens
     """
 
     tokens: float
     token_bytes: float
     top_k: float
     nodes: float = 0.0
+    cores: float = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ class Columns:
     token_bytes: Array
     top_k: Array
     reach: Array
+    cores: Array
 
     def __len__(self) -> int:
         return len(self.size)
@@ -134,6 +137,7 @@ def columns_of(questions: Sequence[Question]) -> Columns:
         link=numbers("link"), out=numbers("out"), in_switch=numbers("in_switch") > 0, old=numbers("old") > 0,
         network=indices("network"), harness=indices("harness"), path=tuple(str(row["path"]) for row in rows),
         tokens=numbers("tokens"), token_bytes=numbers("token_bytes"), top_k=numbers("top_k"), reach=numbers("reach"),
+        cores=numbers("cores"),
     )  # fmt: skip
 
 
@@ -166,6 +170,7 @@ def _one(question: Question) -> dict[str, object]:
         "token_bytes": experts.token_bytes,
         "top_k": experts.top_k,
         "reach": min(domains, experts.nodes or domains),
+        "cores": experts.cores,
     }
 
 
