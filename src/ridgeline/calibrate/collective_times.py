@@ -18,7 +18,7 @@ import numpy as np
 from ridgeline.calibrate.collectives import SIZES, WARMING, Measured, bundled_collectives
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.core.arrays import Array
-from ridgeline.core.units import BINARY
+from ridgeline.core.units import DECIMAL
 from ridgeline.cost.collectives.links import bare_links
 from ridgeline.cost.collectives.price import KINDS, collective_seconds
 from ridgeline.cost.library_times.formulas import Values, harness_floor, library_seconds
@@ -26,7 +26,7 @@ from ridgeline.cost.library_times.parameters import shipped
 from ridgeline.cost.library_times.question import columns_of, describes
 from ridgeline.cost.machine import machines_of
 
-LARGE = BINARY["Mi"]  # bytes from which a payload counts as large
+LARGE = DECIMAL["M"]  # bytes above which a payload counts as large
 FEW = 20  # residuals that an interval needs at least
 
 
@@ -141,6 +141,11 @@ def _hidden(read: Sequence[Measured]) -> dict[int, Skipped]:
     }
 
 
+def is_large(size: float) -> bool:
+    """Whether bytes decide, and not latency: above 1 MB."""
+    return size > LARGE
+
+
 def size_class(size: float) -> str:
     """Which of a few classes a payload falls in.
 
@@ -182,7 +187,7 @@ class _Spread:
 
 def _interval_class(item: Measured) -> str:
     """Rows whose residuals are alike: large or small, with or without experts, measured by what."""
-    size = "large" if item.size >= LARGE else "small"
+    size = "large" if is_large(item.size) else "small"
     return "experts" if item.question.experts is not None else f"{size} {item.question.harness}".strip()
 
 

@@ -93,9 +93,9 @@ class Measured:
     @property
     def series(self) -> tuple[str, ...]:
         """What rows of one run over sizes share."""
-        return tuple(self.row[name] for name in ("source", "system", "ranks", "nodes", "collective", "x_chip")) + (
-            self.question.software, str(self.question.in_switch), str(self.question.experts is not None),
-        )  # fmt: skip
+        told = [self.row[name] for name in ("source", "system", "ranks", "nodes", "collective", "x_chip")]
+        question = self.question
+        return (*told, question.software, str(question.in_switch), str(question.experts is not None))
 
 
 def measured_of(row: Row) -> Measured | Skipped:
@@ -146,7 +146,9 @@ def _kind(cells: RowCells) -> tuple[Kind, Software]:
     quick = text.startswith("moe_") and text.endswith("_ll")
     kind = COLLECTIVES.get(text.removesuffix("_ll") if quick else text)
     if kind is None:
-        raise Unusable("collective", f"got {text[:40]!r}, expected one of {', '.join(COLLECTIVES)}" if text else "blank")
+        raise Unusable(
+            "collective", f"got {text[:40]!r}, expected one of {', '.join(COLLECTIVES)}" if text else "blank"
+        )
     if kind in EXPERT_KINDS:
         version = "deepep-v2" if re.search(r"DeepEP V2", cells.text("notes")) else "deepep"
         return kind, "deepep-ll" if quick else version

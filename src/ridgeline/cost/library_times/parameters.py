@@ -33,7 +33,7 @@ def _prior(value: float, spread: float, unit: str, what: str) -> Prior:
 # one number for all families, and one for each that was measured, drawn to it by the spread
 BY_FAMILY: Mapping[str, Prior] = MappingProxyType(
     {
-        "start": _prior(6.0, 0.25, "us", "until a collective moves its first byte"),
+        "start": _prior(6.0, 0.15, "us", "until a collective moves its first byte"),
         "rate": _prior(0.9, 0.15, "of the link", "what a stream of bytes reaches"),
         "copy": _prior(4.0, 0.4, "of the link", "rate at which a rank moves its own bytes on the way"),
     }
