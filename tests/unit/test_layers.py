@@ -44,7 +44,7 @@ INTERIOR = {
         ("analyze", "diff"),
     ),
     "comm": (
-        ("contract", "graph"),
+        ("contract", "graph", "libraries"),
         ("algorithm", "topologies", "routes"),
         ("library", "system_graph", "deadlock", "bounds", "algorithm_file"),
         ("verify", "timing"),

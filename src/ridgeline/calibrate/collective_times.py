@@ -17,13 +17,14 @@ import numpy as np
 
 from ridgeline.calibrate.collectives import SIZES, WARMING, Measured, bundled_collectives
 from ridgeline.calibrate.truth.csv_cells import Skipped
+from ridgeline.calibrate.truth.rows import Row
 from ridgeline.core.arrays import Array
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.collectives.links import bare_links
 from ridgeline.cost.collectives.price import KINDS, collective_seconds
 from ridgeline.cost.library_times.formulas import Values, harness_floor, library_seconds
 from ridgeline.cost.library_times.parameters import shipped
-from ridgeline.cost.library_times.question import columns_of, describes
+from ridgeline.cost.library_times.question import Question, columns_of, describes
 from ridgeline.cost.machine import machines_of
 
 LARGE = DECIMAL["M"]  # bytes above which a payload counts as large
@@ -78,6 +79,21 @@ def predictions(read: Sequence[Measured]) -> tuple[Array, list[bool]]:
             assert values is not None
             found[rows] = library_seconds(columns_of([item.question for item in some]), values)
     return found, left_out
+
+
+def expected_seconds(question: Question) -> tuple[float, float, float]:
+    """What a benchmark of a collective would measure, and where nine of ten would lie.
+
+    >>> from ridgeline.hardware.load import system
+    >>> asked = Question(kind="all-reduce", size=2**30, ranks=8, system=system("8xh100-sxm"))
+    >>> [round(seconds * 1e3, 1) for seconds in expected_seconds(asked)]
+    [4.1, 3.5, 5.9]
+    """
+    blank = Row(id="", table="", cells=MappingProxyType({}))
+    item = Measured(row=blank, question=question, seconds=1.0, notes=())
+    seconds = float(predictions([item])[0][0])
+    low, high = _spread().around(item)
+    return seconds, seconds * low, seconds * high
 
 
 def _only_here(item: Measured, values: Values) -> bool:

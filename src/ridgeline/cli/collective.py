@@ -41,6 +41,9 @@ def collective(
     size: Annotated[str, typer.Option(metavar="SIZE", help="Of the whole vector, see docs.")] = "1 GB",
     algorithm: Annotated[str, typer.Option(metavar="NAME", help="One of the library; else its fastest.")] = "",
     synthesize: Annotated[bool, typer.Option("--synthesize", help="Build one for this very graph.")] = False,
+    library: Annotated[
+        str, typer.Option("--library", metavar="NAME", help="What nccl, rccl or hccl would do, and why; wants --on.")
+    ] = "",
     without: Annotated[
         list[str] | None,
         typer.Option("--without", metavar="PART", help="A broken link:3-4 or node:5; may be repeated."),
@@ -57,16 +60,19 @@ def collective(
         _verify(file, json)
         return
     from ridgeline.comm.algorithm_file import write_algorithm
-    from ridgeline.comm.answer import collective as library
+    from ridgeline.comm.answer import collective as ask
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.core.files import refuse_unwritable
     from ridgeline.report.collective import collective_sheet, draw_collective
 
     if file is not None:
         raise InputError(Problem(path="FILE", given=str(file), expected="nothing after a collective", todo="use -o"))
+    if library:
+        _library(what, on, size, library, json)
+        return
     if output is not None:
         refuse_unwritable(output)
-    found = library(
+    found = ask(
         what, on=on, topology=topology, link=link, latency=latency, size=size, algorithm=algorithm,
         synthesize=synthesize, without=without or (), chunks=chunks, root=root,
     )  # fmt: skip
@@ -75,6 +81,18 @@ def collective(
         write_algorithm(found.algorithm, output)
         say(f"{output}: {sheet['steps']} steps", err=True)
     print_json(sheet) if json else draw_collective(sheet, found, console())
+
+
+def _library(what: str, on: str, size: str, library: str, json: bool) -> None:
+    """What a library would do for the collective."""
+    from ridgeline.comm.libraries.choice import library_choice
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.report.library_choice import draw_library_choice, library_choice_sheet
+
+    if not on:
+        raise InputError(Problem(path="--on", given="nothing", expected="a system, as 64xh100-sxm, with --library"))
+    sheet = library_choice_sheet(library_choice(what, on=on, size=size, library=library))
+    print_json(sheet) if json else draw_library_choice(sheet, console())
 
 
 def _verify(file: Path | None, json: bool) -> None:
