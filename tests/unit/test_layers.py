@@ -48,6 +48,7 @@ INTERIOR = {
         ("algorithm", "topologies", "routes"),
         ("library", "system_graph", "deadlock", "bounds", "algorithm_file"),
         ("verify", "timing"),
+        ("formats",),
         ("select",),
         ("synthesis",),
         ("answer",),

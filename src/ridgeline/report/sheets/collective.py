@@ -61,10 +61,13 @@ class CollectiveSheet(TypedDict):
 class VerificationSheet(TypedDict):
     """What `ridgeline collective verify` found in a file.
 
+    format     ridgeline, msccl, mscclpp, nccl-tuner or hccl
     problems   the first steps and outputs that are wrong, each with its rank; none where `verified`
+    settings   of a tuner's or environment file, which hold no algorithm: what each rule says
     """
 
     kind: Literal["verification"]
+    format: str
     collective: str
     algorithm: str
     ranks: int
@@ -72,6 +75,7 @@ class VerificationSheet(TypedDict):
     steps: int
     verified: bool
     problems: list[ProblemSheet]
+    settings: list[str]
 
 
 class OptionSheet(TypedDict):
