@@ -216,10 +216,10 @@ def _system(cells: RowCells, ranks: int, nodes: int) -> tuple[System, int]:
     if rate and nodes > 1:
         cells.note(f"{rate} a chip between domains, as at this site")
     dies = DIES.get(chip, 1)
-    chips = max(-(-ranks // dies), nodes * SYSTEMS[CHIPS[chip].system].node if nodes > 1 else 1)
+    chips = max(-(-ranks // dies), nodes * SYSTEMS[CHIPS[chip].system].node)
     if dies > 1:
         cells.note(f"a rank is one of {dies} dies of a chip")
-    return _built(chip, max(chips, 2), rate if nodes > 1 else ""), dies
+    return _built(chip, chips, rate if nodes > 1 else ""), dies
 
 
 @cache

@@ -175,6 +175,11 @@ class TestLaw:
         assert 0 < found.low < found.seconds < found.high
         assert not found.left_out
 
+    def test_two_chips_of_a_full_mesh_share_one_link(self) -> None:
+        """Seven links of a MI300X carry 448 GB/s, the one between two chips 64."""
+        two, eight = predictions([mine(x_chip="mi300x", ranks=ranks) for ranks in ("2", "8")])[0]
+        assert two > 3 * eight
+
     def test_a_run_that_warms_up_is_refused_by_name(self) -> None:
         cold, warm = mine(size_bytes="65536", latency_us="9000"), mine(size_bytes="1048576", latency_us="50")
         timed, refused = timed_of([cold, warm])
