@@ -243,6 +243,16 @@ def test_ops_that_break_the_executors_rules(change: dict[str, Any], told: str, t
 WHOLE, LANDED = ({"type": kind, "index": 0, "size": 2} for kind in "is")
 
 
+def test_a_small_file_that_asks_for_much_memory(tmp_path: Path) -> None:
+    plan = json.loads(target_text(named("allreduce", "ring:3", "ring"), "mscclpp"))
+    for gpu in plan["gpus"]:
+        gpu |= {"input_chunks": 2**20, "output_chunks": 2**20}
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan))
+    with pytest.raises(InputError, match="at most 2097152 in all"):
+        read_collective(path)
+
+
 class TestPlanOps:
     """Packets, switches, groups of blocks, barriers and semaphores as executors run them."""
 

@@ -263,10 +263,10 @@ class _Run:
     def _outputs(self) -> list[Problem]:
         program, found = self.program, []
         for rank in range(program.ranks):
-            for chunk in range(program.chunks):
-                offset = program.output_place(rank, chunk)
-                if offset < 0:
-                    continue
+            if program.collective == "reduce" and rank != program.root:
+                continue
+            for offset in range(program.outputs):
+                chunk = program.output_chunk(rank, offset)
                 place = self._place((rank, "o", offset))
                 value = self.memory.get(place)
                 if value is None or value.sum != self.whole[chunk]:

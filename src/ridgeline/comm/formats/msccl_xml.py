@@ -26,6 +26,7 @@ from ridgeline.comm.formats.program import (
     Place,
     Program,
     Wrong,
+    refuse_too_large,
     whole,
 )
 
@@ -143,6 +144,7 @@ class _Reader:
         loop = self._number(root, "nchunksperloop", 1, MOST_CHUNKS)
         self.collective = COLLECTIVES[coll]
         inputs, outputs = self._chunks(loop)
+        refuse_too_large(self.wrong, self.ranks, inputs, outputs)
         modes = self._modes(root)
         if len(root.children) != self.ranks:
             raise self.wrong("gpu", f"{len(root.children)} of them", f"{self.ranks}, as ngpus says")

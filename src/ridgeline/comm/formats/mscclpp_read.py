@@ -23,6 +23,7 @@ from ridgeline.comm.formats.program import (
     Place,
     Program,
     Wrong,
+    refuse_too_large,
     whole,
 )
 
@@ -74,6 +75,7 @@ class _Reader:
         self.finer = self._finer()
         self.collective = COLLECTIVES[name]
         inputs, outputs = self._sizes()
+        refuse_too_large(self.wrong, self.ranks, inputs, outputs)
         self.connected = [self._channels(rank) for rank in range(self.ranks)]
         blocks = tuple(self._gpu(rank) for rank in range(self.ranks))
         return Program(

@@ -20,8 +20,9 @@ Connection = tuple[int, int, int]  # from rank, to rank, channel
 Target = Literal["msccl", "rccl", "mscclpp"]
 MOST_RANKS = 4096
 MOST_CHUNKS = 2**20  # of one rank
-MOST_INSTRUCTIONS = 2**20
-MOST_MOVES = 2**22  # chunks that all instructions move
+MOST_INSTRUCTIONS = 2**18
+MOST_MOVES = 2**20  # chunks that all instructions move
+MOST_PLACES = 2**21  # chunks of all ranks' inputs and outputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +103,19 @@ class Program:
             case _:
                 return chunk
 
+    def output_chunk(self, rank: int, offset: int) -> int:
+        """The chunk that a rank must hold at an offset of its output: the reverse of `output_place`."""
+        n = self.ranks
+        match self.collective:
+            case "reducescatter":
+                return rank * (self.chunks // n) + offset
+            case "alltoall":
+                piece = self.inputs // n
+                source, part = divmod(offset, piece)
+                return source * self.inputs + rank * piece + part
+            case _:
+                return offset
+
     def begins(self, rank: int) -> bool:
         """Whether a rank's input counts."""
         return self.collective != "broadcast" or rank == self.root
@@ -141,6 +155,13 @@ class Wrong:
 
     def __call__(self, path: str, given: str, expected: str, todo: str = "") -> InputError:
         return InputError(Problem(path=path, given=given[:160], expected=expected, todo=todo, where=self.where))
+
+
+def refuse_too_large(wrong: Wrong, ranks: int, inputs: int, outputs: int) -> None:
+    """An `InputError` where nobody could follow every chunk."""
+    if ranks * (inputs + outputs) > MOST_PLACES:
+        given = f"{ranks} ranks of {inputs} and {outputs} chunks"
+        raise wrong("chunks", given, f"at most {MOST_PLACES} in all")
 
 
 def whole(wrong: Wrong, path: str, text: object, least: int, most: int) -> int:
