@@ -41,6 +41,7 @@ def drawn(draw: random.Random, shape: tuple[int, ...], dtype: torch.dtype) -> Te
 
 def laid_out(draw: random.Random, tensor: Tensor) -> Tensor:
     """The same numbers, sometimes with strides that are not row-major."""
+    tensor = tensor.clone()
     style = draw.randrange(4) if tensor.dtype not in EIGHT_BITS else 0
     if style == 1 and tensor.dim() == 2:
         return tensor.t().contiguous().t()
@@ -282,7 +283,7 @@ def works(rank: int, ranks: int, _folder: Path) -> None:
     assert [one.wait() for one in futures] == [total + ranks * index for index in range(6)]
 
     groups = [dist.new_group(list(range(ranks))) for _ in range(2)] + [dist.new_group([0, ranks - 1])]
-    for group in groups[:2] if rank % 2 == 0 else groups[:2]:
+    for group in groups[:2]:
         one = torch.ones(3)
         dist.all_reduce(one, group=group)
         assert one.tolist() == [ranks] * 3
@@ -332,14 +333,14 @@ def refused(rank: int, _ranks: int, _folder: Path) -> None:
     """A call that means nothing is refused alike on every rank, and the group goes on."""
     for call in (
         lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND),
-        lambda: dist.all_reduce(torch.ones(2, device="meta")),
         lambda: dist.all_to_all_single(torch.empty(7), torch.ones(7)),
         lambda: dist.all_reduce(torch.ones(3).to_sparse()),
     ):
         try:
             call()
         except (RuntimeError, ValueError) as wrong:
-            assert "ridge_shm" in str(wrong), wrong
+            if "ridge_shm" not in str(wrong):
+                raise
         else:
             raise AssertionError("not refused")
     one = torch.ones(2)
@@ -349,7 +350,7 @@ def refused(rank: int, _ranks: int, _folder: Path) -> None:
 
 def different(rank: int, _ranks: int, folder: Path) -> None:
     """Ranks that call different collectives are told which."""
-    told(folder, rank, lambda: dist.all_reduce(torch.ones(4)) if rank else dist.broadcast(torch.ones(4), 0))
+    told(folder, rank, lambda: dist.all_reduce(torch.ones(4)) if rank else dist.barrier())
 
 
 def killed(rank: int, _ranks: int, folder: Path) -> None:
@@ -399,6 +400,55 @@ def large(rank: int, ranks: int, _folder: Path) -> None:
     assert one[1:1000].sum().item() == 0
     dist.send(one, 1) if rank == 0 else dist.recv(one, 0)
     assert one[-1].item() == 5
+
+
+def fsdp(rank: int, ranks: int, folder: Path) -> None:
+    """FSDP2 trains on it as on gloo: the same losses and gradients; and a pipeline's gradients are those of one rank."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    def train(group: Any) -> list[float]:
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(*(torch.nn.Linear(33, 33) for _ in range(3)))
+        mesh = DeviceMesh.from_group(group, "cpu")
+        for layer in model:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        stepper = torch.optim.SGD(model.parameters(), lr=0.1)
+        seen = []
+        for step in range(3):
+            inputs = torch.randn(8, 33, generator=torch.Generator().manual_seed(10 * step + rank))
+            loss = model(inputs).square().mean()
+            loss.backward()
+            seen += [loss.item(), *(p.grad.full_tensor().norm().item() for p in model.parameters())]
+            stepper.step()
+            stepper.zero_grad()
+        return seen
+
+    mine, theirs = train(dist.group.WORLD), train(dist.new_group(backend="gloo"))
+    assert len(mine) == 3 * 7
+    for a, b in zip(mine, theirs, strict=True):
+        assert abs(a - b) <= 1e-5 * abs(b), (mine, theirs)
+    _pipeline(rank, ranks)
+
+
+def _pipeline(rank: int, ranks: int) -> None:
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    torch.manual_seed(5)
+    layers = [torch.nn.Linear(16, 16) for _ in range(ranks)]
+    inputs = torch.randn(8, 16)
+    wanted = torch.nn.Sequential(*layers)(inputs).square().mean()
+    wanted.backward()
+    gradient = layers[rank].weight.grad.clone()
+    layers[rank].weight.grad = None
+    stage = PipelineStage(layers[rank], rank, ranks, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=lambda out, _target: out.square().mean())
+    if rank == 0:
+        schedule.step(inputs)
+    else:
+        schedule.step(target=torch.zeros(8, 16))
+    assert torch.allclose(layers[rank].weight.grad, gradient, rtol=1e-4, atol=1e-6)
 
 
 def main() -> None:

@@ -1,12 +1,12 @@
 """Turn `ridgeline collective` into calls of the library.
 
-0  done        2  the input cannot be used, or the algorithm of a file is wrong
+0  done        1  run: an output was wrong        2  the input cannot be used, or the algorithm of a file is wrong
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,10 +24,14 @@ def collective(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="WHAT", help="allreduce, allgather, reducescatter, alltoall, broadcast, reduce; or verify FILE."
+            metavar="WHAT",
+            help="allreduce, allgather, reducescatter, alltoall, broadcast, reduce; verify FILE; or run COLLECTIVE.",
         ),
     ],
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="With verify: the algorithm to check.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="With verify: the algorithm to check. With run: the collective to run."),
+    ] = None,
     on: Annotated[str, typer.Option("--on", metavar="SYSTEM", help="A system such as 64xh100-sxm.")] = "",
     topology: Annotated[
         str,
@@ -39,7 +43,9 @@ def collective(
     link: Annotated[str, typer.Option(metavar="RATE", help="One link, one direction.")] = "50 GB/s",
     latency: Annotated[str, typer.Option(metavar="TIME", help="One hop.")] = "0.5 us",
     size: Annotated[str, typer.Option(metavar="SIZE", help="Of the whole vector, see docs.")] = "1 GB",
-    algorithm: Annotated[str, typer.Option(metavar="NAME", help="One of the library; else its fastest.")] = "",
+    algorithm: Annotated[
+        str, typer.Option(metavar="NAME", help="One of the library; else its fastest. With run also a file.")
+    ] = "",
     synthesize: Annotated[bool, typer.Option("--synthesize", help="Build one for this very graph.")] = False,
     without: Annotated[
         list[str] | None,
@@ -50,11 +56,25 @@ def collective(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the algorithm as JSON.")
     ] = None,
+    ranks: Annotated[int, typer.Option(min=2, metavar="N", help="Run: processes to start, without torchrun.")] = 2,
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="Run: gloo, nccl, or ridge_shm for ranks of one host.")
+    ] = "gloo",
+    sizes: Annotated[
+        str, typer.Option(metavar="LOW:HIGH", help="Run: sizes by factors of four, or some with commas.")
+    ] = "1KB:64MB",
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="Run: for one size, and for one call.")
+    ] = 120,
     json: Json = False,
 ) -> None:
     """How long a collective takes on a network, by which algorithm, and how far that is from the best possible."""
     if what == "verify":
         _verify(file, json)
+        return
+    if what == "run":
+        _run(file, json, ranks=ranks, backend=backend, sizes=sizes, algorithm=algorithm, synthesize=synthesize,
+             topology=topology, root=root, timeout_s=timeout)  # fmt: skip
         return
     from ridgeline.comm.algorithm_file import write_algorithm
     from ridgeline.comm.answer import collective as library
@@ -90,3 +110,20 @@ def _verify(file: Path | None, json: bool) -> None:
     print_json(sheet) if json else draw_verification(sheet, console())
     if not found.ok:
         raise typer.Exit(UNUSABLE)
+
+
+def _run(name: Path | None, json: bool, **asked: Any) -> None:
+    """Carry a collective out on real ranks; exit code 1 where an output was wrong."""
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.report.collective_run import collective_run_sheet, draw_collective_run
+    from ridgeline.runtime.collective_run import collective_run
+
+    if name is None:
+        raise InputError(Problem(path="COLLECTIVE", given="nothing", expected="a collective after run, as allreduce"))
+    found = collective_run(str(name), **asked)
+    if found is None:  # rank 0 of torchrun speaks for all
+        return
+    sheet = collective_run_sheet(found)
+    print_json(sheet) if json else draw_collective_run(sheet, console())
+    if not found.correct:
+        raise typer.Exit(1)

@@ -128,6 +128,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 'ridgeline collective allgather --topology mesh:32x32 --link "50 GB/s" --latency 0.5us --synthesize',
                 "ridgeline collective allreduce --topology torus:8x8 --without link:3-4 --synthesize -o found.json",
                 "ridgeline collective verify found.json",
+                "ridgeline collective run allreduce --ranks 4 --backend ridge_shm --sizes 1KB:64MB",
             ),
         ),
         "explain": Verb(

@@ -9,7 +9,7 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ridgeline.report.sheets.analyze import AnalysisSheet, CountersSheet
-from ridgeline.report.sheets.collective import CollectiveSheet, VerificationSheet
+from ridgeline.report.sheets.collective import CollectiveRunSheet, CollectiveSheet, VerificationSheet
 from ridgeline.report.sheets.diff import DiffSheet, ExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
@@ -37,7 +37,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "diff": (DiffSheet, ProfileDiffSheet),
         "profile": (ProfileSheet,),
         "roofline": (RooflineSheet,),
-        "collective": (CollectiveSheet, VerificationSheet),
+        "collective": (CollectiveSheet, VerificationSheet, CollectiveRunSheet),
         "explain": (ExplanationSheet,),
         "characterize": (CharacterizationSheet, StandaloneSheet),
         "preflight": (PreflightSheet,),

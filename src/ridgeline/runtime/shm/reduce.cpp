@@ -64,6 +64,7 @@ float half_to_float(uint16_t x) {
 template <int kMantissa, int kBias, uint32_t kLargest>
 uint32_t narrowed(float x, bool& over) {
   float size = std::fabs(x);
+  if (size == 0) return 0;
   int exponent = 0;
   std::frexp(size, &exponent);
   int step = std::max(exponent - 1, 1 - kBias) - kMantissa;
