@@ -307,10 +307,10 @@ def works(rank: int, ranks: int, _folder: Path) -> None:
         seen = set()
         for _ in range(ranks - 1):
             one = torch.empty(100_000)
-            seen.add((dist.recv(one), int(one[0].item())))
+            seen.add((dist.recv(one, tag=5), int(one[0].item())))
         assert seen == {(other, other) for other in range(1, ranks)}
     else:
-        dist.send(torch.full((100_000,), float(rank)), 0)
+        dist.send(torch.full((100_000,), float(rank)), 0, tag=5)
 
     ring = [dist.P2POp(dist.isend, torch.full((700_000,), float(rank)), (rank + 1) % ranks)]
     got = torch.empty(700_000)
@@ -403,7 +403,7 @@ def large(rank: int, ranks: int, _folder: Path) -> None:
 
 
 def fsdp(rank: int, ranks: int, folder: Path) -> None:
-    """FSDP2 trains on it as on gloo: the same losses and gradients; and a pipeline's gradients are those of one rank."""
+    """FSDP2 trains on it as on gloo, with equal losses and gradients; a pipeline's gradients are those of one rank."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
