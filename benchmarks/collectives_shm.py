@@ -140,7 +140,7 @@ def torch_block(ranks: int, with_steps: bool) -> dict[str, float]:
         own = [sys.executable, __file__, "--ranks", str(ranks), "--folder", folder]
         own += ["--steps"] if with_steps else []
         running = [subprocess.Popen([*own, "--rank", str(rank)]) for rank in range(ranks)]
-        if any([process.wait() for process in running]):
+        if sum(process.wait() for process in running):
             sys.exit("a rank failed")
         return json.loads((Path(folder) / "found.json").read_text())
 
