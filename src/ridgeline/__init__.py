@@ -140,7 +140,7 @@ _HOMES = {
     "export": "ridgeline.targets.api",
     "import_run": "ridgeline.targets.api",
     "collective": "ridgeline.comm.answer",
-    "collective_run": "ridgeline.runtime.collective_run:collective_run",
+    "collective_run": "ridgeline.runtime.collective_run",
     "characterize": "ridgeline.runtime.measure",
     "preflight": "ridgeline.runtime.preflight",
     "run": "ridgeline.runtime.train.run_scenario",

@@ -77,7 +77,8 @@ const char* Rounds::read(int peer) {
     shared_.await(peer, round_, op_);
     const SlotHead& other = shared_.head(peer, round_);
     if (std::memcmp(&other, &head_, sizeof head_) != 0) {
-      std::string why = other.flavour != head_.flavour ? ", with another dtype or reduce op" : "";
+      const bool sums = other.kind == head_.kind && other.flavour != head_.flavour;
+      std::string why = sums ? ", with another dtype or reduce op" : "";
       shared_.fail(shared_.name(peer) + " calls " + told(other) + " while " + shared_.name(shared_.rank()) + " calls " +
                    told(head_) + why);
     }
