@@ -68,9 +68,10 @@ INTERIOR = {
     ),
     "runtime": (
         ("probe",),
-        ("standalone", "measure", "peers", "node_settings", "reference", "rank_figures"),
-        ("preflight",),
-        ("train",),
+        ("standalone", "measure", "peers", "node_settings", "reference", "rank_figures", "collective_steps"),
+        ("preflight", "shm"),
+        ("collective_ranks",),
+        ("collective_run", "train"),
     ),
     "cost": (
         ("anchored", "profile", "profiles", "step_part", "kernels", "topology_columns"),

@@ -9,7 +9,12 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ridgeline.report.sheets.analyze import AnalysisSheet, CountersSheet
-from ridgeline.report.sheets.collective import CollectiveSheet, LibraryChoiceSheet, VerificationSheet
+from ridgeline.report.sheets.collective import (
+    CollectiveRunSheet,
+    CollectiveSheet,
+    LibraryChoiceSheet,
+    VerificationSheet,
+)
 from ridgeline.report.sheets.diff import DiffSheet, ExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.phase import PhaseSheet
@@ -40,7 +45,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "diff": (DiffSheet, ProfileDiffSheet),
         "profile": (ProfileSheet,),
         "roofline": (RooflineSheet,),
-        "collective": (CollectiveSheet, LibraryChoiceSheet, VerificationSheet),
+        "collective": (CollectiveSheet, LibraryChoiceSheet, VerificationSheet, CollectiveRunSheet),
         "explain": (ExplanationSheet, WhySlowSheet),
         "characterize": (CharacterizationSheet, StandaloneSheet),
         "preflight": (PreflightSheet,),
