@@ -15,7 +15,7 @@ from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
 from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet, RooflineSheet
-from ridgeline.report.sheets.run import EquivalenceSheet, RunSheet
+from ridgeline.report.sheets.run import EquivalenceSheet, TrainedSheet
 from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet, StandaloneSheet
 from ridgeline.report.sheets.serving import ReplaySheet
 from ridgeline.report.sheets.validate import FitWithSheet, NextSheet, ValidationSheet
@@ -42,7 +42,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "explain": (ExplanationSheet,),
         "characterize": (CharacterizationSheet, StandaloneSheet),
         "preflight": (PreflightSheet,),
-        "run": (RunSheet, EquivalenceSheet),
+        "run": (TrainedSheet, EquivalenceSheet),
     }
 )
 
