@@ -37,9 +37,11 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             examples=("ridgeline schema -o scenario.schema.json",),
         ),
         "predict": Verb(
-            summary="How long a training step takes, and whether it fits.",
+            summary="How long a step takes, trained or served, and whether it fits.",
             examples=(
                 "ridgeline predict run.toml",
+                "ridgeline predict serve.toml --set workload.arrivals.rate=20",
+                "ridgeline predict decode.toml --set workload.batch=64 --set plan.precision.kv=fp8",
                 "ridgeline predict run.toml --set plan.recompute=full",
                 "ridgeline predict llama3-70b --on 64xh100-sxm --set plan.tp=8 --set plan.pp=2",
             ),
@@ -63,6 +65,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline validate --where x_chip=h100-sxm --html page.html",
                 "ridgeline validate mine.csv",
                 "ridgeline validate kernels",
+                "ridgeline validate requests.jsonl.gz",
             ),
         ),
         "fit": Verb(
@@ -135,12 +138,13 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline collective allreduce --on 64xh100-sxm --size 1GB",
                 'ridgeline collective allgather --topology mesh:32x32 --link "50 GB/s" --latency 0.5us --synthesize',
                 "ridgeline collective allreduce --topology torus:8x8 --without link:3-4 --synthesize -o found.json",
+                "ridgeline collective alltoall --on 64xh100-sxm --size 256MB --simulate --straggler 5:1.5",
                 "ridgeline collective verify found.json",
             ),
         ),
         "explain": Verb(
-            summary="What accounts for the gap between predicted and measured.",
-            examples=("ridgeline explain run.toml trace.json.gz -o residuals.csv",),
+            summary="The gap between predicted and measured; why p99 is high.",
+            examples=("ridgeline explain run.toml trace.json.gz -o residuals.csv", "ridgeline explain serve.toml"),
         ),
     }
 )

@@ -11,7 +11,7 @@ rate that large copies reach takes the place of the fitted one (`machine.paramet
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -20,9 +20,11 @@ import numpy as np
 from ridgeline.core.arrays import Array, Index, at
 from ridgeline.core.errors import RidgelineError
 from ridgeline.cost.kernel_roof import (
+    FLOOR,
     Sheet,
     attention_coordinates,
     attention_roof,
+    decode_coordinates,
     product_coordinates,
     product_roof,
     sheet_of,
@@ -37,6 +39,7 @@ from ridgeline.plan.scenario import Scenario
 PLAIN = ("torch", "torch_nn", "torch_nt", "scaled_mm", "int_mm")  # products as frameworks call the vendor's library
 LIBRARY: Mapping[str, str] = MappingProxyType({"cudnn": "cudnn", "flash-2": "flash"})
 """Implementation of attention in a profile, by an engine's attention library."""
+DECODED = "cudnn"  # implementation whose rows price a decode's attention: engines that serve have kernels as good
 FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "bf16": ("bf16", "fp16"),
@@ -49,7 +52,9 @@ FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Formats of measured products that price a peak, the first that was measured."""
+MOST_SHARED = 16  # query heads of a cached head beyond which a decode's products count: latent attention
 # coordinates of products by phase beside their shape: layout, and operands from main memory
+BETWEEN = 0.5  # the same of attention between products: on an H200 1.15 to 1.24 of what it takes by itself
 STEADY = 0.75  # of what clocks lose under load, in logarithms: memory-bound kernels between products give power back
 WHOLE_READ = 16.0  # bytes
 PHASE_STATE = np.array([(*LAYOUTS.get(name, (0.0, 0.0)), 0.0) for name in ("torch", "torch_nn", "torch_nt", "torch")])
@@ -57,10 +62,11 @@ PHASE_STATE = np.array([(*LAYOUTS.get(name, (0.0, 0.0)), 0.0) for name in ("torc
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KernelPrices:
-    """Surfaces of a profile: products by peak, attention by implementation and direction."""
+    """Surfaces of a profile: products by peak, attention by implementation and direction, attention of a decode."""
 
     products: Mapping[str, Surface]
     attention: Mapping[tuple[str, bool], Surface]
+    decode: Surface | None = None
     steady: float = 1.0  # time of products in a step over that of the rows they were measured in
 
 
@@ -69,7 +75,7 @@ def kernel_prices(profile: Profile, sheet: Sheet) -> KernelPrices:
     """The surfaces of a profile over a chip's data sheet."""
     products = {key: surface_of(_products(profile, names), sheet) for key, names in FORMATS.items()}
     attention = {
-        (impl, backward): surface_of([row for row in profile.of(op) if row.impl == impl and row.dtype == "bf16"], sheet)
+        (impl, backward): surface_of(_between_products(profile, op, impl), sheet)
         for impl in LIBRARY.values()
         for op, backward in (("attention_forward", False), ("attention_backward", True))
     }
@@ -77,8 +83,22 @@ def kernel_prices(profile: Profile, sheet: Sheet) -> KernelPrices:
     return KernelPrices(
         products=MappingProxyType({key: made for key, made in products.items() if made}),
         attention=MappingProxyType({key: made for key, made in attention.items() if made}),
+        decode=surface_of([row for row in profile.of("attention_decode") if row.impl == DECODED], sheet),
         steady=rest ** (1 - STEADY) * load**STEADY,
     )
+
+
+def _between_products(profile: Profile, op: str, impl: str) -> list[Measurement]:
+    """Attention as it runs in a step: the clock that products pull down does not come back for it at once.
+
+    seconds x (its clock / the clock of products under load) ** 1/2
+    """
+    rows = [row for row in profile.of(op) if row.impl == impl and row.dtype == "bf16"]
+    load = profile.clock_under_load
+    if load is None:
+        return rows
+    ahead = [max(row.figures.get("clock_mhz", load) / load, 1.0) for row in rows]
+    return [replace(row, seconds=row.seconds * own**BETWEEN) for row, own in zip(rows, ahead, strict=True)]
 
 
 def _products(profile: Profile, names: Sequence[str]) -> list[Measurement]:
@@ -177,10 +197,12 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             mine = np.flatnonzero((owner == place) & (table.matmul_peak == PEAKS.index(key)))
             if not len(mine):
                 continue
-            first, again = _distinct(np.vstack([table.matmuls[:7, mine], phase[mine], cell[mine]]), len(machines.peak))
+            shaped = [*range(7), 8, *([] if (table.matmuls[9] == 1).all() else [9])]
+            shapes = table.matmuls[np.ix_(shaped, mine)]
+            first, again = _distinct(np.vstack([shapes, phase[mine], cell[mine]]), len(machines.peak))
             mine_first = mine[first]
-            m, n, k, groups, size_in, size_out, alignment = table.matmuls[:7, mine_first]
-            traffic = ((m * k + k * n) * size_in + m * n * size_out) * groups
+            m, n, k, groups, size_in, size_out, alignment, _, share, weights = table.matmuls[:, mine_first]
+            traffic = ((m * k + k * n * weights) * size_in + m * n * size_out) * groups
             rows = cell[mine_first]
             peak = machines.peak[rows if len(machines.peak) > 1 else 0, PEAKS.index(key)]
             sizes = np.stack([m, n, k, groups])
@@ -191,7 +213,7 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             where = np.column_stack([product_coordinates(sizes, missed), PHASE_STATE[phase[mine_first]]])
             ratio, away = surface.read(where)
             least = 2 * m * n * k * groups / peak  # no product beats its data sheet
-            seconds[mine] = np.maximum(np.exp(ratio) * roof * prices.steady, least)[again]
+            seconds[mine] = np.maximum(np.exp(ratio) * roof * prices.steady / share, least)[again]
             distance[mine] = away[again]
     return seconds, distance
 
@@ -210,7 +232,7 @@ def _distinct(columns: Array, machines: int) -> tuple[Index, Index]:
 
 def _attends(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tuple[Array, Array]:
     """Measured seconds and distances of flash attention; what is unfused or a scan was not measured."""
-    flops, moved, width, back, flash, _, scan = table.attends
+    flops, moved, width, back, flash, _, scan, caches, sharing = table.attends
     cell = table.slot_cell[table.attend_slot]
     seconds, distance = np.ones(len(cell)), np.full(len(cell), np.inf)
     owner = np.broadcast_to(at(kernels.own, cell), cell.shape)
@@ -218,7 +240,7 @@ def _attends(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
     impl = np.broadcast_to(at(impls, cell), cell.shape)
     for place, prices in enumerate(kernels.prices):
         for (name, backward), surface in prices.attention.items():
-            tiled = (flash > 0) & (scan == 0) & (flops > 0) & (moved > 0)
+            tiled = (flash > 0) & (scan == 0) & (flops > 0) & (moved > 0) & (caches == 0)
             mine = np.flatnonzero(tiled & (owner == place) & (impl == name) & ((back > 0) == backward))
             if not len(mine):
                 continue
@@ -228,4 +250,9 @@ def _attends(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             roof = attention_roof(flops[mine], moved[mine], width[mine], back[mine], units)
             ratio, distance[mine] = surface.read(attention_coordinates(flops[mine], moved[mine], width[mine]))
             seconds[mine] = np.exp(ratio) * roof
+        mine = np.flatnonzero((caches > 0) & (moved > 0) & (owner == place) & (sharing <= MOST_SHARED))
+        if prices.decode is not None and len(mine):
+            place_of = decode_coordinates(moved[mine], caches[mine], sharing[mine], width[mine])
+            ratio, distance[mine] = prices.decode.read(place_of)
+            seconds[mine] = np.exp(ratio) * (moved[mine] / at(machines.memory, cell[mine]) + FLOOR)
     return seconds, distance

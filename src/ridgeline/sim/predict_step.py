@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 
@@ -17,7 +16,8 @@ from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, Quoted, weakest
 from ridgeline.core.units import DECIMAL, format_gib, parse_quantity
-from ridgeline.cost.calibration import SHIPPED, Calibration, shipped
+from ridgeline.cost.calibration import Calibration
+from ridgeline.cost.calibration import default_calibration as default_calibration
 from ridgeline.cost.estimate import OpEstimate, estimates
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import PHASES, OpTable, op_table
@@ -77,11 +77,6 @@ def unpublished(missing: MissingNumber) -> Problem:
     return Problem(path=missing.path, given=given, expected=expected, todo=todo)
 
 
-def default_calibration() -> Calibration:
-    """The shipped calibration, or the defaults before there is one."""
-    return shipped() if SHIPPED.exists() else Calibration(offsets=MappingProxyType({}))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
     """A scenario on its way to a prediction: its program, the ops of that as a table, their prices, and the step."""
@@ -138,7 +133,8 @@ def not_predictable(scenario: Scenario) -> Iterator[Problem]:
     """What a possible scenario asks that predictions do not cover."""
     if not isinstance(scenario.workload, Train):
         kind = scenario.workload.kind
-        yield Problem(path="workload.kind", given=kind, expected="train", todo="serving is not predicted yet")
+        todo = "`ridgeline predict` tells prefill and decode; a timeline, a plan or an estimate is of training"
+        yield Problem(path="workload.kind", given=kind, expected="train", todo=todo)
     stored, chip = scenario.plan.precision.activations, scenario.system.chip
     if stored.peak not in chip.peak and not (stored.peak == "bf16" and "fp16" in chip.peak):
         known = ", ".join(chip.peak)
