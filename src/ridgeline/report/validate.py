@@ -46,7 +46,7 @@ def validation_sheet(found: Validation) -> ValidationSheet:
 
 
 def _case(case: Case) -> CaseSheet:
-    return {
+    sheet: CaseSheet = {
         "id": case.row.id,
         "measured": case.measured_s,
         "predicted": case.predicted_s,
@@ -55,8 +55,10 @@ def _case(case: Case) -> CaseSheet:
         "high": case.high_s,
         "cross_validated": case.cross_validated,
         "peak_memory_bytes": plain(case.peak),
-        **({"metric": case.metric} if case.metric else {}),
     }
+    if case.metric:
+        sheet["metric"] = case.metric
+    return sheet
 
 
 def unknown_engines(found: Validation) -> list[UnknownEngineSheet]:
