@@ -90,11 +90,11 @@ INTERIOR = {
     ),
     "serving": (
         ("request", "step_cost", "vllm_settings", "sglang_settings", "radix_cache"),
-        ("content", "recorded_fields", "arrivals", "trace_files"),
+        ("content", "recorded_fields", "arrivals", "trace_files", "bench_result"),
         ("block_pool", "step"),
         ("decode_clock", "served", "sglang_prefill", "sglang_queue"),
         ("vllm_scheduler", "sglang_scheduler", "static_batcher", "metrics"),
-        ("vllm_replay", "sglang_replay", "event_loop"),
+        ("vllm_replay", "sglang_replay", "event_loop", "bench_analysis"),
         ("vllm_recording", "sglang_recording"),
         ("recording",),
         ("recording_replay",),

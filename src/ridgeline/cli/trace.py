@@ -28,7 +28,10 @@ def register(app: typer.Typer) -> None:
 
 Traces = Annotated[
     list[Path],
-    typer.Argument(metavar="TRACE...", help="Trace files, a folder of ranks, or - for standard input."),
+    typer.Argument(
+        metavar="TRACE...",
+        help="Trace files, a folder of ranks, detailed results of a load generator, or - for standard input.",
+    ),
 ]
 Policy = Annotated[
     str, typer.Option(help="all: every kernel and copy; linked: only those whose launch is in the trace.")
@@ -83,6 +86,9 @@ def analyze(
     if html is not None:
         refuse_unwritable(html)  # before the work
     with plain_files(traces) as paths:
+        if _only_bench_results(paths):
+            _analyze_bench(paths, json)
+            return
         if _only_counters(paths):
             kernels = counters_sheet(paths[0])
             print_json(kernels) if json else draw_counters(kernels, console())
@@ -111,6 +117,22 @@ def _only_counters(traces: list[Path]) -> bool:
     from ridgeline.trace.read.source import Source
 
     return len(traces) == 1 and traces[0].is_file() and recognises(Source(traces[0]).head())
+
+
+def _only_bench_results(traces: list[Path]) -> bool:
+    """Whether every file is the result of a load generator."""
+    from ridgeline.serving.bench_result import is_bench_result
+
+    return all(map(is_bench_result, traces))
+
+
+def _analyze_bench(paths: list[Path], json: bool) -> None:
+    from ridgeline.report.bench import bench_sheet, draw_bench
+    from ridgeline.serving.bench_analysis import analyze_bench
+    from ridgeline.serving.bench_result import read_bench_runs
+
+    sheet = bench_sheet([analyze_bench(run) for path in paths for run in read_bench_runs(path)])
+    print_json(sheet) if json else draw_bench(sheet, console())
 
 
 def diff(

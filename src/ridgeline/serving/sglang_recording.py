@@ -24,7 +24,9 @@ class SglangRecording:
 def sglang_harness(document: Fields) -> SglangRecording:
     """Settings, requests in the order they came, and the steps that the recorder in a live engine wrote."""
     settings = _settings(table(document["config"], "config"))
-    case = SglangCase(settings=settings, requests=requests(document["requests"], settings.page_size))
+    asked = requests(document["requests"], settings.page_size)
+    arrivals = tuple(whole(entry, "arrival_step", default=0, where="requests") for entry in document["requests"])
+    case = SglangCase(settings=settings, requests=asked, arrival_steps=arrivals)
     return SglangRecording(version=str(document["sglang"]), case=case, steps=steps(document["steps"]))
 
 

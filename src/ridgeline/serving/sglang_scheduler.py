@@ -184,6 +184,7 @@ class SglangScheduler:
         else:
             self.ratio.decay()
         if self.running:
+            self._make_room(len(self.running) * self.settings.page_size)  # as if each began a page
             self.free_tokens -= need
             self._clock.tick(step)
             step.decoded = list(self.running)
@@ -246,6 +247,8 @@ class SglangScheduler:
             return
         key = self.text(state, tokens)
         present, _ = self.tree.insert(key)
+        if tokens > state.prompt_tokens:  # a leaf of its own for the answer, which is then dropped before the prompt
+            self.tree.insert(self.text(state, state.prompt_tokens))
         self.free_tokens += max(present - state.held, 0)
         held, node = self.tree.match(key)
         assert isinstance(state.node, Node)
@@ -297,8 +300,10 @@ class SglangScheduler:
 
     def decode_run(self, steps: int) -> Step:
         """That many pure decode steps at once, as the last of them."""
-        need = len(self._clock.needing_within(steps)) * self.settings.page_size
-        self._make_room(need)
+        page = self.settings.page_size
+        need = len(self._clock.needing_within(steps)) * page
+        before = len(self._clock.needing_within(steps - 1)) * page if steps > 1 else 0
+        self._make_room(max(need, before + len(self.running) * page))
         self.free_tokens -= need
         self.ratio.decay(steps)
         step = Step()

@@ -9,6 +9,7 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ridgeline.report.sheets.analyze import AnalysisSheet, CountersSheet
+from ridgeline.report.sheets.bench import BenchSheet
 from ridgeline.report.sheets.collective import CollectiveSheet, VerificationSheet
 from ridgeline.report.sheets.diff import DiffSheet, ExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
@@ -33,7 +34,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "fit": (FitWithSheet,),
         "export": (ExportSheet,),
         "import": (ImportSheet,),
-        "analyze": (AnalysisSheet, CountersSheet),
+        "analyze": (AnalysisSheet, CountersSheet, BenchSheet),
         "diff": (DiffSheet, ProfileDiffSheet),
         "profile": (ProfileSheet,),
         "roofline": (RooflineSheet,),
