@@ -27,7 +27,7 @@ class BenchRunSheet(TypedDict):
     failed              requests left out because they failed
     most_in_flight      requests sent and not answered, at most; null where the file does not tell when they were sent
     ttft, tpot, itl, e2e  by the definitions of `vllm bench serve`
-    time                where an average request's E2E went, seconds; the parts sum to it: alone and waited, or first-token
+    time                where an average request's E2E went, seconds; parts sum to it: alone and waited, or first-token
                         where too few requests were alone; pace, slower, stalled, after-last-token
     alone               requests that had no company until their first token; null where the file does not tell
     pace_s              the run's median pause, the usual decode step
