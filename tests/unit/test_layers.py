@@ -57,11 +57,12 @@ INTERIOR = {
         ("plan_columns", "placements", "attention_core", "casts", "tensor_boundary"),
         ("state_scan",),
         ("mixer_parts", "ffn", "ends", "step_ops"),
-        ("sparse_attention",),
-        ("mixers",),
+        ("sparse_attention", "served_mixers", "served_ffn"),
+        ("mixers", "served_ends"),
         ("sections",),
         ("mtp",),
         ("program",),
+        ("forward",),
     ),
     "runtime": (
         ("probe",),
@@ -70,7 +71,7 @@ INTERIOR = {
     ),
     "cost": (
         ("anchored", "profile", "profiles", "step_part", "kernels", "topology_columns"),
-        ("calibration", "profile_compare"),
+        ("calibration", "serving_calibration", "profile_compare"),
         ("anchoring",),
         ("machine",),
         ("collectives", "kernel_roof"),
@@ -83,7 +84,7 @@ INTERIOR = {
         ("host_stall", "prediction_interval", "fates", "slow_paths", "kernel_evidence"),
         ("closed_form",),
         ("memory",),
-        ("prediction", "plan_model", "layout_model", "step_batch"),
+        ("prediction", "plan_model", "layout_model", "step_batch", "forward_price"),
         ("step_sensitivity",),
         ("predict_step",),
         ("events", "roofline"),
@@ -198,4 +199,4 @@ def test_a_door_opens_to_what_it_names() -> None:
     from ridgeline import sim
 
     assert all(getattr(sim, name) is not None for name in sim._HOME)
-    assert len(sim._HOME) <= 32
+    assert len(sim._HOME) <= 40

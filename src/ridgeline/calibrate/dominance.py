@@ -92,7 +92,8 @@ def _slower(name: str, one: str, other: str, calibration: Calibration) -> bool:
     """Whether the chip that surpasses the other sustains less of anything that a parameter is a share of."""
     power = calibration.value("power", CHIPS[one], ENGINES["megatron-core"])
     mine, theirs = (_bare(name, chip, power) for chip in (one, other))
-    shares = [[calibration.value(name, CHIPS[chip], ENGINES[id]) for id in ENGINES] for chip in (one, other)]
+    train = [engine for engine in ENGINES.values() if engine.serves is None]
+    shares = [[calibration.value(name, CHIPS[chip], engine) for engine in train] for chip in (one, other)]
     return any(bool((a * mine < b * theirs)[mine > 0].any()) for a, b in zip(*shares, strict=True))
 
 

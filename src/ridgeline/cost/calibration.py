@@ -292,3 +292,8 @@ def shipped() -> Calibration:
         profiles=shipped_profiles(),
         components=Components() if own is None else components_from(own, str(SHIPPED)),
     )
+
+
+def default_calibration() -> Calibration:
+    """The shipped calibration, or the defaults before there is one."""
+    return shipped() if SHIPPED.exists() else Calibration(offsets=MappingProxyType({}))

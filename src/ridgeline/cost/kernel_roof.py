@@ -162,13 +162,19 @@ def kernel_bytes(op: str, dims: Mapping[str, Array], size: float) -> Array:
     return MEMORY_PASSES.get(op, 1.0) * dims["bytes"]
 
 
+def decode_coordinates(moved: Array, caches: Array, sharing: Array, width: Array) -> Array:
+    """Where a decode's attention stands among others: doublings of its bytes, of cached heads, of query heads that
+    share one, and of the head's size."""
+    size, many = np.log2(np.maximum(moved, 1.0)), np.log2(caches)
+    return np.stack([size, 0.5 * many, 0.5 * np.log2(sharing), np.log2(width)], axis=1)
+
+
 def memory_coordinates(op: str, dims: Mapping[str, Array], moved: Array) -> Array:
     """Where a kernel bound by memory stands among others: doublings of its bytes, and of what shapes it."""
     size = np.log2(np.maximum(moved, 1.0))
     if op == "attention_decode":
-        share = np.log2(dims["heads"] / dims["kv_heads"])
-        parts = np.log2(dims["batch"] * dims["kv_heads"])
-        return np.stack([size, 0.5 * parts, 0.5 * share, np.log2(dims["head_dim"])], axis=1)
+        caches, sharing = dims["batch"] * dims["kv_heads"], dims["heads"] / dims["kv_heads"]
+        return decode_coordinates(moved, caches, sharing, dims["head_dim"])
     if op in PASSES:
         return np.stack([size, 0.4 * np.log2(dims["columns"])], axis=1)
     return size[:, None]

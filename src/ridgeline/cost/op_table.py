@@ -32,10 +32,10 @@ _PLACE = {str(axis): place for place, axis in enumerate(AXES)}
 class OpTable:
     """Columns of ops by type (one array per field, in the order the builders append), and where they belong."""
 
-    matmuls: Array  # m, n, k, groups, in_bytes, out_bytes, alignment, launches
+    matmuls: Array  # m, n, k, groups, in_bytes, out_bytes, alignment, launches, weight_bytes
     matmul_peak: Index
     matmul_slot: Index
-    attends: Array  # flops, bytes, head_dim, backward, flash, kernels, scan
+    attends: Array  # flops, bytes, head_dim, backward, flash, kernels, scan, caches, sharing
     attend_slot: Index
     streams: Array  # bytes, kernels, waits
     stream_slot: Index
@@ -81,10 +81,10 @@ def _gathered(sections: Sequence[Section], many: int, cell: Index, table: Table)
                     peaks.append(PEAKS.index(op.peak))
     slots_of = {kind: _slots(slots, many) for kind, (_, slots) in ops.items()}
     return OpTable(
-        matmuls=table(ops[MatMul][0], 8),
+        matmuls=table(ops[MatMul][0], 9),
         matmul_peak=np.repeat(np.array(peaks, dtype=np.int64), many),
         matmul_slot=slots_of[MatMul],
-        attends=table(ops[Attend][0], 7),
+        attends=table(ops[Attend][0], 9),
         attend_slot=slots_of[Attend],
         streams=table(ops[Stream][0], 3),
         stream_slot=slots_of[Stream],
@@ -125,9 +125,11 @@ def _columns(values: Fields, width: int, many: int) -> Array:
 def _values(op: Op) -> tuple[Num, ...]:
     match op:
         case MatMul():
-            return (op.m, op.n, op.k, op.groups, op.in_bytes, op.out_bytes, op.alignment, op.launches)
+            sizes = (op.m, op.n, op.k, op.groups, op.in_bytes, op.out_bytes)
+            return (*sizes, op.alignment, op.launches, op.weight_bytes)
         case Attend():
-            return (op.flops, op.stream_bytes, op.head_dim, op.backward, op.flash, op.kernels, op.scan)
+            kind = (op.backward, op.flash, op.kernels, op.scan)
+            return (op.flops, op.stream_bytes, op.head_dim, *kind, op.caches, op.sharing)
         case Stream():
             return (op.stream_bytes, op.kernels, op.waits)
         case Collective():

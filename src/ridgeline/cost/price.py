@@ -145,20 +145,20 @@ def _toward(measured_s: Array, fitted_s: Array, share: Array) -> Array:
 
 
 def _matmuls(table: OpTable, rates: SustainedRates, cell: Index, padded: Array | None) -> tuple[Array, Mask]:
-    m, n, k, groups, size_in, size_out, alignment, _ = table.matmuls
+    m, n, k, groups, size_in, size_out, alignment, _, weights = table.matmuls
     own = cell[table.matmul_slot]
     peak = rates.peak[0, table.matmul_peak] if len(rates.peak) == 1 else rates.peak[own, table.matmul_peak]
     rate = peak * np.where(groups > 1, at(rates.rates["experts"], own), 1.0)
     if (alignment < ALIGNED).any():
         rate = np.minimum(rate, unaligned_rate(alignment, at(rates.machines.cores, own)))
     compute = (padded if padded is not None else padded_products(table, rates.machines)) / rate
-    moved = ((m * k + k * n) * size_in + m * n * size_out) * groups / at(rates.memory, own)
+    moved = ((m * k + k * n * weights) * size_in + m * n * size_out) * groups / at(rates.memory, own)
     return np.maximum(compute, moved), moved > compute
 
 
 def _attends(table: OpTable, rates: SustainedRates, cell: Index) -> tuple[Array, Mask]:
     """A flash kernel hides its traffic behind its products; unfused attention does one after the other."""
-    flops, size, dim, back, flash, _, scan = table.attends
+    flops, size, dim, back, flash, _, scan, _, _ = table.attends
     own = cell[table.attend_slot]
     wide = at(rates.attention_peak, own)
     share = np.where(back > 0, at(rates.attention_back, own), at(rates.attention, own))

@@ -20,9 +20,11 @@ import numpy as np
 from ridgeline.core.arrays import Array, Index, at
 from ridgeline.core.errors import RidgelineError
 from ridgeline.cost.kernel_roof import (
+    FLOOR,
     Sheet,
     attention_coordinates,
     attention_roof,
+    decode_coordinates,
     product_coordinates,
     product_roof,
     sheet_of,
@@ -37,6 +39,7 @@ from ridgeline.plan.scenario import Scenario
 PLAIN = ("torch", "torch_nn", "torch_nt", "scaled_mm", "int_mm")  # products as frameworks call the vendor's library
 LIBRARY: Mapping[str, str] = MappingProxyType({"cudnn": "cudnn", "flash-2": "flash"})
 """Implementation of attention in a profile, by an engine's attention library."""
+DECODED = "cudnn"  # implementation whose rows price a decode's attention: engines that serve have kernels as good
 FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "bf16": ("bf16", "fp16"),
@@ -49,6 +52,7 @@ FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Formats of measured products that price a peak, the first that was measured."""
+MOST_SHARED = 16  # query heads of a cached head beyond which a decode's products count: latent attention
 # coordinates of products by phase beside their shape: layout, and operands from main memory
 STEADY = 0.75  # of what clocks lose under load, in logarithms: memory-bound kernels between products give power back
 WHOLE_READ = 16.0  # bytes
@@ -57,10 +61,11 @@ PHASE_STATE = np.array([(*LAYOUTS.get(name, (0.0, 0.0)), 0.0) for name in ("torc
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KernelPrices:
-    """Surfaces of a profile: products by peak, attention by implementation and direction."""
+    """Surfaces of a profile: products by peak, attention by implementation and direction, attention of a decode."""
 
     products: Mapping[str, Surface]
     attention: Mapping[tuple[str, bool], Surface]
+    decode: Surface | None = None
     steady: float = 1.0  # time of products in a step over that of the rows they were measured in
 
 
@@ -77,6 +82,7 @@ def kernel_prices(profile: Profile, sheet: Sheet) -> KernelPrices:
     return KernelPrices(
         products=MappingProxyType({key: made for key, made in products.items() if made}),
         attention=MappingProxyType({key: made for key, made in attention.items() if made}),
+        decode=surface_of([row for row in profile.of("attention_decode") if row.impl == DECODED], sheet),
         steady=rest ** (1 - STEADY) * load**STEADY,
     )
 
@@ -177,10 +183,11 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             mine = np.flatnonzero((owner == place) & (table.matmul_peak == PEAKS.index(key)))
             if not len(mine):
                 continue
-            first, again = _distinct(np.vstack([table.matmuls[:7, mine], phase[mine], cell[mine]]), len(machines.peak))
+            shapes = table.matmuls[:7] if (table.matmuls[8] == 1).all() else table.matmuls[[*range(7), 8]]
+            first, again = _distinct(np.vstack([shapes[:, mine], phase[mine], cell[mine]]), len(machines.peak))
             mine_first = mine[first]
-            m, n, k, groups, size_in, size_out, alignment = table.matmuls[:7, mine_first]
-            traffic = ((m * k + k * n) * size_in + m * n * size_out) * groups
+            m, n, k, groups, size_in, size_out, alignment, _, weights = table.matmuls[:, mine_first]
+            traffic = ((m * k + k * n * weights) * size_in + m * n * size_out) * groups
             rows = cell[mine_first]
             peak = machines.peak[rows if len(machines.peak) > 1 else 0, PEAKS.index(key)]
             sizes = np.stack([m, n, k, groups])
@@ -210,7 +217,7 @@ def _distinct(columns: Array, machines: int) -> tuple[Index, Index]:
 
 def _attends(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tuple[Array, Array]:
     """Measured seconds and distances of flash attention; what is unfused or a scan was not measured."""
-    flops, moved, width, back, flash, _, scan = table.attends
+    flops, moved, width, back, flash, _, scan, caches, sharing = table.attends
     cell = table.slot_cell[table.attend_slot]
     seconds, distance = np.ones(len(cell)), np.full(len(cell), np.inf)
     owner = np.broadcast_to(at(kernels.own, cell), cell.shape)
@@ -218,7 +225,7 @@ def _attends(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
     impl = np.broadcast_to(at(impls, cell), cell.shape)
     for place, prices in enumerate(kernels.prices):
         for (name, backward), surface in prices.attention.items():
-            tiled = (flash > 0) & (scan == 0) & (flops > 0) & (moved > 0)
+            tiled = (flash > 0) & (scan == 0) & (flops > 0) & (moved > 0) & (caches == 0)
             mine = np.flatnonzero(tiled & (owner == place) & (impl == name) & ((back > 0) == backward))
             if not len(mine):
                 continue
@@ -228,4 +235,9 @@ def _attends(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             roof = attention_roof(flops[mine], moved[mine], width[mine], back[mine], units)
             ratio, distance[mine] = surface.read(attention_coordinates(flops[mine], moved[mine], width[mine]))
             seconds[mine] = np.exp(ratio) * roof
+        mine = np.flatnonzero((caches > 0) & (moved > 0) & (owner == place) & (sharing <= MOST_SHARED))
+        if prices.decode is not None and len(mine):
+            place_of = decode_coordinates(moved[mine], caches[mine], sharing[mine], width[mine])
+            ratio, distance[mine] = prices.decode.read(place_of)
+            seconds[mine] = np.exp(ratio) * (moved[mine] / at(machines.memory, cell[mine]) + FLOOR)
     return seconds, distance

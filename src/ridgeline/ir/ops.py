@@ -34,6 +34,8 @@ class MatMul:
 
     peak        key of the chip's peak it runs at
     in_bytes    bytes of one input element
+    weight_bytes   bytes of an element of the second input (k x n), in those of the first: below 1 where weights are
+                stored narrower than they are multiplied (weight-only quantization)
     out_bytes   bytes of one output element, twice that when it is read back to be added to
     alignment   bytes to which the rows of its matrices are aligned: 16 for the matrix unit's fast path
     launches    kernels the host issues for it: one, or more where software launches one per group
@@ -49,6 +51,7 @@ class MatMul:
     out_bytes: float = 2.0
     alignment: Num = 16.0
     launches: Num = 1.0
+    weight_bytes: float = 1.0
 
     @property
     def flops(self) -> Num:
@@ -64,6 +67,8 @@ class Attend:
     stream_bytes bytes it moves: operands once for a flash kernel, the score matrices too when it is unfused
     head_dim     width of a head, which sets how well matrix units are used
     scan         a linear scan in chunks instead of scores
+    caches       key-value heads of all sequences that one query each reads (flash decoding); 0: queries by the tile
+    sharing      query heads that read one of them together
     """
 
     label: str
@@ -74,6 +79,8 @@ class Attend:
     flash: bool = True
     scan: bool = False
     kernels: Num = 1
+    caches: Num = 0.0
+    sharing: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ from ridgeline.lowering.context import LoweringContext, stream
 
 
 def casts(ctx: LoweringContext, products: Sequence[MatMul], written: bool = False) -> list[Op]:
-    """Casting the inputs of narrow products: read wide, write narrow twice (as it is and transposed).
+    """Casting the inputs of narrow products: read wide, write narrow twice (as it is and transposed); once where no
+    gradient will read them.
 
     A norm that is one kernel, or a product's epilogue, writes narrow at once: nothing is read again (`written`). Where
     experts are multiplied one by one they are cast one by one, too.
@@ -31,4 +32,4 @@ def gradient_casts(ctx: LoweringContext, products: Sequence[MatMul], written: bo
 def _cast_passes(ctx: LoweringContext, written: bool) -> float:
     wide, narrow = ctx.precision.activations.bytes_per_element, ctx.precision.compute.bytes_per_element
     reads = 0.0 if written else 2.0 if ctx.precision.scaling == "row" else 1.0
-    return 2 * narrow / wide + reads
+    return (2 if ctx.forward is None else 1) * narrow / wide + reads

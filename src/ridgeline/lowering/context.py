@@ -8,13 +8,14 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ridgeline.ir.forward_steps import ForwardSteps
 from ridgeline.ir.ops import Collective, CollectiveKind, MatMul, Num, Stream
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.engine import Engine
 from ridgeline.plan.plan import Precision, Recompute
 from ridgeline.plan.resolve import Resolved, resolve
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Decode, Lora, Train
+from ridgeline.plan.workload import Lora, Train
 
 SYSTOLIC = "tpu"  # the family of chips whose matrix unit is a systolic array
 
@@ -30,16 +31,29 @@ class Degrees:
     microbatch: Num = 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ForwardWork:
+    """Engine steps instead of a microbatch: the sizes of ops are columns over them.
+
+    tokens   of a step in linear layers, as far as the captured graph pads them
+    dp       attention-data-parallel ranks that step together and share their experts
+    """
+
+    steps: ForwardSteps
+    tokens: Num
+    dp: int = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweringContext:
     """One structure: everything that decides which ops there are, with the degrees that size them.
 
-    queries, keys   tokens of a sequence that are worked on, and tokens that attention sees: the same when a sequence is
-                    trained on or read whole; one query and all keys for a decode step
+    queries, keys   tokens of a sequence that are worked on, and tokens that attention sees: the same in training
     backward        whether the ops of the backward pass are wanted, too
     images          images of one sequence
     systolic        attention runs in blocks on a systolic matrix unit (TPU)
     document        tokens of one document where several fill a sequence; 0: a sequence is one document
+    forward         engine steps of a serving instance, which take the place of a microbatch; None when training
     """
 
     model: ModelSpec
@@ -55,10 +69,13 @@ class LoweringContext:
     document: int = 0
     causal: bool = True
     lora: Lora | None = None
+    forward: ForwardWork | None = None
 
     @property
     def tokens(self) -> Num:
-        """Tokens of a microbatch on one rank, before sequence parallelism."""
+        """Tokens of a microbatch, or of a step, on one rank, before sequence parallelism."""
+        if self.forward is not None:
+            return self.forward.tokens
         return self.degrees.microbatch * (self.queries / self.degrees.cp)
 
     @property
@@ -124,7 +141,7 @@ class LoweringContext:
 
 
 def lowering_context(scenario: Scenario) -> LoweringContext:
-    """The context of one scenario, a batch of one."""
+    """The context of one training scenario, a batch of one; engine steps have their own (`forward.lower_forward`)."""
     plan, work = scenario.plan, scenario.workload
     train = work if isinstance(work, Train) else None
     return LoweringContext(
@@ -138,7 +155,7 @@ def lowering_context(scenario: Scenario) -> LoweringContext:
             etp=plan.mesh.etp,
             microbatch=plan.microbatch,
         ),
-        queries=1 if isinstance(work, Decode) else work.seq,
+        queries=work.seq,
         keys=work.seq,
         recompute=plan.recompute,
         backward=train is not None,
@@ -191,7 +208,16 @@ def matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num, groups: Num
         in_bytes=compute.bytes_per_element,
         out_bytes=ctx.precision.activations.bytes_per_element,
         alignment=_alignment(ctx, n, k, compute.bits),
+        weight_bytes=_weight_bytes(ctx),
     )
+
+
+def _weight_bytes(ctx: LoweringContext) -> float:
+    """Bytes of a weight that a product reads, over those of what it multiplies: training casts weights beforehand, an
+    engine that serves stores them as they are read."""
+    if ctx.forward is None:
+        return 1.0
+    return ctx.precision.weights.bytes_per_element / ctx.precision.compute.bytes_per_element
 
 
 def plain_matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num) -> MatMul:

@@ -36,7 +36,7 @@ def lower_ffn(ctx: LoweringContext, ffn: Ffn, sides: Sides = BOTH) -> SublayerOp
     """Up, activation, down; for experts also routing, dispatch and combine."""
     match ffn:
         case Mlp():
-            dense = _dense(ctx, ffn.hidden, ffn.gated, ffn.activation, sides)
+            dense = dense_ffn(ctx, ffn.hidden, ffn.gated, ffn.activation, sides)
             params = ffn_params(ffn, ctx.model.hidden) / ctx.degrees.tp
             return together(dense, SublayerOps(params=params))
         case Moe():
@@ -45,7 +45,7 @@ def lower_ffn(ctx: LoweringContext, ffn: Ffn, sides: Sides = BOTH) -> SublayerOp
             assert_never(ffn)
 
 
-def _activation(
+def activation_ops(
     ctx: LoweringContext, elements: Num, gated: bool, name: str, modules: Num = 1.0
 ) -> tuple[Op, Op]:  # fmt: skip
     """Forward and backward of the activation; several kernels where nothing fuses it, for each of its modules."""
@@ -76,11 +76,12 @@ def _expert_biases(ctx: LoweringContext, elements: Num) -> tuple[list[Op], list[
     )
 
 
-def _dense(ctx: LoweringContext, hidden: int, gated: bool, activation: str, sides: Sides) -> SublayerOps:
+def dense_ffn(ctx: LoweringContext, hidden: int, gated: bool, activation: str, sides: Sides) -> SublayerOps:
+    """Up, activation, down of one width, split over tensor ranks."""
     tp, tokens, width = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
     up = matmul(ctx, "up", tokens, hidden * (1 + gated) / tp, width)
     down = matmul(ctx, "down", tokens, width, hidden / tp)
-    act, act_back = _activation(ctx, tokens * hidden / tp, gated, activation)
+    act, act_back = activation_ops(ctx, tokens * hidden / tp, gated, activation)
     border = tensor_boundary(ctx, sides)
     grad = ctx.gradient_bytes
     size = ctx.precision.activations.bytes_per_element
@@ -146,17 +147,17 @@ def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
         again=inside.again,
         saved=(copies * (inner + moe.hidden * (2 + moe.gated)) + tokens * moe.experts) * size,
         saved_selective=(copies * (inner + moe.hidden * (1 + moe.gated)) + tokens * moe.experts) * size,
-        params=_router_params(ctx, moe),
+        params=router_params(ctx, moe),
         expert_params=moe_params(moe, width).experts / (degrees.ep * degrees.etp),
         adapters=adapted,
     )  # fmt: skip
     if not moe.shared_hidden:
         return routed
-    shared = _dense(ctx, moe.shared_hidden, moe.gated, moe.activation, sides)
-    return together(routed, shared, _shared_gate(ctx)) if moe.shared_gate else together(routed, shared)
+    shared = dense_ffn(ctx, moe.shared_hidden, moe.gated, moe.activation, sides)
+    return together(routed, shared, shared_gate(ctx)) if moe.shared_gate else together(routed, shared)
 
 
-def _shared_gate(ctx: LoweringContext) -> SublayerOps:
+def shared_gate(ctx: LoweringContext) -> SublayerOps:
     """A sigmoid of one output weighs the shared part: its input is read, its output read and written; backward also the
     gradients of both."""
     elements = ctx.split_tokens * ctx.model.hidden
@@ -204,7 +205,7 @@ def _inside_experts(ctx: LoweringContext, moe: Moe, copies: Num, products: tuple
             again=(act,),
         )
     modules = up.launches if ctx.resolved.expert_launch == "sequential" else 1.0
-    act, back = _activation(ctx, copies * moe.hidden, moe.gated, moe.activation, modules)
+    act, back = activation_ops(ctx, copies * moe.hidden, moe.gated, moe.activation, modules)
     books = stream(ctx, "expert bookkeeping", 0.0, 1.0, BOOKKEEPING)
     widths = moe.hidden * (1 + moe.gated) + (moe.latent or ctx.model.hidden)
     biases = _expert_biases(ctx, copies * widths) if moe.bias else ([], [])
@@ -216,7 +217,8 @@ def _inside_experts(ctx: LoweringContext, moe: Moe, copies: Num, products: tuple
     )
 
 
-def _router_params(ctx: LoweringContext, moe: Moe) -> Num:
+def router_params(ctx: LoweringContext, moe: Moe) -> Num:
+    """Parameters of an expert layer that are no routed expert's, on one tensor rank."""
     parts = moe_params(moe, ctx.model.hidden)
     return parts.router + parts.shared_experts / ctx.degrees.tp
 

@@ -9,6 +9,8 @@ from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionR
 from ridgeline.lowering.context import LoweringContext, input_gradient, plain_matmul, stream, weight_gradient
 from ridgeline.lowering.ffn import lower_ffn
 from ridgeline.lowering.mixers import lower_mixer
+from ridgeline.lowering.served_ffn import lower_served_ffn
+from ridgeline.lowering.served_mixers import lower_served_mixer
 from ridgeline.lowering.sublayer import SublayerOps
 from ridgeline.lowering.tensor_boundary import Sides
 from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe, Vision
@@ -40,8 +42,10 @@ def _joined(block: Block) -> _Joined:
 def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Section:
     """One layer with its norms and residuals, under one kind of recompute."""
     joined = _joined(block)
-    mixer = lower_mixer(ctx, block.mixer, Sides(exit=not joined.exit)) if block.mixer else SublayerOps()
-    ffn = lower_ffn(ctx, block.ffn, Sides(entry=not joined.entry)) if block.ffn else SublayerOps()
+    served = ctx.forward is not None
+    to_mixer, to_ffn = (lower_served_mixer, lower_served_ffn) if served else (lower_mixer, lower_ffn)
+    mixer = to_mixer(ctx, block.mixer, Sides(exit=not joined.exit)) if block.mixer else SublayerOps()
+    ffn = to_ffn(ctx, block.ffn, Sides(entry=not joined.entry)) if block.ffn else SublayerOps()
     norms, norms_back = _norms(ctx, block)
     params = mixer.params + ffn.params + block.norms * block.norm.params(ctx.model.hidden) + block.extra
     saved = _kept(ctx, mixer, ffn, block)

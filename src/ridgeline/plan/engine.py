@@ -1,4 +1,4 @@
-"""Turn the name of a training software into what it fuses, overlaps, launches and supports: an Engine, as data.
+"""Turn the name of a software that trains or serves into what it fuses, overlaps and supports: an Engine, as data.
 
 The vocabularies below are closed: an engine file that uses another word is refused, so that whoever prices a plan can
 match on them. What an engine does *by default* is here; a plan may switch it.
@@ -22,6 +22,7 @@ from ridgeline.core.table import AtLeast, Count, Doc, decode
 from ridgeline.hardware.load import merge
 from ridgeline.hardware.system import System
 from ridgeline.plan.schedules import SCHEDULES
+from ridgeline.plan.serving_settings import Serves
 
 FUSIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -137,7 +138,7 @@ class Saves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One training software: defaults and abilities, with where that is known from."""
+    """One software that trains or serves: defaults and abilities, with where that is known from."""
 
     id: str
     name: str
@@ -176,6 +177,7 @@ class Engine:
     keys_gathered: Annotated[
         bool, Doc("context ranks all-gather keys and values before attention, where a plan says ring")
     ] = False
+    serves: Annotated[Serves | None, Doc("how it serves; absent: it trains")] = None
     notes: str = ""
 
     @property

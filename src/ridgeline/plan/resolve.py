@@ -13,6 +13,7 @@ from ridgeline.core.dtype import DType
 from ridgeline.plan.engine import Engine, ExpertLaunch
 from ridgeline.plan.plan import NARROW, Precision, Switches
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
 
 # pointwise fusions that a compiler makes: gone where an engine that compiles by habit is told not to
 COMPILED = frozenset({"bias-activation", "bias-dropout-add", "rotary", "cross-entropy", "elementwise"})
@@ -96,7 +97,7 @@ def resolve(scenario: Scenario) -> Resolved:
         graph=switches.graph or ("full" if engine.launch.mode == "graph" else "none"),
         launch=engine.launch.mode,
         launch_blocking=switches.launch_blocking,
-        sequence_parallel=plan.sequence_parallel and plan.mesh.tp > 1,
+        sequence_parallel=splits_tokens(scenario),
         width_sharded=engine.width_sharded,
         keys_gathered=engine.keys_gathered and switches.cp_kind == "ring",
         cp_kind=switches.cp_kind,
@@ -109,6 +110,14 @@ def resolve(scenario: Scenario) -> Resolved:
         fuses=resolve_fusions(switches, engine),
         overlap=resolve_overlaps(switches, engine, plan.schedule.name),
     )
+
+
+def splits_tokens(scenario: Scenario) -> bool:
+    """Whether norms and residuals are split over tensor ranks: as the plan says, else in training alone."""
+    plan = scenario.plan
+    if plan.switches.sequence_parallel is None and not isinstance(scenario.workload, Train):
+        return False
+    return plan.sequence_parallel and plan.mesh.tp > 1
 
 
 def resolve_gradients(precision: Precision, engine: Engine) -> DType:

@@ -80,7 +80,7 @@ def other_engines(
 def able_engines(scenario: Scenario) -> Iterator[Engine]:
     """Engines of the catalog other than the scenario's that run on its chip and know its number format."""
     vendor, asked = scenario.system.chip.vendor, scenario.plan.precision.compute.id
-    for id in ENGINES:
+    for id in (id for id in ENGINES if ENGINES[id].serves is None):
         one = ENGINES[id]
         known = asked in {dtype(name).id for name in one.supports.precision}
         runs = not one.supports.vendors or vendor in one.supports.vendors

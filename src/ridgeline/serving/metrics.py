@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.core.arrays import Array
-from ridgeline.serving.served import Served
+from ridgeline.serving.served import PARTS, Served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,6 @@ def serving_metrics(
     tpot = (found.finished_s - found.first_token_s) / np.maximum(found.output_tokens - 1, 1)
     seconds = found.duration_s or float("inf")
     prompts, outputs = int(found.prompt_tokens.sum()), int(found.output_tokens.sum())
-    parts = ("queue", "prefill", "decode", "stalled", "preempted")
     return ServingMetrics(
         requests=len(found.ids),
         duration_s=found.duration_s,
@@ -85,7 +84,7 @@ def serving_metrics(
         e2e=spread(found.e2e_s, percentiles),
         goodput=None if objective is None else float(good(found, objective).sum()) / seconds,
         hit_share=float(found.hit_tokens.sum()) / prompts if prompts else 0.0,
-        time={part: float(getattr(found, f"{part}_s").mean()) if found.ids else 0.0 for part in parts},
+        time={part: float(getattr(found, f"{part}_s").mean()) if found.ids else 0.0 for part in PARTS},
     )
 
 

@@ -5,6 +5,8 @@
     PlanModel, Placement, ...             time and memory of every plan of a search
     LayoutModel                           time and memory of one plan's stage layouts
     StepBatch, StepTimes                  steps of many scenarios under any parameters, for a fit
+    price_forward, ForwardSteps, ...      seconds of engine steps of a serving instance, any number at once
+    serving_memory, ServingMemory         weights, KV cache and the tokens that fit on a serving instance
     Memory, peak_memory, capacity_of      bytes of the fullest chip, and of a chip
     Residual, interval, ...               how sure a prediction is
     sensitivities                         what steps answer to, parameter by parameter
@@ -18,17 +20,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ridgeline.ir.forward_steps import ForwardSteps as ForwardSteps
+    from ridgeline.ir.forward_steps import forward_steps as forward_steps
     from ridgeline.sim.closed_form.overlap import SectionTimes as SectionTimes
     from ridgeline.sim.closed_form.step import StepTimes as StepTimes
     from ridgeline.sim.events.simulate import Simulated as Simulated
     from ridgeline.sim.events.simulate import simulate as simulate
     from ridgeline.sim.events.simulate import timeline as timeline
+    from ridgeline.sim.forward_price import ForwardSeconds as ForwardSeconds
+    from ridgeline.sim.forward_price import price_forward as price_forward
     from ridgeline.sim.layout_model import LayoutModel as LayoutModel
     from ridgeline.sim.layout_model import price_layouts as price_layouts
     from ridgeline.sim.memory.headroom import scenario_headroom as scenario_headroom
     from ridgeline.sim.memory.peak import Memory as Memory
     from ridgeline.sim.memory.peak import capacity_of as capacity_of
     from ridgeline.sim.memory.peak import peak_memory as peak_memory
+    from ridgeline.sim.memory.serving import ServingMemory as ServingMemory
+    from ridgeline.sim.memory.serving import limits_of as limits_of
+    from ridgeline.sim.memory.serving import serving_memory as serving_memory
     from ridgeline.sim.plan_model import Placement as Placement
     from ridgeline.sim.plan_model import PlanModel as PlanModel
     from ridgeline.sim.plan_model import RowModel as RowModel
@@ -54,8 +63,10 @@ _HOMES = {
     "closed_form.overlap": ("SectionTimes",),
     "closed_form.step": ("StepTimes",),
     "events.simulate": ("Simulated", "simulate", "timeline"),
+    "forward_price": ("ForwardSeconds", "ForwardSteps", "forward_steps", "price_forward"),
     "layout_model": ("LayoutModel", "price_layouts"),
     "memory.headroom": ("scenario_headroom",),
+    "memory.serving": ("ServingMemory", "limits_of", "serving_memory"),
     "memory.peak": ("Memory", "capacity_of", "peak_memory"),
     "plan_model": ("Placement", "PlanModel", "RowModel", "ScheduledRows", "ShardedState", "joined"),
     "predict_step": ("HOUR", "default_calibration", "not_predictable", "predict", "unpublished"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 
@@ -17,7 +16,8 @@ from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, Quoted, weakest
 from ridgeline.core.units import DECIMAL, format_gib, parse_quantity
-from ridgeline.cost.calibration import SHIPPED, Calibration, shipped
+from ridgeline.cost.calibration import Calibration
+from ridgeline.cost.calibration import default_calibration as default_calibration
 from ridgeline.cost.estimate import OpEstimate, estimates
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import PHASES, OpTable, op_table
@@ -75,11 +75,6 @@ def unpublished(missing: MissingNumber) -> Problem:
     todo = f'set it with --set {missing.path}="… {missing.unit}"'
     given, expected = f"nothing published for {missing.owner}", f"a quantity in {missing.unit}"
     return Problem(path=missing.path, given=given, expected=expected, todo=todo)
-
-
-def default_calibration() -> Calibration:
-    """The shipped calibration, or the defaults before there is one."""
-    return shipped() if SHIPPED.exists() else Calibration(offsets=MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

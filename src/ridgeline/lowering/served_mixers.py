@@ -1,0 +1,254 @@
+"""Turn a sequence mixer into the ops of an engine step: prompt chunks by the tile, decodes against their cache.
+
+    attention   prefill: flash, over the pairs of its chunks      decode: flash decoding, every cached key once
+    latent      prefill: keys and values expanded                 decode: absorbed, over the latents themselves
+    state       prefill: a scan in chunks                         decode: the state of every request read and written
+
+Projections see all tokens of a step together, so that what they cost is shared by prompts and decodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import assert_never
+
+import numpy as np
+
+from ridgeline.ir.forward_steps import ForwardSteps
+from ridgeline.ir.ops import FLASH_EXTRA, Attend, MatMul, Num, Op, Stream
+from ridgeline.lowering.attention_core import kernel_head_dim, output_gate, rotary
+from ridgeline.lowering.casts import casts
+from ridgeline.lowering.context import ForwardWork, LoweringContext, matmul, stream
+from ridgeline.lowering.mixer_parts import held_params
+from ridgeline.lowering.state_scan import delta_scan, ssd_scan
+from ridgeline.lowering.sublayer import SublayerOps
+from ridgeline.lowering.tensor_boundary import BOTH, Sides, tensor_boundary
+from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mixer
+
+DECODE_KERNELS = 2.0  # parts of a cache side by side, then their sum
+STATE_BYTES = 4.0  # a state is kept in 32 bits
+INDEX_BYTES = 1.0  # an indexer's keys and scores are 8 bits wide
+
+
+def lower_served_mixer(ctx: LoweringContext, mixer: Mixer, sides: Sides = BOTH) -> SublayerOps:
+    """Projections, attention or state, and the sum over tensor ranks; no gradients."""
+    match mixer:
+        case Attention():
+            into, core, out_of = _attention(ctx, mixer)
+        case LatentAttention():
+            into, core, out_of = _latent(ctx, mixer)
+        case Mamba2():
+            into, core, out_of = _mamba2(ctx, mixer)
+        case GatedDeltaNet():
+            into, core, out_of = _delta(ctx, mixer)
+        case _:
+            assert_never(mixer)
+    border = tensor_boundary(ctx, sides)
+    cast = (*casts(ctx, into[:1], "norm" in ctx.fuses), *casts(ctx, [*into[1:], *out_of]))
+    return SublayerOps(
+        forward=(*cast, *border.entry, *into, *core, *out_of, *border.exit), params=held_params(ctx, mixer)
+    )
+
+
+Parts = tuple[Sequence[MatMul], Sequence[Op], Sequence[MatMul]]
+"""Products before the core, the core, products behind it."""
+
+
+def steps_of(ctx: LoweringContext) -> ForwardSteps:
+    """The steps of a context that has them."""
+    assert ctx.forward is not None
+    return ctx.forward.steps
+
+
+def windowed(tokens: Num, pairs: Num, window: int, chunked: bool = False) -> Num:
+    """Pairs that are left where a query sees the last `window` tokens: of t tokens with p pairs, which look like a
+    sequence of s = 2 p / t,
+
+        sliding   t (w - w^2 / (2 s))        chunked   t w / 2        where w < s
+
+    >>> windowed(8192, 8192 * 4096, 4096), windowed(1024, 1024 * 512, 4096)
+    (25165824.0, 524288.0)
+    """
+    if not window:
+        return pairs
+    seen = np.maximum(2 * pairs / np.maximum(tokens, 1.0), 1.0)
+    kept = tokens * (window / 2 if chunked else window - window**2 / (2 * seen))
+    found = np.where(window < seen, np.minimum(kept, pairs), pairs)
+    return found if found.ndim else float(found)
+
+
+def cached_read(steps: ForwardSteps, window: int) -> Num:
+    """Cached tokens that decodes read: all, or at most a window of each request's."""
+    if not window:
+        return steps.kv_tokens
+    return np.minimum(steps.kv_tokens, steps.decodes * window)
+
+
+def _attention(ctx: LoweringContext, mixer: Attention) -> Parts:
+    tp, tokens, hidden = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
+    wide, values = mixer.heads * mixer.head_dim, mixer.heads * mixer.value_dim
+    copies = np.maximum(1.0, tp / mixer.kv_heads)
+    projected = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
+    qkv = matmul(ctx, "qkv", tokens, (wide * (1 + mixer.gate) + projected * copies) / tp, hidden)
+    out = matmul(ctx, "attention out", tokens, hidden, values / tp)
+    kept = mixer.kv_heads * copies * (mixer.head_dim + mixer.value_dim) / tp
+    core: list[Op] = [*rotary(ctx, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)]
+    core.append(cache_write(ctx, tokens * kept))
+    core += [_prefill_scores(ctx, mixer.heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked))]
+    core += [_decode_scores(ctx, mixer, kept)]
+    return [qkv], [*core, *(output_gate(ctx, tokens * values / tp)[0] if mixer.gate else [])], [out]
+
+
+def cache_write(ctx: LoweringContext, elements: Num) -> Stream:
+    """New keys and values, read as they are computed and written into their blocks of the cache."""
+    size = ctx.precision.activations.bytes_per_element + ctx.precision.kv.bytes_per_element
+    return Stream(label="cache write", stream_bytes=elements * size, kernels=1.0)
+
+
+def _prefill_scores(
+    ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[int, bool] = (0, False)
+) -> Attend:  # fmt: skip
+    """Flash attention of the step's prompt chunks: flops of visible pairs, and of the masked parts of tiles."""
+    steps, tp = steps_of(ctx), ctx.degrees.tp
+    tokens, pairs = steps.prefill_tokens, windowed(steps.prefill_tokens, steps.prefill_pairs, *seen)
+    wide, deep = (kernel_head_dim(ctx.engine.kernel, size) for size in (qk, value))
+    size = ctx.precision.activations.bytes_per_element
+    return Attend(
+        label="prefill attention",
+        flops=2 * heads / tp * (wide + deep) * (pairs + FLASH_EXTRA[0] * tokens),
+        stream_bytes=tokens * heads / tp * (2 * qk + 2 * value) * size,
+        head_dim=wide,
+        kernels=_active(tokens),
+    )
+
+
+def _decode_scores(ctx: LoweringContext, mixer: Attention, kept: Num) -> Attend:
+    """Flash decoding: every cached key and value of a decode is read once, by all query heads that share it."""
+    steps, tp = steps_of(ctx), ctx.degrees.tp
+    read, size = cached_read(steps, mixer.window), ctx.precision.activations.bytes_per_element
+    both, queries = mixer.head_dim + mixer.value_dim, steps.decodes * steps.decode_tokens
+    local = max(1.0, mixer.kv_heads / float(np.max(tp)))
+    return Attend(
+        label="decode attention",
+        flops=2 * read * steps.decode_tokens * mixer.heads / tp * both,
+        stream_bytes=read * kept * ctx.precision.kv.bytes_per_element + queries * mixer.heads / tp * both * size,
+        head_dim=mixer.head_dim,
+        kernels=DECODE_KERNELS * _active(steps.decodes),
+        caches=steps.decodes * local,
+        sharing=max(1.0, mixer.heads / float(np.max(tp)) / local),
+    )
+
+
+def _latent(ctx: LoweringContext, mixer: LatentAttention) -> Parts:
+    """Latent attention: prompts with keys and values expanded for every head, decodes absorbed.
+
+        decode   2 n H (2 c + r) flops and n (c + r) cached numbers        n = cached tokens read
+
+    H = heads of a rank, c = kv_rank, r = rope_dim. Every tensor rank holds the whole latents. An indexer scores all
+    cached tokens of a decode and leaves its topk of them.
+    """
+    steps, tp, tokens, hidden = steps_of(ctx), ctx.degrees.tp, ctx.tokens, ctx.model.hidden
+    rank, rope, heads = mixer.kv_rank, mixer.rope_dim, mixer.heads / tp
+    qk, down = mixer.nope_dim + rope, rank + rope + mixer.q_rank
+    decoded = steps.decodes * steps.decode_tokens
+    into = [
+        matmul(ctx, "latent down", tokens, down, hidden),
+        matmul(ctx, "query up", tokens, heads * qk, mixer.q_rank or hidden),
+        _some(matmul(ctx, "key-value up", steps.prefill_tokens, heads * (mixer.nope_dim + mixer.v_dim), rank)),
+        _some(matmul(ctx, "query into latent", decoded, rank, mixer.nope_dim, heads)),
+    ]
+    out_of = [
+        _some(matmul(ctx, "value up", decoded, mixer.v_dim, rank, heads)),
+        matmul(ctx, "attention out", tokens, hidden, heads * mixer.v_dim),
+    ]
+    read = cached_read(steps, mixer.indexer.topk if mixer.indexer else 0)
+    size = ctx.precision.activations.bytes_per_element
+    core: list[Op] = [
+        stream(ctx, "latent norms", tokens * down, 4.0, 2.0),
+        stream(ctx, "rotary", tokens * (heads + 1) * rope, 2.0, 1.0),
+        cache_write(ctx, tokens * (rank + rope)),
+        _prefill_scores(ctx, mixer.heads, qk, mixer.v_dim, (mixer.indexer.topk if mixer.indexer else 0, False)),
+        Attend(
+            label="decode attention",
+            flops=2 * read * steps.decode_tokens * heads * (2 * rank + rope),
+            stream_bytes=read * (rank + rope) * ctx.precision.kv.bytes_per_element
+            + decoded * heads * (2 * rank + rope) * size,
+            head_dim=rank + rope,
+            kernels=DECODE_KERNELS * _active(steps.decodes),
+            caches=steps.decodes,
+            sharing=float(np.max(heads)),
+        ),
+    ]
+    return into, [*core, *_indexer(ctx, mixer)], out_of
+
+
+def _indexer(ctx: LoweringContext, mixer: LatentAttention) -> list[Op]:
+    """Scoring all cached tokens with an indexer's small heads: its keys are read once a decode."""
+    indexer, steps = mixer.indexer, steps_of(ctx)
+    if indexer is None or indexer.shared:
+        return []
+    pairs = steps.kv_tokens * steps.decode_tokens + steps.prefill_pairs
+    return [
+        matmul(ctx, "index queries", ctx.tokens, indexer.heads * indexer.head_dim, mixer.q_rank or ctx.model.hidden),
+        Attend(
+            label="index scores",
+            flops=2 * pairs * indexer.heads * indexer.head_dim,
+            stream_bytes=steps.kv_tokens * indexer.head_dim * INDEX_BYTES + pairs * STATE_BYTES,
+            head_dim=indexer.head_dim,
+            kernels=3.0,
+        ),
+    ]
+
+
+def _mamba2(ctx: LoweringContext, mixer: Mamba2) -> Parts:
+    tp, tokens, hidden = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
+    conv = mixer.inner + 2 * mixer.groups * mixer.state
+    project = matmul(ctx, "state in", tokens, (mixer.inner + conv + mixer.heads) / tp, hidden)
+    out = matmul(ctx, "state out", tokens, hidden, mixer.inner / tp)
+    state = mixer.inner * mixer.state / tp
+    return [project], _recurrent(ctx, ssd_scan(_prompts(ctx), mixer)[0], conv / tp, mixer.inner / tp, state), [out]
+
+
+def _delta(ctx: LoweringContext, mixer: GatedDeltaNet) -> Parts:
+    tp, tokens, hidden = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
+    key, value = mixer.key_heads * mixer.key_dim, mixer.value_heads * mixer.value_dim
+    project = matmul(ctx, "delta in", tokens, (2 * key + 2 * value + 2 * mixer.value_heads) / tp, hidden)
+    out = matmul(ctx, "delta out", tokens, hidden, value / tp)
+    state = mixer.value_heads * mixer.key_dim * mixer.value_dim / tp
+    core = _recurrent(ctx, delta_scan(_prompts(ctx), mixer)[0], (2 * key + value) / tp, value / tp, state)
+    return [project], core, [out]
+
+
+def _recurrent(ctx: LoweringContext, scan: Sequence[Op], convolved: Num, gated: Num, state: Num) -> list[Op]:
+    """Convolution, the scan of prompts, the state of every decode read and written, and the gated norm."""
+    steps, prompts = steps_of(ctx), _active(steps_of(ctx).prefill_tokens)
+    update = Stream(
+        label="state update",
+        stream_bytes=2 * STATE_BYTES * state * steps.decodes * steps.decode_tokens,
+        kernels=_active(steps.decodes),
+    )
+    scanned = [replace(op, kernels=op.kernels * prompts) if isinstance(op, Attend) else op for op in scan]
+    around = [
+        stream(ctx, "convolution", ctx.tokens * convolved, 2.0), stream(ctx, "gated norm", ctx.tokens * gated, 3.0)
+    ]  # fmt: skip
+    return [around[0], *scanned, update, around[1]]
+
+
+def _prompts(ctx: LoweringContext) -> LoweringContext:
+    """The context of a step's prompt tokens alone."""
+    assert ctx.forward is not None
+    own = ForwardWork(steps=ctx.forward.steps, tokens=ctx.forward.steps.prefill_tokens, dp=ctx.forward.dp)
+    return replace(ctx, forward=own)
+
+
+def _active(size: Num) -> Num:
+    """1 where there is something to do, else 0."""
+    return np.where(np.asarray(size) > 0, 1.0, 0.0)
+
+
+def _some(product: MatMul) -> MatMul:
+    """A product that steps without rows do not run."""
+    there = _active(product.m)
+    groups, rows = product.groups * there, np.maximum(product.m, 1.0)
+    return replace(product, m=rows, groups=groups, launches=product.launches * there)

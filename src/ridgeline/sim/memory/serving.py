@@ -1,0 +1,200 @@
+"""Turn a serving scenario into the memory of its chips: weights, activations of the largest step, graphs, KV cache.
+
+    cache = utilization x memory - weights - activations - graphs - runtime        (vLLM, SGLang)
+    cache = utilization x (memory - weights - activations - graphs - runtime)      (TensorRT-LLM)
+
+By pipeline stage; an instance holds as many tokens as its fullest stage. Not counted: fragmentation, images.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import floor
+
+import numpy as np
+
+from ridgeline.core.arrays import Array
+from ridgeline.ir.forward_steps import forward_steps
+from ridgeline.ir.program import Section, SectionRole
+from ridgeline.lowering.forward import ForwardProgram, lower_forward
+from ridgeline.models.spec import Attention, Block, GatedDeltaNet, LatentAttention, Mamba2, Mlp, Moe
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.serving_settings import GIB, ServingLimits, serving_limits
+from ridgeline.sim.memory.peak import capacity_of
+
+# assumed: what a CUDA context with its libraries holds, communication buffers of several ranks, and graphs of a layer
+CONTEXT, BUFFERS, GRAPH_OF_LAYER = 0.6 * GIB, 0.9 * GIB, 0.012 * GIB
+STATE_BYTES = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingMemory:
+    """Bytes of the fullest chip of a serving instance, and what its KV cache holds.
+
+    kv_bytes_per_token   of one cached token on that chip
+    state_bytes          of one request, whatever its length: states, and windows of attention that slides
+    kv_bytes             what the cache may take
+    tokens               cached tokens of one attention-data-parallel rank, whose chips hold them together
+    blocks               the same in blocks of `block_size`
+    """
+
+    capacity: float
+    weights: float
+    activations: float
+    graphs: float
+    runtime: float
+    kv_bytes: float
+    kv_bytes_per_token: float
+    state_bytes: float
+    tokens: int
+    blocks: int
+    block_size: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether anything is left for a cache."""
+        return self.kv_bytes > 0 and (self.tokens > 0 or self.kv_bytes_per_token == 0)
+
+    def requests(self, tokens: float) -> float:
+        """Requests of so many tokens each that fit at once."""
+        each = self.kv_bytes_per_token * tokens + self.state_bytes
+        return self.kv_bytes / each if each else float("inf")
+
+
+def limits_of(scenario: Scenario) -> ServingLimits:
+    """The serving settings of a scenario with nothing left open."""
+    chip = scenario.system.chip
+    return serving_limits(scenario.engine.serves, chip.id, capacity_of(scenario))
+
+
+def serving_memory(scenario: Scenario, limits: ServingLimits | None = None) -> ServingMemory:
+    """What the fullest chip of a serving instance holds, and how many tokens its cache has room for.
+
+    limits   of the instance, where they differ from its engine's habit (`limits_of`)
+
+    >>> import ridgeline
+    >>> made = ridgeline.scenario({"model": "llama3-8b", "system": "1xh100-sxm",
+    ...     "workload": {"kind": "decode", "context": 1024}, "plan": {"engine": "vllm"}})
+    >>> found = serving_memory(made)
+    >>> found.kv_bytes_per_token, 380_000 < found.tokens < 460_000
+    (131072.0, True)
+    """
+    limits = limits or limits_of(scenario)
+    largest = forward_steps(prefill_tokens=float(limits.max_num_batched_tokens))
+    program = lower_forward(scenario, largest)
+    stages = [_stage(scenario, program, limits, counts) for counts in program.stages]
+    return min(stages, key=lambda one: (one.tokens, one.kv_bytes))
+
+
+def _stage(
+    scenario: Scenario, program: ForwardProgram, limits: ServingLimits, counts: tuple[int, ...]
+) -> ServingMemory:  # fmt: skip
+    capacity = capacity_of(scenario)
+    held = np.array(counts, dtype=np.float64)
+    weights = float(sum(many * _weights(scenario, program, place) for place, many in enumerate(held) if many))
+    ranks = scenario.plan.mesh.ranks
+    activations = activation_bytes(scenario, limits)
+    layers = sum(many for section, many in zip(program.sections, held, strict=True) if section.key.block >= 0)
+    graphs = 0.0 if scenario.plan.switches.graph == "none" else GRAPH_OF_LAYER * float(layers)
+    runtime = CONTEXT + (BUFFERS if ranks > 1 else 0.0)
+    used = weights + activations + graphs + runtime
+    share = limits.gpu_memory_utilization
+    left = share * capacity - used if limits.memory_of == "all" else share * (capacity - used)
+    blocks = [(scenario.model.blocks[section.key.block], many) for section, many in _blocks(program, held)]
+    each = sum(many * cached_bytes(scenario, block) for block, many in blocks)
+    state = sum(many * request_bytes(scenario, block) for block, many in blocks)
+    seqs = limits.max_num_seqs
+    room = max(left - state * min(seqs, left / (2 * state)) if state else left, 0.0)
+    whole = floor(room / (each * limits.block_size)) if each else 0
+    return ServingMemory(
+        capacity=capacity,
+        weights=weights,
+        activations=activations,
+        graphs=graphs,
+        runtime=runtime,
+        kv_bytes=left,
+        kv_bytes_per_token=float(each),
+        state_bytes=float(state),
+        tokens=whole * limits.block_size,
+        blocks=whole,
+        block_size=limits.block_size,
+    )
+
+
+def _blocks(program: ForwardProgram, held: Array) -> list[tuple[Section, float]]:
+    return [(one, many) for one, many in zip(program.sections, held, strict=True) if one.key.block >= 0 and many]
+
+
+def _weights(scenario: Scenario, program: ForwardProgram, place: int) -> float:
+    """Bytes of a section's weights on one chip; the two ends stay as wide as activations."""
+    section, precision = program.sections[place], scenario.plan.precision
+    ends = section.role in (SectionRole.EMBEDDING, SectionRole.HEAD)
+    stored = precision.weights.bytes_per_element
+    each = max(precision.activations.bytes_per_element, stored) if ends else stored
+    return float(np.max(section.params)) * each + float(np.max(section.expert_params)) * stored
+
+
+def activation_bytes(scenario: Scenario, limits: ServingLimits) -> float:
+    """The largest step's activations: residual, normed input, and the widest pair of what a layer makes; logits.
+
+    T (3 h + w / tp) b + 4 R V        T = max_num_batched_tokens, w = widest part, R = min(T, max_num_seqs) rows
+    """
+    model, tp = scenario.model, scenario.plan.mesh.tp
+    size = scenario.plan.precision.activations.bytes_per_element
+    widest = max((_width(block, model.hidden) for block in model.blocks), default=model.hidden)
+    tokens = limits.max_num_batched_tokens
+    rows = min(tokens, limits.max_num_seqs)
+    return tokens * (3 * model.hidden + widest / tp) * size + rows * model.vocab * (STATE_BYTES + size)
+
+
+def _width(block: Block, hidden: int) -> float:
+    """Elements that the widest part of a layer makes of a token before they are reduced."""
+    ffn = 0.0
+    match block.ffn:
+        case Mlp():
+            ffn = block.ffn.hidden * (2 + block.ffn.gated)
+        case Moe():
+            ffn = block.ffn.topk * (block.ffn.hidden * (2 + block.ffn.gated) + hidden)
+        case None:
+            pass
+    match block.mixer:
+        case Attention():
+            return max(ffn, 2.0 * block.mixer.heads * block.mixer.head_dim)
+        case LatentAttention():
+            return max(ffn, 3.0 * block.mixer.heads * (block.mixer.nope_dim + block.mixer.rope_dim))
+        case _:
+            return max(ffn, 4.0 * hidden)
+
+
+def cached_bytes(scenario: Scenario, block: Block) -> float:
+    """Bytes of one cached token of a layer on one tensor rank; 0 where a window or a state bounds them."""
+    tp, size = scenario.plan.mesh.tp, scenario.plan.precision.kv.bytes_per_element
+    match block.mixer:
+        case Attention():
+            if block.mixer.window:
+                return 0.0
+            return _kv(block.mixer, tp) * size
+        case LatentAttention():
+            index = block.mixer.indexer.head_dim if block.mixer.indexer else 0
+            return (block.mixer.kv_rank + block.mixer.rope_dim) * size + index
+        case _:
+            return 0.0
+
+
+def request_bytes(scenario: Scenario, block: Block) -> float:
+    """Bytes of a layer that a request holds whatever its length: the window of sliding attention, or a state."""
+    tp, size = scenario.plan.mesh.tp, scenario.plan.precision.kv.bytes_per_element
+    match block.mixer:
+        case Attention():
+            return block.mixer.window * _kv(block.mixer, tp) * size
+        case Mamba2():
+            return block.mixer.inner * block.mixer.state / tp * STATE_BYTES
+        case GatedDeltaNet():
+            return block.mixer.value_heads * block.mixer.key_dim * block.mixer.value_dim / tp * STATE_BYTES
+        case _:
+            return 0.0
+
+
+def _kv(mixer: Attention, tp: int) -> float:
+    """Elements of a token's keys and values on one tensor rank, a whole head at least."""
+    return max(mixer.kv_heads / tp, 1.0) * (mixer.head_dim + mixer.value_dim)
