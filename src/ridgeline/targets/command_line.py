@@ -61,7 +61,7 @@ def read_arguments(words: Iterable[str], *known: Options) -> Arguments:
             values.append(value_of(value))
     for name, held in found.options.items():
         if isinstance(held, list):
-            found.options[name] = held[0] if len(held) == 1 else True if not held else held
+            found.options[name] = held[0] if len(held) == 1 else held or True
     found.words = [str(word) for word in found.words]
     return found
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the command line names the targets in its help, which has t
 
 # the order in which files are tried against `recognises`: a dialect before the software it is a dialect of
 TRAIN = ("megatron-bridge", "verl", "maxtext", "mindspeed", "megatron", "torchtitan", "deepspeed")
-SERVE = ("vllm", "sglang")
+SERVE = ("dynamo", "tensorrt-llm", "sglang", "vllm")
 IDS = (*SERVE, *TRAIN)
 
 

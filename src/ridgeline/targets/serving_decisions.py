@@ -42,6 +42,7 @@ def serving_decisions_of(scenario: Scenario) -> Mapping[str, Any]:
         **_precision(scenario),
         **_switches(scenario),
         **_serving(scenario),
+        **dict(_leaves("plan.speculation", scenario.plan.speculation)),
         **dict(_leaves("workload", work)),
         **{path: value for path, value in _leaves("model", scenario.model, keep_none=True) if path not in LABELS},
     }
@@ -57,6 +58,8 @@ def replicas_of(scenario: Scenario) -> int:
 
 def _mesh(scenario: Scenario) -> dict[str, Any]:
     mesh = scenario.plan.mesh
+    if scenario.plan.serving.pools:
+        return {}  # every pool has its own
     found: dict[str, Any] = {"plan.tp": mesh.tp, "plan.pp": mesh.pp}
     if has_experts(scenario.model):
         found["plan.ep"] = mesh.ep
@@ -88,9 +91,17 @@ def _switches(scenario: Scenario) -> dict[str, Any]:
 
 def _serving(scenario: Scenario) -> dict[str, Any]:
     found = dict(_leaves("plan.serving", scenario.plan.serving))
-    found["plan.serving.replicas"] = replicas_of(scenario)
-    if found["plan.serving.replicas"] == 1 and not scenario.plan.serving.pools:
-        found.pop("plan.serving.router")  # nobody to choose among
+    pools, mesh = scenario.plan.serving.pools, scenario.plan.mesh
+    axes = ("tp", "pp", "ep") if has_experts(scenario.model) else ("tp", "pp")
+    for number, pool in enumerate(pools):
+        found |= {f"plan.serving.pools.{number}.{axis}": getattr(pool, axis) or getattr(mesh, axis) for axis in axes}
+    if pools:
+        found.pop("plan.serving.data_parallel_size")
+        found.pop("plan.serving.replicas", None)
+    else:
+        found["plan.serving.replicas"] = replicas_of(scenario)
+        if found["plan.serving.replicas"] == 1:
+            found.pop("plan.serving.router")  # nobody to choose among
     if scenario.plan.serving.mtbf is None and not scenario.plan.serving.failures:
         found.pop("plan.serving.restart")
     return found

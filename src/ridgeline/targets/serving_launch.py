@@ -84,10 +84,16 @@ def launch_script(scenario: Scenario, how: Launch, title: str) -> str:
             lines.append(f'export {VISIBLE[vendor]}="$(seq -s, "$FIRST" $((FIRST + CHIPS - 1)))"')
     rendezvous = ""
     if how.nodes > 1:
-        lines += ["NODE_RANK=${NODE_RANK:-0}", "MASTER_ADDR=${MASTER_ADDR:-localhost}", "MASTER_PORT=${MASTER_PORT:-29500}"]
+        lines += [
+            "NODE_RANK=${NODE_RANK:-0}",
+            "MASTER_ADDR=${MASTER_ADDR:-localhost}",
+            "MASTER_PORT=${MASTER_PORT:-29500}",
+        ]
         rendezvous = f" \\\n    {how.rendezvous}"
     head = comment(header(scenario, title))
-    body = f'{array("ARGS", how.arguments)}\n{how.program} \\\n    "${{ARGS[@]}}"{rendezvous} "$@"\n'
+    own = f"{array('ARGS', how.arguments)}\n" if how.arguments else ""
+    rest = ' "${ARGS[@]}"' if how.arguments else ""
+    body = f'{own}{how.program} \\\n   {rest}{rendezvous} "$@"\n'
     return f"#!/bin/bash\n{head}set -euo pipefail\n\n" + "\n".join(lines) + f"\n\n{body}"
 
 
@@ -129,5 +135,3 @@ def replicas_in(script: Script) -> int:
     """REPLICAS of a script that Ridgeline wrote; 1 where there is none."""
     text = " ".join(script.variables.get("REPLICAS", ["1"]))
     return int(text) if re.fullmatch(r"[1-9]\d{0,5}", text) else 1
-
-

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ridgeline.plan.serve import ClosedLoop, Constant, Gamma, OnOff, Poisson, Serve, Sessions, TraceFile
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.serve import ClosedLoop, Constant, Gamma, OnOff, Poisson, Serve, Sessions, TraceFile
 from ridgeline.targets.launch import comment, header
 from ridgeline.targets.ledger import Lose, Piece, Say
+from ridgeline.targets.serving_launch import array, model_line
 
 BENCH = "bench.sh"
 PREFIX = "bench:"  # before the options of the load generator in a ledger
@@ -27,7 +28,9 @@ def load_pieces(work: Serve) -> Iterator[Piece]:
     yield from _lengths(work)
     yield _say("num-prompts", work.sequences, "workload.requests")
     yield _say("seed", work.seed, "workload.seed")
-    limits = [f"{LIMITS[name]}:{seconds * MILLI:g}" for name, seconds in work.objective.limits.items() if name in LIMITS]
+    limits = [
+        f"{LIMITS[name]}:{seconds * MILLI:g}" for name, seconds in work.objective.limits.items() if name in LIMITS
+    ]
     paths = [f"workload.objective.{name}" for name in work.objective.limits if name in LIMITS]
     if limits:
         yield _say("goodput", tuple(limits), *paths)
@@ -79,9 +82,7 @@ def _say(option: str, value: Any, *paths: str) -> Say:
 
 
 def bench_script(scenario: Scenario, options: Mapping[str, Any], title: str, weights: str) -> str:
-    """The script that loads a server which is up, as the workload says; the result is one JSON file with every request."""
-    from ridgeline.targets.serving_launch import array, model_line
-
+    """The script that loads a server as the workload says; the result is a JSON file with every request."""
     own = {name.removeprefix(PREFIX): value for name, value in options.items() if name.startswith(PREFIX)}
     head = comment(header(scenario, title))
     return (

@@ -70,7 +70,9 @@ def common_pieces(scenario: Scenario, target: str, engine: str) -> Iterator[Piec
         if scenario.model.vision is not None:
             yield Lose("model.vision*", "requests of text alone do not run the encoder")
     else:
-        yield Lose("model.*", "no published weights are known of it: set MODEL to a folder whose config.json says the same")
+        yield Lose(
+            "model.*", "no published weights are known of it: set MODEL to a folder whose config.json says the same"
+        )
     one = replica_of(scenario)
     yield Fixed("system.chips", one.count * one.chips, "chips that the replicas take")
     yield Lose("plan.serving.autoscale*", "replicas are started by hand: an autoscaler is software of its own")
@@ -79,7 +81,7 @@ def common_pieces(scenario: Scenario, target: str, engine: str) -> Iterator[Piec
     for table in TABLES:
         if table != knob_table(engine):
             yield Lose(f"plan.serving.{table}.*", "knobs of another engine")
-    yield Lose("plan.serving.speculation.acceptance", "how often drafts are right is a matter of model and text")
+    yield Lose("plan.speculation.acceptance", "how often drafts are right is a matter of model and text")
     yield Fixed("plan.attention", "flash", "attention is a fused kernel")
 
 
@@ -93,16 +95,9 @@ def knob_table(engine: str) -> str:
     return engine.replace("-", "_")
 
 
-def knobs(scenario: Scenario, engine: str) -> dict[str, tuple[Any, tuple[str, ...]]]:
-    """What the plan sets, by the engine's own name: the value and the decisions it is."""
-    serving = scenario.plan.serving
-    own = getattr(serving, knob_table(engine), None)
-    found: dict[str, tuple[Any, tuple[str, ...]]] = {}
-    for holder, path in ((serving, "plan.serving"), (own, f"plan.serving.{knob_table(engine)}")):
-        for name in getattr(holder, "__slots__", ()):
-            value = getattr(holder, name)
-            if value is None or not isinstance(value, int | float | str):
-                continue
-            before = found[name][1] if name in found else ()
-            found[name] = (value, (*before, f"{path}.{name}"))
-    return found
+def knobs(scenario: Scenario, engine: str) -> dict[str, tuple[Any, str]]:
+    """What the plan sets, by the engine's own name: the value, and the decision it is."""
+    own = getattr(scenario.plan.serving, knob_table(engine), None)
+    values = {name: getattr(own, name) for name in getattr(own, "__slots__", ())}
+    path = f"plan.serving.{knob_table(engine)}"
+    return {name: (value, f"{path}.{name}") for name, value in values.items() if value not in (None, "")}

@@ -21,7 +21,8 @@ UNKNOWN_LOAD = {"kind": "serve", "arrivals": {"kind": "poisson", "rate": 1.0}, "
 BENCH_PROGRAM = ("vllm", "bench", "serve")
 GENERATOR = (  # what a load generator is told apart from the load
     "backend", "model", "host", "port", "dataset-name", "ignore-eos", "save-result", "save-detailed", "result-filename",
-    "result-dir", "tokenizer", "base-url", "endpoint", "percentile-metrics", "disable-tqdm", "num-warmups", "temperature",
+    "result-dir", "tokenizer", "base-url", "endpoint", "percentile-metrics", "disable-tqdm", "num-warmups",
+    "temperature",
 )  # fmt: skip
 BENCH = Options(
     target="vllm bench serve", version=options("vllm").version, source="", choices={}, aliases={},

@@ -42,7 +42,7 @@ class Options:
         return f"{self.target} {self.version}"
 
     def problem(self, option: str, value: Any) -> Problem | None:
-        """What is wrong with an option that is about to be written; True stands for a flag, False for its `no-` form."""
+        """What is wrong with an option about to be written; True stands for a flag, False for its `no-` form."""
         name = option.lstrip("-")
         if (value is True and name in self.flags) or (value is False and f"no-{name}" in self.flags):
             return None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ridgeline.targets.target import Target
 from ridgeline.targets.sglang.names import ID
 from ridgeline.targets.sglang.read import read, recognises
 from ridgeline.targets.sglang.write import write
+from ridgeline.targets.target import Target
 
 TARGET = Target(id=ID, write=write, read=read, recognises=recognises)

@@ -22,10 +22,3 @@ NUMBERS = (
     "schedule_policy",
     "schedule_conservativeness",
 )
-# what a plan calls by vLLM's names, for any engine
-SHARED = {
-    "max_num_seqs": "max_running_requests",
-    "max_num_batched_tokens": "chunked_prefill_size",
-    "gpu_memory_utilization": "mem_fraction_static",
-    "block_size": "page_size",
-}

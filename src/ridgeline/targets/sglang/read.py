@@ -68,7 +68,7 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> dict[str, Any]:
         reader.take("speculative-num-draft-tokens")
         reader.take("speculative-eagle-topk")
         kind = "ngram" if str(drafts).upper() == "NGRAM" else "mtp"
-        serving["speculation"] = {"draft": kind, "draft_tokens": max(1, tokens)}
+        plan["speculation"] = {"draft": kind, "draft_tokens": max(1, tokens)}
     plan |= {"serving": serving, "dp": dp * replicas}
     if reader.switch("disable-cuda-graph", default=False):
         plan["graph"] = "none"

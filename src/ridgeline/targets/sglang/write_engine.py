@@ -8,7 +8,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
 from ridgeline.targets.serving_pieces import Replica, knobs
-from ridgeline.targets.sglang.names import DISPATCH, DTYPES, ID, KV_DTYPES, NUMBERS, ONLINE, SHARED, SWITCHES
+from ridgeline.targets.sglang.names import DISPATCH, DTYPES, ID, KV_DTYPES, NUMBERS, ONLINE, SWITCHES
 
 
 def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
@@ -67,15 +67,11 @@ def _cache_format(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _knobs(scenario: Scenario) -> Iterator[Piece]:
-    own = knobs(scenario, ID)
-    for name, (value, paths) in own.items():
-        knob = SHARED.get(name, name)
-        if knob in SWITCHES and value is True:
-            yield Say(f"--{knob.replace('_', '-')}", True, *paths)
-        elif knob in SWITCHES:
-            yield from (Fixed(path, False, "the cache of prefixes is on unless told otherwise") for path in paths)
-        elif knob in NUMBERS and (knob == name or knob not in own):
-            yield Say(f"--{knob.replace('_', '-')}", value, *paths)
+    for name, (value, path) in knobs(scenario, ID).items():
+        if name in SWITCHES and value is not True:
+            yield Fixed(path, False, "prefixes are kept unless told otherwise")
+        elif name in SWITCHES or name in NUMBERS:
+            yield Say(f"--{name.replace('_', '-')}", value, path)
 
 
 def _graphs(scenario: Scenario) -> Iterator[Piece]:
@@ -89,10 +85,10 @@ def _graphs(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _speculation(scenario: Scenario) -> Iterator[Piece]:
-    drafts = getattr(scenario.plan.serving, "speculation", None)
+    drafts = scenario.plan.speculation
     if drafts is None:
         return
-    path = "plan.serving.speculation"
+    path = "plan.speculation"
     words = {"mtp": "EAGLE", "eagle": "EAGLE", "ngram": "NGRAM"}
     yield Say("--speculative-algorithm", words[drafts.draft], f"{path}.draft")
     yield Say("--speculative-num-draft-tokens", drafts.draft_tokens + 1, f"{path}.draft_tokens")

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.models.load import MODELS
 from ridgeline.targets.command_line import Arguments, read_arguments
+from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.option_reader import OptionReader, flatten, tables
 from ridgeline.targets.options import options
 from ridgeline.targets.serving_launch import commands_of, replicas_in
@@ -44,14 +46,16 @@ def read(files: Files) -> Imported:
     given = str(reader.take("model", default="") or next(iter(arguments.words), ""))
     plan = read_engine(reader) | {"engine": ID}
     dp = reader.degree("data-parallel-size")
-    plan["serving"] = plan.get("serving", {}) | _fleet(plan, dp, replicas)
+    model = model_named(reader, files, given)
+    together = plan.get("ep", 1) > 1 or (model is not None and has_experts(MODELS[model]))
+    plan["serving"] = plan.get("serving", {}) | _fleet(together, dp, replicas)
     plan["dp"] = dp * replicas
-    return imported(ID, files, reader, plan, model_named(reader, files, given), APART)
+    return imported(ID, files, reader, plan, model, APART)
 
 
-def _fleet(plan: Mapping[str, Any], dp: int, replicas: int) -> dict[str, Any]:
+def _fleet(together: bool, dp: int, replicas: int) -> dict[str, Any]:
     """Ranks of data that share experts step together; others are replicas behind the server's own balancer."""
-    if plan.get("ep", 1) > 1:
+    if together:
         return {"replicas": replicas, "data_parallel_size": dp}
     if dp > 1:
         return {"replicas": dp * replicas, "router": "least-loaded"}
@@ -65,20 +69,21 @@ def read_engine(reader: OptionReader) -> dict[str, Any]:
         plan["ep"] = plan["tp"] * reader.degree("data-parallel-size")
     backends = {"deepep": "deepep", "allgather": "all-to-all", "naive": "all-to-all"}
     backend = str(reader.take("all2all-backend", default=""))
-    plan |= {"moe_dispatch": way for word, way in backends.items() if backend.startswith(word)}
+    ways = [way for word, way in backends.items() if backend.startswith(word)]
+    plan |= {"moe_dispatch": ways[0]} if ways else {}
     plan["precision"] = _precision(reader)
     dashed = {knob: knob.replace("_", "-") for knob in (*NUMBERS, *SWITCHES)}
     numbers = {knob: dashed[knob] for knob in NUMBERS}
     own = take_knobs(reader, numbers, {knob: dashed[knob] for knob in SWITCHES})
     serving: dict[str, Any] = {"vllm": own} if own else {}
+    if serving:
+        plan["serving"] = serving
     drafts = json_option(reader, "speculative-config")
     if drafts:
-        serving["speculation"] = {
+        plan["speculation"] = {
             "draft": _drafted(str(drafts.get("method", "ngram"))),
             "draft_tokens": drafts.get("num_speculative_tokens", 1),
         }
-    if serving:
-        plan["serving"] = serving
     return plan | _graphs(reader)
 
 

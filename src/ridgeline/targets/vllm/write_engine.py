@@ -26,6 +26,10 @@ def mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
     yield Say("--pipeline-parallel-size", one.pp, "plan.pp")
     if one.dp > 1:
         yield Say("--data-parallel-size", one.dp, "plan.serving.data_parallel_size")
+        if not has_experts(scenario.model):
+            why = "ranks of a model without experts do not wait for each other: they are replicas"
+            yield Lose("plan.serving.data_parallel_size", why)
+            yield Lose("plan.serving.replicas", why)
     yield Fixed("plan.serving.data_parallel_size", 1, "one rank of data")
     if not has_experts(scenario.model):
         return
@@ -62,7 +66,8 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
     for name, value in (("compute", compute), ("weights", weights), ("activations", activations)):
         if value != wide and method is None:
             yield Lose(f"plan.precision.{name}", why)
-    yield Lose("plan.precision.scaling", "which values share a scale follows from the method")
+    if (compute, weights, precision.scaling) not in ONLINE:
+        yield Lose("plan.precision.scaling", "which values share a scale follows from the method")
     for name in ("compute", "weights", "activations"):
         yield Fixed(f"plan.precision.{name}", wide, "products are multiplied as weights are stored")
 
@@ -78,11 +83,13 @@ def _cache_format(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _knobs(scenario: Scenario) -> Iterator[Piece]:
-    for name, (value, paths) in knobs(scenario, ID).items():
+    for name, (value, path) in knobs(scenario, ID).items():
         if name in SWITCHES or name in NUMBERS:
-            yield Say(option(name), value, *paths)
+            yield Say(option(name), value, path)
     known = options(ID).version
-    yield Fixed("plan.serving.vllm.version", known, f"arguments of {known}; the server has the rules of what is installed")
+    yield Fixed(
+        "plan.serving.vllm.version", known, f"arguments of {known}; the server has the rules of what is installed"
+    )
 
 
 def _graphs(scenario: Scenario) -> Iterator[Piece]:
@@ -101,11 +108,11 @@ def _graphs(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _speculation(scenario: Scenario) -> Iterator[Piece]:
-    drafts = getattr(scenario.plan.serving, "speculation", None)
+    drafts = scenario.plan.speculation
     if drafts is None:
         return
     said = json.dumps({"method": drafts.draft, "num_speculative_tokens": drafts.draft_tokens})
-    path = "plan.serving.speculation"
+    path = "plan.speculation"
     yield Say("--speculative-config", said, f"{path}.draft_tokens", f"{path}.draft")
     if drafts.draft == "eagle":
         yield Lose(f"{path}.draft", "its head is a checkpoint of its own: add model to --speculative-config")
