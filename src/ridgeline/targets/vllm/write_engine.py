@@ -43,7 +43,7 @@ def mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
     yield Lose("plan.etp", "expert parallelism takes all ranks of tp x data_parallel_size, or none")
     dispatch = {"all-to-all": "allgather_reducescatter", "deepep": "deepep_low_latency"}
     word = dispatch.get(scenario.plan.switches.moe_dispatch or "")
-    if word:
+    if word and group > 1:
         yield Say("--all2all-backend", word, "plan.moe_dispatch")
     else:
         yield Lose("plan.moe_dispatch", "tokens are exchanged by all-gather, or with DeepEP")
