@@ -5,6 +5,7 @@ validate("mine.csv")                   a table of your own, with the shipped par
 validate("collectives")                 the bundled measurements of collectives
 validate("published")                   runs that papers tell of, with the plans their authors ran
 validate("kernels")                     the bundled measurements of kernels
+validate("serving")                     the bundled measurements of servers under load
 validate(where=["x_chip=h100-sxm"])    some of the rows
 """
 
@@ -29,6 +30,7 @@ from ridgeline.calibrate.kernels import KERNELS, around, is_priceable, price_ker
 from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
 from ridgeline.calibrate.profile_sources import profiles_of
 from ridgeline.calibrate.published import published_runs, published_table
+from ridgeline.calibrate.serving import SERVING, serving_cases
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.kernel_rows import kernel_of
 from ridgeline.calibrate.truth.rows import COLLECTIVES, TRUTH, Kind, Row, read_rows, read_table
@@ -40,11 +42,19 @@ from ridgeline.cost.calibration import shipped as shipped_calibration
 from ridgeline.cost.machine import parameter_columns
 from ridgeline.cost.profile import Choice, Profile
 from ridgeline.plan.scenario import Scenario
+from ridgeline.serving.deployment import Priced
 from ridgeline.sim import SHIPPED_RESIDUALS, Residual, interval, new_source_interval, read_residuals
 
 PUBLISHED = "published"  # name of the table of published runs
-PREDICTED: tuple[Kind, ...] = ("training", "collectives", "kernels")  # kinds of tables that predictions exist for
-BUNDLED_TABLES: Mapping[str, str] = MappingProxyType({"collectives": COLLECTIVES, "kernels": KERNELS})
+PREDICTED: tuple[Kind, ...] = (
+    "training",
+    "collectives",
+    "kernels",
+    "serving",
+)  # kinds of tables that predictions exist for
+BUNDLED_TABLES: Mapping[str, str] = MappingProxyType(
+    {"collectives": COLLECTIVES, "kernels": KERNELS, "serving": SERVING}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +66,7 @@ class Case:
     parts            what the prediction consists of
     peak             memory, where the row states it
     known_as         what calibrations know its chip and engine by
+    metric           the column that was measured, where a row has several; the figures are then in its unit
     """
 
     row: Row
@@ -70,6 +81,7 @@ class Case:
     assumptions: tuple[str, ...] = ()
     peak: Peak | None = None
     known_as: Owners | None = None
+    metric: str = ""
 
     @property
     def residual(self) -> float:
@@ -142,6 +154,14 @@ BY_KIND: Mapping[Kind, Mapping[str, Callable[[Case], str]]] = MappingProxyType(
                 "source": lambda case: case.row.source,
                 "collective": lambda case: case.row["collective"],
                 "size": lambda case: size_class(float(case.row["size_bytes"].replace(",", ""))),
+            }
+        ),
+        "serving": MappingProxyType(
+            {
+                "metric": lambda case: case.metric,
+                "flag": lambda case: case.row["x_flag"] or "none",
+                "model": lambda case: case.row["x_model"],
+                "accelerator": lambda case: case.chip,
             }
         ),
         "kernels": MappingProxyType(
@@ -234,7 +254,35 @@ def validate(
         return collectives_of(pick(rows, where))
     if kind == "kernels":
         return kernels_of(pick(rows, where), profiles)
+    if kind == "serving":
+        return serving_of(pick(rows, where), profiles if profile is not None else None)
     return validation_of(dataset_of(pick(rows, where), profiles), shipped(profiles))
+
+
+def serving_of(rows: Sequence[Row], profiles: Mapping[str, Profile] | None) -> Validation:
+    """The cases of a table of servers under load, one for every metric of a row."""
+    priced = Priced(calibration=shipped(profiles).full) if profiles is not None else None
+    cases, skipped = serving_cases(rows, priced)
+    return Validation(
+        kind="serving",
+        cases=tuple(
+            Case(
+                row=case.row,
+                chip=case.row.chip,
+                engine=case.row["engine"],
+                measured_s=case.measured,
+                predicted_s=case.predicted,
+                low_s=case.low,
+                high_s=case.high,
+                cross_validated=False,
+                parts=MappingProxyType({case.metric: case.predicted}),
+                assumptions=case.assumptions,
+                metric=case.metric,
+            )
+            for case in cases
+        ),
+        skipped=skipped,
+    )
 
 
 def kernels_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validation:

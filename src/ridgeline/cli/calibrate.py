@@ -37,7 +37,8 @@ def validate(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="A CSV of runs, kernels or collectives, or a recording of a scheduler's decisions; "
+            help="A CSV of runs, servers, kernels or collectives, a log of measured requests, or a recording of a "
+            "scheduler's decisions; "
             "`kernels`, `collectives`, `published`: the bundled.",
         ),
     ] = None,
@@ -62,6 +63,8 @@ def validate(
     if next_ is not None:
         _next(next_, _Used(calibration, tuple(anchor or ())), table, json)
         return
+    if table is not None and _measured_requests(table, anchor or (), json):
+        return
     _only_with_next(calibration, anchor)
     if table is not None and _replayed(table, json):
         return
@@ -80,6 +83,18 @@ def validate(
         print_json(validation_sheet(found))
         return
     draw_validation(found, console())
+
+
+def _measured_requests(path: Path, anchor: Sequence[str], json: bool) -> bool:
+    """Explain a log of measured requests by five numbers, if the file is one."""
+    from ridgeline.serving.request_log import is_request_log
+
+    if not is_request_log(path):
+        return False
+    from ridgeline.cli.serve import validate_log
+
+    validate_log(path, anchor, json=json)
+    return True
 
 
 def _replayed(path: Path, json: bool) -> bool:

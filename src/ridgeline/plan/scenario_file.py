@@ -32,6 +32,7 @@ from ridgeline.plan.engine import engine as load_engine
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
+from ridgeline.plan.serve import Serve
 from ridgeline.plan.settings import apply_settings, unknown_keys
 from ridgeline.plan.workload import Train, Workload
 
@@ -304,6 +305,10 @@ def _complete(plan: Any, system: System | None, workload: Workload | None) -> li
             inner = degrees[0] * degrees[1] * degrees[2]
             plan["dp"] = max(1, system.chips // inner)
             notes.append(f"dp = {plan['dp']}: the chips that tp, pp and cp leave")
+    if isinstance(workload, Serve) and "engine" not in plan:
+        given = plan.get("serving")
+        plan["engine"] = "sglang" if isinstance(given, Mapping) and "sglang" in given else "vllm"
+        notes.append(f"engine = {plan['engine']}: not given")
     usual = {"microbatch": 1, "precision": "bf16", "engine": default_engine(system), "recompute": "none"}
     for key, default in usual.items():
         if key not in plan and (isinstance(workload, Train) or key == "precision"):

@@ -17,16 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.plan.serve import Objective
 from ridgeline.serving.served import PARTS, Served
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
-    """A service-level objective: the longest each may take, in seconds; None where it does not matter."""
-
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    e2e_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +84,7 @@ def good(found: Served, objective: Objective) -> Array:
     """Which requests keep every limit."""
     tpot = (found.finished_s - found.first_token_s) / np.maximum(found.output_tokens - 1, 1)
     kept = np.ones(len(found.ids), dtype=bool)
-    for limit, taken in ((objective.ttft_s, found.ttft_s), (objective.tpot_s, tpot), (objective.e2e_s, found.e2e_s)):
+    for limit, taken in ((objective.ttft, found.ttft_s), (objective.tpot, tpot), (objective.e2e, found.e2e_s)):
         if limit is not None:
             kept &= taken <= limit
     return kept
