@@ -108,7 +108,7 @@ INTERIOR = {
         ("frozen", "profile_sources"),
         ("dataset", "compare", "folds", "peaks", "collectives", "kernels", "serving", "request_log"),
         ("published",),
-        ("fit", "validate", "explain"),
+        ("fit", "validate", "explain", "explain_bench"),
         ("accuracy", "outlier_hints", "residuals"),
         ("anchor_runs",),
         ("anchor",),

@@ -29,7 +29,7 @@ def predict_serve(
     from ridgeline.serving.serving_prediction import predict_serving, refuse_impossible
     from ridgeline.sim import Impossible
 
-    priced = _priced(calibration, anchor, profile)
+    priced = priced_with(calibration, anchor, profile)
     with _bar(scenario) as tell:
         found = predict_serving(scenario, priced, progress=tell)
     if isinstance(found, Impossible) and json:
@@ -47,7 +47,7 @@ def explain_serve(scenario: Scenario, *, calibration: Path | None, json: bool) -
     from ridgeline.report.serve import draw_why_slow, why_slow_sheet
     from ridgeline.serving.why_slow import why_slow
 
-    priced = _priced(calibration, (), None)
+    priced = priced_with(calibration, (), None)
     sheet = why_slow_sheet(why_slow(_sampled(scenario, priced), priced))
     if json:
         print_json(sheet)
@@ -63,7 +63,7 @@ def timeline_serve(scenario: Scenario, output: Path | None, html: Path | None, *
 
     if output is not None or html is None:
         raise InputError(Problem(path="-o", given="a serve scenario", expected="--html FILE: requests over time"))
-    found = _sampled(scenario, _priced(None, (), None))
+    found = _sampled(scenario, priced_with(None, (), None))
     write_text(html, serving_page(found))
     if json:
         print_json({"file": str(html), "requests": found.metrics.requests, "seconds": found.metrics.duration_s})
@@ -96,7 +96,7 @@ def _sampled(scenario: Scenario, priced: Priced) -> ServingPrediction:
         return refuse_impossible(predict_serving(scenario, priced, sample=True, progress=tell))
 
 
-def _priced(calibration: Path | None, anchor: Sequence[str], profile: str | None) -> Priced:
+def priced_with(calibration: Path | None, anchor: Sequence[str], profile: str | None) -> Priced:
     """What steps are priced with: the calibration, or the five numbers of a measured log."""
     from ridgeline.api import calibration_of
     from ridgeline.serving.deployment import Priced

@@ -17,6 +17,7 @@ from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, print_json, stderr_console
 
 if TYPE_CHECKING:
+    from ridgeline.serving.deployment import Priced
     from ridgeline.trace.analyze import Analysis
 
 
@@ -203,6 +204,12 @@ def explain(
     calibration: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Parameters that `ridgeline fit --with` wrote.")
     ] = None,
+    profile: Annotated[
+        str | None, typer.Option(metavar="PROFILE", help="Measured kernels, where requests were measured.")
+    ] = None,
+    anchor: Annotated[
+        Path | None, typer.Option(metavar="RESULT", help="One more result of the load generator, to fit steps to.")
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Compare a trace that cannot be of the scenario all the same.")
     ] = False,
@@ -211,6 +218,11 @@ def explain(
     """Compare a scenario with a trace: what accounts for the gap. Requests under load: why the slow ones are slow."""
     if not traces:
         _explain_alone(scenario, settings or (), calibration, json)
+        return
+    if _only_bench_results(traces):
+        from ridgeline.cli.serve import priced_with
+
+        _explain_bench(scenario, traces, settings or (), priced_with(calibration, (), profile), anchor, json)
         return
     from ridgeline.calibrate.explain import explain as library
     from ridgeline.calibrate.residuals import write_residuals
@@ -251,6 +263,21 @@ def _analysed(traces: list[Path], **choices: Any) -> Analysis:
             bar.update(shown, completed=done, total=total)
 
         return library(*traces, **choices, progress=tell)
+
+
+def _explain_bench(
+    path: Path, results: list[Path], settings: Sequence[str], priced: Priced, anchor: Path | None, json: bool
+) -> None:
+    """A serve scenario beside what a load generator measured of it."""
+    from ridgeline.calibrate.explain_bench import explain_bench
+    from ridgeline.plan.scenario_file import read_scenario
+    from ridgeline.report.explain_bench import bench_explanation_sheet, draw_bench_explanation
+    from ridgeline.serving.bench_result import read_bench_runs
+
+    runs = [run for one in results for run in read_bench_runs(one)]
+    fitted = read_bench_runs(anchor)[0] if anchor is not None else None
+    sheet = bench_explanation_sheet(explain_bench(read_scenario(path, settings), runs, priced, fitted))
+    print_json(sheet) if json else draw_bench_explanation(sheet, console())
 
 
 def _explain_alone(path: Path, settings: Sequence[str], calibration: Path | None, json: bool) -> None:

@@ -12,6 +12,7 @@ from ridgeline.report.sheets.analyze import AnalysisSheet, CountersSheet
 from ridgeline.report.sheets.bench import BenchSheet
 from ridgeline.report.sheets.collective import CollectiveSheet, VerificationSheet
 from ridgeline.report.sheets.diff import DiffSheet, ExplanationSheet
+from ridgeline.report.sheets.explain_bench import BenchExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
@@ -40,7 +41,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "profile": (ProfileSheet,),
         "roofline": (RooflineSheet,),
         "collective": (CollectiveSheet, VerificationSheet),
-        "explain": (ExplanationSheet, WhySlowSheet),
+        "explain": (ExplanationSheet, BenchExplanationSheet, WhySlowSheet),
         "characterize": (CharacterizationSheet, StandaloneSheet),
         "preflight": (PreflightSheet,),
     }
