@@ -155,9 +155,10 @@ def _load(
     scenario: Scenario, instances: tuple[Instance, ...], runs: Sequence[BenchRun], cost: LinearStepCost | None
 ) -> BenchLoad:
     measured = [_measured(run) for run in runs]
-    steps: list[Figures] = []
-    for chosen in _ladder(instances, cost):
-        steps.append(_middle([_predicted(scenario, chosen, requests_of(run, scenario)) for run in runs]))
+    steps = [
+        _middle([_predicted(scenario, chosen, requests_of(run, scenario)) for run in runs])
+        for chosen in _ladder(instances, cost)
+    ]
     told = _middle(measured)
     names = ("decode steps", "prompt steps") if cost is not None else ()
     causes = {name: _less(steps[at + 1], steps[at]) for at, name in enumerate(names)}

@@ -34,7 +34,7 @@ class BenchExplanationSheet(TypedDict):
 
     anchor        the run that the five numbers of a step were fitted to; empty without one
     anchor_e2e    mean |residual| of E2E over that run's requests; null without one
-    step_s        the five numbers, seconds: step, decode, kv_token, prefill_token, attention_pair; empty without an anchor
+    step_s        the five numbers, seconds: step, decode, kv_token, prefill_token, attention_pair; empty without it
     """
 
     kind: Literal["explain-bench"]
