@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
@@ -120,14 +119,10 @@ def _residuals() -> Mapping[str, list[tuple[str, float]]]:
     return {metric: [(str(group), float(ratio)) for group, ratio in rows] for metric, rows in stored.items()}
 
 
-def write_residuals(path: Path = RESIDUALS) -> None:
-    """Store what intervals are taken from: measured / predicted of the bundled rows without a flag."""
-    from ridgeline.calibrate.truth.rows import read_table
-    from ridgeline.core.files import write_text
-
-    _, rows = read_table(TRUTH / SERVING, ("serving",))
-    cases, _ = serving_cases([row for row in rows if not row["x_flag"]])
+def residuals_text(figures: Iterable[tuple[Row, str, float]]) -> str:
+    """What intervals are taken from: measured / predicted by metric, of rows without a flag."""
     stored: dict[str, list[tuple[str, float]]] = {}
-    for case in cases:
-        stored.setdefault(case.metric, []).append((case.row.group, round(case.measured / case.predicted, 4)))
-    write_text(path, json.dumps(stored, indent=1) + "\n")
+    for row, metric, ratio in figures:
+        if not row["x_flag"]:
+            stored.setdefault(metric, []).append((row.group, round(ratio, 4)))
+    return json.dumps(stored, indent=1) + "\n"

@@ -58,6 +58,7 @@ def predict(
     from ridgeline.api import predict as library
     from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet
     from ridgeline.search.request import PlanOptions
+    from ridgeline.serving.serving_prediction import ServingPrediction
     from ridgeline.sim.prediction import Impossible
 
     options = PlanOptions(on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or ())
@@ -68,6 +69,7 @@ def predict(
         predict_serve(built, calibration=calibration, anchor=anchor or (), profile=profile, json=json)
         return
     found = library(built, calibration, anchor=anchor or (), profile=profile, causal=not full_attention)
+    assert not isinstance(found, ServingPrediction)
     if isinstance(found, Impossible):
         if json:
             print_json(impossible_sheet(found))

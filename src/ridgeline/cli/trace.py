@@ -220,9 +220,9 @@ def explain(
         _explain_alone(scenario, settings or (), calibration, json)
         return
     if _only_bench_results(traces):
-        from ridgeline.cli.serve import priced_with
+        from ridgeline.api import priced_of
 
-        _explain_bench(scenario, traces, settings or (), priced_with(calibration, (), profile), anchor, json)
+        _explain_bench(scenario, traces, settings or (), priced_of(calibration, (), profile), anchor, json)
         return
     from ridgeline.calibrate.explain import explain as library
     from ridgeline.calibrate.residuals import write_residuals

@@ -141,6 +141,8 @@ def _headline(sheet: ServingSheet) -> Iterator[RenderableType]:
         word, colour = ("kept", "green") if one["met"] else ("missed", "red")
         said = f"{one['metric'].upper()} p{one['percentile']:g} {format_quantity(one['found_s'], 's')}"
         yield Text.assemble((word, colour), f"  {said}, limit {format_quantity(one['limit_s'], 's')}")
+    if not sheet["met"]:
+        yield Text("`ridgeline explain` says why, and what would help", style="dim")
     if sheet["goodput"] is not None:
         yield Text(f"goodput {sheet['goodput']:.2f} requests/s, {percent(sheet['goodput_share'])} of all")
 
@@ -223,6 +225,7 @@ def why_slow_sheet(found: WhySlow) -> WhySlowSheet:
             for one in found.remedies
         ],
         "least_s": found.least,
+        "kept_rate": found.kept_rate,
     }
 
 
@@ -289,6 +292,10 @@ def _nearest(sheet: WhySlowSheet) -> Iterator[RenderableType]:
             )
             yield Text(said, style="red")
         yield Text(f"{name}: the nearest that this deployment keeps is {format_quantity(one['found_s'], 's')}")
+    if sheet["kept_rate"] is not None:
+        yield Text(f"every limit is kept up to {sheet['kept_rate']:.2f} requests/s of this load")
+    elif sheet["objective"] and missed:
+        yield Text("no rate of this load keeps every limit on this deployment", style="red")
 
 
 # ---- request logs

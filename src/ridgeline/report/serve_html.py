@@ -112,7 +112,7 @@ def _replicas(found: ServingPrediction, axis: _Axis) -> Iterator[str]:
         curves = "waiting and running requests, and the share of the cache held, below"
         yield f"<h2>Replica {replica}</h2><p>{note}; {curves}.</p>"
         if len(mine):
-            yield f"<figure>{_requests(served, drawn[::step], axis)}</figure>"
+            yield f"<figure>{_requests(served, drawn[::step].tolist(), axis)}</figure>"
         if samples[replica]:
             yield f"<figure>{_curves(samples[replica], axis)}</figure>"
     if len(samples) > MOST_REPLICAS:

@@ -231,7 +231,8 @@ def price_of(scenario: Scenario, priced: Priced) -> Price:
         none = np.zeros(len(steps))
         alone = replace(part, prefill_tokens=none, prefill_pairs=none, prefills=none)
         others = np.where(part.decodes > 0, price_forward(scenario, alone, *known).interval_s, 0.0)
-        return price_forward(scenario, part, *known).interval_s + (stages - 1) * others
+        whole: Array = price_forward(scenario, part, *known).interval_s + (stages - 1) * others
+        return whole
 
     return seconds
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from ridgeline.core.arrays import Array
+from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
@@ -29,6 +29,7 @@ from ridgeline.serving.vllm_settings import VllmSettings
 SLOWEST = 5  # requests that are listed
 TRIED = 4000  # requests that a remedy is simulated with, at most
 APART_S = 1e4  # seconds between requests that do not meet
+HALVINGS = 8  # of the interval in which the rate lies that keeps the objective
 ALONE = 16  # requests that are sent one by one to learn what nothing can beat
 FULL = 0.97  # share of a cache that counts as full
 MEANINGS = MappingProxyType(
@@ -90,6 +91,8 @@ class WhySlow:
     metric, percentile, found   what was looked at, and how long it is
     slow, usual                 mean seconds by part: of requests beyond the percentile, of the half in the middle
     least                       what a request alone on the deployment takes, by metric: no load, no waiting
+    kept_rate                   requests per second of this load, stretched, at which every limit is kept; None where
+                                there is no objective, users wait for answers, or no rate keeps it
     """
 
     prediction: ServingPrediction
@@ -102,6 +105,7 @@ class WhySlow:
     queue: QueueStory | None
     remedies: tuple[Remedy, ...]
     least: dict[str, float]
+    kept_rate: float | None
 
     @property
     def cause(self) -> str:
@@ -126,6 +130,7 @@ def why_slow(found: ServingPrediction, priced: Priced | None = None) -> WhySlow:
         queue=_queue(found),
         remedies=tuple(_remedies(found, metric, percentile, priced)),
         least=_least(found),
+        kept_rate=_kept_rate(found),
     )
 
 
@@ -160,7 +165,7 @@ def _counted(served: Served, metric: Metric) -> dict[str, Array]:
     return columns
 
 
-def _parts(served: Served, of: Array, metric: Metric) -> dict[str, float]:
+def _parts(served: Served, of: Mask, metric: Metric) -> dict[str, float]:
     return {part: float(column[of].mean()) for part, column in _counted(served, metric).items()}
 
 
@@ -270,3 +275,26 @@ def _least(found: ServingPrediction) -> dict[str, float]:
     quiet = replace(found.scenario, plan=replace(plan, serving=calm))
     made = served_by(quiet, found.instances, alone).metrics
     return {name: getattr(made, name).percentiles[work.objective.percentile] for name in ("ttft", "tpot", "itl", "e2e")}
+
+
+def _kept_rate(found: ServingPrediction) -> float | None:
+    """By bisection of how much the arrivals are stretched, or pressed together."""
+    requests = found.requests[:TRIED]
+    span = max((request.arrival_s for request in requests), default=0.0)
+    if not found.kept or span <= 0 or any(request.after for request in requests):
+        return None
+    rate = len(requests) / span
+
+    def kept(times: float) -> bool:
+        other = tuple(replace(request, arrival_s=request.arrival_s / times) for request in requests)
+        return served_by(found.scenario, found.instances, other).met
+
+    low, high = (1.0, 2.0) if kept(1.0) else (1 / 64, 1.0)
+    if low < 1.0 and not kept(low):
+        return None
+    while low >= 1.0 and high < 64.0 and kept(high):
+        low, high = high, high * 2
+    for _ in range(HALVINGS):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if kept(middle) else (low, middle)
+    return rate * low
