@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ridgeline.search.request import PlanRequest
     from ridgeline.serving.deployment import Priced
     from ridgeline.serving.serving_prediction import ServingPrediction
+    from ridgeline.sim.phase_prediction import PhasePrediction
     from ridgeline.sim.prediction import Impossible, Prediction
     from ridgeline.sim.roofline import Roofline
 
@@ -62,10 +63,11 @@ def predict(
     anchor: Runs = (),
     profile: Choice = None,
     causal: bool = True,
-) -> Prediction | ServingPrediction | Impossible:
-    """The predicted step of a training scenario, or what becomes of a serve scenario's requests; or why there is none.
+) -> Prediction | PhasePrediction | ServingPrediction | Impossible:
+    """The predicted step of a scenario, or what becomes of a serve scenario's requests; or why there is none.
 
-    See `sim.predict_step.predict` and `serving.serving_prediction.predict_serving`.
+    A training step (`sim.predict_step.predict`), a prefill or a decode step (`sim.phase_prediction.predict_phase`),
+    requests under load (`serving.serving_prediction.predict_serving`).
 
     anchor    measured runs of your own: a CSV of residuals or of runs, a scenario with [measured], or TRACE@SCENARIO
     profile   measured kernels of the chip: a file, `none`, or `aiconfigurator:CHIP`
@@ -76,6 +78,8 @@ def predict(
     >>> found.anchor.runs, found.anchor.factor > 1
     (('own-llama3-8b-8xh100-measured',), True)
     """
+    from ridgeline.plan.workload import Train
+    from ridgeline.sim.phase_prediction import predict_phase
     from ridgeline.sim.predict_step import predict as step
 
     if scenario.workload.kind == "serve":
@@ -87,6 +91,8 @@ def predict(
         from ridgeline.calibrate.profile_sources import refuse_other_chip
 
         refuse_other_chip(profile, [scenario.system.chip])
+    if not isinstance(scenario.workload, Train):
+        return predict_phase(scenario, used)
     return step(scenario, used, causal=causal)
 
 

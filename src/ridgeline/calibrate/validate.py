@@ -6,6 +6,7 @@ validate("collectives")                 the bundled measurements of collectives
 validate("published")                   runs that papers tell of, with the plans their authors ran
 validate("kernels")                     the bundled measurements of kernels
 validate("serving")                     the bundled measurements of servers under load
+validate("inference")                   the bundled measurements of serving: phases, static batches, maximum load
 validate(where=["x_chip=h100-sxm"])    some of the rows
 """
 
@@ -26,6 +27,7 @@ from ridgeline.calibrate.collectives import around as around_collective
 from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.folds import Folds, bundled, is_bundled, shipped_folds
 from ridgeline.calibrate.frozen import is_frozen
+from ridgeline.calibrate.inference_cases import INFERENCE, inference_answers
 from ridgeline.calibrate.kernels import KERNELS, around, is_priceable, price_kernels, unpriceable
 from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
 from ridgeline.calibrate.profile_sources import profiles_of
@@ -51,15 +53,16 @@ PREDICTED: tuple[Kind, ...] = (
     "collectives",
     "kernels",
     "serving",
+    "inference",
 )  # kinds of tables that predictions exist for
 BUNDLED_TABLES: Mapping[str, str] = MappingProxyType(
-    {"collectives": COLLECTIVES, "kernels": KERNELS, "serving": SERVING}
+    {"collectives": COLLECTIVES, "kernels": KERNELS, "serving": SERVING, "inference": INFERENCE}
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One row beside its prediction, in seconds.
+    """One row beside its prediction, in seconds, or in the unit of `metric` where it names one.
 
     low, high        where nine of ten measurements are expected
     cross_validated  a bundled row, predicted with parameters whose fit never saw its group
@@ -164,6 +167,15 @@ BY_KIND: Mapping[Kind, Mapping[str, Callable[[Case], str]]] = MappingProxyType(
                 "accelerator": lambda case: case.chip,
             }
         ),
+        "inference": MappingProxyType(
+            {
+                "kind": lambda case: next(iter(case.parts)),
+                "metric": lambda case: case.metric,
+                "engine": lambda case: case.engine,
+                "accelerator": lambda case: case.chip,
+                "source": lambda case: case.row.source,
+            }
+        ),
         "kernels": MappingProxyType(
             {
                 "accelerator": lambda case: case.chip,
@@ -256,6 +268,8 @@ def validate(
         return kernels_of(pick(rows, where), profiles)
     if kind == "serving":
         return serving_of(pick(rows, where), profiles if profile is not None else None)
+    if kind == "inference":
+        return serving_runs_of(pick(rows, where), profiles)
     return validation_of(dataset_of(pick(rows, where), profiles), shipped(profiles))
 
 
@@ -311,6 +325,28 @@ def kernels_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validati
         if isinstance(item, Skipped) or not is_priceable(item)
     )
     return Validation(kind="kernels", cases=tuple(cases), skipped=skipped)
+
+
+def serving_runs_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validation:
+    """The cases of a table of serving runs, each in its metric's own unit."""
+    answers, skipped = inference_answers(rows, replace(shipped_calibration(), profiles=profiles))
+    cases = [
+        Case(
+            row=one.item.row,
+            chip=one.item.scenario.system.chip.id,
+            engine=one.item.scenario.engine.id,
+            measured_s=one.item.measured,
+            predicted_s=one.predicted,
+            low_s=one.low,
+            high_s=one.high,
+            cross_validated=one.cross_validated,
+            parts=MappingProxyType({one.item.kind: one.predicted}),
+            assumptions=one.item.notes,
+            metric=one.item.row["metric"],
+        )
+        for one in answers
+    ]
+    return Validation(kind="inference", cases=tuple(cases), skipped=tuple(skipped))
 
 
 def collectives_of(rows: Sequence[Row]) -> Validation:

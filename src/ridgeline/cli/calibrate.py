@@ -39,7 +39,7 @@ def validate(
             metavar="FILE",
             help="A CSV of runs, servers, kernels or collectives, a log of measured requests, or a recording of a "
             "scheduler's decisions; "
-            "`kernels`, `collectives`, `published`: the bundled.",
+            "`kernels`, `collectives`, `inference`, `serving`, `published`: the bundled.",
         ),
     ] = None,
     where: Annotated[
@@ -160,6 +160,9 @@ def fit(
         bool,
         typer.Option("--nested", help="Ship nothing: what priors chosen inside folds are worth; docs/nested.json."),
     ] = False,
+    serving: Annotated[
+        bool, typer.Option("--serving", help="The parameters of serving alone, from the bundled rows of inference.csv.")
+    ] = False,
     own: Annotated[
         list[str] | None,
         typer.Option(
@@ -183,6 +186,9 @@ def fit(
         from ridgeline.core.errors import InputError, Problem
 
         raise InputError(Problem(path="-o", given="no --with", expected="--with RUN, whose calibration it gets"))
+    if serving:
+        _refit_serving(json)
+        return
     if tables:
         for path in accuracy.write_current():
             say(f"wrote {path}", err=True)
@@ -196,6 +202,19 @@ def fit(
         print_json(sheet)
     else:
         say(accuracy.nested_table(sheet) if nested else accuracy.sets_table(sheet))
+
+
+def _refit_serving(json: bool) -> None:
+    """Derive the parameters of serving again, write them, and tell errors by kind of row."""
+    from ridgeline.calibrate.inference_cases import refit_serving
+
+    sheet = refit_serving()
+    if json:
+        print_json(sheet)
+        return
+    say(f"{sheet['predicted']} of {sheet['rows']} rows predicted")
+    for kind, errors in sheet["errors"].items():
+        say(f"{kind:28} {errors['n']:5} rows   mean {errors['mape']:.1%} off")
 
 
 def _check(stale: Sequence[str]) -> None:

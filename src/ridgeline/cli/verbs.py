@@ -37,10 +37,11 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             examples=("ridgeline schema -o scenario.schema.json",),
         ),
         "predict": Verb(
-            summary="How long a step takes, or requests under load; does it fit.",
+            summary="How long a step takes, trained or served, and whether it fits.",
             examples=(
                 "ridgeline predict run.toml",
                 "ridgeline predict serve.toml --set workload.arrivals.rate=20",
+                "ridgeline predict decode.toml --set workload.batch=64 --set plan.precision.kv=fp8",
                 "ridgeline predict run.toml --set plan.recompute=full",
                 "ridgeline predict llama3-70b --on 64xh100-sxm --set plan.tp=8 --set plan.pp=2",
             ),

@@ -59,6 +59,7 @@ class Serves:
     memory_of                what `gpu_memory_utilization` is a share of: all memory of the chip (vLLM, SGLang), or what
                              is free once the model is loaded (TensorRT-LLM)
     graph_batch              largest number of decode tokens that a captured graph holds; beyond it kernels are launched
+    windowed_cache           the cache drops tokens that no window of its layer sees any more (hybrid KV cache)
     """
 
     budgets: tuple[Budget, ...]
@@ -66,6 +67,7 @@ class Serves:
     memory_of: Literal["all", "free"] = "all"
     block_size: Count = 16
     graph_batch: Annotated[int, AtLeast(0)] = 512
+    windowed_cache: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,14 +16,16 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.cost.calibration import Calibration, default_calibration
+from ridgeline.cost.collectives.links import Links
+from ridgeline.cost.collectives.price import ALL_REDUCE
 from ridgeline.cost.machine import PEAKS, machines_of, parameter_columns
 from ridgeline.cost.op_table import PHASES, OpTable, op_table_over
 from ridgeline.cost.price import SustainedRates, collective_op_seconds, price_ops, sustained_rates
 from ridgeline.cost.profile_prices import measured_kernels, measured_ops
-from ridgeline.cost.serving_calibration import ServingCalibration, shipped_serving
+from ridgeline.cost.serving_calibration import SERVING_PARAMETERS, ServingCalibration, shipped_serving
 from ridgeline.cost.step_part import Bound
 from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
-from ridgeline.ir.ops import Collective
+from ridgeline.ir.ops import Collective, MatMul, Num
 from ridgeline.ir.program import Section, SectionRole
 from ridgeline.lowering.forward import ForwardProgram, lower_forward
 from ridgeline.plan.resolve import attention_format
@@ -32,13 +34,15 @@ from ridgeline.plan.serving_settings import Speculation
 from ridgeline.sim.memory.serving import limits_of
 
 CLASSES = (
-    "product_memory", "product_compute", "prefill_attention", "decode_attention", "stream", "kernels", "wire",
-    "meetings",
+    "product_memory", "product_compute", "expert_product", "prefill_attention", "decode_attention", "stream",
+    "kernels", "wire", "meetings",
 )  # fmt: skip
-"""Work of a step by what its time answers to: seconds, but for counts of kernels and of doublings that meet."""
+"""Work of a step by what its time answers to: seconds, but for counts of kernels and of ranks that meet, doubled."""
+PRODUCTS = CLASSES[:3]
 PARTS: Mapping[str, tuple[Bound, str]] = MappingProxyType(
     {
         "matmul": ("memory", "matrix products: weights read, or multiplied"),
+        "experts": ("memory", "matrix products of routed experts"),
         "attention": ("compute", "attention of prompts, or a state scan"),
         "kv-cache": ("memory", "attention of decodes: cached keys and values read"),
         "memory": ("memory", "norms, activations, casts, cache writes, sampling"),
@@ -159,20 +163,38 @@ def _classes(
         prices = price_ops(table, rates, measured=measured)
     matmul_s = np.where(table.matmuls[3] > 0, prices.matmul_s, 0.0)
     bound, decode = prices.matmul_memory_bound, table.attends[7] > 0
+    experts = np.repeat(_of_experts(program.sections), many)
     none = np.zeros(0)
     made = (
-        _sum(table, table.matmul_slot, np.where(bound, matmul_s, 0.0)),
-        _sum(table, table.matmul_slot, np.where(bound, 0.0, matmul_s)),
+        _sum(table, table.matmul_slot, np.where(bound & ~experts, matmul_s, 0.0)),
+        _sum(table, table.matmul_slot, np.where(bound | experts, 0.0, matmul_s)),
+        _sum(table, table.matmul_slot, np.where(experts, matmul_s, 0.0)),
         _sum(table, table.attend_slot, np.where(decode, 0.0, prices.attend_s)),
         _sum(table, table.attend_slot, np.where(decode, prices.attend_s, 0.0)),
         _sum(table, table.stream_slot, prices.stream_s),
         _sum(table, table.matmul_slot, table.matmuls[7])
         + _sum(table, table.attend_slot, table.attends[5])
         + _sum(table, table.stream_slot, table.streams[1]),
-        _sum(table, table.collective_slot, prices.collective_s),
+        _sum(table, table.collective_slot, _collectives(table, prices.collective_s, rates.links)),
         _sum(table, table.collective_slot, np.log2(table.collectives[2]) if table.collectives.size else none),
     )
     return np.stack([one.reshape(len(program.sections), many) for one in made])
+
+
+def _collectives(table: OpTable, ringed_s: Array, links: Links) -> Array:
+    """Collectives of a step: as the library runs them, or for small sums inside a domain the engine's own one-shot
+    all-reduce, in which every rank reads what all others hold: (R - 1) payload / link, and one meeting."""
+    if not table.collectives.size:
+        return ringed_s
+    kind, payload, ranks, stride = table.collectives[:4]
+    inside = (kind == ALL_REDUCE) & (ranks * stride <= links.domain)
+    return np.where(inside, np.minimum(ringed_s, (ranks - 1) * payload / links.scale_up), ringed_s)
+
+
+def _of_experts(sections: tuple[Section, ...]) -> Mask:
+    """Which products of sections, in the order of their table, are those of routed experts."""
+    labels = [op.label for section in sections for op in section.forward if isinstance(op, MatMul)]
+    return np.array([label.startswith("experts") for label in labels], dtype=bool)
 
 
 def _sum(table: OpTable, slots: Index, values: Array) -> Array:
@@ -217,38 +239,57 @@ def _drafting(sections: tuple[Section, ...], last: int) -> list[int]:
     return [block, roles.index(SectionRole.HEAD)]
 
 
+def class_seconds(work: Array, graphed: Mask, values: Mapping[str, Num]) -> dict[str, Array]:
+    """Seconds by part of nominal work (classes first, whatever stages and steps follow) under parameter values.
+
+    Kernels leave gaps; where no graph holds them the chip waits for the host that issues them.
+    """
+    memory, compute, experts, prefill, decode, streams, kernels, wire, meetings = work
+    parts = {
+        "matmul": memory * values["product_memory"] + compute * values["product_compute"],
+        "experts": experts * values["expert_product"],
+        "attention": prefill * values["prefill_attention"],
+        "kv-cache": decode * values["decode_attention"],
+        "memory": streams,
+        "network": wire * values["wire"] + meetings * values["all_reduce"],
+    }
+    busy = sum(parts.values()) + kernels * values["kernel"]
+    stall = np.where(graphed, 0.0, np.maximum(kernels * values["issue"] - busy, 0.0))
+    return parts | {"kernel": kernels * values["kernel"] + stall}
+
+
+def host_seconds(requests: Array, values: Mapping[str, Num]) -> Array:
+    """Between two steps: what scheduling, inputs and outputs of so many requests take."""
+    return np.where(requests > 0, values["step"] + values["request"] * requests, 0.0)
+
+
+def serving_values(scenario: Scenario, serving: ServingCalibration) -> dict[str, float]:
+    """Every serving parameter of a scenario's chips and engine."""
+    chip, engine = scenario.system.chip, scenario.engine
+    values = {name: serving.value(name, chip, engine) for name in SERVING_PARAMETERS}
+    return values | {name: values[name] * values["weight_only"] for name in PRODUCTS if is_weight_only(scenario)}
+
+
+def is_weight_only(scenario: Scenario) -> bool:
+    """Whether weights are stored narrower than they are multiplied."""
+    precision = scenario.plan.precision
+    return precision.weights.bits < precision.compute.bits
+
+
 def timed(scenario: Scenario, load: ForwardWorkload, serving: ServingCalibration) -> ForwardSeconds:
     """Seconds of steps from their nominal work and the serving parameters."""
-    chip, engine = scenario.system.chip, scenario.engine
-    own = {name: serving.value(name, chip, engine) for name in ("kernel", "all_reduce", "step", "request", "issue")}
-    pace = np.array([serving.value(name, chip, engine) for name in CLASSES[:4]] + [1.0])
-    work, stages = load.work, load.work.shape[1]
-    seconds = work[:5] * pace[:, None, None]
-    wire = work[6] * serving.value("wire", chip, engine) + work[7] * own["all_reduce"]
-    chip_s = seconds.sum(0) + wire
-    gaps = work[5] * own["kernel"]
-    stall = np.where(load.graphed, 0.0, np.maximum(work[5] * own["issue"] - chip_s - gaps, 0.0))
-    draft = (load.draft[:5] * pace[:, None]).sum(0) + load.draft[5] * own["kernel"]
-    draft = draft + load.draft[6] * serving.value("wire", chip, engine) + load.draft[7] * own["all_reduce"]
-    host = np.where(load.requests > 0, own["step"] + own["request"] * load.requests, 0.0)
-    parts = {
-        "matmul": (seconds[0] + seconds[1]).sum(0),
-        "attention": seconds[2].sum(0),
-        "kv-cache": seconds[3].sum(0),
-        "memory": seconds[4].sum(0),
-        "kernel": (gaps + stall).sum(0),
-        "network": wire.sum(0),
-        "pp": load.sends * (stages - 1),
-        "draft": draft,
-        "host": host,
-    }
-    by_stage = chip_s + gaps + stall
+    values, stages = serving_values(scenario, serving), load.work.shape[1]
+    by_stage = class_seconds(load.work, load.graphed, values)
+    draft = sum(class_seconds(load.draft, np.ones_like(load.graphed), values).values())
+    parts = {name: by_stage[name].sum(0) for name in PARTS if name in by_stage}
+    parts |= {"pp": load.sends * (stages - 1), "draft": draft, "host": host_seconds(load.requests, values)}
     total = np.sum(list(parts.values()), axis=0)
-    slowest = by_stage.max(0) + load.sends * (stages > 1) + draft + host
-    products = np.maximum(parts["matmul"], 1e-30)
+    slowest = np.sum(list(by_stage.values()), axis=0).max(0)
+    interval = slowest + load.sends * (stages > 1) + parts["draft"] + parts["host"]
+    products = np.maximum(load.work[:3].sum((0, 1)), 1e-30)
     return ForwardSeconds(
         seconds=total,
-        interval_s=np.minimum(slowest, total),
-        parts=MappingProxyType(parts),
-        memory_bound=seconds[0].sum(0) / products,
+        interval_s=np.minimum(interval, total),
+        parts=MappingProxyType({name: parts[name] for name in PARTS}),
+        memory_bound=load.work[0].sum(0) / products,
     )

@@ -63,7 +63,7 @@ class CaseSheet(TypedDict):
     measured, predicted   seconds, or the unit of the column that `metric` names
     low, high         the 90 % interval
     cross_validated   whether its own group was left out of the fit
-    metric            the column, where a row has several
+    metric            what was measured, where a table has several: numbers are then in its unit, else in seconds
     """
 
     id: str

@@ -171,7 +171,7 @@ def cached_bytes(scenario: Scenario, block: Block) -> float:
     tp, size = scenario.plan.mesh.tp, scenario.plan.precision.kv.bytes_per_element
     match block.mixer:
         case Attention():
-            if block.mixer.window:
+            if block.mixer.window and drops_windows(scenario):
                 return 0.0
             return _kv(block.mixer, tp) * size
         case LatentAttention():
@@ -181,12 +181,17 @@ def cached_bytes(scenario: Scenario, block: Block) -> float:
             return 0.0
 
 
+def drops_windows(scenario: Scenario) -> bool:
+    """Whether the engine's cache forgets tokens that a layer's window has passed."""
+    return scenario.engine.serves is None or scenario.engine.serves.windowed_cache
+
+
 def request_bytes(scenario: Scenario, block: Block) -> float:
     """Bytes of a layer that a request holds whatever its length: the window of sliding attention, or a state."""
     tp, size = scenario.plan.mesh.tp, scenario.plan.precision.kv.bytes_per_element
     match block.mixer:
         case Attention():
-            return block.mixer.window * _kv(block.mixer, tp) * size
+            return block.mixer.window * _kv(block.mixer, tp) * size if drops_windows(scenario) else 0.0
         case Mamba2():
             return block.mixer.inner * block.mixer.state / tp * STATE_BYTES
         case GatedDeltaNet():

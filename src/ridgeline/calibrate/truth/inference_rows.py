@@ -1,0 +1,333 @@
+"""Turn a row of an inference table into an Inference: a serving scenario, the closed batch it ran, what was read off.
+
+    prefill_ms, first_token_latency_ms     one batch of prompts
+    decode_step_ms                         one step of a batch at a key-value length
+    static batch                           prompts of a whole batch, then its decode steps
+    max-load (inf rate)                    all requests at once: in-flight batching within memory and token limits
+    ttft_ms, tpot_ms at a concurrency      a closed loop with so many requests in flight
+
+A row that leaves open what its answer hangs on (lengths, workers of a disaggregated deployment) is skipped with that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from ridgeline.calibrate.truth.csv_cells import RowCells, Skipped, Unusable
+from ridgeline.calibrate.truth.rows import Row
+from ridgeline.core.errors import InputError
+from ridgeline.hardware.load import CHIPS
+from ridgeline.models.load import MODELS
+from ridgeline.models.spec import ModelSpec, Moe
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario_file import assemble
+
+Asked = Literal["seconds", "step", "ttft", "tpot", "throughput"]
+METRICS: Mapping[str, tuple[Asked, float, str]] = MappingProxyType(
+    {
+        "prefill_ms": ("ttft", 1e3, ""),
+        "first_token_latency_ms": ("ttft", 1e3, ""),
+        "decode_step_ms": ("step", 1e3, ""),
+        "ttft_ms": ("ttft", 1e3, ""),
+        "ttft_mean_ms": ("ttft", 1e3, ""),
+        "ttft_p50_ms": ("ttft", 1e3, ""),
+        "ttft_s": ("ttft", 1.0, ""),
+        "tpot_ms": ("tpot", 1e3, ""),
+        "tpot_mean_ms": ("tpot", 1e3, ""),
+        "tpot_p50_ms": ("tpot", 1e3, ""),
+        "output_tokens_per_s_total": ("throughput", 1.0, "total"),
+        "output_tokens_per_s_per_gpu": ("throughput", 1.0, "chip"),
+        "output_tokens_per_s_per_chip": ("throughput", 1.0, "chip"),
+        "tokens_per_s_total": ("throughput", 1.0, "total"),
+    }
+)
+"""What a metric asks, its unit against seconds, and what a throughput is counted over."""
+ENGINES = (
+    ("tensorrt", "tensorrt-llm"), ("trtllm", "tensorrt-llm"), ("vllm", "vllm"), ("sglang", "sglang"),
+    ("torch-compiled", "torch-compile"), ("neuron", "neuronx"),
+)  # fmt: skip
+"""The engine's catalog id by a word of `engine_version`."""
+CORES_OF = "neuronx"  # engine whose tensor ranks are cores, two of a chip
+SUFFIXES = re.compile(r"(-(nv)?fp[48]|-bf16|-instruct|-hf|[ -]0528|-99\.9| \(profile\))+$", re.IGNORECASE)
+NAMES = MappingProxyType({"deepseek-v3/r1": "deepseek-v3", "deepseek-r1/v3": "deepseek-v3"})
+# TensorRT-LLM attends to all tokens unless it is told a window
+UNWINDOWED = MappingProxyType({"mistral-7b": "mistral-7b-v0.3"})
+FP4_CHIPS = ("blackwell",)
+# requests of a run at infinite rate by prompt and output, as the source prints them; other lengths: MANY
+REQUESTS: Mapping[tuple[int, int], int] = MappingProxyType(
+    {
+        (128, 128): 30000, (128, 2048): 3000, (128, 4096): 1500, (1000, 2000): 1500, (2048, 128): 3000,
+        (2048, 2048): 1500, (5000, 500): 1500, (1000, 1000): 3000, (500, 2000): 3000, (20000, 2000): 1000,
+    }
+)  # fmt: skip
+MANY = 1500
+WAVES = 10  # requests of a closed loop for each one in flight, as InferenceMAX runs it
+SPREAD = 0.8  # shortest prompt and output of such a loop against the longest, which is what the table prints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inference:
+    """A measured serving run.
+
+    asked       what was read off it; `scale` its unit against seconds
+    over        of a throughput: the whole deployment, or one chip
+    lengths     requests, prompt, output; `spread`: shortest against longest, 1 where all are alike
+    in_flight   requests at once; 0: as many as memory and the engine hold
+    static      nobody joins before all have ended
+    disagg      decodes alone: prompts are read by other chips
+    """
+
+    row: Row
+    scenario: Scenario
+    measured: float
+    asked: Asked
+    scale: float
+    over: str
+    requests: int
+    isl: int
+    osl: int
+    in_flight: int = 0
+    spread: float = 1.0
+    static: bool = False
+    disagg: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def group(self) -> str:
+        """Rows of one chip, model, precision, engine and degrees: one configuration, at several lengths or loads.
+
+        Own rows are one configuration all together, so that each of them is its own group.
+        """
+        if self.kind == "own":
+            return self.row.id
+        mesh = self.scenario.plan.mesh
+        parts = (self.scenario.system.chip.id, self.scenario.model.id, self.scenario.plan.precision.weights.id)
+        return "/".join((*parts, self.scenario.engine.id, f"tp{mesh.tp}pp{mesh.pp}dp{mesh.dp}ep{mesh.ep}"))
+
+    @property
+    def kind(self) -> str:
+        """own, phase, static, max-load or concurrency: groups with targets of their own."""
+        if self.row.id.startswith("h200inf"):
+            return "own"
+        if self.asked == "throughput" and self.in_flight == 0:
+            return "max-load"
+        return "static" if self.static else "concurrency"
+
+
+def inference_of(row: Row) -> Inference | Skipped:
+    """What a row measured, or why it cannot be predicted."""
+    cells = RowCells(row=row)
+    try:
+        return _inference(cells)
+    except Unusable as wrong:
+        return Skipped(id=row.id, reason=str(wrong))
+
+
+def _inference(cells: RowCells) -> Inference:
+    metric = cells.text("metric")
+    if metric not in METRICS:
+        raise Unusable("metric", f"{metric or 'blank'} is not predicted; one of {', '.join(METRICS)} is")
+    asked, scale, over = METRICS[metric]
+    measured = cells.number("value")
+    if measured is None:
+        raise Unusable("value", "blank: give the measured figure")
+    engine, chip = _engine(cells), _chip(cells)
+    model = _model(cells, engine)
+    isl, osl = (cells.number(name) if cells.text(name) != "0" else None for name in ("isl", "osl"))
+    if isl is None:
+        raise Unusable("isl", "blank: the prompt's length decides the answer; give isl and osl")
+    if osl is None and asked != "ttft":
+        raise Unusable("osl", "blank: give the output tokens of a request")
+    degrees = _degrees(cells, model, engine, asked)
+    scenario, notes = _scenario(cells, (model, engine, chip), degrees)
+    load = _load(cells, asked, metric, int(isl), int(osl or 1), engine, degrees)
+    return Inference(
+        row=cells.row, scenario=scenario, measured=measured, asked=asked, scale=scale, over=over,
+        notes=(*notes, *cells.notes), **load,
+    )  # fmt: skip
+
+
+def _model(cells: RowCells, engine: str) -> ModelSpec:
+    name = cells.text("model").strip()
+    tried = [name, name.split("/")[-1] if name.count("/") == 1 and name.lower() not in NAMES else name]
+    tried += [SUFFIXES.sub("", one) for one in tried]
+    tried.append(NAMES.get(tried[-1].lower(), ""))
+    for one in tried:
+        found = MODELS.resolve(one) if one else None
+        if found is not None:
+            return MODELS[UNWINDOWED.get(found, found) if engine == "tensorrt-llm" else found]
+    raise Unusable("model", f"{name!r} is not in the catalog; see `ridgeline show models`")
+
+
+def _engine(cells: RowCells) -> str:
+    written = cells.text("engine_version").lower()
+    for word, id in ENGINES:
+        if word in written:
+            return id
+    raise Unusable("engine_version", f"{written or 'blank'!r} names no serving engine of the catalog")
+
+
+def _chip(cells: RowCells) -> str:
+    chip = CHIPS.resolve(cells.row.chip)
+    if chip is None:
+        raise Unusable("x_chip", f"{cells.row.chip or 'blank'!r} is not in the catalog; see `ridgeline show chips`")
+    return chip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degrees:
+    """How a replica is split, and how many there are."""
+
+    tp: int
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    replicas: int = 1
+    decode_only: bool = False
+
+    @property
+    def chips(self) -> int:
+        """Chips of one replica."""
+        return self.tp * self.pp * self.dp
+
+
+DECODERS = re.compile(r"D (\d+)x\(tp(\d+) pp(\d+) dp(\d+) ep(\d+)")
+
+
+def _degrees(cells: RowCells, model: ModelSpec, engine: str, asked: Asked) -> Degrees:
+    notes = cells.text("notes")
+    if notes.startswith("disagg"):
+        return _disaggregated(notes, asked)
+    tp, pp, ep, n = (cells.number(name) if cells.text(name) != "0" else None for name in ("tp", "pp", "ep", "n"))
+    if tp is not None and engine == CORES_OF:
+        return Degrees(tp=max(1, int(tp) // 2))  # two cores a chip
+    if tp is None:
+        raise Unusable("tp", "blank: give the tensor-parallel ranks of a replica")
+    tp, pp, ep = int(tp), int(pp or 1), int(ep or 1)
+    whole = int(n or tp * pp)
+    dp = max(1, whole // (tp * pp))
+    moe = any(isinstance(block.ffn, Moe) for block in model.blocks)
+    if moe and ep > 1 and ep * ep == whole:
+        cells.note(f"{ep} chips: n counts tensor and attention-data-parallel ranks of the same chips")
+        return Degrees(tp=1, pp=pp, dp=ep, ep=ep)
+    if not moe:
+        return Degrees(tp=tp, pp=pp, replicas=dp)
+    if "DEP" in notes and ep > 1:
+        return Degrees(tp=1, pp=pp, dp=ep, ep=ep)
+    if tp > 1 and engine == "tensorrt-llm" and "PyTorch" in cells.text("engine_version"):
+        cells.note("attention data parallelism and whole experts: as the source runs mixtures of experts")
+        return Degrees(tp=1, pp=pp, dp=tp, ep=tp)
+    return Degrees(tp=tp, pp=pp, dp=dp, ep=min(max(ep, 1), tp * dp))
+
+
+def _disaggregated(notes: str, asked: Asked) -> Degrees:
+    """The decode workers of a disaggregated deployment."""
+    found = DECODERS.search(notes)
+    if asked != "tpot":
+        raise Unusable("notes", "the first token of a disaggregated deployment waits for its prefill workers' queue")
+    if found is None:
+        raise Unusable("notes", "disaggregated, and how many decode workers there are is not stated")
+    workers, tp, pp, dp, ep = map(int, found.groups())
+    return Degrees(tp=tp, pp=pp, dp=dp, ep=min(max(ep, 1), tp * dp), replicas=workers, decode_only=True)
+
+
+def _precision(cells: RowCells, engine: str, chip: str, model: str) -> dict[str, str]:
+    """Formats of weights, products and cache. A format that a chip does not multiply in is stored in alone."""
+    text = cells.text("precision").lower()
+    blackwell = CHIPS[chip].family.startswith(FP4_CHIPS)
+    kv = "fp8" if engine == "tensorrt-llm" else "bf16"
+    if model.startswith("gpt-oss"):  # published in mxfp4, whatever its cache and products are
+        return {"compute": "fp8" if blackwell else "bf16", "weights": "mxfp4", "kv": kv}
+    if "fp4" in text:
+        wide = "nvfp4" if blackwell else "bf16"
+        return {"compute": wide, "weights": "nvfp4", "kv": kv}
+    if "int4" in text:
+        return {"compute": "bf16", "weights": "int4"}
+    if "int8" in text:
+        return {"compute": "bf16", "weights": "int8"}
+    if "fp8" in text:
+        return {"compute": "fp8", "weights": "fp8", "kv": kv}
+    if any(word in text for word in ("bf16", "fp16", "mixed")):
+        return {"compute": "bf16", "weights": "bf16"}
+    raise Unusable("precision", f"{text or 'blank'!r}: give fp16, bf16, fp8, fp4, int8 or int4")
+
+
+def _generation(written: str, engine: str) -> str:
+    """What calibrations know a version by, where kernels changed between: TensorRT-LLM's static batches of 2023, and
+    its built engines before the PyTorch backend."""
+    if engine != "tensorrt-llm" or "PyTorch" in written:
+        return ""
+    found = re.search(r"tensorrt-llm 0\.(\d+)", written.lower())
+    if found is None:
+        return ""
+    return "tensorrt-llm-static" if int(found.group(1)) < 12 else "tensorrt-llm-engine"
+
+
+def _scenario(
+    cells: RowCells, named: tuple[ModelSpec, str, str], degrees: Degrees
+) -> tuple[Scenario, tuple[str, ...]]:  # fmt: skip
+    model, engine, chip = named
+    plan: dict[str, Any] = {
+        "tp": degrees.tp, "pp": degrees.pp, "dp": degrees.dp, "ep": degrees.ep, "engine": engine,
+        "precision": {"activations": "bf16", **_precision(cells, engine, chip, model.id)},
+    }  # fmt: skip
+    if "mtp3" in cells.text("notes").lower():
+        plan["speculation"] = {"draft_tokens": 3, "acceptance": 0.8}
+        cells.note("three drafted tokens, 0.8 of them accepted")
+    generation = _generation(cells.text("engine_version"), engine)
+    if generation:
+        plan["graph"] = "none"  # built engines issue their kernels one by one unless told otherwise
+    table: dict[str, Any] = {"engine": {"base": engine, "calibrated_as": generation}} if generation else {}
+    table |= {
+        "model": model.id, "system": f"{degrees.chips}x{chip}", "plan": plan,
+        "workload": {"kind": "decode", "context": 1024, "batch": degrees.dp},
+    }  # fmt: skip
+    try:
+        built, problems = assemble(table)
+    except InputError as wrong:
+        raise Unusable("x_chip", str(wrong)) from None
+    if engine == CORES_OF:  # it pads heads that tensor ranks do not divide
+        problems = tuple(problem for problem in problems if problem.path != "plan.tp")
+    if built is None or problems:
+        raise Unusable("tp", "; ".join(str(problem) for problem in problems))
+    return built, built.assumptions
+
+
+def _load(
+    cells: RowCells, asked: Asked, metric: str, isl: int, osl: int, engine: str, degrees: Degrees
+) -> dict[str, Any]:  # fmt: skip
+    """Requests, lengths and how many are in flight, of one scheduler: a replica's, or one attention rank's."""
+    written, many = cells.text("concurrency_batch").strip(), degrees.replicas * degrees.dp
+    if asked == "step":
+        batch = _batch(written)
+        return {"requests": batch, "isl": isl, "osl": 1, "in_flight": batch, "static": True}
+    if metric in ("prefill_ms", "first_token_latency_ms"):
+        batch = _batch(written)
+        return {"requests": batch, "isl": isl, "osl": 1, "in_flight": batch, "static": True}
+    if "max-load" in written:
+        total = REQUESTS.get((isl, osl), MANY)
+        if (isl, osl) not in REQUESTS:
+            cells.note(f"{MANY} requests: not stated for these lengths")
+        return {"requests": max(1, total // many), "isl": isl, "osl": osl}
+    batch = max(1, round(_batch(written) / many))
+    written_engine = cells.text("engine_version")
+    static = "static" in cells.text("notes") or "static" in written_engine or engine == CORES_OF
+    if static or (asked == "throughput" and batch == 1):
+        return {"requests": batch, "isl": isl, "osl": osl, "in_flight": batch, "static": True}
+    if asked == "throughput":
+        return {"requests": batch * 3, "isl": isl, "osl": osl, "in_flight": batch}
+    cells.note(
+        f"a closed loop of {WAVES} requests for each one in flight, lengths {SPREAD:.0%} to 100 % of isl and osl"
+    )
+    load = {"requests": batch * WAVES, "isl": isl, "osl": osl, "in_flight": batch, "spread": SPREAD}
+    return {**load, "disagg": degrees.decode_only}
+
+
+def _batch(written: str) -> int:
+    if not written.isdigit() or not 0 < int(written) <= 1_000_000:
+        raise Unusable("concurrency_batch", f"{written or 'blank'!r}: give the requests in flight as a number")
+    return int(written)
