@@ -171,9 +171,9 @@ FOLDED = ("plan.serving.autoscale", "plan.serving.pools", "model.mtp.block", "mo
 MOST = 8  # decisions named for one reason
 
 
-def general(path: str) -> str:
+def general(path: str, folded: tuple[str, ...]) -> str:
     """The decision without the number of a block, and parts of a kind as one."""
-    for fold in FOLDED:
+    for fold in folded:
         if path.startswith(f"{fold}."):
             return f"{fold}.*"
     return ".".join("*" if part.isdigit() else part for part in path.split("."))
@@ -186,11 +186,12 @@ def section(id: str) -> str:
     lost: dict[str, dict[str, None]] = {}
     for scenario in served_samples(id) if id in SERVE else samples(ENGINE.get(id, id)):
         found = ridgeline.export(scenario, to=id)
+        folded = ("model", *FOLDED) if id in SERVE else FOLDED
         for path, option in found.expressed.items():
-            said.setdefault(general(path), {})[option] = None
+            said.setdefault(general(path, folded), {})[option] = None
         for part in found.lost:
             why = part.why.partition("; written:")[0]  # what it costs is another matter with every plan
-            lost.setdefault(general(part.path), {})[why] = None
+            lost.setdefault(general(part.path, folded), {})[why] = None
     lines = [f"## {id}", "", f"{target.title} {target.version}. Options: {target.source}.", ""]
     lines += ["| decision | carried by |", "|---|---|"]
     lines += [

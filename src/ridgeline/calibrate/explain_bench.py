@@ -136,7 +136,8 @@ def _log(run: BenchRun, instance: Instance) -> RequestLog:
     settings = instance.settings
     knobs = {}
     if isinstance(settings, VllmSettings):
-        knobs = {"max_num_seqs": settings.max_num_seqs, "max_num_batched_tokens": settings.max_num_batched_tokens}
+        names = ("max_num_seqs", "max_num_batched_tokens", "async_scheduling")
+        knobs = {name: getattr(settings, name) for name in names}
     lengths = zip(run.sent_s.tolist(), run.prompt_tokens.tolist(), run.output_tokens.tolist(), strict=True)
     return RequestLog(
         name=run.source,
