@@ -167,7 +167,14 @@ def made(model: str, plan: dict[str, Any], work: dict[str, Any], engine: str) ->
         return
 
 
-FOLDED = ("plan.serving.autoscale", "plan.serving.pools", "model.mtp.block", "model.vision", "model.embedding.norm", "workload.lora")
+FOLDED = (
+    "plan.serving.autoscale",
+    "plan.serving.pools",
+    "model.mtp.block",
+    "model.vision",
+    "model.embedding.norm",
+    "workload.lora",
+)
 MOST = 8  # decisions named for one reason
 
 

@@ -7,6 +7,7 @@ from math import isfinite
 from statistics import median
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import format_quantity
@@ -87,7 +88,7 @@ def _title(run: BenchRunSheet) -> Text:
     )
 
 
-def _metrics(run: BenchRunSheet) -> object:
+def _metrics(run: BenchRunSheet) -> Table:
     shares = list(run["ttft"]["percentiles"])
     names = ["mean", "median", *(f"p{share}" for share in shares)]
     table = headed(["", *names], right=names)
@@ -98,7 +99,7 @@ def _metrics(run: BenchRunSheet) -> object:
     return table
 
 
-def _time(run: BenchRunSheet) -> object:
+def _time(run: BenchRunSheet) -> Table:
     whole = sum(run["time"].values()) or 1.0
     table = grid("left", "right", "right", "left", "left")
     for name, seconds in run["time"].items():

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.core.arrays import Array
+from ridgeline.core.arrays import Array, Mask
+from ridgeline.plan.serve import Objective
 from ridgeline.serving.bench_result import BenchRun
-from ridgeline.serving.metrics import Objective, Spread, spread
+from ridgeline.serving.metrics import Spread, spread
 
 STALL = 3.0  # pauses of so many usual ones are stalls
 FEWEST_ALONE = 8  # requests without company from which TTFT is split
@@ -93,12 +94,14 @@ def bench_metrics(
     )
 
 
-def _kept(run: BenchRun, objective: Objective) -> Array:
+def _kept(run: BenchRun, objective: Objective) -> Mask:
+    """Requests that keep every limit but that of single pauses."""
     tpot = (run.e2e_s - run.ttft_s) / np.maximum(run.output_tokens - 1, 1)
+    taken = {"ttft": run.ttft_s, "tpot": tpot, "e2e": run.e2e_s}
     kept = np.ones(run.requests, dtype=bool)
-    for limit, taken in ((objective.ttft_s, run.ttft_s), (objective.tpot_s, tpot), (objective.e2e_s, run.e2e_s)):
-        if limit is not None:
-            kept &= taken <= limit
+    for name, limit in objective.limits.items():
+        if name in taken:
+            kept &= taken[name] <= limit
     return kept
 
 
@@ -116,7 +119,7 @@ def _first_token(run: BenchRun) -> tuple[dict[str, float], int | None]:
     return {"alone": float(lone.mean()), "waited": float((run.ttft_s - lone).mean())}, int(alone.sum())
 
 
-def _alone(sent: Array, done: Array, ttft: Array) -> Array:
+def _alone(sent: Array, done: Array, ttft: Array) -> Mask:
     """Requests that overlap no other between being sent and their first token."""
     ends = np.maximum.accumulate(done)
     before = np.concatenate([[-np.inf], ends[:-1]])

@@ -145,7 +145,12 @@ def _deployment(
     weights = model_path(scenario) or "MODEL"
     for name, worker in workers.items():
         own = {MODEL_OPTION[engine]: weights, **arguments[name]}
-        container = {"name": "main", "image": image, "command": ["python3", "-m", MODULES[engine]], "args": _flat(own)}
+        container: dict[str, Any] = {
+            "name": "main",
+            "image": image,
+            "command": ["python3", "-m", MODULES[engine]],
+            "args": _flat(own),
+        }
         container["resources"] = {"limits": {"nvidia.com/gpu": str(-(-worker.chips // worker.nodes))}}
         part = _component(name, name.partition("-")[0], worker.count, container)
         parts.append(part | ({"multinode": {"nodeCount": worker.nodes}} if worker.nodes > 1 else {}))
