@@ -30,6 +30,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     explain                                    Scenario, trace -> Explanation: what accounts for the gap
     characterize                               a torch device -> Characterization: its profile, measured and written
     preflight                                  ranks of torchrun -> Preflight: slow chips, slow links, wrong settings
+    run                                        Scenario -> RunOutcome: trained here by its plan; or its Verification
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
     next_measurements                          Scenario -> what to measure to be surer of it, the best first
     collective                                 name, system or topology -> CollectiveTime: algorithm, time, bound
@@ -77,6 +78,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.report.show import show as show
     from ridgeline.runtime.measure import characterize as characterize
     from ridgeline.runtime.preflight import preflight as preflight
+    from ridgeline.runtime.train.run_scenario import run as run
     from ridgeline.search.find_plan import find_plan as find_plan
     from ridgeline.search.request import PlanRequest as PlanRequest
     from ridgeline.serving.serving_prediction import ServingPrediction as ServingPrediction
@@ -138,6 +140,7 @@ _HOMES = {
     "collective": "ridgeline.comm.answer",
     "characterize": "ridgeline.runtime.measure",
     "preflight": "ridgeline.runtime.preflight",
+    "run": "ridgeline.runtime.train.run_scenario",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read.readers",
 }

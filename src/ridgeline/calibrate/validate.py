@@ -26,7 +26,7 @@ from ridgeline.calibrate.collectives import Measured, measured_of, predicted_s, 
 from ridgeline.calibrate.collectives import around as around_collective
 from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.folds import Folds, bundled, is_bundled, shipped_folds
-from ridgeline.calibrate.frozen import is_frozen
+from ridgeline.calibrate.frozen import OPENED, is_frozen
 from ridgeline.calibrate.inference_cases import INFERENCE, inference_answers
 from ridgeline.calibrate.kernels import KERNELS, around, is_priceable, price_kernels, unpriceable
 from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
@@ -250,6 +250,8 @@ def validate(
     profiles = profiles_of(profile)
     if path is None:
         rows = tuple(row for row in read_rows() if is_frozen(row) == frozen)
+        if frozen and not rows:
+            raise InputError(_all_opened())
         table = dataset_of(pick(rows, where), profiles)
         strangers = [False] * len(table.rows) if frozen else None  # no fit has seen anything of their sources
         return validation_of(table, shipped(profiles), own=strangers)
@@ -271,6 +273,11 @@ def validate(
     if kind == "inference":
         return serving_runs_of(pick(rows, where), profiles)
     return validation_of(dataset_of(pick(rows, where), profiles), shipped(profiles))
+
+
+def _all_opened() -> Problem:
+    given = f"no source left: {', '.join(OPENED)} were opened on {max(OPENED.values())} and are fitted since"
+    return Problem(path="--frozen", given=given, expected="a frozen source", todo="leave --frozen out")
 
 
 def serving_of(rows: Sequence[Row], profiles: Mapping[str, Profile] | None) -> Validation:

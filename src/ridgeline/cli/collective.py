@@ -10,6 +10,20 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.cli.collective_options import (
+    BackgroundTraffic,
+    Beside,
+    Injection,
+    Message,
+    Outer,
+    Paths,
+    Seed,
+    Seeds,
+    Shape,
+    Simulate,
+    Slow,
+    Stragglers,
+)
 from ridgeline.cli.refuse import UNUSABLE
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, console, print_json
@@ -29,14 +43,9 @@ def collective(
     ],
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="With verify: the algorithm to check.")] = None,
     on: Annotated[str, typer.Option("--on", metavar="SYSTEM", help="A system such as 64xh100-sxm.")] = "",
-    topology: Annotated[
-        str,
-        typer.Option(
-            metavar="SHAPE",
-            help="mesh:AxB[xC], torus:AxB[xC], ring:N, switch:N, full:N, domains:NxG, dragonfly:GxRxP.",
-        ),
-    ] = "",
+    topology: Shape = "",
     link: Annotated[str, typer.Option(metavar="RATE", help="One link, one direction.")] = "50 GB/s",
+    outer: Outer = "",
     latency: Annotated[str, typer.Option(metavar="TIME", help="One hop.")] = "0.5 us",
     size: Annotated[str, typer.Option(metavar="SIZE", help="Of the whole vector, see docs.")] = "1 GB",
     algorithm: Annotated[str, typer.Option(metavar="NAME", help="One of the library; else its fastest.")] = "",
@@ -45,8 +54,18 @@ def collective(
         list[str] | None,
         typer.Option("--without", metavar="PART", help="A broken link:3-4 or node:5; may be repeated."),
     ] = None,
+    slow: Slow = None,
     chunks: Annotated[int | None, typer.Option(min=1, metavar="K", help="Synthesis: chunks of a rank's part.")] = None,
     root: Annotated[int, typer.Option(min=0, metavar="RANK", help="Of broadcast and reduce.")] = 0,
+    simulate: Simulate = False,
+    paths: Paths = "ecmp",
+    seed: Seed = 0,
+    seeds: Seeds = 20,
+    background: BackgroundTraffic = None,
+    straggler: Stragglers = None,
+    beside: Beside = None,
+    injection: Injection = "",
+    message: Message = "0 s",
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the algorithm as JSON.")
     ] = None,
@@ -68,7 +87,9 @@ def collective(
         refuse_unwritable(output)
     found = library(
         what, on=on, topology=topology, link=link, latency=latency, size=size, algorithm=algorithm,
-        synthesize=synthesize, without=without or (), chunks=chunks, root=root,
+        synthesize=synthesize, without=without or (), chunks=chunks, root=root, outer=outer or None, slow=slow or (),
+        simulate=simulate, paths=paths, seed=seed, seeds=seeds, background=background or (),
+        straggler=straggler or (), beside=beside or (), injection=injection or None, message=message,
     )  # fmt: skip
     sheet = collective_sheet(found)
     if output is not None:

@@ -110,6 +110,14 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "torchrun --nproc-per-node 4 -m ridgeline preflight --device cpu --drill 2",
             ),
         ),
+        "run": Verb(
+            summary="Train a scenario here, by its plan; or verify the plan.",
+            examples=(
+                "ridgeline run examples/tiny-2xcpu.toml --data text --steps 200 -o run",
+                "ridgeline run examples/tiny-2xcpu.toml --set plan.shard=none --set plan.tp=2 --set plan.dp=1 --verify",
+                "torchrun --nproc-per-node 8 -m ridgeline run mine.toml --steps 1000 -o run --every 100",
+            ),
+        ),
         "profile": Verb(
             summary="What was measured of a machine: ceilings, slow chips.",
             examples=(
@@ -131,6 +139,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline collective allreduce --on 64xh100-sxm --size 1GB",
                 'ridgeline collective allgather --topology mesh:32x32 --link "50 GB/s" --latency 0.5us --synthesize',
                 "ridgeline collective allreduce --topology torus:8x8 --without link:3-4 --synthesize -o found.json",
+                "ridgeline collective alltoall --on 64xh100-sxm --size 256MB --simulate --straggler 5:1.5",
                 "ridgeline collective verify found.json",
             ),
         ),

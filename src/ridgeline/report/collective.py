@@ -14,6 +14,7 @@ from ridgeline.comm.routes import routes
 from ridgeline.comm.verify import Verification
 from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent
+from ridgeline.report.contention import contention_sheet, simulation_facts
 from ridgeline.report.sheets.collective import CollectiveSheet, LinkSheet, VerificationSheet
 from ridgeline.report.sheets.plain import plain
 
@@ -46,6 +47,7 @@ def collective_sheet(found: CollectiveTime) -> CollectiveSheet:
         "synthesis_seconds": found.synthesis_seconds,
         "verified": found.verification.ok,
         "busiest": _busiest(found),
+        "simulation": contention_sheet(found) if found.contention else None,
     }
 
 
@@ -100,6 +102,7 @@ def draw_collective(sheet: CollectiveSheet, found: CollectiveTime, console: Cons
             [Text.assemble(clean(title), style="bold")],
             [rows],
             listed("not verified", wrong),
+            [] if sheet["simulation"] is None else [facts(*simulation_facts(sheet["simulation"]))],
             [_links(sheet)],
             _picture(found.algorithm, found.graph),
         )

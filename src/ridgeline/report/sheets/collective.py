@@ -20,6 +20,50 @@ class LinkSheet(TypedDict):
     busy: float
 
 
+class SeedsSheet(TypedDict):
+    """Seconds of the collective over seeds of path choice: collisions are a distribution."""
+
+    count: int
+    min: float
+    median: float
+    p95: float
+    max: float
+
+
+class BesideSheet(TypedDict):
+    """A collective that ran at the same time."""
+
+    collective: str
+    size_bytes: float
+    seconds: float
+    alone_seconds: float
+
+
+class SimulationSheet(TypedDict):
+    """The collective simulated as flows that share links fairly.
+
+    seconds         with the seed asked for; `over_alpha_beta` is that over the closed form's seconds
+    alone_seconds   without background, stragglers and other collectives
+    paths, seed     how ways are chosen: ecmp by a hash, spray over all, rail by the sender's place, shortest
+    seeds           null where every seed gives the same time
+    slowest_link    the link with the most bytes for what is left of its rate
+    beside          collectives that ran at the same time
+    transfers       chunks that crossed from one node to another
+    wall_seconds    what all simulations took
+    """
+
+    seconds: float
+    over_alpha_beta: float
+    alone_seconds: float
+    paths: str
+    seed: int
+    seeds: SeedsSheet | None
+    slowest_link: LinkSheet
+    beside: list[BesideSheet]
+    transfers: int
+    wall_seconds: float
+
+
 class CollectiveSheet(TypedDict):
     """A collective on a graph: algorithm, time, what no algorithm beats, and the proof that it is right.
 
@@ -33,6 +77,7 @@ class CollectiveSheet(TypedDict):
     synthesis_seconds       what building the algorithm took; null for one of the library
     verified                every output holds every contribution exactly once, without buffer races
     busiest                 the links with the most bytes for their rate
+    simulation              the same under contention; null without --simulate
     """
 
     kind: Literal["collective"]
@@ -56,6 +101,7 @@ class CollectiveSheet(TypedDict):
     synthesis_seconds: float | None
     verified: bool
     busiest: list[LinkSheet]
+    simulation: SimulationSheet | None
 
 
 class VerificationSheet(TypedDict):
