@@ -60,6 +60,7 @@ SGLANG_CHANGES: dict[str, dict[str, Any]] = {
     "no-cache": {"disable_radix_cache": True},
     "retraction": {"ignore_eos": False, "schedule_conservativeness": 0.1},
     "priority": {"enable_priority_scheduling": True, "disable_priority_preemption": True},
+    "preemption": {"enable_priority_scheduling": True, "max_running_requests": 4},
 }
 
 
