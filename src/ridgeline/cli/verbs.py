@@ -74,7 +74,10 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         ),
         "export": Verb(
             summary="A scenario as the files of the software that runs it.",
-            examples=("ridgeline export run.toml --to megatron -o launch", "ridgeline export serve.toml --to vllm -o deploy"),
+            examples=(
+                "ridgeline export run.toml --to megatron -o launch",
+                "ridgeline export serve.toml --to vllm -o deploy",
+            ),
         ),
         "import": Verb(
             summary="A scenario from the files of a run.",
@@ -145,7 +148,11 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         ),
         "explain": Verb(
             summary="The gap between predicted and measured; why p99 is high.",
-            examples=("ridgeline explain run.toml trace.json.gz -o residuals.csv", "ridgeline explain serve.toml", "ridgeline explain serve.toml run1.json"),
+            examples=(
+                "ridgeline explain run.toml trace.json.gz -o residuals.csv",
+                "ridgeline explain serve.toml",
+                "ridgeline explain serve.toml run1.json",
+            ),
         ),
     }
 )
