@@ -2,7 +2,7 @@
 
 Every run is predicted under its own load: the times its requests were sent and their lengths. Runs of one rate are
 repeats of a load, of which medians are compared. An anchor is one more run, not compared, from which the five numbers
-of a step are fitted (`LinearStepCost`): the prices of decode steps and of steps with prompts are then replaced
+of a step are fitted (`calibrate.request_log`): the prices of decode steps and of steps with prompts are then replaced
 one after the other, so that
 
     measured - predicted = decode steps + prompt steps + rest
@@ -17,12 +17,10 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 from statistics import median
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
-from ridgeline.calibrate.request_log import NUMBERS, START, LogErrors, log_errors, simulate_log
-from ridgeline.core.arrays import Array
+from ridgeline.calibrate.request_log import LogErrors, fit_request_log
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Serve
@@ -37,9 +35,6 @@ from ridgeline.serving.step_cost import LinearStepCost, StepCost
 from ridgeline.serving.vllm_settings import VllmSettings
 
 METRICS = ("ttft", "tpot", "e2e")
-SHORTEST_S = 1e-5
-PRIOR_WEIGHT = 0.003  # of a number's distance from where it starts, in logarithms
-EVALUATIONS = 40
 Figures = Mapping[str, float]
 """Seconds by metric."""
 
@@ -103,7 +98,7 @@ def explain_bench(
         given, todo = f"a {scenario.workload.kind} scenario", 'set workload.kind = "serve"'
         raise InputError(Problem(path="workload.kind", given=given, expected="one that serves requests", todo=todo))
     instances = instances_of(scenario, priced)
-    fit = _fitted(_log(anchor, instances[0])) if anchor is not None else None
+    fit = fit_request_log(_log(anchor, instances[0])) if anchor is not None else None
     groups: dict[tuple[float, int | None], list[BenchRun]] = {}
     for run in runs:
         groups.setdefault((run.request_rate, run.max_concurrency), []).append(run)
@@ -111,9 +106,9 @@ def explain_bench(
     notes = [] if all(run.sent_s is not None for run in runs) else ["a result does not tell when requests were sent"]
     return BenchExplanation(
         scenario=scenario,
-        loads=tuple(_load(scenario, instances, groups[load], fit[0] if fit else None) for load in order),
-        cost=fit[0] if fit else None,
-        anchored=fit[1] if fit else None,
+        loads=tuple(_load(scenario, instances, groups[load], fit.cost if fit else None) for load in order),
+        cost=fit.cost if fit else None,
+        anchored=fit.errors if fit else None,
         anchor=anchor.source if anchor else "",
         notes=tuple(notes),
     )
@@ -155,29 +150,6 @@ def _log(run: BenchRun, instance: Instance) -> RequestLog:
         version="",
         knobs=knobs,
     )
-
-
-def _fitted(log: RequestLog) -> tuple[LinearStepCost, LogErrors]:
-    """The five numbers that explain TTFT and TPOT of every request best, large residuals counting little: a client's
-    clock on a shared machine has many."""
-    from scipy.optimize import least_squares
-
-    later = np.maximum(np.array([request.output_tokens for request in log.requests]) - 1, 1)
-    tpot = np.maximum((log.e2e_s - log.ttft_s) / later, SHORTEST_S)
-    start = np.log([START[name] for name in NUMBERS])
-
-    def cost_of(logs: Array) -> LinearStepCost:
-        values = np.exp(np.clip(logs, -40.0, 10.0)).tolist()
-        return LinearStepCost(**dict(zip(NUMBERS, values, strict=True)))
-
-    def residuals(logs: Array) -> Array:
-        ttft, e2e = simulate_log(log, cost_of(logs))
-        pace = (e2e - ttft) / later
-        return np.concatenate([ttft / log.ttft_s - 1, pace / tpot - 1, PRIOR_WEIGHT * (logs - start)])
-
-    found: Any = least_squares(residuals, start, diff_step=0.02, max_nfev=EVALUATIONS, loss="soft_l1", f_scale=0.05)
-    cost = cost_of(found.x)
-    return cost, log_errors(log, cost, np.ones(len(log.requests), dtype=bool))
 
 
 def _load(
