@@ -88,6 +88,7 @@ def simulate_log(log: RequestLog, cost: LinearStepCost) -> tuple[Array, Array]:
         max_num_seqs=log.max_num_seqs,
         max_num_batched_tokens=log.max_num_batched_tokens,
         prefix_caching=False,
+        async_scheduling=log.knobs.get("async_scheduling") is True,
         rules=vllm_rules(log.version),
     )
     schedulers = [VllmScheduler(settings) for _ in range(log.ranks)]
