@@ -14,7 +14,7 @@ from ridgeline.comm.select import fastest
 from ridgeline.comm.synthesis.matching import matched_allgather
 from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
 from ridgeline.comm.synthesis.symmetric import ports, symmetric_allgather
-from ridgeline.comm.synthesis.synthesize import synthesize
+from ridgeline.comm.synthesis.synthesize import _bucket_seconds, synthesize
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
 from ridgeline.comm.verify import verify
@@ -161,3 +161,10 @@ def test_a_large_torus_is_not_slower_than_its_bucket_algorithm() -> None:
     graph = topology("torus:18x18", RATE, ALPHA)
     mine = time_algorithm(synthesize("allgather", graph, 1e9), graph, 1e9)
     assert mine.seconds <= fastest("allgather", graph, 1e9, name="bucket")[1].seconds * (1 + 1e-12)
+
+
+def test_the_bucket_algorithm_in_closed_form() -> None:
+    graph = topology("torus:5x5", RATE, ALPHA)
+    for collective in ("allgather", "allreduce"):
+        made, timed = fastest(collective, graph, 1e8, name="bucket")  # type: ignore[arg-type]
+        assert _bucket_seconds(made, graph, 1e8) == pytest.approx(timed.seconds, rel=1e-9)

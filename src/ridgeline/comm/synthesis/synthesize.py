@@ -66,7 +66,20 @@ def _seconds(made: Algorithm, graph: Graph, size_bytes: float) -> float:
     if made.name == SYNTHESIZED and graph.uniform and len(made.steps) > MANY_STEPS:
         each = size_bytes / made.contract.chunks / float(graph.bytes_per_s[0]) + float(graph.latency_s[0])
         return made.rounds * each
+    if made.name == "bucket" and len(made.steps) > MANY_STEPS and len(set(graph.shape)) == 1 and graph.uniform:
+        return _bucket_seconds(made, graph, size_bytes)
     return time_algorithm(made, graph, size_bytes).seconds
+
+
+def _bucket_seconds(made: Algorithm, graph: Graph, size_bytes: float) -> float:
+    """The bucket algorithm on a torus of equal sides, where its parts never meet.
+
+    passes (axes (side - 1) alpha + (N - 1) / N M / (2 axes b))       passes: 2 of an all-reduce, else 1
+    """
+    axes, side, n = len(graph.shape), graph.shape[0], graph.ranks
+    passes = 2 if made.contract.collective == "allreduce" else 1
+    rate, alpha = float(graph.bytes_per_s[0]), float(graph.latency_s[0])
+    return passes * (axes * (side - 1) * alpha + (n - 1) / n * size_bytes / (2 * axes * rate))
 
 
 def _chunks(ranks: int) -> int:
