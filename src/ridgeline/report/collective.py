@@ -149,9 +149,9 @@ def by_size_sheet(found: Sequence[SizeRange]) -> list[SizeRangeSheet]:
 def _sizes(ranges: list[SizeRangeSheet]) -> Table:
     table = headed(("fastest", "from", "to", "takes", "bound"), right=("from", "to", "takes", "bound"))
     for one in ranges:
-        ends = (format_quantity(one[key], "B", 3) for key in ("min_bytes", "max_bytes"))  # type: ignore[literal-required]
+        ends = (format_quantity(one[key], "B", 3) for key in ("min_bytes", "max_bytes"))
         times = (
-            " to ".join(format_quantity(one[key], "s", 3) for key in keys)  # type: ignore[literal-required]
+            " to ".join(format_quantity(one[key], "s", 3) for key in keys)
             for keys in (("min_seconds", "max_seconds"), ("min_bound_seconds", "max_bound_seconds"))
         )
         table.add_row(f"{one['algorithm']}, {one['chunks']} chunks", *ends, *times)

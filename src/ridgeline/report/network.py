@@ -27,7 +27,7 @@ def network_sheet(found: NetworkContention) -> NetworkSheet:
 
 def draw_network(sheet: NetworkSheet, console: Console) -> None:
     """Print the collectives of a step beside what they cost each other."""
-    added, step = (format_quantity(sheet[key], "s", 4) for key in ("added_s", "step_time_s"))  # type: ignore[literal-required]
+    added, step = (format_quantity(sheet[key], "s", 4) for key in ("added_s", "step_time_s"))
     title = f"contention on {sheet['topology']} adds {added}: step {step}"
     table = headed(("collective", "axis", "group", "groups", "together / alone", "beside gradients", "exposed", "adds"),
                    right=("group", "groups", "together / alone", "beside gradients", "exposed", "adds"))  # fmt: skip
@@ -35,6 +35,6 @@ def draw_network(sheet: NetworkSheet, console: Console) -> None:
         name = f"{one['label']} ({one['kind']})"
         beside = f"{one['beside_s'] / one['alone_s']:.2f}"
         group = f"{one['ranks']} by {one['stride']}"
-        seconds = (format_quantity(one[key], "s", 3) for key in ("exposed_s", "added_s"))  # type: ignore[literal-required]
+        seconds = (format_quantity(one[key], "s", 3) for key in ("exposed_s", "added_s"))
         table.add_row(clean(name), one["axis"], group, str(one["groups"]), f"{one['factor']:.2f}", beside, *seconds)
     console.print(blocks([Text(title, style="bold")], [table]))

@@ -149,12 +149,12 @@ def test_too_many_chunks_are_refused() -> None:
 def test_broadcasts_fill_all_links_of_the_root(name: str) -> None:
     graph, size = topology(name, RATE, ALPHA), 1e9
     for collective in ("broadcast", "reduce"):
-        made = synthesize(collective, graph, size, root=3, chunks=128)  # type: ignore[arg-type]
+        made = synthesize(collective, graph, size, root=3, chunks=128)
         timed = time_algorithm(made, graph, size).seconds
         assert verify(made).ok
-        assert lower_bound(graph, collective, size, 3).seconds * (1 - 1e-9) <= timed  # type: ignore[arg-type]
-        assert timed <= 1.25 * lower_bound(graph, collective, size, 3).seconds  # type: ignore[arg-type]
-        assert timed < fastest(collective, graph, size, root=3)[1].seconds  # type: ignore[arg-type]
+        assert lower_bound(graph, collective, size, 3).seconds * (1 - 1e-9) <= timed
+        assert timed <= 1.25 * lower_bound(graph, collective, size, 3).seconds
+        assert timed < fastest(collective, graph, size, root=3)[1].seconds
 
 
 def test_a_large_torus_is_not_slower_than_its_bucket_algorithm() -> None:
@@ -166,5 +166,5 @@ def test_a_large_torus_is_not_slower_than_its_bucket_algorithm() -> None:
 def test_the_bucket_algorithm_in_closed_form() -> None:
     graph = topology("torus:5x5", RATE, ALPHA)
     for collective in ("allgather", "allreduce"):
-        made, timed = fastest(collective, graph, 1e8, name="bucket")  # type: ignore[arg-type]
+        made, timed = fastest(collective, graph, 1e8, name="bucket")
         assert _bucket_seconds(made, graph, 1e8) == pytest.approx(timed.seconds, rel=1e-9)
