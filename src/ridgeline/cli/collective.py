@@ -1,29 +1,16 @@
 """Turn `ridgeline collective` into calls of the library.
 
-0  done        2  the input cannot be used, or the algorithm of a file is wrong
+0  done        1  run: an output was wrong        2  the input cannot be used, or the algorithm of a file is wrong
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Any, NamedTuple
 
 import typer
 
-from ridgeline.cli.collective_options import (
-    BackgroundTraffic,
-    Beside,
-    Injection,
-    Message,
-    Outer,
-    Paths,
-    Seed,
-    Seeds,
-    Shape,
-    Simulate,
-    Slow,
-    Stragglers,
-)
+from ridgeline.cli import collective_options as options
 from ridgeline.cli.refuse import UNUSABLE
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, console, print_json
@@ -35,58 +22,62 @@ def register(app: typer.Typer) -> None:
 
 
 def collective(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="WHAT", help="allreduce, allgather, reducescatter, alltoall, broadcast, reduce; or verify FILE."
-        ),
-    ],
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="With verify: any such file.")] = None,
-    on: Annotated[str, typer.Option("--on", metavar="SYSTEM", help="A system such as 64xh100-sxm.")] = "",
-    topology: Shape = "",
-    link: Annotated[str, typer.Option(metavar="RATE", help="One link, one direction.")] = "50 GB/s",
-    outer: Outer = "",
-    latency: Annotated[str, typer.Option(metavar="TIME", help="One hop.")] = "0.5 us",
-    size: Annotated[str, typer.Option(metavar="SIZE", help="Of the whole vector, see docs.")] = "1 GB",
-    algorithm: Annotated[str, typer.Option(metavar="NAME", help="One of the library; else its fastest.")] = "",
-    synthesize: Annotated[bool, typer.Option("--synthesize", help="Build one for this very graph.")] = False,
-    library: Annotated[
-        str, typer.Option("--library", metavar="NAME", help="What nccl, rccl or hccl would do, and why; wants --on.")
-    ] = "",
-    without: Annotated[
-        list[str] | None,
-        typer.Option("--without", metavar="PART", help="A broken link:3-4 or node:5; may be repeated."),
-    ] = None,
-    slow: Slow = None,
-    chunks: Annotated[int | None, typer.Option(min=1, metavar="K", help="Synthesis: chunks of a rank's part.")] = None,
-    root: Annotated[int, typer.Option(min=0, metavar="RANK", help="Of broadcast and reduce.")] = 0,
-    simulate: Simulate = False,
-    paths: Paths = "ecmp",
-    seed: Seed = 0,
-    seeds: Seeds = 20,
-    background: BackgroundTraffic = None,
-    straggler: Stragglers = None,
-    beside: Beside = None,
-    injection: Injection = "",
-    message: Message = "0 s",
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the algorithm, or a library's choice.")
-    ] = None,
-    to: Annotated[
-        str,
-        typer.Option("--to", metavar="TARGET", help="With -o: ridgeline, msccl, rccl, mscclpp; nccl-tuner, hccl."),
-    ] = "",
+    what: options.What,
+    file: options.File = None,
+    on: options.On = "",
+    topology: options.Shape = "",
+    link: options.Link = "50 GB/s",
+    outer: options.Outer = "",
+    latency: options.Latency = "0.5 us",
+    size: options.Size = "1 GB",
+    algorithm: options.AlgorithmName = "",
+    synthesize: options.Synthesize = False,
+    library: options.Library = "",
+    without: options.Without = None,
+    slow: options.Slow = None,
+    chunks: options.Chunks = None,
+    root: options.Root = 0,
+    simulate: options.Simulate = False,
+    paths: options.Paths = "ecmp",
+    seed: options.Seed = 0,
+    seeds: options.Seeds = 20,
+    background: options.BackgroundTraffic = None,
+    straggler: options.Stragglers = None,
+    beside: options.Beside = None,
+    injection: options.Injection = "",
+    message: options.Message = "0 s",
+    output: options.Output = None,
+    to: options.To = "",
+    ranks: options.Ranks = 2,
+    backend: options.Backend = "gloo",
+    sizes: options.Sizes = "1KB:64MB",
+    timeout: options.Timeout = 120,
     json: Json = False,
 ) -> None:
     """How long a collective takes on a network, by which algorithm, and how far that is from the best possible."""
     if what == "verify":
         _verify(file, _Network(on, topology, link, latency, size, to), json)
         return
-    from ridgeline.comm.answer import collective as ask
-    from ridgeline.comm.formats.files import ALGORITHM_TARGETS, CHOICE_TARGETS, TARGETS, write_collective
+    if what == "run":
+        _run(file, json, ranks=ranks, backend=backend, sizes=sizes, algorithm=algorithm, synthesize=synthesize,
+             topology=topology, root=root, timeout_s=timeout)  # fmt: skip
+        return
+    if _written_as(file, output, to, library):
+        _library(what, on, size, library or {"hccl": "hccl"}.get(to, "nccl"), (output, to), json)
+        return
+    _ask(
+        what, (output, to), json, on=on, topology=topology, link=link, latency=latency, size=size, algorithm=algorithm,
+        synthesize=synthesize, without=without or (), chunks=chunks, root=root, outer=outer or None, slow=slow or (),
+        simulate=simulate, paths=paths, seed=seed, seeds=seeds, background=background or (),
+        straggler=straggler or (), beside=beside or (), injection=injection or None, message=message,
+    )  # fmt: skip
+
+
+def _written_as(file: Path | None, output: Path | None, to: str, library: str) -> bool:
+    """Whether a library's choice is asked for, and no algorithm; what cannot be written is refused before any work."""
+    from ridgeline.comm.formats.files import ALGORITHM_TARGETS, CHOICE_TARGETS, TARGETS
     from ridgeline.core.errors import InputError, Problem, not_among
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.report.collective import collective_sheet, draw_collective
 
     if file is not None:
         raise InputError(Problem(path="FILE", given=str(file), expected="nothing after a collective", todo="use -o"))
@@ -96,18 +87,21 @@ def collective(
         raise InputError(Problem(path="--to", given=to, expected="-o FILE with it"))
     if output is not None:
         refuse_unwritable(output)
-    if library or to in CHOICE_TARGETS:
-        if to in ALGORITHM_TARGETS:
-            raise InputError(Problem(path="--to", given=f"{to} with --library", expected="nccl-tuner or hccl"))
-        _library(what, on, size, library or {"hccl": "hccl"}.get(to, "nccl"), (output, to), json)
-        return
-    found = ask(
-        what, on=on, topology=topology, link=link, latency=latency, size=size, algorithm=algorithm,
-        synthesize=synthesize, without=without or (), chunks=chunks, root=root, outer=outer or None, slow=slow or (),
-        simulate=simulate, paths=paths, seed=seed, seeds=seeds, background=background or (),
-        straggler=straggler or (), beside=beside or (), injection=injection or None, message=message,
-    )  # fmt: skip
+    chosen = bool(library) or to in CHOICE_TARGETS
+    if chosen and to in ALGORITHM_TARGETS:
+        raise InputError(Problem(path="--to", given=f"{to} with --library", expected="nccl-tuner or hccl"))
+    return chosen
+
+
+def _ask(what: str, target: tuple[Path | None, str], json: bool, **asked: Any) -> None:
+    """An algorithm for the collective, proven and timed; written if asked."""
+    from ridgeline.comm.answer import collective as answered
+    from ridgeline.comm.formats.files import write_collective
+    from ridgeline.report.collective import collective_sheet, draw_collective
+
+    found = answered(what, **asked)
     sheet = collective_sheet(found)
+    output, to = target
     if output is not None:
         write_collective(found.algorithm, output, to or "ridgeline")
         say(f"{output}: {sheet['steps']} steps", err=True)
@@ -169,3 +163,20 @@ def _verify(file: Path | None, network: _Network, json: bool) -> None:
         print_json(sheet) if json else draw_verification(sheet, console())
     if found.verification is not None and not found.verification.ok:
         raise typer.Exit(UNUSABLE)
+
+
+def _run(name: Path | None, json: bool, **asked: Any) -> None:
+    """Carry a collective out on real ranks; exit code 1 where an output was wrong."""
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.report.collective_run import collective_run_sheet, draw_collective_run
+    from ridgeline.runtime.collective_run import collective_run
+
+    if name is None:
+        raise InputError(Problem(path="COLLECTIVE", given="nothing", expected="a collective after run, as allreduce"))
+    found = collective_run(str(name), **asked)
+    if found is None:  # rank 0 of torchrun speaks for all
+        return
+    sheet = collective_run_sheet(found)
+    print_json(sheet) if json else draw_collective_run(sheet, console())
+    if not found.correct:
+        raise typer.Exit(1)

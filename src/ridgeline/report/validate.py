@@ -55,8 +55,9 @@ def _case(case: Case) -> CaseSheet:
         "high": case.high_s,
         "cross_validated": case.cross_validated,
         "peak_memory_bytes": plain(case.peak),
-        **({"metric": case.metric} if case.metric else {}),
     }
+    if case.metric:
+        sheet["metric"] = case.metric
     return sheet
 
 

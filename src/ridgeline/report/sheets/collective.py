@@ -220,3 +220,45 @@ class LibraryChoiceSheet(TypedDict):
     measured: BenchmarkSheet
     sweep: list[SweepSheet]
     assumptions: list[str]
+
+
+class CollectiveRunRowSheet(TypedDict):
+    """One size as it ran: medians over repeats of the slowest rank's time.
+
+    seconds, algbw, busbw           of the algorithm's steps, as sends and receives of the backend
+    own_seconds, own_algbw, ...     of the backend's own collective, in the same run
+    bound_seconds                   no algorithm is faster on a switch whose links are as fast as the measured send
+    ratio_to_bound                  seconds over the bound
+    wrong                           ranks with outputs that were not right, bit for bit; none where all were
+    """
+
+    size_bytes: float
+    seconds: float
+    algbw: float
+    busbw: float
+    own_seconds: float
+    own_algbw: float
+    own_busbw: float
+    bound_seconds: float
+    ratio_to_bound: float
+    wrong: list[str]
+
+
+class CollectiveRunSheet(TypedDict):
+    """What `ridgeline collective run` measured, in the form of nccl-tests.
+
+    send_latency_s, send_bytes_per_s   one message from rank 0 to rank 1: the smallest one's time, the best rate
+    correct                            every output of every size was right, bit for bit
+    """
+
+    kind: Literal["collective-run"]
+    collective: str
+    ranks: int
+    backend: str
+    algorithm: str
+    rounds: int
+    steps: int
+    send_latency_s: float
+    send_bytes_per_s: float
+    correct: bool
+    rows: list[CollectiveRunRowSheet]
