@@ -9,8 +9,15 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ridgeline.report.sheets.analyze import AnalysisSheet, CountersSheet
-from ridgeline.report.sheets.collective import CollectiveSheet, VerificationSheet
+from ridgeline.report.sheets.bench import BenchSheet
+from ridgeline.report.sheets.collective import (
+    CollectiveRunSheet,
+    CollectiveSheet,
+    LibraryChoiceSheet,
+    VerificationSheet,
+)
 from ridgeline.report.sheets.diff import DiffSheet, ExplanationSheet
+from ridgeline.report.sheets.explain_bench import BenchExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.phase import PhaseSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
@@ -36,12 +43,12 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "fit": (FitWithSheet,),
         "export": (ExportSheet,),
         "import": (ImportSheet,),
-        "analyze": (AnalysisSheet, CountersSheet),
+        "analyze": (AnalysisSheet, CountersSheet, BenchSheet),
         "diff": (DiffSheet, ProfileDiffSheet),
         "profile": (ProfileSheet,),
         "roofline": (RooflineSheet,),
-        "collective": (CollectiveSheet, VerificationSheet),
-        "explain": (ExplanationSheet, WhySlowSheet),
+        "collective": (CollectiveSheet, LibraryChoiceSheet, VerificationSheet, CollectiveRunSheet),
+        "explain": (ExplanationSheet, BenchExplanationSheet, WhySlowSheet),
         "characterize": (CharacterizationSheet, StandaloneSheet),
         "preflight": (PreflightSheet,),
         "run": (TrainedSheet, EquivalenceSheet),
