@@ -154,8 +154,8 @@ class TestHostileRows:
 
     def test_other_kinds_are_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "other.csv"
-        path.write_text("id,accelerator,model,isl,osl,metric,value\na,b,c,1,1,us,1\n", encoding="utf-8")
-        with pytest.raises(InputError, match="a table of inference"):
+        path.write_text("id,run,mtbf_h,effective_time_pct\na,b,2.5,90\n", encoding="utf-8")
+        with pytest.raises(InputError, match="a table without"):
             validate(path)
 
 
