@@ -85,7 +85,7 @@ def draw_validation(found: Validation, console: Console) -> None:
     console.print(Text(f"{errors.n} rows predicted, {len(found.skipped)} skipped", style="bold"))
     if errors.n:
         usual = "with the shipped parameters" if found.kind == "training" else "with the chips to themselves"
-        usual = "with what profiles, libraries and the fit say" if found.kind == "kernels" else usual
+        usual = "with what profiles, libraries and the fit say" if found.kind in ("kernels", "inference") else usual
         how = "without their own group in the fit" if held == errors.n else usual
         mixed = f"{held} without their own group in the fit, {errors.n - held} with the shipped parameters"
         console.print(Text(f"predicted {how if held in (0, errors.n) else mixed}", style="dim"))
@@ -149,10 +149,13 @@ def _worst(found: Validation) -> Table:
         what = f"{case.row['model_name'][:28]} on {case.row['gpus'][:8]} x {case.chip}"
         if found.kind == "kernels":
             what = f"{case.row['kernel'][:24]} {case.row['shape'][:36]}, {case.chip}, by {case.assumptions[0]}"
+        elif found.kind == "inference":
+            what = f"{case.metric[:24]} of {case.row['model'][:24]} on {case.row['n'][:6] or '?'} x {case.chip}"
         elif not training:
             size = format_quantity(float(case.row["size_bytes"].replace(",", "")), "B")
             what = f"{case.row['collective'][:20]}, {size}, {case.row['ranks'][:8]} x {case.chip}"
-        cells = (f"{case.measured_s:.4g} s", f"{case.predicted_s:.4g} s", _signed(case.residual))
+        unit = "" if case.metric else " s"
+        cells = (f"{case.measured_s:.4g}{unit}", f"{case.predicted_s:.4g}{unit}", _signed(case.residual))
         table.add_row(clean(case.row.id[:40]), *cells, clean(what), clean(reason))
     return table
 
