@@ -10,7 +10,9 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     check                                      Scenario -> the reasons why it cannot run
     show                                       names -> sheets of facts, as `ridgeline show --json` prints them
     schema                                     the JSON schema of scenario files
-    predict                                    Scenario -> Prediction, or Impossible with its reasons
+    predict                                    Scenario -> Prediction, ServingPrediction of requests under load, or
+                                               Impossible with its reasons
+    why_slow                                   ServingPrediction -> WhySlow: why its slow requests are slow, what helps
     estimate                                   Scenario -> every op of a rank with seconds, bound and evidence
     roofline                                   model, chip -> Roofline: every op under the chip's roofs
     profile                                    files of measured kernels -> Profile, several nodes as one
@@ -28,9 +30,12 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     explain                                    Scenario, trace -> Explanation: what accounts for the gap
     characterize                               a torch device -> Characterization: its profile, measured and written
     preflight                                  ranks of torchrun -> Preflight: slow chips, slow links, wrong settings
+    run                                        Scenario -> RunOutcome: trained here by its plan; or its Verification
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
     next_measurements                          Scenario -> what to measure to be surer of it, the best first
     collective                                 name, system or topology -> CollectiveTime: algorithm, time, bound
+    library_choice                             name, system -> LibraryChoice: what NCCL, RCCL or HCCL would do, and why
+    collective_run                             name, ranks, backend -> CollectiveRun: an algorithm as it ran
     fit_with                                   your measured runs -> OwnFit: that calibration, and what it is worth
 """
 
@@ -54,6 +59,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.calibrate.next_measurement import next_measurements as next_measurements
     from ridgeline.calibrate.validate import validate as validate
     from ridgeline.comm.answer import collective as collective
+    from ridgeline.comm.libraries.choice import library_choice as library_choice
     from ridgeline.cost.profile import Profile as Profile
     from ridgeline.cost.profile import read_profile as read_profile
     from ridgeline.hardware.load import CHIPS as CHIPS
@@ -73,10 +79,14 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.plan.schedules import SCHEDULES as SCHEDULES
     from ridgeline.plan.schedules import build
     from ridgeline.report.show import show as show
+    from ridgeline.runtime.collective_run import collective_run as collective_run
     from ridgeline.runtime.measure import characterize as characterize
     from ridgeline.runtime.preflight import preflight as preflight
+    from ridgeline.runtime.train.run_scenario import run as run
     from ridgeline.search.find_plan import find_plan as find_plan
     from ridgeline.search.request import PlanRequest as PlanRequest
+    from ridgeline.serving.serving_prediction import ServingPrediction as ServingPrediction
+    from ridgeline.serving.why_slow import why_slow as why_slow
     from ridgeline.sim.events.simulate import timeline as timeline
     from ridgeline.sim.predict_step import estimate as estimate
     from ridgeline.sim.prediction import Impossible as Impossible
@@ -120,6 +130,8 @@ _HOMES = {
     "PlanRequest": "ridgeline.search.request",
     "Impossible": "ridgeline.sim.prediction",
     "Prediction": "ridgeline.sim.prediction",
+    "ServingPrediction": "ridgeline.serving.serving_prediction",
+    "why_slow": "ridgeline.serving.why_slow",
     "validate": "ridgeline.calibrate.validate",
     "fit": "ridgeline.calibrate.cross_validate:refit",
     "diff": "ridgeline.calibrate.compare",
@@ -130,8 +142,11 @@ _HOMES = {
     "export": "ridgeline.targets.api",
     "import_run": "ridgeline.targets.api",
     "collective": "ridgeline.comm.answer",
+    "library_choice": "ridgeline.comm.libraries.choice",
+    "collective_run": "ridgeline.runtime.collective_run",
     "characterize": "ridgeline.runtime.measure",
     "preflight": "ridgeline.runtime.preflight",
+    "run": "ridgeline.runtime.train.run_scenario",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read.readers",
 }

@@ -37,8 +37,9 @@ def validate(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="A CSV of runs, kernels or collectives, or a recording of a scheduler's decisions; "
-            "`kernels`, `collectives`, `inference`, `published`: the bundled.",
+            help="A CSV of runs, servers, kernels or collectives, a log of measured requests, or a recording of a "
+            "scheduler's decisions; "
+            "`kernels`, `collectives`, `inference`, `serving`, `published`: the bundled.",
         ),
     ] = None,
     where: Annotated[
@@ -62,6 +63,8 @@ def validate(
     if next_ is not None:
         _next(next_, _Used(calibration, tuple(anchor or ())), table, json)
         return
+    if table is not None and _measured_requests(table, anchor or (), json):
+        return
     _only_with_next(calibration, anchor)
     if table is not None and _replayed(table, json):
         return
@@ -80,6 +83,18 @@ def validate(
         print_json(validation_sheet(found))
         return
     draw_validation(found, console())
+
+
+def _measured_requests(path: Path, anchor: Sequence[str], json: bool) -> bool:
+    """Explain a log of measured requests by five numbers, if the file is one."""
+    from ridgeline.serving.request_log import is_request_log
+
+    if not is_request_log(path):
+        return False
+    from ridgeline.cli.serve import validate_log
+
+    validate_log(path, anchor, json=json)
+    return True
 
 
 def _replayed(path: Path, json: bool) -> bool:
@@ -145,6 +160,9 @@ def fit(
         bool,
         typer.Option("--nested", help="Ship nothing: what priors chosen inside folds are worth; docs/nested.json."),
     ] = False,
+    collectives: Annotated[
+        bool, typer.Option("--collectives", help="Fit the times of communication libraries instead; a few seconds.")
+    ] = False,
     serving: Annotated[
         bool, typer.Option("--serving", help="The parameters of serving alone, from the bundled rows of inference.csv.")
     ] = False,
@@ -171,6 +189,9 @@ def fit(
         from ridgeline.core.errors import InputError, Problem
 
         raise InputError(Problem(path="-o", given="no --with", expected="--with RUN, whose calibration it gets"))
+    if collectives:
+        _fit_collectives(json, write=not quick)
+        return
     if serving:
         _refit_serving(json)
         return
@@ -231,6 +252,26 @@ def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
     say(fit_with_text(found))
     if output is not None:
         say(f"{output}: {len(found.calibration.offsets)} offsets; use it with `--calibration {output}`")
+
+
+def _fit_collectives(json: bool, *, write: bool) -> None:
+    """Fit the numbers of library times, with and without each system; write them unless told otherwise."""
+    _need_scipy()
+    from ridgeline.calibrate.collective_fit import fit_collectives, in_sample, write_collectives
+    from ridgeline.cost.library_times.parameters import SHIPPED
+
+    with _progress() as tell:
+        found = fit_collectives(progress=tell)
+    if write:
+        write_collectives(found)
+        say(f"wrote {SHIPPED}", err=True)
+    if json:
+        print_json(
+            {"kind": "library times", "mape": in_sample(found), "all": dict(found.values), "without": dict(found.folds)}
+        )
+        return
+    for name, value in found.values.items():
+        say(f"{name:24} {value:9.4g}")
 
 
 def _need_scipy() -> None:

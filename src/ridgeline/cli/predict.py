@@ -54,17 +54,24 @@ def predict(
     anchor: Anchor = None,
     profile: ProfileOption = None,
 ) -> None:
-    """Predict a training step, a prefill or a decode step: how long, where the time goes, what limits it, what fits."""
+    """Predict a step of training, prefill or decode, or requests under load: how long, where time goes, what fits."""
     from ridgeline.api import predict as library
     from ridgeline.report.phase import draw_phase, phase_sheet
     from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet
     from ridgeline.search.request import PlanOptions
+    from ridgeline.serving.serving_prediction import ServingPrediction
     from ridgeline.sim.phase_prediction import PhasePrediction
     from ridgeline.sim.prediction import Impossible
 
     options = PlanOptions(on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or ())
     built = _scenario(scenario, options)
+    if built.workload.kind == "serve":
+        from ridgeline.cli.serve import predict_serve
+
+        predict_serve(built, calibration=calibration, anchor=anchor or (), profile=profile, json=json)
+        return
     found = library(built, calibration, anchor=anchor or (), profile=profile, causal=not full_attention)
+    assert not isinstance(found, ServingPrediction)
     if isinstance(found, Impossible):
         if json:
             print_json(impossible_sheet(found))
@@ -123,7 +130,13 @@ def timeline(
         refuse_unwritable(path)  # before the work
     if show:
         page_files()
-    found = library(read_scenario(scenario, settings or ()))
+    built = read_scenario(scenario, settings or ())
+    if built.workload.kind == "serve":
+        from ridgeline.cli.serve import timeline_serve
+
+        timeline_serve(built, output, html, json=json)
+        return
+    found = library(built)
     if isinstance(found, Impossible):
         _refuse(found)
     if html is not None:

@@ -82,10 +82,12 @@ def draw_validation(found: Validation, console: Console) -> None:
     """Print the summary, errors by accelerator and source, and the worst rows."""
     errors = found.errors
     held = sum(case.cross_validated for case in found.cases)
-    console.print(Text(f"{errors.n} rows predicted, {len(found.skipped)} skipped", style="bold"))
+    what = "metrics of rows" if found.kind == "serving" else "rows"
+    console.print(Text(f"{errors.n} {what} predicted, {len(found.skipped)} skipped", style="bold"))
     if errors.n:
         usual = "with the shipped parameters" if found.kind == "training" else "with the chips to themselves"
         usual = "with what profiles, libraries and the fit say" if found.kind in ("kernels", "inference") else usual
+        usual = "with the shipped parameters, request by request" if found.kind == "serving" else usual
         how = "without their own group in the fit" if held == errors.n else usual
         mixed = f"{held} without their own group in the fit, {errors.n - held} with the shipped parameters"
         console.print(Text(f"predicted {how if held in (0, errors.n) else mixed}", style="dim"))
@@ -147,12 +149,14 @@ def _worst(found: Validation) -> Table:
     table = headed(("furthest off", *figures, *words), right=figures)
     for case, reason in worst(found):
         what = f"{case.row['model_name'][:28]} on {case.row['gpus'][:8]} x {case.chip}"
-        if found.kind == "kernels":
+        if found.kind == "serving":
+            what = f"{case.row['x_model'][:20]}, {case.row['x_rate']}/s, {case.metric}, {case.row['n']} x {case.chip}"
+        elif found.kind == "kernels":
             what = f"{case.row['kernel'][:24]} {case.row['shape'][:36]}, {case.chip}, by {case.assumptions[0]}"
         elif found.kind == "inference":
             what = f"{case.metric[:24]} of {case.row['model'][:24]} on {case.row['n'][:6] or '?'} x {case.chip}"
         elif not training:
-            size = format_quantity(float(case.row["size_bytes"].replace(",", "")), "B")
+            size = format_quantity(case.size or 0.0, "B")
             what = f"{case.row['collective'][:20]}, {size}, {case.row['ranks'][:8]} x {case.chip}"
         unit = "" if case.metric else " s"
         cells = (f"{case.measured_s:.4g}{unit}", f"{case.predicted_s:.4g}{unit}", _signed(case.residual))

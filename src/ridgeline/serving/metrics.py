@@ -17,16 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.core.arrays import Array
-from ridgeline.serving.served import Served
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
-    """A service-level objective: the longest each may take, in seconds; None where it does not matter."""
-
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    e2e_s: float | None = None
+from ridgeline.plan.serve import Objective
+from ridgeline.serving.served import PARTS, Served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +62,6 @@ def serving_metrics(
     tpot = (found.finished_s - found.first_token_s) / np.maximum(found.output_tokens - 1, 1)
     seconds = found.duration_s or float("inf")
     prompts, outputs = int(found.prompt_tokens.sum()), int(found.output_tokens.sum())
-    parts = ("queue", "prefill", "decode", "stalled", "preempted")
     return ServingMetrics(
         requests=len(found.ids),
         duration_s=found.duration_s,
@@ -79,13 +70,13 @@ def serving_metrics(
         requests_per_s=len(found.ids) / seconds,
         output_tokens_per_s=outputs / seconds,
         tokens_per_s=(prompts + outputs) / seconds,
-        ttft=_spread(found.ttft_s, percentiles),
-        tpot=_spread(tpot[several], percentiles),
+        ttft=spread(found.ttft_s, percentiles),
+        tpot=spread(tpot[several], percentiles),
         itl=_weighted_spread(*found.gaps, percentiles),
-        e2e=_spread(found.e2e_s, percentiles),
+        e2e=spread(found.e2e_s, percentiles),
         goodput=None if objective is None else float(good(found, objective).sum()) / seconds,
         hit_share=float(found.hit_tokens.sum()) / prompts if prompts else 0.0,
-        time={part: float(getattr(found, f"{part}_s").mean()) if found.ids else 0.0 for part in parts},
+        time={part: float(getattr(found, f"{part}_s").mean()) if found.ids else 0.0 for part in PARTS},
     )
 
 
@@ -93,13 +84,14 @@ def good(found: Served, objective: Objective) -> Array:
     """Which requests keep every limit."""
     tpot = (found.finished_s - found.first_token_s) / np.maximum(found.output_tokens - 1, 1)
     kept = np.ones(len(found.ids), dtype=bool)
-    for limit, taken in ((objective.ttft_s, found.ttft_s), (objective.tpot_s, tpot), (objective.e2e_s, found.e2e_s)):
+    for limit, taken in ((objective.ttft, found.ttft_s), (objective.tpot, tpot), (objective.e2e, found.e2e_s)):
         if limit is not None:
             kept &= taken <= limit
     return kept
 
 
-def _spread(values: Array, percentiles: Sequence[float]) -> Spread:
+def spread(values: Array, percentiles: Sequence[float]) -> Spread:
+    """Mean, median, standard deviation and percentiles of values; nothing measured: all zero."""
     if not values.size:
         return Spread(mean=0.0, median=0.0, std=0.0, percentiles=dict.fromkeys(percentiles, 0.0))
     return Spread(
@@ -114,7 +106,7 @@ def _weighted_spread(values: Array, times: Array, percentiles: Sequence[float]) 
     """The same of sorted values that each occurred so many times."""
     total = float(times.sum())
     if not total:
-        return _spread(values, percentiles)
+        return spread(values, percentiles)
     mean = float((values * times).sum() / total)
     upto = np.cumsum(times)
 

@@ -60,6 +60,7 @@ class PeakSheet(TypedDict):
 class CaseSheet(TypedDict):
     """A measured run beside its prediction.
 
+    measured, predicted   seconds, or the unit of the column that `metric` names
     low, high         the 90 % interval
     cross_validated   whether its own group was left out of the fit
     metric            what was measured, where a table has several: numbers are then in its unit, else in seconds

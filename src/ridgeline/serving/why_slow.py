@@ -1,0 +1,300 @@
+"""Turn a serving prediction into why its slow requests are slow: time by part, the queue's story, what would help.
+
+Every remedy is a change of the plan that is simulated under the same requests; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+
+from ridgeline.core.arrays import Array, Mask
+from ridgeline.core.errors import InputError, MissingNumber
+from ridgeline.plan.check import check
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.serve import Serve
+from ridgeline.serving.deployment import Instance, Priced, instances_of, unservable
+from ridgeline.serving.remedies import changes
+from ridgeline.serving.replica import Sample
+from ridgeline.serving.request import Request
+from ridgeline.serving.served import PARTS, Served
+from ridgeline.serving.serving_prediction import ServingPrediction, served_by
+from ridgeline.serving.sglang_settings import SglangSettings
+from ridgeline.serving.vllm_settings import VllmSettings
+
+SLOWEST = 5  # requests that are listed
+TRIED = 4000  # requests that a remedy is simulated with, at most
+APART_S = 1e4  # seconds between requests that do not meet
+HALVINGS = 8  # of the interval in which the rate lies that keeps the objective
+ALONE = 16  # requests that are sent one by one to learn what nothing can beat
+FULL = 0.97  # share of a cache that counts as full
+MEANINGS = MappingProxyType(
+    {
+        "queue": "sent until its first step: others run, or nothing is free",
+        "prefill": "its own prompt, computed in chunks",
+        "stalled": "steps made longer by prompts of others",
+        "decode": "its own tokens, one step each",
+        "preempted": "dropped for lack of cache, and computed again",
+        "transfer": "its cache on the way from prefill to decode",
+    }
+)
+
+Metric = Literal["ttft", "tpot", "e2e"]
+Limit = Literal["max_num_seqs", "cache", "tokens", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowRequest:
+    """One of the slowest: when it was sent, how long it took, and on what."""
+
+    id: str
+    sent_s: float
+    seconds: float
+    prompt_tokens: int
+    output_tokens: int
+    replica: int
+    parts: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStory:
+    """When the queue grew most: from its last emptiness to its peak, and what was exhausted then.
+
+    limit   max_num_seqs: as many run as may; cache: blocks are all held; tokens: neither, prompts wait for their chunks
+    """
+
+    replica: int
+    began_s: float
+    peak_s: float
+    peak: int
+    limit: Limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """A change that was simulated, and the percentile with it, in seconds."""
+
+    change: str
+    found: float
+    goodput: float | None
+    chips: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhySlow:
+    """Why the slowest requests of a prediction are slow.
+
+    metric, percentile, found   what was looked at, and how long it is
+    slow, usual                 mean seconds by part: of requests beyond the percentile, of the half in the middle
+    least                       what a request alone on the deployment takes, by metric: no load, no waiting
+    kept_rate                   requests per second of this load, stretched, at which every limit is kept; None where
+                                there is no objective, users wait for answers, or no rate keeps it
+    """
+
+    prediction: ServingPrediction
+    metric: Metric
+    percentile: float
+    found: float
+    slow: dict[str, float]
+    usual: dict[str, float]
+    slowest: tuple[SlowRequest, ...]
+    queue: QueueStory | None
+    remedies: tuple[Remedy, ...]
+    least: dict[str, float]
+    kept_rate: float | None
+
+    @property
+    def cause(self) -> str:
+        """The part that makes slow requests slower than usual ones, most of all."""
+        return max(PARTS, key=lambda part: self.slow[part] - self.usual[part])
+
+
+def why_slow(found: ServingPrediction, priced: Priced | None = None) -> WhySlow:
+    """Explain a prediction that was made with samples."""
+    metric, percentile = _looked_at(found)
+    values = _values(found.run.served, metric)
+    edge = float(np.percentile(values, percentile))
+    low, high = np.percentile(values, [25, 75])
+    return WhySlow(
+        prediction=found,
+        metric=metric,
+        percentile=percentile,
+        found=edge,
+        slow=_parts(found.run.served, values >= edge, metric),
+        usual=_parts(found.run.served, (values >= low) & (values <= high), metric),
+        slowest=_slowest(found.run.served, values, metric),
+        queue=_queue(found),
+        remedies=tuple(_remedies(found, metric, percentile, priced)),
+        least=_least(found),
+        kept_rate=_kept_rate(found),
+    )
+
+
+def _looked_at(found: ServingPrediction) -> tuple[Metric, float]:
+    """The limit that is missed most, or TTFT at p99."""
+    work = found.scenario.workload
+    assert isinstance(work, Serve)
+    over = {name: kept.found / kept.limit for name, kept in found.kept.items()}
+    worst = max(over, key=lambda name: over[name], default="ttft")
+    metric: Metric = "e2e" if worst == "e2e" else "tpot" if worst in ("tpot", "itl") else "ttft"
+    return metric, work.objective.percentile
+
+
+def _values(served: Served, metric: Metric) -> Array:
+    if metric == "ttft":
+        return served.ttft_s
+    if metric == "e2e":
+        return served.e2e_s
+    return (served.finished_s - served.first_token_s) / np.maximum(served.output_tokens - 1, 1)
+
+
+def _counted(served: Served, metric: Metric) -> dict[str, Array]:
+    """Seconds by part of every request, those that the metric counts."""
+    columns = {part: getattr(served, f"{part}_s") for part in PARTS}
+    none = np.zeros(len(served.ids))
+    if metric == "ttft":
+        return columns | {"decode": none, "stalled": none, "preempted": none}
+    if metric == "tpot":
+        per = np.maximum(served.output_tokens - 1, 1)
+        after = {part: columns[part] / per for part in ("decode", "stalled", "preempted")}
+        return dict.fromkeys(PARTS, none) | after
+    return columns
+
+
+def _parts(served: Served, of: Mask, metric: Metric) -> dict[str, float]:
+    return {part: float(column[of].mean()) for part, column in _counted(served, metric).items()}
+
+
+def _slowest(served: Served, values: Array, metric: Metric) -> tuple[SlowRequest, ...]:
+    columns = _counted(served, metric)
+    return tuple(
+        SlowRequest(
+            id=served.ids[place],
+            sent_s=float(served.sent_s[place]),
+            seconds=float(values[place]),
+            prompt_tokens=int(served.prompt_tokens[place]),
+            output_tokens=int(served.output_tokens[place]),
+            replica=int(served.replica[place]),
+            parts={part: float(column[place]) for part, column in columns.items()},
+        )
+        for place in np.argsort(-values, kind="stable")[:SLOWEST]
+    )
+
+
+# ---- the queue
+
+
+def _queue(found: ServingPrediction) -> QueueStory | None:
+    """The replica whose queue became longest, and how that came."""
+    best: tuple[int, int] | None = None
+    for replica, samples in enumerate(found.run.samples):
+        peak = max((sample[1] for sample in samples), default=0)
+        if peak > 1 and (best is None or peak > best[0]):
+            best = (peak, replica)
+    if best is None:
+        return None
+    samples = found.run.samples[best[1]]
+    at = max(range(len(samples)), key=lambda place: samples[place][1])
+    begin = at
+    while begin > 0 and samples[begin - 1][1] > 0:
+        begin -= 1
+    return QueueStory(
+        replica=best[1],
+        began_s=samples[begin][0],
+        peak_s=samples[at][0],
+        peak=samples[at][1],
+        limit=_limit(samples[begin : at + 1], _instance_at(found.instances, best[1])),
+    )
+
+
+def _limit(samples: Sequence[Sample], one: Instance) -> Limit:
+    """What was exhausted most of the time while the queue grew."""
+    most = one.settings.max_num_seqs if isinstance(one.settings, VllmSettings) else 0
+    most = one.settings.max_running_requests if isinstance(one.settings, SglangSettings) else most
+    seqs = sum(running >= most * one.ranks for _, _, running, _ in samples) if most else 0
+    cache = sum(held >= FULL for *_, held in samples)
+    if 2 * max(seqs, cache) < len(samples):
+        return "tokens"
+    return "max_num_seqs" if seqs >= cache else "cache"
+
+
+def _instance_at(instances: Sequence[Instance], replica: int) -> Instance:
+    for one in instances:
+        if replica < one.count:
+            return one
+        replica -= one.count
+    return instances[-1]
+
+
+# ---- what would help
+
+
+def _remedies(found: ServingPrediction, metric: Metric, percentile: float, priced: Priced | None) -> Iterator[Remedy]:
+    """Changes of the plan, simulated; those that help, the best first."""
+    requests = found.requests[:TRIED]
+    now = float(np.percentile(_values(found.run.served, metric), percentile))
+    if len(requests) < len(found.requests) and (base := _outcome(found.scenario, requests, priced)) is not None:
+        now = float(np.percentile(_values(base.run.served, metric), percentile))
+    tried = []
+    for change, scenario in changes(found.scenario):
+        made = _outcome(scenario, requests, priced)
+        if made is None:
+            continue
+        value = float(np.percentile(_values(made.run.served, metric), percentile))
+        if value < now:
+            tried.append(Remedy(change=change, found=value, goodput=made.metrics.goodput, chips=made.run.chips))
+    yield from sorted(tried, key=lambda one: one.found)
+
+
+def _outcome(scenario: Scenario, requests: tuple[Request, ...], priced: Priced | None) -> ServingPrediction | None:
+    """The same requests under another plan; None where that is none."""
+    if any(check(scenario)):
+        return None
+    try:
+        instances = instances_of(scenario, priced)
+        return None if any(unservable(instances, requests)) else served_by(scenario, instances, requests)
+    except (InputError, MissingNumber):
+        return None
+
+
+def _least(found: ServingPrediction) -> dict[str, float]:
+    """Percentiles of requests that never meet: no deployment of this kind is faster."""
+    work = found.scenario.workload
+    assert isinstance(work, Serve)
+    step = max(len(found.requests) // ALONE, 1)
+    alone = tuple(
+        replace(request, arrival_s=place * APART_S, after=None)
+        for place, request in enumerate(found.requests[::step][:ALONE])
+    )
+    plan = found.scenario.plan
+    calm = replace(plan.serving, failures=(), mtbf=None, autoscale=None)
+    quiet = replace(found.scenario, plan=replace(plan, serving=calm))
+    made = served_by(quiet, found.instances, alone).metrics
+    return {name: getattr(made, name).percentiles[work.objective.percentile] for name in ("ttft", "tpot", "itl", "e2e")}
+
+
+def _kept_rate(found: ServingPrediction) -> float | None:
+    """By bisection of how much the arrivals are stretched, or pressed together."""
+    requests = found.requests[:TRIED]
+    span = max((request.arrival_s for request in requests), default=0.0)
+    if not found.kept or span <= 0 or any(request.after for request in requests):
+        return None
+    rate = len(requests) / span
+
+    def kept(times: float) -> bool:
+        other = tuple(replace(request, arrival_s=request.arrival_s / times) for request in requests)
+        return served_by(found.scenario, found.instances, other).met
+
+    low, high = (1.0, 2.0) if kept(1.0) else (1 / 64, 1.0)
+    if low < 1.0 and not kept(low):
+        return None
+    while low >= 1.0 and high < 64.0 and kept(high):
+        low, high = high, high * 2
+    for _ in range(HALVINGS):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if kept(middle) else (low, middle)
+    return rate * low
