@@ -224,6 +224,12 @@ def explain(
 
         _explain_bench(scenario, traces, settings or (), priced_of(calibration, (), profile), anchor, json)
         return
+    choices = {"policy": policy, "classes": classes, "settings": settings or (), "calibration": calibration}
+    _explain_traces(scenario, traces, output, json, **choices, force=force)
+
+
+def _explain_traces(scenario: Path, traces: list[Path], output: Path | None, json: bool, **choices: Any) -> None:
+    """A scenario beside traces of its step; the residuals are written if asked."""
     from ridgeline.calibrate.explain import explain as library
     from ridgeline.calibrate.residuals import write_residuals
     from ridgeline.core.files import refuse_unwritable
@@ -231,14 +237,8 @@ def explain(
 
     if output is not None:
         refuse_unwritable(output)  # before the work
-    choices: dict[str, Any] = {
-        "policy": policy,
-        "classes": classes,
-        "settings": settings or (),
-        "calibration": calibration,
-    }
     with plain_files(traces) as paths:
-        found = library(scenario, *paths, **choices, force=force)
+        found = library(scenario, *paths, **choices)
     if output is not None:
         write_residuals(found, output)
     sheet = explanation_sheet(found)

@@ -144,6 +144,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline collective allreduce --topology torus:8x8 --without link:3-4 --synthesize -o found.json",
                 "ridgeline collective alltoall --on 64xh100-sxm --size 256MB --simulate --straggler 5:1.5",
                 "ridgeline collective verify found.json",
+                "ridgeline collective run allreduce --ranks 4 --backend ridge_shm --sizes 1KB:64MB",
             ),
         ),
         "explain": Verb(

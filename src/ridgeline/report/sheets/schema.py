@@ -10,7 +10,12 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 
 from ridgeline.report.sheets.analyze import AnalysisSheet, CountersSheet
 from ridgeline.report.sheets.bench import BenchSheet
-from ridgeline.report.sheets.collective import CollectiveSheet, VerificationSheet
+from ridgeline.report.sheets.collective import (
+    CollectiveRunSheet,
+    CollectiveSheet,
+    LibraryChoiceSheet,
+    VerificationSheet,
+)
 from ridgeline.report.sheets.diff import DiffSheet, ExplanationSheet
 from ridgeline.report.sheets.explain_bench import BenchExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
@@ -18,7 +23,7 @@ from ridgeline.report.sheets.phase import PhaseSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
 from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet, RooflineSheet
-from ridgeline.report.sheets.run import EquivalenceSheet, RunSheet
+from ridgeline.report.sheets.run import EquivalenceSheet, TrainedSheet
 from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet, StandaloneSheet
 from ridgeline.report.sheets.serve import RequestLogSheet, ServingSheet, WhySlowSheet
 from ridgeline.report.sheets.serving import ReplaySheet
@@ -42,11 +47,11 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "diff": (DiffSheet, ProfileDiffSheet),
         "profile": (ProfileSheet,),
         "roofline": (RooflineSheet,),
-        "collective": (CollectiveSheet, VerificationSheet),
+        "collective": (CollectiveSheet, LibraryChoiceSheet, VerificationSheet, CollectiveRunSheet),
         "explain": (ExplanationSheet, BenchExplanationSheet, WhySlowSheet),
         "characterize": (CharacterizationSheet, StandaloneSheet),
         "preflight": (PreflightSheet,),
-        "run": (RunSheet, EquivalenceSheet),
+        "run": (TrainedSheet, EquivalenceSheet),
     }
 )
 
