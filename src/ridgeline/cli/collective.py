@@ -11,18 +11,27 @@ from typing import Annotated, Any
 import typer
 
 from ridgeline.cli.collective_options import (
+    AlgorithmName,
     BackgroundTraffic,
     Beside,
+    Broken,
+    File,
+    GroupBackend,
     Injection,
     Message,
     Outer,
+    Output,
     Paths,
+    Ranks,
     Seed,
     Seeds,
     Shape,
     Simulate,
+    Sizes,
     Slow,
     Stragglers,
+    Timeout,
+    What,
 )
 from ridgeline.cli.refuse import UNUSABLE
 from ridgeline.cli.streams import say
@@ -35,31 +44,17 @@ def register(app: typer.Typer) -> None:
 
 
 def collective(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="WHAT",
-            help="allreduce, allgather, reducescatter, alltoall, broadcast, reduce; verify FILE; or run COLLECTIVE.",
-        ),
-    ],
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", help="With verify: the algorithm to check. With run: the collective to run."),
-    ] = None,
+    what: What,
+    file: File = None,
     on: Annotated[str, typer.Option("--on", metavar="SYSTEM", help="A system such as 64xh100-sxm.")] = "",
     topology: Shape = "",
     link: Annotated[str, typer.Option(metavar="RATE", help="One link, one direction.")] = "50 GB/s",
     outer: Outer = "",
     latency: Annotated[str, typer.Option(metavar="TIME", help="One hop.")] = "0.5 us",
     size: Annotated[str, typer.Option(metavar="SIZE", help="Of the whole vector, see docs.")] = "1 GB",
-    algorithm: Annotated[
-        str, typer.Option(metavar="NAME", help="One of the library; else its fastest. With run also a file.")
-    ] = "",
+    algorithm: AlgorithmName = "",
     synthesize: Annotated[bool, typer.Option("--synthesize", help="Build one for this very graph.")] = False,
-    without: Annotated[
-        list[str] | None,
-        typer.Option("--without", metavar="PART", help="A broken link:3-4 or node:5; may be repeated."),
-    ] = None,
+    without: Broken = None,
     slow: Slow = None,
     chunks: Annotated[int | None, typer.Option(min=1, metavar="K", help="Synthesis: chunks of a rank's part.")] = None,
     root: Annotated[int, typer.Option(min=0, metavar="RANK", help="Of broadcast and reduce.")] = 0,
@@ -72,19 +67,11 @@ def collective(
     beside: Beside = None,
     injection: Injection = "",
     message: Message = "0 s",
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the algorithm as JSON.")
-    ] = None,
-    ranks: Annotated[int, typer.Option(min=2, metavar="N", help="Run: processes to start, without torchrun.")] = 2,
-    backend: Annotated[
-        str, typer.Option(metavar="NAME", help="Run: gloo, nccl, or ridge_shm for ranks of one host.")
-    ] = "gloo",
-    sizes: Annotated[
-        str, typer.Option(metavar="LOW:HIGH", help="Run: sizes by factors of four, or some with commas.")
-    ] = "1KB:64MB",
-    timeout: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="Run: for one size, and for one call.")
-    ] = 120,
+    output: Output = None,
+    ranks: Ranks = 2,
+    backend: GroupBackend = "gloo",
+    sizes: Sizes = "1KB:64MB",
+    timeout: Timeout = 120,
     json: Json = False,
 ) -> None:
     """How long a collective takes on a network, by which algorithm, and how far that is from the best possible."""
@@ -93,7 +80,7 @@ def collective(
         return
     if what == "run":
         _run(file, json, ranks=ranks, backend=backend, sizes=sizes, algorithm=algorithm, synthesize=synthesize,
-             topology=topology, root=root, timeout_s=timeout)  # fmt: skip
+             topology=topology, without=without or (), root=root, timeout_s=timeout)  # fmt: skip
         return
     from ridgeline.comm.algorithm_file import write_algorithm
     from ridgeline.comm.answer import collective as library

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -48,3 +49,26 @@ Injection = Annotated[
     str, typer.Option("--injection", metavar="RATE", help="With --simulate: what a rank sends at most.")
 ]
 Message = Annotated[str, typer.Option("--message", metavar="TIME", help="With --simulate: what each message costs.")]
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHAT",
+        help="allreduce, allgather, reducescatter, alltoall, broadcast, reduce; verify FILE; or run COLLECTIVE.",
+    ),
+]
+File = Annotated[
+    Path | None,
+    typer.Argument(metavar="FILE", help="With verify: the algorithm to check. With run: the collective to run."),
+]
+AlgorithmName = Annotated[
+    str, typer.Option(metavar="NAME", help="One of the library; else its fastest. With run also a file.")
+]
+Broken = Annotated[
+    list[str] | None,
+    typer.Option("--without", metavar="PART", help="A broken link:3-4 or node:5; may be repeated."),
+]
+Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the algorithm as JSON.")]
+Ranks = Annotated[int, typer.Option(min=2, metavar="N", help="Run: processes to start, without torchrun.")]
+GroupBackend = Annotated[str, typer.Option(metavar="NAME", help="Run: gloo, nccl, or ridge_shm for ranks of one host.")]
+Sizes = Annotated[str, typer.Option(metavar="LOW:HIGH", help="Run: sizes by factors of four, or some with commas.")]
+Timeout = Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Run: for one size, and for one call.")]
