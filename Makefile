@@ -6,7 +6,7 @@ PY     := $(VENV)/bin/python
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: plan test lint types unit docs wheel test-slow test-gpu test-shm test-targets bench fit clean
+.PHONY: plan test lint types unit docs wheel test-slow test-gpu test-shm test-targets test-engines bench fit clean
 
 plan: $(VENV)/.plan
 	$(VENV)/bin/ridgeline show llama3-70b
@@ -39,7 +39,7 @@ types: $(VENV)/.test
 	$(PY) -m mypy
 
 unit: $(VENV)/.test
-	$(PY) -m pytest -m "not slow and not gpu and not shm"
+	$(PY) -m pytest -m "not slow and not gpu and not shm and not real"
 
 docs: $(VENV)/.test
 	$(PY) -m pytest --doctest-modules src/ridgeline
@@ -64,6 +64,9 @@ test-shm: $(VENV)/.test  # builds the shared-memory backend once (a minute), the
 
 test-targets: $(VENV)/.test  # exports against the software they are for: about 2 GB to install, once
 	$(PY) tests/targets.py
+
+test-engines: $(VENV)/.test  # live vLLM and SGLang: RIDGELINE_VLLM and RIDGELINE_SGLANG name their Pythons
+	$(PY) -m pytest -m real tests/real
 
 bench: $(VENV)/.test $(VENV)/.peer $(VENV)/.hta $(VENV)/.mpi
 	$(PY) benchmarks/describe.py

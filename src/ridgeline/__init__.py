@@ -34,6 +34,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
     next_measurements                          Scenario -> what to measure to be surer of it, the best first
     collective                                 name, system or topology -> CollectiveTime: algorithm, time, bound
+    library_choice                             name, system -> LibraryChoice: what NCCL, RCCL or HCCL would do, and why
     collective_run                             name, ranks, backend -> CollectiveRun: an algorithm as it ran
     fit_with                                   your measured runs -> OwnFit: that calibration, and what it is worth
 """
@@ -58,6 +59,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.calibrate.next_measurement import next_measurements as next_measurements
     from ridgeline.calibrate.validate import validate as validate
     from ridgeline.comm.answer import collective as collective
+    from ridgeline.comm.libraries.choice import library_choice as library_choice
     from ridgeline.cost.profile import Profile as Profile
     from ridgeline.cost.profile import read_profile as read_profile
     from ridgeline.hardware.load import CHIPS as CHIPS
@@ -140,6 +142,7 @@ _HOMES = {
     "export": "ridgeline.targets.api",
     "import_run": "ridgeline.targets.api",
     "collective": "ridgeline.comm.answer",
+    "library_choice": "ridgeline.comm.libraries.choice",
     "collective_run": "ridgeline.runtime.collective_run",
     "characterize": "ridgeline.runtime.measure",
     "preflight": "ridgeline.runtime.preflight",

@@ -1,4 +1,4 @@
-"""Options of `ridgeline collective` on its network and on how it is simulated, by name."""
+"""Arguments and options of `ridgeline collective` by name: on what, by which algorithm, simulated, run, written."""
 
 from __future__ import annotations
 
@@ -60,15 +60,35 @@ File = Annotated[
     Path | None,
     typer.Argument(metavar="FILE", help="With verify: the algorithm to check. With run: the collective to run."),
 ]
+On = Annotated[str, typer.Option("--on", metavar="SYSTEM", help="A system such as 64xh100-sxm.")]
+Link = Annotated[str, typer.Option("--link", metavar="RATE", help="One link, one direction.")]
+Latency = Annotated[str, typer.Option("--latency", metavar="TIME", help="One hop.")]
+Size = Annotated[str, typer.Option("--size", metavar="SIZE", help="Of the whole vector, see docs.")]
 AlgorithmName = Annotated[
-    str, typer.Option(metavar="NAME", help="One of the library; else its fastest. With run also a file.")
+    str, typer.Option("--algorithm", metavar="NAME", help="One of the library; else its fastest. With run also a file.")
 ]
-Broken = Annotated[
-    list[str] | None,
-    typer.Option("--without", metavar="PART", help="A broken link:3-4 or node:5; may be repeated."),
+Synthesize = Annotated[bool, typer.Option("--synthesize", help="Build one for this very graph.")]
+Library = Annotated[
+    str, typer.Option("--library", metavar="NAME", help="What nccl, rccl or hccl would do, and why; wants --on.")
 ]
-Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the algorithm as JSON.")]
-Ranks = Annotated[int, typer.Option(min=2, metavar="N", help="Run: processes to start, without torchrun.")]
-GroupBackend = Annotated[str, typer.Option(metavar="NAME", help="Run: gloo, nccl, or ridge_shm for ranks of one host.")]
-Sizes = Annotated[str, typer.Option(metavar="LOW:HIGH", help="Run: sizes by factors of four, or some with commas.")]
-Timeout = Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Run: for one size, and for one call.")]
+Without = Annotated[
+    Parts, typer.Option("--without", metavar="PART", help="A broken link:3-4 or node:5; may be repeated.")
+]
+Chunks = Annotated[int | None, typer.Option("--chunks", min=1, metavar="K", help="Synthesis: chunks of a rank's part.")]
+Root = Annotated[int, typer.Option("--root", min=0, metavar="RANK", help="Of broadcast and reduce.")]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the algorithm, or a library's choice.")
+]
+To = Annotated[
+    str, typer.Option("--to", metavar="TARGET", help="With -o: ridgeline, msccl, rccl, mscclpp; nccl-tuner, hccl.")
+]
+Ranks = Annotated[int, typer.Option("--ranks", min=2, metavar="N", help="Run: processes to start, without torchrun.")]
+Backend = Annotated[
+    str, typer.Option("--backend", metavar="NAME", help="Run: gloo, nccl, or ridge_shm for ranks of one host.")
+]
+Sizes = Annotated[
+    str, typer.Option("--sizes", metavar="LOW:HIGH", help="Run: sizes by factors of four, or some with commas.")
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Run: for one size, and for one call.")
+]

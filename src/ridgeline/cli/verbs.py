@@ -74,7 +74,10 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         ),
         "export": Verb(
             summary="A scenario as the files of the software that runs it.",
-            examples=("ridgeline export run.toml --to megatron -o launch", "ridgeline export run.toml --to torchtitan"),
+            examples=(
+                "ridgeline export run.toml --to megatron -o launch",
+                "ridgeline export serve.toml --to vllm -o deploy",
+            ),
         ),
         "import": Verb(
             summary="A scenario from the files of a run.",
@@ -85,6 +88,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             examples=(
                 "ridgeline analyze trace.json.gz",
                 "ridgeline analyze ranks --html report.html",
+                "ridgeline analyze bench-result.json",
                 'ridgeline analyze trace.json.gz --what-if "matmul x2"',
             ),
         ),
@@ -145,7 +149,11 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         ),
         "explain": Verb(
             summary="The gap between predicted and measured; why p99 is high.",
-            examples=("ridgeline explain run.toml trace.json.gz -o residuals.csv", "ridgeline explain serve.toml"),
+            examples=(
+                "ridgeline explain run.toml trace.json.gz -o residuals.csv",
+                "ridgeline explain serve.toml",
+                "ridgeline explain serve.toml run1.json",
+            ),
         ),
     }
 )

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Unpack, cast
 
 from ridgeline.comm.algorithm import Algorithm
-from ridgeline.comm.algorithm_file import WHOLE, read_algorithm
+from ridgeline.comm.algorithm_file import WHOLE
 from ridgeline.comm.bounds import Bound, chunked_bound, lower_bound, sequence_bound
 from ridgeline.comm.contract import Collective
+from ridgeline.comm.formats.files import CollectiveFile, read_collective
 from ridgeline.comm.graph import Graph, slowed
 from ridgeline.comm.graph import without as degraded
 from ridgeline.comm.select import fastest
@@ -22,7 +23,7 @@ from ridgeline.comm.synthesis.synthesize import synthesize as build
 from ridgeline.comm.system_graph import system_graph
 from ridgeline.comm.timing import Timing, time_algorithm
 from ridgeline.comm.topologies import topology as graph_named
-from ridgeline.comm.verify import SLOTS, Verification, verify
+from ridgeline.comm.verify import Verification, verify
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import parse_quantity
 from ridgeline.hardware.load import system
@@ -178,10 +179,26 @@ def answer(
     )
 
 
-def verify_file(path: Path, slots: int = SLOTS, *, serial: bool = False) -> tuple[Algorithm, Verification]:
-    """Read an algorithm from a file and prove that it keeps its contract, or say which step breaks it."""
-    read = read_algorithm(path)
-    return read, verify(read, slots, serial=serial)
+def verify_file(path: Path) -> tuple[Algorithm, Verification]:
+    """Read an algorithm from a file of any format and prove that it keeps its contract, or say what breaks it."""
+    found = read_collective(path)
+    if found.algorithm is None or found.verification is None:
+        given = f"{found.format}: settings of a library"
+        raise InputError(Problem(path="", given=given, expected="a file with an algorithm", where=str(path)))
+    return found.algorithm, found.verification
+
+
+def timed_file(found: CollectiveFile, graph: Graph, size: str | float) -> CollectiveTime:
+    """A file's algorithm on a graph: its time beside bounds, with the verification of the file."""
+    assert found.algorithm is not None
+    assert found.verification is not None
+    made, size_bytes = found.algorithm, _number(size, "B")
+    if made.nodes > graph.nodes or made.ranks != graph.ranks:
+        given = f"{graph.name} of {graph.ranks} ranks"
+        raise InputError(Problem(path="--on, --topology", given=given, expected=f"{made.ranks} ranks, as in the file"))
+    timed = time_algorithm(made, graph, size_bytes)
+    answered = answer(made.contract.collective, graph, size_bytes, made, timed, None)
+    return replace(answered, verification=found.verification)
 
 
 def graph_for(

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import clean, percent
-from ridgeline.report.sheets.run import ComparedSheet, EquivalenceSheet, RunSheet
+from ridgeline.report.sheets.run import EquivalenceSheet, GradientSheet, TrainedSheet
 from ridgeline.runtime.train.request import RunOutcome, StepRow
 from ridgeline.runtime.train.verification import Compared, Verification
 
@@ -16,11 +16,11 @@ GIB = 1 << 30
 SHOWN = 5  # diverged parameters named
 
 
-def run_sheet(found: RunOutcome, predicted: tuple[float, float] | None) -> RunSheet:
+def run_sheet(found: RunOutcome, predicted: tuple[float, float] | None) -> TrainedSheet:
     """Every step, the median, and the same as predicted: seconds and MFU, where they were handed in."""
     steady = [row.seconds for row in found.rows[1:] or found.rows]
     median = statistics.median(steady) if steady else 0.0
-    sheet: RunSheet = {
+    sheet: TrainedSheet = {
         "kind": "run",
         "ranks": found.ranks,
         "device": found.device,
@@ -65,7 +65,7 @@ def step_line(row: StepRow, steps: int, predicted: tuple[float, float] | None) -
     return f"{line}  {row.memory / GIB:.1f} GiB"
 
 
-def draw_run(sheet: RunSheet, screen: Console) -> None:
+def draw_run(sheet: TrainedSheet, screen: Console) -> None:
     """The end of a run in a few lines."""
     steps = sheet["steps"]
     for note in sheet["notes"]:
@@ -105,7 +105,7 @@ def equivalence_sheet(found: Verification) -> EquivalenceSheet:
     }
 
 
-def _compared(one: Compared) -> ComparedSheet:
+def _compared(one: Compared) -> GradientSheet:
     return {"name": one.name, "difference": one.difference, "tolerance": one.tolerance}
 
 

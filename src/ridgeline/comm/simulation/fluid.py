@@ -102,7 +102,7 @@ class _Fluid:
         self.left = np.concatenate([self.left, begun]) if before else begun
 
     def _ready(self, rows: Index) -> tuple[Mask, Array]:
-        """Which messages have all their chunks, and since when; a message is looked at when its watched chunk is there."""
+        """Which messages have all their chunks, and since when; looked at when the watched chunk is there."""
         read, needed = self.flows.messages.read, self.needed
         free = self.ports.free[self.ports.port[rows]]
         if self.single:

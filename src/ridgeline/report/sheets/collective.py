@@ -107,10 +107,13 @@ class CollectiveSheet(TypedDict):
 class VerificationSheet(TypedDict):
     """What `ridgeline collective verify` found in a file.
 
+    format     ridgeline, msccl, mscclpp, nccl-tuner or hccl
     problems   the first steps and outputs that are wrong, each with its rank; none where `verified`
+    settings   of a tuner's or environment file, which hold no algorithm: what each rule says
     """
 
     kind: Literal["verification"]
+    format: str
     collective: str
     algorithm: str
     ranks: int
@@ -118,6 +121,105 @@ class VerificationSheet(TypedDict):
     steps: int
     verified: bool
     problems: list[ProblemSheet]
+    settings: list[str]
+
+
+class OptionSheet(TypedDict):
+    """One algorithm with one protocol, as a library prices it for itself.
+
+    protocol         LL, LL128 or Simple; blank where the library has none
+    latency_s        launch and hops, paid whatever the size
+    bytes_s          the rest: bytes over rate
+    channels         rings, trees or thread blocks at once; 0 where the library does not choose them here
+    """
+
+    algorithm: str
+    protocol: str
+    seconds: float
+    latency_s: float
+    bytes_s: float
+    algbw: float
+    busbw: float
+    channels: int
+
+
+class NotOfferedSheet(TypedDict):
+    """An algorithm that a library does not consider here, and why."""
+
+    algorithm: str
+    reason: str
+
+
+class RangeSheet(TypedDict):
+    """Sizes from `min_bytes` to `max_bytes` for which one option wins."""
+
+    min_bytes: int
+    max_bytes: int
+    algorithm: str
+    protocol: str
+    channels: int
+
+
+class MeasuredSheet(TypedDict):
+    """What a benchmark would measure, by the fit to measured collectives.
+
+    seconds, low, high   the prediction, and where nine of ten measurements would lie
+    """
+
+    seconds: float
+    low: float
+    high: float
+    algbw: float
+    busbw: float
+
+
+class SweepSheet(TypedDict):
+    """One size of a sweep: what the library takes, by its own estimate, and what a benchmark would measure."""
+
+    size_bytes: int
+    algorithm: str
+    protocol: str
+    channels: int
+    seconds: float
+    busbw: float
+    measured_seconds: float
+    measured_busbw: float
+
+
+class LibraryChoiceSheet(TypedDict):
+    """What a library would do (`--library nccl`).
+
+    seconds, algbw, busbw    of the option taken, by the library's own cost model: size over time; times `bus_factor`
+    bus_factor               what a rank sends per byte of size: 2 (N-1)/N for all-reduce, as nccl-tests counts
+    options                  every algorithm and protocol compared, the one taken first
+    why                      what decides against the other algorithms
+    ranges                   which option wins at which size
+    measured                 what a benchmark would measure instead of the library's estimate
+    assumptions              what the library would find in the machine and is assumed here
+    """
+
+    kind: Literal["library choice"]
+    possible: Literal[True]
+    library: str
+    version: str
+    collective: str
+    topology: str
+    ranks: int
+    size_bytes: float
+    algorithm: str
+    protocol: str
+    channels: int
+    seconds: float
+    algbw: float
+    busbw: float
+    bus_factor: float
+    options: list[OptionSheet]
+    not_offered: list[NotOfferedSheet]
+    why: list[str]
+    ranges: list[RangeSheet]
+    measured: MeasuredSheet
+    sweep: list[SweepSheet]
+    assumptions: list[str]
 
 
 class CollectiveRunRowSheet(TypedDict):

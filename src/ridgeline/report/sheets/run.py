@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NotRequired, TypedDict
 
 
-class RunStepSheet(TypedDict):
+class TrainedStepSheet(TypedDict):
     """One optimizer step.
 
     loss            mean cross-entropy over the tokens of the global batch, in nats
@@ -22,7 +22,7 @@ class RunStepSheet(TypedDict):
     memory_bytes: int
 
 
-class RunSheet(TypedDict):
+class TrainedSheet(TypedDict):
     """What became of a run.
 
     step_s             median of the steps behind the first
@@ -38,7 +38,7 @@ class RunSheet(TypedDict):
     kind: Literal["run"]
     ranks: int
     device: str
-    steps: list[RunStepSheet]
+    steps: list[TrainedStepSheet]
     step_s: float
     tokens_per_s: float
     startup_s: float
@@ -52,7 +52,7 @@ class RunSheet(TypedDict):
     notes: list[str]
 
 
-class ComparedSheet(TypedDict):
+class GradientSheet(TypedDict):
     """A parameter's gradient under the plan against one process.
 
     difference   RMS of the difference over that of the reference, at least a thousandth of all gradients'
@@ -78,5 +78,5 @@ class EquivalenceSheet(TypedDict):
     reference_loss: float
     loss_difference: float
     parameters: int
-    diverged: list[ComparedSheet]
-    worst: ComparedSheet
+    diverged: list[GradientSheet]
+    worst: GradientSheet

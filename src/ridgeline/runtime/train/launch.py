@@ -171,7 +171,8 @@ class _Workers:
 
     def _drain(self, tell: Told) -> None:
         """What was said and not heard; after a failure the others have a moment for theirs."""
-        until = time.monotonic() + (LAST_WORDS if self.failures else 0.0)
+        explained = all(failure.stack for failure in self.failures)  # who was killed says all there is to say
+        until = time.monotonic() + (LAST_WORDS if self.failures and explained else 0.0)
         while True:
             ready = [pipe for pipe in self.pipes if not pipe.closed and pipe.poll()]
             for pipe in ready:

@@ -118,7 +118,7 @@ def _refuse_absent(device: str, kind: str) -> None:
         raise InputError(
             Problem(path="--device", given=f"{device} ({there})", expected="a device torch finds", todo=todo)
         )
-    module.set_device(device)
+    module.set_device(int(device.partition(":")[2] or 0))
 
 
 def _begin_from(request: Request, assembly: Assembly, update: Update) -> None:

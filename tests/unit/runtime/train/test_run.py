@@ -61,6 +61,7 @@ def test_the_loss_of_a_text_falls_and_every_step_is_told(tmp_path: Path) -> None
     assert all(row["memory"] > 0 and row["seconds"] > 0 and row["gradient_norm"] > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_started_again_and_a_damaged_checkpoint_passed_over(tmp_path: Path) -> None:
     """The steps that are trained again have the same loss, bit for bit; another mesh resumes from the same files."""
     killed: list[int] = []
