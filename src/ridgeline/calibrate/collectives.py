@@ -150,7 +150,7 @@ def _kind(cells: RowCells) -> tuple[Kind, Software]:
             "collective", f"got {text[:40]!r}, expected one of {', '.join(COLLECTIVES)}" if text else "blank"
         )
     if kind in EXPERT_KINDS:
-        version = "deepep-v2" if re.search(r"DeepEP V2", cells.text("notes")) else "deepep"
+        version: Software = "deepep-v2" if re.search(r"DeepEP V2", cells.text("notes")) else "deepep"
         return kind, "deepep-ll" if quick else version
     return kind, "mscclpp" if "MSCCL++" in cells.text("notes") else "nccl"
 

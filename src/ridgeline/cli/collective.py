@@ -62,7 +62,7 @@ def collective(
         return
     if what == "run":
         _run(file, json, ranks=ranks, backend=backend, sizes=sizes, algorithm=algorithm, synthesize=synthesize,
-             topology=topology, root=root, timeout_s=timeout)  # fmt: skip
+             topology=topology, without=without or (), root=root, timeout_s=timeout)  # fmt: skip
         return
     if _written_as(file, output, to, library):
         _library(what, on, size, library or {"hccl": "hccl"}.get(to, "nccl"), (output, to), json)

@@ -12,7 +12,7 @@ from ridgeline.comm.libraries.options import Option
 from ridgeline.core.units import format_quantity
 from ridgeline.cost.library_times.question import Kind, Question
 from ridgeline.report.cells import blocks, clean, facts, headed, listed
-from ridgeline.report.sheets.collective import LibraryChoiceSheet, MeasuredSheet, OptionSheet, SweepSheet
+from ridgeline.report.sheets.collective import BenchmarkSheet, LibraryChoiceSheet, OptionSheet, SweepSheet
 from ridgeline.report.sheets.plain import plain
 
 KINDS: dict[str, Kind] = {"allreduce": "all-reduce", "allgather": "all-gather", "reducescatter": "reduce-scatter"}
@@ -61,7 +61,7 @@ def _option(option: Option, bus_factor: float) -> OptionSheet:
     }
 
 
-def _measured(found: LibraryChoice, size: float) -> MeasuredSheet:
+def _measured(found: LibraryChoice, size: float) -> BenchmarkSheet:
     kind = KINDS.get(found.collective, "all-gather")  # a broadcast moves what an all-gather does: all bytes to all
     asked = Question(kind=kind, size=size, ranks=found.system.chips, system=found.system)
     seconds, low, high = expected_seconds(asked)

@@ -85,10 +85,12 @@ def execute(program: Program) -> tuple[Algorithm, Verification]:
 
 
 def _lifted(program: Program, made: _Transfers) -> Algorithm:
-    columns = [np.array(column, np.int64) for column in (made.round, made.source, made.target, made.chunk)]
+    when, source, target, chunk = (
+        np.array(column, np.int64) for column in (made.round, made.source, made.target, made.chunk)
+    )
     op, channel = np.array(made.op, np.int8), np.array(made.channel, np.int8)
-    order = np.lexsort((*columns[:0:-1], columns[0]))
-    steps = steps_of(*(column[order] for column in columns), op[order], channel[order])
+    order = np.lexsort((chunk, target, source, when))
+    steps = steps_of(when[order], source[order], target[order], chunk[order], op[order], channel[order])
     return Algorithm(name=program.name, contract=program.contract(), nodes=program.ranks, steps=steps)
 
 

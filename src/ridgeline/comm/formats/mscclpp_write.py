@@ -153,7 +153,8 @@ class _Plan:
         }
 
     def _gpu(self, rank: int) -> Json:
-        connected, first = [], []
+        connected: list[int] = []
+        first: list[int] = []
         for peers in self.peers[rank]:
             first.append(len(connected))
             connected += peers

@@ -84,10 +84,10 @@ def library_choice(name: str, *, on: str | System, size: str | float = "1 GB", l
     bytes_ = parse_quantity(size, "B") if isinstance(size, str) else float(size)
     if not 1 <= bytes_ < 2**50:
         raise InputError(Problem(path="--size", given=str(size), expected="1 B to 1 PB"))
-    priced, refused, version, notes = _model(library, name, found)  # type: ignore[arg-type]
+    priced, refused, version, notes = _model(library, name, found)
     options = tuple(sorted(priced(bytes_), key=lambda option: option.seconds))
     return LibraryChoice(
-        library=library,  # type: ignore[arg-type]
+        library=library,
         version=version,
         collective=name,
         system=found,

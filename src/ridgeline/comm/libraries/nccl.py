@@ -223,7 +223,7 @@ def _latency(comm: Communicator, collective: str, algorithm: str, protocol: int,
     climb = int(log2(nodes)) * net
     match algorithm:
         case "ring":
-            return launch + _ring_hops(comm, collective, protocol, size, launch, (hop, net))
+            return float(launch + _ring_hops(comm, collective, protocol, size, launch, (hop, net)))
         case "tree":
             return float(launch + 2 * ((comm.ppn - 1) * hop + climb))
         case "nvls":

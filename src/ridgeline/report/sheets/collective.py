@@ -175,7 +175,7 @@ class RangeSheet(TypedDict):
     channels: int
 
 
-class MeasuredSheet(TypedDict):
+class BenchmarkSheet(TypedDict):
     """What a benchmark would measure, by the fit to measured collectives.
 
     seconds, low, high   the prediction, and where nine of ten measurements would lie
@@ -232,7 +232,7 @@ class LibraryChoiceSheet(TypedDict):
     not_offered: list[NotOfferedSheet]
     why: list[str]
     ranges: list[RangeSheet]
-    measured: MeasuredSheet
+    measured: BenchmarkSheet
     sweep: list[SweepSheet]
     assumptions: list[str]
 
