@@ -54,7 +54,7 @@ def predict(
     anchor: Anchor = None,
     profile: ProfileOption = None,
 ) -> None:
-    """Predict one training step: how long, where the time goes, what limits it, whether it fits, how sure that is."""
+    """Predict one training step, or requests under load: how long, where the time goes, what limits it, does it fit."""
     from ridgeline.api import predict as library
     from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet
     from ridgeline.search.request import PlanOptions
@@ -62,6 +62,11 @@ def predict(
 
     options = PlanOptions(on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or ())
     built = _scenario(scenario, options)
+    if built.workload.kind == "serve":
+        from ridgeline.cli.serve import predict_serve
+
+        predict_serve(built, calibration=calibration, anchor=anchor or (), profile=profile, json=json)
+        return
     found = library(built, calibration, anchor=anchor or (), profile=profile, causal=not full_attention)
     if isinstance(found, Impossible):
         if json:
@@ -117,7 +122,13 @@ def timeline(
         refuse_unwritable(path)  # before the work
     if show:
         page_files()
-    found = library(read_scenario(scenario, settings or ()))
+    built = read_scenario(scenario, settings or ())
+    if built.workload.kind == "serve":
+        from ridgeline.cli.serve import timeline_serve
+
+        timeline_serve(built, output, html, json=json)
+        return
+    found = library(built)
     if isinstance(found, Impossible):
         _refuse(found)
     if html is not None:

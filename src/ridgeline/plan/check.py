@@ -16,6 +16,7 @@ from ridgeline.plan.engine import ENGINES, Shard, Supports
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES, requirement
+from ridgeline.plan.serve import Serve
 from ridgeline.plan.workload import Decode, Train
 
 
@@ -66,7 +67,7 @@ def _divides(path: str, value: int, total: int, what: str) -> Iterator[Problem]:
 def ranks(scenario: Scenario) -> Iterator[Problem]:
     """pp x dp x cp x tp must be the chips."""
     mesh, chips = scenario.plan.mesh, scenario.system.chips
-    if mesh.ranks == chips:
+    if mesh.ranks == chips or (isinstance(scenario.workload, Serve) and scenario.plan.serving.pools):
         return
     rest = mesh.pp * mesh.cp * mesh.tp
     todo = f"use dp = {chips // rest}" if chips % rest == 0 else f"pp x cp x tp = {rest} does not divide {chips}"
@@ -137,7 +138,7 @@ def context(scenario: Scenario) -> Iterator[Problem]:
     """The sequence is cut evenly; a ring cuts it in 2 x cp so that causal work is balanced."""
     plan, seq = scenario.plan, scenario.workload.seq
     cp, tp = plan.mesh.cp, plan.mesh.tp
-    if isinstance(scenario.workload, Decode):
+    if isinstance(scenario.workload, (Decode, Serve)):
         return
     parts = 2 * cp if cp > 1 and plan.switches.cp_kind == "ring" else cp
     if seq % parts:
@@ -167,7 +168,7 @@ def batch(scenario: Scenario) -> Iterator[Problem]:
             down = workload.sequences // (dp * microbatch) * dp * microbatch
             todo = f"use a global batch of {' or '.join(str(size) for size in (down, down + dp * microbatch) if size)}"
             yield Problem(path="plan.microbatch", given=given, expected=expected, todo=todo)
-    elif workload.sequences % dp:
+    elif not isinstance(workload, Serve) and workload.sequences % dp:
         expected = f"a divisor of batch ({workload.sequences} sequences)"
         yield Problem(path="plan.dp", given=str(dp), expected=expected)
 
@@ -253,10 +254,40 @@ def recomputed(scenario: Scenario) -> Iterator[Problem]:
             yield Problem(path=f"plan.recompute.layers[{stage}]", given=str(again), expected=expected)
 
 
+def serving(scenario: Scenario) -> Iterator[Problem]:
+    """Replicas of a deployment fit on its chips, and ranks that step together divide the data-parallel ones."""
+    if not isinstance(scenario.workload, Serve):
+        return
+    mesh, serving = scenario.plan.mesh, scenario.plan.serving
+    if mesh.cp > 1:
+        yield Problem(path="plan.cp", given=str(mesh.cp), expected="1: requests are not split over context ranks")
+    if serving.pools:
+        yield from _pools(scenario)
+        return
+    yield from _divides("plan.serving.data_parallel_size", serving.data_parallel_size, mesh.dp, "dp")
+    most = mesh.dp // serving.data_parallel_size
+    asked = serving.autoscale.max_replicas if serving.autoscale else serving.replicas
+    if asked is not None and asked > most:
+        path = "plan.serving.autoscale.max_replicas" if serving.autoscale else "plan.serving.replicas"
+        expected = f"at most {most}: {scenario.system.chips} chips, pp {mesh.pp} x tp {mesh.tp} x {serving.data_parallel_size} ranks each"
+        yield Problem(path=path, given=str(asked), expected=expected)
+
+
+def _pools(scenario: Scenario) -> Iterator[Problem]:
+    mesh = scenario.plan.mesh
+    used = 0
+    for pool in scenario.plan.serving.pools:
+        if not pool.system:
+            used += pool.replicas * (pool.tp or mesh.tp) * (pool.pp or mesh.pp) * pool.dp
+    if used > scenario.system.chips:
+        expected = f"at most the {scenario.system.chips} chips of {scenario.system.name}"
+        yield Problem(path="plan.serving.pools", given=f"{used} chips", expected=expected)
+
+
 Rule = Callable[[Scenario], Iterable[Problem]]
 RULES: tuple[Rule, ...] = (
     ranks, tensor, experts, context, batch, pipeline, sharding, precision, engine, blocks,
-    recomputed,
+    recomputed, serving,
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from ridgeline.core.table import AtLeast, Count, Doc, Flat, Size, Via
 from ridgeline.plan.engine import OVERLAPS, RecomputeKind, RecomputePart, Shard
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.schedules import SCHEDULES
+from ridgeline.plan.serving_plan import ServingPlan
 from ridgeline.plan.serving_settings import Speculation
 
 NARROW = frozenset({"fp8", "fp4", "int8", "int4"})  # computed in, but not what weights and activations rest in
@@ -192,6 +193,7 @@ class Plan:
     switches: Annotated[Switches, Flat()] = Switches()
     speculation: Annotated[Speculation | None, Doc("speculative decoding; absent: none")] = None
     engine: Annotated[str, Doc("id of the software that runs it")] = "megatron-core"
+    serving: Annotated[ServingPlan, Doc("knobs of the scheduler, and the fleet")] = ServingPlan()
 
     @property
     def virtual_stages(self) -> int:

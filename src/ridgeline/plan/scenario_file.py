@@ -4,7 +4,7 @@ model = "llama3-70b"                # catalog id, path to a config.json, or a ta
 system = "64xh100-sxm"              # or a path to a TOML file, or a table
 [chip]                              # optional: numbers of the chip that differ
 [engine]                            # optional: habits of the plan's engine that differ, or an engine of your own
-[workload]                          # kind = "train" | "prefill" | "decode", ...
+[workload]                          # kind = "train" | "prefill" | "decode" | "serve", ...
 [plan]                              # tp, pp, dp, ..., everything optional
 [measured]                          # optional: what a run of it took, for `--anchor`; predictions do not read it
 """
@@ -35,6 +35,10 @@ from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.settings import apply_settings, unknown_keys
 from ridgeline.plan.workload import Train, Workload
 
+FILES = (
+    *("model", "system", "model.base", "system.base", "chip.base"),
+    *("workload.arrivals", "workload.arrivals.file", "workload.lengths"),
+)  # keys that may name a file
 MEASURED = {
     "type": "object",
     "description": "what a run of the scenario took; `--anchor` reads it, a prediction does not",
@@ -153,11 +157,14 @@ def confine(data: dict[str, Any], folder: Path, settings: Iterable[str] = ()) ->
     """Resolve paths written in a file against its folder; one that leaves it is removed and told, unless it is set."""
     problems: list[Problem] = []
     replaced = {setting.partition("=")[0].strip() for setting in settings}
-    for key in ("model", "system", "model.base", "system.base", "chip.base"):
-        root, _, inner = key.partition(".")
-        table, name = (data.get(root), inner) if inner else (data, root)
+    for key in FILES:
+        *outer, name = key.split(".")
+        table: Any = data
+        for part in outer:
+            table = table.get(part) if isinstance(table, dict) else None
+        root = key.split(".")[0]
         ref = table.get(name) if isinstance(table, dict) else None
-        if key in replaced or not isinstance(ref, str) or not isinstance(table, dict) or not _names_file(ref, folder):
+        if key in replaced or not isinstance(ref, str) or not isinstance(table, dict) or not _named(key, ref, folder):
             continue
         target = confined(folder, ref)
         if target is not None:
@@ -177,6 +184,11 @@ def self_contained(table: Mapping[str, Any], folder: Path = Path()) -> dict[str,
         if isinstance(ref, str) and _names_file(ref, folder) and (folder / ref).exists():
             whole[key] = read(folder / ref)
     return whole
+
+
+def _named(key: str, ref: str, folder: Path) -> bool:
+    """Whether what a key holds is a path: a trace always is, a model or system may be a name."""
+    return bool(ref) if key.startswith("workload.") else _names_file(ref, folder)
 
 
 def _names_file(ref: str, folder: Path) -> bool:

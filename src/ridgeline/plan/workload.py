@@ -1,4 +1,4 @@
-"""What is asked of the machine: one training step, one prefill, or one decode step."""
+"""What is asked of the machine: one training step, one prefill, one decode step, or requests under load."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ridgeline.core.dtype import DType, dtype
 from ridgeline.core.errors import Problem, UnitError
 from ridgeline.core.table import AtLeast, Count, Doc, Via
 from ridgeline.core.units import parse_count
+from ridgeline.plan.serve import Serve
 
 # states an optimizer keeps per parameter, apart from the master copy
 STATES = {"adamw": 2, "adam": 2, "lion": 1, "muon": 1, "momentum": 1, "sgd": 0, "adafactor": 0}
@@ -161,4 +162,4 @@ class Decode:
         return self.batch
 
 
-Workload = Train | Prefill | Decode
+Workload = Train | Prefill | Decode | Serve

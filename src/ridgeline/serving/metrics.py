@@ -17,16 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.core.arrays import Array
-from ridgeline.serving.served import Served
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
-    """A service-level objective: the longest each may take, in seconds; None where it does not matter."""
-
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    e2e_s: float | None = None
+from ridgeline.plan.serve import Objective
+from ridgeline.serving.served import PARTS, Served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +62,6 @@ def serving_metrics(
     tpot = (found.finished_s - found.first_token_s) / np.maximum(found.output_tokens - 1, 1)
     seconds = found.duration_s or float("inf")
     prompts, outputs = int(found.prompt_tokens.sum()), int(found.output_tokens.sum())
-    parts = ("queue", "prefill", "decode", "stalled", "preempted")
     return ServingMetrics(
         requests=len(found.ids),
         duration_s=found.duration_s,
@@ -85,7 +76,7 @@ def serving_metrics(
         e2e=_spread(found.e2e_s, percentiles),
         goodput=None if objective is None else float(good(found, objective).sum()) / seconds,
         hit_share=float(found.hit_tokens.sum()) / prompts if prompts else 0.0,
-        time={part: float(getattr(found, f"{part}_s").mean()) if found.ids else 0.0 for part in parts},
+        time={part: float(getattr(found, f"{part}_s").mean()) if found.ids else 0.0 for part in PARTS},
     )
 
 
@@ -93,7 +84,7 @@ def good(found: Served, objective: Objective) -> Array:
     """Which requests keep every limit."""
     tpot = (found.finished_s - found.first_token_s) / np.maximum(found.output_tokens - 1, 1)
     kept = np.ones(len(found.ids), dtype=bool)
-    for limit, taken in ((objective.ttft_s, found.ttft_s), (objective.tpot_s, tpot), (objective.e2e_s, found.e2e_s)):
+    for limit, taken in ((objective.ttft, found.ttft_s), (objective.tpot, tpot), (objective.e2e, found.e2e_s)):
         if limit is not None:
             kept &= taken <= limit
     return kept

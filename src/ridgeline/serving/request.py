@@ -21,6 +21,7 @@ class Request:
     `output_tokens` is the true length of the answer, `max_new_tokens` what the client allowed: schedulers see the
     second, the engine finds out the first. `after` names the request whose answer precedes this one in a session:
     it is sent `arrival_s` after that answer's last token instead of `arrival_s` after the start.
+    `remote_tokens` of the prompt were computed by another engine and their cache has been sent here.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Request:
     priority: int = 0
     output_seed: int = 0
     after: str | None = None
+    remote_tokens: int = 0
 
     @property
     def prompt_tokens(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +22,9 @@ class Served:
         decode      first token until the last, less the two below
         stalled     what prefill chunks of others added to the steps it decoded in
         preempted   dropped for lack of blocks, until its tokens are computed again
+        transfer    its cache on the way from the engine that prefilled to the one that decodes
 
-    `gaps` holds every pause between two tokens of one request with how often it occurred.
+    `replica` is the place of the engine that answered. `gaps` holds every pause between two tokens of one request with how often it occurred.
     """
 
     ids: tuple[str, ...]
@@ -35,10 +36,12 @@ class Served:
     decode_s: Array
     stalled_s: Array
     preempted_s: Array
+    transfer_s: Array
     prompt_tokens: Array
     output_tokens: Array
     hit_tokens: Array
     preemptions: Array
+    replica: Array
     gaps: tuple[Array, Array]
     steps: int
     events: int
@@ -73,6 +76,15 @@ class TokenGaps:
         """`steps` pauses, the first of `first_s`, each `growth_s` longer than the one before."""
         self._runs.append((first_s, growth_s, steps, times))
 
+    @staticmethod
+    def joined(several: Iterable[TokenGaps]) -> TokenGaps:
+        """The pauses of all of them."""
+        made = TokenGaps()
+        for one in several:
+            made._single += one._single
+            made._runs += one._runs
+        return made
+
     def columns(self) -> tuple[Array, Array]:
         """(seconds, how often), shortest first."""
         single = np.array(self._single, dtype=float).reshape(-1, 2)
@@ -87,10 +99,20 @@ class TokenGaps:
         return seconds[order], times[order]
 
 
+PARTS = ("queue", "prefill", "decode", "stalled", "preempted", "transfer")
+"""Where the time of a request goes: columns of `Served` without their unit."""
+
+
 def served_columns(
-    states: Sequence[RequestState], finished_s: Sequence[float], gaps: TokenGaps, *, steps: int, events: int
+    states: Sequence[RequestState],
+    finished_s: Sequence[float],
+    gaps: TokenGaps,
+    *,
+    steps: int,
+    events: int,
+    replica: Sequence[int] = (),
 ) -> Served:
-    """The columns of requests that are answered."""
+    """The columns of requests that are answered; without `replica` all by the first engine."""
     count = len(states)
 
     def column(values: list[float]) -> Array:
@@ -101,6 +123,8 @@ def served_columns(
     started = column([state.first_scheduled_s for state in states])
     stalled = column([state.stalled_s for state in states])
     preempted = column([state.preempted_s for state in states])
+    prefilled = column([state.prefilled_s for state in states])
+    transfer = column([state.transfer_s for state in states])
     finished = column(list(finished_s))
     prompt = np.array([state.prompt_tokens for state in states], dtype=int).reshape(count)
     return Served(
@@ -108,15 +132,17 @@ def served_columns(
         sent_s=sent,
         first_token_s=first,
         finished_s=finished,
-        queue_s=started - sent,
-        prefill_s=first - started,
+        queue_s=started - sent - prefilled - transfer,
+        prefill_s=first - started + prefilled,
         decode_s=finished - first - stalled - preempted,
         stalled_s=stalled,
         preempted_s=preempted,
+        transfer_s=transfer,
         prompt_tokens=prompt,
         output_tokens=np.array([state.target for state in states], dtype=int).reshape(count) + 1 - prompt,
         hit_tokens=np.array([state.first_hit_tokens for state in states], dtype=int).reshape(count),
         preemptions=np.array([state.preemptions for state in states], dtype=int).reshape(count),
+        replica=np.array(replica, dtype=int) if len(replica) else np.zeros(count, dtype=int),
         gaps=gaps.columns(),
         steps=steps,
         events=events,

@@ -43,12 +43,20 @@ class SglangScheduler:
         self._arrivals += 1
         state.target = state.prompt_tokens + max(request.output_tokens, 1) - 1
         state.node = self.tree.root
+        state.remote = request.remote_tokens
         self.waiting.append(state)
         return state
 
     @property
     def unfinished(self) -> bool:
         return bool(self.waiting or self.running or self._last_prefill)
+
+    def load(self) -> tuple[int, int]:
+        return len(self.waiting), len(self.running) + len(self._last_prefill)
+
+    def occupancy(self) -> float:
+        free = self.free_tokens + (self.tree.evictable if self.settings.radix_cache else 0)
+        return 1 - free / self.settings.max_total_tokens
 
     def computed(self, state: RequestState) -> int:
         """Tokens of a request in the cache."""
@@ -217,7 +225,7 @@ class SglangScheduler:
         self._give_back(state)
         self._make_room(others * RETRACT_STEPS)
         state.known = state.prompt_tokens + produced
-        state.computed = 0
+        state.computed = state.remote = 0
         state.preemptions += 1
         self.waiting.append(state)
         step.preempted.append(state)

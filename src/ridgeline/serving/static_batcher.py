@@ -37,6 +37,12 @@ class StaticBatcher:
     def unfinished(self) -> bool:
         return bool(self._waiting or self._clock.count)
 
+    def load(self) -> tuple[int, int]:
+        return len(self._waiting), self._clock.count
+
+    def occupancy(self) -> float:
+        return self._clock.count / self.batch_size
+
     def schedule(self) -> Step:
         """A step of the batch, or the prompts of the next one."""
         step = Step()

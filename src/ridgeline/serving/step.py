@@ -34,9 +34,11 @@ class RequestState:
         "order",
         "preempted_s",
         "preemptions",
+        "prefilled_s",
         "priority",
         "prompt_tokens",
         "quotes_answer",
+        "remote",
         "request",
         "sent_s",
         "slots",
@@ -44,6 +46,7 @@ class RequestState:
         "stalled_mark_s",
         "stalled_s",
         "target",
+        "transfer_s",
     )
 
     def __init__(self, request: Request, arrival: int) -> None:
@@ -64,6 +67,7 @@ class RequestState:
         self.held = 0  # tokens that a radix tree holds for it
         self.node: object = None
         self.hit_tokens = 0
+        self.remote = 0  # tokens whose cache another engine sent
         self.preemptions = 0
         self.first_scheduled_s = -1.0
         self.first_token_s = -1.0
@@ -73,6 +77,8 @@ class RequestState:
         self.preempted_s = 0.0
         self.stalled_mark_s = 0.0
         self.stalled_s = 0.0
+        self.prefilled_s = 0.0  # spent on another engine's prefill
+        self.transfer_s = 0.0
 
 
 @dataclass(slots=True)
@@ -143,6 +149,12 @@ class Policy(Protocol):
 
     def decode_run(self, steps: int) -> Step:
         """That many steps at once, as the last of them: `decode_room` said that they are alike."""
+
+    def load(self) -> tuple[int, int]:
+        """How many requests wait, and how many run."""
+
+    def occupancy(self) -> float:
+        """Share of the KV cache that requests hold; what only waits to be hit again is free."""
 
     @property
     def unfinished(self) -> bool: ...

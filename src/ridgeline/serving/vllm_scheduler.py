@@ -45,6 +45,7 @@ class VllmScheduler:
         self._arrivals += 1
         longest = self.settings.max_model_len - state.prompt_tokens
         state.target = state.prompt_tokens + max(1, min(request.output_tokens, longest)) - 1
+        state.remote = request.remote_tokens
         if self.settings.prefix_caching:
             state.spans = self._index.spans(request.prompt)
         if self._by_priority or not self._fcfs:
@@ -78,6 +79,12 @@ class VllmScheduler:
     @property
     def unfinished(self) -> bool:
         return bool(self.running or self._fcfs or self._heap)
+
+    def load(self) -> tuple[int, int]:
+        return self.waiting_count, len(self.running)
+
+    def occupancy(self) -> float:
+        return 1 - self.pool.free_blocks / max(self.pool.num_blocks - 1, 1)
 
     def computed(self, state: RequestState) -> int:
         """Tokens of a running request that are computed or being computed."""
@@ -150,7 +157,7 @@ class VllmScheduler:
             else:
                 state.blocks += self.pool.take(max(need, 0))
                 if not state.decoding:
-                    self._enter_hashes(state, computed + new)
+                    self._enter_hashes(state, state.computed // self._block, computed + new)
                 state.slots = new  # a preemption later in this step finds these allocated and hashed
                 planned[state.order] = new
                 budget -= new
@@ -218,7 +225,7 @@ class VllmScheduler:
                 if state.known > state.prompt_tokens:
                     self._quote_answer(state)
                 hit = self.pool.lookup(state.spans, (state.known - 1) // self._block)
-            cached = len(hit.blocks) * self._block
+            cached = max(len(hit.blocks) * self._block, state.remote)
             new = state.known - cached
             if 0 < threshold < new:
                 new = threshold
@@ -229,7 +236,7 @@ class VllmScheduler:
             if not self._fits(state, hit, cached + new):
                 self._blocked = True
                 return
-            self._start(step, state, hit, new)
+            self._start(step, state, hit, cached, new)
             budget -= new
 
     def _fits(self, state: RequestState, hit: Hit, tokens: int) -> bool:
@@ -240,21 +247,21 @@ class VllmScheduler:
         need = max(-(-tokens // self._block) - len(hit.blocks), 0) + self.pool.evictable(hit)
         return need + spare <= self.pool.free_blocks
 
-    def _start(self, step: Step, state: RequestState, hit: Hit, new: int) -> None:
+    def _start(self, step: Step, state: RequestState, hit: Hit, cached: int, new: int) -> None:
         if self._by_priority:
             heapq.heappop(self._heap)
         else:
             self._fcfs.popleft()
         held = len(hit.blocks)
-        cached = held * self._block
         self.pool.touch(hit)
         state.blocks = hit.blocks + self.pool.take(max(-(-(cached + new) // self._block) - held, 0))
         state.slots = 0
-        state.hit_tokens = cached
+        state.remote = 0
+        state.hit_tokens = held * self._block
         state.computed = cached
         state.order = self._admissions
         self._admissions += 1
-        self._enter_hashes(state, cached + new)
+        self._enter_hashes(state, held, cached + new)
         self.running[state.order] = state
         step.admitted.append(state)
         self._compute(step, state, new)
@@ -267,9 +274,9 @@ class VllmScheduler:
             state.quotes_answer = True
             state.spans.append(self._index.answer(state.spans, state.prompt_tokens, state.request.output_seed))
 
-    def _enter_hashes(self, state: RequestState, tokens: int) -> None:
-        """Enter the hashes of blocks that a prefill chunk fills, when its slots are allocated."""
-        first, last = state.computed // self._block, tokens // self._block
+    def _enter_hashes(self, state: RequestState, first: int, tokens: int) -> None:
+        """Enter the hashes of blocks from `first` on that a prefill chunk fills, when its slots are allocated."""
+        last = tokens // self._block
         if last > first and self.settings.prefix_caching:
             self.pool.insert(state.spans, state.blocks, first, last)
 

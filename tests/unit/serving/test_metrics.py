@@ -23,7 +23,7 @@ COST = LinearStepCost(step_s=0.01, prefill_token_s=1e-4)
 
 def test_one_request_alone() -> None:
     found = simulate(at_times([1.0], [(100, 5)]), VllmScheduler(VllmSettings(num_blocks=100)), COST)
-    told = serving_metrics(found, Objective(ttft_s=0.02, tpot_s=0.01), percentiles=(50.0, 99.0))
+    told = serving_metrics(found, Objective(ttft=0.02, tpot=0.01), percentiles=(50.0, 99.0))
     assert told.ttft.mean == pytest.approx(0.02)  # a step of 10 ms and 100 tokens of 0.1 ms
     assert [told.tpot.mean, told.itl.median] == pytest.approx([0.01, 0.01])
     assert told.e2e.percentiles[99.0] == pytest.approx(0.06)
@@ -70,7 +70,7 @@ def test_percentiles_of_pauses_are_those_of_all_pauses() -> None:
 
 def test_goodput_counts_one_token_answers_as_fast() -> None:
     found = simulate(at_times([0.0, 5.0], [(10, 1), (10, 3)]), VllmScheduler(VllmSettings(num_blocks=50)), COST)
-    assert serving_metrics(found, Objective(tpot_s=0.001)).goodput == pytest.approx(1 / found.duration_s)
+    assert serving_metrics(found, Objective(tpot=0.001)).goodput == pytest.approx(1 / found.duration_s)
     assert serving_metrics(found).goodput is None
 
 

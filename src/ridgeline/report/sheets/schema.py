@@ -16,6 +16,7 @@ from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
 from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet, RooflineSheet
 from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet, StandaloneSheet
+from ridgeline.report.sheets.serve import RequestLogSheet, ServingSheet, WhySlowSheet
 from ridgeline.report.sheets.serving import ReplaySheet
 from ridgeline.report.sheets.validate import FitWithSheet, NextSheet, ValidationSheet
 
@@ -27,9 +28,9 @@ UNITS = ("", "_s", "_us", "_bytes")
 # what a verb prints; where there are several, they differ in `kind` or `possible`
 SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
-        "predict": (PredictionSheet, ImpossibleSheet, RefusalSheet),
+        "predict": (PredictionSheet, ServingSheet, ImpossibleSheet, RefusalSheet),
         "plan": (PlanSheet, NoPlanSheet),
-        "validate": (ValidationSheet, NextSheet, ReplaySheet),
+        "validate": (ValidationSheet, NextSheet, ReplaySheet, RequestLogSheet),
         "fit": (FitWithSheet,),
         "export": (ExportSheet,),
         "import": (ImportSheet,),
@@ -38,7 +39,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "profile": (ProfileSheet,),
         "roofline": (RooflineSheet,),
         "collective": (CollectiveSheet, VerificationSheet),
-        "explain": (ExplanationSheet,),
+        "explain": (ExplanationSheet, WhySlowSheet),
         "characterize": (CharacterizationSheet, StandaloneSheet),
         "preflight": (PreflightSheet,),
     }

@@ -1,0 +1,139 @@
+"""Turn a log of measured requests into the five numbers of a step that explain it, and how well they do.
+
+The scheduler is simulated on the very arrivals and lengths; step, decode, cached token, prompt token and attention
+pair are the only unknowns (`LinearStepCost`). Least squares on every request's E2E and on percentiles of TTFT.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ridgeline.core.arrays import Array, Mask
+from ridgeline.serving.event_loop import collector_paused
+from ridgeline.serving.lockstep import Lockstep, Ranks
+from ridgeline.serving.replica import Replica
+from ridgeline.serving.request_log import RequestLog
+from ridgeline.serving.step_cost import LinearStepCost
+from ridgeline.serving.vllm_scheduler import VllmScheduler
+from ridgeline.serving.vllm_settings import VllmSettings, vllm_rules
+
+NUMBERS = ("step_s", "decode_s", "kv_token_s", "prefill_token_s", "attention_pair_s")
+START = MappingProxyType(dict(zip(NUMBERS, (1.2e-2, 5e-5, 8e-8, 5e-5, 5e-10), strict=True)))
+PERCENTILES = (50.0, 90.0, 99.0)
+FITTED = (50.0, 99.0)  # of TTFT
+TTFT_WEIGHT = 8.0  # of a percentile of TTFT beside one request's E2E
+PRIOR_WEIGHT = 0.003  # of a number's distance from where it starts, in logarithms
+EVALUATIONS = 30
+BLOCK = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogErrors:
+    """How far a simulated run is off a measured one.
+
+    e2e_mape   mean |residual| of E2E over requests
+    e2e_mean   residual of the mean E2E
+    ttft       residuals of the mean and of percentiles of TTFT
+    """
+
+    requests: int
+    e2e_mape: float
+    e2e_mean: float
+    ttft: MappingProxyType[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFit:
+    """Five numbers of a log, and what they are worth.
+
+    errors     with the numbers fitted on all requests
+    held_out   of the requests that ended last, with numbers from those that ended first (half and half)
+    anchored   of this log under numbers from another one
+    """
+
+    log: RequestLog
+    cost: LinearStepCost
+    errors: LogErrors
+    held_out: LogErrors | None
+    own: bool = True
+
+
+def fit_request_log(log: RequestLog) -> LogFit:
+    """The numbers that explain a log best, and their errors on it and on its second half."""
+    everybody = np.ones(len(log.requests), dtype=bool)
+    cost = _fitted(log, everybody)
+    ends = np.array([request.arrival_s for request in log.requests]) + log.e2e_s
+    early = ends <= np.median(ends)
+    held_out = None
+    if early.sum() >= 20:
+        held_out = log_errors(log, _fitted(log, early), ~early)
+    return LogFit(log=log, cost=cost, errors=log_errors(log, cost, everybody), held_out=held_out)
+
+
+def apply_request_log(log: RequestLog, other: LogFit) -> LogFit:
+    """A log under the numbers of another one."""
+    everybody = np.ones(len(log.requests), dtype=bool)
+    return LogFit(log=log, cost=other.cost, errors=log_errors(log, other.cost, everybody), held_out=None, own=False)
+
+
+def simulate_log(log: RequestLog, cost: LinearStepCost) -> tuple[Array, Array]:
+    """(TTFT, E2E) of every request of a log under a step cost, in seconds."""
+    longest = max(request.prompt_tokens + request.output_tokens for request in log.requests)
+    settings = VllmSettings(
+        num_blocks=log.max_num_seqs * (longest // BLOCK + 1) + 1,  # a log does not tell its pool: enough for all
+        max_num_seqs=log.max_num_seqs,
+        max_num_batched_tokens=log.max_num_batched_tokens,
+        prefix_caching=False,
+        rules=vllm_rules(log.version),
+    )
+    schedulers = [VllmScheduler(settings) for _ in range(log.ranks)]
+    engine = Replica(schedulers[0], cost) if log.ranks == 1 else Lockstep(Ranks(schedulers), cost)
+    for request in log.requests:
+        engine.add(request, request.arrival_s)
+    with collector_paused():
+        engine.advance()
+    place = {request.id: index for index, request in enumerate(log.requests)}
+    ttft, e2e = np.zeros(len(place)), np.zeros(len(place))
+    for state, end in zip(engine.done, engine.done_s, strict=True):
+        index = place[state.request.id]
+        ttft[index], e2e[index] = state.first_token_s - state.sent_s, end - state.sent_s
+    return ttft, e2e
+
+
+def log_errors(log: RequestLog, cost: LinearStepCost, of: Mask) -> LogErrors:
+    """Residuals of some of a log's requests under a step cost."""
+    ttft, e2e = simulate_log(log, cost)
+    residual = e2e[of] / log.e2e_s[of] - 1
+    firsts = {"mean": float(ttft[of].mean() / log.ttft_s[of].mean() - 1)}
+    for one in PERCENTILES:
+        firsts[f"p{one:g}"] = float(np.percentile(ttft[of], one) / np.percentile(log.ttft_s[of], one) - 1)
+    return LogErrors(
+        requests=int(of.sum()),
+        e2e_mape=float(np.abs(residual).mean()),
+        e2e_mean=float(e2e[of].mean() / log.e2e_s[of].mean() - 1),
+        ttft=MappingProxyType(firsts),
+    )
+
+
+def _fitted(log: RequestLog, of: Mask) -> LinearStepCost:
+    from scipy.optimize import least_squares
+
+    start = np.log([START[name] for name in NUMBERS])
+    wanted = np.percentile(log.ttft_s[of], FITTED)
+
+    def residuals(logs: Array) -> Array:
+        ttft, e2e = simulate_log(log, _cost(logs))
+        firsts = np.percentile(ttft[of], FITTED) / wanted - 1
+        return np.concatenate([e2e[of] / log.e2e_s[of] - 1, TTFT_WEIGHT * firsts, PRIOR_WEIGHT * (logs - start)])
+
+    found: Any = least_squares(residuals, start, diff_step=0.02, max_nfev=EVALUATIONS, loss="soft_l1", f_scale=0.05)
+    return _cost(found.x)
+
+
+def _cost(logs: Array) -> LinearStepCost:
+    values = np.exp(np.clip(logs, -40.0, 10.0))
+    return LinearStepCost(**{name: float(value) for name, value in zip(NUMBERS, values, strict=True)})

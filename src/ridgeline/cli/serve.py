@@ -1,0 +1,125 @@
+"""What `predict`, `timeline`, `explain` and `validate` do with requests under load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from ridgeline.cli.streams import say
+from ridgeline.cli.terminal import console, print_json, stderr_console
+
+if TYPE_CHECKING:
+    from ridgeline.plan.scenario import Scenario
+    from ridgeline.serving.deployment import Priced
+    from ridgeline.serving.serving_prediction import ServingPrediction
+
+LONG = 20_000  # requests from which a bar is shown
+
+
+def predict_serve(
+    scenario: Scenario, *, calibration: Path | None, anchor: Sequence[str], profile: str | None, json: bool
+) -> None:
+    """Print what becomes of a scenario's requests."""
+    from ridgeline.report.predict import impossible_sheet
+    from ridgeline.report.serve import draw_serving, serving_sheet
+    from ridgeline.serving.serving_prediction import predict_serving, refuse_impossible
+    from ridgeline.sim import Impossible
+
+    priced = _priced(calibration, anchor, profile)
+    with _bar(scenario) as tell:
+        found = predict_serving(scenario, priced, progress=tell)
+    if isinstance(found, Impossible) and json:
+        print_json(impossible_sheet(found))
+        raise typer.Exit(2)
+    sheet = serving_sheet(refuse_impossible(found))
+    if json:
+        print_json(sheet)
+        return
+    draw_serving(sheet, console())
+
+
+def explain_serve(scenario: Scenario, *, calibration: Path | None, json: bool) -> None:
+    """Print why the slow requests of a scenario are slow."""
+    from ridgeline.report.serve import draw_why_slow, why_slow_sheet
+    from ridgeline.serving.why_slow import why_slow
+
+    priced = _priced(calibration, (), None)
+    sheet = why_slow_sheet(why_slow(_sampled(scenario, priced), priced))
+    if json:
+        print_json(sheet)
+        return
+    draw_why_slow(sheet, console())
+
+
+def timeline_serve(scenario: Scenario, output: Path | None, html: Path | None, *, json: bool) -> None:
+    """Write the page of a scenario's requests over time."""
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.core.files import write_text
+    from ridgeline.report.serve_html import serving_page
+
+    if output is not None or html is None:
+        raise InputError(Problem(path="-o", given="a serve scenario", expected="--html FILE: requests over time"))
+    found = _sampled(scenario, _priced(None, (), None))
+    write_text(html, serving_page(found))
+    if json:
+        print_json({"file": str(html), "requests": found.metrics.requests, "seconds": found.metrics.duration_s})
+    else:
+        say(f"{html}: {found.metrics.requests:,} requests on {len(found.run.samples)} replica(s)")
+
+
+def validate_log(path: Path, anchor: Sequence[str], *, json: bool) -> None:
+    """Fit, or hold against another log's numbers, a log of measured requests."""
+    from ridgeline.calibrate.request_log import apply_request_log, fit_request_log
+    from ridgeline.report.serve import draw_request_log, request_log_sheet
+    from ridgeline.serving.request_log import read_request_log
+
+    log = read_request_log(path)
+    if anchor:
+        found = apply_request_log(log, fit_request_log(read_request_log(Path(anchor[-1]))))
+    else:
+        found = fit_request_log(log)
+    sheet = request_log_sheet(found)
+    if json:
+        print_json(sheet)
+        return
+    draw_request_log(sheet, console())
+
+
+def _sampled(scenario: Scenario, priced: Priced) -> ServingPrediction:
+    from ridgeline.serving.serving_prediction import predict_serving, refuse_impossible
+
+    with _bar(scenario) as tell:
+        return refuse_impossible(predict_serving(scenario, priced, sample=True, progress=tell))
+
+
+def _priced(calibration: Path | None, anchor: Sequence[str], profile: str | None) -> Priced:
+    """What steps are priced with: the calibration, or the five numbers of a measured log."""
+    from ridgeline.api import calibration_of
+    from ridgeline.serving.deployment import Priced
+    from ridgeline.serving.request_log import is_request_log, read_request_log
+
+    logs = [run for run in anchor if is_request_log(Path(run))]
+    cost = None
+    if logs:
+        from ridgeline.calibrate.request_log import fit_request_log
+
+        cost = fit_request_log(read_request_log(Path(logs[-1]))).cost
+    return Priced(calibration=calibration_of(calibration, [run for run in anchor if run not in logs], profile), cost=cost)
+
+
+@contextmanager
+def _bar(scenario: Scenario) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on standard error, where there are many requests."""
+    from rich.progress import Progress
+
+    with Progress(console=stderr_console(), transient=True, disable=not stderr_console().is_terminal) as progress:
+        task = progress.add_task(f"{scenario.model.id}: requests", total=None, visible=False)
+
+        def tell(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total, visible=total >= LONG)
+
+        yield tell

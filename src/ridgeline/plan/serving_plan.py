@@ -1,0 +1,156 @@
+"""How a deployment serves: the scheduler's knobs by their engine's own names, and the fleet of replicas around it.
+
+[plan.serving]
+replicas = 4                                  # absent: as many as the chips make
+router = "least-loaded"
+vllm = { version = "0.19.0", max_num_batched_tokens = 2048, max_num_seqs = 128 }
+
+[[plan.serving.pools]]                        # prefill/decode disaggregation, or replicas that differ
+role = "prefill"
+replicas = 2
+tp = 2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from ridgeline.core.errors import Problem
+from ridgeline.core.table import AtLeast, Count, Doc, Size, Unit
+
+Share = Annotated[float, AtLeast(0)]
+Seconds = Annotated[float, Unit("s"), AtLeast(0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmKnobs:
+    """Arguments of `vllm serve` that its scheduler and cache read; absent: vLLM's default for the chip and version."""
+
+    version: Annotated[str, Doc("whose rules; absent: the newest known")] = ""
+    max_num_batched_tokens: Count | None = None
+    max_num_seqs: Count | None = None
+    max_model_len: Count | None = None
+    block_size: Count = 16
+    gpu_memory_utilization: Share | None = None
+    num_gpu_blocks_override: Count | None = None
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    long_prefill_token_threshold: Size = 0
+    async_scheduling: bool | None = None
+
+    def problems(self) -> Iterable[Problem]:
+        yield from _share("gpu_memory_utilization", self.gpu_memory_utilization)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SglangKnobs:
+    """Arguments of `sglang.launch_server` that its scheduler and cache read; absent: SGLang's default."""
+
+    chunked_prefill_size: Annotated[int | None, AtLeast(-1), Doc("-1 turns chunking off")] = None
+    max_prefill_tokens: Count = 16384
+    max_running_requests: Count | None = None
+    max_total_tokens: Count | None = None
+    mem_fraction_static: Share | None = None
+    page_size: Count = 1
+    disable_radix_cache: bool = False
+    schedule_policy: Literal["fcfs", "lpm", "lof"] = "fcfs"
+    schedule_conservativeness: Annotated[float, AtLeast(0)] = 1.0
+
+    def problems(self) -> Iterable[Problem]:
+        yield from _share("mem_fraction_static", self.mem_fraction_static)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticKnobs:
+    """A static batcher: nobody joins a batch before all its answers have ended."""
+
+    batch_size: Count = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Replicas of one kind.
+
+    role       both; or prefill and decode, with the cache moved between them over the system's links
+    system     chips of its own, where they differ from the scenario's
+    tp ... dp  of one replica; dp ranks step together
+    """
+
+    role: Literal["both", "prefill", "decode"] = "both"
+    replicas: Count = 1
+    tp: Count | None = None
+    pp: Count | None = None
+    ep: Count | None = None
+    dp: Count = 1
+    system: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autoscale:
+    """Replicas by load, with the words of Ray Serve's autoscaling: ongoing requests over the target, rounded up."""
+
+    min_replicas: Count = 1
+    max_replicas: Count
+    target_ongoing_requests: Annotated[float, AtLeast(0)]
+    upscale_delay: Seconds = 30.0
+    downscale_delay: Seconds = 600.0
+    startup: Annotated[float, Unit("s"), AtLeast(0), Doc("from the decision until a replica takes requests")] = 60.0
+
+    def problems(self) -> Iterable[Problem]:
+        if self.max_replicas < self.min_replicas:
+            given = str(self.max_replicas)
+            yield Problem(path="max_replicas", given=given, expected=f"min_replicas ({self.min_replicas}) or more")
+        if self.target_ongoing_requests <= 0:
+            yield Problem(path="target_ongoing_requests", given="0", expected="requests a replica, above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A replica stops: what it held is sent again elsewhere, and it is back after `down`."""
+
+    at: Seconds
+    replica: Size = 0
+    down: Seconds = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingPlan:
+    """Decisions of a deployment. Of the three engines' knobs, those of the plan's engine count.
+
+    replicas              engines with a scheduler of their own; absent: as many as the chips make
+    data_parallel_size    ranks of one replica that step together (DP attention, expert parallelism)
+    router                round-robin; least-loaded: 4 x waiting + running; prefix-aware: where most of the prompt is
+                          cached unless that replica is overloaded
+    mtbf, restart         random failures of a replica, and how long it is away
+    """
+
+    vllm: VllmKnobs | None = None
+    sglang: SglangKnobs | None = None
+    static: StaticKnobs | None = None
+    replicas: Count | None = None
+    data_parallel_size: Count = 1
+    router: Literal["round-robin", "least-loaded", "prefix-aware"] = "round-robin"
+    pools: tuple[Pool, ...] = ()
+    autoscale: Autoscale | None = None
+    failures: tuple[Failure, ...] = ()
+    mtbf: Annotated[float | None, Unit("s"), AtLeast(0)] = None
+    restart: Seconds = 120.0
+
+    def problems(self) -> Iterable[Problem]:
+        named = [name for name in ("vllm", "sglang", "static") if getattr(self, name) is not None]
+        if len(named) > 1:
+            yield Problem(path=named[1], given=f"knobs of {' and '.join(named)}", expected="those of one engine")
+        roles = {pool.role for pool in self.pools}
+        if roles and roles not in ({"both"}, {"prefill", "decode"}):
+            given, expected = ", ".join(sorted(roles)), "both alone, or prefill and decode"
+            yield Problem(path="pools", given=given, expected=expected)
+        if self.autoscale is not None and roles == {"prefill", "decode"}:
+            yield Problem(path="autoscale", given="pools of prefill and decode", expected="replicas of one role")
+
+
+def _share(name: str, value: float | None) -> Iterable[Problem]:
+    if value is not None and not 0 < value <= 1:
+        yield Problem(path=name, given=f"{value:g}", expected="a share of memory above 0, at most 1")

@@ -1,0 +1,328 @@
+"""Turn a serve scenario into a fleet: what one replica of each pool is, its cache, its scheduler and its step cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from ridgeline.core.errors import Problem
+from ridgeline.cost.calibration import Calibration
+from ridgeline.cost.serving_calibration import ServingCalibration
+from ridgeline.hardware.load import system as load_system
+from ridgeline.hardware.system import System
+from ridgeline.models.facts import kv_cache_bytes_per_token
+from ridgeline.plan.mesh import Mesh
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.serving_plan import Failure, Pool, SglangKnobs, StaticKnobs, VllmKnobs
+from ridgeline.serving.fleet import Fleet, ReplicaPool, Role, Transfer
+from ridgeline.serving.lockstep import Lockstep, Ranks
+from ridgeline.serving.priced_steps import Price, PricedSteps, priced_steps
+from ridgeline.serving.replica import Replica
+from ridgeline.serving.request import Request
+from ridgeline.serving.router import LeastLoaded, PrefixAware, RoundRobin, Router
+from ridgeline.serving.sglang_scheduler import SglangScheduler
+from ridgeline.serving.sglang_settings import SglangSettings
+from ridgeline.serving.static_batcher import StaticBatcher
+from ridgeline.serving.step import Policy
+from ridgeline.serving.step_cost import StepCost
+from ridgeline.serving.vllm_scheduler import VllmScheduler
+from ridgeline.serving.vllm_settings import VllmSettings, vllm_rules
+from ridgeline.sim import ServingMemory, limits_of, price_forward, serving_memory
+
+ASYNC_SINCE = (0, 14)  # version of vLLM from which scheduling runs one step ahead by default
+LONG_CONTEXT = 1 << 17  # tokens of a model whose context nobody states
+SGLANG_RUNNING = (2048, 4096)  # least and most `max_running_requests` by default
+HANDSHAKE_S = 5e-4  # before a cache moves: notification and descriptors, assumed
+
+Knobs = VllmKnobs | SglangKnobs | StaticKnobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One replica: the scenario it runs (its own mesh), its memory, step cost and a maker of schedulers.
+
+    settings   of its scheduler, with nothing left open
+    longest    prompt and output tokens of the longest request that it can serve
+    """
+
+    scenario: Scenario
+    role: Role
+    count: int
+    memory: ServingMemory
+    cost: StepCost
+    settings: VllmSettings | SglangSettings | StaticKnobs
+    longest: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def chips(self) -> int:
+        return self.scenario.plan.mesh.ranks
+
+    @property
+    def ranks(self) -> int:
+        """Schedulers that step together."""
+        return self.scenario.plan.mesh.dp
+
+    def make(self) -> Replica:
+        """A fresh replica."""
+        if self.ranks == 1:
+            return Replica(self.scheduler(), self.cost)
+        return Lockstep(Ranks([self.scheduler() for _ in range(self.ranks)]), self.cost)
+
+    def scheduler(self) -> Policy:
+        match self.settings:
+            case VllmSettings():
+                return VllmScheduler(self.settings)
+            case SglangSettings():
+                return SglangScheduler(self.settings)
+            case StaticKnobs():
+                return StaticBatcher(self.settings.batch_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """What steps are priced with."""
+
+    calibration: Calibration | None = None
+    serving: ServingCalibration | None = None
+    cost: StepCost | None = None
+
+
+def instances_of(scenario: Scenario, priced: Priced | None = None) -> tuple[Instance, ...]:
+    """The replicas of a scenario, one entry for each pool."""
+    used = priced or Priced()
+    plan, serving = scenario.plan, scenario.plan.serving
+    if not serving.pools:
+        ranks = serving.data_parallel_size
+        most = plan.mesh.dp // ranks
+        count = serving.autoscale.max_replicas if serving.autoscale else serving.replicas or most
+        mesh = replace(plan.mesh, dp=ranks)
+        return (_instance(scenario, mesh, "both", count, used),)
+    return tuple(_pooled(scenario, pool, used) for pool in serving.pools)
+
+
+def _pooled(scenario: Scenario, pool: Pool, priced: Priced) -> Instance:
+    mesh = scenario.plan.mesh
+    own = Mesh(tp=pool.tp or mesh.tp, pp=pool.pp or mesh.pp, ep=pool.ep or mesh.ep, dp=pool.dp, etp=mesh.etp)
+    there = replace(scenario, system=load_system(pool.system)) if pool.system else scenario
+    return _instance(there, own, pool.role, pool.replicas, priced)
+
+
+def _instance(scenario: Scenario, mesh: Mesh, role: Role, count: int, priced: Priced) -> Instance:
+    own = replace(scenario, plan=replace(scenario.plan, mesh=mesh))
+    knobs = knobs_of(own)
+    limits = limits_of(own)
+    match knobs:
+        case VllmKnobs():
+            limits = replace(
+                limits,
+                max_num_batched_tokens=knobs.max_num_batched_tokens or limits.max_num_batched_tokens,
+                max_num_seqs=knobs.max_num_seqs or limits.max_num_seqs,
+                gpu_memory_utilization=knobs.gpu_memory_utilization or limits.gpu_memory_utilization,
+                block_size=knobs.block_size,
+            )
+        case SglangKnobs():
+            limits = replace(
+                limits,
+                max_num_batched_tokens=max(knobs.chunked_prefill_size or limits.max_num_batched_tokens, 1),
+                gpu_memory_utilization=knobs.mem_fraction_static or limits.gpu_memory_utilization,
+                block_size=knobs.page_size,
+            )
+        case StaticKnobs():
+            limits = replace(limits, max_num_seqs=knobs.batch_size)
+    memory = serving_memory(own, limits)
+    settings, longest = _settings(own, knobs, memory, (limits.max_num_batched_tokens, limits.max_num_seqs))
+    cost = priced.cost or _cost(own, priced, settings)
+    return Instance(
+        scenario=own, role=role, count=count, memory=memory, cost=cost, settings=settings, longest=longest,
+        notes=tuple(_notes(own)),
+    )  # fmt: skip
+
+
+def knobs_of(scenario: Scenario) -> Knobs:
+    """The knobs of the plan's engine: as given, or its defaults."""
+    serving = scenario.plan.serving
+    given = serving.vllm or serving.sglang or serving.static
+    return given or (SglangKnobs() if scenario.engine.id == "sglang" else VllmKnobs())
+
+
+def _settings(
+    scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tuple[int, int]
+) -> tuple[VllmSettings | SglangSettings | StaticKnobs, int]:
+    """The scheduler's settings, and the longest request they can serve."""
+    context = scenario.model.context or LONG_CONTEXT
+    match knobs:
+        case VllmKnobs():
+            blocks = knobs.num_gpu_blocks_override or memory.blocks
+            longest = knobs.max_model_len or context
+            vllm = VllmSettings(
+                num_blocks=max(blocks, 2),
+                block_size=knobs.block_size,
+                max_num_seqs=most[1],
+                max_num_batched_tokens=most[0],
+                max_model_len=longest,
+                prefix_caching=knobs.enable_prefix_caching,
+                chunked_prefill=knobs.enable_chunked_prefill,
+                policy=knobs.scheduling_policy,
+                long_prefill_token_threshold=knobs.long_prefill_token_threshold,
+                async_scheduling=_ahead(knobs),
+                rules=vllm_rules(knobs.version),
+            )
+            return vllm, min(longest, (vllm.num_blocks - 1) * knobs.block_size)
+        case SglangKnobs():
+            tokens = knobs.max_total_tokens or memory.tokens
+            low, high = SGLANG_RUNNING
+            usual = min(max(tokens // context * 512, low), high, max(tokens // 2, 1))
+            sglang = SglangSettings(
+                max_total_tokens=max(tokens, 2),
+                max_running_requests=knobs.max_running_requests or usual,
+                chunked_prefill_size=most[0] if knobs.chunked_prefill_size != -1 else 0,
+                max_prefill_tokens=knobs.max_prefill_tokens,
+                page_size=knobs.page_size,
+                radix_cache=not knobs.disable_radix_cache,
+                schedule_conservativeness=knobs.schedule_conservativeness,
+                policy=knobs.schedule_policy,
+            )
+            return sglang, min(context, tokens)
+        case StaticKnobs():
+            return knobs, min(context, memory.tokens // knobs.batch_size)
+
+
+def _ahead(knobs: VllmKnobs) -> bool:
+    """Whether a step is decided while the one before runs."""
+    if knobs.async_scheduling is not None:
+        return knobs.async_scheduling
+    parts = knobs.version.split(".")[:2]
+    return not knobs.version or not all(one.isdigit() for one in parts) or tuple(map(int, parts)) >= ASYNC_SINCE
+
+
+def _cost(
+    scenario: Scenario, priced: Priced, settings: VllmSettings | SglangSettings | StaticKnobs
+) -> PricedSteps:
+    match settings:
+        case VllmSettings():
+            most = (settings.max_num_seqs, settings.max_num_batched_tokens)
+        case SglangSettings():
+            chunk = settings.chunked_prefill_size or settings.max_prefill_tokens
+            most = (min(settings.max_running_requests, 4096), max(chunk, settings.max_prefill_tokens))
+        case StaticKnobs():
+            most = (settings.batch_size, 16384)
+    drafted = scenario.plan.speculation
+    gained = drafted.tokens_per_step if drafted else 1.0
+    return priced_steps(price_of(scenario, priced), max_num_seqs=most[0], max_tokens=most[1], tokens_per_step=gained)
+
+
+def price_of(scenario: Scenario, priced: Priced) -> Price:
+    """Seconds of this replica's steps.
+
+    Stages of a pipeline run different requests at once: a round in which every request gets its token is as long as
+    `pp` steps with a share of the requests each, one after the other on the slowest stage.
+    """
+    stages = scenario.plan.mesh.pp
+
+    def seconds(steps: object) -> object:
+        from ridgeline.ir.forward_steps import ForwardSteps
+
+        assert isinstance(steps, ForwardSteps)
+        if stages == 1:
+            return price_forward(scenario, steps, priced.calibration, priced.serving).seconds
+        part = replace(steps, decodes=np.ceil(steps.decodes / stages), kv_tokens=steps.kv_tokens / stages)
+        alone = replace(part, prefill_tokens=0 * part.prefill_tokens, prefill_pairs=0 * part.prefill_pairs,
+                        prefills=0 * part.prefills)  # fmt: skip
+        once = price_forward(scenario, part, priced.calibration, priced.serving).interval_s
+        rest = price_forward(scenario, alone, priced.calibration, priced.serving).interval_s
+        return once + (stages - 1) * np.where(part.decodes > 0, rest, 0.0)
+
+    return seconds  # type: ignore[return-value]
+
+
+def _notes(scenario: Scenario) -> Iterator[str]:
+    if scenario.plan.mesh.pp > 1:
+        yield "pipeline stages: a token of everybody takes as long as pp steps of the slowest stage"
+    if scenario.plan.speculation is not None:
+        yield "speculation: a token takes the step's time over the mean number of tokens that a step yields"
+
+
+def fleet_of(scenario: Scenario, instances: tuple[Instance, ...], until: float) -> Fleet:
+    """The fleet that a scenario's plan describes; random failures until a time."""
+    serving = scenario.plan.serving
+    transfer = _transfer(scenario, instances)
+    pools = [
+        ReplicaPool(make=one.make, count=one.count, chips=one.chips, role=one.role, transfer=transfer.get(place))
+        for place, one in enumerate(instances)
+    ]
+    return Fleet(
+        pools=pools,
+        router=_router(serving.router, instances),
+        autoscale=serving.autoscale,
+        failures=(*serving.failures, *_random_failures(scenario, sum(one.count for one in instances), until)),
+    )
+
+
+def _router(name: str, instances: tuple[Instance, ...]) -> Callable[[], Router]:
+    if name == "prefix-aware":
+        return partial(PrefixAware, max(one.memory.tokens * one.ranks for one in instances))
+    return LeastLoaded if name == "least-loaded" else RoundRobin
+
+
+def _random_failures(scenario: Scenario, replicas: int, until: float) -> Iterator[Failure]:
+    """Failures of every replica with exponential gaps, from the workload's seed."""
+    serving = scenario.plan.serving
+    if not serving.mtbf:
+        return
+    seed = getattr(scenario.workload, "seed", 0)
+    for place in range(replicas):
+        dice = np.random.default_rng((seed, 2, place))
+        at = float(dice.exponential(serving.mtbf))
+        while at < until:
+            yield Failure(at=at, replica=place, down=serving.restart)
+            at += serving.restart + float(dice.exponential(serving.mtbf))
+
+
+def _transfer(scenario: Scenario, instances: tuple[Instance, ...]) -> dict[int, Transfer]:
+    """How prefill replicas send a cache: all their chips at once over the closest links that both pools share."""
+    if not any(one.role == "prefill" for one in instances):
+        return {}
+    chips = sum(one.chips * one.count for one in instances)
+    each = kv_cache_bytes_per_token(scenario.model, scenario.plan.precision.kv)
+    made = {}
+    for place, one in enumerate(instances):
+        if one.role == "prefill":
+            rate, latency = _link(one.scenario.system, chips)
+            shards = one.scenario.plan.mesh.tp * one.scenario.plan.mesh.pp
+            made[place] = Transfer(bytes_per_token=each, bytes_per_s=rate * shards, latency_s=latency + HANDSHAKE_S)
+    return made
+
+
+def _link(system: System, chips: int) -> tuple[float, float]:
+    """(bytes/s of a chip one way, latency) of the innermost tier that holds so many chips, else of the outermost."""
+    tier = next((one for one in system.tiers if one.chips >= chips), system.tiers[-1])
+    return tier.need_bandwidth().value, tier.latency.value if tier.latency else 0.0
+
+
+def unservable(instances: tuple[Instance, ...], requests: tuple[Request, ...]) -> Iterator[Problem]:
+    """Why a deployment cannot serve these requests at all."""
+    for one in instances:
+        name = f"{one.scenario.model.id} on {one.chips} x {one.scenario.system.chip.id}"
+        if not one.memory.fits:
+            need = one.memory.weights + one.memory.activations + one.memory.graphs + one.memory.runtime
+            yield Problem(
+                path="plan.tp",
+                given=f"{name}: {need / 2**30:.1f} GiB a chip before any cache",
+                expected=f"less than the {one.memory.capacity / 2**30:.1f} GiB that a chip has",
+                todo="use more tensor or pipeline ranks, narrower weights, or a larger gpu_memory_utilization",
+            )
+            continue
+        longest = max(requests, key=lambda request: request.prompt_tokens + request.output_tokens)
+        tokens = longest.prompt_tokens + longest.output_tokens
+        if tokens - 1 > one.longest:
+            many = sum(request.prompt_tokens + request.output_tokens - 1 > one.longest for request in requests)
+            yield Problem(
+                path="workload",
+                given=f"{many} request(s) that are too long; {longest.id} has {tokens:,} tokens",
+                expected=f"at most {one.longest:,} tokens, prompt and answer: what {name} can hold",
+                todo="raise max_model_len or the cache, or leave such requests out",
+            )

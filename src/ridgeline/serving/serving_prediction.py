@@ -1,0 +1,151 @@
+"""Turn a serve scenario into a prediction: its requests, its fleet, what became of them, and whether that is enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ridgeline.core.errors import InputError, MissingNumber, Problem
+from ridgeline.core.units import parse_quantity
+from ridgeline.plan.check import check
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.serve import Serve
+from ridgeline.serving.deployment import Instance, Priced, fleet_of, instances_of, unservable
+from ridgeline.serving.fleet import FleetRun, Progress, simulate_fleet
+from ridgeline.serving.load import load_of
+from ridgeline.serving.metrics import ServingMetrics, serving_metrics
+from ridgeline.serving.request import Request
+from ridgeline.serving.served import Served
+from ridgeline.sim import Impossible, unpublished
+
+PERCENTILES = (50.0, 90.0, 99.0)
+HOUR = parse_quantity("1 h", "s")
+MILLION = 1_000_000
+FRONT_END_S = 8e-3  # sent until queued, and first token until received: TTFT p50 less 2.5 steps in rows of serving.csv
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """One limit of the objective, and what the run took at its percentile, in seconds."""
+
+    limit: float
+    found: float
+
+    @property
+    def met(self) -> bool:
+        return self.found <= self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingPrediction:
+    """A deployment under a load.
+
+    kept                limits of the objective, by name; empty without one
+    goodput_share       requests that keep every limit, of all
+    tokens_per_s_per_chip   output tokens
+    """
+
+    scenario: Scenario
+    instances: tuple[Instance, ...]
+    requests: tuple[Request, ...]
+    run: FleetRun
+    metrics: ServingMetrics
+    kept: dict[str, Kept]
+    goodput_share: float | None
+    cost_per_million_tokens: float | None
+    assumptions: tuple[str, ...]
+
+    @property
+    def met(self) -> bool:
+        """Whether every limit is kept at its percentile."""
+        return all(one.met for one in self.kept.values())
+
+    @property
+    def tokens_per_s_per_chip(self) -> float:
+        return self.metrics.output_tokens_per_s / self.run.chips
+
+
+def predict_serving(
+    scenario: Scenario, priced: Priced | None = None, *, sample: bool = False, progress: Progress | None = None
+) -> ServingPrediction | Impossible:
+    """What becomes of a serve scenario's requests, or the reasons why nobody can tell.
+
+    sample   keep queues and cache over time, for a timeline
+    """
+    work = scenario.workload
+    assert isinstance(work, Serve)
+    reasons = tuple(check(scenario))
+    if reasons:
+        return Impossible(scenario=scenario, reasons=reasons)
+    try:
+        instances = instances_of(scenario, priced)
+        requests = load_of(work)
+        reasons = tuple(unservable(instances, requests))
+        if reasons:
+            return Impossible(scenario=scenario, reasons=reasons)
+        return served_by(scenario, instances, requests, sample=sample, progress=progress)
+    except MissingNumber as missing:
+        return Impossible(scenario=scenario, reasons=(unpublished(missing),))
+
+
+def served_by(
+    scenario: Scenario,
+    instances: tuple[Instance, ...],
+    requests: tuple[Request, ...],
+    *,
+    sample: bool = False,
+    progress: Progress | None = None,
+) -> ServingPrediction:
+    """The prediction of a deployment that is already priced, under requests that are already made."""
+    work = scenario.workload
+    assert isinstance(work, Serve)
+    until = max((request.arrival_s for request in requests), default=0.0)
+    run = simulate_fleet(requests, fleet_of(scenario, instances, until), sample=sample, progress=progress)
+    run = replace(run, served=_from_the_client(run.served))
+    percentiles = tuple(sorted({*PERCENTILES, work.objective.percentile}))
+    limited = work.objective if work.objective.limits else None
+    metrics = serving_metrics(run.served, limited, percentiles)
+    return ServingPrediction(
+        scenario=scenario,
+        instances=instances,
+        requests=requests,
+        run=run,
+        metrics=metrics,
+        kept={
+            name: Kept(limit=limit, found=getattr(metrics, name).percentiles[work.objective.percentile])
+            for name, limit in work.objective.limits.items()
+        },
+        goodput_share=None if metrics.goodput is None else metrics.goodput * metrics.duration_s / metrics.requests,
+        cost_per_million_tokens=_cost(run, instances, metrics),
+        assumptions=(*scenario.assumptions, *_assumed(instances)),
+    )
+
+
+def _from_the_client(served: Served) -> Served:
+    """Times from where clients measure them: the front end takes a while before a request is queued."""
+    return replace(served, sent_s=served.sent_s - FRONT_END_S, queue_s=served.queue_s + FRONT_END_S)
+
+
+def _cost(run: FleetRun, instances: tuple[Instance, ...], metrics: ServingMetrics) -> float | None:
+    """Price of a million output tokens: chips by the hour, for as long as they were there."""
+    prices = [one.scenario.system.chip.price for one in instances]
+    if any(price is None for price in prices) or not metrics.output_tokens:
+        return None
+    chips = sum(one.chips * one.count for one in instances)
+    hourly = sum(one.chips * one.count * price.value for one, price in zip(instances, prices, strict=True) if price)
+    return hourly / chips * run.chip_seconds / HOUR / metrics.output_tokens * MILLION
+
+
+def _assumed(instances: tuple[Instance, ...]) -> tuple[str, ...]:
+    notes = [note for one in instances for note in one.notes]
+    notes.append(f"front end: {FRONT_END_S * 1e3:g} ms from sending to the engine's queue, assumed")
+    return tuple(dict.fromkeys(notes))
+
+
+def refuse_impossible(found: ServingPrediction | Impossible) -> ServingPrediction:
+    """The prediction, or its reasons as an `InputError`."""
+    if isinstance(found, Impossible):
+        raise InputError(list(found.reasons))
+    return found
+
+
+__all__ = ["Problem", "ServingPrediction", "predict_serving", "refuse_impossible", "served_by"]
