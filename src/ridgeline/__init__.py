@@ -10,7 +10,9 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     check                                      Scenario -> the reasons why it cannot run
     show                                       names -> sheets of facts, as `ridgeline show --json` prints them
     schema                                     the JSON schema of scenario files
-    predict                                    Scenario -> Prediction, or Impossible with its reasons
+    predict                                    Scenario -> Prediction, ServingPrediction of requests under load, or
+                                               Impossible with its reasons
+    why_slow                                   ServingPrediction -> WhySlow: why its slow requests are slow, what helps
     estimate                                   Scenario -> every op of a rank with seconds, bound and evidence
     roofline                                   model, chip -> Roofline: every op under the chip's roofs
     profile                                    files of measured kernels -> Profile, several nodes as one
@@ -77,6 +79,8 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.runtime.preflight import preflight as preflight
     from ridgeline.search.find_plan import find_plan as find_plan
     from ridgeline.search.request import PlanRequest as PlanRequest
+    from ridgeline.serving.serving_prediction import ServingPrediction as ServingPrediction
+    from ridgeline.serving.why_slow import why_slow as why_slow
     from ridgeline.sim.events.simulate import timeline as timeline
     from ridgeline.sim.predict_step import estimate as estimate
     from ridgeline.sim.prediction import Impossible as Impossible
@@ -120,6 +124,8 @@ _HOMES = {
     "PlanRequest": "ridgeline.search.request",
     "Impossible": "ridgeline.sim.prediction",
     "Prediction": "ridgeline.sim.prediction",
+    "ServingPrediction": "ridgeline.serving.serving_prediction",
+    "why_slow": "ridgeline.serving.why_slow",
     "validate": "ridgeline.calibrate.validate",
     "fit": "ridgeline.calibrate.cross_validate:refit",
     "diff": "ridgeline.calibrate.compare",

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ridgeline.search.progress import Watch
     from ridgeline.search.recommend import Recommendation
     from ridgeline.search.request import PlanRequest
+    from ridgeline.serving.deployment import Priced
+    from ridgeline.serving.serving_prediction import ServingPrediction
+    from ridgeline.sim.phase_prediction import PhasePrediction
     from ridgeline.sim.prediction import Impossible, Prediction
     from ridgeline.sim.roofline import Roofline
 
@@ -60,8 +63,11 @@ def predict(
     anchor: Runs = (),
     profile: Choice = None,
     causal: bool = True,
-) -> Prediction | Impossible:
-    """The predicted step of a training scenario, or the reasons why there is none; see `sim.predict_step.predict`.
+) -> Prediction | PhasePrediction | ServingPrediction | Impossible:
+    """The predicted step of a scenario, or what becomes of a serve scenario's requests; or why there is none.
+
+    A training step (`sim.predict_step.predict`), a prefill or a decode step (`sim.phase_prediction.predict_phase`),
+    requests under load (`serving.serving_prediction.predict_serving`).
 
     anchor    measured runs of your own: a CSV of residuals or of runs, a scenario with [measured], or TRACE@SCENARIO
     profile   measured kernels of the chip: a file, `none`, or `aiconfigurator:CHIP`
@@ -72,14 +78,37 @@ def predict(
     >>> found.anchor.runs, found.anchor.factor > 1
     (('own-llama3-8b-8xh100-measured',), True)
     """
+    from ridgeline.plan.workload import Train
+    from ridgeline.sim.phase_prediction import predict_phase
     from ridgeline.sim.predict_step import predict as step
 
+    if scenario.workload.kind == "serve":
+        from ridgeline.serving.serving_prediction import predict_serving
+
+        return predict_serving(scenario, priced_of(calibration, anchor, profile))
     used = calibration_of(calibration, anchor, profile)
     if profile is not None:
         from ridgeline.calibrate.profile_sources import refuse_other_chip
 
         refuse_other_chip(profile, [scenario.system.chip])
+    if not isinstance(scenario.workload, Train):
+        return predict_phase(scenario, used)
     return step(scenario, used, causal=causal)
+
+
+def priced_of(calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None) -> Priced:
+    """What engine steps are priced with; a log of measured requests among the anchors gives five numbers instead."""
+    from ridgeline.serving.deployment import Priced
+    from ridgeline.serving.request_log import is_request_log, read_request_log
+
+    runs = [str(anchor)] if isinstance(anchor, (str, Path)) else [str(one) for one in anchor]
+    logs = [run for run in runs if is_request_log(Path(run))]
+    cost = None
+    if logs:
+        from ridgeline.calibrate.request_log import fit_request_log
+
+        cost = fit_request_log(read_request_log(Path(logs[-1]))).cost
+    return Priced(calibration=calibration_of(calibration, [run for run in runs if run not in logs], profile), cost=cost)
 
 
 def recommend(

@@ -85,26 +85,30 @@ INTERIOR = {
         ("closed_form",),
         ("memory",),
         ("prediction", "plan_model", "layout_model", "step_batch", "forward_price"),
-        ("step_sensitivity",),
+        ("step_sensitivity", "phase_prediction"),
         ("predict_step",),
         ("events", "roofline"),
     ),
     "serving": (
-        ("request", "step_cost", "vllm_settings", "sglang_settings", "radix_cache"),
+        ("request", "step_cost", "priced_steps", "vllm_settings", "sglang_settings", "radix_cache"),
         ("content", "recorded_fields", "arrivals", "trace_files", "saturated"),
-        ("block_pool", "step"),
+        ("block_pool", "step", "load", "request_log"),
         ("decode_clock", "served", "sglang_prefill", "sglang_queue"),
-        ("vllm_scheduler", "sglang_scheduler", "static_batcher", "metrics"),
-        ("vllm_replay", "sglang_replay", "event_loop"),
-        ("vllm_recording", "sglang_recording"),
-        ("recording",),
-        ("recording_replay",),
+        ("vllm_scheduler", "sglang_scheduler", "static_batcher", "metrics", "token_notes"),
+        ("replica",),
+        ("vllm_replay", "sglang_replay", "event_loop", "lockstep"),
+        ("vllm_recording", "sglang_recording", "router"),
+        ("recording", "fleet"),
+        ("recording_replay", "deployment"),
+        ("serving_prediction", "remedies"),
+        ("why_slow",),
     ),
     "calibrate": (
         ("truth", "mismatch", "attribution", "dominance", "anchors", "aiconfigurator"),
         ("frozen", "profile_sources"),
-        ("dataset", "compare", "folds", "peaks", "collectives", "kernels", "inference"),
-        ("published",),
+        ("dataset", "compare", "folds", "peaks", "collectives", "kernels", "inference", "serving", "request_log"),
+        ("published", "serving_fit"),
+        ("inference_cases",),
         ("fit", "validate", "explain"),
         ("accuracy", "outlier_hints", "residuals"),
         ("anchor_runs",),
@@ -199,4 +203,4 @@ def test_a_door_opens_to_what_it_names() -> None:
     from ridgeline import sim
 
     assert all(getattr(sim, name) is not None for name in sim._HOME)
-    assert len(sim._HOME) <= 42
+    assert len(sim._HOME) <= 48

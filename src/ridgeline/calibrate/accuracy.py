@@ -70,7 +70,8 @@ BESIDE: Mapping[str, Callable[[Case], bool]] = MappingProxyType(
         "mixture of experts": _arch("moe", "mla_moe"),
         "hybrid": _arch("hybrid"),
         "default engine": lambda case: case.engine == default_engine(None),
-        "unseen sources": lambda case: case.row.source not in _fitted_sources(),
+        "unseen sources": lambda case: not case.metric and case.row.source not in _fitted_sources(),
+        "unflagged": lambda case: bool(case.metric) and not case.row["x_flag"],
     }
 )
 EACH_CHIP = 0.14  # mean of every accelerator with enough headline rows

@@ -15,10 +15,19 @@ from ridgeline.calibrate.truth.inference_rows import Inference
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import MissingNumber
 from ridgeline.cost.calibration import Calibration
-from ridgeline.cost.serving_calibration import SERVING_PARAMETERS, ServingCalibration
+from ridgeline.cost.serving_calibration import SERVING_PARAMETERS, ServingCalibration, serving_owners
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.serving.saturated import ClosedBatch, Limits, closed_batch
-from ridgeline.sim import ForwardWorkload, class_seconds, forward_work, host_seconds, limits_of, serving_memory
+from ridgeline.sim import (
+    PRODUCTS,
+    ForwardWorkload,
+    class_seconds,
+    forward_work,
+    host_seconds,
+    is_weight_only,
+    limits_of,
+    serving_memory,
+)
 
 BENCHED = {"tensorrt-llm": 0.95}  # share of free memory that published runs at maximum load take
 SEED = 20
@@ -42,6 +51,11 @@ class PricedRun:
     sends: Array
     share: Array
     amount: float
+
+    @property
+    def owners(self) -> dict[str, str]:
+        """What its parameters are known by."""
+        return serving_owners(self.item.scenario.system.chip, self.item.scenario.engine)
 
     @property
     def waits(self) -> bool:
@@ -151,6 +165,39 @@ class RunColumns:
         total = total + waits * values["first_token"]
         return np.where(amount > 0, amount / total, total * scale)
 
+    def slopes(self, values: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        """Logarithm of every figure, and how it answers to the logarithm of each parameter of its run."""
+        each = {name: column[self.own] for name, column in values.items()}
+        parts = class_seconds(self.work, self.graphed, each)
+        kernels, meetings = self.work[6], self.work[8]
+        gaps = kernels * each["kernel"]
+        stalled = parts["kernel"] > gaps * (1 + 1e-12) + 1e-15
+        shown = np.where(stalled, 0.0, self.share)
+        host = host_seconds(self.requests, each)
+        step_s = np.sum(list(parts.values()), axis=0) + self.sends + host
+        answers = {
+            "product_memory": self.work[0] * each["product_memory"] * shown,
+            "product_compute": self.work[1] * each["product_compute"] * shown,
+            "expert_product": parts["experts"] * shown,
+            "prefill_attention": parts["attention"] * shown,
+            "decode_attention": parts["kv-cache"] * shown,
+            "kernel": gaps * shown,
+            "wire": self.work[7] * each["wire"] * shown,
+            "all_reduce": meetings * each["all_reduce"] * shown,
+            "issue": np.where(stalled, kernels * each["issue"], 0.0) * self.share,
+            "step": np.where(self.requests > 0, each["step"], 0.0) * self.share,
+            "request": self.requests * each["request"] * self.share,
+        }
+        many = len(self.runs)
+        waits, amount, scale = self._facts()
+        total = np.bincount(self.own, step_s * self.share, many) + waits * values["first_token"]
+        sign = np.where(amount > 0, -1.0, 1.0) / total
+        found = {name: np.bincount(self.own, column, many) * sign for name, column in answers.items()}
+        figure = np.where(amount > 0, amount / total, total * scale)
+        narrow = np.array([is_weight_only(run.item.scenario) for run in self.runs])
+        found["weight_only"] = np.where(narrow, sum(found[name] for name in PRODUCTS), 0.0)
+        return np.log(figure), found | {"first_token": waits * values["first_token"] * sign}
+
     def _facts(self) -> tuple[Array, Array, Array]:
         facts = [(float(run.waits), run.amount, run.item.scale) for run in self.runs]
         waits, amount, scale = np.array(facts, dtype=np.float64).reshape(-1, 3).T
@@ -172,6 +219,9 @@ def run_columns(runs: Sequence[PricedRun]) -> RunColumns:
 
 def run_values(runs: Sequence[PricedRun], serving: ServingCalibration) -> dict[str, Array]:
     """Every serving parameter by run."""
-    owners = [(run.item.scenario.system.chip.family, run.item.scenario.engine.fitted_id) for run in runs]
-    known = {own: {name: serving.owned(name, *own) for name in SERVING_PARAMETERS} for own in dict.fromkeys(owners)}
-    return {name: np.array([known[own][name] for own in owners]) for name in SERVING_PARAMETERS}
+    owners = [tuple(run.owners.items()) for run in runs]
+    known = {own: {name: serving.owned(name, dict(own)) for name in SERVING_PARAMETERS} for own in set(owners)}
+    values = {name: np.array([known[own][name] for own in owners]) for name in SERVING_PARAMETERS}
+    narrow = np.array([is_weight_only(run.item.scenario) for run in runs])
+    slower = np.where(narrow, values["weight_only"], 1.0)
+    return values | {name: values[name] * slower for name in PRODUCTS}

@@ -130,7 +130,9 @@ def _fitted(log: RequestLog, of: Mask) -> LinearStepCost:
         firsts = np.percentile(ttft[of], FITTED) / wanted - 1
         return np.concatenate([e2e[of] / log.e2e_s[of] - 1, TTFT_WEIGHT * firsts, PRIOR_WEIGHT * (logs - start)])
 
-    found: Any = least_squares(residuals, start, diff_step=0.02, max_nfev=EVALUATIONS, loss="soft_l1", f_scale=0.05)
+    found: Any = least_squares(
+        residuals, start, diff_step=[0.02] * len(NUMBERS), max_nfev=EVALUATIONS, loss="soft_l1", f_scale=0.05
+    )
     return _cost(found.x)
 
 

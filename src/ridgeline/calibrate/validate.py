@@ -5,6 +5,8 @@ validate("mine.csv")                   a table of your own, with the shipped par
 validate("collectives")                 the bundled measurements of collectives
 validate("published")                   runs that papers tell of, with the plans their authors ran
 validate("kernels")                     the bundled measurements of kernels
+validate("serving")                     the bundled measurements of servers under load
+validate("inference")                   the bundled measurements of serving: phases, static batches, maximum load
 validate(where=["x_chip=h100-sxm"])    some of the rows
 """
 
@@ -25,10 +27,12 @@ from ridgeline.calibrate.collectives import around as around_collective
 from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.folds import Folds, bundled, is_bundled, shipped_folds
 from ridgeline.calibrate.frozen import is_frozen
+from ridgeline.calibrate.inference_cases import INFERENCE, inference_answers
 from ridgeline.calibrate.kernels import KERNELS, around, is_priceable, price_kernels, unpriceable
 from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
 from ridgeline.calibrate.profile_sources import profiles_of
 from ridgeline.calibrate.published import published_runs, published_table
+from ridgeline.calibrate.serving import SERVING, serving_cases
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.kernel_rows import kernel_of
 from ridgeline.calibrate.truth.rows import COLLECTIVES, TRUTH, Kind, Row, read_rows, read_table
@@ -40,22 +44,32 @@ from ridgeline.cost.calibration import shipped as shipped_calibration
 from ridgeline.cost.machine import parameter_columns
 from ridgeline.cost.profile import Choice, Profile
 from ridgeline.plan.scenario import Scenario
+from ridgeline.serving.deployment import Priced
 from ridgeline.sim import SHIPPED_RESIDUALS, Residual, interval, new_source_interval, read_residuals
 
 PUBLISHED = "published"  # name of the table of published runs
-PREDICTED: tuple[Kind, ...] = ("training", "collectives", "kernels")  # kinds of tables that predictions exist for
-BUNDLED_TABLES: Mapping[str, str] = MappingProxyType({"collectives": COLLECTIVES, "kernels": KERNELS})
+PREDICTED: tuple[Kind, ...] = (
+    "training",
+    "collectives",
+    "kernels",
+    "serving",
+    "inference",
+)  # kinds of tables that predictions exist for
+BUNDLED_TABLES: Mapping[str, str] = MappingProxyType(
+    {"collectives": COLLECTIVES, "kernels": KERNELS, "serving": SERVING, "inference": INFERENCE}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One row beside its prediction, in seconds.
+    """One row beside its prediction, in seconds, or in the unit of `metric` where it names one.
 
     low, high        where nine of ten measurements are expected
     cross_validated  a bundled row, predicted with parameters whose fit never saw its group
     parts            what the prediction consists of
     peak             memory, where the row states it
     known_as         what calibrations know its chip and engine by
+    metric           the column that was measured, where a row has several; the figures are then in its unit
     """
 
     row: Row
@@ -70,6 +84,7 @@ class Case:
     assumptions: tuple[str, ...] = ()
     peak: Peak | None = None
     known_as: Owners | None = None
+    metric: str = ""
 
     @property
     def residual(self) -> float:
@@ -142,6 +157,23 @@ BY_KIND: Mapping[Kind, Mapping[str, Callable[[Case], str]]] = MappingProxyType(
                 "source": lambda case: case.row.source,
                 "collective": lambda case: case.row["collective"],
                 "size": lambda case: size_class(float(case.row["size_bytes"].replace(",", ""))),
+            }
+        ),
+        "serving": MappingProxyType(
+            {
+                "metric": lambda case: case.metric,
+                "flag": lambda case: case.row["x_flag"] or "none",
+                "model": lambda case: case.row["x_model"],
+                "accelerator": lambda case: case.chip,
+            }
+        ),
+        "inference": MappingProxyType(
+            {
+                "kind": lambda case: next(iter(case.parts)),
+                "metric": lambda case: case.metric,
+                "engine": lambda case: case.engine,
+                "accelerator": lambda case: case.chip,
+                "source": lambda case: case.row.source,
             }
         ),
         "kernels": MappingProxyType(
@@ -234,7 +266,37 @@ def validate(
         return collectives_of(pick(rows, where))
     if kind == "kernels":
         return kernels_of(pick(rows, where), profiles)
+    if kind == "serving":
+        return serving_of(pick(rows, where), profiles if profile is not None else None)
+    if kind == "inference":
+        return serving_runs_of(pick(rows, where), profiles)
     return validation_of(dataset_of(pick(rows, where), profiles), shipped(profiles))
+
+
+def serving_of(rows: Sequence[Row], profiles: Mapping[str, Profile] | None) -> Validation:
+    """The cases of a table of servers under load, one for every metric of a row."""
+    priced = Priced(calibration=shipped(profiles).full) if profiles is not None else None
+    cases, skipped = serving_cases(rows, priced)
+    return Validation(
+        kind="serving",
+        cases=tuple(
+            Case(
+                row=case.row,
+                chip=case.row.chip,
+                engine=case.row["engine"],
+                measured_s=case.measured,
+                predicted_s=case.predicted,
+                low_s=case.low,
+                high_s=case.high,
+                cross_validated=False,
+                parts=MappingProxyType({case.metric: case.predicted}),
+                assumptions=case.assumptions,
+                metric=case.metric,
+            )
+            for case in cases
+        ),
+        skipped=skipped,
+    )
 
 
 def kernels_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validation:
@@ -263,6 +325,28 @@ def kernels_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validati
         if isinstance(item, Skipped) or not is_priceable(item)
     )
     return Validation(kind="kernels", cases=tuple(cases), skipped=skipped)
+
+
+def serving_runs_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validation:
+    """The cases of a table of serving runs, each in its metric's own unit."""
+    answers, skipped = inference_answers(rows, replace(shipped_calibration(), profiles=profiles))
+    cases = [
+        Case(
+            row=one.item.row,
+            chip=one.item.scenario.system.chip.id,
+            engine=one.item.scenario.engine.id,
+            measured_s=one.item.measured,
+            predicted_s=one.predicted,
+            low_s=one.low,
+            high_s=one.high,
+            cross_validated=one.cross_validated,
+            parts=MappingProxyType({one.item.kind: one.predicted}),
+            assumptions=one.item.notes,
+            metric=one.item.row["metric"],
+        )
+        for one in answers
+    ]
+    return Validation(kind="inference", cases=tuple(cases), skipped=tuple(skipped))
 
 
 def collectives_of(rows: Sequence[Row]) -> Validation:

@@ -37,8 +37,9 @@ def validate(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="A CSV of runs, kernels or collectives, or a recording of a scheduler's decisions; "
-            "`kernels`, `collectives`, `published`: the bundled.",
+            help="A CSV of runs, servers, kernels or collectives, a log of measured requests, or a recording of a "
+            "scheduler's decisions; "
+            "`kernels`, `collectives`, `inference`, `serving`, `published`: the bundled.",
         ),
     ] = None,
     where: Annotated[
@@ -62,6 +63,8 @@ def validate(
     if next_ is not None:
         _next(next_, _Used(calibration, tuple(anchor or ())), table, json)
         return
+    if table is not None and _measured_requests(table, anchor or (), json):
+        return
     _only_with_next(calibration, anchor)
     if table is not None and _replayed(table, json):
         return
@@ -80,6 +83,18 @@ def validate(
         print_json(validation_sheet(found))
         return
     draw_validation(found, console())
+
+
+def _measured_requests(path: Path, anchor: Sequence[str], json: bool) -> bool:
+    """Explain a log of measured requests by five numbers, if the file is one."""
+    from ridgeline.serving.request_log import is_request_log
+
+    if not is_request_log(path):
+        return False
+    from ridgeline.cli.serve import validate_log
+
+    validate_log(path, anchor, json=json)
+    return True
 
 
 def _replayed(path: Path, json: bool) -> bool:
@@ -145,6 +160,9 @@ def fit(
         bool,
         typer.Option("--nested", help="Ship nothing: what priors chosen inside folds are worth; docs/nested.json."),
     ] = False,
+    serving: Annotated[
+        bool, typer.Option("--serving", help="The parameters of serving alone, from the bundled rows of inference.csv.")
+    ] = False,
     own: Annotated[
         list[str] | None,
         typer.Option(
@@ -168,6 +186,9 @@ def fit(
         from ridgeline.core.errors import InputError, Problem
 
         raise InputError(Problem(path="-o", given="no --with", expected="--with RUN, whose calibration it gets"))
+    if serving:
+        _refit_serving(json)
+        return
     if tables:
         for path in accuracy.write_current():
             say(f"wrote {path}", err=True)
@@ -181,6 +202,19 @@ def fit(
         print_json(sheet)
     else:
         say(accuracy.nested_table(sheet) if nested else accuracy.sets_table(sheet))
+
+
+def _refit_serving(json: bool) -> None:
+    """Derive the parameters of serving again, write them, and tell errors by kind of row."""
+    from ridgeline.calibrate.inference_cases import refit_serving
+
+    sheet = refit_serving()
+    if json:
+        print_json(sheet)
+        return
+    say(f"{sheet['predicted']} of {sheet['rows']} rows predicted")
+    for kind, errors in sheet["errors"].items():
+        say(f"{kind:28} {errors['n']:5} rows   mean {errors['mape']:.1%} off")
 
 
 def _check(stale: Sequence[str]) -> None:

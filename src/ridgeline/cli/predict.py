@@ -54,10 +54,13 @@ def predict(
     anchor: Anchor = None,
     profile: ProfileOption = None,
 ) -> None:
-    """Predict one training step, or requests under load: how long, where the time goes, what limits it, does it fit."""
+    """Predict a step of training, prefill or decode, or requests under load: how long, where time goes, what fits."""
     from ridgeline.api import predict as library
+    from ridgeline.report.phase import draw_phase, phase_sheet
     from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet
     from ridgeline.search.request import PlanOptions
+    from ridgeline.serving.serving_prediction import ServingPrediction
+    from ridgeline.sim.phase_prediction import PhasePrediction
     from ridgeline.sim.prediction import Impossible
 
     options = PlanOptions(on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or ())
@@ -68,11 +71,16 @@ def predict(
         predict_serve(built, calibration=calibration, anchor=anchor or (), profile=profile, json=json)
         return
     found = library(built, calibration, anchor=anchor or (), profile=profile, causal=not full_attention)
+    assert not isinstance(found, ServingPrediction)
     if isinstance(found, Impossible):
         if json:
             print_json(impossible_sheet(found))
             raise typer.Exit(2)
         _refuse(found)
+    if isinstance(found, PhasePrediction):
+        drawn = phase_sheet(found)
+        print_json(drawn) if json else draw_phase(drawn, console())
+        return
     sheet = prediction_sheet(found)
     if json:
         print_json(sheet)

@@ -24,12 +24,13 @@ def predict_serve(
     scenario: Scenario, *, calibration: Path | None, anchor: Sequence[str], profile: str | None, json: bool
 ) -> None:
     """Print what becomes of a scenario's requests."""
+    from ridgeline.api import priced_of
     from ridgeline.report.predict import impossible_sheet
     from ridgeline.report.serve import draw_serving, serving_sheet
     from ridgeline.serving.serving_prediction import predict_serving, refuse_impossible
     from ridgeline.sim import Impossible
 
-    priced = _priced(calibration, anchor, profile)
+    priced = priced_of(calibration, anchor, profile)
     with _bar(scenario) as tell:
         found = predict_serving(scenario, priced, progress=tell)
     if isinstance(found, Impossible) and json:
@@ -44,10 +45,11 @@ def predict_serve(
 
 def explain_serve(scenario: Scenario, *, calibration: Path | None, json: bool) -> None:
     """Print why the slow requests of a scenario are slow."""
+    from ridgeline.api import priced_of
     from ridgeline.report.serve import draw_why_slow, why_slow_sheet
     from ridgeline.serving.why_slow import why_slow
 
-    priced = _priced(calibration, (), None)
+    priced = priced_of(calibration)
     sheet = why_slow_sheet(why_slow(_sampled(scenario, priced), priced))
     if json:
         print_json(sheet)
@@ -57,13 +59,14 @@ def explain_serve(scenario: Scenario, *, calibration: Path | None, json: bool) -
 
 def timeline_serve(scenario: Scenario, output: Path | None, html: Path | None, *, json: bool) -> None:
     """Write the page of a scenario's requests over time."""
+    from ridgeline.api import priced_of
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.core.files import write_text
     from ridgeline.report.serve_html import serving_page
 
     if output is not None or html is None:
         raise InputError(Problem(path="-o", given="a serve scenario", expected="--html FILE: requests over time"))
-    found = _sampled(scenario, _priced(None, (), None))
+    found = _sampled(scenario, priced_of())
     write_text(html, serving_page(found))
     if json:
         print_json({"file": str(html), "requests": found.metrics.requests, "seconds": found.metrics.duration_s})
@@ -94,21 +97,6 @@ def _sampled(scenario: Scenario, priced: Priced) -> ServingPrediction:
 
     with _bar(scenario) as tell:
         return refuse_impossible(predict_serving(scenario, priced, sample=True, progress=tell))
-
-
-def _priced(calibration: Path | None, anchor: Sequence[str], profile: str | None) -> Priced:
-    """What steps are priced with: the calibration, or the five numbers of a measured log."""
-    from ridgeline.api import calibration_of
-    from ridgeline.serving.deployment import Priced
-    from ridgeline.serving.request_log import is_request_log, read_request_log
-
-    logs = [run for run in anchor if is_request_log(Path(run))]
-    cost = None
-    if logs:
-        from ridgeline.calibrate.request_log import fit_request_log
-
-        cost = fit_request_log(read_request_log(Path(logs[-1]))).cost
-    return Priced(calibration=calibration_of(calibration, [run for run in anchor if run not in logs], profile), cost=cost)
 
 
 @contextmanager

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -160,7 +161,10 @@ def _diff_profiles(before: Path, after: Path, json: bool) -> None:
 
 def explain(
     scenario: ScenarioFile,
-    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="A trace of it, or a folder of ranks.")],
+    traces: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[TRACE...]", help="A trace of it, or a folder of ranks; none for requests under load."),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -182,7 +186,10 @@ def explain(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Predict a scenario and compare it with a trace: what accounts for the gap, and should model or machine change."""
+    """Compare a scenario with a trace: what accounts for the gap. Requests under load: why the slow ones are slow."""
+    if not traces:
+        _explain_alone(scenario, settings or (), calibration, json)
+        return
     from ridgeline.calibrate.explain import explain as library
     from ridgeline.calibrate.residuals import write_residuals
     from ridgeline.core.files import refuse_unwritable
@@ -222,3 +229,16 @@ def _analysed(traces: list[Path], **choices: Any) -> Analysis:
             bar.update(shown, completed=done, total=total)
 
         return library(*traces, **choices, progress=tell)
+
+
+def _explain_alone(path: Path, settings: Sequence[str], calibration: Path | None, json: bool) -> None:
+    """A scenario without a trace: requests under load explain themselves."""
+    from ridgeline.cli.serve import explain_serve
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.plan.scenario_file import read_scenario
+
+    built = read_scenario(path, settings)
+    if built.workload.kind != "serve":
+        given, expected = f"no trace of a {built.workload.kind} scenario", "a trace to compare it with"
+        raise InputError(Problem(path="TRACE", given=given, expected=expected))
+    explain_serve(built, calibration=calibration, json=json)

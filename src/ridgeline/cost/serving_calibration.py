@@ -50,6 +50,10 @@ _LIST = (
         meaning="products of routed experts, against a single one: small groups, and experts that get more than others",
     ),
     ServingParameter(
+        name="weight_only", unit="x", default=1.2, per=("family",),
+        meaning="products whose weights are stored narrower than they are multiplied",
+    ),
+    ServingParameter(
         name="prefill_attention", unit="x", default=1.0, per=("family",),
         meaning="flash attention of prompts, against training's",
     ),
@@ -61,11 +65,11 @@ _LIST = (
         name="kernel", unit="s", default=1e-6, per=("engine",), meaning="chip idles around a kernel of a graph",
     ),
     ServingParameter(
-        name="all_reduce", unit="s", default=6e-6, per=("family",),
+        name="all_reduce", unit="s", default=4e-6, per=("link",),
         meaning="latency of a collective inside a step, per doubling of ranks",
     ),
     ServingParameter(
-        name="wire", unit="x", default=1.0, per=("family",), meaning="collectives' bytes, against training's links",
+        name="wire", unit="x", default=1.0, per=("link",), meaning="collectives' bytes, against training's links",
     ),
     ServingParameter(
         name="step", unit="s", default=5e-4, per=("engine",),
@@ -95,18 +99,24 @@ class ServingCalibration:
 
     def value(self, name: str, chip: Chip, engine: Engine) -> float:
         """The number for one family of chips under one engine."""
-        return self.owned(name, chip.family, engine.fitted_id)
+        return self.owned(name, serving_owners(chip, engine))
 
-    def owned(self, name: str, family: str, engine: str) -> float:
-        """The same by name."""
+    def owned(self, name: str, owner: Mapping[str, str]) -> float:
+        """The same for what a chip and an engine are known by."""
         item = SERVING_PARAMETERS[name]
-        owner = {"family": family, "engine": engine}
         moved = sum(self.offsets.get(f"{name}/{owner[per]}", 0.0) for per in item.per)
         return item.default * exp(self.offsets.get(name, 0.0) + moved)
 
     def knows(self, engine: Engine) -> bool:
         """Whether rows of this engine took part in the fit."""
         return any(key.endswith(f"/{engine.fitted_id}") for key in self.offsets)
+
+
+def serving_owners(chip: Chip, engine: Engine) -> dict[str, str]:
+    """What a parameter may differ by: the family of chips, the kind of links between them, and the engine."""
+    pcie = chip.scaleup is not None and "pcie" in (chip.scaleup.kind or "").lower()
+    link = f"{chip.family}-pcie" if pcie else f"{chip.family}-links"
+    return {"family": chip.family, "link": link, "engine": engine.fitted_id}
 
 
 def read_serving_calibration(path: Path = SHIPPED_SERVING) -> ServingCalibration:
@@ -117,6 +127,20 @@ def read_serving_calibration(path: Path = SHIPPED_SERVING) -> ServingCalibration
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
         raise InputError(f"{path.name}: expected a serving calibration with offsets ({wrong})") from None
     return ServingCalibration(offsets=MappingProxyType(offsets), source=str(data.get("source", path.name)))
+
+
+def serving_spread(engine: Engine, asked: str) -> tuple[float, float, int]:
+    """Around a prediction of 1 s, where nine of ten measurements are expected, and from how many rows: those of static
+    batches and phases; twice as wide in logarithms for an engine that none was measured of."""
+    data: Any = json.loads(SHIPPED_SERVING.read_text()) if SHIPPED_SERVING.exists() else {}
+    kinds = ("static/tpot", "static/throughput") if asked == "step" else ("static/ttft",)
+    known = [data["spread"][kind] for kind in kinds if kind in data.get("spread", {})]
+    if not known:
+        return 0.5, 2.0, 0
+    low, high = min(one[0] for one in known), max(one[1] for one in known)
+    rows = sum(data["errors"][kind]["n"] for kind in kinds if kind in data["errors"])
+    wider = 1.0 if shipped_serving().knows(engine) else 2.0
+    return low**wider, high**wider, rows
 
 
 @cache

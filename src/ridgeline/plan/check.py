@@ -269,7 +269,8 @@ def serving(scenario: Scenario) -> Iterator[Problem]:
     asked = serving.autoscale.max_replicas if serving.autoscale else serving.replicas
     if asked is not None and asked > most:
         path = "plan.serving.autoscale.max_replicas" if serving.autoscale else "plan.serving.replicas"
-        expected = f"at most {most}: {scenario.system.chips} chips, pp {mesh.pp} x tp {mesh.tp} x {serving.data_parallel_size} ranks each"
+        each = f"pp {mesh.pp} x tp {mesh.tp} x {serving.data_parallel_size} ranks each"
+        expected = f"at most {most}: {scenario.system.chips} chips, {each}"
         yield Problem(path=path, given=str(asked), expected=expected)
 
 

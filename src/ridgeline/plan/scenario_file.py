@@ -32,6 +32,7 @@ from ridgeline.plan.engine import engine as load_engine
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
+from ridgeline.plan.serve import Serve
 from ridgeline.plan.settings import apply_settings, unknown_keys
 from ridgeline.plan.workload import Train, Workload
 
@@ -39,6 +40,7 @@ FILES = (
     *("model", "system", "model.base", "system.base", "chip.base"),
     *("workload.arrivals", "workload.arrivals.file", "workload.lengths"),
 )  # keys that may name a file
+SERVING_ENGINE = "vllm"  # where a plan that serves names none
 MEASURED = {
     "type": "object",
     "description": "what a run of the scenario took; `--anchor` reads it, a prediction does not",
@@ -304,7 +306,13 @@ def _complete(plan: Any, system: System | None, workload: Workload | None) -> li
             inner = degrees[0] * degrees[1] * degrees[2]
             plan["dp"] = max(1, system.chips // inner)
             notes.append(f"dp = {plan['dp']}: the chips that tp, pp and cp leave")
+    if isinstance(workload, Serve) and "engine" not in plan and "sglang" in (plan.get("serving") or ()):
+        plan["engine"] = "sglang"
+        notes.append("engine = sglang: whose knobs are given")
     usual = {"microbatch": 1, "precision": "bf16", "engine": default_engine(system), "recompute": "none"}
+    if workload is not None and not isinstance(workload, Train) and "engine" not in plan:
+        plan["engine"] = SERVING_ENGINE
+        notes.append(f"engine = {SERVING_ENGINE}: not given; the default for serving")
     for key, default in usual.items():
         if key not in plan and (isinstance(workload, Train) or key == "precision"):
             plan[key] = default

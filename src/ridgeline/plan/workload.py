@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from ridgeline.core.dtype import DType, dtype
 from ridgeline.core.errors import Problem, UnitError
-from ridgeline.core.table import AtLeast, Count, Doc, Via
+from ridgeline.core.table import AtLeast, Count, Doc, Size, Via
 from ridgeline.core.units import parse_count
 from ridgeline.plan.serve import Serve
 
@@ -121,11 +121,17 @@ class Train:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefill:
-    """Reading prompts: `batch` sequences of `seq` tokens through the model once, filling the cache."""
+    """Reading prompts: `batch` sequences of `seq` tokens through the model once, filling the cache.
+
+    cached   tokens of each sequence that the prefix cache already holds
+    chunk    tokens of one step (chunked prefill); absent: the engine's max_num_batched_tokens; 0: all in one step
+    """
 
     kind: Literal["prefill"] = "prefill"
     seq: Annotated[Count, Via(_counted), Doc("prompt tokens of one sequence")]
     batch: Annotated[Count, Doc("sequences over the whole system")] = 1
+    cached: Annotated[Size, Via(_counted), Doc("tokens of a sequence that the prefix cache holds")] = 0
+    chunk: Annotated[Size | None, Via(_counted), Doc("tokens of one step; absent: as the engine does; 0: all")] = None
 
     @property
     def sequences(self) -> int:
@@ -135,7 +141,12 @@ class Prefill:
     @property
     def tokens(self) -> int:
         """Tokens read."""
-        return self.batch * self.seq
+        return self.batch * (self.seq - self.cached)
+
+    def problems(self) -> Iterable[Problem]:
+        if self.cached >= self.seq:
+            expected = f"less than seq ({self.seq}): the last token is always computed"
+            yield Problem(path="cached", given=str(self.cached), expected=expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

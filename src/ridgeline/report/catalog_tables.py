@@ -322,6 +322,16 @@ def _cells(step: Sheet, wide: int) -> Text:
     return drawn
 
 
+def _asked(work: Sheet, batch: str) -> str:
+    """What a workload asks."""
+    if work["kind"] != "serve":
+        return f"{work['kind']}, {work.get('seq') or work.get('context')} tokens, {batch}"
+    arrivals = work["arrivals"]
+    rate = f" at {arrivals['rate']:g}/s" if arrivals.get("rate") else ""
+    lengths = f", {work['isl']} + {work['osl']} tokens" if work["isl"] else ""
+    return f"serve, {arrivals['kind']} arrivals{rate}{lengths}"
+
+
 def scenario(sheet: Sheet) -> RenderableType:
     """A scenario as it was understood."""
     work, plan = sheet["workload"], sheet["plan"]
@@ -331,7 +341,7 @@ def scenario(sheet: Sheet) -> RenderableType:
         ("scenario", sheet["name"]),
         ("model", sheet["model"]),
         ("system", f"{sheet['system']} ({sheet['chips']} chips)"),
-        ("workload", f"{work['kind']}, {work.get('seq') or work.get('context')} tokens, {batch}"),
+        ("workload", _asked(work, batch)),
         ("mesh", mesh),
         ("microbatches", f"{sheet['microbatches']} of {plan['microbatch']} sequence(s)"),
         (

@@ -141,6 +141,8 @@ def _headline(sheet: ServingSheet) -> Iterator[RenderableType]:
         word, colour = ("kept", "green") if one["met"] else ("missed", "red")
         said = f"{one['metric'].upper()} p{one['percentile']:g} {format_quantity(one['found_s'], 's')}"
         yield Text.assemble((word, colour), f"  {said}, limit {format_quantity(one['limit_s'], 's')}")
+    if not sheet["met"]:
+        yield Text("`ridgeline explain` says why, and what would help", style="dim")
     if sheet["goodput"] is not None:
         yield Text(f"goodput {sheet['goodput']:.2f} requests/s, {percent(sheet['goodput_share'])} of all")
 
@@ -223,6 +225,7 @@ def why_slow_sheet(found: WhySlow) -> WhySlowSheet:
             for one in found.remedies
         ],
         "least_s": found.least,
+        "kept_rate": found.kept_rate,
     }
 
 
@@ -284,9 +287,15 @@ def _nearest(sheet: WhySlowSheet) -> Iterator[RenderableType]:
         least = sheet["least_s"][one["metric"]]
         name = f"{one['metric'].upper()} p{one['percentile']:g}"
         if one["limit_s"] < least:
-            said = f"{name} below {format_quantity(least, 's')} cannot be met at any load: so long takes a request alone"
+            said = (
+                f"{name} below {format_quantity(least, 's')} cannot be met at any load: so long takes a request alone"
+            )
             yield Text(said, style="red")
         yield Text(f"{name}: the nearest that this deployment keeps is {format_quantity(one['found_s'], 's')}")
+    if sheet["kept_rate"] is not None:
+        yield Text(f"every limit is kept up to {sheet['kept_rate']:.2f} requests/s of this load")
+    elif sheet["objective"] and missed:
+        yield Text("no rate of this load keeps every limit on this deployment", style="red")
 
 
 # ---- request logs
@@ -317,9 +326,13 @@ def _log_errors(errors: LogErrors) -> LogErrorsSheet:
 
 def draw_request_log(sheet: RequestLogSheet, console: Console) -> None:
     """Print what five numbers of a log are worth."""
-    console.print(Text.assemble(clean(f"{sheet['log']}: {sheet['errors']['requests']:,} measured requests"), style="bold"))
+    console.print(
+        Text.assemble(clean(f"{sheet['log']}: {sheet['errors']['requests']:,} measured requests"), style="bold")
+    )
     own = "from this log" if sheet["own"] else "from another log"
-    console.print(Text(f"five numbers of a step {own}, the scheduler of vLLM {sheet['version'] or '(newest)'}", style="dim"))
+    console.print(
+        Text(f"five numbers of a step {own}, the scheduler of vLLM {sheet['version'] or '(newest)'}", style="dim")
+    )
     console.print(facts(*((name, format_quantity(value, "s")) for name, value in sheet["numbers"].items())))
     rows = {"all requests": sheet["errors"], "the later half, numbers of the earlier": sheet["held_out"]}
     heads = ("E2E of a request", "mean E2E", *(f"TTFT {name}" for name in sheet["errors"]["ttft"]))

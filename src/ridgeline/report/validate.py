@@ -46,7 +46,7 @@ def validation_sheet(found: Validation) -> ValidationSheet:
 
 
 def _case(case: Case) -> CaseSheet:
-    return {
+    sheet: CaseSheet = {
         "id": case.row.id,
         "measured": case.measured_s,
         "predicted": case.predicted_s,
@@ -55,7 +55,9 @@ def _case(case: Case) -> CaseSheet:
         "high": case.high_s,
         "cross_validated": case.cross_validated,
         "peak_memory_bytes": plain(case.peak),
+        **({"metric": case.metric} if case.metric else {}),
     }
+    return sheet
 
 
 def unknown_engines(found: Validation) -> list[UnknownEngineSheet]:
@@ -79,10 +81,12 @@ def draw_validation(found: Validation, console: Console) -> None:
     """Print the summary, errors by accelerator and source, and the worst rows."""
     errors = found.errors
     held = sum(case.cross_validated for case in found.cases)
-    console.print(Text(f"{errors.n} rows predicted, {len(found.skipped)} skipped", style="bold"))
+    what = "metrics of rows" if found.kind == "serving" else "rows"
+    console.print(Text(f"{errors.n} {what} predicted, {len(found.skipped)} skipped", style="bold"))
     if errors.n:
         usual = "with the shipped parameters" if found.kind == "training" else "with the chips to themselves"
         usual = "with what profiles, libraries and the fit say" if found.kind == "kernels" else usual
+        usual = "with the shipped parameters, request by request" if found.kind == "serving" else usual
         how = "without their own group in the fit" if held == errors.n else usual
         mixed = f"{held} without their own group in the fit, {errors.n - held} with the shipped parameters"
         console.print(Text(f"predicted {how if held in (0, errors.n) else mixed}", style="dim"))
@@ -144,12 +148,15 @@ def _worst(found: Validation) -> Table:
     table = headed(("furthest off", *figures, *words), right=figures)
     for case, reason in worst(found):
         what = f"{case.row['model_name'][:28]} on {case.row['gpus'][:8]} x {case.chip}"
-        if found.kind == "kernels":
+        if found.kind == "serving":
+            what = f"{case.row['x_model'][:20]}, {case.row['x_rate']}/s, {case.metric}, {case.row['n']} x {case.chip}"
+        elif found.kind == "kernels":
             what = f"{case.row['kernel'][:24]} {case.row['shape'][:36]}, {case.chip}, by {case.assumptions[0]}"
         elif not training:
             size = format_quantity(float(case.row["size_bytes"].replace(",", "")), "B")
             what = f"{case.row['collective'][:20]}, {size}, {case.row['ranks'][:8]} x {case.chip}"
-        cells = (f"{case.measured_s:.4g} s", f"{case.predicted_s:.4g} s", _signed(case.residual))
+        unit = "" if case.metric else " s"
+        cells = (f"{case.measured_s:.4g}{unit}", f"{case.predicted_s:.4g}{unit}", _signed(case.residual))
         table.add_row(clean(case.row.id[:40]), *cells, clean(what), clean(reason))
     return table
 

@@ -8,11 +8,13 @@ from functools import partial
 
 import numpy as np
 
+from ridgeline.core.arrays import Array
 from ridgeline.core.errors import Problem
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.serving_calibration import ServingCalibration
 from ridgeline.hardware.load import system as load_system
 from ridgeline.hardware.system import System
+from ridgeline.ir.forward_steps import ForwardSteps
 from ridgeline.models.facts import kv_cache_bytes_per_token
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.scenario import Scenario
@@ -199,9 +201,7 @@ def _ahead(knobs: VllmKnobs) -> bool:
     return not knobs.version or not all(one.isdigit() for one in parts) or tuple(map(int, parts)) >= ASYNC_SINCE
 
 
-def _cost(
-    scenario: Scenario, priced: Priced, settings: VllmSettings | SglangSettings | StaticKnobs
-) -> PricedSteps:
+def _cost(scenario: Scenario, priced: Priced, settings: VllmSettings | SglangSettings | StaticKnobs) -> PricedSteps:
     match settings:
         case VllmSettings():
             most = (settings.max_num_seqs, settings.max_num_batched_tokens)
@@ -222,21 +222,19 @@ def price_of(scenario: Scenario, priced: Priced) -> Price:
     `pp` steps with a share of the requests each, one after the other on the slowest stage.
     """
     stages = scenario.plan.mesh.pp
+    known = (priced.calibration, priced.serving)
 
-    def seconds(steps: object) -> object:
-        from ridgeline.ir.forward_steps import ForwardSteps
-
-        assert isinstance(steps, ForwardSteps)
+    def seconds(steps: ForwardSteps) -> Array:
         if stages == 1:
-            return price_forward(scenario, steps, priced.calibration, priced.serving).seconds
+            return price_forward(scenario, steps, *known).seconds
         part = replace(steps, decodes=np.ceil(steps.decodes / stages), kv_tokens=steps.kv_tokens / stages)
-        alone = replace(part, prefill_tokens=0 * part.prefill_tokens, prefill_pairs=0 * part.prefill_pairs,
-                        prefills=0 * part.prefills)  # fmt: skip
-        once = price_forward(scenario, part, priced.calibration, priced.serving).interval_s
-        rest = price_forward(scenario, alone, priced.calibration, priced.serving).interval_s
-        return once + (stages - 1) * np.where(part.decodes > 0, rest, 0.0)
+        none = np.zeros(len(steps))
+        alone = replace(part, prefill_tokens=none, prefill_pairs=none, prefills=none)
+        others = np.where(part.decodes > 0, price_forward(scenario, alone, *known).interval_s, 0.0)
+        whole: Array = price_forward(scenario, part, *known).interval_s + (stages - 1) * others
+        return whole
 
-    return seconds  # type: ignore[return-value]
+    return seconds
 
 
 def _notes(scenario: Scenario) -> Iterator[str]:

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Literal
 
 from ridgeline.plan.serving_plan import Autoscale, Failure
@@ -348,7 +349,7 @@ class _Run:
             return until * sum(member.pool.chips for member in self.members)
         each = self.members[0].pool.chips
         times = [*self.changes, (until, 0)]
-        return sum(each * count * max(min(end, until) - at, 0.0) for (at, count), (end, _) in zip(times, times[1:], strict=False))
+        return sum(each * count * max(min(end, until) - at, 0.0) for (at, count), (end, _) in pairwise(times))
 
 
 class _Scaler:

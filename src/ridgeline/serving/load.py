@@ -98,7 +98,8 @@ def _conversations(asked: Sessions, count: int, lengths: Lengths, seed: int) -> 
 def _lengths(work: Serve, count: int) -> Sequence[tuple[int, int]]:
     if work.lengths:
         return read_request_trace(Path(work.lengths)).lengths
-    assert work.isl is not None and work.osl is not None  # the workload's own check
+    assert work.isl is not None  # the workload's own check
+    assert work.osl is not None
     if not work.range_ratio:
         return [(work.isl, work.osl)]
     dice = np.random.default_rng((work.seed, 1))

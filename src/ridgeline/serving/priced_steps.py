@@ -5,8 +5,8 @@ make stairs of them). A step with prefill is
 
     seconds = base[T] + pair[T] x pairs + rows[d] + line[d] x cached tokens        T = prompt tokens + decodes d
 
-base is priced on both sides of every tile's edge and straight between, pair on a coarse grid; rows is what logits and sampling of d decodes add to
-as many prompt tokens. `table_error` says how far a table is off the prices it was made of.
+base is priced on both sides of every tile's edge and straight between, pair on a coarse grid; rows is what logits and
+sampling of d decodes add to as many prompt tokens. `table_error` says how far a table is off the prices it was made of.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def priced_steps(price: Price, *, max_num_seqs: int, max_tokens: int, tokens_per
     fixed = short - slope * decodes * SHORT
     slopes = np.maximum(more - once, 0.0) / (coarse**2 / 2 * (MORE - 1))
     pair = np.interp(tokens, coarse, slopes)
-    every = np.arange(max_num_seqs + 1)
+    every = np.arange(max_num_seqs + 1.0)
     line_fixed = _stairs(every, decodes, fixed) / tokens_per_step
     line_slope = _stairs(every, decodes, slope) / tokens_per_step
     upto = np.arange(max_tokens + 1)
@@ -128,8 +128,8 @@ def _steps(decodes: Array, tokens: Array, coarse: Array) -> ForwardSteps:
 def _decode_grid(most: int) -> Array:
     """Numbers of requests to price: every captured size, few beyond."""
     fine = [1, 2, 3, 4, *range(8, min(most, FINE) + 1, 8)]
-    coarse = np.geomspace(FINE, max(most, FINE + 1), 9)[1:] if most > FINE else []
-    return np.unique([float(min(one, most)) for one in (*fine, *map(round, coarse), most)])
+    coarse = np.geomspace(FINE, max(most, FINE + 1), 9)[1:].round().tolist() if most > FINE else []
+    return np.unique([float(min(one, most)) for one in (*fine, *coarse, most)])
 
 
 def _token_grid(most: int) -> Array:

@@ -27,7 +27,7 @@ class Router(Protocol):
     looks_at_load: bool
     """Whether replicas must be brought up to the present before it chooses."""
 
-    def choose(self, request: Request, replicas: Sequence[tuple[int, Replica]]) -> int: ...
+    def choose(self, _request: Request, replicas: Sequence[tuple[int, Replica]], /) -> int: ...
 
 
 class RoundRobin:
@@ -38,7 +38,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._next = 0
 
-    def choose(self, request: Request, replicas: Sequence[tuple[int, Replica]]) -> int:
+    def choose(self, _request: Request, replicas: Sequence[tuple[int, Replica]]) -> int:
         place = self._next % len(replicas)
         self._next += 1
         return replicas[place][0]
@@ -52,7 +52,7 @@ class LeastLoaded:
     def __init__(self) -> None:
         self._last = -1
 
-    def choose(self, request: Request, replicas: Sequence[tuple[int, Replica]]) -> int:
+    def choose(self, _request: Request, replicas: Sequence[tuple[int, Replica]]) -> int:
         def score(one: tuple[int, Replica]) -> tuple[int, bool, int]:
             return outstanding(one[1]), one[0] <= self._last, one[0]
 

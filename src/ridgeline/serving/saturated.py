@@ -20,7 +20,7 @@ import numpy as np
 from ridgeline.core.arrays import Array, Index
 from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
 
-GROUPS = 24  # compositions that are priced for steps with prompts, and for steps without
+GROUPS = 10  # compositions that are priced for steps with prompts, and for steps without
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,8 @@ class Served:
         preempted   dropped for lack of blocks, until its tokens are computed again
         transfer    its cache on the way from the engine that prefilled to the one that decodes
 
-    `replica` is the place of the engine that answered. `gaps` holds every pause between two tokens of one request with how often it occurred.
+    `replica` is the place of the engine that answered. `gaps` holds every pause between two tokens of one request with
+    how often it occurred.
     """
 
     ids: tuple[str, ...]

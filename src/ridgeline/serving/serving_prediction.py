@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ridgeline.core.errors import InputError, MissingNumber, Problem
+from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.core.units import parse_quantity
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
@@ -146,6 +146,3 @@ def refuse_impossible(found: ServingPrediction | Impossible) -> ServingPredictio
     if isinstance(found, Impossible):
         raise InputError(list(found.reasons))
     return found
-
-
-__all__ = ["Problem", "ServingPrediction", "predict_serving", "refuse_impossible", "served_by"]

@@ -49,7 +49,9 @@ class SglangScheduler:
 
     @property
     def unfinished(self) -> bool:
-        return bool(self.waiting or self.running or self._last_prefill)
+        if self.waiting or self.running:
+            return True
+        return any(not chunk.last or chunk.state.computed < chunk.state.target for chunk in self._last_prefill)
 
     def load(self) -> tuple[int, int]:
         return len(self.waiting), len(self.running) + len(self._last_prefill)

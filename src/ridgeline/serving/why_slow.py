@@ -1,24 +1,24 @@
-"""Turn a serving prediction into why its slow requests are slow: their time by part, the queue's story, what would help.
+"""Turn a serving prediction into why its slow requests are slow: time by part, the queue's story, what would help.
 
 Every remedy is a change of the plan that is simulated under the same requests; nothing is guessed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
-from ridgeline.core.arrays import Array
+from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Serve
-from ridgeline.plan.serving_plan import ServingPlan, SglangKnobs, VllmKnobs
-from ridgeline.serving.deployment import Instance, Priced, instances_of, knobs_of, unservable
+from ridgeline.serving.deployment import Instance, Priced, instances_of, unservable
+from ridgeline.serving.remedies import changes
 from ridgeline.serving.replica import Sample
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import PARTS, Served
@@ -29,6 +29,7 @@ from ridgeline.serving.vllm_settings import VllmSettings
 SLOWEST = 5  # requests that are listed
 TRIED = 4000  # requests that a remedy is simulated with, at most
 APART_S = 1e4  # seconds between requests that do not meet
+HALVINGS = 8  # of the interval in which the rate lies that keeps the objective
 ALONE = 16  # requests that are sent one by one to learn what nothing can beat
 FULL = 0.97  # share of a cache that counts as full
 MEANINGS = MappingProxyType(
@@ -88,8 +89,10 @@ class WhySlow:
     """Why the slowest requests of a prediction are slow.
 
     metric, percentile, found   what was looked at, and how long it is
-    slow, usual                 mean seconds by part of the requests beyond the percentile, and of the half in the middle
+    slow, usual                 mean seconds by part: of requests beyond the percentile, of the half in the middle
     least                       what a request alone on the deployment takes, by metric: no load, no waiting
+    kept_rate                   requests per second of this load, stretched, at which every limit is kept; None where
+                                there is no objective, users wait for answers, or no rate keeps it
     """
 
     prediction: ServingPrediction
@@ -102,6 +105,7 @@ class WhySlow:
     queue: QueueStory | None
     remedies: tuple[Remedy, ...]
     least: dict[str, float]
+    kept_rate: float | None
 
     @property
     def cause(self) -> str:
@@ -126,6 +130,7 @@ def why_slow(found: ServingPrediction, priced: Priced | None = None) -> WhySlow:
         queue=_queue(found),
         remedies=tuple(_remedies(found, metric, percentile, priced)),
         least=_least(found),
+        kept_rate=_kept_rate(found),
     )
 
 
@@ -160,7 +165,7 @@ def _counted(served: Served, metric: Metric) -> dict[str, Array]:
     return columns
 
 
-def _parts(served: Served, of: Array, metric: Metric) -> dict[str, float]:
+def _parts(served: Served, of: Mask, metric: Metric) -> dict[str, float]:
     return {part: float(column[of].mean()) for part, column in _counted(served, metric).items()}
 
 
@@ -231,92 +236,29 @@ def _instance_at(instances: Sequence[Instance], replica: int) -> Instance:
 def _remedies(found: ServingPrediction, metric: Metric, percentile: float, priced: Priced | None) -> Iterator[Remedy]:
     """Changes of the plan, simulated; those that help, the best first."""
     requests = found.requests[:TRIED]
-    base = _outcome(found.scenario, requests, metric, percentile, priced) if len(requests) < len(found.requests) else None
-    now = base.found if base else float(np.percentile(_values(found.run.served, metric), percentile))
+    now = float(np.percentile(_values(found.run.served, metric), percentile))
+    if len(requests) < len(found.requests) and (base := _outcome(found.scenario, requests, priced)) is not None:
+        now = float(np.percentile(_values(base.run.served, metric), percentile))
     tried = []
     for change, scenario in changes(found.scenario):
-        outcome = _outcome(scenario, requests, metric, percentile, priced)
-        if outcome is not None and outcome.found < now:
-            tried.append(replace(outcome, change=change))
+        made = _outcome(scenario, requests, priced)
+        if made is None:
+            continue
+        value = float(np.percentile(_values(made.run.served, metric), percentile))
+        if value < now:
+            tried.append(Remedy(change=change, found=value, goodput=made.metrics.goodput, chips=made.run.chips))
     yield from sorted(tried, key=lambda one: one.found)
 
 
-def _outcome(
-    scenario: Scenario, requests: tuple[Request, ...], metric: Metric, percentile: float, priced: Priced | None
-) -> Remedy | None:
+def _outcome(scenario: Scenario, requests: tuple[Request, ...], priced: Priced | None) -> ServingPrediction | None:
+    """The same requests under another plan; None where that is none."""
     if any(check(scenario)):
         return None
     try:
         instances = instances_of(scenario, priced)
-        if any(unservable(instances, requests)):
-            return None
-        made = served_by(scenario, instances, requests)
+        return None if any(unservable(instances, requests)) else served_by(scenario, instances, requests)
     except (InputError, MissingNumber):
         return None
-    value = float(np.percentile(_values(made.run.served, metric), percentile))
-    return Remedy(change="", found=value, goodput=made.metrics.goodput, chips=made.run.chips)
-
-
-def changes(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
-    """Plans that differ in one thing, each with its name as `--set` writes it."""
-    serving = scenario.plan.serving
-    knobs = knobs_of(scenario)
-    one = instances_of(scenario, None)[0]
-
-    def with_serving(make: Callable[[ServingPlan], ServingPlan]) -> Scenario:
-        return replace(scenario, plan=replace(scenario.plan, serving=make(serving)))
-
-    if isinstance(knobs, VllmKnobs) and isinstance(one.settings, VllmSettings):
-        tokens, seqs = one.settings.max_num_batched_tokens, one.settings.max_num_seqs
-        for name, value in (
-            ("max_num_seqs", seqs * 2),
-            ("max_num_seqs", max(seqs // 2, 1)),
-            ("max_num_batched_tokens", tokens * 2),
-            ("max_num_batched_tokens", max(tokens // 4, 256)),
-            ("long_prefill_token_threshold", max(tokens // 4, 256)),
-            ("gpu_memory_utilization", 0.95),
-            ("enable_prefix_caching", True),
-        ):
-            if getattr(knobs, name) != value:
-                own = replace(knobs, **{name: value})
-                yield f"plan.serving.vllm.{name}={_plain(value)}", with_serving(lambda plan, own=own: replace(plan, vllm=own))  # type: ignore[misc]
-    elif isinstance(knobs, SglangKnobs) and isinstance(one.settings, SglangSettings):
-        chunk = one.settings.chunked_prefill_size or one.settings.max_prefill_tokens
-        for name, value in (
-            ("chunked_prefill_size", chunk * 2),
-            ("chunked_prefill_size", max(chunk // 4, 256)),
-            ("mem_fraction_static", 0.93),
-            ("schedule_conservativeness", 0.3),
-        ):
-            own_s = replace(knobs, **{name: value})
-            yield f"plan.serving.sglang.{name}={_plain(value)}", with_serving(lambda plan, own=own_s: replace(plan, sglang=own))  # type: ignore[misc]
-    if not serving.pools and one.count > 1 and serving.router != "least-loaded":
-        yield "plan.serving.router=least-loaded", with_serving(lambda plan: replace(plan, router="least-loaded"))
-    yield from _shapes(scenario)
-
-
-def _shapes(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
-    """Other splits of the chips that there are, and twice as many chips."""
-    from ridgeline.hardware.load import system as load_system
-
-    plan, serving, system = scenario.plan, scenario.plan.serving, scenario.system
-    mesh = plan.mesh
-    if serving.pools or serving.autoscale:
-        return
-    whole = replace(plan, serving=replace(serving, replicas=None))
-    for tp in (mesh.tp * 2, mesh.tp // 2):
-        if tp and (mesh.dp * mesh.tp) % tp == 0 and (mesh.dp * mesh.tp) // tp >= serving.data_parallel_size:
-            other = replace(whole, mesh=replace(mesh, tp=tp, dp=mesh.dp * mesh.tp // tp))
-            yield f"plan.tp={tp}", replace(scenario, plan=other)
-    try:
-        twice = load_system(f"{system.chips * 2}x{system.template}")
-    except InputError:
-        return
-    yield f"system={twice.name}", replace(scenario, system=twice, plan=replace(whole, mesh=replace(mesh, dp=mesh.dp * 2)))
-
-
-def _plain(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _least(found: ServingPrediction) -> dict[str, float]:
@@ -328,7 +270,31 @@ def _least(found: ServingPrediction) -> dict[str, float]:
         replace(request, arrival_s=place * APART_S, after=None)
         for place, request in enumerate(found.requests[::step][:ALONE])
     )
-    quiet = replace(found.scenario, plan=replace(found.scenario.plan, serving=replace(
-        found.scenario.plan.serving, failures=(), mtbf=None, autoscale=None)))  # fmt: skip
+    plan = found.scenario.plan
+    calm = replace(plan.serving, failures=(), mtbf=None, autoscale=None)
+    quiet = replace(found.scenario, plan=replace(plan, serving=calm))
     made = served_by(quiet, found.instances, alone).metrics
     return {name: getattr(made, name).percentiles[work.objective.percentile] for name in ("ttft", "tpot", "itl", "e2e")}
+
+
+def _kept_rate(found: ServingPrediction) -> float | None:
+    """By bisection of how much the arrivals are stretched, or pressed together."""
+    requests = found.requests[:TRIED]
+    span = max((request.arrival_s for request in requests), default=0.0)
+    if not found.kept or span <= 0 or any(request.after for request in requests):
+        return None
+    rate = len(requests) / span
+
+    def kept(times: float) -> bool:
+        other = tuple(replace(request, arrival_s=request.arrival_s / times) for request in requests)
+        return served_by(found.scenario, found.instances, other).met
+
+    low, high = (1.0, 2.0) if kept(1.0) else (1 / 64, 1.0)
+    if low < 1.0 and not kept(low):
+        return None
+    while low >= 1.0 and high < 64.0 and kept(high):
+        low, high = high, high * 2
+    for _ in range(HALVINGS):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if kept(middle) else (low, middle)
+    return rate * low

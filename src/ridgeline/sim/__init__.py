@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from ridgeline.sim.events.simulate import Simulated as Simulated
     from ridgeline.sim.events.simulate import simulate as simulate
     from ridgeline.sim.events.simulate import timeline as timeline
+    from ridgeline.sim.forward_price import PRODUCTS as PRODUCTS
     from ridgeline.sim.forward_price import ForwardSeconds as ForwardSeconds
     from ridgeline.sim.forward_price import ForwardWorkload as ForwardWorkload
     from ridgeline.sim.forward_price import class_seconds as class_seconds
     from ridgeline.sim.forward_price import forward_work as forward_work
     from ridgeline.sim.forward_price import host_seconds as host_seconds
+    from ridgeline.sim.forward_price import is_weight_only as is_weight_only
     from ridgeline.sim.forward_price import price_forward as price_forward
     from ridgeline.sim.layout_model import LayoutModel as LayoutModel
     from ridgeline.sim.layout_model import price_layouts as price_layouts
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from ridgeline.sim.memory.serving import ServingMemory as ServingMemory
     from ridgeline.sim.memory.serving import limits_of as limits_of
     from ridgeline.sim.memory.serving import serving_memory as serving_memory
+    from ridgeline.sim.phase_prediction import PhasePrediction as PhasePrediction
+    from ridgeline.sim.phase_prediction import predict_phase as predict_phase
     from ridgeline.sim.plan_model import Placement as Placement
     from ridgeline.sim.plan_model import PlanModel as PlanModel
     from ridgeline.sim.plan_model import RowModel as RowModel
@@ -71,7 +75,9 @@ _HOMES = {
         "ForwardSeconds",
         "ForwardSteps",
         "ForwardWorkload",
+        "PRODUCTS",
         "class_seconds",
+        "is_weight_only",
         "forward_steps",
         "forward_work",
         "host_seconds",
@@ -81,6 +87,7 @@ _HOMES = {
     "memory.headroom": ("scenario_headroom",),
     "memory.serving": ("ServingMemory", "limits_of", "serving_memory"),
     "memory.peak": ("Memory", "capacity_of", "peak_memory"),
+    "phase_prediction": ("PhasePrediction", "predict_phase"),
     "plan_model": ("Placement", "PlanModel", "RowModel", "ScheduledRows", "ShardedState", "joined"),
     "predict_step": ("HOUR", "default_calibration", "not_predictable", "predict", "unpublished"),
     "prediction": ("Impossible", "Prediction"),

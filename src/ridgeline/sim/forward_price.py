@@ -16,6 +16,8 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.cost.calibration import Calibration, default_calibration
+from ridgeline.cost.collectives.links import Links
+from ridgeline.cost.collectives.price import ALL_REDUCE
 from ridgeline.cost.machine import PEAKS, machines_of, parameter_columns
 from ridgeline.cost.op_table import PHASES, OpTable, op_table_over
 from ridgeline.cost.price import SustainedRates, collective_op_seconds, price_ops, sustained_rates
@@ -35,7 +37,8 @@ CLASSES = (
     "product_memory", "product_compute", "expert_product", "prefill_attention", "decode_attention", "stream",
     "kernels", "wire", "meetings",
 )  # fmt: skip
-"""Work of a step by what its time answers to: seconds, but for counts of kernels and of doublings of ranks that meet."""
+"""Work of a step by what its time answers to: seconds, but for counts of kernels and of ranks that meet, doubled."""
+PRODUCTS = CLASSES[:3]
 PARTS: Mapping[str, tuple[Bound, str]] = MappingProxyType(
     {
         "matmul": ("memory", "matrix products: weights read, or multiplied"),
@@ -172,10 +175,20 @@ def _classes(
         _sum(table, table.matmul_slot, table.matmuls[7])
         + _sum(table, table.attend_slot, table.attends[5])
         + _sum(table, table.stream_slot, table.streams[1]),
-        _sum(table, table.collective_slot, prices.collective_s),
+        _sum(table, table.collective_slot, _collectives(table, prices.collective_s, rates.links)),
         _sum(table, table.collective_slot, np.log2(table.collectives[2]) if table.collectives.size else none),
     )
     return np.stack([one.reshape(len(program.sections), many) for one in made])
+
+
+def _collectives(table: OpTable, ringed_s: Array, links: Links) -> Array:
+    """Collectives of a step: as the library runs them, or for small sums inside a domain the engine's own one-shot
+    all-reduce, in which every rank reads what all others hold: (R - 1) payload / link, and one meeting."""
+    if not table.collectives.size:
+        return ringed_s
+    kind, payload, ranks, stride = table.collectives[:4]
+    inside = (kind == ALL_REDUCE) & (ranks * stride <= links.domain)
+    return np.where(inside, np.minimum(ringed_s, (ranks - 1) * payload / links.scale_up), ringed_s)
 
 
 def _of_experts(sections: tuple[Section, ...]) -> Mask:
@@ -253,7 +266,14 @@ def host_seconds(requests: Array, values: Mapping[str, Num]) -> Array:
 def serving_values(scenario: Scenario, serving: ServingCalibration) -> dict[str, float]:
     """Every serving parameter of a scenario's chips and engine."""
     chip, engine = scenario.system.chip, scenario.engine
-    return {name: serving.value(name, chip, engine) for name in SERVING_PARAMETERS}
+    values = {name: serving.value(name, chip, engine) for name in SERVING_PARAMETERS}
+    return values | {name: values[name] * values["weight_only"] for name in PRODUCTS if is_weight_only(scenario)}
+
+
+def is_weight_only(scenario: Scenario) -> bool:
+    """Whether weights are stored narrower than they are multiplied."""
+    precision = scenario.plan.precision
+    return precision.weights.bits < precision.compute.bits
 
 
 def timed(scenario: Scenario, load: ForwardWorkload, serving: ServingCalibration) -> ForwardSeconds:

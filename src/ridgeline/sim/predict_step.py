@@ -133,7 +133,8 @@ def not_predictable(scenario: Scenario) -> Iterator[Problem]:
     """What a possible scenario asks that predictions do not cover."""
     if not isinstance(scenario.workload, Train):
         kind = scenario.workload.kind
-        yield Problem(path="workload.kind", given=kind, expected="train", todo="serving is not predicted yet")
+        todo = "`ridgeline predict` tells prefill and decode; a timeline, a plan or an estimate is of training"
+        yield Problem(path="workload.kind", given=kind, expected="train", todo=todo)
     stored, chip = scenario.plan.precision.activations, scenario.system.chip
     if stored.peak not in chip.peak and not (stored.peak == "bf16" and "fp16" in chip.peak):
         known = ", ".join(chip.peak)

@@ -7,15 +7,18 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ridgeline.calibrate.validate import validate
 from ridgeline.cli.main import main
-from ridgeline.report import trace_html, validate_html
+from ridgeline.plan.scenario_file import read_scenario
+from ridgeline.report import serve_html, trace_html, validate_html
 from ridgeline.report.html import document, dot, escaped, facts, label, policy, table
 from ridgeline.report.scale import Scale
+from ridgeline.serving.serving_prediction import ServingPrediction, predict_serving
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analyze import analyze
 
@@ -55,7 +58,14 @@ def validated(folder: Path) -> str:
     return validate_html.page(validate(where=["source=h200"]), HOSTILE)
 
 
-@pytest.mark.parametrize("made", [traced, planned, validated])
+def served(folder: Path) -> str:
+    scenario = read_scenario("examples/serve-llama3.1-8b-1xh100.toml", ["workload.requests=40"])
+    found = predict_serving(replace(scenario, name=HOSTILE), sample=True)
+    assert isinstance(found, ServingPrediction)
+    return serve_html.serving_page(found)
+
+
+@pytest.mark.parametrize("made", [traced, planned, validated, served])
 def test_a_page_allows_its_own_style_and_script_by_hash_and_nothing_else(
     made: Callable[[Path], str], tmp_path: Path
 ) -> None:

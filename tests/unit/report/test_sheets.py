@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[3]
 H200 = ROOT / "tests" / "data" / "h200"
 EXAMPLE = str(ROOT / "examples" / "llama3-70b-64xh100.toml")
 SMALL = str(ROOT / "examples" / "llama3.2-1b-1xh200.toml")
+SERVE = str(ROOT / "examples" / "serve-llama3.1-8b-1xh100.toml")
+FEW = ("--set", "workload.requests=60")
 NEAR = ("llama3-8b", "--on", "8xh100-sxm,16xh100-sxm", "--global-batch", "64", "--set", "plan.pp=1..2")
 Run = Callable[..., Any]
 
@@ -47,6 +49,10 @@ def wrong(verb: str, sheet: Any) -> list[str]:
         ("predict", (EXAMPLE,)),
         ("predict", (EXAMPLE, "--set", "plan.offload=optimizer")),
         ("predict", (EXAMPLE, "--set", "plan.tp=3")),
+        ("predict", (SERVE, *FEW)),
+        ("predict", (SERVE, *FEW, "--set", "model=llama3-70b")),
+        ("explain", (SERVE, *FEW)),
+        ("validate", ("serving", "--where", "x_workload=roleplay")),
         ("plan", (*NEAR, "--tokens", "1T")),
         ("plan", (EXAMPLE, "--set", "plan.tp=8", "--set", "plan.cp=1")),
         ("plan", ("llama3-70b", "--on", "8xh100-sxm", "--set", "plan.tp=2", "--set", "plan.shard=zero1")),

@@ -1,4 +1,4 @@
-"""Turn a row of an inference table into an Inference: a serving scenario, the closed batch it ran, and what was read off.
+"""Turn a row of an inference table into an Inference: a serving scenario, the closed batch it ran, what was read off.
 
     prefill_ms, first_token_latency_ms     one batch of prompts
     decode_step_ms                         one step of a batch at a key-value length
@@ -98,7 +98,12 @@ class Inference:
 
     @property
     def group(self) -> str:
-        """Rows that share chip, model, precision, engine and degrees: one configuration, at several lengths or loads."""
+        """Rows of one chip, model, precision, engine and degrees: one configuration, at several lengths or loads.
+
+        Own rows are one configuration all together, so that each of them is its own group.
+        """
+        if self.kind == "own":
+            return self.row.id
         mesh = self.scenario.plan.mesh
         parts = (self.scenario.system.chip.id, self.scenario.model.id, self.scenario.plan.precision.weights.id)
         return "/".join((*parts, self.scenario.engine.id, f"tp{mesh.tp}pp{mesh.pp}dp{mesh.dp}ep{mesh.ep}"))
@@ -206,6 +211,9 @@ def _degrees(cells: RowCells, model: ModelSpec, engine: str, asked: Asked) -> De
     whole = int(n or tp * pp)
     dp = max(1, whole // (tp * pp))
     moe = any(isinstance(block.ffn, Moe) for block in model.blocks)
+    if moe and ep > 1 and ep * ep == whole:
+        cells.note(f"{ep} chips: n counts tensor and attention-data-parallel ranks of the same chips")
+        return Degrees(tp=1, pp=pp, dp=ep, ep=ep)
     if not moe:
         return Degrees(tp=tp, pp=pp, replicas=dp)
     if "DEP" in notes and ep > 1:
@@ -248,6 +256,17 @@ def _precision(cells: RowCells, engine: str, chip: str, model: str) -> dict[str,
     raise Unusable("precision", f"{text or 'blank'!r}: give fp16, bf16, fp8, fp4, int8 or int4")
 
 
+def _generation(written: str, engine: str) -> str:
+    """What calibrations know a version by, where kernels changed between: TensorRT-LLM's static batches of 2023, and
+    its built engines before the PyTorch backend."""
+    if engine != "tensorrt-llm" or "PyTorch" in written:
+        return ""
+    found = re.search(r"tensorrt-llm 0\.(\d+)", written.lower())
+    if found is None:
+        return ""
+    return "tensorrt-llm-static" if int(found.group(1)) < 12 else "tensorrt-llm-engine"
+
+
 def _scenario(
     cells: RowCells, named: tuple[ModelSpec, str, str], degrees: Degrees
 ) -> tuple[Scenario, tuple[str, ...]]:  # fmt: skip
@@ -259,7 +278,11 @@ def _scenario(
     if "mtp3" in cells.text("notes").lower():
         plan["speculation"] = {"draft_tokens": 3, "acceptance": 0.8}
         cells.note("three drafted tokens, 0.8 of them accepted")
-    table = {
+    generation = _generation(cells.text("engine_version"), engine)
+    if generation:
+        plan["graph"] = "none"  # built engines issue their kernels one by one unless told otherwise
+    table: dict[str, Any] = {"engine": {"base": engine, "calibrated_as": generation}} if generation else {}
+    table |= {
         "model": model.id, "system": f"{degrees.chips}x{chip}", "plan": plan,
         "workload": {"kind": "decode", "context": 1024, "batch": degrees.dp},
     }  # fmt: skip

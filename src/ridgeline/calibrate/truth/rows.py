@@ -29,7 +29,7 @@ BIGGEST_TABLE = 64 * 1024 * 1024  # bytes
 MOST_ROWS = 200_000
 LONGEST_CELL = 100_000  # characters
 
-Kind = Literal["training", "inference", "kernels", "collectives"]
+Kind = Literal["training", "inference", "kernels", "collectives", "serving"]
 # the columns without which a table is not of its kind; every other column may be absent, which reads as blank
 NEEDED: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {
@@ -37,6 +37,7 @@ NEEDED: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
         "inference": ("id", "accelerator", "model", "isl", "osl", "metric", "value"),
         "kernels": ("id", "accelerator", "kernel", "shape", "metric", "value", "unit"),
         "collectives": ("id", "system", "ranks", "collective", "size_bytes"),
+        "serving": ("id", "x_chip", "x_model", "x_rate", "x_isl", "x_osl"),
     }
 )
 

@@ -1,16 +1,16 @@
 """Turn a measured row of a server under load into a serve scenario and what was measured of it.
 
-Columns of `serving.csv`: the `x_` columns tell chip, model, rate, lengths and knobs; what they leave blank is the engine's
-default. Arrivals are evenly spaced unless the row says otherwise; lengths are the means, or spread as its text tells.
-The shared-prefix workloads of `inference-perf` draw from few prompts, groups x users of them, which come again and again:
-after the first round they are in the prefix cache.
+Columns of `serving.csv`: the `x_` columns tell chip, model, rate, lengths and knobs; what they leave blank is the
+engine's default. Arrivals are evenly spaced unless the row says otherwise; lengths are the means, or spread as its text
+tells. The shared-prefix workloads of `inference-perf` draw from few prompts, groups x users of them, which come again
+and again: after the first round they are in the prefix cache.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, sqrt
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +22,7 @@ from ridgeline.calibrate.truth.rows import Row
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario as scenario_of
-from ridgeline.plan.serve import Serve
+from ridgeline.plan.serve import Poisson, Serve
 from ridgeline.serving.load import load_of
 from ridgeline.serving.request import Piece, Request
 
@@ -30,8 +30,6 @@ STAGE_S = 600.0  # of one rate after the other, where a row has several
 MOST = 1500  # requests of a rate that are simulated: a steady load does not change after them
 PROMPTS = MappingProxyType({"general": 9 * 5, "codegen": 11 * 4, "roleplay": 10 * 5, "reasoning": 23 * 1})
 """Distinct prompts (groups x users) of `inference-perf` workloads of these names, as rows that state them do."""
-MILLI = 1e-3
-SCALES = MappingProxyType({"_ms": MILLI})
 LATENCIES = ("ttft_mean_ms", "ttft_p50_ms", "ttft_p90_ms", "ttft_p99_ms", "e2e_mean_ms", "e2e_p99_ms", "x_tpot_ms")
 PRINTED_TPOT = ("tpot_mean_ms", "tpot_p50_ms", "tpot_p90_ms", "tpot_p99_ms")
 THROUGHPUT = "throughput_out_tok_s"
@@ -101,7 +99,7 @@ def _number(text: str) -> float | None:
 
 
 def _measured(row: Row) -> Iterator[tuple[str, float]]:
-    """What was measured, by column. Printed TPOT counts chunks or re-tokenised text in some sources: `x_tpot_ms` holds."""
+    """What was measured, by column. Printed TPOT counts chunks or re-tokenised text in some sources, not x_tpot_ms."""
     printed = PRINTED_TPOT if row["x_tpot_ms"] == row["tpot_mean_ms"] else ()
     for column in (*LATENCIES, *printed, THROUGHPUT):
         value = _number(row[column])
@@ -178,10 +176,6 @@ def _requests(row: Row, built: Scenario) -> tuple[Request, ...]:
 
 
 def _poisson(work: Serve, rate: float, count: int) -> Serve:
-    from dataclasses import replace
-
-    from ridgeline.plan.serve import Poisson
-
     return replace(work, arrivals=Poisson(rate=rate), requests=count)
 
 

@@ -12,6 +12,7 @@ from ridgeline.report.sheets.analyze import AnalysisSheet, CountersSheet
 from ridgeline.report.sheets.collective import CollectiveSheet, VerificationSheet
 from ridgeline.report.sheets.diff import DiffSheet, ExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
+from ridgeline.report.sheets.phase import PhaseSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
 from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet, RooflineSheet
@@ -28,7 +29,7 @@ UNITS = ("", "_s", "_us", "_bytes")
 # what a verb prints; where there are several, they differ in `kind` or `possible`
 SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
-        "predict": (PredictionSheet, ServingSheet, ImpossibleSheet, RefusalSheet),
+        "predict": (PredictionSheet, PhaseSheet, ServingSheet, ImpossibleSheet, RefusalSheet),
         "plan": (PlanSheet, NoPlanSheet),
         "validate": (ValidationSheet, NextSheet, ReplaySheet, RequestLogSheet),
         "fit": (FitWithSheet,),

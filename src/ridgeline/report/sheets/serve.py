@@ -145,6 +145,7 @@ class WhySlowSheet(TypedDict):
     cause         the part that differs most between them
     remedies      changes that help, the best first
     least         what requests take that never meet others, by metric, in seconds: no objective below can be met
+    kept_rate     requests per second at which every limit is kept on this deployment; null where none does
     """
 
     kind: Literal["why slow"]
@@ -161,6 +162,7 @@ class WhySlowSheet(TypedDict):
     queue: QueueSheet | None
     remedies: list[RemedySheet]
     least_s: dict[str, float]
+    kept_rate: float | None
 
 
 class LogErrorsSheet(TypedDict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 
 class SkippedSheet(TypedDict):
@@ -60,8 +60,10 @@ class PeakSheet(TypedDict):
 class CaseSheet(TypedDict):
     """A measured run beside its prediction.
 
+    measured, predicted   seconds, or the unit of the column that `metric` names
     low, high         the 90 % interval
     cross_validated   whether its own group was left out of the fit
+    metric            what was measured, where a table has several: numbers are then in its unit, else in seconds
     """
 
     id: str
@@ -72,6 +74,7 @@ class CaseSheet(TypedDict):
     high: float
     cross_validated: bool
     peak_memory_bytes: PeakSheet | None
+    metric: NotRequired[str]
 
 
 class ValidationSheet(TypedDict):

@@ -1,0 +1,102 @@
+"""Write the figures of the serving pages: residuals of servers under load, and when disaggregation pays.
+
+    python docs/serving.py [--check]
+
+Rewrites `src/ridgeline/calibrate/truth/serving_residuals.json`, the table of rows in `docs/concepts/serving.md` and the
+table in `docs/how-to/disaggregate-prefill-and-decode.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from ridgeline.calibrate.serving import RESIDUALS, residuals_text
+from ridgeline.calibrate.validate import Case, validate
+from ridgeline.core.files import write_text
+from ridgeline.plan.scenario_file import read_scenario
+from ridgeline.serving.serving_prediction import predict_serving, refuse_impossible
+
+ROOT = Path(__file__).parents[1]
+ROWS = ROOT / "docs" / "concepts" / "serving.md"
+POOLS = ROOT / "docs" / "how-to" / "disaggregate-prefill-and-decode.md"
+EXAMPLE = ROOT / "examples" / "serve-disaggregated-llama3.1-70b.toml"
+METRICS = (
+    *("e2e_mean_ms", "e2e_p99_ms", "ttft_mean_ms", "ttft_p50_ms", "ttft_p99_ms"),
+    *("x_tpot_ms", "throughput_out_tok_s"),
+)
+TOGETHER = "plan.serving.pools=[]"
+SHORT = ("workload.isl=512", "workload.osl=512")
+CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("4096 + 256 tokens, 4/s: 2 prefill + 2 decode", ("workload.arrivals.rate=4",)),
+    ("the same, 4 replicas together", ("workload.arrivals.rate=4", TOGETHER)),
+    ("4096 + 256 tokens, 6/s: 2 prefill + 2 decode", ()),
+    ("the same, 4 replicas together", (TOGETHER,)),
+    ("together, `max_num_batched_tokens=1024`", (TOGETHER, "plan.serving.vllm.max_num_batched_tokens=1024")),
+    ("512 + 512 tokens, 6/s: 2 prefill + 2 decode", SHORT),
+    ("the same, 4 replicas together", (*SHORT, TOGETHER)),
+)
+
+
+def main() -> None:
+    """Write all, or say what is out of date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    cases = validate("serving").cases
+    figures = [(case.row, case.metric, case.measured_s / case.predicted_s) for case in cases]
+    made = {
+        RESIDUALS: residuals_text(figures),
+        ROWS: _with(ROWS, "serving rows", rows_table(cases)),
+        POOLS: _with(POOLS, "pools", pools_table()),
+    }
+    stale = [path for path, new in made.items() if not path.exists() or path.read_text(encoding="utf-8") != new]
+    if parser.parse_args().check:
+        raise SystemExit("\n".join(f"{path} is out of date" for path in stale) or 0)
+    for path in stale:
+        write_text(path, made[path])
+        print(f"wrote {path}")
+
+
+def _with(page: Path, name: str, table: str) -> str:
+    """The page with the table between its marks."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    head, rest = page.read_text(encoding="utf-8").split(begin)
+    return f"{head}{begin}{table}{end}{rest.split(end)[1]}"
+
+
+def rows_table(cases: tuple[Case, ...]) -> str:
+    """Medians of |residual| by metric, of rows without a flag and of the others."""
+    lines = ["| metric | rows without a flag | median | mean | bias | flagged rows | median |", "|---" * 7 + "|"]
+    for metric in METRICS:
+        plain = np.array([case.residual for case in cases if case.metric == metric and not case.row["x_flag"]])
+        other = np.array([case.residual for case in cases if case.metric == metric and case.row["x_flag"]])
+        more = f"{len(other)} | {np.median(np.abs(other)):.1%}" if len(other) else "0 | "
+        size = np.abs(plain)
+        told = f"{np.median(size):.1%} | {size.mean():.1%} | {plain.mean():+.1%}"
+        lines.append(f"| `{metric}` | {len(plain)} | {told} | {more} |")
+    return "\n".join(lines) + "\n"
+
+
+def pools_table() -> str:
+    """The example with its pools and without, under three loads."""
+    heads = ("load and deployment", "goodput", "TTFT p99", "TPOT p99", "ITL p99", "stalled", "transfer")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name, settings in CASES:
+        found = refuse_impossible(predict_serving(read_scenario(EXAMPLE, settings))).metrics
+        goodput, time = found.goodput or 0.0, found.time
+        cells = (
+            name,
+            f"{goodput:.2f}/s",
+            f"{found.ttft.percentiles[99.0]:.2f} s",
+            *(f"{one.percentiles[99.0] * 1e3:.0f} ms" for one in (found.tpot, found.itl)),
+            f"{time['stalled']:.2f} s",
+            f"{time['transfer'] * 1e3:.1f} ms",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

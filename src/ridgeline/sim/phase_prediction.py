@@ -1,0 +1,287 @@
+"""Turn a prefill or decode scenario into a PhasePrediction: how long, why, what fits, and what a token costs.
+
+prefill   prompts in steps of at most `chunk` tokens, behind what is cached
+decode    one step of a batch, and the curve over batches: tokens/s/user against tokens/s/chip
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ridgeline.core.arrays import Array
+from ridgeline.core.errors import MissingNumber, Problem
+from ridgeline.core.evidence import Evidence, weakest
+from ridgeline.core.units import parse_quantity
+from ridgeline.cost.calibration import Calibration, default_calibration
+from ridgeline.cost.profile import profile_for
+from ridgeline.cost.serving_calibration import ServingCalibration, serving_spread, shipped_serving
+from ridgeline.cost.step_part import Bound
+from ridgeline.hardware.load import rated_power
+from ridgeline.ir.forward_steps import ForwardSteps, chunk_pairs, forward_steps
+from ridgeline.models.spec import Moe
+from ridgeline.plan.check import check
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Decode, Prefill
+from ridgeline.sim.forward_price import PARTS, ForwardSeconds, price_forward
+from ridgeline.sim.memory.serving import ServingMemory, limits_of, serving_memory
+from ridgeline.sim.prediction import Bill, Impossible, Part
+from ridgeline.sim.prediction_interval import Interval
+
+HOUR = parse_quantity("1 h", "s")
+CURVE = 14  # batches of the curve
+MILLION = 1e6
+COVERAGE = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """One batch of the curve: requests of the whole system at once, and what each and each chip gets."""
+
+    batch: int
+    step_time_s: float
+    tokens_per_s_per_user: float
+    tokens_per_s_per_chip: float
+    cost_per_million_tokens_usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhasePrediction:
+    """One prefill, or one decode step, of a scenario. The parts of `breakdown` sum to `step_time_s`.
+
+    step_time_s    from the first prompt token to the last one's answer, or one decode step
+    steps          engine steps in it
+    tokens         prompt tokens read, or tokens written (accepted drafts among them)
+    per_user       tokens/s of one request; of a prefill, prompt tokens/s of the batch over its sequences
+    curve          decode: the same context at other batches, up to what fits
+    """
+
+    scenario: Scenario
+    step_time_s: float
+    steps: int
+    tokens: float
+    breakdown: tuple[Part, ...]
+    memory: ServingMemory
+    cached_tokens: int
+    interval: Interval
+    bill: Bill
+    evidence: Evidence
+    curve: tuple[CurvePoint, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the weights and the workload's cached tokens fit on the chips."""
+        return self.memory.fits and self.cached_tokens <= max(self.memory.tokens, 0)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of the whole system."""
+        return self.tokens / self.step_time_s
+
+    @property
+    def tokens_per_s_per_chip(self) -> float:
+        """Of one chip."""
+        return self.tokens_per_s / self.scenario.system.chips
+
+    @property
+    def tokens_per_s_per_user(self) -> float:
+        """Of one request."""
+        return self.tokens_per_s / self.scenario.workload.sequences
+
+    @property
+    def cost_per_million_tokens_usd(self) -> float | None:
+        """What a million of these tokens cost at the chips' price; None without one."""
+        return None if self.bill.cost_usd is None else self.bill.cost_usd / self.tokens * MILLION
+
+    @property
+    def bounds(self) -> dict[Bound, float]:
+        """Seconds by what limits them, the largest first."""
+        seconds: dict[Bound, float] = {}
+        for part in self.breakdown:
+            seconds[part.bound] = seconds.get(part.bound, 0.0) + part.seconds
+        return dict(sorted(seconds.items(), key=lambda entry: -entry[1]))
+
+
+def predict_phase(
+    scenario: Scenario, calibration: Calibration | None = None, serving: ServingCalibration | None = None
+) -> PhasePrediction | Impossible:
+    """The predicted prefill or decode step of a scenario, or the reasons why there is none.
+
+    >>> import ridgeline
+    >>> made = ridgeline.scenario({"model": "llama3-70b", "system": "4xh100-sxm",
+    ...     "workload": {"kind": "decode", "context": 2048, "batch": 32}, "plan": {"tp": 4}})
+    >>> found = predict_phase(made)
+    >>> abs(sum(part.seconds for part in found.breakdown) / found.step_time_s - 1) < 1e-9, found.fits
+    (True, True)
+    """
+    reasons = (*check(scenario), *_unserved(scenario))
+    if reasons:
+        return Impossible(scenario=scenario, reasons=reasons)
+    used = calibration or default_calibration(), serving or shipped_serving()
+    try:
+        return _predicted(scenario, *used)
+    except MissingNumber as missing:
+        todo = f'set it with --set {missing.path}="… {missing.unit}"'
+        given, expected = f"nothing published for {missing.owner}", f"a quantity in {missing.unit}"
+        problem = Problem(path=missing.path, given=given, expected=expected, todo=todo)
+        return Impossible(scenario=scenario, reasons=(problem,))
+
+
+def _unserved(scenario: Scenario) -> Iterator[Problem]:
+    """What a possible scenario asks that serving does not do."""
+    if scenario.plan.mesh.cp > 1:
+        given = str(scenario.plan.mesh.cp)
+        yield Problem(path="plan.cp", given=given, expected="1: requests are not split over context ranks", todo="")
+    drafts = scenario.plan.speculation
+    if drafts is not None and drafts.draft == "mtp" and scenario.model.mtp is None:
+        todo = 'use draft = "eagle" or "ngram"'
+        expected = f"a drafter that {scenario.model.id} has"
+        yield Problem(path="plan.speculation.draft", given="mtp", expected=expected, todo=todo)
+
+
+def _predicted(scenario: Scenario, calibration: Calibration, serving: ServingCalibration) -> PhasePrediction:
+    steps, tokens = phase_steps(scenario)
+    priced = price_forward(scenario, steps, calibration, serving)
+    memory = serving_memory(scenario)
+    total = _through(scenario, priced)
+    work, mesh = scenario.workload, scenario.plan.mesh
+    cached = -(-work.sequences // mesh.dp) * work.seq
+    asked = "step" if isinstance(work, Decode) else "ttft"
+    low, high, rows = serving_spread(scenario.engine, asked)
+    basis = f"{rows} measured {'decodes' if asked == 'step' else 'prefills'} and serving runs of other configurations"
+    return PhasePrediction(
+        scenario=scenario,
+        step_time_s=total,
+        steps=len(steps),
+        tokens=tokens,
+        breakdown=_breakdown(priced, total),
+        memory=memory,
+        cached_tokens=cached,
+        interval=Interval(low=total * low, high=total * high, coverage=COVERAGE, runs=rows, basis=basis),
+        bill=_bill(scenario, total),
+        evidence=_evidence(scenario, serving),
+        curve=_curve(scenario, memory, calibration, serving) if isinstance(work, Decode) else (),
+        assumptions=(*scenario.assumptions, *_assumed(scenario, serving, calibration)),
+    )
+
+
+def phase_steps(scenario: Scenario) -> tuple[ForwardSteps, float]:
+    """The engine steps of a scenario's workload on one scheduler, and its tokens over the whole system.
+
+    A prefill fills each step with tokens of its sequences in order, the last of a step cut where chunks end.
+    """
+    work, mesh = scenario.workload, scenario.plan.mesh
+    if isinstance(work, Decode):
+        own = work.batch / mesh.dp
+        drafts = scenario.plan.speculation
+        gained = drafts.tokens_per_step if drafts else 1.0
+        return forward_steps(decodes=own, kv_tokens=own * work.context), work.batch * gained
+    assert isinstance(work, Prefill)
+    many = -(-work.batch // mesh.dp)
+    chunk = limits_of(scenario).max_num_batched_tokens if work.chunk is None else work.chunk
+    rows = list(_packed(many, work.seq, work.cached, chunk or many * work.seq))
+    columns = np.array(rows, dtype=np.float64)
+    steps = forward_steps(prefill_tokens=columns[:, 0], prefill_pairs=columns[:, 1], prefills=columns[:, 2])
+    return steps, float(work.batch * (work.seq - work.cached))
+
+
+def _packed(many: int, seq: int, cached: int, chunk: int) -> Iterator[tuple[float, float, float]]:
+    """Tokens, pairs and chunks of each step."""
+    tokens = pairs = chunks = 0.0
+    for _ in range(many):
+        at = cached
+        while at < seq:
+            take = min(seq - at, chunk - tokens)
+            pairs += chunk_pairs(take, at)
+            tokens, chunks, at = tokens + take, chunks + 1, at + int(take)
+            if tokens >= chunk:
+                yield tokens, pairs, chunks
+                tokens = pairs = chunks = 0.0
+    if tokens:
+        yield tokens, pairs, chunks
+
+
+def _through(scenario: Scenario, priced: ForwardSeconds) -> float:
+    """Steps that follow each other: each enters once the slowest stage is free, and the last one leaves them all."""
+    waits = priced.interval_s[:-1] if scenario.plan.mesh.pp > 1 else priced.seconds[:-1]
+    return float(waits.sum() + priced.seconds[-1])
+
+
+def _breakdown(priced: ForwardSeconds, total: float) -> tuple[Part, ...]:
+    """Parts of the time, those of zero seconds left out; stages that work side by side share it."""
+    sums = {name: float(column.sum()) for name, column in priced.parts.items()}
+    share = total / sum(sums.values())
+    memory = float(np.average(priced.memory_bound, weights=np.maximum(priced.parts["matmul"], 1e-30)))
+    limits: dict[str, Bound] = {"matmul": "memory" if memory > 0.5 else "compute"}
+    return tuple(
+        Part(name=name, seconds=sums[name] * share, bound=limits.get(name, bound), meaning=meaning)
+        for name, (bound, meaning) in PARTS.items()
+        if sums[name] > 0
+    )
+
+
+def _bill(scenario: Scenario, seconds: float) -> Bill:
+    chip, chips = scenario.system.chip, scenario.system.chips
+    power = rated_power(chip)
+    return Bill(
+        energy_j=power.value * chips * seconds if power else None,
+        cost_usd=chip.price.value * chips * seconds / HOUR if chip.price else None,
+    )
+
+
+def _curve(
+    scenario: Scenario, memory: ServingMemory, calibration: Calibration, serving: ServingCalibration
+) -> tuple[CurvePoint, ...]:
+    """Decode steps of other batches at the same context, from one request a scheduler to what fits."""
+    work, mesh = scenario.workload, scenario.plan.mesh
+    most = min(memory.requests(work.seq), limits_of(scenario).max_num_seqs) if memory.fits else 0
+    most = max(int(most), -(-work.sequences // mesh.dp))
+    own: Array = np.unique(np.round(np.geomspace(1, most, CURVE)))
+    priced = price_forward(scenario, forward_steps(decodes=own, kv_tokens=own * work.seq), calibration, serving)
+    step_s = np.maximum(priced.seconds, mesh.pp * priced.interval_s)
+    drafts = scenario.plan.speculation
+    gained = drafts.tokens_per_step if drafts else 1.0
+    chip, chips = scenario.system.chip, scenario.system.chips
+    made = []
+    for batch, seconds in zip(own.tolist(), step_s.tolist(), strict=True):
+        rate = batch * mesh.dp * mesh.pp * gained / seconds
+        cost = chip.price.value * chips / HOUR / rate * MILLION if chip.price else None
+        made.append(
+            CurvePoint(
+                batch=int(batch * mesh.dp * mesh.pp),
+                step_time_s=seconds,
+                tokens_per_s_per_user=gained / seconds,
+                tokens_per_s_per_chip=rate / chips,
+                cost_per_million_tokens_usd=cost,
+            )
+        )
+    return tuple(made)
+
+
+def _evidence(scenario: Scenario, serving: ServingCalibration) -> Evidence:
+    system, compute = scenario.system, scenario.plan.precision.compute
+    used = [system.chip.peak_flops_per_s(compute), system.chip.need("hbm.bandwidth")]
+    used += [tier.need_bandwidth() for tier in system.tiers]
+    fitted = Evidence.FITTED if serving.knows(scenario.engine) else Evidence.ANALYTIC
+    return weakest([*(number.evidence for number in used), scenario.engine.evidence, fitted])
+
+
+def _assumed(scenario: Scenario, serving: ServingCalibration, calibration: Calibration) -> Iterator[str]:
+    chip, engine, limits = scenario.system.chip, scenario.engine, limits_of(scenario)
+    if not serving.knows(engine):
+        yield f"no measured serving run of engine {engine.id} took part in the fit: common values used"
+    if any(isinstance(block.ffn, Moe) for block in scenario.model.blocks):
+        yield "experts: every choice of experts is as likely as any other"
+    if scenario.plan.speculation is not None:
+        yield f"acceptance {scenario.plan.speculation.acceptance:g} of a drafted token: given, not predicted"
+    share = "what is free once the model is loaded" if limits.memory_of == "free" else "a chip's memory"
+    yield f"cache: {limits.gpu_memory_utilization:g} of {share}; graphs and runtime from general knowledge"
+    if profile_for(calibration.profiles, chip.fitted_id) is not None:
+        yield f"kernels priced by the profile of {chip.id} where it reaches"
+    if chip.price is None:
+        yield f'no price of {chip.id} in the catalog: set one with --set chip.price="… USD/h" for cost per token'
+    elif chip.price.evidence is Evidence.ASSUMED:
+        yield f"price {chip.price.value:g} USD/h a chip: assumed"

@@ -1,0 +1,204 @@
+"""A fleet answers every request once, whatever happens to it, and moves no more cache than prompts have."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ridgeline.plan.serving_plan import Autoscale, Failure
+from ridgeline.serving.arrivals import Conversation, at_times, closed_loop, gamma_times, sessions
+from ridgeline.serving.event_loop import simulate
+from ridgeline.serving.fleet import Fleet, FleetRun, ReplicaPool, Transfer, simulate_fleet
+from ridgeline.serving.lockstep import Lockstep, Ranks
+from ridgeline.serving.replica import Replica
+from ridgeline.serving.request import Request
+from ridgeline.serving.router import LeastLoaded, PrefixAware, RoundRobin, Router
+from ridgeline.serving.served import PARTS
+from ridgeline.serving.sglang_scheduler import SglangScheduler
+from ridgeline.serving.sglang_settings import SglangSettings
+from ridgeline.serving.step_cost import LinearStepCost
+from ridgeline.serving.vllm_scheduler import VllmScheduler
+from ridgeline.serving.vllm_settings import VllmSettings
+
+COST = LinearStepCost(step_s=0.007, decode_s=1e-5, kv_token_s=3e-8, prefill_token_s=2.5e-5)
+LINK = Transfer(bytes_per_token=131072.0, bytes_per_s=50e9, latency_s=1e-3)
+ROUTERS: tuple[Callable[[], Router], ...] = (RoundRobin, LeastLoaded, lambda: PrefixAware(100_000))
+
+
+def vllm(blocks: int = 4000, **knobs: object) -> Replica:
+    return Replica(VllmScheduler(VllmSettings(num_blocks=blocks, **knobs)), COST)  # type: ignore[arg-type]
+
+
+def sglang() -> Replica:
+    return Replica(SglangScheduler(SglangSettings(max_total_tokens=60_000)), COST)
+
+
+def pool(count: int, **more: object) -> ReplicaPool:
+    return ReplicaPool(**({"make": vllm, "count": count, "chips": 1} | more))  # type: ignore[arg-type]
+
+
+def load(count: int = 300, rate: float = 30.0, seed: int = 0) -> list[Request]:
+    dice = random.Random(seed)
+    lengths = [(dice.randrange(1, 1500), dice.randrange(1, 200)) for _ in range(count)]
+    return at_times(gamma_times(count, rate, seed=seed), lengths)
+
+
+def conserved(run: FleetRun, asked: list[Request]) -> None:
+    """Every request is answered once and in full, its parts sum to its time, and none is negative."""
+    served = run.served
+    assert sorted(served.ids) == sorted(request.id for request in asked)
+    want = {request.id: request.output_tokens for request in asked}
+    assert [want[name] for name in served.ids] == served.output_tokens.tolist()
+    parts = [getattr(served, f"{part}_s") for part in PARTS]
+    np.testing.assert_allclose(sum(parts), served.e2e_s, atol=1e-9)
+    assert min(float(part.min()) for part in parts) > -1e-9
+    assert (served.first_token_s <= served.finished_s + 1e-12).all()
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("make", [vllm, sglang])
+def test_everybody_is_answered_once(router: Callable[[], Router], make: Callable[[], Replica]) -> None:
+    asked = load()
+    run = simulate_fleet(asked, Fleet(pools=[pool(3, make=make)], router=router))
+    conserved(run, asked)
+    assert set(run.served.replica.tolist()) == {0, 1, 2}
+
+
+def test_one_replica_is_the_engine_alone() -> None:
+    asked = load()
+    alone = simulate(asked, vllm().policy, COST)
+    fleet = simulate_fleet(asked, Fleet(pools=[pool(1)], router=LeastLoaded)).served
+    assert fleet.ids == alone.ids
+    np.testing.assert_array_equal(fleet.finished_s, alone.finished_s)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_closed_loop_through_the_event_queue_is_the_one_inside_the_engine(asynchronous: bool) -> None:
+    asked = closed_loop(200, [(300, 40), (900, 10)], users=16, think_s=0.05)
+    made = [vllm(async_scheduling=asynchronous) for _ in range(2)]
+    alone = simulate(asked, made[0].policy, COST)
+    run = simulate_fleet(asked, Fleet(pools=[pool(1, make=lambda: made[1])], router=RoundRobin))
+    conserved(run, asked)
+    np.testing.assert_allclose(np.sort(run.served.finished_s), np.sort(alone.finished_s), atol=1e-9)
+
+
+def test_conversations_wait_for_their_answers_across_replicas() -> None:
+    asked = sessions(
+        gamma_times(12, 4.0), Conversation(system_tokens=64, turns=4, question_tokens=100, answer_tokens=30)
+    )
+    run = simulate_fleet(asked, Fleet(pools=[pool(3)], router=RoundRobin))
+    conserved(run, asked)
+    end = dict(zip(run.served.ids, run.served.finished_s.tolist(), strict=True))
+    sent = dict(zip(run.served.ids, run.served.sent_s.tolist(), strict=True))
+    assert all(sent[one.id] >= end[one.after] - 1e-9 for one in asked if one.after)
+
+
+def test_a_prefix_aware_router_keeps_conversations_where_their_cache_is() -> None:
+    talk = Conversation(system_tokens=0, turns=5, question_tokens=400, answer_tokens=50)
+    asked = sessions(gamma_times(30, 6.0), talk)
+    share = {}
+    for name, router in (("turn", RoundRobin), ("prefix", lambda: PrefixAware(100_000))):
+        served = simulate_fleet(asked, Fleet(pools=[pool(4)], router=router)).served
+        share[name] = served.hit_tokens.sum() / served.prompt_tokens.sum()
+    assert share["prefix"] > 1.5 * share["turn"]
+
+
+@pytest.mark.parametrize("make", [vllm, sglang])
+def test_disaggregation_moves_the_cache_of_every_prompt_once(make: Callable[[], Replica]) -> None:
+    asked = load(120)
+    pools = [pool(2, make=make, role="prefill", transfer=LINK), pool(2, make=make, role="decode")]
+    run = simulate_fleet(asked, Fleet(pools=pools, router=LeastLoaded))
+    conserved(run, asked)
+    several = [one for one in asked if one.output_tokens > 1]
+    assert run.transfer_bytes == sum(one.prompt_tokens for one in several) * 131072
+    moved = {one.id: LINK.latency_s + one.prompt_tokens * 131072 / 50e9 for one in several}
+    took = dict(zip(run.served.ids, run.served.transfer_s.tolist(), strict=True))
+    assert all(took[name] >= seconds - 1e-12 for name, seconds in moved.items())  # more where the link is busy
+    assert all(place >= 2 for name, place in zip(run.served.ids, run.served.replica, strict=True) if name in moved)
+
+
+def test_a_decoding_engine_computes_one_token_of_a_prompt_that_was_sent() -> None:
+    engine = vllm()
+    engine.add(Request(**_fields(load(1)[0], 1000), remote_tokens=999), 0.0)
+    engine.advance()
+    assert engine.done[0].first_token_s == pytest.approx(COST.mixed([(1, 999)], 0, 0))
+
+
+def _fields(request: Request, tokens: int) -> dict[str, object]:
+    piece = replace(request.prompt[0], tokens=tokens)
+    return {"id": "r", "arrival_s": 0.0, "prompt": (piece,), "output_tokens": 4, "max_new_tokens": 4}
+
+
+def test_more_replicas_are_not_slower() -> None:
+    asked = load(400, rate=60.0)
+    p99 = [
+        float(np.percentile(simulate_fleet(asked, Fleet(pools=[pool(many)], router=LeastLoaded)).served.ttft_s, 99))
+        for many in (1, 2, 4, 8)
+    ]
+    assert all(more <= fewer * 1.05 for fewer, more in pairwise(p99))
+
+
+def test_what_a_failed_replica_held_is_sent_again() -> None:
+    asked = load()
+    failures = (Failure(at=3.0, replica=1, down=2.0), Failure(at=4.0, replica=0, down=1.0))
+    run = simulate_fleet(asked, Fleet(pools=[pool(2)], router=LeastLoaded, failures=failures))
+    conserved(run, asked)
+    assert run.retried > 0
+    assert [count for _, count in run.replicas] == [2, 1, 0, 1, 2]
+    calm = simulate_fleet(asked, Fleet(pools=[pool(2)], router=LeastLoaded))
+    assert run.served.e2e_s.mean() > calm.served.e2e_s.mean()
+
+
+def test_nobody_is_lost_while_every_replica_is_down() -> None:
+    asked = load(60)
+    run = simulate_fleet(asked, Fleet(pools=[pool(1)], router=RoundRobin, failures=(Failure(at=0.5, down=5.0),)))
+    conserved(run, asked)
+    assert run.served.ttft_s.max() > 3.0
+
+
+def test_an_autoscaler_starts_replicas_late_and_stops_them() -> None:
+    asked = load(400, rate=40.0)
+    rule = Autoscale(max_replicas=4, target_ongoing_requests=8, upscale_delay=1.0, downscale_delay=2.0, startup=3.0)
+    run = simulate_fleet(asked, Fleet(pools=[pool(4)], router=LeastLoaded, autoscale=rule))
+    conserved(run, asked)
+    counts = [count for _, count in run.replicas]
+    assert counts[0] == 1
+    assert max(counts) > 1
+    assert min(at for at, count in run.replicas if count > 1) >= 4.0  # a delay and a start
+    assert run.chip_seconds < 4 * run.served.duration_s
+
+
+@pytest.mark.parametrize("collapse", [True, False])
+def test_ranks_that_step_together_step_as_the_busiest(collapse: bool) -> None:
+    asked = load(80, rate=200.0)
+    ranks = Ranks([VllmScheduler(VllmSettings(num_blocks=4000)) for _ in range(2)])
+    engine = Lockstep(ranks, COST, collapse=collapse)
+    for request in asked:
+        engine.add(request, request.arrival_s)
+    engine.advance()
+    assert len(engine.done) == len(asked)
+    alone = vllm()
+    for request in asked:
+        alone.add(request, request.arrival_s)
+    alone.advance()
+    assert engine.steps < alone.steps * 1.2
+    assert max(engine.done_s) < max(alone.done_s)  # two caches and two budgets
+
+
+def test_steps_of_ranks_as_runs_and_one_by_one_agree() -> None:
+    asked = load(60, rate=100.0, seed=3)
+    ends = []
+    for collapse in (True, False):
+        engine = Lockstep(
+            Ranks([VllmScheduler(VllmSettings(num_blocks=2000)) for _ in range(3)]), COST, collapse=collapse
+        )
+        for request in asked:
+            engine.add(request, request.arrival_s)
+        engine.advance()
+        ends.append(dict(zip((one.request.id for one in engine.done), engine.done_s, strict=True)))
+    assert all(ends[0][name] == pytest.approx(ends[1][name], abs=1e-9) for name in ends[0])
