@@ -15,7 +15,7 @@ from ridgeline.plan.engine import Engine
 from ridgeline.plan.plan import Precision, Recompute
 from ridgeline.plan.resolve import Resolved, resolve
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Lora, Train
+from ridgeline.plan.workload import Decode, Lora, Train
 
 SYSTOLIC = "tpu"  # the family of chips whose matrix unit is a systolic array
 
@@ -48,7 +48,8 @@ class ForwardWork:
 class LoweringContext:
     """One structure: everything that decides which ops there are, with the degrees that size them.
 
-    queries, keys   tokens of a sequence that are worked on, and tokens that attention sees: the same in training
+    queries, keys   tokens of a sequence that are worked on, and tokens that attention sees: the same when a sequence is
+                    trained on or read whole; one query and all keys for a decode step
     backward        whether the ops of the backward pass are wanted, too
     images          images of one sequence
     systolic        attention runs in blocks on a systolic matrix unit (TPU)
@@ -141,7 +142,7 @@ class LoweringContext:
 
 
 def lowering_context(scenario: Scenario) -> LoweringContext:
-    """The context of one training scenario, a batch of one; engine steps have their own (`forward.lower_forward`)."""
+    """The context of one scenario, a batch of one; engine steps of a server have their own (`lower_forward`)."""
     plan, work = scenario.plan, scenario.workload
     train = work if isinstance(work, Train) else None
     return LoweringContext(
@@ -155,7 +156,7 @@ def lowering_context(scenario: Scenario) -> LoweringContext:
             etp=plan.mesh.etp,
             microbatch=plan.microbatch,
         ),
-        queries=work.seq,
+        queries=1 if isinstance(work, Decode) else work.seq,
         keys=work.seq,
         recompute=plan.recompute,
         backward=train is not None,

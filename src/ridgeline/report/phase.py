@@ -1,4 +1,4 @@
-"""Turn a PhasePrediction into a sheet of facts, and the sheet into a page: how long, why, does it fit, what it costs."""
+"""Turn a PhasePrediction into a sheet of facts, and the sheet into a page: how long, why, what fits, what it costs."""
 
 from __future__ import annotations
 

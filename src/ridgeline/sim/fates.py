@@ -32,6 +32,10 @@ IRRELEVANT: Mapping[str, str] = MappingProxyType(
         "Train.kind": _TAG,
         "Norm.kind": "bound by memory: a mean less to subtract reads and writes the same elements",
         "Precision.kv": "a training step keeps no key-value cache",
+        "Plan.speculation": "a training step drafts nothing; a decode step is priced with it",
+        "Speculation.draft_tokens": "a training step drafts nothing",
+        "Speculation.acceptance": "a training step drafts nothing",
+        "Speculation.draft": "a training step drafts nothing",
     }
 )
 """Fields by class and name, with the reason why a training step takes as long and holds as much whatever they say."""

@@ -1,0 +1,62 @@
+"""A closed batch is served by the steps that its limits leave, whatever they take."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ridgeline.serving.arrivals import at_times
+from ridgeline.serving.event_loop import simulate
+from ridgeline.serving.saturated import ClosedBatch, Limits, closed_batch
+from ridgeline.serving.step_cost import LinearStepCost
+from ridgeline.serving.vllm_scheduler import VllmScheduler
+from ridgeline.serving.vllm_settings import VllmSettings
+
+COST = LinearStepCost(step_s=5e-3, decode_s=2e-5, kv_token_s=2e-8, prefill_token_s=3e-5)
+
+
+def seconds(batch: ClosedBatch) -> np.ndarray:
+    steps = batch.steps
+    return (
+        COST.step_s
+        + COST.decode_s * steps.decodes
+        + COST.kv_token_s * steps.kv_tokens
+        + (COST.prefill_token_s * steps.prefill_tokens)
+    )
+
+
+@pytest.mark.parametrize(("isl", "osl", "places"), [(100, 50, 16), (1000, 20, 8), (3000, 40, 4), (128, 200, 64)])
+def test_it_takes_what_the_request_simulator_takes(isl: int, osl: int, places: int) -> None:
+    """The same requests at once, the same budget: vLLM's scheduler step by step against compositions alone."""
+    many = 3 * places + 5
+    run = closed_batch([(many, isl, osl)], Limits(batch=places, tokens=2048))
+    settings = VllmSettings(num_blocks=200_000, max_num_seqs=places, max_num_batched_tokens=2048, prefix_caching=False)
+    load = at_times([0.0] * many, [(isl, osl)])
+    found = simulate(load, VllmScheduler(settings), COST)
+    assert run.seconds(seconds(run)) == pytest.approx(found.duration_s, rel=0.02)
+
+
+def test_every_token_is_counted() -> None:
+    run = closed_batch([(37, 300, 20)], Limits(batch=8, tokens=1000))
+    assert (run.outputs, run.prompts, run.requests.sum()) == (37 * 20, 37 * 300, 37)
+    share = run.shares()
+    assert share @ run.steps.prefill_tokens == pytest.approx(37 * 300)
+    assert share @ run.steps.decodes == pytest.approx(37 * 19)
+
+
+def test_one_request_has_its_prompt_and_its_decodes() -> None:
+    run = closed_batch([(1, 100, 11)], Limits(batch=4, tokens=64))
+    each = np.ones(len(run.steps))
+    assert (run.seconds(each), run.ttft_s(each), run.tpot_s(each)) == (12.0, 2.0, pytest.approx(1.0))
+
+
+def test_prompts_alone_stall_decodes() -> None:
+    mixed = closed_batch([(64, 500, 50)], Limits(batch=16, tokens=1000))
+    alone = closed_batch([(64, 500, 50)], Limits(batch=16, tokens=1000, alone=True))
+    assert (alone.steps.decodes[alone.steps.prefill_tokens > 0] == 0).all()
+    assert alone.shares().sum() > mixed.shares().sum()
+
+
+def test_a_whole_prompt_waits_for_a_step_that_holds_it() -> None:
+    run = closed_batch([(9, 600, 30)], Limits(batch=9, tokens=1000, chunked=False))
+    assert run.steps.prefill_tokens.max() == 600
