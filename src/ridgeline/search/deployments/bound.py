@@ -1,6 +1,6 @@
 """Turn a replica into what it could do at best: first token, token, and requests a second, without any queue.
 
-    TTFT >= prefill of the prompt alone          TPOT >= a decode step of one request
+    TTFT >= prefill of the prompt alone, stage by stage          TPOT >= a decode step of one request
     requests/s <= dp / (isl x c + (osl - 1) / g x min over b of step(b) / b)
 
 c = seconds that one more prompt token adds to a step, g = tokens a step yields with speculation, b = requests that the
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.ir.forward_steps import chunk_pairs, forward_steps
+from ridgeline.core.arrays import Array
+from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Objective
 from ridgeline.search.deployments.load import Load
@@ -83,7 +84,7 @@ def bound_of(base: Scenario, shape: Shape, load: Load, objective: Objective, pri
     decode = float((step[able] / batches[able]).min()) * max(osl - 1, 0.0) / gained if able.any() else np.inf
     works = one.memory.fits and np.isfinite(decode)
     ranks = shape.mesh.dp
-    ttft = prompt * max(long_prompt / tokens, 1.0) if share == 1.0 else few / FEW
+    ttft = prompt * shape.mesh.pp * max(long_prompt / tokens, 1.0) if share == 1.0 else few / FEW
     return Bound(
         shape=shape,
         memory=one.memory,
@@ -97,13 +98,13 @@ def bound_of(base: Scenario, shape: Shape, load: Load, objective: Objective, pri
     )
 
 
-def _steps(batches, context: float, prompts: tuple[float, float]):  # type: ignore[no-untyped-def]
+def _steps(batches: Array, context: float, prompts: tuple[float, float]) -> ForwardSteps:
     """Decode steps of these batches; prefill of few tokens, of a long prompt, and of a whole budget."""
     filled = np.array([FEW, *prompts])
     none = np.zeros(len(batches))
     return forward_steps(
         prefill_tokens=np.concatenate([none, filled]),
-        prefill_pairs=np.concatenate([none, chunk_pairs(filled)]),
+        prefill_pairs=np.concatenate([none, filled**2 / 2]),
         decodes=np.concatenate([batches, np.zeros(3)]),
         kv_tokens=np.concatenate([batches * context, np.zeros(3)]),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
@@ -59,8 +59,6 @@ class Candidate:
 
     def scenario(self, base: Scenario, router: str | None = None) -> Scenario:
         """The deployment on the chips of a scenario."""
-        from dataclasses import replace
-
         if not self.disaggregated:
             made = self.shapes[0].scenario(base, self.replicas[0])
         else:
@@ -105,16 +103,23 @@ def order(candidate: Candidate, goal: Goal, rate: float) -> tuple[float, float]:
     return float(candidate.chips), rate / max(candidate.rate, 1e-12)
 
 
+def allowed(one: Candidate, chips: int, replicas: tuple[int, ...] | None = None) -> bool:
+    """Whether a deployment fits on so many chips, with as many replicas as are pinned."""
+    return one.chips <= chips and min(one.replicas) > 0 and (replicas is None or sum(one.replicas) in replicas)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """A deployment under the whole load.
+    """A deployment simulated as a whole fleet.
 
-    rate   requests per second that were sent: those asked for, or for goodput the most that keeps the objective
+    rate    requests per second that were sent: those asked for, or for goodput the most that keeps the objective
+    whole   under all requests; otherwise under the busiest part of them
     """
 
     candidate: Candidate
     prediction: ServingPrediction
     rate: float
+    whole: bool = False
 
     @property
     def met(self) -> bool:

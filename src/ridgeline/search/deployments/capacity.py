@@ -9,8 +9,10 @@ from ridgeline.search.deployments.shape import Shape
 from ridgeline.search.deployments.trial import Bench, Trial
 from ridgeline.serving.fleet import Role
 
-HALVINGS = 5
-LOWEST = 0.04  # of the bound: a replica that cannot do so much is given up
+STABLE = 0.95  # of the best case: beyond that a queue grows without end, however short the load shows it
+LOWEST = 0.04  # of the best case: a replica that cannot do so much is given up
+HALVINGS = 3
+AROUND = (1.08, 0.92, 0.7, 0.4)  # of a rate that is known nearby
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,44 +35,47 @@ class Capacity:
     @property
     def breaks(self) -> str:
         """The limit that is missed first when the rate rises."""
-        return (self.missed or self.kept).worst if self.missed or self.kept else ""  # type: ignore[union-attr]
+        last = self.missed or self.kept
+        return last.worst if last is not None else ""
 
 
-def capacity(
-    bench: Bench, bound: Bound, role: Role = "both", *, between: tuple[float, float] | None = None,
-    halvings: int = HALVINGS,
-) -> Capacity:  # fmt: skip
-    """The highest rate of a replica under the objective.
+def capacity(bench: Bench, bound: Bound, role: Role = "both", *, near: float = 0.0) -> Capacity:
+    """The highest rate of a replica under the objective; told a rate nearby, only how it compares with that.
 
-    between   rates to search between; absent: up to the bound
+    The best case is tried first: where a replica holds nearly that, nothing needs to be halved.
     """
-    ceiling = {"both": bound.rate, "prefill": bound.prefill_rate, "decode": bound.decode_rate}[role]
-    low, high = between or (0.0, ceiling)
-    tpot = min(bench.objective.tpot or 0.1, 0.1)
-    most = bench.length(high, max(tpot, bound.tpot_s) if role != "prefill" else 0.0)
+    ceiling = STABLE * {"both": bound.rate, "prefill": bound.prefill_rate, "decode": bound.decode_rate}[role]
+    tpot = max(min(bench.objective.tpot or 0.1, 0.1), bound.tpot_s) if role != "prefill" else 0.0
+    most = bench.length(ceiling, tpot)
     tried: list[Trial] = []
-    best: Trial | None = None
-    missed: Trial | None = None
-    rate = (low + high) / 2 if between is None else low
-    for _ in range(halvings):
-        if rate < LOWEST * ceiling:
-            break
+
+    def holds(rate: float) -> bool:
         found = bench.trial(bound.shape, rate, most, role)
-        if found is None:
+        tried.extend([found] if found is not None else [])
+        return found is not None and found.met
+
+    low, high = 0.0, ceiling
+    if near:
+        for share in AROUND:
+            rate = min(near * share, ceiling)
+            if holds(rate):
+                low = rate
+                break
+            high = rate
+    elif holds(ceiling):
+        low = ceiling
+    for _ in range(0 if near and low < near else HALVINGS):
+        rate = (low + high) / 2
+        if rate < LOWEST * ceiling or high - low < 0.05 * ceiling:
             break
-        tried.append(found)
-        if found.met:
-            best, low = found, rate
-        else:
-            missed, high = found, rate
-            if between is not None and best is None:
-                low = min(low, rate * 0.8)
-        rate = high if between is not None and missed is None and rate < high else (low + high) / 2
+        low, high = (rate, high) if holds(rate) else (low, rate)
+    kept = [one for one in tried if one.met and one.rate <= low]
+    missed = [one for one in tried if not one.met]
     return Capacity(
         shape=bound.shape,
         role=role,
-        rate=best.rate if best else 0.0,
-        kept=best,
-        missed=missed,
+        rate=low,
+        kept=max(kept, key=lambda one: one.rate, default=None),
+        missed=min(missed, key=lambda one: one.rate, default=None),
         tried=tuple(sorted(tried, key=lambda one: one.rate)),
     )

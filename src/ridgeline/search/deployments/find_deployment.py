@@ -4,7 +4,8 @@ space -> bound        every replica that fits: best-case TTFT, TPOT and requests
       -> capacity     the most promising: the highest rate of one replica, simulated on a part of the load
       -> turn knobs   of the best: token budget, batch limit, formats, one after the other
       -> pools        prefill and decode apart: a capacity each, and the ratio that matches them
-      -> verify       the first few as whole fleets under the whole load; replicas are added until it holds
+      -> verify       the first few as whole fleets: replicas are added or taken away until the objective just holds, on
+                      the busiest part of the load first, then the best under all of it
 
 The same scenario and seed give the same answer.
 """
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from ridgeline.plan.plan import Precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Objective, Serve
 from ridgeline.search.deployments.bound import Bound, bound_of
@@ -22,28 +24,29 @@ from ridgeline.search.deployments.candidate import (
     Candidate,
     Goal,
     Verified,
+    allowed,
     fewest,
     fewest_pools,
     fullest,
     fullest_pools,
     order,
 )
-from ridgeline.search.deployments.capacity import Capacity, capacity
+from ridgeline.search.deployments.capacity import STABLE, Capacity, capacity
 from ridgeline.search.deployments.load import Load, searched_load
 from ridgeline.search.deployments.shape import Shape, shape_words
 from ridgeline.search.deployments.space import DeploymentSpace, shapes
 from ridgeline.search.deployments.trial import Bench
+from ridgeline.search.deployments.verify import verified
 from ridgeline.search.progress import Progress, Watch, unwatched
-from ridgeline.serving.deployment import Priced, fleet_of, instances_of
-from ridgeline.serving.serving_prediction import ServingPrediction
+from ridgeline.serving.deployment import Priced
+from ridgeline.serving.fleet import Role
 
-MESHES = 12  # kinds of degrees whose capacity is simulated
+MESHES = 10  # kinds of degrees whose capacity is simulated
 TURNED = 3  # of these, the best, whose settings are turned
 POOLED = 4  # kinds of degrees that are tried for each pool
-VERIFIED = 2  # deployments that are simulated under the whole load, besides those that it takes to find the best
-NEARER = 3  # bisections when a setting is turned
-SLOWER = 0.96  # of the rate, where a fleet misses the objective at the rate of its replicas together
-MOST_TRIES = 8
+FINALISTS = 3  # deployments whose number of replicas is found by simulating all of them at once
+GAINS = 1.02  # times the rate that a setting must gain
+BUSY_S, MOST_MADE = 60.0, 20_000  # how long a generated load lasts at the highest rate, and its most requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,7 @@ class DeploymentSearch:
     bounds      of every replica that can run, most requests a second and chip first
     capacities  of the replicas that were simulated
     candidates  deployments by what they hold on a shortened load, best first
-    verified    the best of them under the whole load, best first; the first keeps the objective if any does
+    verified    the best of them as whole fleets, best first: the first under the whole load, others under its busiest part
     trials, requests   simulated in all
     """
 
@@ -85,7 +88,7 @@ class _Work:
     rate: float
     watch: Watch
     bounds: dict[Shape, Bound] = field(default_factory=dict)
-    found: dict[tuple[Shape, str], Capacity] = field(default_factory=dict)
+    found: dict[tuple[Shape, Role], Capacity] = field(default_factory=dict)
     stopped: bool = False
 
     @property
@@ -110,15 +113,16 @@ def find_deployment(
     work = scenario.workload
     assert isinstance(work, Serve)
     bench = Bench(base=scenario, load=searched_load(work), objective=work.objective, priced=priced or Priced())
-    made = _Work(bench=bench, space=space, goal=goal, rate=bench.load.rate, watch=watch)
-    made.go_on("best cases")
+    watch(Progress(phase="search", what="best cases of every replica"))
     bounds = [bound_of(scenario, one, bench.load, work.objective, bench.priced) for one in shapes(scenario, space)]
     bounds.sort(key=lambda one: -one.rate / one.shape.chips)
+    if goal == "goodput" and not bench.load.traced:
+        bench = _busier(bench, bounds)
+    made = _Work(bench=bench, space=space, goal=goal, rate=bench.load.rate, watch=watch)
     made.bounds = {one.shape: one for one in bounds}
-    able = [one for one in bounds if keeps(one, work.objective) and _long_enough(one, bench.load)]
-    candidates = _candidates(made, able)
+    candidates = _candidates(made, _able(bounds, bench))
     return DeploymentSearch(
-        scenario=scenario,
+        scenario=bench.base,
         space=space,
         load=bench.load,
         goal=goal,
@@ -126,10 +130,23 @@ def find_deployment(
         bounds=tuple(bounds),
         capacities=tuple(made.found.values()),
         candidates=tuple(candidates),
-        verified=tuple(_verified(made, candidates)),
+        verified=_verified(made, candidates),
         bench=bench,
         complete=not made.stopped,
     )
+
+
+def _busier(bench: Bench, bounds: Sequence[Bound]) -> Bench:
+    """A generated load of as many requests as keep all chips busy for a while."""
+    chips, work = bench.base.system.chips, bench.base.workload
+    assert isinstance(work, Serve)
+    rate = max((one.rate * (chips // one.shape.chips) for one in bounds), default=0.0)
+    many = int(min(max(rate * BUSY_S, len(bench.load.requests)), MOST_MADE))
+    asked = replace(work, requests=many)
+    return Bench(
+        base=replace(bench.base, workload=asked), load=searched_load(asked), objective=bench.objective,
+        priced=bench.priced,
+    )  # fmt: skip
 
 
 def keeps(bound: Bound, objective: Objective) -> bool:
@@ -138,8 +155,15 @@ def keeps(bound: Bound, objective: Objective) -> bool:
     return bound.rate > 0 and bound.ttft_s <= (objective.ttft or inf) and bound.tpot_s <= tpot
 
 
-def _long_enough(bound: Bound, load: Load) -> bool:
-    return bool((load.prompts + load.outputs - 1).max() <= bound.longest)
+def _able(bounds: Sequence[Bound], bench: Bench) -> list[Bound]:
+    """Replicas that could keep the objective of every request; with stages only where nothing else fits.
+
+    Stages are for models that the closest links cannot hold: a prompt passes them one after the other.
+    """
+    longest = float((bench.load.prompts + bench.load.outputs - 1).max())
+    able = [one for one in bounds if keeps(one, bench.objective) and longest <= one.longest]
+    flat = [one for one in able if one.shape.mesh.pp == 1]
+    return flat or able
 
 
 # ---- candidates
@@ -152,13 +176,8 @@ def _candidates(work: _Work, able: Sequence[Bound]) -> list[Candidate]:
         found += _aggregated(work, able)
     if "disaggregated" in work.space.split:
         found += _disaggregated(work, able)
-    found = [one for one in found if _allowed(work, one)]
+    found = [one for one in found if allowed(one, work.chips, work.space.replicas)]
     return sorted(found, key=lambda one: order(one, work.goal, work.rate))
-
-
-def _allowed(work: _Work, one: Candidate) -> bool:
-    pinned = work.space.replicas
-    return 0 < one.chips <= work.chips and min(one.replicas) > 0 and (pinned is None or sum(one.replicas) in pinned)
 
 
 def _aggregated(work: _Work, able: Sequence[Bound]) -> list[Candidate]:
@@ -203,18 +222,16 @@ def _bound(work: _Work, shape: Shape) -> Bound:
     return known
 
 
-def _held(work: _Work, bound: Bound, role: str = "both", near: float = 0.0) -> Capacity:
+def _held(work: _Work, bound: Bound, role: Role = "both", near: float = 0.0) -> Capacity:
     """The capacity of a replica; near a rate where one is known."""
     key = (bound.shape, role)
     if key not in work.found:
-        between = (near, near * 1.6) if near else None
-        many = NEARER if near else 5
-        work.found[key] = capacity(work.bench, bound, role, between=between, halvings=many)  # type: ignore[arg-type]
+        work.found[key] = capacity(work.bench, bound, role, near=near)
     return work.found[key]
 
 
 def _turned(work: _Work, bound: Bound, axes: Iterable[str]) -> Capacity:
-    """One setting after the other, each kept where a replica then holds more."""
+    """One setting after the other, each kept where a replica then holds more; the bound says where that is hopeless."""
     best = _held(work, bound)
     for axis in axes:
         start = best
@@ -223,8 +240,9 @@ def _turned(work: _Work, bound: Bound, axes: Iterable[str]) -> Capacity:
             other = _bound(work, shape)
             if shape == start.shape or not other.fits or not keeps(other, work.bench.objective):
                 continue
-            found = _held(work, other, near=start.rate)
-            best = found if found.rate > best.rate * 1.001 else best
+            if other.rate * STABLE > start.rate * GAINS:
+                found = _held(work, other, near=start.rate)
+                best = found if found.rate > best.rate * GAINS else best
     return best
 
 
@@ -251,7 +269,7 @@ def _disaggregated(work: _Work, able: Sequence[Bound]) -> Iterator[Candidate]:
                 yield fewest_pools(first, second, work.rate)
 
 
-def _best_formats(work: _Work, able: Sequence[Bound]):  # type: ignore[no-untyped-def]
+def _best_formats(work: _Work, able: Sequence[Bound]) -> Precision | None:
     """The formats of the replica that holds most a chip; of the best case where none was simulated."""
     held = [one for one in work.found.values() if one.rate]
     if held:
@@ -259,107 +277,21 @@ def _best_formats(work: _Work, able: Sequence[Bound]):  # type: ignore[no-untype
     return able[0].shape.precision if able else None
 
 
-# ---- verification
+# ---- the end
 
 
-def _verified(work: _Work, candidates: Sequence[Candidate]) -> list[Verified]:
-    """The first candidates under the whole load; replicas are added, or the rate lowered, until the objective holds."""
-    found: list[Verified] = []
+def _verified(work: _Work, candidates: Sequence[Candidate]) -> tuple[Verified, ...]:
+    """The first candidates of different kinds as whole fleets."""
+    kept: list[Candidate] = []
     for one in candidates:
-        enough = len([done for done in found if done.met]) >= VERIFIED
-        best = min((done.candidate.chips for done in found if done.met), default=work.chips + 1)
-        hopeless = work.goal != "goodput" and one.chips > best and enough
-        if hopeless or (enough and work.goal == "goodput") or len(found) >= MOST_TRIES:
-            break
-        if any(_alike(one, done.candidate) for done in found):
+        alike = [other for other in kept if other.disaggregated == one.disaggregated]
+        if any(_meshes(one) == _meshes(other) for other in alike) or len(alike) == FINALISTS - 1:
             continue
-        if not work.go_on(f"all requests on {one.words}"):
+        kept.append(one)
+        if len(kept) == FINALISTS:
             break
-        made = _raised(work, one) if work.goal == "goodput" else _grown(work, one)
-        found += [made] if made is not None else []
-    return sorted(found, key=lambda done: (not done.met, *_rank(work, done)))
+    return verified(work.bench, kept, work.goal, work.space.replicas, work.go_on)
 
 
-def _rank(work: _Work, done: Verified) -> tuple[float, float]:
-    if work.goal == "goodput":
-        return -done.goodput, float(done.candidate.chips)
-    return float(done.candidate.chips), -done.candidate.rate
-
-
-def _alike(one: Candidate, other: Candidate) -> bool:
-    return [shape.mesh for shape in one.shapes] == [shape.mesh for shape in other.shapes]
-
-
-def _run(work: _Work, one: Candidate, rate: float) -> Verified | None:
-    bench = work.bench
-    scenario = one.scenario(bench.base, router_of(bench.base, bench.load))
-    roles = ("prefill", "decode") if one.disaggregated else ("both",)
-    instances = tuple(
-        replace(bench.instance(shape), role=role, count=many)  # type: ignore[arg-type]
-        for shape, role, many in zip(one.shapes, roles, one.replicas, strict=True)
-    )
-    found = bench.run(scenario, instances, bench.load.at(rate))
-    return None if found is None else Verified(candidate=one, prediction=found, rate=rate)
-
-
-def router_of(base: Scenario, load: Load) -> str:
-    """Who deals requests: as the plan says; by load where it says nothing, and by prefix where prompts share them."""
-    if base.plan.serving.router != "round-robin":
-        return base.plan.serving.router
-    return "prefix-aware" if load.hit_share > 0 else "least-loaded"
-
-
-def _grown(work: _Work, one: Candidate) -> Verified | None:
-    """With a replica fewer where that holds; else with more until it does or the chips are used up."""
-    found = _run(work, one, work.rate)
-    if found is None:
-        return None
-    while found.met:
-        less = _smaller(one)
-        tried = _run(work, less, work.rate) if less is not None and _allowed(work, less) else None
-        if tried is None or not tried.met:
-            return found
-        one, found = tried.candidate, tried
-    for _ in range(MOST_TRIES):
-        more = _larger(one, found)
-        if not _allowed(work, more):
-            return found
-        tried = _run(work, more, work.rate)
-        if tried is None or tried.met:
-            return tried or found
-        one, found = more, tried
-    return found
-
-
-def _smaller(one: Candidate) -> Candidate | None:
-    """One replica fewer, of the pool that has most to spare."""
-    spare = [held.rate * (many - 1) for held, many in zip(one.capacities, one.replicas, strict=True)]
-    place = spare.index(max(spare))
-    if one.replicas[place] == 1:
-        return None
-    return one.with_replicas(*(many - (at == place) for at, many in enumerate(one.replicas)))
-
-
-def _larger(one: Candidate, found: Verified) -> Candidate:
-    """One replica more, or a twentieth; of the pool whose limit is missed most."""
-    place = 0
-    if one.disaggregated:
-        over = {name: kept.found / kept.limit for name, kept in found.prediction.kept.items()}
-        place = int(max(over, key=lambda name: over[name], default="tpot") != "ttft")
-    more = [many + (max(many // 20, 1) if at == place else 0) for at, many in enumerate(one.replicas)]
-    return one.with_replicas(*more)
-
-
-def _raised(work: _Work, one: Candidate) -> Verified | None:
-    """At the rate that its replicas hold together, less until the objective holds."""
-    rate = one.rate
-    found = None
-    for _ in range(MOST_TRIES):
-        found = _run(work, one, rate)
-        if found is None or found.met:
-            return found
-        rate *= SLOWER
-    return found
-
-
-__all__ = ["DeploymentSearch", "ServingPrediction", "find_deployment", "fleet_of", "instances_of", "keeps"]
+def _meshes(one: Candidate) -> list[object]:
+    return [shape.mesh for shape in one.shapes]
