@@ -10,6 +10,7 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 
 from ridgeline.report.sheets.analyze import AnalysisSheet, CountersSheet
 from ridgeline.report.sheets.collective import CollectiveSheet, VerificationSheet
+from ridgeline.report.sheets.deployment import DeploymentPlanSheet
 from ridgeline.report.sheets.diff import DiffSheet, ExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.phase import PhaseSheet
@@ -30,7 +31,7 @@ UNITS = ("", "_s", "_us", "_bytes")
 SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
         "predict": (PredictionSheet, PhaseSheet, ServingSheet, ImpossibleSheet, RefusalSheet),
-        "plan": (PlanSheet, NoPlanSheet),
+        "plan": (PlanSheet, DeploymentPlanSheet, NoPlanSheet),
         "validate": (ValidationSheet, NextSheet, ReplaySheet, RequestLogSheet),
         "fit": (FitWithSheet,),
         "export": (ExportSheet,),

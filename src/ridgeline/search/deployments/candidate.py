@@ -90,7 +90,9 @@ def fullest(capacity: Capacity, chips: int) -> Candidate:
 def fullest_pools(prefill: Capacity, decode: Capacity, chips: int) -> Candidate | None:
     """The split of the chips between two pools that holds the highest rate; None where they do not hold one of each."""
     found = [
-        Candidate(capacities=(prefill, decode), replicas=(many, (chips - many * prefill.shape.chips) // decode.shape.chips))
+        Candidate(
+            capacities=(prefill, decode), replicas=(many, (chips - many * prefill.shape.chips) // decode.shape.chips)
+        )
         for many in range(1, (chips - decode.shape.chips) // prefill.shape.chips + 1)
     ]
     return max(found, key=lambda one: one.rate, default=None)

@@ -10,6 +10,7 @@ from ridgeline.search.deployments.trial import Bench, Trial
 from ridgeline.serving.fleet import Role
 
 STABLE = 0.95  # of the best case: beyond that a queue grows without end, however short the load shows it
+QUIET = 0.12  # of the best case: a rate at which users are served fast, for the frontier
 LOWEST = 0.04  # of the best case: a replica that cannot do so much is given up
 HALVINGS = 3
 AROUND = (1.08, 0.92, 0.7, 0.4)  # of a rate that is known nearby
@@ -69,8 +70,10 @@ def capacity(bench: Bench, bound: Bound, role: Role = "both", *, near: float = 0
         if rate < LOWEST * ceiling or high - low < 0.05 * ceiling:
             break
         low, high = (rate, high) if holds(rate) else (low, rate)
+    if not near and role == "both" and low:
+        holds(QUIET * ceiling)
     kept = [one for one in tried if one.met and one.rate <= low]
-    missed = [one for one in tried if not one.met]
+    missed = [one for one in tried if not one.met and one.rate > low]
     return Capacity(
         shape=bound.shape,
         role=role,

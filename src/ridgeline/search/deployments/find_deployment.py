@@ -56,7 +56,7 @@ class DeploymentSearch:
     bounds      of every replica that can run, most requests a second and chip first
     capacities  of the replicas that were simulated
     candidates  deployments by what they hold on a shortened load, best first
-    verified    the best of them as whole fleets, best first: the first under the whole load, others under its busiest part
+    verified    the best of them as whole fleets, best first: under the whole load, others under its busiest part
     trials, requests   simulated in all
     """
 
@@ -254,7 +254,7 @@ def _disaggregated(work: _Work, able: Sequence[Bound]) -> Iterator[Candidate]:
     if not work.go_on("prefill and decode apart"):
         return
     formats = _best_formats(work, able)
-    alike = [one for one in _by_mesh(one for one in able if one.shape.precision == formats)]
+    alike = _by_mesh(one for one in able if one.shape.precision == formats)
     prefill = sorted(alike, key=lambda one: -one.prefill_rate / one.shape.chips)[:POOLED]
     decode = sorted(alike, key=lambda one: -one.decode_rate / one.shape.chips)[:POOLED]
     firsts = [one for one in (_held(work, bound, "prefill") for bound in prefill) if one.rate]

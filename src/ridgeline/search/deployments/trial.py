@@ -1,4 +1,4 @@
-"""Turn a deployment and requests into one simulated trial: what was taken of each limit, and at what speed and price."""
+"""Turn a deployment and requests into a simulated trial: what was taken of each limit, at what speed and price."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ridgeline.serving.fleet import Role
 from ridgeline.serving.request import Request
 from ridgeline.serving.serving_prediction import HOUR, MILLION, ServingPrediction, served_by
 
-FEWEST, MOST = 400, 2400  # requests of a shortened load
+FEWEST, MOST = 400, 1600  # requests of a shortened load
 RESIDENTS = 3.0  # times the requests in flight that it holds at least, so that most of them meet a busy engine
 
 

@@ -150,3 +150,8 @@ def _raised(check: _Check, one: Candidate, rate: float, *, whole: bool) -> Verif
             return found
         rate *= SLOWER
     return found
+
+
+def tried_at(bench: Bench, one: Candidate, rate: float) -> Verified | None:
+    """A fleet under the busiest part of the load, whether or not it keeps the objective."""
+    return _Check(bench=bench, goal="cost", replicas=None).run(one, rate, whole=False)
