@@ -66,15 +66,15 @@ def verified(
         made = _raised(check, one, one.rate, whole=False) if goal == "goodput" else _sized(check, one)
         found += [made] if made is not None else []
     found.sort(key=lambda one: _rank(check, one))
-    for place, one in enumerate(found):
-        if one.whole or not go_on(f"all requests on {one.candidate.words}"):
+    for place, fleet in enumerate(found):
+        if fleet.whole or not go_on(f"all requests on {fleet.candidate.words}"):
             break
-        done = _under_all(check, one)
+        done = _under_all(check, fleet)
         if done is not None:
             found[place] = done
             if done.met:
                 break
-    return tuple(sorted(found, key=lambda one: (not one.whole, _rank(check, one))))
+    return tuple(sorted(found, key=lambda fleet: (not fleet.whole, _rank(check, fleet))))
 
 
 def _rank(check: _Check, done: Verified) -> tuple[float, ...]:
