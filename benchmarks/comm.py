@@ -1,9 +1,10 @@
 """How fast algorithms are verified, timed and synthesized, and how near their bounds they come.
 
-    python benchmarks/comm.py [--large] [--json]
+    python benchmarks/comm.py [--large | --simulation] [--json]
 
 CPU seconds of this process, one thread. Baselines, measured on two cores: TACOS needs 72 to 97 s for the all-gather of
-mesh:32x32, ForestColl 55 s for the trees of mesh:8x8. `--large` adds 4096 chips.
+mesh:32x32, ForestColl 55 s for the trees of mesh:8x8. `--large` adds 4096 chips. `--simulation` measures the simulator
+beside a plain one (`plain_fluid.py`), whose times it must give.
 """
 
 from __future__ import annotations
@@ -18,11 +19,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ridgeline.comm.algorithm import turned
+import numpy as np
+from plain_fluid import plain_seconds
+
+from ridgeline.comm.algorithm import Algorithm, turned
 from ridgeline.comm.bounds import chunked_bound
-from ridgeline.comm.graph import without
+from ridgeline.comm.graph import Graph, without
+from ridgeline.comm.library.exchanges import pairwise
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
-from ridgeline.comm.select import ring_order
+from ridgeline.comm.select import bucket, ring_order
+from ridgeline.comm.simulation.conditions import Conditions
+from ridgeline.comm.simulation.messages import Job
+from ridgeline.comm.simulation.simulate import simulate
 from ridgeline.comm.synthesis.packing import packed_trees
 from ridgeline.comm.synthesis.synthesize import gathered, packed_allreduce
 from ridgeline.comm.timing import time_algorithm
@@ -82,11 +90,68 @@ def packing() -> dict[str, float]:
     }
 
 
+def simulation() -> list[dict[str, Any]]:
+    """Transfers a core-second of the simulator, and of a plain one on the same kind of network, smaller."""
+    cases = (
+        ("ring all-reduce", "ring:1024", "ring:32", Conditions(paths="shortest"), _ring),
+        ("ring all-reduce, a straggler", "ring:1024", "", Conditions(paths="shortest", slower={5: 1.3}), _ring),
+        ("bucket all-reduce", "torus:32x32", "torus:4x4", Conditions(paths="shortest"), _bucket),
+        ("bucket all-reduce, a straggler", "torus:32x32", "", Conditions(paths="shortest", slower={5: 1.3}), _bucket),
+        ("NHR all-gather", "switch:1024", "switch:16", Conditions(paths="shortest"), _nhr),
+        ("all-pairs all-to-all, hashed", "leafspine:32x16x16", "", Conditions(), _pairs),
+        ("ring all-reduce, hashed", "leafspine:32x16x16", "", Conditions(), _scattered),
+    )
+    simulate([Job(algorithm=ring_allgather(8), size_bytes=SIZE)], topology("ring:8", RATE, ALPHA), Conditions())
+    rows = []
+    for name, large, small, asked, make in cases:
+        graph = topology(large, RATE, ALPHA)
+        job = Job(algorithm=make(graph), size_bytes=SIZE)
+        spent, found = cpu(lambda job=job, graph=graph, asked=asked: simulate([job], graph, asked))
+        row = {"case": f"{name}, {large}", "transfers": found.transfers, "transfers_per_s": found.transfers / spent}
+        row["moments"] = found.moments
+        if small:
+            little = topology(small, RATE, ALPHA)
+            few = Job(algorithm=make(little), size_bytes=SIZE)
+            mine = simulate([few], little, asked).seconds
+            plain, seconds = cpu(lambda few=few, little=little: plain_seconds(few.algorithm, little, SIZE))
+            assert abs(mine / seconds - 1) < 1e-3, name
+            row["plain_per_s"] = len(few.algorithm.steps) / plain
+        rows.append(row)
+    return rows
+
+
+def _ring(graph: Graph) -> Algorithm:
+    return reduce_then_gather(ring_allgather(graph.ranks))
+
+
+def _bucket(graph: Graph) -> Algorithm:
+    return reduce_then_gather(bucket(graph))
+
+
+def _nhr(graph: Graph) -> Algorithm:
+    return allgather_over(np.arange(graph.ranks), "nhr")
+
+
+def _pairs(graph: Graph) -> Algorithm:
+    return pairwise(graph.ranks, at_once=True)
+
+
+def _scattered(graph: Graph) -> Algorithm:
+    return reduce_then_gather(allgather_over(np.random.default_rng(0).permutation(graph.ranks), "ring"))
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--large", action="store_true")
+    options.add_argument("--simulation", action="store_true", help="the simulator alone")
     options.add_argument("--json", action="store_true")
     asked = options.parse_args()
+    if asked.simulation:
+        for row in simulation():
+            plain = f", plain {row['plain_per_s'] / 1e6:.4f}" if "plain_per_s" in row else ""
+            told = f"{row['transfers']:,} transfers, {row['moments']} moments"
+            print(f"{row['case']:52} {row['transfers_per_s'] / 1e6:6.2f} M transfers/s{plain} ({told})")
+        return
     rates, rows, packed = verification(), synthesis(asked.large), packing()
     if asked.json:
         print(json.dumps({"steps_per_s": rates, "synthesis": rows, "packing": packed}, indent=2))

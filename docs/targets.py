@@ -17,7 +17,7 @@ from typing import Any
 import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
-from ridgeline.targets.registry import TARGETS
+from ridgeline.targets.registry import SERVE, TARGETS
 
 PAGE = Path(__file__).parent / "concepts" / "targets.md"
 MARK = "<!-- below this line: python docs/targets.py -->\n"
@@ -81,6 +81,57 @@ WORKLOADS: tuple[dict[str, Any], ...] = (
 )
 
 
+SERVED: tuple[dict[str, Any], ...] = (
+    {},
+    {"precision": {"compute": "fp8-e4m3", "weights": "fp8-e4m3", "kv": "fp8-e4m3", "scaling": "block"}},
+    {"precision": {"weights": "int8"}},
+    {"precision": {"kv": "int8"}},
+    {"graph": "none"},
+    {"graph": "partial"},
+    {"compiled": True},
+    {"speculation": {"draft": "mtp", "draft_tokens": 2}},
+    {"speculation": {"draft": "eagle", "draft_tokens": 2}},
+    *({"serving": {"replicas": 4, "router": name}} for name in ("round-robin", "least-loaded", "prefix-aware")),
+    {"serving": {"autoscale": {"max_replicas": 4, "target_ongoing_requests": 8}, "mtbf": "100 h"}},
+    {"serving": {"pools": [{"role": "prefill", "replicas": 1}, {"role": "decode", "replicas": 2}]}},
+)
+KNOBS: dict[str, dict[str, Any]] = {
+    "vllm": {"max_num_seqs": 64, "max_num_batched_tokens": 4096, "max_model_len": 8192, "async_scheduling": True,
+             "gpu_memory_utilization": 0.8, "num_gpu_blocks_override": 999, "version": "0.19.0"},
+    "sglang": {"chunked_prefill_size": 4096, "max_running_requests": 64, "max_total_tokens": 9999,
+               "mem_fraction_static": 0.8, "disable_radix_cache": True},
+}  # fmt: skip
+LOADS: tuple[dict[str, Any], ...] = (
+    {"arrivals": {"kind": "gamma", "rate": 3, "burstiness": 0.5}, "prefix": 64, "range_ratio": 0.5},
+    {"arrivals": {"kind": "constant", "rate": 3}, "max_new_tokens": 512},
+    {"arrivals": {"kind": "closed-loop", "concurrency": 8, "think": "1 s"}},
+    {"arrivals": {"kind": "sessions", "rate": 1}},
+    {"objective": {"ttft": "500 ms", "tpot": "30 ms", "e2e": "8 s", "itl": "50 ms"}},
+)
+
+
+def served_samples(id: str) -> Iterator[Scenario]:
+    """Deployments that differ in one thing each."""
+    engine = "vllm" if id == "dynamo" else id
+    knobs = {"serving": {engine: KNOBS[engine]}} if engine in KNOBS else {}
+    for change in (*SERVED, knobs):
+        yield from served("llama3-8b", engine, {"tp": 2, **change}, {})
+    for load in LOADS:
+        yield from served("llama3-8b", engine, {"tp": 2}, load)
+    for change in ({"ep": 4}, {"ep": 8}, {"ep": 4, "moe_dispatch": "deepep"}, {"ep": 4, "moe_dispatch": "hybridep"}):
+        yield from served("qwen3-30b-a3b", engine, {"tp": 2, "serving": {"data_parallel_size": 2}, **change}, {})
+
+
+def served(model: str, engine: str, plan: dict[str, Any], load: dict[str, Any]) -> Iterator[Scenario]:
+    """The scenario, if it is possible."""
+    work = {"kind": "serve", "arrivals": {"kind": "poisson", "rate": 3}, "isl": 512, "osl": 64, **load}
+    table = {"model": model, "system": "8xb200-sxm", "workload": work, "plan": {"engine": engine, **plan}}
+    try:
+        yield ridgeline.scenario(table)
+    except InputError:
+        return
+
+
 def samples(engine: str) -> Iterator[Scenario]:
     """Plans that differ in one thing each, and models of every kind."""
     for change in CHANGES:
@@ -116,13 +167,20 @@ def made(model: str, plan: dict[str, Any], work: dict[str, Any], engine: str) ->
         return
 
 
-FOLDED = ("model.mtp.block", "model.vision", "model.embedding.norm", "workload.lora")
+FOLDED = (
+    "plan.serving.autoscale",
+    "plan.serving.pools",
+    "model.mtp.block",
+    "model.vision",
+    "model.embedding.norm",
+    "workload.lora",
+)
 MOST = 8  # decisions named for one reason
 
 
-def general(path: str) -> str:
+def general(path: str, folded: tuple[str, ...]) -> str:
     """The decision without the number of a block, and parts of a kind as one."""
-    for fold in FOLDED:
+    for fold in folded:
         if path.startswith(f"{fold}."):
             return f"{fold}.*"
     return ".".join("*" if part.isdigit() else part for part in path.split("."))
@@ -133,13 +191,14 @@ def section(id: str) -> str:
     target = TARGETS[id]
     said: dict[str, dict[str, None]] = {}
     lost: dict[str, dict[str, None]] = {}
-    for scenario in samples(ENGINE.get(id, id)):
+    for scenario in served_samples(id) if id in SERVE else samples(ENGINE.get(id, id)):
         found = ridgeline.export(scenario, to=id)
+        folded = ("model", *FOLDED) if id in SERVE else FOLDED
         for path, option in found.expressed.items():
-            said.setdefault(general(path), {})[option] = None
+            said.setdefault(general(path, folded), {})[option] = None
         for part in found.lost:
             why = part.why.partition("; written:")[0]  # what it costs is another matter with every plan
-            lost.setdefault(general(part.path), {})[why] = None
+            lost.setdefault(general(part.path, folded), {})[why] = None
     lines = [f"## {id}", "", f"{target.title} {target.version}. Options: {target.source}.", ""]
     lines += ["| decision | carried by |", "|---|---|"]
     lines += [

@@ -30,9 +30,12 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     explain                                    Scenario, trace -> Explanation: what accounts for the gap
     characterize                               a torch device -> Characterization: its profile, measured and written
     preflight                                  ranks of torchrun -> Preflight: slow chips, slow links, wrong settings
+    run                                        Scenario -> RunOutcome: trained here by its plan; or its Verification
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
     next_measurements                          Scenario -> what to measure to be surer of it, the best first
     collective                                 name, system or topology -> CollectiveTime: algorithm, time, bound
+    library_choice                             name, system -> LibraryChoice: what NCCL, RCCL or HCCL would do, and why
+    collective_run                             name, ranks, backend -> CollectiveRun: an algorithm as it ran
     fit_with                                   your measured runs -> OwnFit: that calibration, and what it is worth
 """
 
@@ -56,6 +59,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.calibrate.next_measurement import next_measurements as next_measurements
     from ridgeline.calibrate.validate import validate as validate
     from ridgeline.comm.answer import collective as collective
+    from ridgeline.comm.libraries.choice import library_choice as library_choice
     from ridgeline.cost.profile import Profile as Profile
     from ridgeline.cost.profile import read_profile as read_profile
     from ridgeline.hardware.load import CHIPS as CHIPS
@@ -75,8 +79,10 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.plan.schedules import SCHEDULES as SCHEDULES
     from ridgeline.plan.schedules import build
     from ridgeline.report.show import show as show
+    from ridgeline.runtime.collective_run import collective_run as collective_run
     from ridgeline.runtime.measure import characterize as characterize
     from ridgeline.runtime.preflight import preflight as preflight
+    from ridgeline.runtime.train.run_scenario import run as run
     from ridgeline.search.find_plan import find_plan as find_plan
     from ridgeline.search.request import PlanRequest as PlanRequest
     from ridgeline.serving.serving_prediction import ServingPrediction as ServingPrediction
@@ -136,8 +142,11 @@ _HOMES = {
     "export": "ridgeline.targets.api",
     "import_run": "ridgeline.targets.api",
     "collective": "ridgeline.comm.answer",
+    "library_choice": "ridgeline.comm.libraries.choice",
+    "collective_run": "ridgeline.runtime.collective_run",
     "characterize": "ridgeline.runtime.measure",
     "preflight": "ridgeline.runtime.preflight",
+    "run": "ridgeline.runtime.train.run_scenario",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read.readers",
 }

@@ -17,7 +17,7 @@ from ridgeline.targets.api import export, import_run
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.ledger import UNSPOKEN
 from ridgeline.targets.megatron_bridge.names import FIELDS
-from ridgeline.targets.registry import TARGETS
+from ridgeline.targets.registry import TRAIN
 
 
 @st.composite
@@ -108,7 +108,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 SPELLED = ("megatron", "megatron-bridge", "mindspeed")  # whose files spell the model itself
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", TRAIN)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(made=scenarios())
 def test_no_decision_is_dropped(target: str, made: Scenario) -> None:

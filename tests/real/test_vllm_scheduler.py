@@ -61,6 +61,7 @@ def workload(seed: int) -> dict[str, Any]:
     return {"config": config, "requests": requests}
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not VLLM, reason="RIDGELINE_VLLM names no Python with vLLM")
 def test_every_decision_of_the_real_scheduler(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")

@@ -11,6 +11,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal
 
+from ridgeline.calibrate.collective_times import is_large
 from ridgeline.calibrate.folds import bundled, takes_part
 from ridgeline.calibrate.truth.rows import BUNDLED, is_headline
 from ridgeline.calibrate.validate import Case, Errors, Parameters, Validation, errors_of
@@ -74,6 +75,16 @@ BESIDE: Mapping[str, Callable[[Case], bool]] = MappingProxyType(
         "unflagged": lambda case: bool(case.metric) and not case.row["x_flag"],
     }
 )
+# of collectives: rows predicted without their system, and those that only their own system tells about, by size
+COLLECTIVES_BESIDE: Mapping[str, Callable[[Case], bool]] = MappingProxyType(
+    {
+        "left out, above 1 MB": lambda case: case.cross_validated and is_large(case.size or 0.0),
+        "left out, to 1 MB": lambda case: case.cross_validated and not is_large(case.size or 0.0),
+        "own system, above 1 MB": lambda case: not case.cross_validated and is_large(case.size or 0.0),
+        "own system, to 1 MB": lambda case: not case.cross_validated and not is_large(case.size or 0.0),
+        "experts": lambda case: case.engine.startswith("deepep"),
+    }
+)
 EACH_CHIP = 0.14  # mean of every accelerator with enough headline rows
 Left = Literal["source", "engine", "family"]
 # mean where everything of the row's source, engine or family of chips was left out, and how many intervals should hold
@@ -85,7 +96,8 @@ ANCHORED = 0.09  # mean on the rest of a source that was left out, after one run
 def beside(validation: Validation) -> dict[str, Errors]:
     """All rows, and each set that is some of them: the headline beside what it leaves out."""
     cases = validation.cases
-    sets = {name: [case for case in cases if holds(case)] for name, holds in BESIDE.items()}
+    among = COLLECTIVES_BESIDE if validation.kind == "collectives" else BESIDE
+    sets = {name: [case for case in cases if holds(case)] for name, holds in among.items()}
     some = {name: errors_of(held) for name, held in sets.items() if 0 < len(held) < len(cases)}
     return {"all": errors_of(cases), **some}
 

@@ -1,40 +1,42 @@
-"""Turn measured collectives into seconds, beside what the formulas of links give with nothing else running.
+"""Turn measured collectives into questions with seconds, beside what the formulas of links and libraries give.
 
 all_reduce, all_gather, reduce_scatter, alltoall    size_bytes is the whole tensor, as nccl-tests counts it
+moe_dispatch, moe_combine, both with _ll            tokens, hidden size and experts stand in the notes
 measured                                            latency_us, else size / algbw, else size * factor / busbw
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
-import numpy as np
-
 from ridgeline.calibrate.truth.csv_cells import RowCells, Skipped, Unusable
+from ridgeline.calibrate.truth.expert_rows import experts_of
 from ridgeline.calibrate.truth.rows import COLLECTIVES as TABLE
 from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
-from ridgeline.core.arrays import Array
 from ridgeline.core.errors import RidgelineError, near
 from ridgeline.core.units import BINARY, DECIMAL
-from ridgeline.cost.collectives.links import bare_links
-from ridgeline.cost.collectives.price import KINDS, collective_seconds
+from ridgeline.cost.library_times.experts import counted_bytes
+from ridgeline.cost.library_times.question import Kind, Question, Software, columns_of
 from ridgeline.cost.machine import machines_of
 from ridgeline.hardware.load import CHIPS, SYSTEMS, system
 from ridgeline.hardware.system import System
 
 GIGA, MICRO = DECIMAL["G"], DECIMAL["u"]
-COLLECTIVES: Mapping[str, str] = MappingProxyType(
+COLLECTIVES: Mapping[str, Kind] = MappingProxyType(
     {
         "all_reduce": "all-reduce",
         "all_gather": "all-gather",
         "reduce_scatter": "reduce-scatter",
         "alltoall": "all-to-all",
+        "moe_dispatch": "dispatch",
+        "moe_combine": "combine",
     }
 )
+EXPERT_KINDS = ("dispatch", "combine")
 LONGEST = 1e4  # seconds; no collective is beyond
 LARGEST = DECIMAL["P"]  # bytes
 SIZES = (
@@ -43,19 +45,24 @@ SIZES = (
     (256 * BINARY["Mi"], "to 256 MiB"),
     (float("inf"), "larger"),
 )
+WARMING = 2.0  # times as long as a larger payload of the same run: warming up
 # what a row's text says against its chip: six and seven of eight chips at 365 GB/s are not a bridge of four
 READ_AS: Mapping[tuple[str, str], str] = MappingProxyType({("h200-nvl", "H200 x8 NVLink4"): "h200-sxm"})
 # rates that a site's chips have between domains where the catalog's differ: one 400 Gbit/s port per chip
 FABRICS: Mapping[tuple[str, str], str] = MappingProxyType({("gb200-nvl72", "(CoreWeave)"): "400 Gbit/s"})
+# ranks that one chip holds: each die of an Ascend 910C is a rank
+DIES: Mapping[str, int] = MappingProxyType({"ascend-910c": 2})
 # text of a row -> why no formula here describes it
 ELSEWHERE: tuple[tuple[str, re.Pattern[str], str], ...] = (
-    ("notes", re.compile(r"\bSPEC\b"), "a data sheet's figure, not a measurement"),
-    ("notes", re.compile(r"MSCCL\+\+"), "measured with MSCCL++, whose algorithms are written for one machine"),
-    ("collective", re.compile(r"^moe_"), "expert dispatch: its GB/s are not bytes over time, and no size is given"),
-    ("collective", re.compile(r"custom"), "a fused kernel of an engine, not a library's collective"),
+    ("notes", re.compile(r"\bSPEC\b"), "a data sheet's figure, not a measurement: the catalog holds it as a rate"),
+    ("notes", re.compile(r"rule-of-thumb"), "an operator's rule of thumb, not a measurement"),
     ("collective", re.compile(r"flat"), "ranks are devices, two to a chip, and whose payload it is is not said"),
     ("collective", re.compile(r"memcpy|^p2p"), "a copy between two places, not a collective"),
 )
+# who measured with what: text of a source -> harness whose own launches short collectives hide behind
+HARNESS_OF: tuple[tuple[str, str], ...] = (("AI-benchmarking-guide", "one-process"), ("microsoft/vidur", "profiler"))
+_VERSION = re.compile(r"NCCL (\d{1,2})\.(\d{1,3})")
+OLD = (2, 23)  # from here on NCCL's protocols start sooner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +70,32 @@ class Measured:
     """A collective that somebody timed, as the formulas take it."""
 
     row: Row
-    kind: str
-    size: float
-    ranks: int
-    stride: int
-    system: System
+    question: Question
     seconds: float
-    in_switch: bool
     notes: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        return self.question.kind
+
+    @property
+    def size(self) -> float:
+        return self.question.size
+
+    @property
+    def system(self) -> System:
+        return self.question.system
+
+    @property
+    def stride(self) -> int:
+        return self.question.stride
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """What rows of one run over sizes share."""
+        told = [self.row[name] for name in ("source", "system", "ranks", "nodes", "collective", "x_chip")]
+        question = self.question
+        return (*told, question.software, str(question.in_switch), str(question.experts is not None))
 
 
 def measured_of(row: Row) -> Measured | Skipped:
@@ -89,43 +114,81 @@ def _read(cells: RowCells) -> Measured:
     for column, pattern, why in ELSEWHERE:
         if pattern.search(row[column]):
             raise Unusable(column, why)
-    kind = cells.word("collective", COLLECTIVES)
-    if kind is None:
-        raise Unusable("collective", "blank")
-    ranks, nodes, size = cells.need("ranks"), cells.assume("nodes", 1), cells.number("size_bytes")
-    if size is None:
-        raise Unusable("size_bytes", "blank, and it cannot be guessed")
-    if size > LARGEST:
-        raise Unusable("size_bytes", f"got {size:.3g}, expected at most {LARGEST:.0e}")
+    kind, software = _kind(cells)
+    ranks, nodes = cells.need("ranks"), cells.assume("nodes", 1)
     if ranks < 2 or ranks % nodes:
         raise Unusable("ranks, nodes", f"got {ranks} on {nodes}, expected two or more, equally on every node")
     if nodes > 1 and re.search(r"slow fabric", row["notes"]):
         raise Unusable("notes", "measured over another network than the chip's usual one")
-    found = _system(cells, ranks, nodes)
-    if ranks > found.chips:
+    size = _size(cells) if kind not in EXPERT_KINDS else 1.0
+    found, dies = _system(cells, ranks, nodes)
+    if ranks > found.chips * dies:
         raise Unusable("ranks", f"got {ranks}, expected at most one per chip of {found.name} ({found.chips})")
-    # ranks fill a node; fewer than its chips lie apart only when every node has one
-    stride = found.node if ranks == nodes > 1 else 1
-    return Measured(
-        row=row,
-        kind=kind,
-        size=size,
-        ranks=ranks,
-        stride=stride,
-        system=found,
-        seconds=_seconds(cells, kind, ranks, size),
-        in_switch="NVLS_ENABLE=0" not in row["notes"],
-        notes=tuple(cells.notes),
-    )
+    question = Question(
+        kind=kind, software=software, size=size, ranks=ranks, system=found, share=1 / dies,
+        # ranks fill a node; fewer than its chips lie apart only when every node has one
+        stride=found.node if ranks == nodes > 1 else 1,
+        in_switch="NVLS_ENABLE=0" not in row["notes"], old=_is_old(row),
+        network="efa" if re.search(r"\bEFA", row["system"]) else "",
+        harness=next((harness for text, harness in HARNESS_OF if text in row["source"]), ""),
+    )  # fmt: skip
+    if kind in EXPERT_KINDS:
+        question = _with_experts(cells, question)
+    return Measured(row=row, question=question, seconds=_seconds(cells, question), notes=tuple(cells.notes))
 
 
-def _seconds(cells: RowCells, kind: str, ranks: int, size: float) -> float:
+def _kind(cells: RowCells) -> tuple[Kind, Software]:
+    text = cells.text("collective").lower()
+    if re.fullmatch(r"all_reduce ?\(custom trt-llm\)", text):
+        return "all-reduce", "trtllm"
+    if re.search(r"custom", text):
+        raise Unusable("collective", "a fused kernel of an engine that no formula here describes")
+    quick = text.startswith("moe_") and text.endswith("_ll")
+    kind = COLLECTIVES.get(text.removesuffix("_ll") if quick else text)
+    if kind is None:
+        raise Unusable(
+            "collective", f"got {text[:40]!r}, expected one of {', '.join(COLLECTIVES)}" if text else "blank"
+        )
+    if kind in EXPERT_KINDS:
+        version: Software = "deepep-v2" if re.search(r"DeepEP V2", cells.text("notes")) else "deepep"
+        return kind, "deepep-ll" if quick else version
+    return kind, "mscclpp" if "MSCCL++" in cells.text("notes") else "nccl"
+
+
+def _size(cells: RowCells) -> float:
+    size = cells.number("size_bytes")
+    if size is None:
+        raise Unusable("size_bytes", "blank, and it cannot be guessed")
+    if size > LARGEST:
+        raise Unusable("size_bytes", f"got {size:.3g}, expected at most {LARGEST:.0e}")
+    return size
+
+
+def _is_old(row: Row) -> bool:
+    found = _VERSION.search(row["notes"])
+    if found is None:
+        return "microsoft/vidur" in row["source"]
+    return (int(found.group(1)), int(found.group(2))) < OLD
+
+
+def _with_experts(cells: RowCells, question: Question) -> Question:
+    experts = experts_of(cells, question.kind, question.software)
+    size = experts.tokens * experts.top_k * experts.token_bytes
+    if not 0 < size < LARGEST:
+        raise Unusable("notes", f"{size:.3g} bytes of a rank are not believable")
+    return replace(question, experts=experts, size=size)
+
+
+def _seconds(cells: RowCells, question: Question) -> float:
     """Seconds as measured.
 
-    factor    all-reduce 2 (R-1)/R,  the others (R-1)/R
+    factor    all-reduce 2 (R-1)/R,  the others (R-1)/R; a rate of dispatch or combine counts bytes as DeepEP does
     """
     taken, plain, bus = (cells.number(column) for column in ("latency_us", "algbw_GBps", "busbw_GBps"))
-    factor = (2 if kind == "all-reduce" else 1) * (ranks - 1) / ranks
+    ranks, size = question.ranks, question.size
+    if question.experts is not None:
+        size, bus = float(counted_bytes(columns_of([question]))[0]), None
+    factor = (2 if question.kind == "all-reduce" else 1) * (ranks - 1) / ranks
     if taken is not None:
         seconds = taken * MICRO
     elif plain is not None:
@@ -139,7 +202,8 @@ def _seconds(cells: RowCells, kind: str, ranks: int, size: float) -> float:
     return seconds
 
 
-def _system(cells: RowCells, ranks: int, nodes: int) -> System:
+def _system(cells: RowCells, ranks: int, nodes: int) -> tuple[System, int]:
+    """The system a row ran on, and ranks to a chip."""
     chip = cells.text("x_chip")
     for (id, text), other in READ_AS.items():
         if chip == id and cells.text("system") == text:
@@ -151,7 +215,11 @@ def _system(cells: RowCells, ranks: int, nodes: int) -> System:
     rate = next((rate for (id, text), rate in FABRICS.items() if chip == id and text in cells.text("system")), "")
     if rate and nodes > 1:
         cells.note(f"{rate} a chip between domains, as at this site")
-    return _built(chip, max(ranks, nodes * SYSTEMS[CHIPS[chip].system].node), rate if nodes > 1 else "")
+    dies = DIES.get(chip, 1)
+    chips = max(-(-ranks // dies), nodes * SYSTEMS[CHIPS[chip].system].node)
+    if dies > 1:
+        cells.note(f"a rank is one of {dies} dies of a chip")
+    return _built(chip, chips, rate if nodes > 1 else ""), dies
 
 
 @cache
@@ -169,49 +237,8 @@ def _built(chip: str, chips: int, rate: str) -> System:
     return made
 
 
-def predicted_s(measured: Sequence[Measured]) -> Array:
-    """Seconds of each collective with the chips to itself, all priced at once."""
-    if not measured:
-        return np.zeros(0)
-    links = bare_links(machines_of([item.system for item in measured]))
-    topology = links.topology
-    if topology.in_switch is not None:
-        able = topology.in_switch * np.array([item.in_switch for item in measured])
-        links = replace(links, topology=replace(topology, in_switch=able))
-    columns = [[item.size for item in measured], [item.ranks for item in measured], [item.stride for item in measured]]
-    size, ranks, stride = (np.array(column, dtype=np.float64) for column in columns)
-    kinds = np.array([KINDS[item.kind] for item in measured], dtype=np.int64)
-    return collective_seconds(kinds, size, ranks, stride, links)
-
-
-def size_class(size: float) -> str:
-    """Which of a few classes a payload falls in.
-
-    >>> size_class(1024), size_class(1e9)
-    ('to 64 KiB', 'larger')
-    """
-    return next(name for limit, name in SIZES if size <= limit)
-
-
 @cache
-def _spread() -> Mapping[str, tuple[tuple[str, float], ...]]:
-    """By class of sizes, chip and log(measured / predicted) of the bundled collectives."""
+def bundled_collectives() -> tuple[Measured, ...]:
+    """The bundled rows that a question can be made of."""
     read = [measured_of(row) for row in read_table(TRUTH / TABLE, ("collectives",))[1]]
-    known = [item for item in read if isinstance(item, Measured)]
-    logs = np.log([item.seconds for item in known]) - np.log(predicted_s(known))
-    found: dict[str, list[tuple[str, float]]] = {}
-    for item, log in zip(known, logs, strict=True):
-        found.setdefault(size_class(item.size), []).append((item.system.chip.id, float(log)))
-    return MappingProxyType({name: tuple(pairs) for name, pairs in found.items()})
-
-
-@cache
-def _quantiles(chip: str, size: str) -> tuple[float, float]:
-    others = [log for owner, log in _spread().get(size, ()) if owner != chip]
-    low, high = np.exp(np.quantile(others, [0.05, 0.95])) if others else (0.5, 2.0)
-    return float(low), float(high)
-
-
-def around(item: Measured) -> tuple[float, float]:
-    """Where nine of ten measurements lie around a prediction of 1 s: bundled ones of that size on other chips."""
-    return _quantiles(item.system.chip.id, size_class(item.size))
+    return tuple(item for item in read if isinstance(item, Measured))

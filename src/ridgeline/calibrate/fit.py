@@ -25,7 +25,7 @@ from ridgeline.calibrate.dominance import never_slower
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.cost.calibration import APART, PARAMETERS, Calibration, Owners, known_share, owners
-from ridgeline.cost.machine import ParameterColumns, measured_memory
+from ridgeline.cost.machine import ParameterColumns, measured_memory, measured_updates
 from ridgeline.cost.profile import shipped_profiles
 
 FOLDS = 5
@@ -83,7 +83,7 @@ class Columns:
                 x = x + offsets[places]
             values[name] = item.value(np.broadcast_to(x, self.known[name].shape)) * self.known[name]
         for name, column in self.measured.items():
-            values[name] = np.where(np.isnan(column), values[name], column)
+            values[name] = np.where(np.isnan(column), values.get(name, values["memory"]), column)
         return ParameterColumns(values=values)
 
 
@@ -118,8 +118,11 @@ def layout_of(table: Dataset, prior: Prior = SHIPPED_PRIOR, without: frozenset[s
             for member in sorted({each.of(owner) for each in (*runs, *kernels)}):
                 at[f"{name}/{member or NOBODY}"] = len(at)
                 spread.append(APART[owner] * prior.apart if free and member else FIXED)
-    copies = measured_memory(table.scenarios, shipped_profiles(), np.full(len(table.scenarios), np.nan))
-    rows = replace(_columns(at, runs), measured=MappingProxyType({"memory": copies}))
+    unknown = np.full(len(table.scenarios), np.nan)
+    copies, updates = (
+        found(table.scenarios, shipped_profiles(), unknown) for found in (measured_memory, measured_updates)
+    )
+    rows = replace(_columns(at, runs), measured=MappingProxyType({"memory": copies, "update": updates}))
     return Layout(names=tuple(at), spread=np.array(spread), rows=rows, anchored=_columns(at, kernels))
 
 

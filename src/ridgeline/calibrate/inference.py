@@ -160,9 +160,8 @@ class RunColumns:
         each = {name: column[self.own] for name, column in values.items()}
         step_s = np.sum(list(class_seconds(self.work, self.graphed, each).values()), axis=0)
         step_s = step_s + self.sends + host_seconds(self.requests, each)
-        total = np.bincount(self.own, step_s * self.share, len(self.runs))
         waits, amount, scale = self._facts()
-        total = total + waits * values["first_token"]
+        total = np.bincount(self.own, step_s * self.share, len(self.runs)) + waits * values["first_token"]
         return np.where(amount > 0, amount / total, total * scale)
 
     def slopes(self, values: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:

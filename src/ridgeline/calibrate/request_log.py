@@ -22,10 +22,10 @@ from ridgeline.serving.vllm_scheduler import VllmScheduler
 from ridgeline.serving.vllm_settings import VllmSettings, vllm_rules
 
 NUMBERS = ("step_s", "decode_s", "kv_token_s", "prefill_token_s", "attention_pair_s")
-START = MappingProxyType(dict(zip(NUMBERS, (1.2e-2, 5e-5, 8e-8, 5e-5, 5e-10), strict=True)))
+START = np.array([0.36, 1.5e-3, 2.4e-6, 1.5e-3, 1.5e-8])  # of the numbers, in units of the log's median TPOT
 PERCENTILES = (50.0, 90.0, 99.0)
 FITTED = (50.0, 99.0)  # of TTFT
-TTFT_WEIGHT = 8.0  # of a percentile of TTFT beside one request's E2E
+TTFT_WEIGHT = 12.0  # of a percentile of TTFT beside one request's E2E
 PRIOR_WEIGHT = 0.003  # of a number's distance from where it starts, in logarithms
 EVALUATIONS = 30
 BLOCK = 16
@@ -88,6 +88,7 @@ def simulate_log(log: RequestLog, cost: LinearStepCost) -> tuple[Array, Array]:
         max_num_seqs=log.max_num_seqs,
         max_num_batched_tokens=log.max_num_batched_tokens,
         prefix_caching=False,
+        async_scheduling=log.knobs.get("async_scheduling") is True,
         rules=vllm_rules(log.version),
     )
     schedulers = [VllmScheduler(settings) for _ in range(log.ranks)]
@@ -122,7 +123,7 @@ def log_errors(log: RequestLog, cost: LinearStepCost, of: Mask) -> LogErrors:
 def _fitted(log: RequestLog, of: Mask) -> LinearStepCost:
     from scipy.optimize import least_squares
 
-    start = np.log([START[name] for name in NUMBERS])
+    start = np.log(START * _pace(log))
     wanted = np.percentile(log.ttft_s[of], FITTED)
 
     def residuals(logs: Array) -> Array:
@@ -134,6 +135,15 @@ def _fitted(log: RequestLog, of: Mask) -> LinearStepCost:
         residuals, start, diff_step=[0.02] * len(NUMBERS), max_nfev=EVALUATIONS, loss="soft_l1", f_scale=0.05
     )
     return _cost(found.x)
+
+
+def _pace(log: RequestLog) -> float:
+    """The median TPOT of a log, in seconds."""
+    outputs = np.array([request.output_tokens for request in log.requests])
+    several = outputs > 1
+    if not several.any():
+        return float(np.median(log.ttft_s))
+    return float(np.median((log.e2e_s - log.ttft_s)[several] / (outputs[several] - 1)))
 
 
 def _cost(logs: Array) -> LinearStepCost:

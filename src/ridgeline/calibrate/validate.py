@@ -22,11 +22,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.calibrate.collectives import Measured, measured_of, predicted_s, size_class
-from ridgeline.calibrate.collectives import around as around_collective
+from ridgeline.calibrate.collective_times import size_class, timed_of
+from ridgeline.calibrate.collectives import Measured, measured_of
 from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.folds import Folds, bundled, is_bundled, shipped_folds
-from ridgeline.calibrate.frozen import is_frozen
+from ridgeline.calibrate.frozen import OPENED, is_frozen
 from ridgeline.calibrate.inference_cases import INFERENCE, inference_answers
 from ridgeline.calibrate.kernels import KERNELS, around, is_priceable, price_kernels, unpriceable
 from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
@@ -69,6 +69,7 @@ class Case:
     parts            what the prediction consists of
     peak             memory, where the row states it
     known_as         what calibrations know its chip and engine by
+    size             bytes of a collective
     metric           the column that was measured, where a row has several; the figures are then in its unit
     """
 
@@ -84,6 +85,7 @@ class Case:
     assumptions: tuple[str, ...] = ()
     peak: Peak | None = None
     known_as: Owners | None = None
+    size: float | None = None
     metric: str = ""
 
     @property
@@ -156,7 +158,8 @@ BY_KIND: Mapping[Kind, Mapping[str, Callable[[Case], str]]] = MappingProxyType(
                 "accelerator": lambda case: case.chip,
                 "source": lambda case: case.row.source,
                 "collective": lambda case: case.row["collective"],
-                "size": lambda case: size_class(float(case.row["size_bytes"].replace(",", ""))),
+                "library": lambda case: case.engine,
+                "size": lambda case: size_class(case.size or 0.0),
             }
         ),
         "serving": MappingProxyType(
@@ -250,6 +253,8 @@ def validate(
     profiles = profiles_of(profile)
     if path is None:
         rows = tuple(row for row in read_rows() if is_frozen(row) == frozen)
+        if frozen and not rows:
+            raise InputError(_all_opened())
         table = dataset_of(pick(rows, where), profiles)
         strangers = [False] * len(table.rows) if frozen else None  # no fit has seen anything of their sources
         return validation_of(table, shipped(profiles), own=strangers)
@@ -271,6 +276,11 @@ def validate(
     if kind == "inference":
         return serving_runs_of(pick(rows, where), profiles)
     return validation_of(dataset_of(pick(rows, where), profiles), shipped(profiles))
+
+
+def _all_opened() -> Problem:
+    given = f"no source left: {', '.join(OPENED)} were opened on {max(OPENED.values())} and are fitted since"
+    return Problem(path="--frozen", given=given, expected="a frozen source", todo="leave --frozen out")
 
 
 def serving_of(rows: Sequence[Row], profiles: Mapping[str, Profile] | None) -> Validation:
@@ -350,30 +360,27 @@ def serving_runs_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Val
 
 
 def collectives_of(rows: Sequence[Row]) -> Validation:
-    """The cases of a table of collectives. Their formulas' constants come from the bundled table, none from a fit."""
+    """The cases of a table of collectives; a bundled row is predicted by numbers whose fit never saw its system."""
     read = [measured_of(row) for row in rows]
-    skipped = tuple(item for item in read if isinstance(item, Skipped))
-    measured = [item for item in read if isinstance(item, Measured)]
-    return Validation(
-        kind="collectives",
-        cases=tuple(
-            Case(
-                row=item.row,
-                chip=item.system.chip.id,
-                engine="",
-                measured_s=item.seconds,
-                predicted_s=float(seconds),
-                low_s=float(seconds) * low,
-                high_s=float(seconds) * high,
-                cross_validated=False,
-                parts=MappingProxyType({item.kind: float(seconds)}),
-                assumptions=item.notes,
-            )
-            for item, seconds in zip(measured, predicted_s(measured), strict=True)
-            for low, high in (around_collective(item),)
-        ),
-        skipped=skipped,
+    timed, refused = timed_of([item for item in read if isinstance(item, Measured)])
+    cases = tuple(
+        Case(
+            row=item.measured.row,
+            chip=item.measured.system.chip.id,
+            engine=item.measured.question.software,
+            measured_s=item.measured.seconds,
+            predicted_s=item.seconds,
+            low_s=item.low,
+            high_s=item.high,
+            cross_validated=item.left_out,
+            parts=MappingProxyType({item.measured.kind: item.seconds}),
+            assumptions=item.measured.notes,
+            size=item.measured.size,
+        )
+        for item in timed
     )
+    skipped = tuple(item for item in read if isinstance(item, Skipped))
+    return Validation(kind="collectives", cases=cases, skipped=(*skipped, *refused))
 
 
 def validation_of(table: Dataset, parameters: Parameters, own: Sequence[bool] | None = None) -> Validation:

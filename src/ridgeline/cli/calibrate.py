@@ -160,6 +160,9 @@ def fit(
         bool,
         typer.Option("--nested", help="Ship nothing: what priors chosen inside folds are worth; docs/nested.json."),
     ] = False,
+    collectives: Annotated[
+        bool, typer.Option("--collectives", help="Fit the times of communication libraries instead; a few seconds.")
+    ] = False,
     serving: Annotated[
         bool, typer.Option("--serving", help="The parameters of serving alone, from the bundled rows of inference.csv.")
     ] = False,
@@ -186,6 +189,9 @@ def fit(
         from ridgeline.core.errors import InputError, Problem
 
         raise InputError(Problem(path="-o", given="no --with", expected="--with RUN, whose calibration it gets"))
+    if collectives:
+        _fit_collectives(json, write=not quick)
+        return
     if serving:
         _refit_serving(json)
         return
@@ -246,6 +252,26 @@ def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
     say(fit_with_text(found))
     if output is not None:
         say(f"{output}: {len(found.calibration.offsets)} offsets; use it with `--calibration {output}`")
+
+
+def _fit_collectives(json: bool, *, write: bool) -> None:
+    """Fit the numbers of library times, with and without each system; write them unless told otherwise."""
+    _need_scipy()
+    from ridgeline.calibrate.collective_fit import fit_collectives, in_sample, write_collectives
+    from ridgeline.cost.library_times.parameters import SHIPPED
+
+    with _progress() as tell:
+        found = fit_collectives(progress=tell)
+    if write:
+        write_collectives(found)
+        say(f"wrote {SHIPPED}", err=True)
+    if json:
+        print_json(
+            {"kind": "library times", "mape": in_sample(found), "all": dict(found.values), "without": dict(found.folds)}
+        )
+        return
+    for name, value in found.values.items():
+        say(f"{name:24} {value:9.4g}")
 
 
 def _need_scipy() -> None:

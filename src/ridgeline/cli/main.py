@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli import calibrate, collective, export, plan, predict, profile, roofline, runtime, trace
+from ridgeline.cli import calibrate, collective, export, plan, predict, profile, roofline, run, runtime, trace
 from ridgeline.cli.refuse import DONE, STOPPED, refuse
 from ridgeline.cli.streams import finish, prepare, say, silence
 from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, count, print_json
@@ -150,6 +150,7 @@ profile.register(app)
 roofline.register(app)
 collective.register(app)
 runtime.register(app)
+run.register(app)
 describe(app)
 
 

@@ -1,7 +1,7 @@
 """Turn what went wrong into a message for people, or the same problems as JSON, and into the exit code.
 
     0    done; also when the reader of a pipe went away
-    1    `fit --check` found a table that is out of date; `preflight` found something wrong
+    1    `fit --check` found a table that is out of date; `preflight` found something wrong; `run --verify` a difference
     2    the input cannot be used, nothing fits, or the answer cannot be written; the problems say why
     70   a mistake of Ridgeline's own
     130  stopped by Ctrl-C

@@ -17,6 +17,7 @@ from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, print_json, stderr_console
 
 if TYPE_CHECKING:
+    from ridgeline.serving.deployment import Priced
     from ridgeline.trace.analyze import Analysis
 
 
@@ -29,7 +30,10 @@ def register(app: typer.Typer) -> None:
 
 Traces = Annotated[
     list[Path],
-    typer.Argument(metavar="TRACE...", help="Trace files, a folder of ranks, or - for standard input."),
+    typer.Argument(
+        metavar="TRACE...",
+        help="Trace files, a folder of ranks, detailed results of a load generator, or - for standard input.",
+    ),
 ]
 Policy = Annotated[
     str, typer.Option(help="all: every kernel and copy; linked: only those whose launch is in the trace.")
@@ -84,6 +88,9 @@ def analyze(
     if html is not None:
         refuse_unwritable(html)  # before the work
     with plain_files(traces) as paths:
+        if _only_bench_results(paths):
+            _analyze_bench(paths, json)
+            return
         if _only_counters(paths):
             kernels = counters_sheet(paths[0])
             print_json(kernels) if json else draw_counters(kernels, console())
@@ -112,6 +119,22 @@ def _only_counters(traces: list[Path]) -> bool:
     from ridgeline.trace.read.source import Source
 
     return len(traces) == 1 and traces[0].is_file() and recognises(Source(traces[0]).head())
+
+
+def _only_bench_results(traces: list[Path]) -> bool:
+    """Whether every file is the result of a load generator."""
+    from ridgeline.serving.bench_result import is_bench_result
+
+    return all(map(is_bench_result, traces))
+
+
+def _analyze_bench(paths: list[Path], json: bool) -> None:
+    from ridgeline.report.bench import bench_sheet, draw_bench
+    from ridgeline.serving.bench_analysis import analyze_bench
+    from ridgeline.serving.bench_result import read_bench_runs
+
+    sheet = bench_sheet([analyze_bench(run) for path in paths for run in read_bench_runs(path)])
+    print_json(sheet) if json else draw_bench(sheet, console())
 
 
 def diff(
@@ -181,6 +204,12 @@ def explain(
     calibration: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Parameters that `ridgeline fit --with` wrote.")
     ] = None,
+    profile: Annotated[
+        str | None, typer.Option(metavar="PROFILE", help="Measured kernels, where requests were measured.")
+    ] = None,
+    anchor: Annotated[
+        Path | None, typer.Option(metavar="RESULT", help="One more result of the load generator, to fit steps to.")
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Compare a trace that cannot be of the scenario all the same.")
     ] = False,
@@ -190,6 +219,17 @@ def explain(
     if not traces:
         _explain_alone(scenario, settings or (), calibration, json)
         return
+    if _only_bench_results(traces):
+        from ridgeline.api import priced_of
+
+        _explain_bench(scenario, traces, settings or (), priced_of(calibration, (), profile), anchor, json)
+        return
+    choices = {"policy": policy, "classes": classes, "settings": settings or (), "calibration": calibration}
+    _explain_traces(scenario, traces, output, json, **choices, force=force)
+
+
+def _explain_traces(scenario: Path, traces: list[Path], output: Path | None, json: bool, **choices: Any) -> None:
+    """A scenario beside traces of its step; the residuals are written if asked."""
     from ridgeline.calibrate.explain import explain as library
     from ridgeline.calibrate.residuals import write_residuals
     from ridgeline.core.files import refuse_unwritable
@@ -197,14 +237,8 @@ def explain(
 
     if output is not None:
         refuse_unwritable(output)  # before the work
-    choices: dict[str, Any] = {
-        "policy": policy,
-        "classes": classes,
-        "settings": settings or (),
-        "calibration": calibration,
-    }
     with plain_files(traces) as paths:
-        found = library(scenario, *paths, **choices, force=force)
+        found = library(scenario, *paths, **choices)
     if output is not None:
         write_residuals(found, output)
     sheet = explanation_sheet(found)
@@ -229,6 +263,21 @@ def _analysed(traces: list[Path], **choices: Any) -> Analysis:
             bar.update(shown, completed=done, total=total)
 
         return library(*traces, **choices, progress=tell)
+
+
+def _explain_bench(
+    path: Path, results: list[Path], settings: Sequence[str], priced: Priced, anchor: Path | None, json: bool
+) -> None:
+    """A serve scenario beside what a load generator measured of it."""
+    from ridgeline.calibrate.explain_bench import explain_bench
+    from ridgeline.plan.scenario_file import read_scenario
+    from ridgeline.report.explain_bench import bench_explanation_sheet, draw_bench_explanation
+    from ridgeline.serving.bench_result import read_bench_runs
+
+    runs = [run for one in results for run in read_bench_runs(one)]
+    fitted = read_bench_runs(anchor)[0] if anchor is not None else None
+    sheet = bench_explanation_sheet(explain_bench(read_scenario(path, settings), runs, priced, fitted))
+    print_json(sheet) if json else draw_bench_explanation(sheet, console())
 
 
 def _explain_alone(path: Path, settings: Sequence[str], calibration: Path | None, json: bool) -> None:

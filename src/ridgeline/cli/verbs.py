@@ -75,7 +75,10 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         ),
         "export": Verb(
             summary="A scenario as the files of the software that runs it.",
-            examples=("ridgeline export run.toml --to megatron -o launch", "ridgeline export run.toml --to torchtitan"),
+            examples=(
+                "ridgeline export run.toml --to megatron -o launch",
+                "ridgeline export serve.toml --to vllm -o deploy",
+            ),
         ),
         "import": Verb(
             summary="A scenario from the files of a run.",
@@ -86,6 +89,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             examples=(
                 "ridgeline analyze trace.json.gz",
                 "ridgeline analyze ranks --html report.html",
+                "ridgeline analyze bench-result.json",
                 'ridgeline analyze trace.json.gz --what-if "matmul x2"',
             ),
         ),
@@ -110,6 +114,14 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "torchrun --nproc-per-node 4 -m ridgeline preflight --device cpu --drill 2",
             ),
         ),
+        "run": Verb(
+            summary="Train a scenario here, by its plan; or verify the plan.",
+            examples=(
+                "ridgeline run examples/tiny-2xcpu.toml --data text --steps 200 -o run",
+                "ridgeline run examples/tiny-2xcpu.toml --set plan.shard=none --set plan.tp=2 --set plan.dp=1 --verify",
+                "torchrun --nproc-per-node 8 -m ridgeline run mine.toml --steps 1000 -o run --every 100",
+            ),
+        ),
         "profile": Verb(
             summary="What was measured of a machine: ceilings, slow chips.",
             examples=(
@@ -131,12 +143,18 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline collective allreduce --on 64xh100-sxm --size 1GB",
                 'ridgeline collective allgather --topology mesh:32x32 --link "50 GB/s" --latency 0.5us --synthesize',
                 "ridgeline collective allreduce --topology torus:8x8 --without link:3-4 --synthesize -o found.json",
+                "ridgeline collective alltoall --on 64xh100-sxm --size 256MB --simulate --straggler 5:1.5",
                 "ridgeline collective verify found.json",
+                "ridgeline collective run allreduce --ranks 4 --backend ridge_shm --sizes 1KB:64MB",
             ),
         ),
         "explain": Verb(
             summary="The gap between predicted and measured; why p99 is high.",
-            examples=("ridgeline explain run.toml trace.json.gz -o residuals.csv", "ridgeline explain serve.toml"),
+            examples=(
+                "ridgeline explain run.toml trace.json.gz -o residuals.csv",
+                "ridgeline explain serve.toml",
+                "ridgeline explain serve.toml run1.json",
+            ),
         ),
     }
 )

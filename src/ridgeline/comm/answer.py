@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Unpack, cast
 
 from ridgeline.comm.algorithm import Algorithm
-from ridgeline.comm.algorithm_file import WHOLE, read_algorithm
+from ridgeline.comm.algorithm_file import WHOLE
 from ridgeline.comm.bounds import Bound, chunked_bound, lower_bound, sequence_bound
 from ridgeline.comm.contract import Collective
-from ridgeline.comm.graph import Graph
+from ridgeline.comm.formats.files import CollectiveFile, read_collective
+from ridgeline.comm.graph import Graph, slowed
 from ridgeline.comm.graph import without as degraded
 from ridgeline.comm.select import fastest
+from ridgeline.comm.simulation.conditions import Asked, conditions
+from ridgeline.comm.simulation.contention import SEEDS, Contention, contend, simulated_graph
+from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.synthesis.synthesize import synthesize as build
 from ridgeline.comm.system_graph import system_graph
 from ridgeline.comm.timing import Timing, time_algorithm
 from ridgeline.comm.topologies import topology as graph_named
-from ridgeline.comm.verify import SLOTS, Verification, verify
+from ridgeline.comm.verify import Verification, verify
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import parse_quantity
 from ridgeline.hardware.load import system
@@ -39,6 +43,7 @@ class CollectiveTime:
     chunked_bound_s     the bound for chunks of this size sent one after the other on a link; of an all-reduce by
                         reduce-scatter and all-gather that of the two; 0 where it does not apply
     synthesis_seconds   what building the algorithm took, where it was synthesized
+    contention          the same simulated as flows that share links, where that was asked for
     """
 
     collective: Collective
@@ -50,6 +55,7 @@ class CollectiveTime:
     chunked_bound_s: float
     verification: Verification
     synthesis_seconds: float | None
+    contention: Contention | None = None
 
     @property
     def seconds(self) -> float:
@@ -86,6 +92,12 @@ def collective(
     without: Iterable[str] = (),
     chunks: int | None = None,
     root: int = 0,
+    outer: str | float | None = None,
+    slow: Iterable[str] = (),
+    simulate: bool = False,
+    seeds: int = SEEDS,
+    beside: Iterable[str] = (),
+    **asked: Unpack[Asked],
 ) -> CollectiveTime:
     """How long a collective takes on a system or topology, by which algorithm, and how near the bound that is.
 
@@ -96,6 +108,10 @@ def collective(
     synthesize      build one for the very graph, links taken away or not, and take the library's where that is faster
     without         links and ranks that are broken: link:3-4, node:5
     chunks          synthesis: chunks a rank's part is cut into
+    outer, slow     rate of links between domains; links of another rate: link:3-4:0.5, node:5:0.25
+    simulate        run it too as flows that share links, with hashed paths for so many `seeds`; how, says the rest:
+                    paths, seed, background, straggler, injection, message (see `simulation.conditions.Asked`)
+    beside          another collective of all ranks at the same time, alltoall:256MB
 
     >>> found = collective("allgather", topology="torus:4x4", link="50 GB/s", latency=0.0, size="1 GB")
     >>> found.verification.ok, found.algorithm.name, round(found.ratio_to_bound, 3)
@@ -104,12 +120,8 @@ def collective(
     if name not in WHOLE:
         raise InputError(not_among("collective", name, WHOLE))
     kind = cast(Collective, name)
-    graph = degraded(graph_for(on, topology, link, latency), without)
-    size_bytes = _number(size, "B")
-    if not size_bytes > 0:
-        raise InputError(Problem(path="size", given=str(size), expected="more than 0 bytes"))
-    if not 0 <= root < graph.ranks:
-        raise InputError(Problem(path="root", given=str(root), expected=f"0 to {graph.ranks - 1}"))
+    graph = slowed(degraded(graph_for(on, topology, link, latency, outer), without), slow)
+    size_bytes = _sized(size, root, graph)
     spent: float | None = None
     if synthesize:
         begun = time.perf_counter()
@@ -118,7 +130,31 @@ def collective(
         timed = time_algorithm(made, graph, size_bytes)
     else:
         made, timed = fastest(kind, graph, size_bytes, name=algorithm, root=root)
-    return answer(kind, graph, size_bytes, made, timed, spent, root)
+    found = answer(kind, graph, size_bytes, made, timed, spent, root)
+    if not simulate:
+        return found
+    jobs = [Job(algorithm=made, size_bytes=size_bytes), *(_beside(text, graph, root) for text in beside)]
+    wide = simulated_graph(graph)
+    return replace(found, contention=contend(jobs, wide, conditions(wide, **asked), seeds))
+
+
+def _sized(size: str | float, root: int, graph: Graph) -> float:
+    """The size in bytes, and a root that is a rank."""
+    size_bytes = _number(size, "B")
+    if not size_bytes > 0:
+        raise InputError(Problem(path="size", given=str(size), expected="more than 0 bytes"))
+    if not 0 <= root < graph.ranks:
+        raise InputError(Problem(path="root", given=str(root), expected=f"0 to {graph.ranks - 1}"))
+    return size_bytes
+
+
+def _beside(text: str, graph: Graph, root: int) -> Job:
+    """Another collective of all ranks, by the library's fastest algorithm."""
+    name, _, size = text.partition(":")
+    if name not in WHOLE:
+        raise InputError(not_among("beside", name, WHOLE, "write e.g. alltoall:256MB"))
+    size_bytes = _number(size or "nothing", "B")
+    return Job(algorithm=fastest(cast(Collective, name), graph, size_bytes, root=root)[0], size_bytes=size_bytes)
 
 
 def answer(
@@ -143,20 +179,39 @@ def answer(
     )
 
 
-def verify_file(path: Path, slots: int = SLOTS, *, serial: bool = False) -> tuple[Algorithm, Verification]:
-    """Read an algorithm from a file and prove that it keeps its contract, or say which step breaks it."""
-    read = read_algorithm(path)
-    return read, verify(read, slots, serial=serial)
+def verify_file(path: Path) -> tuple[Algorithm, Verification]:
+    """Read an algorithm from a file of any format and prove that it keeps its contract, or say what breaks it."""
+    found = read_collective(path)
+    if found.algorithm is None or found.verification is None:
+        given = f"{found.format}: settings of a library"
+        raise InputError(Problem(path="", given=given, expected="a file with an algorithm", where=str(path)))
+    return found.algorithm, found.verification
 
 
-def graph_for(on: str, topology: str, link: str | float, latency: str | float) -> Graph:
+def timed_file(found: CollectiveFile, graph: Graph, size: str | float) -> CollectiveTime:
+    """A file's algorithm on a graph: its time beside bounds, with the verification of the file."""
+    assert found.algorithm is not None
+    assert found.verification is not None
+    made, size_bytes = found.algorithm, _number(size, "B")
+    if made.nodes > graph.nodes or made.ranks != graph.ranks:
+        given = f"{graph.name} of {graph.ranks} ranks"
+        raise InputError(Problem(path="--on, --topology", given=given, expected=f"{made.ranks} ranks, as in the file"))
+    timed = time_algorithm(made, graph, size_bytes)
+    answered = answer(made.contract.collective, graph, size_bytes, made, timed, None)
+    return replace(answered, verification=found.verification)
+
+
+def graph_for(
+    on: str, topology: str, link: str | float, latency: str | float, outer: str | float | None = None
+) -> Graph:
     """The graph of a system of the catalog, or of a topology of equal links."""
     if bool(on) == bool(topology):
         given = "both" if on else "neither a system nor a topology"
         raise InputError(Problem(path="on", given=given, expected="--on 64xh100-sxm or --topology mesh:8x8"))
     if on:
         return system_graph(system(on))
-    return graph_named(topology, _number(link, "B/s"), _number(latency, "s"))
+    between = None if outer is None else _number(outer, "B/s")
+    return graph_named(topology, _number(link, "B/s"), _number(latency, "s"), between)
 
 
 def _number(value: str | float, unit: str) -> float:

@@ -145,6 +145,12 @@ def sendrecv(ranks: int, source: int, target: int, chunks: int = 1) -> Contract:
     return _made("sendrecv", ranks, chunks, begins, ends, np.full(1, 1.0 / chunks))
 
 
+def point_to_point(ranks: int, sources: Index, targets: Index) -> Contract:
+    """Pairs of ranks that each send M: chunk k goes from `sources[k]` to `targets[k]`."""
+    ids = np.arange(len(sources), dtype=np.int64)
+    return _made("sendrecv", ranks, len(ids), _pairs(sources, ids), _pairs(targets, ids), np.ones(1))
+
+
 def dispatch(sends: NDArray[np.bool_], per_rank: int) -> Contract:
     """MoE dispatch: chunk t of rank t // per_rank goes to every rank where `sends[t]` is true; M is a rank's part."""
     chunks, ranks = sends.shape

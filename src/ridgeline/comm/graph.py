@@ -15,6 +15,7 @@ import numpy as np
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.errors import InputError, Problem
 
+_SLOW = re.compile(r"(?:link:(\d{1,8})-(\d{1,8})|node:(\d{1,8})):(\d{1,4}(?:\.\d{1,9})?)")
 _WITHOUT = re.compile(r"(?:link:(\d{1,8})-(\d{1,8})|node:(\d{1,8}))")
 
 
@@ -114,6 +115,28 @@ def without(graph: Graph, removed: Iterable[str]) -> Graph:
     made = _renumbered(graph, keep, alive, " ".join(["without", *gone]))
     refuse_disconnected(made)
     return made
+
+
+def slowed(graph: Graph, parts: Iterable[str]) -> Graph:
+    """The graph with some links of another rate: `link:3-4:0.5` (both directions), `node:5:0.25` (all its links)."""
+    given = list(parts)
+    if not given:
+        return graph
+    rate = graph.bytes_per_s.copy()
+    for text in given:
+        match = _SLOW.fullmatch(text)
+        factor = float(match.group(4)) if match else 0.0
+        if match is None or not 0 < factor <= 1000:
+            raise _wrong(repr(text), "link:A-B:FACTOR or node:A:FACTOR with a factor above 0 of its rate")
+        a, b, node = match.groups()[:3]
+        ends = {_known(graph, int(one)) for one in (a, b, node) if one is not None}
+        touches = np.isin(graph.tail, list(ends)), np.isin(graph.head, list(ends))
+        hit = touches[0] | touches[1] if node is not None else touches[0] & touches[1]
+        if not hit.any():
+            raise _wrong(f"{text}, which {graph.name} does not have", "a link of it", _links_of(graph, int(a or node)))
+        rate[hit] *= factor
+    wrapped = {"shape": (), "wraps": ()} if not graph.uniform or np.ptp(rate) else {}
+    return replace(graph, name=" ".join([graph.name, "with", *given]), bytes_per_s=rate, **wrapped)
 
 
 def _known(graph: Graph, node: int) -> int:

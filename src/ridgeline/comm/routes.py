@@ -1,4 +1,4 @@
-"""Turn pairs of nodes into the links of their way: the direct link, else the shortest path, always the same one.
+"""Turn pairs of nodes into the links of their way: the direct link, else a shortest path, always the same one.
 
 On a whole mesh or torus a way goes axis by axis. Pairs begin with different axes, and where both ways round are equally
 long half of them go each way, so that an all-to-all loads links evenly.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ridgeline.comm.equal_ways import PathTable, walked
 from ridgeline.comm.graph import Graph
 from ridgeline.core.arrays import Index
 from ridgeline.core.errors import InputError, Problem
@@ -18,7 +19,7 @@ BATCH = 256  # sources whose paths are searched together
 def routes(graph: Graph, sources: Index, targets: Index) -> Index:
     """(pairs, longest) link numbers from source to target, -1 after the last.
 
-    Through another rank a path is longer than any through switches: ranks forward only where nothing else joins them.
+    Of equal ways through switches pairs take one by the sum of their numbers, so that an all-to-all loads all alike.
     """
     pair, index = np.unique(np.asarray(sources, np.int64) * graph.nodes + targets, return_inverse=True)
     keys = graph.tail * graph.nodes + graph.head
@@ -29,8 +30,12 @@ def routes(graph: Graph, sources: Index, targets: Index) -> Index:
     if found.all():
         return direct[index][:, None]
     rest = np.flatnonzero(~found)
-    searched = _by_axis if graph.shape and graph.direct else _searched
-    ways = searched(graph, pair[rest] // graph.nodes, pair[rest] % graph.nodes, keys[order], order)
+    ends = pair[rest] // graph.nodes, pair[rest] % graph.nodes
+    if graph.direct:
+        searched = _by_axis if graph.shape else _searched
+        ways = searched(graph, *ends, keys[order], order)
+    else:
+        ways = walked(PathTable(graph, ends[1]), *ends, ends[0] + ends[1])
     whole = np.full((len(pair), max(ways.shape[1], 1)), -1, np.int64)
     whole[:, 0] = direct
     whole[rest, : ways.shape[1]] = ways
@@ -66,9 +71,8 @@ def _searched(graph: Graph, sources: Index, targets: Index, keys: Index, order: 
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import dijkstra
 
-    weight = 1.0 + np.where(graph.tail < graph.ranks, 8.0, 0.0) * (not graph.direct)
     shape = (graph.nodes, graph.nodes)
-    matrix = coo_array((weight, (graph.tail, graph.head)), shape=shape).tocsr()
+    matrix = coo_array((np.ones(graph.links), (graph.tail, graph.head)), shape=shape).tocsr()
     starts = np.unique(sources)
     found: list[tuple[Index, Index]] = []
     for low in range(0, len(starts), BATCH):

@@ -4,7 +4,11 @@
     ring:N          each rank and its neighbours  full:N          a link between each two ranks
     switch:N        one link a rank to a switch   dragonfly:GxRxP groups of routers with P ranks each: routers of a
                                                   group all linked, one link between each two groups
-    domains:NxG     N switched domains of G ranks at `link`, rails between them at `outer` a rank
+    domains:NxG     N switched domains of G ranks at `link`, rails between them at `outer` a rank (NVL racks)
+    rails:NxGxS     the same with a leaf switch a rail and S spines: N / S is the oversubscription
+    leafspine:LxDxS L leaves of D ranks and S spines: D / S is the oversubscription
+    fattree:K       the K-ary fat tree of three tiers, K**3 / 4 ranks
+    planes:NxP      N ranks with a port on the switch of each of P planes
 
 The rate is that of one link in one direction. A hop through a switch pays its latency on the way in.
 """
@@ -19,6 +23,7 @@ from math import prod
 import numpy as np
 
 from ridgeline.comm.graph import Graph, graph_of
+from ridgeline.comm.switched_topologies import fat_tree, leaf_spine, planes, rails
 from ridgeline.core.arrays import Index
 from ridgeline.core.errors import InputError, Problem, not_among
 
@@ -108,6 +113,34 @@ def _domains(name: str, sizes: tuple[int, ...], rate: float, latency: float, out
     return domain_graph(name, sizes, (rate, outer), (latency, latency), rails=sizes[1])
 
 
+def _rails(name: str, sizes: tuple[int, ...], rate: float, latency: float, outer: float) -> Graph:
+    domains, each, spines = _three(name, sizes, "domains x ranks x spines, as rails:16x8x16")
+    return rails(name, (domains, each, spines), (rate, outer), latency)
+
+
+def _leaf_spine(name: str, sizes: tuple[int, ...], rate: float, latency: float, _outer: float) -> Graph:
+    return leaf_spine(name, _three(name, sizes, "leaves x ranks x spines, as leafspine:8x16x8"), rate, latency)
+
+
+def _fat_tree(name: str, sizes: tuple[int, ...], rate: float, latency: float, _outer: float) -> Graph:
+    k = _one(name, sizes)
+    if k < 2 or k % 2 or k**3 // 4 > MOST_RANKS:
+        raise _wrong(name, f"an even number of ports a switch, and at most {MOST_RANKS} ranks, as fattree:16")
+    return fat_tree(name, k, rate, latency)
+
+
+def _planes(name: str, sizes: tuple[int, ...], rate: float, latency: float, _outer: float) -> Graph:
+    if len(sizes) != 2:
+        raise _wrong(name, "ranks x planes, as planes:48x7")
+    return planes(name, (sizes[0], sizes[1]), rate, latency)
+
+
+def _three(name: str, sizes: tuple[int, ...], expected: str) -> tuple[int, int, int]:
+    if len(sizes) != 3:
+        raise _wrong(name, expected)
+    return sizes[0], sizes[1], sizes[2]
+
+
 def domain_graph(
     name: str,
     sizes: tuple[int, int],
@@ -152,6 +185,10 @@ _MAKERS: dict[str, Callable[[str, tuple[int, ...], float, float, float], Graph]]
     "switch": _switch,
     "dragonfly": _dragonfly,
     "domains": _domains,
+    "rails": _rails,
+    "leafspine": _leaf_spine,
+    "fattree": _fat_tree,
+    "planes": _planes,
 }
 
 

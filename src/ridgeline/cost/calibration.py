@@ -42,6 +42,9 @@ KERNELS: Mapping[str, float] = MappingProxyType(
 # what rated power explains: peaks are quoted at a boost clock that full load does not hold. MI300X 668 and MI325X 785
 # of 1307 TFLOP/s in bf16, tuned (ml-engineering, maximum achievable matmul flops): 0.68 and 0.73. MI355X was not tuned
 PRODUCTS: Mapping[str, float] = MappingProxyType({"cdna3*": 0.7})
+# engines that are a bare loop of forward, backward and update: nothing is loaded, logged or saved beside them
+BARE_LOOPS = ("torch-compile", "torch-eager")
+BARE_SHARE = 0.1  # of the seconds that a step costs whatever it does: a launch or two and a synchronisation
 SHIPPED = Path(__file__).parent / "calibration.json"
 FURTHEST = 100.0  # no offset that keeps a value off the ends of its range is anywhere near
 
@@ -117,7 +120,7 @@ _LIST = (
     _p(
         "power",
         "exponent",
-        (0.01, 0.15, 0.6),
+        (0.01, 0.33, 0.6),  # dynamic power goes with the cube of the clock
         "compute",
         "",
         "how sustained matrix rates fall with flops per joule of rated power",
@@ -245,7 +248,11 @@ def known_share(name: str, own: Owners) -> float:
     (0.55, 1.0)
     >>> known_share("matmul_8", owners(chip("mi325x"), engine("rocm-mlperf")))
     0.7
+    >>> known_share("fixed", owners(h100, engine("torch-compile")))
+    0.1
     """
+    if name == "fixed" and own.engine in BARE_LOOPS:
+        return BARE_SHARE
     if name.startswith("matmul"):
         return PRODUCTS.get(own.family, 1.0)
     return KERNELS.get(own.kernel, 1.0) if name == "attention" else 1.0

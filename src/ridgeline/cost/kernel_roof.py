@@ -19,6 +19,7 @@ import numpy as np
 from ridgeline.core.arrays import Array
 from ridgeline.cost.kernels import flash_seconds
 from ridgeline.cost.machine import PEAKS, exponentials_per_s
+from ridgeline.cost.profile import ADAM_PASSES
 from ridgeline.hardware.chip import Chip
 from ridgeline.ir.ops import FLASH_BACKWARD, FLASH_EXTRA
 
@@ -36,7 +37,6 @@ PASSES: Mapping[str, float] = MappingProxyType(
     }
 )  # fmt: skip
 MEMORY_PASSES: Mapping[str, float] = MappingProxyType({"copy": 2.0, "read": 1.0, "write": 1.0})
-ADAM_PASSES = 7.0  # weight, gradient and both moments read; weight and moments written
 BYTES: Mapping[str, float] = MappingProxyType(
     {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "int8": 1, "nvfp4": 0.5625}
 )

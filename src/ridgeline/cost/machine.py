@@ -20,6 +20,7 @@ from ridgeline.hardware.load import CHIPS, rated_power
 from ridgeline.hardware.system import System
 from ridgeline.hardware.topology import Torus
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
 
 PEAKS = tuple(dict.fromkeys(item.peak for item in DTYPES.values()))
 WIDE = PEAKS.index("bf16")
@@ -160,6 +161,11 @@ class ParameterColumns:
     def __getitem__(self, name: str) -> Array:
         return self.values[name]
 
+    @property
+    def update(self) -> Array:
+        """The share of memory's rate that an optimizer gets: that of copies where nobody measured one."""
+        return self.values.get("update", self.values["memory"])
+
 
 def parameter_columns(calibration: Calibration, scenarios: Sequence[Scenario]) -> ParameterColumns:
     """The parameters of several scenarios under one calibration: by the chip and the engine that each carries.
@@ -171,9 +177,24 @@ def parameter_columns(calibration: Calibration, scenarios: Sequence[Scenario]) -
     values = {name: np.array([known[own][name] for own in each]) for name in PARAMETERS}
     if calibration.profiles:
         values["memory"] = measured_memory(scenarios, calibration.profiles, values["memory"])
+        values["update"] = measured_updates(scenarios, calibration.profiles, values["memory"])
     if calibration.anchored is None:
         return ParameterColumns(values=values)
     return ParameterColumns(values=values, pace=np.array([pace_of(calibration, scenario) for scenario in scenarios]))
+
+
+def measured_updates(scenarios: Sequence[Scenario], profiles: Mapping[str, Profile], fitted: Array) -> Array:
+    """Shares of memory's rate that fused AdamW of a chip's profile reaches, by the format of its states."""
+    shares = fitted.copy()
+    for row, scenario in enumerate(scenarios):
+        profile = profile_for(profiles, scenario.system.chip.fitted_id)
+        sheet = scenario.system.chip.hbm.bandwidth
+        if profile is None or sheet is None or not isinstance(scenario.workload, Train):
+            continue
+        updated = profile.update_bytes_per_s(scenario.workload.optimizer.states.id)
+        if updated is not None:
+            shares[row] = min(updated / sheet.value, MOST_OF_MEMORY)
+    return shares
 
 
 def measured_memory(scenarios: Sequence[Scenario], profiles: Mapping[str, Profile], fitted: Array) -> Array:

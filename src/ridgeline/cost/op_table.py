@@ -32,7 +32,7 @@ _PLACE = {str(axis): place for place, axis in enumerate(AXES)}
 class OpTable:
     """Columns of ops by type (one array per field, in the order the builders append), and where they belong."""
 
-    matmuls: Array  # m, n, k, groups, in_bytes, out_bytes, alignment, launches, weight_bytes
+    matmuls: Array  # m, n, k, groups, in_bytes, out_bytes, alignment, launches, share, weight_bytes
     matmul_peak: Index
     matmul_slot: Index
     attends: Array  # flops, bytes, head_dim, backward, flash, kernels, scan, caches, sharing
@@ -81,7 +81,7 @@ def _gathered(sections: Sequence[Section], many: int, cell: Index, table: Table)
                     peaks.append(PEAKS.index(op.peak))
     slots_of = {kind: _slots(slots, many) for kind, (_, slots) in ops.items()}
     return OpTable(
-        matmuls=table(ops[MatMul][0], 9),
+        matmuls=table(ops[MatMul][0], 10),
         matmul_peak=np.repeat(np.array(peaks, dtype=np.int64), many),
         matmul_slot=slots_of[MatMul],
         attends=table(ops[Attend][0], 9),
@@ -126,7 +126,7 @@ def _values(op: Op) -> tuple[Num, ...]:
     match op:
         case MatMul():
             sizes = (op.m, op.n, op.k, op.groups, op.in_bytes, op.out_bytes)
-            return (*sizes, op.alignment, op.launches, op.weight_bytes)
+            return (*sizes, op.alignment, op.launches, op.share, op.weight_bytes)
         case Attend():
             kind = (op.backward, op.flash, op.kernels, op.scan)
             return (op.flops, op.stream_bytes, op.head_dim, *kind, op.caches, op.sharing)

@@ -47,6 +47,7 @@ class SustainedRates:
     attention: Array
     attention_back: Array
     memory: Array
+    update: Array  # bytes/s of memory that an optimizer gets
     traffic_s: Array  # seconds of a byte that an op moves, with what the software moves beyond it
     links: Links
     kernel: Array
@@ -86,6 +87,7 @@ def sustained_rates(machines: Machines, rates: ParameterColumns, *, plans: Launc
         attention=np.minimum(rates["attention"], REACHABLE),
         attention_back=np.minimum(rates["attention"] * rates["attention_back"], REACHABLE),
         memory=machines.memory * rates["memory"],
+        update=machines.memory * rates.update,
         traffic_s=np.maximum(rates["traffic"] / rates["memory"], 1.0) / machines.memory,
         links=links_of(machines, rates),
         kernel=rates["kernel"] * (1 - 0.7 * graph),
@@ -145,10 +147,10 @@ def _toward(measured_s: Array, fitted_s: Array, share: Array) -> Array:
 
 
 def _matmuls(table: OpTable, rates: SustainedRates, cell: Index, padded: Array | None) -> tuple[Array, Mask]:
-    m, n, k, groups, size_in, size_out, alignment, _, weights = table.matmuls
+    m, n, k, groups, size_in, size_out, alignment, _, share, weights = table.matmuls
     own = cell[table.matmul_slot]
     peak = rates.peak[0, table.matmul_peak] if len(rates.peak) == 1 else rates.peak[own, table.matmul_peak]
-    rate = peak * np.where(groups > 1, at(rates.rates["experts"], own), 1.0)
+    rate = peak * share * np.where(groups > 1, at(rates.rates["experts"], own), 1.0)
     if (alignment < ALIGNED).any():
         rate = np.minimum(rate, unaligned_rate(alignment, at(rates.machines.cores, own)))
     compute = (padded if padded is not None else padded_products(table, rates.machines)) / rate

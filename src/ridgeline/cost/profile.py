@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.core.dtype import dtype as dtype_of
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import parse_table, read_text
 
@@ -26,6 +27,7 @@ HEAD_LINES = 10  # of a file, which name the chip
 LONGEST_WORD = 200  # characters that are kept of any text
 MOST_WORDS = 60  # keys of a row, or of what describes a device
 LARGEST_SIZE = 2**53
+ADAM_PASSES = 7.0  # weight, gradient and both moments read; weight and moments written
 LARGE_COPY = 64 * 1024 * 1024  # bytes that no cache holds
 LONGEST_S = 1e5  # seconds; no kernel takes a day
 OPS = (
@@ -119,6 +121,16 @@ class Profile:
         large = [row for row in self.of("copy") if row.dims.get("bytes", 0) >= LARGE_COPY]
         return max((2 * row.dims["bytes"] / row.seconds for row in large), default=None)
 
+    def update_bytes_per_s(self, dtype: str) -> float | None:
+        """Bytes that the largest fused AdamW with states of that format reads and writes in a second; None where none
+        was measured: weight, gradient and both moments read, all but the gradient written."""
+        fused = [row for row in self.of("adamw") if row.impl == "fused" and row.dtype == dtype]
+        largest = max(fused, key=lambda row: row.dims["parameters"], default=None)
+        if largest is None or ADAM_PASSES * largest.dims["parameters"] < LARGE_COPY:
+            return None
+        width = dtype_of(dtype).bytes_per_element
+        return ADAM_PASSES * width * largest.dims["parameters"] / largest.seconds
+
     @property
     def clocks(self) -> tuple[float, float]:
         """Time of a large 16-bit product from rest, and after seconds of load, each over that of its own row here.
@@ -137,6 +149,14 @@ class Profile:
                 if alike and row.figures.get("cold", 1.0):
                     return held["burst", shape] / row.seconds, held["steady", shape] / row.seconds
         return 1.0, 1.0
+
+    @property
+    def clock_under_load(self) -> float | None:
+        """MHz that large 16-bit products settle at after seconds of load; None where no clock was told."""
+        held = [row for row in self.of("sustained") if row.impl == "steady" and row.dtype == "bf16" and "m" in row.dims]
+        told = [row for row in held if row.figures.get("clock_mhz")]
+        largest = max(told, key=lambda row: math.prod(row.dims[side] for side in "mnk"), default=None)
+        return largest.figures["clock_mhz"] if largest else None
 
     @property
     def title(self) -> str:

@@ -11,7 +11,7 @@ rate that large copies reach takes the place of the fitted one (`machine.paramet
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -54,6 +54,7 @@ FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Formats of measured products that price a peak, the first that was measured."""
 MOST_SHARED = 16  # query heads of a cached head beyond which a decode's products count: latent attention
 # coordinates of products by phase beside their shape: layout, and operands from main memory
+BETWEEN = 0.5  # the same of attention between products: on an H200 1.15 to 1.24 of what it takes by itself
 STEADY = 0.75  # of what clocks lose under load, in logarithms: memory-bound kernels between products give power back
 WHOLE_READ = 16.0  # bytes
 PHASE_STATE = np.array([(*LAYOUTS.get(name, (0.0, 0.0)), 0.0) for name in ("torch", "torch_nn", "torch_nt", "torch")])
@@ -74,7 +75,7 @@ def kernel_prices(profile: Profile, sheet: Sheet) -> KernelPrices:
     """The surfaces of a profile over a chip's data sheet."""
     products = {key: surface_of(_products(profile, names), sheet) for key, names in FORMATS.items()}
     attention = {
-        (impl, backward): surface_of([row for row in profile.of(op) if row.impl == impl and row.dtype == "bf16"], sheet)
+        (impl, backward): surface_of(_between_products(profile, op, impl), sheet)
         for impl in LIBRARY.values()
         for op, backward in (("attention_forward", False), ("attention_backward", True))
     }
@@ -85,6 +86,19 @@ def kernel_prices(profile: Profile, sheet: Sheet) -> KernelPrices:
         decode=surface_of([row for row in profile.of("attention_decode") if row.impl == DECODED], sheet),
         steady=rest ** (1 - STEADY) * load**STEADY,
     )
+
+
+def _between_products(profile: Profile, op: str, impl: str) -> list[Measurement]:
+    """Attention as it runs in a step: the clock that products pull down does not come back for it at once.
+
+    seconds x (its clock / the clock of products under load) ** 1/2
+    """
+    rows = [row for row in profile.of(op) if row.impl == impl and row.dtype == "bf16"]
+    load = profile.clock_under_load
+    if load is None:
+        return rows
+    ahead = [max(row.figures.get("clock_mhz", load) / load, 1.0) for row in rows]
+    return [replace(row, seconds=row.seconds * own**BETWEEN) for row, own in zip(rows, ahead, strict=True)]
 
 
 def _products(profile: Profile, names: Sequence[str]) -> list[Measurement]:
@@ -183,10 +197,11 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             mine = np.flatnonzero((owner == place) & (table.matmul_peak == PEAKS.index(key)))
             if not len(mine):
                 continue
-            shapes = table.matmuls[:7] if (table.matmuls[8] == 1).all() else table.matmuls[[*range(7), 8]]
-            first, again = _distinct(np.vstack([shapes[:, mine], phase[mine], cell[mine]]), len(machines.peak))
+            shaped = [*range(7), 8, *([] if (table.matmuls[9] == 1).all() else [9])]
+            shapes = table.matmuls[np.ix_(shaped, mine)]
+            first, again = _distinct(np.vstack([shapes, phase[mine], cell[mine]]), len(machines.peak))
             mine_first = mine[first]
-            m, n, k, groups, size_in, size_out, alignment, _, weights = table.matmuls[:, mine_first]
+            m, n, k, groups, size_in, size_out, alignment, _, share, weights = table.matmuls[:, mine_first]
             traffic = ((m * k + k * n * weights) * size_in + m * n * size_out) * groups
             rows = cell[mine_first]
             peak = machines.peak[rows if len(machines.peak) > 1 else 0, PEAKS.index(key)]
@@ -198,7 +213,7 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             where = np.column_stack([product_coordinates(sizes, missed), PHASE_STATE[phase[mine_first]]])
             ratio, away = surface.read(where)
             least = 2 * m * n * k * groups / peak  # no product beats its data sheet
-            seconds[mine] = np.maximum(np.exp(ratio) * roof * prices.steady, least)[again]
+            seconds[mine] = np.maximum(np.exp(ratio) * roof * prices.steady / share, least)[again]
             distance[mine] = away[again]
     return seconds, distance
 

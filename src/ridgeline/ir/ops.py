@@ -39,6 +39,7 @@ class MatMul:
     out_bytes   bytes of one output element, twice that when it is read back to be added to
     alignment   bytes to which the rows of its matrices are aligned: 16 for the matrix unit's fast path
     launches    kernels the host issues for it: one, or more where software launches one per group
+    share       of what plain kernels of that format reach: less where rows have scales of their own
     """
 
     label: str
@@ -51,6 +52,7 @@ class MatMul:
     out_bytes: float = 2.0
     alignment: Num = 16.0
     launches: Num = 1.0
+    share: float = 1.0
     weight_bytes: float = 1.0
 
     @property

@@ -12,7 +12,11 @@ from ridgeline.lowering.context import LoweringContext, stream
 from ridgeline.models.facts import mean_visible
 from ridgeline.models.spec import Attention
 
-SCORE_PASSES = (6.0, 9.0)  # reads and writes of a score matrix, forward and backward, with a fused masked softmax
+# reads and writes of a score matrix, forward and backward, with a fused masked softmax and a dropout of its own
+SCORE_PASSES = (6.0, 9.0)
+# the same from a compiler that joins pointwise chains and reductions: written by one product, through softmax and
+# dropout at once, read by the other
+COMPILED_SCORE_PASSES = (4.0, 7.0)
 LOOSE_SCORE_PASSES = (11.0, 14.0)  # the same, scale, mask, softmax and dropout each on their own
 # head sizes that kernels of a library are built for; a head between two runs as the wider one. On an H200 cuDNN takes
 # as long for 72 to 112 as for 128 and for 136 and 160 as for 192, forward and backward; FlashAttention-2 has 96, too.
@@ -114,9 +118,8 @@ def _unfused_scores(ctx: LoweringContext, heads: int, qk: int, value: int) -> Pa
     tokens, tp, size = ctx.tokens, ctx.degrees.tp, ctx.precision.activations.bytes_per_element
     forward = 2 * tokens * heads / tp * (qk + value) * float(ctx.keys)
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
-    passes = SCORE_PASSES if "masked-softmax" in ctx.fuses else LOOSE_SCORE_PASSES
+    passes, kernels = _score_passes(ctx.fuses)
     matrix = tokens * ctx.keys * heads / tp * size
-    kernels = 10 if "masked-softmax" in ctx.fuses else 14  # transposes and dropout among them
     return (
         [
             Attend(
@@ -131,6 +134,13 @@ def _unfused_scores(ctx: LoweringContext, heads: int, qk: int, value: int) -> Pa
             )
         ],
     )  # fmt: skip
+
+
+def _score_passes(fuses: frozenset[str]) -> tuple[tuple[float, float], int]:
+    """Passes over the scores, forward and backward, and kernels, transposes and dropout among them."""
+    if "elementwise" in fuses:
+        return COMPILED_SCORE_PASSES, 8
+    return (SCORE_PASSES, 10) if "masked-softmax" in fuses else (LOOSE_SCORE_PASSES, 14)
 
 
 def _edges(ctx: LoweringContext, seen: tuple[int, bool]) -> float:

@@ -12,6 +12,7 @@ from ridgeline.lowering.casts import casts, gradient_casts
 from ridgeline.lowering.context import (
     LoweringContext,
     adapters,
+    bias_gradients,
     input_gradient,
     matmul,
     plain_matmul,
@@ -36,7 +37,7 @@ def lower_ffn(ctx: LoweringContext, ffn: Ffn, sides: Sides = BOTH) -> SublayerOp
     """Up, activation, down; for experts also routing, dispatch and combine."""
     match ffn:
         case Mlp():
-            dense = dense_ffn(ctx, ffn.hidden, ffn.gated, ffn.activation, sides)
+            dense = dense_ffn(ctx, ffn.hidden, ffn.gated, ffn.activation, sides, bias=ffn.bias)
             params = ffn_params(ffn, ctx.model.hidden) / ctx.degrees.tp
             return together(dense, SublayerOps(params=params))
         case Moe():
@@ -76,7 +77,9 @@ def _expert_biases(ctx: LoweringContext, elements: Num) -> tuple[list[Op], list[
     )
 
 
-def dense_ffn(ctx: LoweringContext, hidden: int, gated: bool, activation: str, sides: Sides) -> SublayerOps:
+def dense_ffn(
+    ctx: LoweringContext, hidden: int, gated: bool, activation: str, sides: Sides, bias: bool = False
+) -> SublayerOps:
     """Up, activation, down of one width, split over tensor ranks."""
     tp, tokens, width = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
     up = matmul(ctx, "up", tokens, hidden * (1 + gated) / tp, width)
@@ -107,7 +110,7 @@ def dense_ffn(ctx: LoweringContext, hidden: int, gated: bool, activation: str, s
         ),
         backward_input=(*gradient_casts(ctx, [down, up]), *map(input_gradient, low), *backward),
         adapters=adapted,
-        backward_weight=weights,
+        backward_weight=(*weights, *bias_gradients(ctx, [down, up] if bias else [])),
         again=(act,),
         saved=tokens * hidden * (2 + gated) / tp * size,
         saved_selective=tokens * hidden * (1 + gated) / tp * size,

@@ -10,7 +10,7 @@ import numpy as np
 from ridgeline.ir.ops import MatMul, Num, Op
 from ridgeline.lowering.attention_core import Passes
 from ridgeline.lowering.casts import casts, gradient_casts
-from ridgeline.lowering.context import LoweringContext, adapters, input_gradient, weight_gradient
+from ridgeline.lowering.context import LoweringContext, adapters, bias_gradients, input_gradient, weight_gradient
 from ridgeline.lowering.sublayer import SublayerOps
 from ridgeline.lowering.tensor_boundary import Sides, tensor_boundary
 from ridgeline.models.params import indexer_params, mixer_params
@@ -25,6 +25,7 @@ class MixerParts:
     around         pointwise work between products and core, forward and backward
     core           scores or scan, forward and backward
     exchange       communication of context ranks, forward and backward
+    biased         products with a bias
     saved          bytes saved for the backward, score matrices apart
     up, saved_up   products out of a latent and what follows them, and the bytes saved of what they make
     """
@@ -34,6 +35,7 @@ class MixerParts:
     around: Passes
     core: Passes
     exchange: Passes = ((), ())
+    biased: Sequence[MatMul] = ()
     saved: Num
     up: tuple[Op, ...] = ()
     saved_up: Num = 0
@@ -54,7 +56,7 @@ def assembled(ctx: LoweringContext, mixer: Mixer, parts: MixerParts, sides: Side
         forward=(*casts(ctx, into[:1], "norm" in ctx.fuses), *casts(ctx, [*into[1:], *out_of]), *forward, *low),
         backward_input=(*gradient_casts(ctx, products), *map(input_gradient, low), *backward),
         adapters=adapted,
-        backward_weight=tuple(weights),
+        backward_weight=(*weights, *bias_gradients(ctx, parts.biased)),
         again=tuple(parts.core[0]),
         saved=parts.saved + _score_bytes(ctx, mixer),
         saved_selective=parts.saved,

@@ -49,6 +49,7 @@ def _attention(ctx: LoweringContext, mixer: Attention) -> MixerParts:
         around=([*turn, *gate], [*gate_back, *turn]),
         core=scores(ctx, mixer.heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked)),
         exchange=context_exchange(ctx, kv, mixer.heads * (mixer.head_dim + mixer.value_dim)),
+        biased=[op for op, bias in ((qkv, mixer.qkv_bias), (out, mixer.out_bias)) if bias],
         saved=tokens * (wide + values + gated + kv) / tp * ctx.precision.activations.bytes_per_element,
     )
 

@@ -9,11 +9,14 @@ from rich.text import Text
 
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.answer import CollectiveTime
+from ridgeline.comm.formats.files import CollectiveFile
+from ridgeline.comm.formats.hccl_env import HcclSetting
+from ridgeline.comm.formats.tuner_csv import Rule
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.routes import routes
-from ridgeline.comm.verify import Verification
 from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent
+from ridgeline.report.contention import contention_sheet, simulation_facts
 from ridgeline.report.sheets.collective import CollectiveSheet, LinkSheet, VerificationSheet
 from ridgeline.report.sheets.plain import plain
 
@@ -46,6 +49,7 @@ def collective_sheet(found: CollectiveTime) -> CollectiveSheet:
         "synthesis_seconds": found.synthesis_seconds,
         "verified": found.verification.ok,
         "busiest": _busiest(found),
+        "simulation": contention_sheet(found) if found.contention else None,
     }
 
 
@@ -65,18 +69,32 @@ def _busiest(found: CollectiveTime) -> list[LinkSheet]:
     ]
 
 
-def verification_sheet(algorithm: Algorithm, found: Verification) -> VerificationSheet:
+def verification_sheet(found: CollectiveFile) -> VerificationSheet:
     """Everything a verification says."""
+    algorithm, checked = found.algorithm, found.verification
     return {
         "kind": "verification",
-        "collective": algorithm.contract.collective,
-        "algorithm": algorithm.name,
-        "ranks": algorithm.ranks,
-        "rounds": algorithm.rounds,
-        "steps": found.steps,
-        "verified": found.ok,
-        "problems": plain(list(found.problems)),
+        "format": found.format,
+        "collective": algorithm.contract.collective if algorithm else "",
+        "algorithm": algorithm.name if algorithm else "",
+        "ranks": algorithm.ranks if algorithm else 0,
+        "rounds": algorithm.rounds if algorithm else 0,
+        "steps": checked.steps if checked else 0,
+        "verified": checked.ok if checked else True,
+        "problems": plain(list(checked.problems)) if checked else [],
+        "settings": [*map(_rule, found.rules), *map(_setting, found.settings)],
     }
+
+
+def _rule(rule: Rule) -> str:
+    sizes = f"{rule.min_bytes} to {rule.max_bytes} B"
+    where = ", ".join(f"{value} {name}" for value, name in ((rule.nodes, "nodes"), (rule.ranks, "ranks")) if value >= 0)
+    return f"{rule.collective} of {sizes}{' on ' + where if where else ''}: {rule.algorithm}/{rule.protocol}"
+
+
+def _setting(setting: HcclSetting) -> str:
+    levels = ", ".join(f"level {level} {algorithm}" for level, algorithm in setting.levels)
+    return f"{setting.operator or 'every operator'}: {levels}"
 
 
 def draw_collective(sheet: CollectiveSheet, found: CollectiveTime, console: Console) -> None:
@@ -100,6 +118,7 @@ def draw_collective(sheet: CollectiveSheet, found: CollectiveTime, console: Cons
             [Text.assemble(clean(title), style="bold")],
             [rows],
             listed("not verified", wrong),
+            [] if sheet["simulation"] is None else [facts(*simulation_facts(sheet["simulation"]))],
             [_links(sheet)],
             _picture(found.algorithm, found.graph),
         )
@@ -134,8 +153,12 @@ def _picture(algorithm: Algorithm, graph: Graph) -> list[Text]:
 
 
 def draw_verification(sheet: VerificationSheet, console: Console) -> None:
-    """Print whether a file's algorithm is right, or what is wrong with it."""
-    verdict = "every output right, no race, no deadlock" if sheet["verified"] else "NOT verified"
+    """Print whether a file's algorithm is right, or what is wrong with it; the settings of a library's file."""
+    if sheet["settings"]:
+        console.print(blocks(listed(f"{sheet['format']}: every rule is one that the library takes", sheet["settings"])))
+        return
+    proven = "no race, no deadlock" if sheet["format"] == "ridgeline" else "no deadlock, in every order tried"
+    verdict = f"every output right, {proven}" if sheet["verified"] else "NOT verified"
     what = f"{sheet['algorithm']}, {sheet['collective']} on {sheet['ranks']} ranks, {sheet['steps']:,} steps"
     lines = [f"{one['path']}: {one['given']}, expected {one['expected']}" for one in sheet["problems"]]
-    console.print(blocks([clean(f"{what}: {verdict}")], listed("problems", lines)))
+    console.print(blocks([clean(f"{sheet['format']}: {what}: {verdict}")], listed("problems", lines)))

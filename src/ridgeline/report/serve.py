@@ -78,7 +78,7 @@ def serving_sheet(found: ServingPrediction) -> ServingSheet:
         "transfer_bytes": run.transfer_bytes,
         "retried": run.retried,
         "replica_changes": [[at, float(count)] for at, count in run.replicas],
-        "cost_per_million_tokens": found.cost_per_million_tokens,
+        "cost_per_million_tokens_usd": found.cost_per_million_tokens_usd,
         "assumptions": list(found.assumptions),
     }
 
@@ -173,7 +173,7 @@ def _bars(parts: dict[str, float]) -> RenderableType:
 
 
 def _fleet(sheet: ServingSheet) -> Iterator[RenderableType]:
-    cost = sheet["cost_per_million_tokens"]
+    cost = sheet["cost_per_million_tokens_usd"]
     cache = "; ".join(
         f"{one['tokens']:,} tokens{'' if one['role'] == 'both' else ' of ' + one['role']}, "
         f"{format_gib(one['kv_bytes'])} beside {format_gib(one['weights_bytes'])} of weights"

@@ -55,8 +55,9 @@ def _case(case: Case) -> CaseSheet:
         "high": case.high_s,
         "cross_validated": case.cross_validated,
         "peak_memory_bytes": plain(case.peak),
-        **({"metric": case.metric} if case.metric else {}),
     }
+    if case.metric:
+        sheet["metric"] = case.metric
     return sheet
 
 
@@ -153,7 +154,7 @@ def _worst(found: Validation) -> Table:
         elif found.kind == "kernels":
             what = f"{case.row['kernel'][:24]} {case.row['shape'][:36]}, {case.chip}, by {case.assumptions[0]}"
         elif not training:
-            size = format_quantity(float(case.row["size_bytes"].replace(",", "")), "B")
+            size = format_quantity(case.size or 0.0, "B")
             what = f"{case.row['collective'][:20]}, {size}, {case.row['ranks'][:8]} x {case.chip}"
         unit = "" if case.metric else " s"
         cells = (f"{case.measured_s:.4g}{unit}", f"{case.predicted_s:.4g}{unit}", _signed(case.residual))

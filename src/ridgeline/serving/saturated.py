@@ -63,7 +63,7 @@ class ClosedBatch:
 
     def shares(self) -> Array:
         """How often each composition runs: with its seconds, the time from the first request to the last token."""
-        return np.bincount(self.composition, self.repeats, len(self.steps))
+        return np.asarray(np.bincount(self.composition, self.repeats, len(self.steps)), dtype=np.float64)
 
     def ttft_shares(self) -> Array:
         """How often each composition runs before a request's first token, on average."""
@@ -81,7 +81,8 @@ class ClosedBatch:
         edges = np.zeros(len(self.composition) + 1)
         np.add.at(edges, start, weight)
         np.add.at(edges, end, -weight)
-        return np.bincount(self.composition, np.cumsum(edges)[:-1] * self.repeats, len(self.steps))
+        often = np.cumsum(edges)[:-1] * self.repeats
+        return np.asarray(np.bincount(self.composition, often, len(self.steps)), dtype=np.float64)
 
     def seconds(self, step_s: Array) -> float:
         """From the first request to the last token, from the seconds of each composition."""

@@ -51,7 +51,7 @@ class ServingPrediction:
     metrics: ServingMetrics
     kept: dict[str, Kept]
     goodput_share: float | None
-    cost_per_million_tokens: float | None
+    cost_per_million_tokens_usd: float | None
     assumptions: tuple[str, ...]
 
     @property
@@ -115,7 +115,7 @@ def served_by(
             for name, limit in work.objective.limits.items()
         },
         goodput_share=None if metrics.goodput is None else metrics.goodput * metrics.duration_s / metrics.requests,
-        cost_per_million_tokens=_cost(run, instances, metrics),
+        cost_per_million_tokens_usd=_cost(run, instances, metrics),
         assumptions=(*scenario.assumptions, *_assumed(instances)),
     )
 

@@ -47,6 +47,19 @@ class PrefillAdder:
     def _ceil(self, tokens: int) -> int:
         return -(-tokens // self._page) * self._page
 
+    @property
+    def remaining(self) -> float:
+        """Cache that is not promised to anybody."""
+        return self._available() - self._total
+
+    def release(self, growth: float) -> None:
+        """A running request gave up its seat, and with it what its answer was promised."""
+        self._total -= growth
+
+    def refill(self, free_tokens: int) -> None:
+        """Tokens were freed since the batch was begun."""
+        self._free = free_tokens
+
     def verdict(self) -> Verdict:
         """What the budgets say about one more request."""
         if self._available() - self._total <= 0 or self._available() - self._current <= 0:

@@ -24,7 +24,9 @@ class SglangRecording:
 def sglang_harness(document: Fields) -> SglangRecording:
     """Settings, requests in the order they came, and the steps that the recorder in a live engine wrote."""
     settings = _settings(table(document["config"], "config"))
-    case = SglangCase(settings=settings, requests=requests(document["requests"], settings.page_size))
+    asked = requests(document["requests"], settings.page_size)
+    arrivals = tuple(whole(entry, "arrival_step", default=0, where="requests") for entry in document["requests"])
+    case = SglangCase(settings=settings, requests=asked, arrival_steps=arrivals)
     return SglangRecording(version=str(document["sglang"]), case=case, steps=steps(document["steps"]))
 
 
@@ -33,6 +35,7 @@ def _settings(config: Fields) -> SglangSettings:
     policy = next((one for one in POLICIES if one == given), None)
     if policy is None:
         raise wrong("config.schedule_policy", repr(given)[:60], f"one of {', '.join(POLICIES)}")
+    by_priority = flag(config, "enable_priority_scheduling", default=False)
     conservativeness = config.get("schedule_conservativeness", 1.0)
     if not isinstance(conservativeness, int | float) or not 0 < conservativeness < 100:
         raise wrong("config.schedule_conservativeness", repr(conservativeness)[:60], "a number above 0, below 100")
@@ -46,5 +49,9 @@ def _settings(config: Fields) -> SglangSettings:
         ignore_eos=flag(config, "ignore_eos", default=False),
         schedule_conservativeness=float(conservativeness),
         policy=policy,
-        priority_scheduling=flag(config, "enable_priority_scheduling", default=False),
+        priority_scheduling=by_priority,
+        priority_preemption=by_priority and not flag(config, "disable_priority_preemption", default=False),
+        priority_preemption_threshold=whole(
+            config, "priority_scheduling_preemption_threshold", default=10, where="config"
+        ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,23 +16,29 @@ Record = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SglangCase:
-    """What was asked of a recorded engine: the knobs, and requests that were all there before the first step."""
+    """What was asked of a recorded engine: the knobs, and requests with the step before which they arrived."""
 
     settings: SglangSettings
     requests: tuple[Request, ...]
+    arrival_steps: tuple[int, ...]
 
 
 def sglang_records(case: SglangCase) -> Iterator[Record]:
     """The steps of the simulated scheduler, as the recorder writes them; ends when nothing can be scheduled."""
     engine = SglangScheduler(case.settings)
-    for request in case.requests:
-        engine.add(request)
-    while engine.unfinished:
+    todo = deque(sorted(range(len(case.requests)), key=lambda index: (case.arrival_steps[index], index)))
+    at = 0
+    while todo or engine.unfinished:
+        if not engine.unfinished:
+            at = max(at, case.arrival_steps[todo[0]])
+        while todo and case.arrival_steps[todo[0]] <= at:
+            engine.add(case.requests[todo.popleft()])
         step = engine.schedule()
         if step.empty:
             return
         yield _record(engine, step)
         engine.update(step)
+        at += 1
 
 
 def _record(engine: SglangScheduler, step: Step) -> Record:

@@ -33,7 +33,10 @@ class SglangScheduler:
         self._clock = DecodeClock(settings.page_size, results_late=False)
         self._last_prefill: list[Chunk] = []
         self._full = False
-        self._arrivals = self._admissions = self._attempts = 0
+        self._arrivals = self._admissions = self._attempts = self._entries = 0
+        self._entered: dict[int, int] = {}  # when a request last entered the queue
+        self._tried: dict[int, int] = {}  # tokens to compute of one that was looked at and not admitted
+        self._unseated: list[RequestState] = []  # by requests of higher priority in this step
 
     # ---- the queue
 
@@ -44,8 +47,15 @@ class SglangScheduler:
         state.target = state.prompt_tokens + max(request.output_tokens, 1) - 1
         state.node = self.tree.root
         state.remote = request.remote_tokens
-        self.waiting.append(state)
+        self._enter(state)
         return state
+
+    def _enter(self, state: RequestState) -> None:
+        """To the tail of the queue."""
+        self.waiting.append(state)
+        if self.settings.priority_preemption:
+            self._entries += 1
+            self._entered[id(state)] = self._entries
 
     @property
     def unfinished(self) -> bool:
@@ -78,6 +88,7 @@ class SglangScheduler:
         self._merge()
         step = Step()
         chunks = self._prefill()
+        step.preempted += self._unseated
         if chunks:
             step.chunks = self._last_prefill = chunks
             step.admitted = [chunk.state for chunk in chunks if chunk.state.slots]
@@ -103,12 +114,13 @@ class SglangScheduler:
 
     def _prefill(self) -> list[Chunk]:
         settings = self.settings
-        if not self.running:
+        self._unseated = []
+        if not self.running or settings.priority_preemption:
             self._full = False
         if (self._full or not self.waiting) and self.chunked is None:
             return []
         room = settings.max_running_requests - len(self.running)
-        if room <= 0 and self.chunked is None:
+        if room <= 0 and self.chunked is None and not settings.priority_preemption:
             self._full = True
             return []
         self._order_queue()
@@ -119,16 +131,51 @@ class SglangScheduler:
         for state in self.waiting:
             if adder.verdict() is Verdict.OTHER:
                 break
-            if len(adder.chunks) >= room:
+            if len(adder.chunks) >= settings.max_running_requests - len(self.running):
                 self._full = True
+            if self._full and not (settings.priority_preemption and self._unseat(state, adder)):
                 break
             self._look_up(state)
+            if settings.priority_preemption:
+                self._tried[id(state)] = state.known - state.computed
             verdict = adder.add(state)
             if verdict is not Verdict.CONTINUE:
                 if verdict is Verdict.NO_TOKEN:
                     self._full = bool(adder.chunks or self.running)
                 break
-        return self._start(adder)
+        started = self._start(adder)
+        for state in self._unseated:
+            self._enter(state)
+        return started
+
+    def _unseat(self, state: RequestState, adder: PrefillAdder) -> bool:
+        """Free the seats of running requests of lower priority for a waiting one, if that makes room enough.
+
+        Lowest priority first, of equal ones who entered the queue last. Counted is what they are expected to grow by,
+        not what they hold; what the waiting one computes counts once it has been looked at.
+        """
+        allowed = min(state.request.max_new_tokens, MOST_NEW_TOKENS)
+        missing = self._tried.get(id(state), 0) + allowed + self.settings.page_size - adder.remaining
+        chosen: list[RequestState] = []
+        for one in sorted(self.running, key=lambda one: (one.priority, -self._entered[id(one)])):
+            if state.priority - one.priority <= self.settings.priority_preemption_threshold:
+                break
+            chosen.append(one)
+            missing -= self._growth(one)
+            if missing <= 0:
+                break
+        if not chosen or missing > 0:
+            return False
+        gone = {id(one) for one in chosen}
+        left = len(self.running)
+        for one in [one for one in self.running if id(one) in gone]:
+            adder.release(self._growth(one))
+            left -= 1
+            self._release(one, left)
+            self._unseated.append(one)
+        self.running = [one for one in self.running if id(one) not in gone]
+        adder.refill(self.free_tokens)
+        return True
 
     def _look_up(self, state: RequestState) -> None:
         """Its cached prefix; at least one token is left to compute."""
@@ -157,6 +204,7 @@ class SglangScheduler:
                 state.order = self._admissions
                 self._admissions += 1
                 state.hit_tokens = chunk.context
+                self._tried.pop(id(state), None)
             state.computed = chunk.context + chunk.tokens
         return adder.chunks
 
@@ -171,10 +219,11 @@ class SglangScheduler:
 
     def _expected_growth(self) -> float:
         """Tokens that running answers are expected to need yet."""
+        return sum(map(self._growth, self.running))
+
+    def _growth(self, state: RequestState) -> float:
         ratio = 1.0 if self.settings.ignore_eos else self.ratio.current
-        return sum(
-            min(state.request.max_new_tokens - self.produced(state), MOST_NEW_TOKENS) * ratio for state in self.running
-        )
+        return min(state.request.max_new_tokens - self.produced(state), MOST_NEW_TOKENS) * ratio
 
     def _answers(self) -> list[tuple[int, int]]:
         """(tokens left, tokens held) of the running requests."""
@@ -194,6 +243,7 @@ class SglangScheduler:
         else:
             self.ratio.decay()
         if self.running:
+            self._make_room(len(self.running) * self.settings.page_size)  # as if each began a page
             self.free_tokens -= need
             self._clock.tick(step)
             step.decoded = list(self.running)
@@ -221,7 +271,13 @@ class SglangScheduler:
         return sum(self._clock.computed(state) % self.settings.page_size == 0 for state in states)
 
     def _drop(self, state: RequestState, step: Step, others: int) -> None:
-        """Free what the tree does not hold; the request starts over from the tail of the queue."""
+        """The request starts over from the tail of the queue."""
+        self._release(state, others)
+        self._enter(state)
+        step.preempted.append(state)
+
+    def _release(self, state: RequestState, others: int) -> None:
+        """Free what the tree does not hold, and make room for some steps of the others."""
         produced = self.produced(state)
         self._clock.stop(state)
         self._give_back(state)
@@ -229,8 +285,7 @@ class SglangScheduler:
         state.known = state.prompt_tokens + produced
         state.computed = state.remote = 0
         state.preemptions += 1
-        self.waiting.append(state)
-        step.preempted.append(state)
+        self._tried.pop(id(state), None)
 
     # ---- the cache
 
@@ -256,6 +311,8 @@ class SglangScheduler:
             return
         key = self.text(state, tokens)
         present, _ = self.tree.insert(key)
+        if tokens > state.prompt_tokens:  # a leaf of its own for the answer, which is then dropped before the prompt
+            self.tree.insert(self.text(state, state.prompt_tokens))
         self.free_tokens += max(present - state.held, 0)
         held, node = self.tree.match(key)
         assert isinstance(state.node, Node)
@@ -307,8 +364,10 @@ class SglangScheduler:
 
     def decode_run(self, steps: int) -> Step:
         """That many pure decode steps at once, as the last of them."""
-        need = len(self._clock.needing_within(steps)) * self.settings.page_size
-        self._make_room(need)
+        page = self.settings.page_size
+        need = len(self._clock.needing_within(steps)) * page
+        before = len(self._clock.needing_within(steps - 1)) * page if steps > 1 else 0
+        self._make_room(max(need, before + len(self.running) * page))
         self.free_tokens -= need
         self.ratio.decay(steps)
         step = Step()

@@ -27,6 +27,10 @@ class SglangSettings:
     policy: Literal["fcfs", "lpm", "lof"] = "fcfs"
     priority_scheduling: bool = False
     """Larger priority values first, as `--enable-priority-scheduling` has it."""
+    priority_preemption: bool = False
+    """A waiting request may take the seat of running ones, as that switch implies unless told otherwise."""
+    priority_preemption_threshold: int = 10
+    """By how much its priority must be larger."""
 
 
 class NewTokenRatio:

@@ -32,6 +32,7 @@ IRRELEVANT: Mapping[str, str] = MappingProxyType(
         "Train.kind": _TAG,
         "Norm.kind": "bound by memory: a mean less to subtract reads and writes the same elements",
         "Precision.kv": "a training step keeps no key-value cache",
+        "Plan.serving": "knobs of a scheduler and a fleet: a training step serves no requests",
         "Plan.speculation": "a training step drafts nothing; a decode step is priced with it",
         "Speculation.draft_tokens": "a training step drafts nothing",
         "Speculation.acceptance": "a training step drafts nothing",

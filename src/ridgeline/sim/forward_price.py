@@ -199,7 +199,7 @@ def _of_experts(sections: tuple[Section, ...]) -> Mask:
 
 def _sum(table: OpTable, slots: Index, values: Array) -> Array:
     """Values of ops, summed up by section and step."""
-    return np.bincount(slots // PHASES, values, len(table.cell))
+    return np.asarray(np.bincount(slots // PHASES, values, len(table.cell)), dtype=np.float64)
 
 
 def _sends(scenario: Scenario, program: ForwardProgram, rates: SustainedRates) -> Array:
@@ -227,7 +227,7 @@ def _draft(
     classes = _classes(scenario, program, priced[0], priced[1])
     layer = _drafting(program.sections, scenario.model.order[-1])
     drafts = np.where(steps.decodes > 0, float(speculation.draft_tokens), 0.0)
-    return classes[:, layer].sum(1) * drafts
+    return np.asarray(classes[:, layer].sum(1) * drafts, dtype=np.float64)
 
 
 def _drafting(sections: tuple[Section, ...], last: int) -> list[int]:

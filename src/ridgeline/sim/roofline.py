@@ -140,7 +140,7 @@ def roofline(
     ops = [*_summed(each, program)]
     if program.step is not None:
         moved = float(np.asarray(program.step.optimizer.stream_bytes).max())
-        ops.append(_optimizer(moved, moved / float(rates.memory[0])))
+        ops.append(_optimizer(moved, moved / float(rates.update[0])))
     profile = profile_for(used.profiles, built.system.chip.fitted_id)
     return _roofline(built, phase, ops, profile)
 

@@ -13,13 +13,13 @@ Paths may hold `*`, which also spans dots. Where several speak of one decision, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.targets.options import options
+from ridgeline.targets.options import Options, options
 from ridgeline.targets.target import Export, Files, Lost
 
 UNSPOKEN = "the exporter does not know this decision"
@@ -142,6 +142,22 @@ def _account(
         implied=MappingProxyType(implied),
         lost=tuple(lost),
     )
+
+
+def admitted(found: Iterable[Piece], known: Options) -> Iterator[Piece]:
+    """The pieces whose options the target documents; what it does not take becomes a loss that says so."""
+    for piece in found:
+        if not isinstance(piece, Say) or not piece.option.startswith("--"):
+            yield piece
+            continue
+        values = piece.value if isinstance(piece.value, tuple) else (piece.value,)
+        wrong = next((problem for value in values if (problem := known.problem(piece.option, value))), None)
+        if wrong is None:
+            yield piece
+        else:
+            why = f"{piece.option} is {wrong.expected}" if piece.value is not True else f"no {piece.option}"
+            for path in piece.paths:
+                yield Lose(path, why)
 
 
 def exported(target: str, files: Files, found: Ledger) -> Export:

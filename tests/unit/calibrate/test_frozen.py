@@ -1,30 +1,29 @@
-"""Frozen sources: fixed by their names, in no fit, in no table unless asked for."""
+"""Frozen sources: fixed by their names, in no fit until they are opened."""
 
 from __future__ import annotations
 
 import pytest
 from command import run
 
-from ridgeline.calibrate.folds import bundled, shipped_folds, takes_part
-from ridgeline.calibrate.frozen import is_frozen
-from ridgeline.calibrate.validate import shipped
+from ridgeline.calibrate.folds import bundled, takes_part
+from ridgeline.calibrate.frozen import OPENED, TABLE, frozen_name, is_frozen
 
 
-def test_the_list_is_the_one_that_was_written_down() -> None:
-    frozen = [row for row in bundled().values() if is_frozen(row)]
-    assert {row.source for row in frozen} == {"v100", "pax", "torchao", "vocabpp", "lumi"}
-    assert len(frozen) == 75
+def test_the_rule_picks_what_was_written_down_and_all_of_it_is_opened() -> None:
+    picked = [row for row in bundled().values() if row.table == TABLE and frozen_name(row.source)]
+    assert {row.source for row in picked} == {"v100", "pax", "torchao", "vocabpp", "lumi"} == set(OPENED)
+    assert len(picked) == 75
+    assert not any(is_frozen(row) for row in picked)
+    assert sum(takes_part(row) for row in picked) > 60
 
 
-def test_no_fit_sees_them() -> None:
-    frozen = [row for row in bundled().values() if is_frozen(row)]
-    assert not any(takes_part(row) for row in frozen)
-    own = {row.group for row in frozen}
-    assert not own & set(shipped_folds().left_out)
-    assert not own & {group for group, _ in shipped().residuals}
-
-
-def test_they_are_bundled_rows_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    code, _, told = run(capsys, monkeypatch, "validate", "mine.csv", "--frozen")
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [(["mine.csv"], "frozen sources are bundled rows"), ([], "were opened on 2026-11-15 and are fitted since")],
+)
+def test_nothing_is_left_to_open(
+    given: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, said = run(capsys, monkeypatch, "validate", *given, "--frozen")
     assert code == 2
-    assert "frozen sources are bundled rows" in told
+    assert told in " ".join(said.split())

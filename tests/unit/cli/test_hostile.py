@@ -76,7 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-MEASURE = {"characterize", "preflight"}  # take a device for minutes; tests/unit/runtime has them
+MEASURE = {"characterize", "preflight", "run"}  # take a device; tests/unit/runtime has them
 
 
 def working(folder: Path) -> dict[str, list[list[str]]]:

@@ -15,6 +15,7 @@ import ridgeline
 from ridgeline.cli.main import app
 from ridgeline.comm.algorithm_file import read_algorithm, write_algorithm
 from ridgeline.comm.answer import verify_file
+from ridgeline.comm.formats.files import read_collective
 from ridgeline.core.errors import InputError
 from ridgeline.report.collective import collective_sheet, verification_sheet
 from ridgeline.report.sheets.schema import sheet_schema
@@ -78,7 +79,7 @@ def test_files_are_read_as_written(name: str, tmp_path: Path) -> None:
     path.write_text(json.dumps(data))
     read, verified = verify_file(path)
     assert not verified.ok
-    validate(verification_sheet(read, verified), sheet_schema("collective"))
+    validate(verification_sheet(read_collective(path)), sheet_schema("collective"))
 
 
 @pytest.mark.parametrize(

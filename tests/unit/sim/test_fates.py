@@ -296,7 +296,10 @@ def nested(kind: Any) -> Iterator[type]:
             yield from nested(hint)
 
 
-OWNERS = {kind.__name__: kind for root in (ModelSpec, Plan, Train) for kind in nested(root)}
+SERVING = {kind.__name__ for kind in nested(get_type_hints(Plan)["serving"])}  # what only requests ask about
+OWNERS = {
+    kind.__name__: kind for root in (ModelSpec, Plan, Train) for kind in nested(root) if kind.__name__ not in SERVING
+}
 FIELDS = sorted(f"{name}.{field.name}" for name, kind in OWNERS.items() for field in fields(kind))
 
 

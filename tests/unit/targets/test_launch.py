@@ -12,7 +12,7 @@ import pytest
 import ridgeline
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.launch import Command, header, nodes_of, on_node, scripts, slurm, system_in
-from ridgeline.targets.registry import IDS
+from ridgeline.targets.registry import IDS, TRAIN
 from ridgeline.targets.vendors import vendors
 
 
@@ -95,7 +95,7 @@ def test_hostile_words_stay_words(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 @pytest.mark.parametrize("system", ["64xh100-sxm", "tpu-v5p:4x4x4"])
-@pytest.mark.parametrize("target", IDS)
+@pytest.mark.parametrize("target", TRAIN)
 def test_written_scripts_are_shell(tmp_path: Path, target: str, system: str) -> None:
     for name, text in ridgeline.export(made(system), to=target).files.items():
         if name.endswith((".sh", ".sbatch")):

@@ -12,7 +12,7 @@ import pytest
 
 import ridgeline.targets
 from ridgeline.core.errors import InputError
-from ridgeline.targets.registry import IDS, TARGETS, detect
+from ridgeline.targets.registry import IDS, SERVE, TARGETS, detect
 from ridgeline.targets.target import Target
 
 FOLDER = Path(ridgeline.targets.__file__).parent
@@ -54,10 +54,13 @@ def test_naming_the_targets_imports_none() -> None:
 @pytest.mark.parametrize("id", IDS)
 def test_a_target_is_imported_without_the_predictor(id: str) -> None:
     """Only what a fallback costs is predicted, and only when there is one."""
+    train = {"seq": 8192, "global_batch": 64}
+    serve = {"kind": "serve", "arrivals": {"kind": "poisson", "rate": 1}, "isl": 64, "osl": 8}
+    plan = {"tp": 2} | ({"engine": "vllm"} if id in SERVE else {})
+    table = {"model": "llama3-8b", "system": "8xh100-sxm", "workload": serve if id in SERVE else train, "plan": plan}
     code = (
         "import sys, ridgeline\n"
-        "made = ridgeline.scenario({'model': 'llama3-8b', 'system': '8xh100-sxm', 'workload': {'seq': 8192,"
-        " 'global_batch': 64}, 'plan': {'tp': 2}})\n"
+        f"made = ridgeline.scenario({table!r})\n"
         f"ridgeline.export(made, to={id!r})\n"
         "floors = ('ridgeline.sim', 'ridgeline.cost', 'ridgeline.lowering', 'ridgeline.trace', 'numpy')\n"
         "heavy = [name for name in sys.modules if name.startswith(floors)]\n"

@@ -28,6 +28,7 @@ DISPATCHERS: Mapping[tuple[str, str], str] = MappingProxyType(
 LAYER_STAGES = frozenset({"meta-internal"})
 # engines that train weights as they were loaded, in bf16 and without a master copy
 PURE_BF16 = frozenset({"nemo-automodel"})
+UNFUSED_UNTIL = 2023  # years of Paxml's GPU recipes without flash attention
 SUBMITTERS = ("mlperf-nvidia", "nemo", "rocm-mlperf", "llmboost")  # engines of MLPerf entries on GPUs
 
 
@@ -53,6 +54,17 @@ def usual_dispatch(cells: RowCells, engine: str, chip: Chip) -> str | None:
     if found:
         cells.note(f"moe_dispatch = {found}: blank in the table; what recipes of {engine} on {chip.family} use")
     return found
+
+
+def usual_attention(cells: RowCells, engine: str, chip: Chip) -> str | None:
+    """Unfused in Paxml on GPUs until 2023, whose recipes took up cuDNN's flash attention then; None elsewhere."""
+    year = cells.count("year")
+    if engine != "paxml" or chip.vendor != "NVIDIA" or year is None or year > UNFUSED_UNTIL:
+        return None
+    cells.note(
+        f"attention = unfused: blank in the table, and of {year}; {engine} on GPUs had no flash attention before"
+    )
+    return "unfused"
 
 
 def usual_graph(cells: RowCells, engine: str, chip: Chip) -> str | None:

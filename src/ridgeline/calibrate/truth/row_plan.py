@@ -8,6 +8,7 @@ from typing import Any
 
 from ridgeline.calibrate.truth.csv_cells import RowCells, Unusable
 from ridgeline.calibrate.truth.row_habits import (
+    usual_attention,
     usual_dispatch,
     usual_exchange,
     usual_graph,
@@ -169,7 +170,7 @@ def _switches(cells: RowCells, engine: str, chip: Chip) -> dict[str, Any]:
     overlap = {key: cells.flag(column) for column, key in OVERLAPS.items()}
     switches: dict[str, Any] = {
         "sequence_parallel": cells.flag("sp"),
-        "attention": _attention(cells),
+        "attention": _attention(cells) or usual_attention(cells, engine, chip),
         "graph": cells.hint("x_cuda_graph", GRAPHS) or usual_graph(cells, engine, chip),
         "moe_dispatch": _dispatch(cells) or usual_dispatch(cells, engine, chip),
         "overlap": {key: value for key, value in overlap.items() if value is not None} or None,

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.comm.algorithm import Algorithm, joined, steps_of
-from ridgeline.comm.contract import Contract, contract, dispatch, exchange, sendrecv
-from ridgeline.core.arrays import Array
+from ridgeline.comm.contract import Contract, contract, dispatch, exchange, point_to_point, sendrecv
+from ridgeline.core.arrays import Array, Index
 
 
 def pairwise(n: int, made: Contract | None = None, *, at_once: bool = False) -> Algorithm:
@@ -74,6 +74,13 @@ def send_receive(n: int, source: int, target: int) -> Algorithm:
     made = sendrecv(n, source, target)
     zero = np.zeros(1, np.int64)
     return Algorithm(name="direct", contract=made, nodes=n, steps=steps_of(zero, zero + source, zero + target, zero))
+
+
+def sends(n: int, sources: Index, targets: Index) -> Algorithm:
+    """Pairs that send at once: a permutation, an incast."""
+    ids = np.arange(len(sources), dtype=np.int64)
+    steps = steps_of(np.zeros_like(ids), sources, targets, ids)
+    return Algorithm(name="direct", contract=point_to_point(n, sources, targets), nodes=n, steps=steps)
 
 
 def moe_dispatch(experts: NDArray[np.int64], ranks: int, experts_per_rank: int) -> Algorithm:

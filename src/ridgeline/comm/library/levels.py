@@ -28,10 +28,17 @@ def split_rail_allgather(n: int, domain: int, *, outer: str = "ring", inner: str
 
 
 def rings_allgather(n: int, domain: int, rings: int) -> Algorithm:
-    """Rings side by side, ring k leaving each domain by its chip k."""
+    """Rings side by side, ring k leaving domains by chip k and, going the other way round, by chip k + 1.
+
+    So a ring enters a domain on the rail on which it left the one before; of an odd number of domains once on another.
+    """
     rings = max(1, min(rings, domain, MOST_RINGS))
     base = np.arange(n).reshape(-1, domain)
-    parts = [allgather_over(np.roll(base, -1 - k, axis=1).ravel(), "ring") for k in range(rings)]
+    parts = []
+    for k in range(rings):
+        order = np.roll(base, -1 - k, axis=1)
+        order[1::2] = order[1::2, ::-1].copy()
+        parts.append(allgather_over(order.ravel(), "ring"))
     chunk_of = [np.arange(n) * rings + k for k in range(rings)]
     return beside(parts, contract("allgather", n, n * rings), "rings" if rings > 1 else "ring", chunk_of)
 

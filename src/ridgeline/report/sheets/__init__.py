@@ -2,7 +2,7 @@
 
     predict    PredictionSheet, ImpossibleSheet, RefusalSheet        diff       DiffSheet
     plan       PlanSheet, NoPlanSheet                                explain    ExplanationSheet
-    analyze    AnalysisSheet, CountersSheet                          validate   ValidationSheet, NextSheet, ReplaySheet
+    analyze    AnalysisSheet, CountersSheet, BenchSheet              validate   ValidationSheet, NextSheet, ReplaySheet
     export     ExportSheet                                           fit        FitWithSheet, with --with
     import     ImportSheet
 

@@ -9,14 +9,22 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ridgeline.report.sheets.analyze import AnalysisSheet, CountersSheet
-from ridgeline.report.sheets.collective import CollectiveSheet, VerificationSheet
+from ridgeline.report.sheets.bench import BenchSheet
+from ridgeline.report.sheets.collective import (
+    CollectiveRunSheet,
+    CollectiveSheet,
+    LibraryChoiceSheet,
+    VerificationSheet,
+)
 from ridgeline.report.sheets.deployment import DeploymentPlanSheet
 from ridgeline.report.sheets.diff import DiffSheet, ExplanationSheet
+from ridgeline.report.sheets.explain_bench import BenchExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.phase import PhaseSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
 from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet, RooflineSheet
+from ridgeline.report.sheets.run import EquivalenceSheet, TrainedSheet
 from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet, StandaloneSheet
 from ridgeline.report.sheets.serve import RequestLogSheet, ServingSheet, WhySlowSheet
 from ridgeline.report.sheets.serving import ReplaySheet
@@ -36,14 +44,15 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "fit": (FitWithSheet,),
         "export": (ExportSheet,),
         "import": (ImportSheet,),
-        "analyze": (AnalysisSheet, CountersSheet),
+        "analyze": (AnalysisSheet, CountersSheet, BenchSheet),
         "diff": (DiffSheet, ProfileDiffSheet),
         "profile": (ProfileSheet,),
         "roofline": (RooflineSheet,),
-        "collective": (CollectiveSheet, VerificationSheet),
-        "explain": (ExplanationSheet, WhySlowSheet),
+        "collective": (CollectiveSheet, LibraryChoiceSheet, VerificationSheet, CollectiveRunSheet),
+        "explain": (ExplanationSheet, BenchExplanationSheet, WhySlowSheet),
         "characterize": (CharacterizationSheet, StandaloneSheet),
         "preflight": (PreflightSheet,),
+        "run": (TrainedSheet, EquivalenceSheet),
     }
 )
 

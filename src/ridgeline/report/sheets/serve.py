@@ -66,7 +66,7 @@ class ServingSheet(TypedDict):
     transfer_bytes         cache moved from prefill to decode
     retried                requests sent again after a replica failed
     replica_changes        seconds and replicas that take requests, whenever that changed
-    cost_per_million_tokens   of answers, in USD; null where the chip has no price
+    cost_per_million_tokens_usd   of answers; null where the chip has no price
     """
 
     kind: Literal["serving"]
@@ -95,7 +95,7 @@ class ServingSheet(TypedDict):
     transfer_bytes: float
     retried: int
     replica_changes: list[list[float]]
-    cost_per_million_tokens: float | None
+    cost_per_million_tokens_usd: float | None
     assumptions: list[str]
 
 

@@ -73,7 +73,7 @@ def updated_seconds(states: Stream, copied: HostCopy, plans: PlanColumns, rates:
     u = update, c = copies both ways. Overlapped, one bucket arrives while another is updated and a third leaves: the
     host's link carries both ways at once.
     """
-    update, copies = states.stream_bytes / rates.memory, copy_seconds(copied, rates.machines)
+    update, copies = states.stream_bytes / rates.update, copy_seconds(copied, rates.machines)
     return np.where(plans.overlap_offload > 0, np.maximum(update, copies / 2), update + copies)
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, exported, gather
+from ridgeline.targets.ledger import Fixed, Ledger, Piece, Say, admitted, exported, gather
 from ridgeline.targets.megatron.names import ID
 from ridgeline.targets.megatron.write_model import MODEL, Writer
 from ridgeline.targets.megatron.write_plan import PLAN
-from ridgeline.targets.options import Options, options
+from ridgeline.targets.options import options
 from ridgeline.targets.target import Export
 from ridgeline.targets.yaml_text import yaml_text
 
@@ -38,22 +38,6 @@ def pieces(scenario: Scenario, writers: tuple[Writer, ...] = (*MODEL, *PLAN)) ->
     """What these writers say of a scenario in Megatron's words: all of it, unless fewer are named."""
     for writer in writers:
         yield from writer(scenario)
-
-
-def admitted(found: Iterable[Piece], known: Options) -> Iterator[Piece]:
-    """The pieces whose options the target documents; what it does not take becomes a loss that says so."""
-    for piece in found:
-        if not isinstance(piece, Say) or not piece.option.startswith("--"):
-            yield piece
-            continue
-        values = piece.value if isinstance(piece.value, tuple) else (piece.value,)
-        wrong = next((problem for value in values if (problem := known.problem(piece.option, value))), None)
-        if wrong is None:
-            yield piece
-        else:
-            why = f"{piece.option} is {wrong.expected}" if piece.value is not True else f"no {piece.option}"
-            for path in piece.paths:
-                yield Lose(path, why)
 
 
 def write(scenario: Scenario) -> Export:

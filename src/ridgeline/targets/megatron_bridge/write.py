@@ -9,8 +9,8 @@ from ridgeline.models.spec import LatentAttention
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Piece, Say, exported, gather, matching
-from ridgeline.targets.megatron.write import admitted, pieces
+from ridgeline.targets.ledger import Fixed, Piece, Say, admitted, exported, gather, matching
+from ridgeline.targets.megatron.write import pieces
 from ridgeline.targets.megatron_bridge.names import ALWAYS, ID, TWINS
 from ridgeline.targets.megatron_bridge.write_fields import Code, fields_of
 from ridgeline.targets.options import Options, options

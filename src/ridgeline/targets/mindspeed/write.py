@@ -12,10 +12,10 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.launch import Command
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, gather
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admitted, gather
 from ridgeline.targets.megatron import write_plan as plan_words
 from ridgeline.targets.megatron.layout import flags_of
-from ridgeline.targets.megatron.write import admitted, arrays, said_by, with_arguments
+from ridgeline.targets.megatron.write import arrays, said_by, with_arguments
 from ridgeline.targets.megatron.write_formats import precision
 from ridgeline.targets.megatron.write_model import MODEL, Writer
 from ridgeline.targets.mindspeed.names import ALGORITHMS, ID, PARTS, RENAMED

@@ -6,6 +6,7 @@ A file `NAME-VERSION.toml` holds names only, gathered from the project's own sou
     flags = ["a", ...]               options that stand alone
     values = ["b", ...]              options that take a value
     [choices]                        option = the values it takes, where they are a closed list
+    [aliases]                        another name = the option it stands for
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Options:
     flags: frozenset[str]
     values: frozenset[str]
     choices: Mapping[str, tuple[str, ...]]
+    aliases: Mapping[str, str]
 
     @property
     def title(self) -> str:
@@ -40,9 +42,9 @@ class Options:
         return f"{self.target} {self.version}"
 
     def problem(self, option: str, value: Any) -> Problem | None:
-        """What is wrong with an option that is about to be written; True stands for a flag."""
+        """What is wrong with an option about to be written; True stands for a flag, False for its `no-` form."""
         name = option.lstrip("-")
-        if value is True and name in self.flags:
+        if (value is True and name in self.flags) or (value is False and f"no-{name}" in self.flags):
             return None
         if name not in self.values:
             known = sorted(self.flags | self.values)
@@ -66,4 +68,5 @@ def options(target: str) -> Options:
         flags=frozenset(data.get("flags", ())),
         values=frozenset(data.get("values", ())),
         choices=MappingProxyType({key: tuple(map(str, words)) for key, words in data.get("choices", {}).items()}),
+        aliases=MappingProxyType(data.get("aliases", {})),
     )

@@ -1,0 +1,188 @@
+"""The shared-memory backend against gloo and OpenMPI on this host, all in one run: collectives and FSDP2 steps.
+
+    python benchmarks/collectives_shm.py [--mpi PYTHON] [--ranks 2] [--rounds 3]
+
+PYTHON is that of an environment with openmpi, mpi4py and numpy. Backends take turns call by call, MPI block by block
+between them; a figure is the best of the rounds' medians, so that work beside it disturbs all of them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+SIZES = (1024, 16384, 262144, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+ELEMENT = 4
+STEPS = 12
+
+
+def repeats(size: int) -> int:
+    return max(5, min(60, int(0.1 / (size / 1e9 + 1e-4))))
+
+
+def torch_rank(rank: int, ranks: int, folder: Path, with_steps: bool) -> None:
+    """One rank that times gloo and ridge_shm in turns."""
+    import warnings
+
+    import torch
+    import torch.distributed as dist
+
+    from ridgeline.runtime.shm import register
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    register()
+    dist.init_process_group("ridge_shm", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    groups = {"ridge_shm": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    found: dict[str, float] = {}
+    for kind in KINDS:
+        for size in SIZES:
+            whole, part = torch.zeros(size // ELEMENT), torch.zeros(size // ELEMENT // ranks)
+            spent = defaultdict(list)
+            for _ in range(repeats(size) + 2):
+                for name, group in groups.items():
+                    dist.barrier()
+                    dist.barrier()
+                    began = time.perf_counter()
+                    if kind == "all_reduce":
+                        dist.all_reduce(whole, group=group)
+                    elif kind == "broadcast":
+                        dist.broadcast(whole, 0, group=group)
+                    elif kind == "all_gather":
+                        dist.all_gather_into_tensor(whole, part, group=group)
+                    else:
+                        dist.reduce_scatter_tensor(part, whole, group=group)
+                    spent[name].append(time.perf_counter() - began)
+            for name, values in spent.items():
+                slowest = torch.tensor(values[2:])
+                dist.all_reduce(slowest, dist.ReduceOp.MAX)
+                found[f"{kind} {size} {name}"] = slowest.median().item()
+    if with_steps:
+        found |= fsdp_steps(rank, groups)
+    if rank == 0:
+        (folder / "found.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def fsdp_steps(rank: int, groups: dict) -> dict[str, float]:
+    """Seconds of a training step under FSDP2: eight linear layers of 1024, one sequence, both backends in turns."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    runs = {}
+    for name, group in groups.items():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8)))
+        mesh = DeviceMesh.from_group(group, "cpu")
+        for layer in model:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        runs[name] = (model, torch.optim.SGD(model.parameters(), lr=1e-3))
+    inputs = torch.randn(16, 1024, generator=torch.Generator().manual_seed(rank))
+    spent: dict[str, list[float]] = defaultdict(list)
+    norms = {}
+    for _ in range(STEPS):
+        for name, (model, stepper) in runs.items():
+            dist.barrier()
+            began = time.perf_counter()
+            model(inputs).square().mean().backward()
+            stepper.step()
+            spent[name].append(time.perf_counter() - began)
+            norms[name] = [p.grad.to_local().norm().item() for p in model.parameters()]
+            stepper.zero_grad()
+    worst = max(abs(a - b) / max(abs(b), 1e-30) for a, b in zip(norms["ridge_shm"], norms["gloo"], strict=True))
+    return {
+        "gradient difference": worst,
+        **{f"step 0 {name}": statistics.median(one[2:]) for name, one in spent.items()},
+    }
+
+
+MPI = """
+import json, sys, time
+import numpy as np
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+found = {}
+for kind in json.loads(sys.argv[1]):
+    for size, count in json.loads(sys.argv[2]):
+        whole, part = np.zeros(size // 4, np.float32), np.zeros(size // 4 // comm.size, np.float32)
+        other = np.zeros_like(whole)
+        spent = []
+        for _ in range(count + 2):
+            comm.Barrier(); comm.Barrier()
+            began = time.perf_counter()
+            if kind == "all_reduce": comm.Allreduce(MPI.IN_PLACE, whole)
+            elif kind == "broadcast": comm.Bcast(whole)
+            elif kind == "all_gather": comm.Allgather(part, whole)
+            else: comm.Reduce_scatter_block(whole, part)
+            spent.append(time.perf_counter() - began)
+        slowest = np.zeros(count)
+        comm.Allreduce(np.array(spent[2:]), slowest, MPI.MAX)
+        found[f"{kind} {size} openmpi"] = float(np.median(slowest))
+if comm.rank == 0: print(json.dumps(found))
+"""
+
+
+def torch_block(ranks: int, with_steps: bool) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        own = [sys.executable, __file__, "--ranks", str(ranks), "--folder", folder]
+        own += ["--steps"] if with_steps else []
+        running = [subprocess.Popen([*own, "--rank", str(rank)]) for rank in range(ranks)]
+        if sum(process.wait() for process in running):
+            sys.exit("a rank failed")
+        return json.loads((Path(folder) / "found.json").read_text())
+
+
+def mpi_block(python: str, ranks: int) -> dict[str, float]:
+    sizes = json.dumps([(size, repeats(size)) for size in SIZES])
+    environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = [str(Path(python).parent / "mpirun"), "-n", str(ranks), "--oversubscribe", python, "-c", MPI]
+    done = subprocess.run([*command, json.dumps(KINDS), sizes], env=environment, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr[-2000:])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser()
+    asked.add_argument("--mpi", default="")
+    asked.add_argument("--ranks", type=int, default=2)
+    asked.add_argument("--rounds", type=int, default=3)
+    asked.add_argument("--rank", type=int)
+    asked.add_argument("--folder", type=Path)
+    asked.add_argument("--steps", action="store_true")
+    told = asked.parse_args()
+    if told.rank is not None:
+        torch_rank(told.rank, told.ranks, told.folder, told.steps)
+        return
+    best: dict[str, float] = {}
+    for _ in range(told.rounds):
+        blocks = torch_block(told.ranks, with_steps=True)
+        blocks |= mpi_block(told.mpi, told.ranks) if told.mpi else {}
+        for key, value in blocks.items():
+            best[key] = min(value, best.get(key, value))
+    load = " ".join(f"{one:.1f}" for one in os.getloadavg())
+    print(f"{told.ranks} ranks, {os.cpu_count()} cores, load {load}; best of {told.rounds} medians, us")
+    print(f"{'collective':15} {'bytes':>9} {'ridge_shm':>10} {'gloo':>10} {'openmpi':>10}   gloo/shm  mpi/shm")
+    for kind, size in [(kind, size) for kind in KINDS for size in SIZES] + [("step", 0)]:
+        own, gloo = best[f"{kind} {size} ridge_shm"], best[f"{kind} {size} gloo"]
+        mpi = best.get(f"{kind} {size} openmpi")
+        cells = f"{own * 1e6:10.1f} {gloo * 1e6:10.1f} {f'{mpi * 1e6:.1f}' if mpi else '-':>10}"
+        print(f"{kind:15} {size:9} {cells}   {gloo / own:8.2f} {f'{mpi / own:.2f}' if mpi else '-':>8}")
+    print(f"largest relative difference of a gradient's norm: {best['gradient difference']:.1e}")
+
+
+if __name__ == "__main__":
+    main()

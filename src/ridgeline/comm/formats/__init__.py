@@ -1,0 +1,1 @@
+"""Files of collective algorithms that libraries execute: read, checked, verified, written."""

@@ -1,0 +1,122 @@
+"""Tell a collective's file by what stands in it, read and verify it; write an algorithm as a library's file.
+
+    ridgeline   its own JSON               msccl, rccl   XML                    mscclpp   execution plan JSON
+    nccl-tuner  rules by size, CSV         hccl          HCCL_ALGO=...
+
+Nothing is written that its target would not take: the text is read back and executed first.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ridgeline.comm.algorithm import Algorithm
+from ridgeline.comm.algorithm_file import FORMAT, read_algorithm, write_algorithm
+from ridgeline.comm.formats.execute import execute
+from ridgeline.comm.formats.hccl_env import NAME, HcclSetting, read_hccl
+from ridgeline.comm.formats.lower import lowered
+from ridgeline.comm.formats.msccl_write import msccl_text
+from ridgeline.comm.formats.msccl_xml import read_msccl
+from ridgeline.comm.formats.mscclpp_read import read_mscclpp
+from ridgeline.comm.formats.mscclpp_write import mscclpp_text
+from ridgeline.comm.formats.program import Program, Wrong
+from ridgeline.comm.formats.tuner_csv import Rule, read_tuner
+from ridgeline.comm.verify import Verification, verify
+from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.files import write_text
+
+ALGORITHM_TARGETS = ("ridgeline", "msccl", "rccl", "mscclpp")
+CHOICE_TARGETS = ("nccl-tuner", "hccl")
+TARGETS = (*ALGORITHM_TARGETS, *CHOICE_TARGETS)
+BIGGEST = 256 * 2**20  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CollectiveFile:
+    """What a file holds: an algorithm with its verification, or a library's settings, which were checked.
+
+    format   ridgeline, msccl, mscclpp, nccl-tuner, hccl
+    """
+
+    format: str
+    algorithm: Algorithm | None = None
+    verification: Verification | None = None
+    rules: tuple[Rule, ...] = ()
+    settings: tuple[HcclSetting, ...] = ()
+
+
+def read_collective(path: Path, profile: str = "") -> CollectiveFile:
+    """The content of any such file; `InputError` where it breaks a rule of its format.
+
+    profile   rccl: hold an XML file against RCCL's narrower limits
+    """
+    wrong = Wrong(str(path))
+    raw = _bytes(path, wrong)
+    head = raw[:4096].lstrip()
+    if head.startswith(b"<"):
+        return _executed("msccl", read_msccl(path, raw, profile))
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise wrong("", "bytes that are not UTF-8", "a text file") from None
+    if head.startswith(b"{"):
+        return _json(path, text, wrong)
+    if NAME in text[:4096]:
+        return CollectiveFile(format="hccl", settings=read_hccl(path, text))
+    return CollectiveFile(format="nccl-tuner", rules=read_tuner(path, text))
+
+
+def _bytes(path: Path, wrong: Wrong) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > BIGGEST:
+            raise wrong("", f"{size} bytes", f"at most {BIGGEST}")
+        return path.read_bytes()
+    except OSError as broken:
+        raise wrong("", broken.strerror or str(broken), "a file that can be read") from None
+
+
+def _json(path: Path, text: str, wrong: Wrong) -> CollectiveFile:
+    try:
+        data: Any = json.loads(text)
+    except (ValueError, RecursionError) as broken:
+        raise wrong("", str(broken)[:160], "JSON in UTF-8") from None
+    if isinstance(data, dict) and data.get("format") == FORMAT:
+        read = read_algorithm(path)
+        return CollectiveFile(format="ridgeline", algorithm=read, verification=verify(read))
+    if isinstance(data, dict) and "gpus" in data:
+        return _executed("mscclpp", read_mscclpp(path, data))
+    raise wrong("", "another kind of JSON", f'"format": "{FORMAT}", or an execution plan with "gpus"')
+
+
+def _executed(format: str, program: Program) -> CollectiveFile:
+    algorithm, found = execute(program)
+    return CollectiveFile(format=format, algorithm=algorithm, verification=found)
+
+
+def target_text(algorithm: Algorithm, target: str) -> str:
+    """An algorithm as the text of a library's file, read back and executed; `InputError` where that fails."""
+    if target in ("msccl", "rccl"):
+        text = msccl_text(lowered(algorithm, "rccl" if target == "rccl" else "msccl"))
+        program = read_msccl(Path(f"<{target}>"), text.encode(), target)
+    else:
+        text = mscclpp_text(algorithm)
+        program = read_mscclpp(Path(f"<{target}>"), json.loads(text))
+    _, found = execute(program)
+    if not found.ok:
+        first = found.problems[0]
+        raise InputError(Problem(path=f"--to {target}: {first.path}", given=first.given, expected=first.expected))
+    return text
+
+
+def write_collective(algorithm: Algorithm, path: Path, target: str) -> None:
+    """Write an algorithm as a library's file, at once or not at all."""
+    if target not in ALGORITHM_TARGETS:
+        raise InputError(not_among("--to", target, ALGORITHM_TARGETS))
+    if target == "ridgeline":
+        write_algorithm(algorithm, path)
+    else:
+        write_text(path, target_text(algorithm, target))

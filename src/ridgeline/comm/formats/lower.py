@@ -1,0 +1,264 @@
+"""Turn an algorithm's table of steps into a program of sends and receives: a thread block for each end of a connection.
+
+Where a chunk stands: at first in the input; once something came for it, in the output where it must end there, else in
+scratch. A block that reads or writes a place waits for the blocks that wrote or read it before (`after`), so that the
+program is right in any order that its waits allow. With one block to send and one to receive on a connection none can
+wait in a circle.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+
+from ridgeline.comm.algorithm import REDUCE, Algorithm
+from ridgeline.comm.formats.program import Connection, Instruction, Place, Program, Target
+from ridgeline.core.errors import InputError, Problem
+
+WHOLE = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall")
+MOST_MERGED = 71  # chunks of one step
+PEERS_A_CHANNEL = 32
+SLOTS = 8
+Told = tuple[int, int]  # block, step
+
+
+def refuse_unwritable_algorithm(algorithm: Algorithm, target: str) -> None:
+    """An `InputError` where a target has no words for an algorithm."""
+    made = algorithm.contract
+    if made.collective not in WHOLE:
+        expected = f"one of {', '.join(WHOLE)}"
+        raise InputError(Problem(path="--to", given=f"{made.collective} to {target}", expected=expected))
+    if algorithm.nodes > algorithm.ranks:
+        given, expected = f"{algorithm.name}, whose sums are made in switches", "an algorithm of ranks alone"
+        raise InputError(Problem(path=f"--to {target}", given=given, expected=expected, todo="choose --algorithm"))
+    if _root(algorithm) != 0:
+        given = f"root {_root(algorithm)}"
+        raise InputError(Problem(path=f"--to {target}", given=given, expected="root 0: the file has no other"))
+
+
+def _root(algorithm: Algorithm) -> int:
+    made = algorithm.contract
+    own = {"broadcast": made.begins, "reduce": made.ends}.get(made.collective)
+    return int(own[0, 0]) if own is not None else 0
+
+
+def sizes_of(algorithm: Algorithm) -> tuple[int, int]:
+    """Chunks of a rank's input and output."""
+    n, chunks = algorithm.ranks, algorithm.contract.chunks
+    each = {"allgather": (chunks // n, chunks), "reducescatter": (chunks, chunks // n)}
+    return each.get(
+        algorithm.contract.collective, (chunks // n, chunks // n) if _pairs(algorithm) else (chunks, chunks)
+    )
+
+
+def _pairs(algorithm: Algorithm) -> bool:
+    return algorithm.contract.collective == "alltoall"
+
+
+@dataclass(slots=True)
+class Places:
+    """Where each chunk stands on each rank while steps go by."""
+
+    program: Program
+    now: dict[tuple[int, int], Place]
+    scratch: dict[int, int]
+    slot: dict[tuple[int, int], Place]
+
+    def after_arrival(self, rank: int, chunk: int) -> Place:
+        """Where a chunk stands once something came for it."""
+        out = self.program.output_place(rank, chunk)
+        if out >= 0:
+            return rank, "o", out
+        if (rank, chunk) not in self.slot:
+            self.slot[rank, chunk] = self.new_scratch(rank)
+        return self.slot[rank, chunk]
+
+    def new_scratch(self, rank: int) -> Place:
+        """A place in scratch that nothing else uses."""
+        offset = self.scratch.get(rank, 0)
+        self.scratch[rank] = offset + 1
+        return rank, "s", offset
+
+
+def empty_program(algorithm: Algorithm, target: Target) -> Program:
+    """A program of the algorithm's sizes with nothing in it."""
+    inputs, outputs = sizes_of(algorithm)
+    return Program(
+        name=algorithm.name or algorithm.contract.collective, target=target,
+        collective=algorithm.contract.collective, ranks=algorithm.ranks, inputs=inputs, outputs=outputs, root=0,
+        in_place=(False,) if _pairs(algorithm) else (True, False), slots=SLOTS, blocks=((),) * algorithm.ranks,
+    )  # fmt: skip
+
+
+def first_places(program: Program) -> Places:
+    """Every contribution in its rank's input."""
+    now = {
+        (rank, program.input_chunk(rank, offset)): (rank, "i", offset)
+        for rank in range(program.ranks)
+        if program.begins(rank)
+        for offset in range(program.inputs)
+    }
+    return Places(program=program, now=now, scratch={}, slot={})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """Chunks that go together from one rank to another: where they stand, where they go, and what they are added to."""
+
+    round: int
+    connection: Connection
+    source: Place
+    target: Place
+    base: Place | None
+    chunk: int
+    count: int = 1
+
+
+def messages_of(algorithm: Algorithm, places: Places, *, merge: bool = True) -> list[Message]:
+    """Every step as a message, neighbours of a round and connection joined; `places` ends as the algorithm does."""
+    steps, found = algorithm.steps, []
+    starts = steps.starts()
+    for low, high in pairwise(starts):
+        arrivals: list[Message] = []
+        for row in range(low, high):
+            source, target, chunk = int(steps.source[row]), int(steps.target[row]), int(steps.chunk[row])
+            arrivals.append(
+                Message(
+                    round=int(steps.round[row]),
+                    connection=(source, target, _channel(algorithm, row)),
+                    source=_there(places, source, chunk),
+                    target=places.after_arrival(target, chunk),
+                    base=_there(places, target, chunk) if steps.op[row] == REDUCE else None,
+                    chunk=chunk,
+                )
+            )
+        arrivals.sort(key=lambda one: (one.connection, one.chunk))
+        found += _joined(_bases(arrivals)) if merge else _bases(arrivals)
+        for one in arrivals:
+            places.now[one.target[0], one.chunk] = one.target
+    return found
+
+
+def _bases(arrivals: list[Message]) -> list[Message]:
+    """Of several sums into one place in a round, all but the first add to what is there by then."""
+    seen: set[Place] = set()
+    found = []
+    for one in arrivals:
+        again = one.base is not None and one.target in seen
+        found.append(replace(one, base=one.target) if again else one)
+        seen.add(one.target)
+    return found
+
+
+def _there(places: Places, rank: int, chunk: int) -> Place:
+    found = places.now.get((rank, chunk))
+    if found is None:
+        given = f"chunk {chunk} used by rank {rank} before it is there"
+        raise InputError(Problem(path="algorithm", given=given, expected="a verified algorithm"))
+    return found
+
+
+def _channel(algorithm: Algorithm, row: int) -> int:
+    """A channel for at most 32 peers: by the distance to the peer."""
+    steps, n = algorithm.steps, algorithm.ranks
+    groups = -(-(n - 1) // PEERS_A_CHANNEL)
+    apart = (int(steps.target[row]) - int(steps.source[row]) - 1) % n
+    return int(steps.channel[row]) * groups + apart // PEERS_A_CHANNEL
+
+
+def _joined(messages: list[Message]) -> list[Message]:
+    found: list[Message] = []
+    for one in messages:
+        last = found[-1] if found else None
+        if last is not None and last.connection == one.connection and last.count < MOST_MERGED and _follows(last, one):
+            found[-1] = replace(last, count=last.count + 1)
+        else:
+            found.append(one)
+    return found
+
+
+def _follows(last: Message, one: Message) -> bool:
+    pairs = [(last.source, one.source), (last.target, one.target)]
+    if (last.base is None) != (one.base is None):
+        return False
+    if last.base is not None and one.base is not None:
+        pairs.append((last.base, one.base))
+    return all(before[:2] == after[:2] and before[2] + last.count == after[2] for before, after in pairs)
+
+
+class _Rank:
+    """The blocks of one rank as they grow, with who wrote and read each place last."""
+
+    def __init__(self) -> None:
+        self.blocks: list[list[Instruction]] = []
+        self.index: dict[tuple[str, Connection | None], int] = {}
+        self.wrote: dict[Place, Told] = {}
+        self.read: dict[Place, list[Told]] = defaultdict(list)
+
+    def add(self, key: tuple[str, Connection | None], step: Instruction) -> None:
+        """Append a step to its block, after everything it must follow."""
+        if key not in self.index:
+            self.index[key] = len(self.blocks)
+            self.blocks.append([])
+        block = self.index[key]
+        reads, writes = _each(step.reads, step.count), _each(step.writes, step.count)
+        before = [self.wrote[place] for place in (*reads, *writes) if place in self.wrote]
+        before += [told for place in writes for told in self.read[place]]
+        waits = _latest(before, block)
+        mine = self.blocks[block]
+        mine += [Instruction(name="nop", after=(told,)) for told in waits[:-1]]
+        mine.append(replace(step, after=waits[-1:]))
+        here = (block, len(mine) - 1)
+        for place in writes:
+            self.wrote[place] = here
+            self.read[place] = []
+        for place in reads:
+            self.read[place].append(here)
+
+
+def _each(places: tuple[Place, ...], count: int) -> list[Place]:
+    return [(rank, buffer, offset + j) for rank, buffer, offset in places for j in range(count)]
+
+
+def _latest(before: list[Told], block: int) -> tuple[Told, ...]:
+    """The last step of each other block."""
+    last: dict[int, int] = {}
+    for other, step in before:
+        if other != block:
+            last[other] = max(step, last.get(other, -1))
+    return tuple(sorted(last.items()))
+
+
+def lowered(algorithm: Algorithm, target: Target) -> Program:
+    """The program of an algorithm for MSCCL or RCCL."""
+    refuse_unwritable_algorithm(algorithm, target)
+    program = empty_program(algorithm, target)
+    places = first_places(program)
+    ranks = [_Rank() for _ in range(program.ranks)]
+    by_round = groupby(messages_of(algorithm, places), key=lambda one: one.round)
+    for _, together in by_round:
+        messages = list(together)
+        for one in messages:
+            send = Instruction(name="s", reads=(one.source,), pushes=one.connection, count=one.count, round=one.round)
+            ranks[one.connection[0]].add(("send", one.connection), send)
+        for one in messages:
+            name, reads = ("r", ()) if one.base is None else ("rrc", (one.base,))
+            take = Instruction(
+                name=name, reads=reads, writes=(one.target,), pops=one.connection, count=one.count, round=one.round
+            )
+            ranks[one.connection[1]].add(("recv", one.connection), take)
+    for copy in own_copies(program, places):
+        ranks[copy.reads[0][0]].add(("copy", None), copy)
+    blocks = tuple(tuple(tuple(block) for block in rank.blocks) for rank in ranks)
+    return replace(program, blocks=blocks)
+
+
+def own_copies(program: Program, places: Places) -> list[Instruction]:
+    """Chunks that end where they began: copied from input to output."""
+    found = []
+    for (rank, chunk), place in sorted(places.now.items()):
+        out = program.output_place(rank, chunk)
+        if out >= 0 and place[1] == "i":
+            found.append(Instruction(name="cpy", reads=(place,), writes=((rank, "o", out),)))
+    return found

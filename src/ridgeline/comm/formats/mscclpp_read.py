@@ -1,0 +1,316 @@
+"""Turn an MSCCL++ execution plan (JSON) into a Program, or say which op of which block breaks the executor's rules.
+
+Channel, buffer and switch numbers of an op are those of its block; the k-th channel to a rank meets that rank's k-th
+channel back. Ops of a group of blocks do a share of each chunk, so chunks are cut finer by the sizes of all groups. A
+pipeline is its ops, once. `reduce_op` is never read by the executor: sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import lcm
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.comm.contract import Collective
+from ridgeline.comm.formats.program import (
+    MOST_CHUNKS,
+    MOST_INSTRUCTIONS,
+    MOST_MOVES,
+    MOST_RANKS,
+    Instruction,
+    Place,
+    Program,
+    Wrong,
+    refuse_too_large,
+    whole,
+)
+
+COLLECTIVES: Mapping[str, Collective] = MappingProxyType(
+    {
+        "allreduce": "allreduce", "allgather": "allgather", "reducescatter": "reducescatter",
+        "alltoall": "alltoall", "broadcast": "broadcast", "reduce": "reduce",
+    }
+)  # fmt: skip
+TYPES = ("memory", "port", "switch")
+PAIRED = ("put", "pws", "pwsf", "get", "copy", "ppkt", "rppkt", "cpkt", "upkt", "gstore", "gstorepkt")
+SUMS = ("re", "res", "rre", "rres", "respkt", "repkt", "recpkt", "recspkt", "glres")
+PACKETS_IN = ("rppkt", "respkt", "repkt", "recpkt", "recspkt", "upkt")
+PACKETS_OUT = ("ppkt", "rppkt", "cpkt", "respkt", "recpkt", "recspkt", "gstorepkt")
+SIGNALS = ("signal", "rlxsignal", "pws", "pwsf")
+WAITS = ("wait", "rlxwait")
+STILL = ("nop", "flush", "barrier", "sem_acquire", "sem_release", *WAITS, "signal", "rlxsignal")
+NAMES = (*STILL, *PAIRED, *SUMS, "pipeline")
+MOST_OPS, MOST_CHANNELS, MOST_AT_ONCE, MOST_SEMAPHORES, MOST_BARRIERS = 64, 16, 8, 16, 16
+MOST_FINER = 64
+Json = dict[str, Any]
+
+
+def read_mscclpp(path: Path, plan: Json) -> Program:
+    """The program of a plan."""
+    return _Reader(Wrong(str(path)), plan).program()
+
+
+class _Reader:
+    """One plan being read."""
+
+    def __init__(self, wrong: Wrong, plan: Json) -> None:
+        self.wrong, self.plan = wrong, plan
+        self.moves = self.count = 0
+        self.initial: list[tuple[tuple[int, ...], int]] = []
+
+    def program(self) -> Program:
+        plan = self.plan
+        name = str(plan.get("collective", "")).replace("_", "").lower()
+        if name not in COLLECTIVES:
+            raise self.wrong("collective", repr(plan.get("collective"))[:60], f"one of {', '.join(COLLECTIVES)}")
+        gpus = self._list(plan, "gpus", "plan")
+        self.ranks = len(gpus)
+        if not 2 <= self.ranks <= MOST_RANKS:
+            raise self.wrong("gpus", f"{self.ranks} of them", f"2 to {MOST_RANKS}")
+        self.gpus: list[Json] = [self._dict(gpu, f"gpu {index}") for index, gpu in enumerate(gpus)]
+        for index, gpu in enumerate(self.gpus):
+            self._int(gpu, "id", f"gpu {index}", index, index)
+        self.finer = self._finer()
+        self.collective = COLLECTIVES[name]
+        inputs, outputs = self._sizes()
+        refuse_too_large(self.wrong, self.ranks, inputs, outputs)
+        self.connected = [self._channels(rank) for rank in range(self.ranks)]
+        blocks = tuple(self._gpu(rank) for rank in range(self.ranks))
+        return Program(
+            name=str(plan.get("name", ""))[:80], target="mscclpp", collective=self.collective, ranks=self.ranks,
+            inputs=inputs, outputs=outputs, root=0, in_place=(plan.get("inplace") is True,), slots=1, blocks=blocks,
+            initial=tuple(self.initial),
+        )  # fmt: skip
+
+    def _dict(self, value: object, at: str) -> Json:
+        if not isinstance(value, dict):
+            raise self.wrong(at, f"{value!r:.40}", "an object")
+        return value
+
+    def _list(self, owner: Json, key: str, at: str, default: bool = False) -> list[Any]:
+        value = owner.get(key, [] if default else None)
+        if not isinstance(value, list) or len(value) > MOST_INSTRUCTIONS:
+            raise self.wrong(f"{at}: {key}", f"{value!r:.40}", "a list")
+        return value
+
+    def _int(self, owner: Json, key: str, at: str, least: int, most: int, default: int | None = None) -> int:
+        if key not in owner and default is not None:
+            return default
+        return whole(self.wrong, f"{at}: {key}", owner.get(key), least, most)
+
+    def _word(self, owner: Json, key: str, at: str, known: tuple[str, ...]) -> str:
+        value = owner.get(key)
+        if not isinstance(value, str) or value not in known:
+            raise self.wrong(f"{at}: {key}", f"{value!r:.40}", f"one of {', '.join(known)}")
+        return value
+
+    def _finer(self) -> int:
+        """How many parts the blocks of groups cut a chunk into."""
+        found = 1
+        for rank, gpu in enumerate(self.gpus):
+            for block in self._list(gpu, "threadblocks", f"gpu {rank}"):
+                for op in self._flat(self._dict(block, f"gpu {rank}"), f"gpu {rank}"):
+                    if "tbg_info" in op:
+                        info = self._dict(op["tbg_info"], f"gpu {rank}: tbg_info")
+                        found = lcm(found, self._int(info, "tbg_size", f"gpu {rank}: tbg_info", 1, MOST_FINER))
+                        if found > MOST_FINER:
+                            raise self.wrong(f"gpu {rank}: tbg_size", str(found), f"parts up to {MOST_FINER}")
+        return found
+
+    def _flat(self, block: Json, at: str) -> Iterator[Json]:
+        """The ops of a block, those of pipelines in their place."""
+        for op in self._list(block, "ops", at):
+            one = self._dict(op, at)
+            self.count += 1
+            if self.count > MOST_INSTRUCTIONS:
+                raise self.wrong(at, "more ops", f"at most {MOST_INSTRUCTIONS}")
+            if one.get("name") == "pipeline":
+                for inner in self._list(one, "ops", at):
+                    yield self._dict(inner, at)
+            else:
+                yield one
+
+    def _sizes(self) -> tuple[int, int]:
+        given = {self._int(gpu, "input_chunks", f"gpu {rank}", 1, MOST_CHUNKS) for rank, gpu in enumerate(self.gpus)}
+        if len(given) > 1:
+            raise self.wrong("input_chunks", str(sorted(given))[:60], "the same on all ranks")
+        inputs = given.pop()
+        n = self.ranks
+        if self.collective in ("reducescatter", "alltoall") and inputs % n:
+            raise self.wrong("input_chunks", str(inputs), f"a multiple of {n} ranks")
+        outputs = {"allgather": inputs * n, "reducescatter": inputs // n}.get(self.collective, inputs)
+        for rank, gpu in enumerate(self.gpus):
+            stated = self._int(gpu, "output_chunks", f"gpu {rank}", 0, MOST_CHUNKS)
+            if stated not in (0, outputs):
+                raise self.wrong(f"gpu {rank}: output_chunks", str(stated), f"{outputs}, or 0")
+        return inputs * self.finer, outputs * self.finer
+
+    def _channels(self, rank: int) -> dict[str, list[Any]]:
+        """By type the ends of each channel: (peer, which of its channels), or a switch's buffer and ranks."""
+        found: dict[str, list[Any]] = {kind: [] for kind in TYPES}
+        at = f"gpu {rank}: channels"
+        for channel in self._list(self.gpus[rank], "channels", f"gpu {rank}", default=True):
+            one = self._dict(channel, at)
+            kind = self._word(one, "channel_type", at, TYPES)
+            if kind == "switch":
+                buffer = self._word(
+                    {"buffer_type": one.get("buffer_type", one.get("buff"))}, "buffer_type", at, ("i", "o", "s")
+                )
+                for group in self._list(one, "rank_groups", at):
+                    ranks = [
+                        whole(self.wrong, at, peer, 0, self.ranks - 1)
+                        for peer in self._list(self._dict(group, at), "ranks", at)
+                    ]
+                    found[kind].append((buffer, tuple(ranks)))
+                continue
+            seen = [peer for peer, _ in found[kind]]
+            for peer in self._list(one, "connected_to", at):
+                number = whole(self.wrong, at, peer, 0, self.ranks - 1)
+                if number == rank:
+                    raise self.wrong(at, f"rank {rank} itself", "another rank")
+                found[kind].append((number, seen.count(number)))
+                seen.append(number)
+        return found
+
+    def _gpu(self, rank: int) -> tuple[tuple[Instruction, ...], ...]:
+        gpu, at = self.gpus[rank], f"gpu {rank}"
+        self.scratch = self._int(gpu, "scratch_chunks", at, 0, MOST_CHUNKS, default=0)
+        semaphores = self._list(gpu, "semaphores", at, default=True)
+        if len(semaphores) > MOST_SEMAPHORES:
+            raise self.wrong(f"{at}: semaphores", str(len(semaphores)), f"at most {MOST_SEMAPHORES}")
+        for index, one in enumerate(semaphores):
+            value = self._int(self._dict(one, at), "init_value", f"{at}: semaphore {index}", 0, 2**31)
+            self.initial.append(((rank, rank, -1, index), value))
+        self.semaphores = len(semaphores)
+        self.remote = []
+        for one in self._list(gpu, "remote_buffers", at, default=True):
+            buffer = self._dict(one, f"{at}: remote_buffers")
+            peer = self._int(buffer, "rank", f"{at}: remote_buffers", 0, self.ranks - 1)
+            self.remote.append((peer, self._word(buffer, "type", f"{at}: remote_buffers", ("i", "o", "s"))))
+        found = []
+        for index, block in enumerate(self._list(gpu, "threadblocks", at)):
+            one = self._dict(block, f"{at}, block {index}")
+            self._int(one, "id", f"{at}, block {index}", index, index)
+            found.append(tuple(self._block(rank, index, one)))
+        return tuple(found)
+
+    def _block(self, rank: int, index: int, block: Json) -> Iterator[Instruction]:
+        at = f"rank {rank}, block {index}"
+        ops = list(self._flat(block, at))
+        if len(ops) > MOST_OPS:
+            raise self.wrong(at, f"{len(ops)} ops", f"at most {MOST_OPS}")
+        self.mine: dict[str, list[Any]] = {kind: [] for kind in TYPES}
+        for one in self._list(block, "channels", at, default=True):
+            channel = self._dict(one, at)
+            kind = self._word(channel, "channel_type", at, TYPES)
+            known = self.connected[rank][kind]
+            for id in self._list(channel, "channel_ids", at):
+                self.mine[kind].append(known[whole(self.wrong, f"{at}: channel_ids", id, 0, len(known) - 1)])
+            if len(self.mine[kind]) > MOST_CHANNELS:
+                raise self.wrong(at, f"{len(self.mine[kind])} channels", f"at most {MOST_CHANNELS} of a type")
+        self.refs: list[tuple[int, str]] = []
+        for one in self._list(block, "remote_buffer_refs", at, default=True):
+            for id in self._list(self._dict(one, at), "remote_buffer_ids", at):
+                self.refs.append(
+                    self.remote[whole(self.wrong, f"{at}: remote_buffer_ids", id, 0, len(self.remote) - 1)]
+                )
+        for number, op in enumerate(ops):
+            yield from self._op(rank, f"{at}, step {number}", op)
+
+    def _op(self, rank: int, at: str, op: Json) -> Iterator[Instruction]:
+        name = self._word(op, "name", at, NAMES)
+        share = self._share(op, at)
+        signals = self._keys(rank, op, at, outward=True) if name in SIGNALS else ()
+        if name in STILL:
+            yield self._still(rank, at, op, name, signals)
+            return
+        sources = [self._places(rank, at, one, share) for one in self._list(op, "src_buff", at)]
+        targets = [self._places(rank, at, one, share) for one in self._list(op, "dst_buff", at)]
+        if not sources or not targets:
+            raise self.wrong(at, f"{name} without src_buff or dst_buff", "both")
+        round_ = self._int(op, "round", at, 0, MOST_INSTRUCTIONS, default=-1)
+        pairs = [(sources, targets)] if name in SUMS else [
+            ([sources[min(index, len(sources) - 1)]], [target]) for index, target in enumerate(targets)
+        ]  # fmt: skip
+        for number, (reads, writes) in enumerate(pairs):
+            count = reads[0][1]
+            if any(size != count for _, size in (*reads, *writes)):
+                raise self.wrong(at, f"{name} of different sizes", "one size")
+            self.moves += count * (len(reads) + len(writes))
+            if self.moves > MOST_MOVES:
+                raise self.wrong(at, "more chunks moved", f"at most {MOST_MOVES}")
+            yield Instruction(
+                name=name, count=count, round=round_,
+                reads=tuple(place for places, _ in reads for place in places),
+                writes=tuple(place for places, _ in writes for place in places),
+                signals=signals if number == len(pairs) - 1 else (),
+                flags=name in PACKETS_OUT, awaits_flags=name in PACKETS_IN,
+            )  # fmt: skip
+
+    def _still(self, rank: int, at: str, op: Json, name: str, signals: tuple[tuple[int, ...], ...]) -> Instruction:
+        """An op that moves nothing: signals, waits, barriers, semaphores."""
+        if name == "barrier":
+            number = self._int(op, "barrier_id", at, 0, MOST_BARRIERS - 1)
+            return Instruction(name=name, barrier=(number, self._int(op, "num_threadblocks", at, 1, 2**16)))
+        if name in ("sem_acquire", "sem_release"):
+            ids = self._list(op, "semaphore_ids", at)
+            keys = tuple(
+                (rank, rank, -1, whole(self.wrong, f"{at}: semaphore_ids", id, 0, self.semaphores - 1)) for id in ids
+            )
+            return Instruction(name=name, waits=keys) if name == "sem_acquire" else Instruction(name=name, signals=keys)
+        if name in WAITS:
+            return Instruction(name=name, waits=self._keys(rank, op, at, outward=False))
+        return Instruction(name=name, signals=signals)
+
+    def _keys(self, rank: int, op: Json, at: str, *, outward: bool) -> tuple[tuple[int, ...], ...]:
+        """The semaphores that a signal raises or a wait takes from: from, to, type, which of the channels."""
+        kind = self._word(op, "channel_type", at, ("memory", "port"))
+        ids = self._list(op, "channel_ids", at)
+        if not 1 <= len(ids) <= MOST_AT_ONCE:
+            raise self.wrong(f"{at}: channel_ids", f"{len(ids)} of them", f"1 to {MOST_AT_ONCE}")
+        known = self.mine[kind]
+        found = []
+        for id in ids:
+            peer, which = known[whole(self.wrong, f"{at}: channel_ids", id, 0, len(known) - 1)]
+            ends = (rank, peer) if outward else (peer, rank)
+            found.append((*ends, TYPES.index(kind), which))
+        return tuple(found)
+
+    def _share(self, op: Json, at: str) -> tuple[int, int]:
+        """Which part of each chunk a block of a group does: (number, of how many)."""
+        if "tbg_info" not in op:
+            return 0, 1
+        info = self._dict(op["tbg_info"], at)
+        size = self._int(info, "tbg_size", at, 1, MOST_FINER)
+        return self._int(info, "tb_id", at, 0, size - 1), size
+
+    def _places(self, rank: int, at: str, buffer: object, share: tuple[int, int]) -> tuple[list[Place], int]:
+        """The places that a buffer of an op means, on every rank of a switch, and how many chunks it is."""
+        one = self._dict(buffer, at)
+        index = self._int(one, "index", at, 0, MOST_CHUNKS)
+        size = self._int(one, "size", at, 1, MOST_CHUNKS)
+        if "switch_channel_id" in one:
+            known = self.mine["switch"]
+            kind, ranks = known[self._int(one, "switch_channel_id", at, 0, len(known) - 1)]
+            ends = [(peer, kind) for peer in ranks]
+        elif "buffer_id" in one:
+            ends = [self.refs[self._int(one, "buffer_id", at, 0, len(self.refs) - 1)]]
+        else:
+            ends = [(rank, self._word(one, "type", at, ("i", "o", "s")))]
+        number, parts = share
+        count = size * self.finer // parts
+        first = index * self.finer + number * count
+        for peer, kind in ends:
+            room = self._room(peer, kind)
+            if first + count > room * self.finer:
+                raise self.wrong(at, f"{kind}[{index}:{index + size}] of rank {peer}", f"at most {room} chunks")
+        return [(peer, kind, first) for peer, kind in ends], count
+
+    def _room(self, rank: int, kind: str) -> int:
+        gpu, at = self.gpus[rank], f"gpu {rank}"
+        if kind == "s":
+            return self._int(gpu, "scratch_chunks", at, 0, MOST_CHUNKS, default=0)
+        stated = self._int(gpu, "input_chunks" if kind == "i" else "output_chunks", at, 0, MOST_CHUNKS)
+        return stated or self._int(gpu, "input_chunks", at, 0, MOST_CHUNKS)

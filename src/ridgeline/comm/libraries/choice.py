@@ -1,0 +1,145 @@
+"""Turn a question (which collective, on what system, how large) into what a library would do, and why.
+
+algbw = size / seconds: how fast the payload gets through. busbw = algbw x what a rank sends per byte of payload,
+2 (N-1)/N for all-reduce and (N-1)/N for all-gather and reduce-scatter: comparable with a link's rate, whatever N is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ridgeline.comm.libraries import hccl, nccl, rccl
+from ridgeline.comm.libraries.options import BUS, NotOffered, Option, Priced, Range, ranges_of
+from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.units import format_quantity, parse_quantity
+from ridgeline.hardware.load import system as system_named
+from ridgeline.hardware.system import System
+
+Library = Literal["nccl", "rccl", "hccl"]
+LIBRARIES: tuple[Library, ...] = ("nccl", "rccl", "hccl")
+COLLECTIVES = {"nccl": nccl.COLLECTIVES, "rccl": rccl.COLLECTIVES, "hccl": hccl.COLLECTIVES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryChoice:
+    """What a library would do.
+
+    options       every algorithm and protocol it compares, the fastest first: that one is taken
+    not_offered   those it does not consider, each with why
+    why           what decides against the next best of every other algorithm
+    ranges        which option wins at which size
+    notes         what had to be assumed
+    """
+
+    library: Library
+    version: str
+    collective: str
+    system: System
+    size_bytes: float
+    options: tuple[Option, ...]
+    not_offered: tuple[NotOffered, ...]
+    why: tuple[str, ...]
+    ranges: tuple[Range, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def chosen(self) -> Option:
+        return self.options[0]
+
+    @property
+    def algbw(self) -> float:
+        """Bytes per second: size over time."""
+        return self.size_bytes / self.chosen.seconds
+
+    @property
+    def bus_factor(self) -> float:
+        """busbw over algbw: what a rank sends per byte of payload."""
+        n = self.system.chips
+        return BUS[self.collective] * (n - 1) / n if self.collective in BUS else 1.0
+
+    @property
+    def busbw(self) -> float:
+        return self.algbw * self.bus_factor
+
+
+def library_choice(name: str, *, on: str | System, size: str | float = "1 GB", library: str = "nccl") -> LibraryChoice:
+    """What NCCL, RCCL or HCCL would do for a collective over all chips of a system, by its published cost model.
+
+    >>> found = library_choice("allreduce", on="64xh100-sxm", size="1 GB")
+    >>> found.chosen.name, found.chosen.channels
+    ('nvls_tree/Simple', 16)
+    >>> [found.chosen.name for found in [library_choice("allreduce", on="64xh100-sxm", size="8 kB")]]
+    ['tree/LL']
+    """
+    if library not in LIBRARIES:
+        raise InputError(not_among("--library", library, LIBRARIES))
+    if name not in COLLECTIVES[library]:
+        if name == "alltoall":
+            given, todo = f"{library} {name}", "leave --library out: it is grouped sends, there is nothing to choose"
+            raise InputError(Problem(path="--library", given=given, expected="a collective with algorithms", todo=todo))
+        raise InputError(not_among("collective", name, COLLECTIVES[library]))
+    found = system_named(on) if isinstance(on, str) else on
+    bytes_ = parse_quantity(size, "B") if isinstance(size, str) else float(size)
+    if not 1 <= bytes_ < 2**50:
+        raise InputError(Problem(path="--size", given=str(size), expected="1 B to 1 PB"))
+    priced, refused, version, notes = _model(library, name, found)
+    options = tuple(sorted(priced(bytes_), key=lambda option: option.seconds))
+    return LibraryChoice(
+        library=library,
+        version=version,
+        collective=name,
+        system=found,
+        size_bytes=bytes_,
+        options=options,
+        not_offered=refused,
+        why=_why(options),
+        ranges=ranges_of(priced),
+        notes=notes,
+    )
+
+
+def _model(library: Library, name: str, system: System) -> tuple[Priced, tuple[NotOffered, ...], str, tuple[str, ...]]:
+    if library == "nccl":
+        comm = nccl.communicator(system)
+        notes = (
+            f"{comm.nodes} node(s) of {comm.ppn}, {comm.channels} channels, a host of {comm.host.title()}: assumed",
+            "times are the tuner's own estimates, made to choose by; benchmarks differ, see `measured`",
+        )
+        return (
+            lambda size: nccl.nccl_options(comm, name, size),
+            nccl.not_offered(comm, name),
+            nccl.constants()["version"],
+            notes,
+        )
+    if library == "rccl":
+        rocm = rccl.rocm_communicator(system)
+        told = ("tables of gfx94x at that commit, rings over all links of a chip: assumed",)
+        refused = rccl.rccl_not_offered(name)
+        return lambda size: rccl.rccl_options(rocm, name, size), refused, rccl.constants()["version"], told
+    servers = hccl.servers_of(system)
+    step = f"steps of {hccl.STEP_S[0] * 1e6:.0f} us inside and {hccl.STEP_S[1] * 1e6:.0f} us between servers: assumed"
+    refused = hccl.hccl_not_offered(servers)
+    return lambda size: hccl.hccl_options(servers, name, size), refused, "09300b7", (step,)
+
+
+def _why(options: Sequence[Option]) -> tuple[str, ...]:
+    """What decides against the best form of every other algorithm: latency, or bytes."""
+    first = options[0]
+    lines, seen = [], {first.algorithm}
+    for other in options[1:]:
+        if other.algorithm in seen:
+            continue
+        seen.add(other.algorithm)
+        slower = other.seconds - first.seconds
+        more_latency, more_bytes = other.latency_s - first.latency_s, other.bytes_s - first.bytes_s
+        part = "latency" if more_latency >= more_bytes else "bytes"
+        back = min(more_latency, more_bytes)
+        told = f"{first.name} and not {other.name}: {_s(slower)} less, {_s(max(more_latency, more_bytes))} of it {part}"
+        lines.append(told + (f", {_s(-back)} given back" if back < 0 else ""))
+    return tuple(lines)
+
+
+def _s(seconds: float) -> str:
+    return format_quantity(seconds, "s", 3)

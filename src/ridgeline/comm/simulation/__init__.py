@@ -1,0 +1,1 @@
+"""Algorithms on a graph as fluid flows that share links: path choice, messages, max-min rates, other seeds."""

@@ -1,0 +1,213 @@
+"""Messages as flows that share links fairly, from one moment at which something ends to the next.
+
+    a message    waits for its port's round and its chunks, flows at its max-min rate, arrives a latency later
+    a port       goes on to its next round when all messages of this one have arrived
+
+Every message keeps its own times. What ends within a window of the first, a share of how long messages take, is looked
+at together: rates of what shares a link change at the end of a window, so that a late start and a late end are off by
+less than a window and cancel on the mean. Where nothing is shared the window does not matter, times are exact, and a
+round takes latency + bytes / rate.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ridgeline.comm.simulation.max_min import max_min
+from ridgeline.comm.simulation.messages import needed_writes
+from ridgeline.comm.simulation.ports import Ports, ranges
+from ridgeline.comm.simulation.unshared import Flows, Run, by_rounds, unshared
+from ridgeline.core.arrays import Array, Index, Mask
+
+WINDOW = 0.1  # of the time that messages take
+WIDE = 0.5  # the same where no link is shared
+REMEMBERED = 512  # sets of flows whose rates are kept
+_NONE = np.zeros(0, np.bool_)
+
+
+def run(flows: Flows, window: float = WINDOW) -> Run:
+    """Simulate to the end."""
+    if not len(flows.messages):
+        return Run(arrived_s=np.zeros(0), moments=0)
+    return by_rounds(flows) or _Fluid(flows, window).run()
+
+
+class _Fluid:
+    """The state at a moment; rows are messages in the order of ports."""
+
+    def __init__(self, flows: Flows, window: float) -> None:
+        self.ports, self.flows = Ports(flows), flows
+        messages, order = flows.messages, self.ports.order
+        self.connection = messages.connection[order]
+        self.size = messages.size_bytes[order]
+        self.single = len(messages) == len(messages.read)  # one chunk a message
+        self.first = order if self.single else messages.first[:-1][order]
+        self.chunks = order[:0] if self.single else np.diff(messages.first)[order]
+        self.watch = self.first.copy()  # of each message a chunk that it lacks, as far as known
+        self.come, self.there = np.zeros(messages.places, np.int32), np.zeros(messages.places)
+        self.waiting = np.zeros(0, np.int64)
+        self.flowing, self.left, self.rate = np.zeros(0, np.int64), np.zeros(0), np.zeros(0)
+        self.coming, self.due = np.zeros(0, np.int64), np.zeros(0)
+        self.arrived_s = np.zeros(len(messages))
+        self.links = np.ascontiguousarray(flows.ways.links.T)
+        self.share = None if flows.ways.single else np.ascontiguousarray(flows.ways.share.T)
+        self.changed = False  # what flows, since rates were last looked at
+        self.alone, self.own_rate = unshared(flows)
+        self.alone = self.alone & self.ports.lone
+        self.needed = needed_writes(messages)
+        self.window = WIDE if self.alone.all() else window
+        self.known: dict[bytes, Array] = {}
+        self.moments, self.now = 0, 0.0
+
+    def run(self) -> Run:
+        begun = self.ports.order[self.ports.first]
+        opens = self.flows.start_s[self.flows.messages.job[begun]]
+        opens = opens + self.flows.late_s[self.flows.messages.connection[begun]]
+        self.ports.free[:] = opens
+        later = np.argsort(opens, kind="stable")
+        times = opens[later]
+        while True:
+            due = int(np.searchsorted(times, self.now, side="right"))
+            if due:
+                self._wait_for(self.ports.opened(later[:due]))
+                later, times = later[due:], times[due:]
+            self._start()
+            if not self._advance(float(times[0]) if len(times) else np.inf):
+                break
+            self.moments += 1
+        if len(self.waiting):
+            raise ValueError(f"{len(self.waiting)} messages wait for chunks that never come")
+        whole = np.empty(len(self.arrived_s))
+        whole[self.ports.order] = self.arrived_s
+        return Run(arrived_s=whole, moments=self.moments)
+
+    def _wait_for(self, rows: Index) -> None:
+        self.waiting = np.concatenate([self.waiting, rows]) if len(self.waiting) else rows
+
+    def _start(self) -> None:
+        """Let everything flow that waits for nothing any more, from the time on at which that was so."""
+        ready, since = self._ready(self.waiting) if len(self.waiting) else (_NONE, self.due[:0])
+        if not ready.any():
+            if self.changed:
+                self._share()
+            return
+        if ready.all():
+            started, self.waiting = self.waiting, self.waiting[:0]
+        else:
+            started, since, self.waiting = self.waiting[ready], since[ready], self.waiting[~ready]
+        before = len(self.flowing)
+        self.flowing = np.concatenate([self.flowing, started]) if before else started
+        self._share()
+        begun = self.size[started] - self.rate[before:] * (self.now - since)
+        self.left = np.concatenate([self.left, begun]) if before else begun
+
+    def _ready(self, rows: Index) -> tuple[Mask, Array]:
+        """Which messages have all their chunks, and since when; looked at when the watched chunk is there."""
+        read, needed = self.flows.messages.read, self.needed
+        free = self.ports.free[self.ports.port[rows]]
+        if self.single:
+            at = self.first[rows]
+            place = read[at]
+            return self.come[place] >= needed[at], np.maximum(free, self.there[place])
+        watched = self.watch[rows]
+        ready = self.come[read[watched]] >= needed[watched]
+        some = np.flatnonzero(ready)
+        if len(some):
+            count = self.chunks[rows[some]]
+            at, starts = ranges(self.first[rows[some]], count), np.cumsum(count) - count
+            place = read[at]
+            lack = np.minimum.reduceat(np.where(self.come[place] < needed[at], at, len(read)), starts)
+            ready[some] = lack == len(read)
+            self.watch[rows[some]] = np.minimum(lack, len(read) - 1)
+            free[some] = np.maximum(free[some], np.maximum.reduceat(self.there[place], starts))
+        return ready, free
+
+    def _share(self) -> None:
+        """The rates of all that flows; a set of connections seen before keeps its rates."""
+        self.changed = False
+        over = self.connection[self.flowing]
+        if self.alone.all():
+            self.rate = self.own_rate[over]
+        else:
+            key = over.tobytes()
+            known = self.known.get(key)
+            if known is None:
+                known = self._fair(over)
+                if len(self.known) < REMEMBERED:
+                    self.known[key] = known
+            self.rate = known
+        self.pace = self.rate / self.size[self.flowing]
+
+    def _fair(self, over: Index) -> Array:
+        met = np.flatnonzero(~self.alone[over])
+        rate = self.own_rate[over]
+        if len(met):
+            row = over[met]
+            share = None if self.share is None else self.share[:, row]
+            rate[met] = max_min(self.links[:, row], share, self.flows.rates)
+        return rate
+
+    def _advance(self, opens: float) -> bool:
+        """Go on to the end of the window of what ends next; False when nothing is under way."""
+        flowing, coming = len(self.flowing) > 0, len(self.due) > 0
+        if not (flowing or coming or opens < np.inf):
+            return False
+        soon = opens
+        if flowing:
+            ends = self.now + self.left / self.rate
+            soon = min(soon, float(ends.min()))
+        if coming:
+            soon = min(soon, float(self.due.min()))
+        wide = self.window / float(self.pace.mean()) if flowing else 0.0
+        if flowing:
+            self._flowed(ends, max(self.now, min(soon + wide, opens)))
+        else:
+            self.now = max(self.now, soon)
+        if len(self.due):
+            self._arrive(self.now if len(self.flowing) else max(self.now, min(opens, float(self.due.min()) + wide)))
+        return True
+
+    def _flowed(self, ends: Array, until: float) -> None:
+        """Take out what has flowed by then; it arrives its delay later."""
+        over = ends <= until
+        if over.all():
+            self._come(self.flowing, ends)
+            self.flowing, self.left = self.flowing[:0], self.left[:0]
+            self.now = max(self.now, float(ends.max()))
+            return
+        self.left = self.left - self.rate * (until - self.now)
+        self.now = until
+        if over.any():
+            self._come(self.flowing[over], ends[over])
+            stay = ~over
+            self.flowing, self.left = self.flowing[stay], self.left[stay]
+            self.changed = True
+
+    def _come(self, rows: Index, ends: Array) -> None:
+        due = ends + self.flows.delay_s[self.connection[rows]]
+        if len(self.coming):
+            rows, due = np.concatenate([self.coming, rows]), np.concatenate([self.due, due])
+        self.coming, self.due = rows, due
+
+    def _arrive(self, until: float) -> None:
+        """Hand over what is due by then: chunks to their places, ports to their next round."""
+        self.now = max(self.now, until)
+        near = self.due <= until
+        if near.all():
+            rows, due = self.coming, self.due
+            self.coming, self.due = rows[:0], due[:0]
+        elif near.any():
+            late = ~near
+            rows, due = self.coming[near], self.due[near]
+            self.coming, self.due = self.coming[late], self.due[late]
+        else:
+            return
+        self.arrived_s[rows] = due
+        if self.single:
+            place, when = self.flows.messages.write[self.first[rows]], due
+        else:
+            place = self.flows.messages.write[ranges(self.first[rows], self.chunks[rows])]
+            when = np.repeat(due, self.chunks[rows])
+        np.add.at(self.come, place, np.int32(1))
+        np.maximum.at(self.there, place, when)
+        self._wait_for(self.ports.opened(self.ports.arrived(rows, due)))

@@ -1,0 +1,116 @@
+"""Turn connections into ways through a graph: one of the equal shortest ways, or all of them with a share each.
+
+A way is found link by link: at each node the links that bring the target nearer are equal, and the rule picks one (a
+hash of connection, node and seed; the sender's place in its domain) or takes all in equal parts. Ways through another
+rank count as longer than any through switches, as in `routes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ridgeline.comm.equal_ways import PathTable, walked
+from ridgeline.comm.graph import Graph
+from ridgeline.comm.routes import routes
+from ridgeline.comm.simulation.conditions import PathChoice
+from ridgeline.core.arrays import Array, Index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ways:
+    """Links of each connection's way; `share` is the part of its bytes on each, 0 beside the last.
+
+    links, share   (connections, most links); a link number `graph.links` stands for none
+    latency_s      of the way, of the slowest where there are several
+    """
+
+    links: Index
+    share: Array
+    latency_s: Array
+
+    @property
+    def single(self) -> bool:
+        """Whether each connection takes one way."""
+        return bool(((self.share == 0) | (self.share == 1)).all())
+
+
+def ways(
+    graph: Graph,
+    connections: tuple[Index, Index, Index],
+    paths: PathChoice,
+    seed: int,
+    table: PathTable | None = None,
+) -> Ways:
+    """The way of each connection (sources, targets, channels); without a table, distances are worked out anew."""
+    sources, targets, channels = connections
+    if paths == "shortest" or not len(sources):
+        links = routes(graph, sources, targets)
+        share = (links >= 0).astype(np.float64)
+    else:
+        known = table or PathTable(graph, targets)
+        if paths == "spray":
+            links, share = _all_ways(known, sources, targets)
+        else:
+            links = _one_way(known, (sources, targets, channels), paths, seed)
+            share = (links >= 0).astype(np.float64)
+    latency = np.append(graph.latency_s, 0.0)
+    through = latency[links]
+    slowest = np.where(share > 0, through, 0.0).sum(axis=1)
+    if paths == "spray":
+        slowest = np.where(share >= 1 - 1e-9, through, 0.0).sum(axis=1) + _parallel(through, share)
+    return Ways(links=np.where(links < 0, graph.links, links), share=share, latency_s=slowest)
+
+
+def _parallel(through: Array, share: Array) -> Array:
+    """Latency of links that carry only a part: the mean over the ways, weighted by their parts."""
+    part: Array = (np.where(share < 1 - 1e-9, through * share, 0.0)).sum(axis=1)
+    return part
+
+
+def _one_way(table: PathTable, connections: tuple[Index, Index, Index], paths: PathChoice, seed: int) -> Index:
+    sources, targets, channels = connections
+    if paths == "rail":
+        return walked(table, sources, targets, sources)
+    return walked(table, sources, targets, _mixed(sources, targets, channels, seed), _turned)
+
+
+def _all_ways(table: PathTable, sources: Index, targets: Index) -> tuple[Index, Array]:
+    """All equal ways at once, parts divided evenly at every node."""
+    graph, n = table.graph, len(sources)
+    flow, here, part = np.arange(n), sources.copy(), np.ones(n)
+    found: list[tuple[Index, Index, Array]] = []
+    while len(flow):
+        going = here != targets[flow]
+        flow, here, part = flow[going], here[going], part[going]
+        if not len(flow):
+            break
+        row, link = table.nearer(here, targets[flow])
+        share = (part / np.bincount(row, minlength=len(flow)))[row]
+        found.append((flow[row], link, share))
+        key, index = np.unique(flow[row] * graph.nodes + graph.head[link], return_inverse=True)
+        flow, here, part = key // graph.nodes, key % graph.nodes, np.bincount(index, share)
+    flows, links, shares = (np.concatenate([one[k] for one in found]) for k in range(3))
+    key, index = np.unique(flows * graph.links + links, return_inverse=True)
+    flows, links, shares = key // graph.links, key % graph.links, np.bincount(index, shares)
+    count = np.bincount(flows, minlength=n)
+    place = np.arange(len(flows)) - np.repeat(np.cumsum(count) - count, count)
+    wide_links, wide_share = np.full((n, int(count.max())), -1, np.int64), np.zeros((n, int(count.max())))
+    wide_links[flows, place], wide_share[flows, place] = links, shares
+    return wide_links, wide_share
+
+
+def _mixed(sources: Index, targets: Index, channels: Index, seed: int) -> np.ndarray:
+    """A hash of each connection, as a switch's of the five fields of a flow."""
+    start = np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
+    key = _turned(sources.astype(np.uint64) + start)
+    key = _turned(key + targets.astype(np.uint64))
+    return _turned(key + channels.astype(np.uint64))
+
+
+def _turned(key: np.ndarray) -> np.ndarray:
+    """The finalizer of splitmix64."""
+    key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return key ^ (key >> np.uint64(31))

@@ -1,0 +1,146 @@
+"""Turn collectives on a graph and the conditions there into times: of each, by seed, and the load of links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ridgeline.comm.equal_ways import PathTable
+from ridgeline.comm.graph import Graph
+from ridgeline.comm.simulation.conditions import LEFT, Conditions, link_rates
+from ridgeline.comm.simulation.fluid import WINDOW, run
+from ridgeline.comm.simulation.messages import Job, Messages, messages_of
+from ridgeline.comm.simulation.path_choice import Ways, ways
+from ridgeline.comm.simulation.unshared import Flows
+from ridgeline.core.arrays import Array, Index
+from ridgeline.core.errors import InputError, Problem
+
+MOST_TRANSFERS = 20_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulated:
+    """What became of the jobs.
+
+    seconds      when the last message arrived
+    job_s        when each job was over, from its own start
+    arrived_s    of each message; messages are what a rank sends another in one round
+    link_bytes   that crossed each link of the graph; `link_rates` what the conditions left of it
+    transfers    chunks that crossed from one node to another; `moments` at which rates were looked at again
+    """
+
+    seconds: float
+    job_s: tuple[float, ...]
+    arrived_s: Array
+    link_bytes: Array
+    link_rates: Array
+    transfers: int
+    moments: int
+
+    @property
+    def slowest_link(self) -> int:
+        """The link with the most bytes for its rate."""
+        return int(np.argmax(self.link_bytes / self.link_rates))
+
+
+def simulate(jobs: Sequence[Job], graph: Graph, asked: Conditions, window: float = WINDOW) -> Simulated:
+    """Run the jobs together.
+
+    >>> from ridgeline.comm.library.gathers import ring_allgather
+    >>> from ridgeline.comm.topologies import topology
+    >>> job = Job(algorithm=ring_allgather(8), size_bytes=8e6)
+    >>> round(simulate([job], topology("ring:8", 50e9, 1e-6), Conditions()).seconds * 1e6, 3)
+    147.0
+    """
+    return next(iter(over_seeds(jobs, graph, asked, (asked.seed,), window)))
+
+
+def over_seeds(
+    jobs: Sequence[Job], graph: Graph, asked: Conditions, seeds: Iterable[int], window: float = WINDOW
+) -> Iterable[Simulated]:
+    """The same with one seed of path choice after the other."""
+    transfers = sum(len(job.algorithm.steps) for job in jobs)
+    if transfers > MOST_TRANSFERS:
+        expected = f"at most {MOST_TRANSFERS:,} transfers"
+        raise InputError(Problem(path="simulate", given=f"{transfers:,}", expected=expected, todo="take fewer ranks"))
+    sent = messages_of(jobs, graph.nodes)
+    between = (sent.sources, sent.targets, sent.channels)
+    table = None if asked.paths == "shortest" else PathTable(graph, sent.targets) if len(sent) else None
+    before: tuple[bytes, Simulated] | None = None
+    for seed in seeds:
+        found = ways(graph, between, asked.paths, seed, table)
+        same = found.links.tobytes()
+        if before is None or before[0] != same or asked.background:
+            before = same, _simulated(jobs, graph, replace(asked, seed=seed), sent, found, window)
+        yield before[1]
+
+
+def _simulated(
+    jobs: Sequence[Job], graph: Graph, asked: Conditions, sent: Messages, found: Ways, window: float
+) -> Simulated:
+    rates = _less_background(graph, asked, link_rates(graph, asked))
+    capped = _capped(graph, asked, sent, found, rates)
+    start = np.array([job.start_s for job in jobs])
+    late = np.zeros(graph.nodes)
+    slow = np.ones(graph.nodes)
+    for rank, seconds in asked.late.items():
+        late[rank] = seconds
+    for rank, factor in asked.slower.items():
+        slow[rank] = factor
+    flows = Flows(
+        messages=sent,
+        ways=capped[0],
+        rates=capped[1],
+        delay_s=found.latency_s + asked.message_s * slow[sent.sources],
+        out=found.links[:, 0] if graph.direct else sent.sources,
+        start_s=start,
+        late_s=late[sent.sources],
+    )
+    done = run(flows, window)
+    ends = np.zeros(len(jobs))
+    np.maximum.at(ends, sent.job, done.arrived_s)
+    by_way = np.bincount(sent.connection, sent.size_bytes, len(sent.sources))
+    load = np.bincount(found.links.ravel(), (by_way[:, None] * found.share).ravel(), graph.links + 1)[:-1]
+    return Simulated(
+        seconds=float(ends.max(initial=0.0)),
+        job_s=tuple(float(one) for one in np.maximum(ends - start, 0.0)),
+        arrived_s=done.arrived_s,
+        link_bytes=load,
+        link_rates=rates,
+        transfers=len(sent.read),
+        moments=done.moments,
+    )
+
+
+def _capped(graph: Graph, asked: Conditions, sent: Messages, found: Ways, rates: Array) -> tuple[Ways, Array]:
+    """The ways with what caps ranks as two links more, and the rates of all; the last entry stands for none."""
+    if asked.injection is None:
+        return found, np.append(rates, np.inf)
+    caps = np.full(2 * graph.nodes, asked.injection)
+    for rank, factor in asked.slower.items():
+        caps[[rank, graph.nodes + rank]] /= factor
+    none = graph.links + len(caps)
+    links = np.where(found.links == graph.links, none, found.links)
+    more: Index = np.stack([graph.links + sent.sources, graph.links + graph.nodes + sent.targets], axis=1)
+    share = np.concatenate([found.share, np.ones(more.shape)], axis=1)
+    wide = Ways(links=np.concatenate([links, more], axis=1), share=share, latency_s=found.latency_s)
+    return wide, np.concatenate([rates, caps, [np.inf]])
+
+
+def _less_background(graph: Graph, asked: Conditions, rates: Array) -> Array:
+    """Rates of links after others took theirs; a little is always left."""
+    taken = np.zeros(graph.links + 1)
+    between = np.append((graph.tail >= graph.ranks) & (graph.head >= graph.ranks), False)
+    if not between.any():
+        between[:-1] = True
+    whole = np.append(rates, 0.0)
+    for one in asked.background:
+        if one.source < 0:
+            taken += np.where(between, one.share * whole, 0.0)
+            continue
+        ends = (np.array([one.source]), np.array([one.target]), np.zeros(1, np.int64))
+        way = ways(graph, ends, asked.paths, asked.seed)
+        np.add.at(taken, way.links[0], one.bytes_per_s * way.share[0])
+    return np.maximum(rates - taken[:-1], LEFT * rates)

@@ -1,0 +1,96 @@
+"""Messages on links that nobody shares: each has its rate, and times follow round by round, no moments needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from ridgeline.comm.simulation.messages import Messages, numbered
+from ridgeline.comm.simulation.path_choice import Ways
+from ridgeline.core.arrays import Array, Index, Mask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Flows:
+    """What is simulated: messages, the way and the delay of each connection, rates of links, when ports open.
+
+    rates     of the graph's links and of what caps ranks; the last entry is infinite and stands for none
+    delay_s   of each connection; `out` where it leaves its node, see `messages`
+    start_s   of each job; `late_s` of each connection, after that
+    """
+
+    messages: Messages
+    ways: Ways
+    rates: Array
+    delay_s: Array
+    out: Index
+    start_s: Array
+    late_s: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Run:
+    """When each message arrived, in the order of `Messages`, and how many moments were looked at."""
+
+    arrived_s: Array
+    moments: int
+
+
+def port_of(flows: Flows) -> tuple[Index, Index]:
+    """The port of each job's connection, by job * connections + connection, and that number for each message."""
+    messages, connections = flows.messages, len(flows.out)
+    jobs = int(messages.job.max(initial=0)) + 1
+    used, line = numbered(messages.job * np.int64(connections) + messages.connection, connections * jobs)
+    connection = used % connections
+    key = (used // connections * 256 + messages.channels[connection]) * (flows.out.max() + 1) + flows.out[connection]
+    _, port = np.unique(key, return_inverse=True)
+    return np.stack([port, connection]), line
+
+
+def unshared(flows: Flows) -> tuple[Mask, Array]:
+    """Connections that share no link with another port's, and the rate each connection has by itself."""
+    links, none = flows.ways.links, len(flows.rates) - 1
+    own = np.where(links == none, np.inf, flows.rates[links] / np.where(flows.ways.share > 0, flows.ways.share, 1.0))
+    (port, connection), _ = port_of(flows)
+    over = links[connection]
+    wide = np.broadcast_to(port[:, None], over.shape)
+    someone, shared = np.full(none + 1, -1), np.zeros(none + 1, np.bool_)
+    someone[over] = wide
+    shared[over[someone[over] != wide]] = True
+    shared[none] = False
+    return ~shared[links].any(axis=1), own.min(axis=1)
+
+
+def by_rounds(flows: Flows) -> Run | None:
+    """Every message's arrival where no link is shared; None where one is.
+
+    arrives = max(its chunks are there, its port is free) + latency + bytes / rate
+    """
+    alone, rate = unshared(flows)
+    if not alone.all():
+        return None
+    messages = flows.messages
+    (port, connection), line = port_of(flows)
+    lasts = messages.size_bytes / rate[messages.connection] + flows.delay_s[messages.connection]
+    free = np.zeros(len(np.unique(port)))
+    free[port] = flows.late_s[connection]
+    begins = flows.start_s[messages.job[np.searchsorted(messages.first, messages.rounds[:-1])]]
+    there, stamp = np.zeros(messages.places), np.full(len(free), -1)
+    arrived = np.empty(len(messages))
+    cuts = np.searchsorted(messages.first, messages.rounds)
+    single = len(messages) == len(messages.read)
+    for turn, ((low, high), (first, last)) in enumerate(zip(pairwise(messages.rounds), pairwise(cuts), strict=True)):
+        mine = port[line[first:last]]
+        stamp[mine] = np.arange(last - first)
+        if (stamp[mine] != np.arange(last - first)).any():  # two at once on one port
+            return None
+        held = there[messages.read[low:high]]
+        starts = messages.first[first:last] - low
+        ready = np.maximum(free[mine], held if single else np.maximum.reduceat(held, starts))
+        end = np.maximum(ready, begins[turn]) + lasts[first:last]
+        arrived[first:last], free[mine] = end, end
+        spread = end if single else np.repeat(end, np.diff(np.append(starts, high - low)))
+        np.maximum.at(there, messages.write[low:high], spread)
+    return Run(arrived_s=arrived, moments=len(cuts) - 1)

@@ -1,0 +1,212 @@
+"""Run a collective algorithm on real ranks: start them, carry its steps out, check every output, time it.
+
+Beside the time stand the backend's own collective, measured in the same run, and the bound: what no algorithm beats on
+a switch whose links are as fast as one send between rank 0 and rank 1 was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from ridgeline.comm.algorithm import Algorithm
+from ridgeline.comm.algorithm_file import WHOLE, read_algorithm, write_algorithm
+from ridgeline.comm.answer import BUS, collective
+from ridgeline.comm.bounds import lower_bound
+from ridgeline.comm.contract import Collective
+from ridgeline.comm.topologies import topology as graph_named
+from ridgeline.comm.verify import verify
+from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.units import parse_quantity
+from ridgeline.runtime.collective_ranks import join_and_measure
+from ridgeline.runtime.measure import need_torch
+from ridgeline.runtime.probe.ranks import find_world
+
+BACKENDS = ("gloo", "nccl", "ridge_shm")
+FACTOR = 4.0  # from one size to the next
+MOST_RANKS = 64  # that this process starts itself
+MOST_SIZES = 32
+TAIL = 800  # characters of what a rank said last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One size: seconds of the algorithm and of the backend's own collective, and the bound."""
+
+    size_bytes: float
+    seconds: float
+    own_seconds: float
+    bound_seconds: float
+    wrong: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CollectiveRun:
+    """An algorithm as it ran; `latency_s` and `bytes_per_s` are those of one send from rank to rank."""
+
+    collective: Collective
+    algorithm: Algorithm
+    backend: str
+    latency_s: float
+    bytes_per_s: float
+    rows: tuple[RunRow, ...]
+
+    @property
+    def correct(self) -> bool:
+        """Whether every output of every size was right, bit for bit."""
+        return not any(row.wrong for row in self.rows)
+
+    def busbw(self, row: RunRow, seconds: float) -> float:
+        """Bytes per second as nccl-tests counts them."""
+        n = self.algorithm.ranks
+        per_byte = BUS[self.collective] * (n - 1) / n if self.collective in BUS else 1.0
+        return row.size_bytes / seconds * per_byte
+
+
+def collective_run(
+    name: str,
+    *,
+    ranks: int = 2,
+    backend: str = "gloo",
+    sizes: str = "1KB:64MB",
+    algorithm: str = "",
+    synthesize: bool = False,
+    topology: str = "",
+    root: int = 0,
+    timeout_s: float = 120.0,
+) -> CollectiveRun | None:
+    """Carry an algorithm out on ranks that this process starts, or on those of torchrun; None at ranks beside 0.
+
+    algorithm   a name of the library, or a file that `ridgeline collective -o` wrote; absent: the fastest by the model
+    topology    what to choose or synthesize it for; a switch if absent
+    sizes       1KB:64MB by factors of four, or single sizes with commas
+    """
+    need_torch("collective run")
+    if backend not in BACKENDS:
+        raise InputError(not_among("--backend", backend, BACKENDS))
+    world = find_world()
+    ranks = world.ranks if world.ranks > 1 else ranks
+    asked = _sizes(sizes)
+    made = _algorithm(name, ranks, asked[-1], algorithm, synthesize, topology, root)
+    spec = {"backend": backend, "sizes": asked, "root": root, "timeout_s": timeout_s}
+    if world.ranks > 1:
+        found = join_and_measure(spec, made, world.rank, "env://")
+        return _told(made, backend, root, found) if world.rank == 0 else None
+    return _told(made, backend, root, _start(spec, made, timeout_s))
+
+
+def _algorithm(
+    name: str, ranks: int, size: float, chosen: str, synthesize: bool, topology: str, root: int
+) -> Algorithm:
+    if name not in WHOLE:
+        raise InputError(not_among("collective", name, WHOLE))
+    if not 2 <= ranks <= MOST_RANKS:
+        raise InputError(Problem(path="--ranks", given=str(ranks), expected=f"2 to {MOST_RANKS}"))
+    if chosen.endswith(".json") or "/" in chosen:
+        made = read_algorithm(Path(chosen))
+    else:
+        shape = topology or f"switch:{ranks}"
+        made = collective(
+            name, topology=shape, size=size, algorithm=chosen, synthesize=synthesize, root=root
+        ).algorithm  # fmt: skip
+    if made.contract.collective != name or made.ranks != ranks:
+        given = f"{made.contract.collective} of {made.ranks} ranks"
+        raise InputError(Problem(path="algorithm", given=given, expected=f"{name} of {ranks} ranks"))
+    if made.nodes > made.ranks:
+        todo = "take one in which ranks send to ranks"
+        raise InputError(Problem(path="algorithm", given="sums inside a switch", expected="none", todo=todo))
+    proven = verify(made)
+    if not proven.ok:
+        raise InputError(list(proven.problems))
+    return made
+
+
+def _sizes(text: str) -> list[float]:
+    """Sizes in bytes: a range, or some with commas."""
+    text = text.replace("KB", "kB")  # as nccl-tests' users write it
+    low, colon, high = text.partition(":")
+    if not colon:
+        found = [parse_quantity(part, "B") for part in text.split(",")]
+    else:
+        at, last = parse_quantity(low, "B"), parse_quantity(high, "B")
+        found = []
+        while 0 < at <= last * 1.0001 and len(found) <= MOST_SIZES:
+            found.append(at)
+            at *= FACTOR
+    if not found or min(found) <= 0 or len(found) > MOST_SIZES:
+        expected = f"1KB:64MB, or up to {MOST_SIZES} sizes with commas"
+        raise InputError(Problem(path="--sizes", given=text, expected=expected))
+    return found
+
+
+def _start(spec: Mapping[str, Any], made: Algorithm, timeout_s: float) -> dict[str, Any]:
+    """Start the ranks and wait for them; when one fails, the others are ended and it is named."""
+    with tempfile.TemporaryDirectory(prefix="ridgeline-run-") as folder:
+        place = Path(folder)
+        write_algorithm(made, place / "algorithm.json")
+        (place / "spec.json").write_text(json.dumps(spec), encoding="utf-8")
+        ranks: list[subprocess.Popen[bytes]] = []
+        try:
+            ranks.extend(_rank(place, rank, made.ranks) for rank in range(made.ranks))
+            _wait(ranks, place, time.monotonic() + timeout_s * (1 + len(spec["sizes"])))
+        finally:
+            for process in ranks:
+                with suppress(OSError):
+                    process.kill()
+                process.wait()
+        return cast(dict[str, Any], json.loads((place / "found.json").read_text(encoding="utf-8")))
+
+
+def _rank(place: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:
+    own = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
+    command = [sys.executable, "-m", "ridgeline.runtime.collective_ranks", str(place / "spec.json")]
+    with open(place / f"said{rank}", "wb") as said:
+        return subprocess.Popen(command, env={**os.environ, **own}, stdout=subprocess.DEVNULL, stderr=said)
+
+
+def _wait(ranks: Sequence[subprocess.Popen[bytes]], place: Path, until: float) -> None:
+    while True:
+        codes = [process.poll() for process in ranks]
+        failed = [rank for rank, code in enumerate(codes) if code not in (None, 0)]
+        if failed:
+            said = (place / f"said{failed[0]}").read_text(encoding="utf-8", errors="replace").strip()
+            given = f"rank {failed[0]} ended with code {codes[failed[0]]}: {said[-TAIL:]}"
+            raise InputError(Problem(path="collective run", given=given, expected="every rank to finish"))
+        if all(code == 0 for code in codes):
+            return
+        if time.monotonic() > until:
+            late = [str(rank) for rank, code in enumerate(codes) if code is None]
+            given = f"no answer of rank {', '.join(late)} in time"
+            raise InputError(Problem(path="--timeout", given=given, expected="an answer", todo="give more seconds"))
+        time.sleep(0.05)
+
+
+def _told(made: Algorithm, backend: str, root: int, found: Mapping[str, Any]) -> CollectiveRun:
+    graph = graph_named(f"switch:{made.ranks}", found["bytes_per_s"], 0.0)
+    name = made.contract.collective
+    return CollectiveRun(
+        collective=name,
+        algorithm=made,
+        backend=backend,
+        latency_s=found["latency_s"],
+        bytes_per_s=found["bytes_per_s"],
+        rows=tuple(
+            RunRow(
+                size_bytes=row["size_bytes"],
+                seconds=row["seconds"],
+                own_seconds=row["own_seconds"],
+                bound_seconds=max(lower_bound(graph, name, row["size_bytes"], root).bandwidth_s, found["latency_s"]),
+                wrong=tuple(f"rank {rank}: chunk {chunks[0]}" for rank, chunks in row["wrong"].items()),
+            )
+            for row in found["rows"]
+        ),
+    )

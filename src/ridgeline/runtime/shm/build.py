@@ -1,0 +1,127 @@
+"""Turn the C++ sources of the shared-memory backend into a module, built once and kept in the user's cache.
+
+The cache directory's name holds what the module depends on: a hash of the sources and flags, the versions of torch and
+Python, and the processor, whose instructions it uses. Ranks that start at once build once: the first takes a file lock,
+which a process that dies gives back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.machinery
+import importlib.util
+import io
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from ridgeline.core.errors import InputError, Problem
+
+NAME = "ridge_shm"
+SOURCES = Path(__file__).parent
+UNITS = ("extension.cpp", "group.cpp", "messages.cpp", "reduce.cpp", "rounds.cpp", "segment.cpp")
+FLAGS = ("-O3", "-fno-math-errno", "-march=native")
+TAIL = 1500  # characters of a compiler's complaint
+
+
+def load_extension() -> ModuleType:
+    """The backend's module, built if this machine has not yet built it."""
+    if sys.platform != "linux":
+        raise _refused(sys.platform, "Linux", "take gloo here")
+    place = cache_directory() / _key()
+    path = place / f"{NAME}.so"
+    if not path.exists():
+        with _locked(place):
+            if not path.exists():
+                _build(place)
+    loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
+    found = importlib.util.spec_from_file_location(NAME, str(path), loader=loader)
+    assert found is not None
+    module = importlib.util.module_from_spec(found)
+    loader.exec_module(module)
+    return module
+
+
+def cache_directory() -> Path:
+    """Where what was built is kept: RIDGELINE_CACHE, or `ridgeline` in the user's cache directory."""
+    asked = os.environ.get("RIDGELINE_CACHE", "")
+    if asked:
+        return Path(asked)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline"
+
+
+def _key() -> str:
+    import torch
+
+    hashed = hashlib.blake2b(digest_size=8)
+    for path in sorted(SOURCES.iterdir()):
+        if path.suffix in (".cpp", ".hpp", ".inc"):
+            hashed.update(path.name.encode() + path.read_bytes())
+    for part in (*FLAGS, os.environ.get("CXX", ""), platform.machine(), _processor()):
+        hashed.update(part.encode() + b"\0")
+    version = str(torch.__version__).replace("+", "-")
+    return f"shm-torch{version}-py{sys.version_info.major}{sys.version_info.minor}-{hashed.hexdigest()}"
+
+
+def _processor() -> str:
+    """The instructions that this processor has."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith(("flags", "Features")):
+                return line
+    return ""
+
+
+@contextlib.contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = open(place.with_name(place.name + ".lock"), "w", encoding="utf-8")  # noqa: SIM115
+    except OSError as wrong:
+        todo = "set RIDGELINE_CACHE to a directory of yours"
+        raise _refused(f"{place.parent}: {wrong.strerror}", "a directory that can be written", todo) from None
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build(place: Path) -> None:
+    """Compile into a directory of its own, which takes its name when it is whole."""
+    from torch.utils import cpp_extension
+
+    compiler = os.environ.get("CXX") or "c++"
+    if shutil.which(compiler) is None:
+        todo = "install g++ 11 or newer (apt install g++), or set CXX; gloo needs none"
+        raise _refused(f"no C++ compiler {compiler!r}", "one, to build the backend on its first use", todo)
+    if not cpp_extension.is_ninja_available():
+        raise _refused("no ninja", "ninja, which torch's extension loader builds with", "`pip install ninja`")
+    sys.stderr.write(f"ridge_shm: building the backend for this torch and processor, once, into {place}\n")
+    fresh = Path(tempfile.mkdtemp(prefix="building-", dir=place.parent))
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            cpp_extension.load(
+                NAME,
+                [str(SOURCES / unit) for unit in UNITS],
+                extra_cflags=list(FLAGS),
+                build_directory=str(fresh),
+                is_python_module=False,
+                is_standalone=False,
+            )
+        os.replace(fresh, place)
+    except (RuntimeError, OSError, ImportError) as wrong:
+        shutil.rmtree(fresh, ignore_errors=True)
+        tail = f"{wrong}"[-TAIL:]
+        todo = "the compiler's words are above; gloo needs no build"
+        raise _refused(f"the build failed: {tail}", "a compiler for C++20 and torch's headers", todo) from wrong
+
+
+def _refused(given: str, expected: str, todo: str) -> InputError:
+    return InputError(Problem(path=NAME, given=given, expected=expected, todo=todo))

@@ -1,0 +1,57 @@
+// Collectives as rounds over a Segment: every rank writes its slot, posts it, and reads what it needs of the others'.
+//
+// An all-reduce is a reduce-scatter and an all-gather of one chunk after the other; a round carries the contributions to
+// a chunk and the sums of the chunk before it, so that a chunk costs one wait. Chunks are small enough for slots to stay
+// in the cache: memory is read once and written once. Where a vector is small, or the ranks are two, every rank sums all
+// of it: one copy and one wait less, for the same bytes between cores.
+#pragma once
+
+#include "reduce.hpp"
+#include "segment.hpp"
+
+namespace ridge {
+
+struct Bytes {
+  char* data = nullptr;
+  size_t size = 0;
+};
+
+struct Reduction {
+  Reduce reduce = nullptr;
+  size_t element = 1;  // bytes
+  double scale = 1;
+  uint32_t flavour = 0;
+};
+
+class Rounds {
+ public:
+  explicit Rounds(Segment& segment) : shared_(segment) {}
+
+  // Each takes part in one collective; parts have one entry for each rank.
+  void all_reduce(Bytes vector, const Reduction& how, Operation op);
+  void reduce(Bytes vector, int root, const Reduction& how, Operation op);
+  void reduce_scatter(const std::vector<Bytes>& parts, Bytes own, const Reduction& how, Operation op);
+  void all_gather(const std::vector<Bytes>& parts, Bytes own, Operation op);
+  void broadcast(Bytes vector, int root, Operation op);
+  void gather(const std::vector<Bytes>& parts, Bytes own, int root, Operation op);
+  void scatter(const std::vector<Bytes>& parts, Bytes own, int root, Operation op);
+  void all_to_all(const std::vector<Bytes>& targets, const std::vector<Bytes>& sources, Operation op);
+  void barrier(Operation op);
+
+ private:
+  void begin(Kind kind, int root, uint32_t flavour, uint64_t bytes, Operation op);
+  char* free_slot();  // this rank's payload of the next round, once everyone has read what was in it
+  char* open();       // the same, begun
+  void post();
+  const char* read(int peer);  // the peer's payload of the round posted last
+  void sum_whole(Bytes vector, const Reduction& how);
+  void sum_by_parts(Bytes vector, int root, const Reduction& how);
+  void check_sizes(int source, uint64_t expected);
+
+  Segment& shared_;
+  Operation op_;
+  SlotHead head_{};
+  uint32_t round_ = 0;
+};
+
+}  // namespace ridge

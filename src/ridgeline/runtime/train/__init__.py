@@ -1,0 +1,22 @@
+"""Train a scenario's model by its plan on the machine at hand: the reference engine `ridgeline`.
+
+The modules, each importing only those before it:
+
+    numerics      the constants of an architecture that no ModelSpec holds
+    layout        a plan's mesh -> process groups and device meshes; which tokens a rank holds
+    exchange      collectives as differentiable functions
+    weights       parameters as DTensors: where they are cut, how they begin
+    ring          attention over a sequence that context ranks share
+    mixers, ffn   the two halves of a layer
+    stage         a virtual stage of the model: embedding, layers, head, loss
+    assemble      every stage a rank holds, sharded over its data-parallel ranks
+    pipeline      Ridgeline's action table through torch's pipeline runtime
+    step          one optimizer step: microbatches, gradients, update
+    data, loop    what is read; the steps, told as they go
+    verify        loss and every gradient against one process
+    launch        processes of this host, or of torchrun
+
+Activations are plain tensors and every collective stands in the forward by name; parameters are DTensors, so that
+gradients, files and comparisons know where each piece belongs. The package imports `models` and `plan`, whose values it
+executes, and neither `lowering`, `cost` nor `sim`: what it needs of a prediction is handed in.
+"""

@@ -1,0 +1,125 @@
+"""Make every virtual stage that a rank holds and shard it over the data-parallel ranks.
+
+    none    weights on every rank, gradients all-reduced once a step (fully_shard over replicate x 1)
+    zero1   states sharded: gradients reduce-scattered once a step, weights stay gathered through it
+    zero2   the same, gradients after every microbatch
+    zero3   weights gathered for each layer, forward and backward; under a pipeline for a whole stage, as torch's
+            pipeline runtime does, since a split backward needs them twice
+
+A shard degree below dp x cp is hybrid sharding. Experts are sharded over the replicas of their own mesh.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ridgeline.core.dtype import DType
+from ridgeline.models.spec import ModelSpec
+from ridgeline.plan.plan import Plan
+from ridgeline.plan.schedules import virtual_stages_by_rank
+from ridgeline.runtime.train.ffn import MixtureOfExperts
+from ridgeline.runtime.train.layout import Layout
+from ridgeline.runtime.train.numerics import Numerics
+from ridgeline.runtime.train.recompute_parts import recomputed_parts
+from ridgeline.runtime.train.stage import Stage
+from ridgeline.runtime.train.weights import Maker, begin, fill, first_value
+
+TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """What is trained and how: all that every rank must know alike.
+
+    placement   layers of each virtual stage
+    gradients   the format in which they are accumulated and reduced
+    compiled    layers are compiled one by one (torch.compile)
+    """
+
+    model: ModelSpec
+    numerics: Numerics
+    plan: Plan
+    placement: tuple[int, ...]
+    gradients: DType
+    seed: int = 0
+    compiled: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Assembly:
+    """What this rank holds: its stages by virtual stage, and where it stands."""
+
+    layout: Layout
+    stages: dict[int, Stage]
+    blueprint: Blueprint
+
+    @property
+    def virtual_stages(self) -> int:
+        """Of the whole model."""
+        return len(self.blueprint.placement)
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """By name; the copy of a tied matrix that a later stage holds is named `head.weight`."""
+        found: dict[str, nn.Parameter] = {}
+        for stage in self.stages.values():
+            found |= dict(stage.named_parameters())
+        return found
+
+
+def assemble(blueprint: Blueprint, layout: Layout) -> Assembly:
+    """The stages of this rank with their first weights."""
+    plan = blueprint.plan
+    make = Maker(layout=layout, numerics=blueprint.numerics, dtype=TORCH_DTYPES[plan.precision.weights.id])
+    held = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)[layout.pp.index]
+    stages = {index: _stage(make, blueprint, index) for index in held}
+    for stage in stages.values():
+        begin(stage, "", blueprint.seed)
+        if blueprint.model.embedding.tied and stage.head is not None and stage.embedding is None:
+            with torch.no_grad():
+                fill(stage.head.weight, first_value("embedding.weight", stage.head.weight, blueprint.seed))
+        if blueprint.compiled:
+            for layer in stage.layers.values():
+                layer.compile()
+        if layout.sharded is not None:
+            _shard(stage, blueprint, layout)
+    return Assembly(layout=layout, stages=stages, blueprint=blueprint)
+
+
+def _stage(make: Maker, blueprint: Blueprint, index: int) -> Stage:
+    placement = blueprint.placement
+    first = sum(placement[:index])
+    recompute, model = blueprint.plan.recompute, blueprint.model
+    covered = recompute.layers_of(index, placement[index])
+    layers = [
+        (layer, recomputed_parts(recompute, str(model.order[layer]), covered=layer - first < covered))
+        for layer in range(first, first + placement[index])
+    ]
+    return Stage(make, model, layers, (index == 0, index == len(placement) - 1))
+
+
+def _shard(stage: Stage, blueprint: Blueprint, layout: Layout) -> None:
+    """FSDP2 on every layer and on the stage; gradients are summed, not averaged: the loss is already a mean."""
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+    told: dict[str, Any] = {
+        "reshard_after_forward": blueprint.plan.sharding.shard == "zero3" and layout.pp.degree == 1,
+        "mp_policy": MixedPrecisionPolicy(reduce_dtype=TORCH_DTYPES[blueprint.gradients.id]),
+    }
+    apart: set[nn.Parameter] = set()
+    for layer in stage.layers.values():
+        experts = layer.ffn.experts if isinstance(getattr(layer, "ffn", None), MixtureOfExperts) else None
+        if experts is not None and layout.experts is not None:
+            if layout.sharded_experts is not None:
+                fully_shard(experts, mesh=layout.sharded_experts, **told)
+            else:
+                apart |= set(experts.parameters())
+        fully_shard(layer, mesh=layout.sharded, ignored_params=apart, **told)
+    fully_shard(stage, mesh=layout.sharded, ignored_params=apart, **told)
+    for module in stage.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)

@@ -1,0 +1,104 @@
+"""What is trained on: random tokens, a text, or a memory-mapped file of tokens; dealt to ranks by step alone.
+
+Sequence i of step s is sequence s x batch + i of the stream, whatever the mesh: every plan sees the same data, and a
+resumed run goes on where it stopped. A rank takes the rows of its data-parallel index and the columns of its context
+rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import ridgeline
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.runtime.train.layout import Layout
+from ridgeline.runtime.train.step import Batch
+
+TEXT = "text"
+SYNTHETIC = "synthetic"
+BYTES = 256  # tokens of a text: its bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where sequences come from: `read(index, length)` gives sequence `index` with one token more than is fed."""
+
+    name: str
+    read: Callable[[int, int], Tensor]
+
+
+def open_source(name: str, vocab: int, seed: int) -> Source:
+    """`synthetic`, `text` (bytes of Ridgeline's own source), or a file of 16- or 32-bit integers (.u16, .u32)."""
+    if name == SYNTHETIC:
+        return Source(name=name, read=lambda index, length: _random(index, length, vocab, seed))
+    if name == TEXT:
+        if vocab < BYTES:
+            todo = "use --set model.vocab=256"
+            raise InputError(Problem(path="model.vocab", given=str(vocab), expected="256 or more: bytes", todo=todo))
+        stream = torch.frombuffer(bytearray(_own_source()), dtype=torch.uint8)
+        return Source(name=name, read=lambda index, length: _shuffled(stream, index, length, seed))
+    stream = _tokens(Path(name))
+    return Source(name=name, read=lambda index, length: _checked(_packed(stream, index, length), vocab, name))
+
+
+def _own_source() -> bytes:
+    """The text that ships: Ridgeline's own source, file after file by name."""
+    root = Path(ridgeline.__file__).parent
+    return b"".join(path.read_bytes() for path in sorted(root.rglob("*.py")))
+
+
+def _random(index: int, length: int, vocab: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed((seed << 32) + index)
+    return torch.randint(vocab, (length,), generator=generator)
+
+
+def _shuffled(stream: Tensor, index: int, length: int, seed: int) -> Tensor:
+    """A window of a short text that begins anywhere."""
+    generator = torch.Generator().manual_seed((seed << 32) + index)
+    start = int(torch.randint(max(1, len(stream) - length), (1,), generator=generator))
+    window = stream[start : start + length]
+    return window.repeat(-(-length // len(window)))[:length].long()
+
+
+def _packed(stream: Tensor, index: int, length: int) -> Tensor:
+    """Sequences lie end to end; the file begins anew behind its last whole one."""
+    count = max(1, (len(stream) - 1) // (length - 1))
+    start = index % count * (length - 1)
+    return stream[start : start + length].long()
+
+
+def _tokens(path: Path) -> Tensor:
+    kinds = {".u16": torch.uint16, ".u32": torch.uint32}
+    if path.suffix not in kinds or not path.is_file():
+        expected = "synthetic, text, or a file of tokens (.u16, .u32)"
+        raise InputError(Problem(path="--data", given=str(path), expected=expected, todo="write tokens as integers"))
+    dtype = kinds[path.suffix]
+    size = path.stat().st_size // dtype.itemsize
+    if size < 2:
+        raise InputError(Problem(path="--data", given=f"{size} tokens", expected="two or more", where=str(path)))
+    return torch.from_file(str(path), shared=False, size=size, dtype=dtype)
+
+
+def _checked(sequence: Tensor, vocab: int, name: str) -> Tensor:
+    if int(sequence.max()) >= vocab:
+        given = f"token {int(sequence.max())}"
+        raise InputError(Problem(path="--data", given=given, expected=f"below the vocabulary ({vocab})", where=name))
+    return sequence
+
+
+def batch_of(source: Source, step: int, sequences: int, seq: int, layout: Layout) -> Batch:
+    """This rank's share of a step."""
+    rows = sequences // layout.dp.degree
+    first = step * sequences + layout.dp.index * rows
+    whole = torch.stack([source.read(index, seq + 1) for index in range(first, first + rows)])
+    spans = layout.positions(seq // layout.cp.degree)
+    tokens, targets = (
+        torch.cat([part[:, begin:end] for begin, end in spans], 1).to(layout.device)
+        for part in (whole[:, :-1], whole[:, 1:])
+    )
+    return Batch(tokens=tokens, targets=targets, total=sequences * seq)

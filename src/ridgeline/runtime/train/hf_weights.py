@@ -1,0 +1,184 @@
+"""Weights of a Hugging Face folder: names of its tensors and this model's, read into shards and written whole.
+
+    model.layers.3.self_attn.q_proj.weight             layers.3.mixer.query.weight
+    model.layers.3.mlp.experts.7.gate_proj.weight      layers.3.ffn.experts.gate, row 7
+
+Each rank opens the files by name and reads one tensor at a time; experts are stacked. Files are safetensors, never
+pickles, and lie in the folder that was named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.models.spec import Attention, Block, LatentAttention, ModelSpec, Moe
+from ridgeline.runtime.train.assemble import Assembly
+from ridgeline.runtime.train.weights import fill
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+BIGGEST_FILE = 4_000_000_000  # bytes of one file that is written
+
+ENDS = {
+    "embedding.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "head.weight": "lm_head.weight",
+}
+ATTENTION = {
+    "query": "q_proj",
+    "key": "k_proj",
+    "value": "v_proj",
+    "out": "o_proj",
+    "query_norm": "q_norm",
+    "key_norm": "k_norm",
+}
+LATENT = {
+    "query_down": "q_a_proj", "query_norm": "q_a_layernorm", "query": "q_b_proj", "latent": "kv_a_proj_with_mqa",
+    "latent_norm": "kv_a_layernorm", "key_value": "kv_b_proj", "out": "o_proj",
+}  # fmt: skip
+FEED_FORWARD = {"up": "up_proj", "gate": "gate_proj", "down": "down_proj"}
+
+
+def hf_names(model: ModelSpec) -> dict[str, str | list[str]]:
+    """This model's parameters and buffers, each with its tensor in the files; stacked experts with one for each.
+
+    >>> import ridgeline
+    >>> hf_names(ridgeline.model("llama3-8b"))["layers.3.mixer.query.weight"]
+    'model.layers.3.self_attn.q_proj.weight'
+    """
+    found: dict[str, str | list[str]] = dict(ENDS)
+    if model.embedding.tied:
+        found["head.weight"] = ENDS["embedding.weight"]
+    for index in range(model.layers):
+        here, there = f"layers.{index}.", f"model.layers.{index}."
+        for name, stored in _layer(model.layer(index)):
+            found[here + name] = there + stored if isinstance(stored, str) else [there + one for one in stored]
+    return found
+
+
+def _layer(block: Block) -> Iterator[tuple[str, str | list[str]]]:
+    yield "mixer_norm.weight", "input_layernorm.weight"
+    yield "ffn_norm.weight", "post_attention_layernorm.weight"
+    mixer, ffn = block.mixer, block.ffn
+    assert isinstance(mixer, (Attention, LatentAttention))
+    names = ATTENTION if isinstance(mixer, Attention) else LATENT
+    if isinstance(mixer, LatentAttention) and not mixer.q_rank:
+        names = names | {"query": "q_proj"}
+    for ours, theirs in names.items():
+        for kind in ("weight", "bias"):
+            yield f"mixer.{ours}.{kind}", f"self_attn.{theirs}.{kind}"
+    if not isinstance(ffn, Moe):
+        for ours, theirs in FEED_FORWARD.items():
+            for kind in ("weight", "bias"):
+                yield f"ffn.{ours}.{kind}", f"mlp.{theirs}.{kind}"
+        return
+    yield "ffn.router.weight", "mlp.gate.weight"
+    yield "ffn.correction", "mlp.gate.e_score_correction_bias"
+    yield "ffn.shared_gate.weight", "mlp.shared_expert_gate.weight"
+    shared = "shared_expert" if ffn.shared_gate else "shared_experts"
+    for ours, theirs in FEED_FORWARD.items():
+        yield f"ffn.shared.{ours}.weight", f"mlp.{shared}.{theirs}.weight"
+        yield f"ffn.experts.{ours}", [f"mlp.experts.{expert}.{theirs}.weight" for expert in range(ffn.experts)]
+
+
+def load_weights(assembly: Assembly, folder: Path) -> None:
+    """Fill this rank's shards from a folder of safetensors."""
+    names = hf_names(assembly.blueprint.model)
+    held: dict[str, Tensor] = {**assembly.parameters(), **_buffers(assembly)}
+    with _Files(folder) as files, torch.no_grad():
+        for name, parameter in held.items():
+            stored = names[name]
+            whole = files.read(stored) if isinstance(stored, str) else torch.stack([files.read(one) for one in stored])
+            if whole.shape != parameter.shape:
+                given, expected = str(tuple(whole.shape)), f"{tuple(parameter.shape)} of {name}"
+                raise InputError(Problem(path=str(stored), given=given, expected=expected, where=str(folder)))
+            fill(parameter, whole.to(parameter.dtype).to(parameter.device))
+
+
+def save_weights(assembly: Assembly, folder: Path) -> None:
+    """Write the whole model as safetensors; every rank takes part, rank 0 writes. For a model without stages."""
+    from safetensors.torch import save_file
+
+    whole = {
+        name: (held.full_tensor() if hasattr(held, "full_tensor") else held).detach().cpu()
+        for name, held in {**assembly.parameters(), **_buffers(assembly)}.items()
+    }
+    if assembly.layout.rank != 0:
+        return
+    names = hf_names(assembly.blueprint.model)
+    stored: dict[str, Tensor] = {}
+    for name, value in whole.items():
+        known = names[name]
+        stored |= {known: value} if isinstance(known, str) else dict(zip(known, value.unbind(0), strict=True))
+    folder.mkdir(parents=True, exist_ok=True)
+    places: dict[str, str] = {}
+    groups = list(_groups(stored))
+    for index, group in enumerate(groups):
+        file = SINGLE if len(groups) == 1 else f"model-{index + 1:05d}-of-{len(groups):05d}.safetensors"
+        save_file({name: value.contiguous() for name, value in group.items()}, folder / file)
+        places |= dict.fromkeys(group, file)
+    if len(groups) > 1:
+        (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}, indent=2), encoding="utf-8")
+
+
+def _groups(stored: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    group: dict[str, Tensor] = {}
+    size = 0
+    for name, value in stored.items():
+        if group and size + value.nbytes > BIGGEST_FILE:
+            yield group
+            group, size = {}, 0
+        group[name] = value
+        size += value.nbytes
+    yield group
+
+
+def _buffers(assembly: Assembly) -> dict[str, Tensor]:
+    return {name: held for stage in assembly.stages.values() for name, held in stage.named_buffers()}
+
+
+class _Files:
+    """The safetensors files of a folder, opened as they are needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.open = folder, dict[str, Any]()
+        index = folder / INDEX
+        try:
+            self.places = json.loads(index.read_text(encoding="utf-8"))["weight_map"] if index.exists() else None
+        except (ValueError, KeyError, TypeError):
+            raise InputError(
+                Problem(path=INDEX, given="no weight_map", expected="an index", where=str(index))
+            ) from None
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open.clear()
+
+    def read(self, name: str) -> Tensor:
+        """One tensor by its name in the files."""
+        from safetensors import SafetensorError, safe_open
+
+        file = SINGLE if self.places is None else str(self.places.get(name, ""))
+        if not file or Path(file).name != file:
+            todo = "name a folder of the same model"
+            raise InputError(
+                Problem(path=name, given=file or "no such tensor", expected="a file of the folder", todo=todo)
+            )
+        try:
+            if file not in self.open:
+                self.open[file] = safe_open(self.folder / file, framework="pt")
+            return self.open[file].get_tensor(name)
+        except (OSError, SafetensorError) as wrong:
+            given = str(wrong)[:200]
+            raise InputError(
+                Problem(path=name, given=given, expected="a tensor", where=str(self.folder / file))
+            ) from None

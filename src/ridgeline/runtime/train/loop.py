@@ -1,0 +1,165 @@
+"""The steps of a run on one rank: open the device and the groups, begin or resume, train, tell, leave in order."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.plan.resolve import resolve
+from ridgeline.runtime.probe.ranks import World
+from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble
+from ridgeline.runtime.train.checkpoint import Checkpoints
+from ridgeline.runtime.train.data import Source, batch_of, open_source
+from ridgeline.runtime.train.layout import Layout, spread
+from ridgeline.runtime.train.request import Request, RunOutcome, StepRow, has_experts
+from ridgeline.runtime.train.step import Stepper, Update, gradient_norm
+from ridgeline.runtime.train.tracing import Tracer
+from ridgeline.runtime.train.verification import Verification
+from ridgeline.runtime.train.verify import verify
+
+BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}  # hccl through torch_npu: not tested
+
+
+def train(
+    request: Request, world: World, tell: Callable[[StepRow], None], stop: Callable[[], bool], began: float
+) -> RunOutcome:
+    """Train on this rank; rank 0 tells every step and may stop all ranks behind one."""
+    options, workload = request.options, request.train
+    with joined(request, world) as layout:
+        source = open_source(options.data, request.scenario.model.vocab, options.seed)
+        assembly = assemble(blueprint_of(request), layout)
+        update = Update(assembly, workload.optimizer, options.rate)
+        _begin_from(request, assembly, update)
+        checkpoints = Checkpoints(Path(options.folder), assembly, update) if options.folder else None
+        done, notes = checkpoints.load() if checkpoints and options.resume else (0, [])
+        first = done
+        stepper = Stepper(assembly=assembly, microbatches=request.scenario.microbatches)
+        rows: list[StepRow] = []
+        startup = time.monotonic() - began
+        stopped = False
+        tracer = Tracer(options.trace, layout)
+        while done < options.steps and not stopped:
+            row, stopped = _step(stepper, update, (source, done), request, stop)
+            tracer.step()
+            done += 1
+            rows.append(row)
+            if layout.rank == 0:
+                tell(row)
+            if checkpoints:
+                checkpoints.look()
+            if checkpoints and ((options.every and done % options.every == 0) or stopped or done == options.steps):
+                checkpoints.save(done, {"seed": options.seed, "data": options.data})
+        tracer.end()
+        if checkpoints:
+            checkpoints.finish()
+        return RunOutcome(
+            rows=tuple(rows), ranks=layout.ranks, device=layout.device, stopped=stopped, resumed=first,
+            checkpoint=checkpoints.last if checkpoints else "", startup=startup, notes=tuple(notes),
+        )  # fmt: skip
+
+
+def compare(request: Request, world: World) -> Verification | None:
+    """`verify` on this rank."""
+    workload, options = request.train, request.options
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # gathers in several steps
+    with joined(request, world) as layout:
+        source = open_source(options.data, request.scenario.model.vocab, options.seed)
+        return verify(blueprint_of(request), layout, source, workload.sequences, workload.seq)
+
+
+def blueprint_of(request: Request) -> Blueprint:
+    """What every rank must know alike."""
+    scenario, resolved = request.scenario, resolve(request.scenario)
+    return Blueprint(
+        model=scenario.model,
+        numerics=request.numerics,
+        plan=scenario.plan,
+        placement=scenario.placement,
+        gradients=resolved.gradients,
+        compiled=resolved.compiled,
+        seed=request.options.seed,
+    )
+
+
+@contextmanager
+def joined(request: Request, world: World) -> Iterator[Layout]:
+    """The layout of this rank, with its process groups open."""
+    device, options = world.device(request.options.device), request.options
+    kind = device.partition(":")[0]
+    _refuse_absent(device, kind)
+    if world.ranks == 1:
+        yield spread(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
+        return
+    backend = options.backend or BACKENDS.get(kind, "gloo")
+    dist.init_process_group(backend, timeout=timedelta(seconds=options.timeout))
+    try:
+        yield spread(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def _refuse_absent(device: str, kind: str) -> None:
+    if kind == "cpu":
+        return
+    module = getattr(torch, kind, None)
+    if module is None or not module.is_available() or int(device.partition(":")[2] or 0) >= module.device_count():
+        there = f"{module.device_count()} here" if module is not None and module.is_available() else "none here"
+        todo = 'name another with --device, or run on the CPU with --set system="2xcpu" --device cpu'
+        raise InputError(
+            Problem(path="--device", given=f"{device} ({there})", expected="a device torch finds", todo=todo)
+        )
+    module.set_device(int(device.partition(":")[2] or 0))
+
+
+def _begin_from(request: Request, assembly: Assembly, update: Update) -> None:
+    """Weights of a Hugging Face folder, where one is named."""
+    if not request.options.weights:
+        return
+    from ridgeline.runtime.train.hf_weights import load_weights
+
+    load_weights(assembly, Path(request.options.weights))
+    update.refresh_masters()
+
+
+def _step(
+    stepper: Stepper, update: Update, place: tuple[Source, int], request: Request, stop: Callable[[], bool]
+) -> tuple[StepRow, bool]:
+    """One optimizer step, timed from its batch to its update; and whether any rank was asked to stop."""
+    workload, layout = request.train, stepper.assembly.layout
+    source, index = place
+    began = time.perf_counter()
+    loss = stepper.gradients(batch_of(source, index, workload.sequences, workload.seq, layout))
+    norm = gradient_norm(stepper.assembly)
+    update.step(norm)
+    if not layout.device.startswith("cpu"):
+        getattr(torch, layout.device.partition(":")[0]).synchronize()
+    seen = torch.tensor(
+        [time.perf_counter() - began, float(_memory(layout.device)), float(stop())], dtype=torch.float64
+    )
+    if layout.ranks > 1:
+        seen = seen.to(layout.device)
+        dist.all_reduce(seen, op=dist.ReduceOp.MAX)
+    seconds, memory, stopped = seen.tolist()
+    row = StepRow(step=index + 1, loss=float(loss), gradient_norm=float(norm), seconds=seconds,
+                  tokens=workload.tokens, memory=int(memory))  # fmt: skip
+    return row, bool(stopped)
+
+
+def _memory(device: str) -> int:
+    """The most bytes so far."""
+    if device.startswith("cpu"):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    module: Any = getattr(torch, device.partition(":")[0])
+    return int(module.max_memory_allocated())

@@ -1,0 +1,115 @@
+"""What this engine cannot do, said before anything starts, each with the nearest scenario that would work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ridgeline.core.errors import Problem
+from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+from ridgeline.runtime.train.recompute_parts import PARTS
+
+FORMATS = ("fp32", "bf16")
+ACTIVATION_NAMES = ("silu", "swish", "swiglu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2")
+
+
+def refusals(scenario: Scenario) -> tuple[Problem, ...]:
+    """Every reason why `run` will not start; `check` has said what no engine could do."""
+    return tuple(problem for rule in RULES for problem in rule(scenario))
+
+
+def _workload(scenario: Scenario) -> Iterator[Problem]:
+    workload = scenario.workload
+    if not isinstance(workload, Train):
+        yield Problem(path="workload.kind", given=workload.kind, expected="train", todo="`run` trains")
+        return
+    if workload.task == "lora":
+        yield Problem(path="workload.task", given="lora", expected="pretrain or finetune")
+    if workload.optimizer.name not in ("adamw", "adam"):
+        todo = 'set workload.optimizer = "adamw"'
+        yield Problem(path="workload.optimizer", given=workload.optimizer.name, expected="adamw", todo=todo)
+    if workload.document_tokens < workload.seq:
+        given, expected = str(workload.document), "absent: a document fills its sequence"
+        yield Problem(path="workload.document", given=given, expected=expected, todo="leave it out")
+
+
+def _model(scenario: Scenario) -> Iterator[Problem]:
+    model = scenario.model
+    if model.mtp is not None:
+        yield Problem(path="model.mtp", given=str(model.mtp.depth), expected="0", todo="use --set model.mtp=0")
+    if model.vision is not None:
+        yield Problem(path="model.vision", given="an image encoder", expected="a language model alone")
+    if model.embedding.width:
+        yield Problem(path="model.embedding_width", given=str(model.embedding.width), expected="as wide as hidden")
+    for block in model.blocks:
+        for what in _block(block):
+            yield Problem(path="model", given=what, expected="attention or MLA with mlp or moe, as README lists")
+
+
+def _block(block: Block) -> Iterator[str]:
+    """What of a layer is not implemented."""
+    mixer, ffn = block.mixer, block.ffn
+    if block.parallel or block.extra or block.norms != (mixer is not None) + (ffn is not None):
+        yield "layers that are not pre-norm"
+    if isinstance(mixer, Attention):
+        odd = {"gate": mixer.gate, "sinks": mixer.sinks, "chunked": mixer.chunked, "alibi": mixer.positions == "alibi"}
+        odd |= {"keys as values": mixer.keys_as_values, "a norm over all heads": mixer.qk_norm == "full"}
+        yield from (f"attention with {name}" for name, there in odd.items() if there)
+    elif isinstance(mixer, LatentAttention):
+        if mixer.indexer is not None:
+            yield "sparse attention"
+    elif mixer is not None:
+        yield mixer.kind
+    if isinstance(ffn, (Mlp, Moe)) and ffn.activation not in ACTIVATION_NAMES:
+        yield f"activation {ffn.activation}"
+    if isinstance(ffn, Moe) and (ffn.latent or ffn.bias):
+        yield "experts with a latent or biases"
+
+
+def _formats(scenario: Scenario) -> Iterator[Problem]:
+    precision = scenario.plan.precision
+    for path, format in (("compute", precision.compute), ("weights", precision.weights)):
+        if format.id not in FORMATS:
+            todo = 'set plan.precision = "bf16"'
+            yield Problem(path=f"plan.precision.{path}", given=format.id, expected="fp32 or bf16", todo=todo)
+    if precision.compute.id != precision.weights.id or precision.activations.id != precision.weights.id:
+        given = f"compute {precision.compute.id}, weights {precision.weights.id}"
+        yield Problem(path="plan.precision", given=given, expected="one format; a wider master is the optimizer's")
+
+
+def _tensor(scenario: Scenario) -> Iterator[Problem]:
+    tp, model = scenario.plan.mesh.tp, scenario.model
+    if model.vocab % tp:
+        given, expected = str(model.vocab), f"a multiple of tp ({tp}): the vocabulary is split"
+        todo = f"use --set model.vocab={-(-model.vocab // tp) * tp}"
+        yield Problem(path="model.vocab", given=given, expected=expected, todo=todo)
+    for block in model.blocks:
+        if isinstance(block.mixer, Attention) and block.mixer.kv_heads % tp:
+            expected = f"a divisor of key-value heads ({block.mixer.kv_heads}): copies of heads are not implemented"
+            yield Problem(path="plan.tp", given=str(tp), expected=expected, todo=f"use tp = {block.mixer.kv_heads}")
+
+
+def _memory(scenario: Scenario) -> Iterator[Problem]:
+    plan = scenario.plan
+    for name, share in (("activations", plan.offload.activations), ("optimizer", plan.offload.optimizer)):
+        if share:
+            yield Problem(path=f"plan.offload.{name}", given=f"{share:g}", expected="0: not implemented yet")
+    recompute = plan.recompute
+    kinds = {recompute.kind, *recompute.blocks.values(), recompute.rest if recompute.layers is not None else "none"}
+    if "selective" in kinds:
+        for part in recompute.parts:
+            if part not in PARTS:
+                expected = f"some of {', '.join(PARTS)}"
+                yield Problem(path="plan.recompute.parts", given=part, expected=expected)
+
+
+def _ranks(scenario: Scenario) -> Iterator[Problem]:
+    shard = scenario.plan.sharding.shard
+    if shard == "zero2" and scenario.plan.mesh.pp > 1:
+        todo = 'use shard = "zero1" or "zero3"'
+        expected = "gradients reduced once a step: torch's pipeline runtime does so"
+        yield Problem(path="plan.shard", given="zero2 with pp > 1", expected=expected, todo=todo)
+
+
+RULES: tuple[Callable[[Scenario], Iterator[Problem]], ...] = (_workload, _model, _formats, _tensor, _memory, _ranks)

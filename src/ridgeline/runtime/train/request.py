@@ -1,0 +1,132 @@
+"""What a run is asked to do, and what it tells: values that travel between the processes of a host."""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ridgeline.core.errors import RidgelineError
+from ridgeline.models.spec import ModelSpec, Moe
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+from ridgeline.runtime.train.numerics import Numerics, usual_numerics
+
+
+def _view(mapping: dict[object, object]) -> Mapping[object, object]:
+    return MappingProxyType(mapping)
+
+
+def _pickled(view: Mapping[object, object]) -> tuple[object, tuple[dict[object, object]]]:
+    return _view, (dict(view),)
+
+
+copyreg.pickle(MappingProxyType, _pickled)  # type: ignore[arg-type]  # read-only tables of a plan reach the workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a run goes, apart from what its scenario says.
+
+    device       a torch device string; each rank takes its own index
+    data         synthetic, text, or a file of tokens (.u16, .u32)
+    rate         learning rate
+    folder       where metrics and checkpoints go; empty: nowhere
+    every        steps between checkpoints; 0: only when the run ends
+    resume       go on from the newest sound checkpoint of the folder
+    timeout      seconds a collective may take before the run is given up
+    restarts     how often lost workers are started again from the last checkpoint
+    trace        a folder for a trace of each rank, of two steps behind the first two
+    weights      a folder of Hugging Face safetensors to begin from
+    """
+
+    steps: int = 10
+    device: str = "cpu"
+    backend: str = ""
+    data: str = "synthetic"
+    rate: float = 3e-4
+    seed: int = 0
+    folder: str = ""
+    every: int = 0
+    resume: bool = False
+    timeout: float = 600.0
+    restarts: int = 0
+    trace: str = ""
+    weights: str = ""
+    verify: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A scenario and how to run it."""
+
+    scenario: Scenario
+    options: Options
+    numerics: Numerics
+
+    @property
+    def train(self) -> Train:
+        """The workload, which `refuse` has seen to be training."""
+        assert isinstance(self.scenario.workload, Train)
+        return self.scenario.workload
+
+
+def make_request(scenario: Scenario, options: Options, numerics: Numerics | None = None) -> Request:
+    """The request with the constants of the model, or the usual ones."""
+    return Request(scenario=scenario, options=options, numerics=numerics or usual_numerics(scenario.model))
+
+
+def has_experts(model: ModelSpec) -> bool:
+    """Whether any layer routes tokens to experts."""
+    return any(isinstance(block.ffn, Moe) for block in model.blocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """One optimizer step as it was measured, the slowest rank's time.
+
+    memory    largest so far on any rank: of the accelerator's allocator, or the process's resident set on a CPU
+    """
+
+    step: int
+    loss: float
+    gradient_norm: float
+    seconds: float
+    tokens: int
+    memory: int
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all ranks together."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """What became of a run.
+
+    stopped      it was interrupted and ended in order
+    checkpoint   the last one it wrote
+    resumed      the step it went on from; 0: the beginning
+    startup      seconds from the request to the first step
+    restarts     how often workers were started again
+    """
+
+    rows: tuple[StepRow, ...]
+    ranks: int
+    device: str
+    stopped: bool = False
+    checkpoint: str = ""
+    resumed: int = 0
+    startup: float = 0.0
+    restarts: int = 0
+    notes: tuple[str, ...] = ()
+
+
+class WorkerLost(RidgelineError):
+    """A worker ended before its time: killed, out of memory, in a collective nobody joined, or by a mistake."""
+
+    def __init__(self, rank: int, why: str, stack: str = "") -> None:
+        super().__init__(f"rank {rank}: {why}" + (f"\n{stack.rstrip()}" if stack else ""))
+        self.rank, self.why, self.stack = rank, why, stack

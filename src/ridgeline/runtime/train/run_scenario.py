@@ -1,0 +1,80 @@
+"""Train a scenario, or compare its plan with one process: what `ridgeline run` calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import refuse_unwritable
+from ridgeline.plan.check import check
+from ridgeline.plan.scenario import Scenario
+from ridgeline.runtime.measure import need_torch
+from ridgeline.runtime.train.launch import execute
+from ridgeline.runtime.train.numerics import Numerics
+from ridgeline.runtime.train.refuse import refusals
+from ridgeline.runtime.train.request import Options, Request, RunOutcome, StepRow, make_request
+from ridgeline.runtime.train.tracing import QUIET, RECORDED, WARM
+from ridgeline.runtime.train.verification import Verification
+
+METRICS = "metrics.jsonl"
+
+
+def untold(row: StepRow) -> None:
+    """Nobody is told how far a run is."""
+
+
+def run(
+    scenario: Scenario,
+    options: Options | None = None,
+    *,
+    numerics: Numerics | None = None,
+    tell: Callable[[StepRow], None] = untold,
+) -> RunOutcome | Verification | None:
+    """Train the scenario's model by its plan here; with `options.verify` compare one step with a single process.
+
+    Starts one process for each rank of the plan, or takes part in those of torchrun and Slurm, where every rank but 0
+    gets None. Bad input is refused before anything starts; a `WorkerLost` says which rank ended, how and where.
+    """
+    options = options or Options()
+    need_torch("run")
+    problems = (*check(scenario), *refusals(scenario), *_options(options))
+    if problems:
+        raise InputError(problems)
+    request: Request = make_request(scenario, options, numerics)
+    if not options.folder:
+        return execute(request, tell)  # type: ignore[no-any-return]
+    folder = Path(options.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    refuse_unwritable(folder / METRICS)
+    with (folder / METRICS).open("a" if options.resume else "w", encoding="utf-8") as metrics:
+
+        def told(row: StepRow) -> None:
+            metrics.write(json.dumps(asdict(row)) + "\n")
+            metrics.flush()
+            tell(row)
+
+        return execute(request, told)  # type: ignore[no-any-return]
+
+
+def _options(options: Options) -> list[Problem]:
+    """What of the options cannot be."""
+    found: list[Problem] = []
+    for name, value, least in (
+        ("steps", options.steps, 1),
+        ("every", options.every, 0),
+        ("restarts", options.restarts, 0),
+    ):
+        if value < least:
+            found.append(Problem(path=f"--{name}", given=str(value), expected=f"{least} or more"))
+    if not options.rate > 0 or not options.timeout > 0:
+        found.append(Problem(path="--rate, --timeout", given=f"{options.rate}, {options.timeout}", expected="above 0"))
+    least = QUIET + WARM + RECORDED
+    if options.trace and options.steps < least:
+        found.append(Problem(path="--steps", given=str(options.steps), expected=f"{least} or more with --trace"))
+    if (options.every or options.resume or options.restarts) and not options.folder:
+        todo = "name a folder with -o"
+        found.append(Problem(path="-o", given="no folder", expected="where checkpoints go", todo=todo))
+    return found

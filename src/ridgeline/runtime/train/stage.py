@@ -1,0 +1,163 @@
+"""A virtual stage of the model: embedding, layers, norm and head, as far as it holds them; and the loss behind it.
+
+The vocabulary is split over the tensor ranks at both ends: rows of other ranks are zeros that the sum removes, and the
+loss is computed from the logits of each rank without gathering them (parallel cross-entropy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ridgeline.models.spec import Block, ModelSpec
+from ridgeline.runtime.train.exchange import sum_over
+from ridgeline.runtime.train.ffn import make_ffn
+from ridgeline.runtime.train.layout import Axis, Layout
+from ridgeline.runtime.train.mixers import enter, leave, make_mixer
+from ridgeline.runtime.train.recompute import recomputed
+from ridgeline.runtime.train.weights import Maker, Norm, local
+
+
+class Layer(nn.Module):  # type: ignore[misc]
+    """One layer: pre-norm mixer and pre-norm feed-forward, each added to the residual stream.
+
+    again    what the backward computes again: layer (full recompute), mixer, ffn, attention (between its projections)
+    """
+
+    def __init__(self, make: Maker, block: Block, hidden: int, again: frozenset[str]) -> None:
+        super().__init__()
+        self.again = again
+        if block.mixer is not None:
+            self.mixer_norm = Norm(make, block.norm, hidden)
+            self.mixer = make_mixer(make, block.mixer, hidden, block.norm)
+            self.mixer.again = "attention" in again
+        if block.ffn is not None:
+            self.ffn_norm = Norm(make, block.norm, hidden)
+            self.ffn = make_ffn(make, block.ffn, hidden)
+        self.has = block.mixer is not None, block.ffn is not None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The residual stream behind this layer."""
+        return recomputed(self._layer, x, again="layer" in self.again)
+
+    def _layer(self, x: Tensor) -> Tensor:
+        if self.has[0]:
+            x = x + recomputed(lambda y: self.mixer(self.mixer_norm(y)), x, again="mixer" in self.again)
+        if self.has[1]:
+            x = x + recomputed(lambda y: self.ffn(self.ffn_norm(y)), x, again="ffn" in self.again)
+        return x
+
+
+class Embedding(nn.Module):  # type: ignore[misc]
+    """Token rows, and position rows where positions are learned."""
+
+    def __init__(self, make: Maker, model: ModelSpec) -> None:
+        super().__init__()
+        self.layout = make.layout
+        self.weight = make.weight(model.vocab, model.hidden, cut=0)
+        learned = model.embedding.positions
+        self.positions = make.weight(learned, model.hidden, cut=None) if learned else None
+        self.norm = Norm(make, model.embedding.norm, model.hidden) if model.embedding.norm else None
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[batch, tokens] to [batch, tokens, hidden], dealt to tensor ranks where the sequence is split."""
+        rows, layout = local(self.weight), self.layout
+        if layout.tp.group is None:
+            x = functional.embedding(tokens, rows)
+        else:
+            own = tokens - layout.tp.index * rows.shape[0]
+            here = (own >= 0) & (own < rows.shape[0])
+            x = leave(functional.embedding(own * here, rows) * here.unsqueeze(-1).to(rows.dtype), layout)
+        if self.positions is not None:
+            places = own_positions(layout, tokens.shape[1], tokens.device)
+            x = x + functional.embedding(places, local(self.positions, partial=layout.sequence_parallel))
+        return x if self.norm is None else self.norm(x)
+
+
+def own_positions(layout: Layout, tokens: int, device: Any) -> Tensor:
+    """Places in the sequence of this rank's part of the residual stream."""
+    places = torch.cat([torch.arange(first, last, device=device) for first, last in layout.positions(tokens)])
+    return places.chunk(layout.tp.degree)[layout.tp.index] if layout.sequence_parallel else places
+
+
+class Head(nn.Module):  # type: ignore[misc]
+    """The output matrix: logits of this rank's part of the vocabulary."""
+
+    def __init__(self, make: Maker, model: ModelSpec) -> None:
+        super().__init__()
+        self.layout = make.layout
+        self.weight = make.weight(model.vocab, model.hidden, cut=0)
+        self.bias = make.weight(model.vocab, cut=0) if model.embedding.head_bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, tokens, hidden] to [batch, tokens, vocabulary / tp]."""
+        bias = None if self.bias is None else local(self.bias)
+        return functional.linear(enter(x, self.layout), local(self.weight), bias)
+
+
+class Stage(nn.Module):  # type: ignore[misc]
+    """Layers first to last of a model, with the embedding before the first and the head behind the last one.
+
+    tied    the head is this stage's own embedding matrix
+    """
+
+    def __init__(self, make: Maker, model: ModelSpec, layers: Sequence[tuple[int, frozenset[str]]],
+                 ends: tuple[bool, bool]) -> None:  # fmt: skip
+        super().__init__()
+        first, last = ends
+        self.embedding = Embedding(make, model) if first else None
+        made = {str(index): Layer(make, model.layer(index), model.hidden, again) for index, again in layers}
+        self.layers = nn.ModuleDict(made)
+        self.norm = Norm(make, model.norm, model.hidden) if last and model.norm else None
+        self.head = Head(make, model) if last else None
+        if first and last and model.embedding.tied:
+            assert self.head is not None
+            assert self.embedding is not None
+            self.head.weight = self.embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens or the residual stream in; the residual stream or logits out."""
+        if self.embedding is not None:
+            x = self.embedding(x)
+        for layer in self.layers.values():
+            x = layer(x)
+        if self.norm is not None:
+            x = self.norm(x)
+        return x if self.head is None else self.head(x)
+
+
+class _ParallelCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
+    """Sum over tokens of log sum exp(logits) - logit of the target, for logits split over tensor ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, axis: Axis) -> Tensor:
+        wide = logits.float()
+        top = wide.amax(-1, keepdim=True)
+        dist.all_reduce(top, op=dist.ReduceOp.MAX, group=axis.group)
+        weights = (wide - top).exp()
+        total = sum_over(weights.sum(-1, keepdim=True), axis)
+        own = targets - axis.index * wide.shape[-1]
+        here = (own >= 0) & (own < wide.shape[-1])
+        picked = wide.gather(-1, (own * here).unsqueeze(-1)).squeeze(-1) * here
+        ctx.save_for_backward((weights / total).to(logits.dtype), own, here)
+        return (total.log().squeeze(-1) + top.squeeze(-1) - sum_over(picked, axis)).sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        softmax, own, here = ctx.saved_tensors
+        d_logits = softmax.float()
+        d_logits.scatter_add_(-1, (own * here).unsqueeze(-1), -here.unsqueeze(-1).float())
+        return (d_logits * gradient).to(softmax.dtype), None, None
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, layout: Layout) -> Tensor:
+    """Summed over this rank's tokens, in 32 bits."""
+    logits, targets = logits.flatten(0, 1), targets.flatten()
+    if layout.tp.group is None:
+        return functional.cross_entropy(logits.float(), targets, reduction="sum")
+    return _ParallelCrossEntropy.apply(logits, targets, layout.tp)

@@ -1,0 +1,124 @@
+"""Show that a plan computes what one process computes: the loss, and the gradient of every parameter.
+
+    difference   |g - r| / max(|r|, floor)     g = under the plan, r = of one process, |.| = RMS over one parameter
+
+The floor is a thousandth of the RMS of all gradients together: a gradient that is zero but for rounding (of a key's
+bias without rotary positions, say) has no relative error of its own.
+
+In fp32 it may be 1e-5. In a narrower format the reference itself is only as good as its rounding, so it is computed
+once more in fp32 from the same weights: what rounding did to r is what it may do to g, and their difference may be the
+sum of both. A parameter that exceeds its tolerance is named, the one nearest the loss first: on the way back it is the
+first to diverge, and whatever lies before it inherits the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ridgeline.core.dtype import dtype
+from ridgeline.plan.mesh import Mesh
+from ridgeline.plan.plan import Plan, Precision
+from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble
+from ridgeline.runtime.train.data import Source, batch_of
+from ridgeline.runtime.train.layout import Layout
+from ridgeline.runtime.train.step import Stepper
+from ridgeline.runtime.train.verification import Compared, Verification
+
+FP32_TOLERANCE = 1e-5
+ROUNDED_TWICE = 2.0  # the plan's rounding and the reference's
+FLOOR = 1e-3  # of the RMS of all gradients
+
+
+def verify(blueprint: Blueprint, layout: Layout, source: Source, sequences: int, seq: int) -> Verification | None:
+    """Compare one step's loss and gradients; every rank takes part, rank 0 answers."""
+    assembly = assemble(blueprint, layout)
+    loss, gradients = _gradients(assembly, source, sequences, seq)
+    own: list[Compared] = []
+    expected = float("nan")
+    if layout.dp.index == layout.cp.index == layout.tp.index == 0:
+        expected, own = _against_reference(blueprint, layout, gradients, (source, sequences, seq))
+    gathered: list[Any] = [own] * layout.ranks
+    if layout.ranks > 1:
+        dist.all_gather_object(gathered, own)
+    if layout.rank != 0:
+        return None
+    found = {one.name: one for part in gathered for one in part}
+    return Verification(
+        loss=loss,
+        reference_loss=expected,
+        tolerance=max((one.tolerance for one in found.values()), default=FP32_TOLERANCE),
+        parameters=tuple(found[name] for name in model_order(blueprint)),  # every one, or it is a mistake of ours
+    )
+
+
+def _gradients(assembly: Assembly, source: Source, sequences: int, seq: int) -> tuple[float, dict[str, Tensor]]:
+    layout, plan = assembly.layout, assembly.blueprint.plan
+    stepper = Stepper(assembly=assembly, microbatches=sequences // (layout.dp.degree * plan.microbatch))
+    loss = float(stepper.gradients(batch_of(source, 0, sequences, seq, layout)))
+    named = assembly.parameters()
+    if assembly.blueprint.model.embedding.tied and assembly.virtual_stages > 1:
+        named.pop("head.weight", None)
+    return loss, {name: _whole(held) for name, held in named.items()}
+
+
+def _whole(parameter: Any) -> Tensor:
+    gradient = parameter.grad
+    if gradient is None:
+        return torch.zeros(parameter.shape)
+    return gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
+
+
+def model_order(blueprint: Blueprint) -> list[str]:
+    """Names of all parameters from the embedding to the head."""
+    return list(assemble(alone_of(blueprint), Layout(device="meta")).parameters())
+
+
+def alone_of(blueprint: Blueprint, precision: Precision | None = None) -> Blueprint:
+    """The same model in one process, one microbatch after the other."""
+    plan = blueprint.plan
+    single = Plan(mesh=Mesh(), microbatch=plan.microbatch, precision=precision or plan.precision, engine=plan.engine)
+    return replace(blueprint, plan=single, placement=(blueprint.model.layers,))
+
+
+def _against_reference(
+    blueprint: Blueprint, layout: Layout, gradients: dict[str, Tensor], data: tuple[Source, int, int]
+) -> tuple[float, list[Compared]]:
+    alone = Layout(device=layout.device)
+    loss, reference = _gradients(assemble(alone_of(blueprint), alone), *data)
+    tolerances = dict.fromkeys(reference, FP32_TOLERANCE)
+    floor = FLOOR * _rms(reference.values())
+    if blueprint.plan.precision.weights.id != "fp32":
+        for name, exact in _exact(blueprint, alone, data).items():
+            rounding = _difference(reference[name], exact, floor)
+            tolerances[name] = max(FP32_TOLERANCE, ROUNDED_TWICE * rounding)
+    return loss, [
+        Compared(name=name, difference=_difference(gradient, reference[name], floor), tolerance=tolerances[name])
+        for name, gradient in gradients.items()
+    ]
+
+
+def _exact(blueprint: Blueprint, alone: Layout, data: tuple[Source, int, int]) -> dict[str, Tensor]:
+    """Gradients in fp32 from the weights as they are stored."""
+    wide = dtype("fp32")
+    stored = assemble(alone_of(blueprint), alone).parameters()
+    precision = Precision(compute=wide, weights=wide, activations=wide, kv=wide)
+    assembly = assemble(alone_of(replace(blueprint, gradients=wide), precision), alone)
+    with torch.no_grad():
+        for name, held in assembly.parameters().items():
+            held.copy_(stored[name])
+    return _gradients(assembly, *data)[1]
+
+
+def _rms(tensors: Iterable[Tensor]) -> float:
+    squares, elements = zip(*((float(one.float().square().sum()), one.numel()) for one in tensors), strict=True)
+    return float((sum(squares) / sum(elements)) ** 0.5)
+
+
+def _difference(one: Tensor, other: Tensor, floor: float) -> float:
+    return _rms([one.float() - other.float()]) / max(_rms([other]), floor)

@@ -1,0 +1,139 @@
+"""Parameters as DTensors: where tensor and expert ranks cut them, what their gradients are, how they begin.
+
+    column parallel   [out, in] cut along out        gradient complete
+    row parallel      [out, in] cut along in         gradient complete
+    replicated        on every tensor rank           gradient a summand (Partial) wherever ranks saw different tokens or
+                                                     heads: inside a tensor-parallel region, and everywhere with
+                                                     sequence parallelism
+
+A weight begins as a function of its name and the seed, never of the mesh: every plan starts from the same model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ridgeline.models import spec
+from ridgeline.runtime.train.layout import Layout
+from ridgeline.runtime.train.numerics import Numerics
+
+STANDARD_DEVIATION = 0.02  # of a matrix's first values, as GPT-2 and Llama begin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maker:
+    """What a module needs to make its parameters."""
+
+    layout: Layout
+    numerics: Numerics
+    dtype: Any
+
+    def weight(self, *shape: int, cut: int | None) -> nn.Parameter:
+        """A parameter of the whole `shape`, cut along that dim over the tensor ranks."""
+        return self._parameter(shape, self.layout.tensor, (cut,))
+
+    def experts(self, *shape: int, cut: int) -> nn.Parameter:
+        """A parameter with a row for each expert: rows over ep, and `cut` over etp."""
+        return self._parameter(shape, self.layout.experts, (0, cut))
+
+    def _parameter(self, shape: tuple[int, ...], mesh: Any, cuts: tuple[int | None, ...]) -> nn.Parameter:
+        if mesh is None:
+            return nn.Parameter(torch.empty(shape, dtype=self.dtype, device=self.layout.device))
+        from torch.distributed.tensor import DTensor, Replicate, Shard
+
+        own = list(shape)
+        for dim, degree in zip(cuts, mesh.shape, strict=True):
+            if dim is not None:
+                own[dim] //= degree
+        local = torch.empty(own, dtype=self.dtype, device=self.layout.device)
+        placements = [Replicate() if dim is None else Shard(dim) for dim in cuts]
+        return nn.Parameter(DTensor.from_local(local, mesh, placements, run_check=False))
+
+
+def local(parameter: nn.Parameter, *, partial: bool = False) -> Tensor:
+    """What this rank multiplies with; the gradient of a replicated weight is a summand where `partial`."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    if not isinstance(parameter, DTensor):
+        return parameter
+    if partial and all(isinstance(place, Replicate) for place in parameter.placements):
+        return parameter.to_local(grad_placements=[Partial()] * parameter.device_mesh.ndim)
+    return parameter.to_local()
+
+
+class Matrix(nn.Module):  # type: ignore[misc]
+    """A linear layer; `cut` names the side that tensor ranks share. A row-parallel bias stands outside the region."""
+
+    def __init__(
+        self, make: Maker, out: int, into: int, cut: Literal["out", "in", "none"], bias: bool = False,
+        *, inside: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.weight = make.weight(out, into, cut={"out": 0, "in": 1, "none": None}[cut])
+        self.bias = make.weight(out, cut=0 if cut == "out" else None) if bias else None
+        self.row = cut == "in"
+        self.summand = (inside and not self.row) or make.layout.sequence_parallel
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The product; a row-parallel bias waits for `after`."""
+        bias = None if self.bias is None or self.row else local(self.bias, partial=self.summand)
+        return functional.linear(x, local(self.weight, partial=self.summand), bias)
+
+    def after(self, x: Tensor) -> Tensor:
+        """A row-parallel product's bias, added once the ranks' summands are one."""
+        return x if self.bias is None else x + local(self.bias, partial=self.summand)
+
+
+class Norm(nn.Module):  # type: ignore[misc]
+    """RMS or layer norm over the last dim; `inside` a tensor-parallel region its gradient is always a summand."""
+
+    def __init__(self, make: Maker, norm: spec.Norm, width: int, *, inside: bool = False) -> None:
+        super().__init__()
+        self.kind, self.width, self.epsilon = norm.kind, width, make.numerics.epsilon
+        self.summand = inside or make.layout.sequence_parallel
+        self.weight = make.weight(width, cut=None) if norm.weight else None
+        self.bias = make.weight(width, cut=None) if norm.bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalised over the last dim."""
+        weight, bias = (
+            None if held is None else local(held, partial=self.summand) for held in (self.weight, self.bias)
+        )
+        if self.kind == "layer":
+            return functional.layer_norm(x, (self.width,), weight, bias, self.epsilon)
+        return functional.rms_norm(x, (self.width,), weight, self.epsilon)
+
+
+def begin(module: nn.Module, prefix: str, seed: int) -> None:
+    """Fill a module's parameters: ones in norms, zeros in biases, normal elsewhere, each from its own name."""
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if not parameter.is_meta:  # a model that is only looked at
+                fill(parameter, first_value(prefix + name, parameter, seed))
+
+
+def first_value(name: str, like: Tensor, seed: int) -> Tensor:
+    """The whole tensor that a parameter of this name begins as."""
+    if "norm" in name and name.endswith("weight"):
+        return torch.ones(like.shape, dtype=like.dtype, device=like.device)
+    if name.endswith(("bias", "correction")):
+        return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
+    generator = torch.Generator(device=like.device)
+    generator.manual_seed(int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:7], "big"))
+    value = torch.randn(like.shape, generator=generator, dtype=torch.float32, device=like.device)
+    return (value * STANDARD_DEVIATION).to(like.dtype)
+
+
+def fill(parameter: Tensor, whole: Tensor) -> None:
+    """Give a parameter its part of the whole tensor; no rank sends anything."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if isinstance(parameter, DTensor):
+        whole = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+    parameter.copy_(whole)

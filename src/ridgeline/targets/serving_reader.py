@@ -1,0 +1,119 @@
+"""Turn options of a serving engine, taken one by one, into settings; the model, the load and the rest around them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import Table
+from ridgeline.models.names import find_name
+from ridgeline.targets.command_line import Arguments, read_arguments
+from ridgeline.targets.option_reader import OptionReader, model_in
+from ridgeline.targets.options import Options, options
+from ridgeline.targets.serving_launch import commands_of
+from ridgeline.targets.serving_load import read_load
+from ridgeline.targets.target import Files, Imported, Unread
+
+NOT_PRICED = "not priced"
+UNKNOWN_LOAD = {"kind": "serve", "arrivals": {"kind": "poisson", "rate": 1.0}, "isl": 1024, "osl": 128}
+BENCH_PROGRAM = ("vllm", "bench", "serve")
+GENERATOR = (  # what a load generator is told apart from the load
+    "backend", "model", "host", "port", "dataset-name", "ignore-eos", "save-result", "save-detailed", "result-filename",
+    "result-dir", "tokenizer", "base-url", "endpoint", "percentile-metrics", "disable-tqdm", "num-warmups",
+    "temperature",
+)  # fmt: skip
+BENCH = Options(
+    target="vllm bench serve", version=options("vllm").version, source="", choices={}, aliases={},
+    flags=frozenset({"ignore-eos", "save-result", "save-detailed", "disable-tqdm"}),
+    values=frozenset({
+        "request-rate", "burstiness", "max-concurrency", "num-prompts", "seed", "random-input-len", "random-output-len",
+        "random-range-ratio", "random-prefix-len", "goodput", "metric-percentiles",
+    } | set(GENERATOR)),
+)  # fmt: skip
+
+
+def reader_of(found: Arguments, source: str) -> OptionReader:
+    """The options as something to take from; what is taken nowhere ends as unread."""
+    reader = OptionReader(Table(data={}, source=source))
+    reader.options = dict(found.options)
+    reader.notes += found.strange
+    return reader
+
+
+def take_knobs(reader: OptionReader, numbers: Mapping[str, str], switches: Mapping[str, str]) -> dict[str, Any]:
+    """Knobs by their option: numbers and words as they stand, switches as true or false."""
+    found: dict[str, Any] = {}
+    for knob, name in numbers.items():
+        value = reader.take(name)
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
+            found[knob] = value
+        elif value is not None:
+            reader.problems.append(Problem(path=f"--{name}", given=repr(value)[:60], expected="one value"))
+    for knob, name in switches.items():
+        value = reader.take(name)
+        if isinstance(value, bool):
+            found[knob] = value
+    return found
+
+
+def json_option(reader: OptionReader, name: str) -> dict[str, Any]:
+    """An option that is a JSON object, with parts that were given behind dots."""
+    whole = reader.take(name)
+    found: dict[str, Any] = {}
+    if isinstance(whole, str):
+        try:
+            made = json.loads(whole)
+        except (ValueError, RecursionError):
+            made = None
+        if not isinstance(made, dict):
+            reader.problems.append(Problem(path=f"--{name}", given=whole[:60], expected="a JSON object"))
+        else:
+            found |= made
+    for inner in [option for option in reader.options if option.startswith(f"{name}.")]:
+        found[inner.removeprefix(f"{name}.").replace("-", "_")] = reader.take(inner)
+    return found
+
+
+def model_named(reader: OptionReader, files: Files, given: str) -> str | None:
+    """The catalog model of a name or path; a file that Ridgeline wrote says it at its top."""
+    for name in (given[:200], given[:200].rstrip("/").rpartition("/")[2]):
+        found = find_name(name) if name else None
+        if found and not found[1]:
+            return found[0]
+    written = model_in(files)
+    if written is None and given:
+        reader.notes.append(Unread(option="model", value=given[:60], why="no catalog entry is it"))
+    return written
+
+
+def load_in(files: Files, notes: list[str], unread: list[Unread]) -> dict[str, Any]:
+    """The workload of a `vllm bench serve` among the files; an assumed one without it."""
+    for _, words in commands_of(files, BENCH_PROGRAM):
+        found = read_arguments(words, BENCH)
+        unread += found.strange
+        work = read_load(found.options)
+        if "arrivals" not in work:
+            notes.append("arrivals: all requests at once are read as a closed loop of as many users")
+            work["arrivals"] = {"kind": "closed-loop", "concurrency": int(work["requests"])}
+        return work
+    notes.append("the load is not in the files: 1 request/s of 1024 and 128 tokens is assumed")
+    return dict(UNKNOWN_LOAD)
+
+
+def imported(
+    target: str, files: Files, reader: OptionReader, plan: dict[str, Any], model: str | None, apart: Mapping[str, str]
+) -> Imported:
+    """The settings with everything that did not reach them."""
+    assumptions = list(reader.assumptions)
+    more: list[Unread] = []
+    settings: dict[str, Any] = {"model": model} if model else {}
+    settings |= {"workload": load_in(files, assumptions, more), "plan": plan}
+    unread = (*reader.unread(apart), *more)
+    return Imported(target=target, settings=settings, unread=unread, assumptions=tuple(assumptions))
+
+
+def none_found(files: Files, program: str) -> InputError:
+    given = ", ".join(sorted(files)[:5]) or "no file"
+    return InputError(Problem(path="", given=given, expected=f"a script or command line that runs {program}"))

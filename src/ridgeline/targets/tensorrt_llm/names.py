@@ -1,0 +1,21 @@
+"""TensorRT-LLM's words: the fields of the YAML file that `trtllm-serve --config` takes."""
+
+from __future__ import annotations
+
+ID = "tensorrt-llm"
+FILE = "extra_llm_api_options.yaml"
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+KV_DTYPES = {"fp8-e4m3": "fp8", "nvfp4": "nvfp4"}
+DRAFTS = {"mtp": "MTP", "eagle": "Eagle", "ngram": "NGram"}
+# options of the command line that are fields of the file too
+FIELDS = {
+    "tensor-parallel-size": "tensor_parallel_size",
+    "pipeline-parallel-size": "pipeline_parallel_size",
+    "moe-expert-parallel-size": "moe_expert_parallel_size",
+    "max-batch-size": "max_batch_size",
+    "max-num-tokens": "max_num_tokens",
+    "max-seq-len": "max_seq_len",
+    "free-gpu-memory-fraction": "kv_cache_config.free_gpu_memory_fraction",
+    "enable-chunked-prefill": "enable_chunked_prefill",
+}
