@@ -63,7 +63,9 @@ def plan(
     engine: Annotated[str, typer.Option(metavar="ID", help="The software that runs the plan.")] = "",
     settings: Settings = None,
     space: Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file whose [space] pins as --set.")] = None,
-    objective: Annotated[str, typer.Option(help="time, cost, energy, memory or chips; with --serve cost, chips or goodput.")] = "",
+    objective: Annotated[
+        str, typer.Option(help="time, cost, energy, memory or chips; with --serve cost, chips or goodput.")
+    ] = "",
     tokens: Annotated[str, typer.Option(help="Tokens of the run, such as 2T: asks for days, failures counted.")] = "",
     days: Annotated[float | None, typer.Option(help="Days the run may take; with --tokens the fewest chips.")] = None,
     chips: Annotated[str, typer.Option(help="Sizes to compare, 64..4096 or 64,96,128.")] = "",

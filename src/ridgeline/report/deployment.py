@@ -67,7 +67,7 @@ def deployment_sheet(found: DeploymentAnswer, took: Took) -> DeploymentPlanSheet
             {
                 "system": one.system, "words": shape_words(one.shape), "rate": one.rate,
                 "user_tokens_per_s": one.user_speed, "tokens_per_s_per_chip": one.tokens_per_s_per_chip,
-                "cost_per_million_tokens": one.cost, "met": one.met,
+                "cost_per_million_tokens_usd": one.cost, "met": one.met,
             }
             for one in found.frontier
         ],
@@ -99,7 +99,7 @@ def _deployment(one: Verified) -> DeploymentSheet:
         ],
         "output_tokens_per_s": told.output_tokens_per_s,
         "user_tokens_per_s": 1.0 / median if median else 0.0,
-        "cost_per_million_tokens": one.prediction.cost_per_million_tokens,
+        "cost_per_million_tokens_usd": one.prediction.cost_per_million_tokens_usd,
     }
 
 
@@ -134,7 +134,7 @@ def _headline(sheet: DeploymentPlanSheet) -> Iterator[RenderableType]:
     yield Text.assemble((f"{sheet['model']} on {sheet['system']}, {sheet['engine']}: {GOALS[sheet['goal']]}", "dim"))
     chips = f"   {best['chips']} chip{'s' * (best['chips'] > 1)}, {best['router']}"
     yield Text.assemble((clean(best["words"]).plain, "bold"), chips)
-    cost = best["cost_per_million_tokens"]
+    cost = best["cost_per_million_tokens_usd"]
     money = f", ${cost:,.2f} per million output tokens" if cost is not None else ""
     yield Text(f"{best['rate']:.3g} requests/s, {best['output_tokens_per_s']:,.0f} output tokens/s, "
                f"{best['user_tokens_per_s']:.0f} tokens/s a user{money}")  # fmt: skip
@@ -148,7 +148,7 @@ def _others(sheet: DeploymentPlanSheet) -> Iterator[RenderableType]:
     heads = ("chips", "requests/s", "$ / M tokens", "tokens/s user")
     table = headed(("deployment", *heads, "objective"), right=heads)
     for one in (sheet["deployment"], *sheet["others"]):
-        cost = one["cost_per_million_tokens"]
+        cost = one["cost_per_million_tokens_usd"]
         cells = (str(one["chips"]), f"{one['rate']:.3g}", DASH if cost is None else f"{cost:.2f}")
         kept = ("kept" if one["met"] else "missed") + ("" if one["whole"] else ", busiest part")
         table.add_row(clean(one["words"]), *cells, f"{one['user_tokens_per_s']:.0f}", kept)
@@ -187,13 +187,13 @@ def _knobs(sheet: DeploymentPlanSheet) -> Iterator[RenderableType]:
 
 def cost_of(point: FrontierPointSheet) -> float:
     """What a point costs: USD a million tokens, or chip-seconds a thousand tokens where a price is not known."""
-    cost = point["cost_per_million_tokens"]
+    cost = point["cost_per_million_tokens_usd"]
     return cost if cost is not None else 1000.0 / point["tokens_per_s_per_chip"]
 
 
 def cost_name(sheet: DeploymentPlanSheet) -> str:
     """The name of that axis."""
-    priced = all(one["cost_per_million_tokens"] is not None for one in sheet["frontier"])
+    priced = all(one["cost_per_million_tokens_usd"] is not None for one in sheet["frontier"])
     return "$ per million output tokens" if priced else "chip-seconds per thousand output tokens"
 
 

@@ -32,7 +32,7 @@ def frontier_svg(sheet: DeploymentPlanSheet) -> str:
 def page(sheet: DeploymentPlanSheet) -> str:
     """The deployment, what limits it, what each knob would change, and the frontier."""
     best = sheet["deployment"]
-    cost = best["cost_per_million_tokens"]
+    cost = best["cost_per_million_tokens_usd"]
     pairs = [
         ("chips", str(best["chips"])),
         ("requests/s", f"{best['rate']:.3g}"),

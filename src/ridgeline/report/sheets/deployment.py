@@ -35,7 +35,7 @@ class DeploymentSheet(TypedDict):
     whole     under all requests; else under the busiest part of them
     rate      requests per second that were sent
     goodput   requests per second within every limit, over the time until the last answer
-    cost_per_million_tokens   output tokens, in USD; null without a price
+    cost_per_million_tokens_usd   output tokens; null without a price
     user_tokens_per_s         1 / median TPOT
     """
 
@@ -50,7 +50,7 @@ class DeploymentSheet(TypedDict):
     objective: list[KeptSheet]
     output_tokens_per_s: float
     user_tokens_per_s: float
-    cost_per_million_tokens: float | None
+    cost_per_million_tokens_usd: float | None
 
 
 class KnobSheet(TypedDict):
@@ -81,7 +81,7 @@ class FrontierPointSheet(TypedDict):
     rate: float
     user_tokens_per_s: float
     tokens_per_s_per_chip: float
-    cost_per_million_tokens: float | None
+    cost_per_million_tokens_usd: float | None
     met: bool
 
 

@@ -235,7 +235,7 @@ def _turned(work: _Work, bound: Bound, axes: Iterable[str]) -> Capacity:
     best = _held(work, bound)
     for axis in axes:
         start = best
-        for value in work.space.of(axis):
+        for value in work.space.of(axis) if axis != "prefix" or work.bench.load.hit_share else ():
             shape = start.shape.turned(axis, value)
             other = _bound(work, shape)
             if shape == start.shape or not other.fits or not keeps(other, work.bench.objective):

@@ -86,12 +86,6 @@ def test_sheet_and_pages(found: DeploymentAnswer) -> None:
     assert frontier_svg(sheet).startswith("<svg")
 
 
-def test_more_load_never_takes_fewer_chips(found: DeploymentAnswer) -> None:
-    more = asked(rate=60.0, settings=ALONE)
-    assert more.best is not None
-    assert found.best is not None
-    assert more.best.candidate.chips >= found.best.candidate.chips
-
 
 def test_goodput_fills_the_chips() -> None:
     made = asked(rate=None, on="2xh100-sxm", settings=ALONE, tpot="15ms", objective="goodput")
