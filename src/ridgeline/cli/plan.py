@@ -63,7 +63,9 @@ def plan(
     engine: Annotated[str, typer.Option(metavar="ID", help="The software that runs the plan.")] = "",
     settings: Settings = None,
     space: Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file whose [space] pins as --set.")] = None,
-    objective: Annotated[str, typer.Option(help="time, cost, energy, memory or chips.")] = "",
+    objective: Annotated[
+        str, typer.Option(help="time, cost, energy, memory or chips; with --serve cost, chips or goodput.")
+    ] = "",
     tokens: Annotated[str, typer.Option(help="Tokens of the run, such as 2T: asks for days, failures counted.")] = "",
     days: Annotated[float | None, typer.Option(help="Days the run may take; with --tokens the fewest chips.")] = None,
     chips: Annotated[str, typer.Option(help="Sizes to compare, 64..4096 or 64,96,128.")] = "",
@@ -77,10 +79,21 @@ def plan(
     calibration: CalibrationFile = None,
     anchor: Anchor = None,
     profile: ProfileOption = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Size a deployment that serves requests.")] = False,
+    requests: Annotated[Path | None, typer.Option(metavar="FILE", help="With --serve: a trace of requests.")] = None,
+    rate: Annotated[float | None, typer.Option(help="With --serve: requests a second; none: the most goodput.")] = None,
+    isl: Annotated[int | None, typer.Option(min=1, help="With --serve: prompt tokens.")] = None,
+    osl: Annotated[int | None, typer.Option(min=1, help="With --serve: output tokens.")] = None,
+    ttft: Annotated[str, typer.Option(help="Limit of the time to the first token, such as 500ms.")] = "",
+    tpot: Annotated[str, typer.Option(help="Limit of the time per output token, such as 30ms.")] = "",
+    itl: Annotated[str, typer.Option(help="Limit of a pause between tokens.")] = "",
+    e2e: Annotated[str, typer.Option(help="Limit of the time to the last token.")] = "",
+    percentile: Annotated[float | None, typer.Option(help="Of requests that must keep the limits; 99.")] = None,
 ) -> None:
-    """Find the best way to train a model on a system: every split of the work priced, the best explained.
+    """Find the best way to train or serve a model on a system, priced, simulated and explained.
 
-    Also told is what would beat it: a change of the question, a feature of the engine, another engine.
+    To train: every split of the work, and what would beat the best. With --serve: replicas, pools and engine settings
+    that keep an objective at the least cost, or serve the most on what there is.
     """
     from ridgeline.api import calibration_of
     from ridgeline.core.errors import InputError
@@ -88,6 +101,20 @@ def plan(
 
     try:
         _writable(output, html)
+        if serve or _serves(model):
+            _refuse_training(
+                seq=seq, global_batch=global_batch, tokens=tokens, days=days, chips=chips, headroom=headroom,
+                frontier=frontier,
+            )  # fmt: skip
+            from ridgeline.cli.plan_serve import plan_serve
+
+            plan_serve(
+                model, calibration_of(calibration, anchor or (), profile), (output, html), json, on=on,
+                requests=requests, rate=rate, isl=isl, osl=osl, ttft=ttft, tpot=tpot, itl=itl, e2e=e2e,
+                percentile=percentile, engine=engine, settings=settings or (), space=space, objective=objective,
+            )  # fmt: skip
+            return
+        _refuse_serving(requests=requests, rate=rate, isl=isl, osl=osl, ttft=ttft, tpot=tpot, itl=itl, e2e=e2e)
         request = PlanRequest.from_options(
             model, on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or (), space=space,
             objective=objective, tokens=tokens, days=days, chips=chips, top=top, headroom=headroom, frontier=frontier,
@@ -107,6 +134,38 @@ def plan(
 
         print_json(refusal_sheet(wrong.problems))
         raise typer.Exit(2) from None
+
+
+def _serves(model: str) -> bool:
+    """Whether a scenario file asks for serving."""
+    from ridgeline.core.files import SUFFIXES, read_table
+
+    if not model.lower().endswith(SUFFIXES) or not Path(model).is_file():
+        return False
+    work = read_table(Path(model)).data.get("workload")
+    return isinstance(work, dict) and work.get("kind") == "serve"
+
+
+def _refuse_training(**given: object) -> None:
+    """Options of a training run say nothing of a deployment."""
+    _refuse_options(given, "none of it with --serve", "drop it; --rate, --isl and --osl describe a load")
+
+
+def _refuse_serving(**given: object) -> None:
+    _refuse_options(given, "--serve with it", "add --serve")
+
+
+def _refuse_options(given: dict[str, object], expected: str, todo: str) -> None:
+    from ridgeline.core.errors import InputError, Problem
+
+    told = {name: value for name, value in given.items() if value not in (None, "")}
+    if told:
+        raise InputError(
+            [
+                Problem(path=f"--{name.replace('_', '-')}", given=str(value), expected=expected, todo=todo)
+                for name, value in told.items()
+            ]
+        )
 
 
 def _refuse_other_chip(profile: str | None, request: PlanRequest) -> None:
@@ -143,7 +202,7 @@ def _recommended(request: PlanRequest) -> tuple[Recommendation, Took]:
     from ridgeline.report.plan_sheet import Took
     from ridgeline.search.recommend import recommend
 
-    with _stoppable() as stop, _shown() as (bar, task):
+    with stoppable() as stop, shown() as (bar, task):
         watch = _Watch(stop, bar, task)
         found = recommend(request, watch)
     explaining, cpu = watch.explaining or (time.perf_counter(), time.process_time())
@@ -182,7 +241,7 @@ class _Watch:
 
 
 @contextmanager
-def _stoppable() -> Iterator[threading.Event]:
+def stoppable() -> Iterator[threading.Event]:
     """An event that the first Ctrl-C sets; the second one interrupts as usual."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():  # only the main thread may catch signals
@@ -202,7 +261,7 @@ def _stoppable() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def _shown() -> Iterator[tuple[Bar | None, TaskID | None]]:
+def shown() -> Iterator[tuple[Bar | None, TaskID | None]]:
     """A line on a terminal's standard error, nothing elsewhere."""
     if not sys.stderr.isatty():
         yield None, None

@@ -184,6 +184,24 @@ def _chart(marks: str, note: str) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Dots of a chart: x, y, what is told of it, and whether it stands out."""
+
+    x_name: str
+    y_name: str
+    dots: Sequence[tuple[float, float, str, bool]]
+
+
+def chart(made: Chart, note: str) -> str:
+    """A figure of dots that can be pointed at."""
+    x = _Axis(name=made.x_name, form=lambda value: f"{value:.3g}", values=[one[0] for one in made.dots])
+    y = _Axis(name=made.y_name, form=lambda value: f"{value:.3g}", values=[one[1] for one in made.dots])
+    across, up = x.across(), y.up()
+    dots = [_dot(across(at), up(high), told, "best" if marked else "dot") for at, high, told, marked in made.dots]
+    return _chart(_axes(x, y) + "".join(dots), note)
+
+
 def _frontier(sheet: PlanSheet) -> str:
     first, second = sheet["frontier_axes"]
     (key_x, name_x, form_x), (key_y, name_y, form_y) = FORMS[first], FORMS[second]

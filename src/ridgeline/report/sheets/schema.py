@@ -16,6 +16,7 @@ from ridgeline.report.sheets.collective import (
     LibraryChoiceSheet,
     VerificationSheet,
 )
+from ridgeline.report.sheets.deployment import DeploymentPlanSheet
 from ridgeline.report.sheets.diff import DiffSheet, ExplanationSheet
 from ridgeline.report.sheets.explain_bench import BenchExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
@@ -38,7 +39,7 @@ UNITS = ("", "_s", "_us", "_bytes")
 SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
         "predict": (PredictionSheet, PhaseSheet, ServingSheet, ImpossibleSheet, RefusalSheet),
-        "plan": (PlanSheet, NoPlanSheet),
+        "plan": (PlanSheet, DeploymentPlanSheet, NoPlanSheet),
         "validate": (ValidationSheet, NextSheet, ReplaySheet, RequestLogSheet),
         "fit": (FitWithSheet,),
         "export": (ExportSheet,),

@@ -1,0 +1,96 @@
+"""What `plan --serve` does: a deployment that keeps an objective.
+
+0  a deployment was found        2  none keeps the objective, or the input cannot be used        130  stopped
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+import typer
+
+from ridgeline.cli.refuse import STOPPED, UNUSABLE
+from ridgeline.cli.streams import say
+from ridgeline.cli.terminal import console, print_json
+
+if TYPE_CHECKING:
+    import threading
+
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+    from ridgeline.cost.calibration import Calibration
+    from ridgeline.report.sheets.deployment import DeploymentPlanSheet
+    from ridgeline.search.deployments.question import DeploymentOptions
+    from ridgeline.search.deployments.recommend import DeploymentAnswer
+    from ridgeline.search.progress import Progress
+
+
+class _Watch:
+    """Whoever sits at the terminal: is shown what is simulated, and may stop it."""
+
+    def __init__(self, stop: threading.Event, bar: Bar | None, task: TaskID | None) -> None:
+        self._stop, self._bar, self._task = stop, bar, task
+
+    def __call__(self, progress: Progress) -> bool:
+        if self._bar is not None and self._task is not None:
+            said = f"{progress.what} ({progress.priced} simulations; Ctrl-C tells what there is)"
+            self._bar.update(self._task, description=said)
+        return not self._stop.is_set()
+
+
+def plan_serve(
+    model: str, calibration: Calibration | None, outputs: tuple[Path | None, Path | None], json: bool,
+    **options: Unpack[DeploymentOptions],
+) -> None:  # fmt: skip
+    """Print the deployment that a question asks for, and write it where that is wanted: a scenario, a page."""
+    from ridgeline.cli.plan import shown, stoppable
+    from ridgeline.core.errors import InputError
+    from ridgeline.report.deployment import deployment_sheet, draw_deployment
+    from ridgeline.report.plan_sheet import Took, refusal_sheet
+    from ridgeline.search.deployments.question import DeploymentRequest
+    from ridgeline.search.deployments.recommend import recommend_deployment
+    from ridgeline.serving.deployment import Priced
+
+    request = DeploymentRequest.from_options(model, **options)
+    if calibration is not None:
+        request = replace(request, priced=Priced(calibration=calibration))
+    began, cpu = time.perf_counter(), time.process_time()
+    with stoppable() as stop, shown() as (bar, task):
+        found = recommend_deployment(request, _Watch(stop, bar, task))
+    took = Took(seconds=time.perf_counter() - began, cpu_seconds=time.process_time() - cpu, explain_seconds=0.0)
+    if found.best is None and not found.complete:
+        say("ridgeline: stopped before a deployment was found", err=True)
+        raise typer.Exit(STOPPED)
+    if found.best is None:
+        if not json:
+            raise InputError(found.problems)
+        print_json(refusal_sheet(found.problems))
+        raise typer.Exit(UNUSABLE)
+    sheet = deployment_sheet(found, took)
+    written = _write(found, sheet, outputs)
+    if json:
+        print_json(sheet)
+    else:
+        draw_deployment(sheet, console())
+        for line in written:
+            say(line)
+    if not found.complete:
+        raise typer.Exit(STOPPED)
+
+
+def _write(found: DeploymentAnswer, sheet: DeploymentPlanSheet, outputs: tuple[Path | None, Path | None]) -> list[str]:
+    """Write the deployment as a scenario file, and the page; a line for each."""
+    from ridgeline.core.files import write_text
+
+    output, html = outputs
+    if output is not None:
+        write_text(output, found.scenario_text)
+    if html is not None:
+        from ridgeline.report.deployment_chart import write_page
+
+        write_page(sheet, html)
+    return [f"written: {path}" for path in outputs if path is not None]

@@ -1,0 +1,110 @@
+"""Turn a replica into what it could do at best: first token, token, and requests a second, without any queue.
+
+    TTFT >= prefill of the prompt alone, stage by stage          TPOT >= a decode step of one request
+    requests/s <= dp / (isl x c + (osl - 1) / g x min over b of step(b) / b)
+
+c = seconds that one more prompt token adds to a step, g = tokens a step yields with speculation, b = requests that the
+cache holds, the batch limit allows and whose step keeps the TPOT asked for. No schedule of the same steps does better,
+so what misses the objective here is not simulated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ridgeline.core.arrays import Array
+from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.serve import Objective
+from ridgeline.search.deployments.load import Load
+from ridgeline.search.deployments.shape import Shape
+from ridgeline.serving.deployment import Priced, instances_of, price_of
+from ridgeline.serving.serving_prediction import FRONT_END_S
+from ridgeline.serving.sglang_settings import SglangSettings
+from ridgeline.serving.step_cost import LinearStepCost
+from ridgeline.serving.vllm_settings import VllmSettings
+from ridgeline.sim import ServingMemory
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
+FEW, UNPRICED = 512.0, LinearStepCost(step_s=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The best case of one replica.
+
+    ttft_s, tpot_s   of requests at the objective's percentile that never meet others; a first token found in a cache
+                     may be faster, so of prompts that share prefixes TTFT is what one new token takes
+    rate             requests per second that it could serve, 0 where nothing fits
+    prefill_rate     of prompts alone, decode_rate of answers alone
+    batch            requests of a step at that rate
+    """
+
+    shape: Shape
+    memory: ServingMemory
+    longest: int
+    ttft_s: float
+    tpot_s: float
+    rate: float
+    prefill_rate: float
+    decode_rate: float
+    batch: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether weights and some cache fit on its chips."""
+        return self.memory.fits
+
+
+def bound_of(base: Scenario, shape: Shape, load: Load, objective: Objective, priced: Priced) -> Bound:
+    """The best case of a shape under a load."""
+    told = Priced(calibration=priced.calibration, serving=priced.serving, cost=UNPRICED)
+    (one,) = instances_of(shape.pooled(base, (shape.pool("both", 1),)), told)
+    settings = one.settings
+    assert isinstance(settings, VllmSettings | SglangSettings)
+    tokens, seqs = (
+        (settings.max_num_batched_tokens, settings.max_num_seqs)
+        if isinstance(settings, VllmSettings)
+        else (settings.chunked_prefill_size or settings.max_prefill_tokens, settings.max_running_requests)
+    )
+    share = 1.0 - load.hit_share * bool(shape.choice("prefix"))
+    isl, osl = float(load.prompts.mean()), float(load.outputs.mean())
+    long_prompt = float(np.percentile(load.prompts, objective.percentile))
+    batches = np.array([float(many) for many in BATCHES if many <= max(seqs, 1)])
+    seconds = price_of(one.scenario, priced)(_steps(batches, isl + osl / 2, (min(long_prompt, tokens), float(tokens))))
+    gained = shape.speculation.tokens_per_step if shape.speculation else 1.0
+    step, few, prompt, budget = seconds[: len(batches)], *seconds[len(batches) :]
+    each = max((budget - few) / max(tokens - FEW, 1.0), budget / tokens / 4)
+    prefill = isl * share * each
+    tpot = min(objective.tpot or np.inf, objective.itl or np.inf)
+    room = one.memory.requests(isl + osl / 2) if one.memory.fits else 0.0
+    able = (batches <= max(room, 1.0)) & (step / gained <= tpot)
+    decode = float((step[able] / batches[able]).min()) * max(osl - 1, 0.0) / gained if able.any() else np.inf
+    works = one.memory.fits and np.isfinite(decode)
+    ranks = shape.mesh.dp
+    ttft = prompt * shape.mesh.pp * max(long_prompt / tokens, 1.0) if share == 1.0 else few / FEW
+    return Bound(
+        shape=shape,
+        memory=one.memory,
+        longest=one.longest,
+        ttft_s=float(ttft) + FRONT_END_S,
+        tpot_s=float(step[0]) / gained,
+        rate=ranks / (prefill + decode) if works else 0.0,
+        prefill_rate=ranks / max(prefill, 1e-12) if works else 0.0,
+        decode_rate=ranks / max(decode, 1e-12) if works else 0.0,
+        batch=float(batches[able].max()) if able.any() else 0.0,
+    )
+
+
+def _steps(batches: Array, context: float, prompts: tuple[float, float]) -> ForwardSteps:
+    """Decode steps of these batches; prefill of few tokens, of a long prompt, and of a whole budget."""
+    filled = np.array([FEW, *prompts])
+    none = np.zeros(len(batches))
+    return forward_steps(
+        prefill_tokens=np.concatenate([none, filled]),
+        prefill_pairs=np.concatenate([none, filled**2 / 2]),
+        decodes=np.concatenate([batches, np.zeros(3)]),
+        kv_tokens=np.concatenate([batches * context, np.zeros(3)]),
+    )

@@ -1,0 +1,84 @@
+"""Turn one replica into its capacity: the highest rate at which it keeps the objective, by bisection on the rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ridgeline.search.deployments.bound import Bound
+from ridgeline.search.deployments.shape import Shape
+from ridgeline.search.deployments.trial import Bench, Trial
+from ridgeline.serving.fleet import Role
+
+STABLE = 0.95  # of the best case: beyond that a queue grows without end, however short the load shows it
+QUIET = 0.12  # of the best case: a rate at which users are served fast, for the frontier
+LOWEST = 0.04  # of the best case: a replica that cannot do so much is given up
+HALVINGS = 3
+AROUND = (1.08, 0.92, 0.7, 0.4)  # of a rate that is known nearby
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What one replica holds.
+
+    rate     requests per second; 0 where it keeps the objective at no rate that was tried
+    kept     the trial at that rate; None where there is none
+    missed   the lowest rate that was tried and misses the objective; None where all were kept
+    tried    every trial, lowest rate first
+    """
+
+    shape: Shape
+    role: Role
+    rate: float
+    kept: Trial | None
+    missed: Trial | None
+    tried: tuple[Trial, ...]
+
+    @property
+    def breaks(self) -> str:
+        """The limit that is missed first when the rate rises."""
+        last = self.missed or self.kept
+        return last.worst if last is not None else ""
+
+
+def capacity(bench: Bench, bound: Bound, role: Role = "both", *, near: float = 0.0) -> Capacity:
+    """The highest rate of a replica under the objective; told a rate nearby, only how it compares with that.
+
+    The best case is tried first: where a replica holds nearly that, nothing needs to be halved.
+    """
+    ceiling = STABLE * {"both": bound.rate, "prefill": bound.prefill_rate, "decode": bound.decode_rate}[role]
+    tpot = max(min(bench.objective.tpot or 0.1, 0.1), bound.tpot_s) if role != "prefill" else 0.0
+    most = bench.length(ceiling, tpot)
+    tried: list[Trial] = []
+
+    def holds(rate: float) -> bool:
+        found = bench.trial(bound.shape, rate, most, role)
+        tried.extend([found] if found is not None else [])
+        return found is not None and found.met
+
+    low, high = 0.0, ceiling
+    if near:
+        for share in AROUND:
+            rate = min(near * share, ceiling)
+            if holds(rate):
+                low = rate
+                break
+            high = rate
+    elif holds(ceiling):
+        low = ceiling
+    for _ in range(0 if near and low < near else HALVINGS):
+        rate = (low + high) / 2
+        if rate < LOWEST * ceiling or high - low < 0.05 * ceiling:
+            break
+        low, high = (rate, high) if holds(rate) else (low, rate)
+    if not near and role == "both" and low:
+        holds(QUIET * ceiling)
+    kept = [one for one in tried if one.met and one.rate <= low]
+    missed = [one for one in tried if not one.met and one.rate > low]
+    return Capacity(
+        shape=bound.shape,
+        role=role,
+        rate=low,
+        kept=max(kept, key=lambda one: one.rate, default=None),
+        missed=min(missed, key=lambda one: one.rate, default=None),
+        tried=tuple(sorted(tried, key=lambda one: one.rate)),
+    )

@@ -1,0 +1,227 @@
+"""Turn what somebody asks of `plan --serve` into cases: a serve scenario without a plan, and the space to search.
+
+A load without a rate asks for the most goodput; one with a rate, or a trace, for the cheapest deployment that holds it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypedDict, Unpack
+
+from ridgeline.core.errors import InputError, Problem, UnitError, not_among
+from ridgeline.core.files import read_table
+from ridgeline.core.units import parse_quantity
+from ridgeline.hardware.load import system as load_system
+from ridgeline.plan.engine import ENGINES
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario_file import assemble, described_engine
+from ridgeline.plan.serve import Serve
+from ridgeline.plan.settings import apply_settings, parents_first, parse_value
+from ridgeline.search.deployments.candidate import GOALS, Goal
+from ridgeline.search.deployments.pins import pinned_space, pinned_table, searched_keys
+from ridgeline.search.deployments.space import DeploymentSpace, deployment_space
+from ridgeline.search.request import no_system, read_request
+from ridgeline.serving.deployment import Priced
+
+ISL, OSL, PERCENTILE = 1024, 256, 99.0
+LASTS_S, FEWEST, MOST = 120.0, 2000, 20_000  # how long a generated load lasts, and its requests
+SERVING = ("vllm", "sglang", "tensorrt-llm")
+
+
+class DeploymentOptions(TypedDict, total=False):
+    """A question in words, as `ridgeline plan --serve` takes them.
+
+    requests          a trace file: arrivals and lengths
+    rate, isl, osl    requests per second, prompt and output tokens, where there is no trace
+    ttft ... e2e      limits such as "500 ms"
+    """
+
+    on: str
+    requests: Path | None
+    rate: float | None
+    isl: int | None
+    osl: int | None
+    ttft: str
+    tpot: str
+    itl: str
+    e2e: str
+    percentile: float | None
+    engine: str
+    settings: Sequence[str]
+    space: Path | None
+    objective: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentRequest:
+    """What is asked of `plan --serve`.
+
+    table      as a scenario file, without its plan
+    plan       keys of the plan that are given and not searched
+    pins       dotted keys of the plan -> the choices that are left
+    goal       cost, chips, or goodput
+    """
+
+    table: Mapping[str, Any]
+    systems: tuple[str, ...]
+    engines: tuple[str, ...]
+    plan: Mapping[str, Any]
+    pins: Mapping[str, tuple[Any, ...]]
+    goal: Goal = "cost"
+    priced: Priced | None = None
+
+    @classmethod
+    def from_options(cls, model: str, **options: Unpack[DeploymentOptions]) -> DeploymentRequest:
+        """The question that options mean; `model` is a catalog id, a config.json or a scenario file.
+
+        >>> asked = DeploymentRequest.from_options("llama3-8b", on="8xh100-sxm", rate=12.0, ttft="500ms")
+        >>> asked.goal, asked.table["workload"]["arrivals"], asked.table["workload"]["objective"]
+        ('cost', {'kind': 'poisson', 'rate': 12.0}, {'percentile': 99.0, 'ttft': '0.5 s'})
+        """
+        settings = parents_first(options.get("settings", ()))
+        table = copy.deepcopy(read_request(model, settings))
+        problems = apply_settings(table, [one for one in settings if not one.startswith("plan.")])
+        own = table.pop("plan", {})
+        pins = pinned_table(_kept(own)) if isinstance(own, Mapping) else {}
+        space = options.get("space")
+        if space is not None:
+            pins |= pinned_table(_space_of(space))
+        for setting in settings:
+            key, equals, text = setting.partition("=")
+            if equals and key.startswith("plan."):
+                pins |= pinned_table({key.strip()[5:]: parse_value(text)})
+        engines = tuple(str(one) for one in pins.pop("engine", ()))
+        engines = (options["engine"],) if options.get("engine") else engines
+        rated = _workload(table, options, problems)
+        systems = tuple(name.strip() for name in options.get("on", "").split(",") if name.strip())
+        if not systems and "system" not in table:
+            problems.append(no_system())
+        if problems:
+            raise InputError(problems)
+        fixed, searched = searched_keys(pins)
+        return cls(
+            table=MappingProxyType(table),
+            systems=systems,
+            engines=engines,
+            plan=MappingProxyType(fixed),
+            pins=MappingProxyType(searched),
+            goal=_goal(options.get("objective", ""), rated),
+        )
+
+
+def _kept(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a plan that came with a scenario what a search keeps: the engine, formats, and settings of its scheduler."""
+    serving = own.get("serving", {})
+    kept = {key: own[key] for key in ("engine", "precision", "speculation") if key in own}
+    if isinstance(serving, Mapping):
+        kept["serving"] = {key: serving[key] for key in ("vllm", "sglang", "router") if key in serving}
+    return kept
+
+
+def _space_of(path: Path) -> Mapping[str, Any]:
+    body = read_table(path).data.get("space")
+    if not isinstance(body, dict):
+        raise InputError(Problem(path="space", given=str(path), expected="a table [space]", where=str(path)))
+    return body
+
+
+def _workload(table: dict[str, Any], options: DeploymentOptions, problems: list[Problem]) -> bool:
+    """Fill the workload in; whether it has a rate of its own."""
+    raw = table.get("workload", {})
+    work: dict[str, Any] = dict(raw) if isinstance(raw, Mapping) and raw.get("kind") == "serve" else {}
+    trace, rate = options.get("requests"), options.get("rate")
+    if rate is not None and not 0 < rate < float("inf"):
+        problems.append(Problem(path="--rate", given=f"{rate:g}", expected="requests per second, above 0"))
+    rated = bool(work) or trace is not None or rate is not None
+    if trace is not None:
+        work = {key: value for key, value in work.items() if key not in ("isl", "osl", "lengths", "range_ratio")}
+        work["arrivals"] = {"kind": "trace", "file": str(trace), **({"rate": rate} if rate else {})}
+    elif rate is not None or "arrivals" not in work:
+        work["arrivals"] = {"kind": "poisson", "rate": rate or 1.0}
+        work.setdefault("requests", int(min(max((rate or 1.0) * LASTS_S, FEWEST), MOST)))
+    if trace is None and "lengths" not in work and not _traced(work):
+        given = {"isl": options.get("isl"), "osl": options.get("osl")}
+        work |= {key: value for key, value in given.items() if value is not None}
+        work = {"isl": ISL, "osl": OSL, **work}
+    elif trace is not None and (options.get("isl") or options.get("osl")):
+        problems.append(
+            Problem(path="--isl", given="lengths and a trace", expected="one of them", todo="drop --isl, --osl")
+        )
+    limits = dict(work.get("objective", {}))
+    for name in ("ttft", "tpot", "itl", "e2e"):
+        text = options.get(name)
+        if isinstance(text, str) and text:
+            limits[name] = f"{_seconds(name, text, problems):.10g} s"
+    asked = options.get("percentile")
+    limits = {"percentile": PERCENTILE, **limits, **({"percentile": asked} if asked is not None else {})}
+    table["workload"] = {"kind": "serve", **work, "objective": limits}
+    return rated
+
+
+def _traced(work: Mapping[str, Any]) -> bool:
+    arrivals = work.get("arrivals")
+    return isinstance(arrivals, str) or (isinstance(arrivals, Mapping) and arrivals.get("kind") == "trace")
+
+
+def _seconds(name: str, text: str, problems: list[Problem]) -> float:
+    try:
+        value = parse_quantity(text, "s")
+    except (InputError, UnitError):
+        value = 0.0
+    if not 0 < value < float("inf"):
+        problems.append(Problem(path=f"--{name}", given=repr(text), expected="a time such as 500ms, above 0"))
+    return value
+
+
+def _goal(name: str, rated: bool) -> Goal:
+    named = name or ("cost" if rated else "goodput")
+    found = next((known for known in GOALS if known == named), None)
+    if found is None:
+        raise InputError(not_among("--objective", named, GOALS))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentCase:
+    """One system under one engine: a scenario, the space to search, and the scenario's table without a plan."""
+
+    scenario: Scenario
+    space: DeploymentSpace
+    table: Mapping[str, Any]
+
+
+def deployment_cases(request: DeploymentRequest) -> Iterator[DeploymentCase]:
+    """Every space to search; what is wrong with the input is an `InputError`."""
+    for system in request.systems or (None,):
+        for engine in request.engines or (None,):
+            yield _case(request, system, engine)
+
+
+def _case(request: DeploymentRequest, system: str | None, engine: str | None) -> DeploymentCase:
+    table = dict(request.table)
+    if system is not None:
+        table["system"] = system
+    usual = engine or described_engine(table) or SERVING[0]
+    if usual in ENGINES and ENGINES[usual].serves is None:
+        expected = f"software that serves: {', '.join(SERVING)}"
+        raise InputError(Problem(path="plan.engine", given=usual, expected=expected))
+    chips = load_system(table["system"]).chips
+    built, problems = assemble({**table, "plan": {**request.plan, "engine": usual, "dp": chips}})
+    found = list(problems)
+    if built is None or found:
+        raise InputError(found)
+    notes = [f"engine = {usual}: not given"] if engine is None and described_engine(table) is None else []
+    if not any(key.split(".")[0] == "precision" for key in request.pins):
+        notes.append("precision is searched: what narrow formats do to answers is not judged; pin plan.precision=bf16")
+    work = built.workload
+    assert isinstance(work, Serve)
+    built = replace(built, assumptions=(*notes, *built.assumptions))
+    shared = bool(work.prefix) or _traced(table["workload"])
+    space = pinned_space(deployment_space(built, shares_prefixes=shared), request.pins, found)
+    if found:
+        raise InputError(found)
+    return DeploymentCase(scenario=built, space=space, table=MappingProxyType(table))

@@ -1,0 +1,130 @@
+"""Turn a question into a recommended deployment: every case searched, the best chosen, verified and explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.core.errors import InputError, MissingNumber, Problem
+from ridgeline.plan.plan_table import scenario_text
+from ridgeline.plan.scenario_file import self_contained
+from ridgeline.search.deployments.candidate import Goal, Verified
+from ridgeline.search.deployments.explain import Explained, explained
+from ridgeline.search.deployments.find_deployment import DeploymentSearch, find_deployment
+from ridgeline.search.deployments.frontier import FrontierPoint, frontier
+from ridgeline.search.deployments.infeasible import why_no_deployment
+from ridgeline.search.deployments.question import DeploymentCase, DeploymentRequest, deployment_cases
+from ridgeline.search.progress import Progress, Watch, unwatched
+from ridgeline.sim import unpublished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentOutcome:
+    """One case and what its search found."""
+
+    case: DeploymentCase
+    search: DeploymentSearch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentAnswer:
+    """What is recommended, and what it was chosen from.
+
+    chosen     the outcome that the goal prefers; None where no deployment keeps the objective
+    problems   why none is chosen, with the nearest objective that can be met
+    frontier   cost per million output tokens against tokens per second of a user
+    """
+
+    request: DeploymentRequest
+    outcomes: tuple[DeploymentOutcome, ...]
+    chosen: DeploymentOutcome | None
+    why: Explained | None
+    problems: tuple[Problem, ...]
+    frontier: tuple[FrontierPoint, ...]
+    complete: bool
+
+    @property
+    def goal(self) -> Goal:
+        return self.request.goal
+
+    @property
+    def best(self) -> Verified | None:
+        return self.chosen.search.best if self.chosen is not None else None
+
+    @property
+    def scenario_text(self) -> str:
+        """The recommended deployment as a scenario file; nothing where there is none."""
+        if self.chosen is None or self.best is None:
+            return ""
+        found = self.best
+        note = f"Found by `ridgeline plan --serve`: {found.candidate.chips} chips, {found.rate:.4g} requests/s."
+        table = _asked(self.chosen, found, rescaled=self.goal == "goodput")
+        return scenario_text(self_contained(table), found.prediction.scenario.plan, note)
+
+
+def _asked(outcome: DeploymentOutcome, found: Verified, *, rescaled: bool) -> dict[str, Any]:
+    """The scenario's table with the load that was simulated."""
+    table = {key: value for key, value in outcome.case.table.items() if key != "measured"}
+    work = dict(table["workload"])
+    many = getattr(outcome.search.scenario.workload, "requests", None)
+    if rescaled:
+        arrivals = work["arrivals"]
+        arrivals = {"kind": "trace", "file": arrivals} if isinstance(arrivals, str) else dict(arrivals)
+        work["arrivals"] = {**arrivals, "rate": round(found.rate, 4)}
+    if many is not None:
+        work["requests"] = many
+    return {**table, "workload": work}
+
+
+def recommend_deployment(request: DeploymentRequest, watch: Watch = unwatched) -> DeploymentAnswer:
+    """Search every case of a question, choose, and explain the choice.
+
+    >>> asked = DeploymentRequest.from_options("llama3-8b", on="2xh100-sxm", rate=4.0, ttft="1s", tpot="50ms",
+    ...     settings=["plan.tp=1", "plan.precision=bf16", "plan.serving.pools=none", "workload.requests=200"])
+    >>> found = recommend_deployment(asked)
+    >>> found.best.candidate.chips, found.best.met
+    (1, True)
+    """
+    outcomes: list[DeploymentOutcome] = []
+    for case in deployment_cases(request):
+        try:
+            search = find_deployment(case.scenario, case.space, request.goal, request.priced, watch)
+        except MissingNumber as missing:
+            raise InputError([unpublished(missing)]) from None
+        outcomes.append(DeploymentOutcome(case=case, search=search))
+        if not search.complete:
+            break
+    chosen = _chosen(outcomes, request.goal)
+    complete = all(one.search.complete for one in outcomes)
+    watch(Progress(phase="explain", what="why the best is the best"))
+    return DeploymentAnswer(
+        request=request,
+        outcomes=tuple(outcomes),
+        chosen=chosen,
+        why=explained(chosen.search) if chosen else None,
+        problems=() if chosen else tuple(_reasons(outcomes)),
+        frontier=frontier([one.search for one in outcomes]),
+        complete=complete,
+    )
+
+
+def _reasons(outcomes: Sequence[DeploymentOutcome]) -> Iterator[Problem]:
+    for one in outcomes:
+        yield from why_no_deployment(one.search)
+
+
+def _chosen(outcomes: Sequence[DeploymentOutcome], goal: Goal) -> DeploymentOutcome | None:
+    """The cheapest by the hour where all chips have a price, else that with the fewest chips; or the most goodput."""
+    able = [one for one in outcomes if one.search.best is not None]
+    prices = [one.search.scenario.system.chip.price for one in able]
+
+    def order(one: DeploymentOutcome) -> tuple[float, ...]:
+        best, price = one.search.best, one.search.scenario.system.chip.price
+        assert best is not None
+        if goal == "goodput":
+            return (-best.goodput,)
+        each = price.value if goal == "cost" and all(prices) and price else 1.0
+        return best.candidate.chips * each, best.candidate.chips
+
+    return min(able, key=order, default=None)

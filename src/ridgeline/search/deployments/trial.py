@@ -1,0 +1,132 @@
+"""Turn a deployment and requests into a simulated trial: what was taken of each limit, at what speed and price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from ridgeline.core.errors import InputError
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.serve import Objective, Serve
+from ridgeline.search.deployments.load import Load
+from ridgeline.search.deployments.shape import Shape
+from ridgeline.serving.deployment import Instance, Priced, instances_of
+from ridgeline.serving.fleet import Role
+from ridgeline.serving.request import Request
+from ridgeline.serving.serving_prediction import HOUR, MILLION, ServingPrediction, served_by
+
+FEWEST, MOST = 400, 1600  # requests of a shortened load
+RESIDENTS = 3.0  # times the requests in flight that it holds at least, so that most of them meet a busy engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A simulated load.
+
+    rate           requests per second that were sent
+    taken          what each limit of the objective took at its percentile, over the limit
+    user_speed     tokens per second of a typical request after its first: 1 / median TPOT
+    chips          of the deployment
+    output_tokens_per_s   at the rate that was sent, in the long run
+    """
+
+    rate: float
+    taken: Mapping[str, float]
+    user_speed: float
+    ttft_s: float
+    chips: int
+    output_tokens_per_s: float
+
+    @property
+    def met(self) -> bool:
+        return all(share <= 1.0 for share in self.taken.values())
+
+    @property
+    def worst(self) -> str:
+        """The limit that is nearest to being missed, or missed most; nothing without limits."""
+        return max(self.taken, key=lambda name: self.taken[name], default="")
+
+    def cost_per_million_tokens(self, price: float | None) -> float | None:
+        """Price of a million output tokens, chips paid by the hour."""
+        if price is None or not self.output_tokens_per_s:
+            return None
+        return self.chips * price / HOUR / self.output_tokens_per_s * MILLION
+
+
+@dataclass(slots=True)
+class Bench:
+    """Where trials run: the load, the objective, and instances that are priced once.
+
+    trials   how many were simulated, and their requests
+    """
+
+    base: Scenario
+    load: Load
+    objective: Objective
+    priced: Priced
+    trials: int = 0
+    requests: int = 0
+    _instances: dict[tuple[Shape, Role], Instance] = field(default_factory=dict)
+
+    def instance(self, shape: Shape, role: Role = "both") -> Instance:
+        """One replica of a shape, priced."""
+        found = self._instances.get((shape, role))
+        if found is None:
+            (found,) = instances_of(shape.pooled(self.base, (shape.pool(role, 1),)), self.priced)
+            self._instances[shape, role] = found
+        return found
+
+    def trial(self, shape: Shape, rate: float, most: int, role: Role = "both") -> Trial | None:
+        """One replica alone at a mean rate; None where it cannot hold a request.
+
+        A replica that prefills answers with one token; one that decodes finds every prompt in its cache.
+        """
+        part = self.load.part(rate, most)
+        limits = self.objective
+        if role == "prefill":
+            part = tuple(replace(one, output_tokens=1, max_new_tokens=1) for one in part)
+            limits = replace(limits, tpot=None, itl=None, e2e=None)
+        elif role == "decode":
+            part = tuple(replace(one, remote_tokens=one.prompt_tokens - 1) for one in part)
+            limits = replace(limits, ttft=None, e2e=None)
+        instance = replace(self.instance(shape), role="both")
+        found = self.run(self._asked(shape, limits), (instance,), part)
+        return None if found is None else self.told(found, rate)
+
+    def run(
+        self, scenario: Scenario, instances: tuple[Instance, ...], requests: tuple[Request, ...]
+    ) -> ServingPrediction | None:
+        """A deployment under requests; None where a request is too long for it."""
+        longest = max(one.prompt_tokens + one.output_tokens for one in requests)
+        if any(longest - 1 > one.longest for one in instances):
+            return None
+        self.trials += 1
+        self.requests += len(requests)
+        try:
+            return served_by(scenario, instances, requests)
+        except InputError:
+            return None
+
+    def told(self, found: ServingPrediction, rate: float) -> Trial:
+        """A run as a trial."""
+        median = found.metrics.tpot.percentiles[50.0]
+        return Trial(
+            rate=rate,
+            taken=MappingProxyType({name: one.found / one.limit for name, one in found.kept.items()}),
+            user_speed=1.0 / median if median else 0.0,
+            ttft_s=found.metrics.ttft.percentiles[50.0],
+            chips=found.run.chips,
+            output_tokens_per_s=rate * float(self.load.outputs.mean()),
+        )
+
+    def _asked(self, shape: Shape, limits: Objective) -> Scenario:
+        made = shape.pooled(self.base, (shape.pool("both", 1),))
+        work = made.workload
+        assert isinstance(work, Serve)
+        return replace(made, workload=replace(work, objective=limits))
+
+    def length(self, rate: float, tpot_s: float) -> int:
+        """Requests of a shortened load at a rate: enough to fill an engine several times."""
+        resident = rate * float(self.load.outputs.mean()) * tpot_s
+        return int(min(max(RESIDENTS * resident, FEWEST), MOST))

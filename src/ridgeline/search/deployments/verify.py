@@ -1,0 +1,157 @@
+"""Turn candidates into verified deployments: whole fleets simulated, with just as many replicas as it takes.
+
+Numbers of replicas are found on the busiest part of the load, which asks for at least as many as all of it; the best is
+then simulated under all requests, and with a replica fewer where it has some to spare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ridgeline.plan.scenario import Scenario
+from ridgeline.search.deployments.candidate import Candidate, Goal, Verified, allowed
+from ridgeline.search.deployments.load import Load
+from ridgeline.search.deployments.trial import Bench
+from ridgeline.search.progress import GoOn
+from ridgeline.serving.fleet import Role
+
+PART = 3000  # requests of the busiest part
+SLOWER = 0.96  # of the rate, where a fleet misses the objective at the rate of its replicas together
+MOST_TRIES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Check:
+    """Where fleets are simulated, and what is allowed."""
+
+    bench: Bench
+    goal: Goal
+    replicas: tuple[int, ...] | None
+
+    def allowed(self, one: Candidate) -> bool:
+        return allowed(one, self.bench.base.system.chips, self.replicas)
+
+    def run(self, one: Candidate, rate: float, *, whole: bool) -> Verified | None:
+        """A fleet at a rate, under all requests or the busiest part."""
+        bench = self.bench
+        scenario = one.scenario(bench.base, router_of(bench.base, bench.load))
+        roles: tuple[Role, ...] = ("prefill", "decode") if one.disaggregated else ("both",)
+        instances = tuple(
+            replace(bench.instance(shape), role=role, count=many)
+            for shape, role, many in zip(one.shapes, roles, one.replicas, strict=True)
+        )
+        all_of_it = whole or len(bench.load.requests) <= PART
+        requests = bench.load.at(rate) if all_of_it else bench.load.part(rate, PART)
+        found = bench.run(scenario, instances, requests)
+        return None if found is None else Verified(candidate=one, prediction=found, rate=rate, whole=all_of_it)
+
+
+def router_of(base: Scenario, load: Load) -> str:
+    """Who deals requests: as the plan says; by load where it says nothing, and by prefix where prompts share them."""
+    if base.plan.serving.router != "round-robin":
+        return base.plan.serving.router
+    return "prefix-aware" if load.hit_share > 0 else "least-loaded"
+
+
+def verified(
+    bench: Bench, candidates: Sequence[Candidate], goal: Goal, replicas: tuple[int, ...] | None, go_on: GoOn
+) -> tuple[Verified, ...]:  # fmt: skip
+    """The candidates as whole fleets, the best first and under all requests."""
+    check = _Check(bench=bench, goal=goal, replicas=replicas)
+    found: list[Verified] = []
+    for one in candidates:
+        if not go_on(f"the busiest requests on {one.words}"):
+            break
+        made = _raised(check, one, one.rate, whole=False) if goal == "goodput" else _sized(check, one)
+        found += [made] if made is not None else []
+    found.sort(key=lambda one: _rank(check, one))
+    for place, fleet in enumerate(found):
+        if fleet.whole or not go_on(f"all requests on {fleet.candidate.words}"):
+            break
+        done = _under_all(check, fleet)
+        if done is not None:
+            found[place] = done
+            if done.met:
+                break
+    return tuple(sorted(found, key=lambda fleet: (not fleet.whole, _rank(check, fleet))))
+
+
+def _rank(check: _Check, done: Verified) -> tuple[float, ...]:
+    if check.goal == "goodput":
+        return not done.met, -done.rate, done.candidate.chips
+    return not done.met, done.candidate.chips, -done.candidate.rate
+
+
+def _under_all(check: _Check, one: Verified) -> Verified | None:
+    """A fleet under all requests: more replicas or a lower rate where it misses, fewer where it has some to spare."""
+    if check.goal == "goodput":
+        return _raised(check, one.candidate, one.rate, whole=True)
+    rate = check.bench.load.rate
+    less = None if one.candidate.disaggregated else _smaller(one.candidate)
+    tried = check.run(less, rate, whole=True) if less is not None and check.allowed(less) else None
+    if tried is not None and tried.met:
+        return tried
+    found = check.run(one.candidate, rate, whole=True)
+    return found if found is None or found.met else _grown(check, found, whole=True)
+
+
+def _sized(check: _Check, one: Candidate) -> Verified | None:
+    """With replicas taken away as long as the objective holds, or added until it does."""
+    found = check.run(one, check.bench.load.rate, whole=False)
+    if found is None or not found.met:
+        return found and _grown(check, found, whole=False)
+    while True:
+        less = _smaller(found.candidate)
+        tried = check.run(less, found.rate, whole=False) if less is not None and check.allowed(less) else None
+        if tried is None or not tried.met:
+            return found
+        found = tried
+
+
+def _grown(check: _Check, found: Verified, *, whole: bool) -> Verified:
+    """With replicas added until the objective holds or the chips are used up."""
+    for _ in range(MOST_TRIES):
+        more = _larger(found)
+        tried = check.run(more, found.rate, whole=whole) if check.allowed(more) else None
+        if tried is None:
+            return found
+        found = tried
+        if found.met:
+            return found
+    return found
+
+
+def _smaller(one: Candidate) -> Candidate | None:
+    """One replica fewer, of the pool that has most to spare."""
+    spare = [held.rate * (many - 1) for held, many in zip(one.capacities, one.replicas, strict=True)]
+    place = spare.index(max(spare))
+    if one.replicas[place] == 1:
+        return None
+    return one.with_replicas(*(many - (at == place) for at, many in enumerate(one.replicas)))
+
+
+def _larger(found: Verified) -> Candidate:
+    """One replica more, or a twentieth; of the pool whose limit is missed most."""
+    one, place = found.candidate, 0
+    if one.disaggregated:
+        over = {name: kept.found / kept.limit for name, kept in found.prediction.kept.items()}
+        place = int(max(over, key=lambda name: over[name], default="tpot") != "ttft")
+    more = [many + (max(many // 20, 1) if at == place else 0) for at, many in enumerate(one.replicas)]
+    return one.with_replicas(*more)
+
+
+def _raised(check: _Check, one: Candidate, rate: float, *, whole: bool) -> Verified | None:
+    """At a rate, or less until the objective holds."""
+    found = None
+    for _ in range(MOST_TRIES):
+        found = check.run(one, rate, whole=whole)
+        if found is None or found.met:
+            return found
+        rate *= SLOWER
+    return found
+
+
+def tried_at(bench: Bench, one: Candidate, rate: float) -> Verified | None:
+    """A fleet under the busiest part of the load, whether or not it keeps the objective."""
+    return _Check(bench=bench, goal="cost", replicas=None).run(one, rate, whole=False)
