@@ -96,18 +96,14 @@ def plan(
     that keep an objective at the least cost, or serve the most on what there is.
     """
     from ridgeline.api import calibration_of
-    from ridgeline.core.errors import InputError
+    from ridgeline.cli.plan_serve import plan_serve
     from ridgeline.search.request import PlanRequest
 
-    try:
+    with _answering(json):
         _writable(output, html)
         if serve or _serves(model):
-            _refuse_training(
-                seq=seq, global_batch=global_batch, tokens=tokens, days=days, chips=chips, headroom=headroom,
-                frontier=frontier,
-            )  # fmt: skip
-            from ridgeline.cli.plan_serve import plan_serve
-
+            run = {"tokens": tokens, "days": days, "chips": chips, "headroom": headroom, "frontier": frontier}
+            _refuse_training(seq=seq, global_batch=global_batch, **run)
             plan_serve(
                 model, calibration_of(calibration, anchor or (), profile), (output, html), json, on=on,
                 requests=requests, rate=rate, isl=isl, osl=osl, ttft=ttft, tpot=tpot, itl=itl, e2e=e2e,
@@ -124,6 +120,15 @@ def plan(
         _refuse_other_chip(profile, request)
         found, took = _recommended(request if used is None else replace(request, calibration=used))
         _tell(found, took, _Out(output=output, html=html, json=json))
+
+
+@contextmanager
+def _answering(json: bool) -> Iterator[None]:
+    """Ctrl-C ends with a line; with --json what cannot be used is told as JSON, too."""
+    from ridgeline.core.errors import InputError
+
+    try:
+        yield
     except KeyboardInterrupt:
         say("ridgeline: stopped before there was anything to tell", err=True)
         raise typer.Exit(STOPPED) from None
