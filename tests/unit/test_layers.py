@@ -51,7 +51,7 @@ INTERIOR = {
         ("verify", "timing", "simulation"),
         ("formats",),
         ("select",),
-        ("synthesis",),
+        ("synthesis", "crossings"),
         ("answer",),
     ),
     "lowering": (
@@ -92,7 +92,7 @@ INTERIOR = {
         ("prediction", "plan_model", "layout_model", "step_batch", "forward_price"),
         ("step_sensitivity", "phase_prediction"),
         ("predict_step",),
-        ("events", "roofline"),
+        ("events", "roofline", "network_contention"),
     ),
     "serving": (
         ("request", "step_cost", "priced_steps", "vllm_settings", "sglang_settings", "radix_cache"),

@@ -31,6 +31,7 @@ from ridgeline.sim import (
 
 BENCHED = {"tensorrt-llm": 0.95}  # share of free memory that published runs at maximum load take
 SEED = 20
+AT_LEAST = 0.75  # of nominal time that memory takes: no chip moves more than its data sheet says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,6 +52,19 @@ class PricedRun:
     sends: Array
     share: Array
     amount: float
+
+    @property
+    def contradiction(self) -> str:
+        """Why the figure cannot be what its labels say: the cache and weights it reads take longer at memory's rate.
+
+        Of the nominal time of memory-bound products and of reading the cache, what a data sheet's rate leaves at least.
+        """
+        least = AT_LEAST * float((self.work[[0, 4]].sum(0) * self.share).sum())
+        time = self.amount / self.item.measured if self.amount else self.item.measured / self.item.scale
+        if time >= least:
+            return ""
+        seen = f"{self.item.row['metric']} {self.item.measured:g}"
+        return f"value: {seen}, but reading weights and cache takes {least / time:.1f} times as long; check the load"
 
     @property
     def owners(self) -> dict[str, str]:

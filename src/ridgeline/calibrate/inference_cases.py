@@ -71,8 +71,9 @@ def priced_runs(rows: Sequence[Row], calibration: Calibration | None = None) -> 
             skipped.append(item)
             continue
         made = price_run(item, used)
-        if isinstance(made, str):
-            skipped.append(Skipped(id=row.id, reason=made))
+        reason = made if isinstance(made, str) else made.contradiction
+        if reason or isinstance(made, str):
+            skipped.append(Skipped(id=row.id, reason=reason))
         else:
             runs.append(made)
     return runs, skipped

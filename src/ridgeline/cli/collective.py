@@ -46,6 +46,8 @@ def collective(
     beside: options.Beside = None,
     injection: options.Injection = "",
     message: options.Message = "0 s",
+    by_size: options.BySize = False,
+    picture: options.Picture = None,
     output: options.Output = None,
     to: options.To = "",
     ranks: options.Ranks = 2,
@@ -60,13 +62,14 @@ def collective(
         return
     if what == "run":
         _run(file, json, ranks=ranks, backend=backend, sizes=sizes, algorithm=algorithm, synthesize=synthesize,
-             topology=topology, root=root, timeout_s=timeout)  # fmt: skip
+             topology=topology, without=without or (), root=root, timeout_s=timeout)  # fmt: skip
         return
     if _written_as(file, output, to, library):
         _library(what, on, size, library or {"hccl": "hccl"}.get(to, "nccl"), (output, to), json)
         return
+    shown = _Shown(output, to, picture, by_size, json)
     _ask(
-        what, (output, to), json, on=on, topology=topology, link=link, latency=latency, size=size, algorithm=algorithm,
+        what, shown, on=on, topology=topology, link=link, latency=latency, size=size, algorithm=algorithm,
         synthesize=synthesize, without=without or (), chunks=chunks, root=root, outer=outer or None, slow=slow or (),
         simulate=simulate, paths=paths, seed=seed, seeds=seeds, background=background or (),
         straggler=straggler or (), beside=beside or (), injection=injection or None, message=message,
@@ -93,19 +96,37 @@ def _written_as(file: Path | None, output: Path | None, to: str, library: str) -
     return chosen
 
 
-def _ask(what: str, target: tuple[Path | None, str], json: bool, **asked: Any) -> None:
-    """An algorithm for the collective, proven and timed; written if asked."""
-    from ridgeline.comm.answer import collective as answered
-    from ridgeline.comm.formats.files import write_collective
-    from ridgeline.report.collective import collective_sheet, draw_collective
+class _Shown(NamedTuple):
+    """What is made of an answer: files, a selector by size, JSON."""
 
+    output: Path | None
+    to: str
+    picture: Path | None
+    by_size: bool
+    json: bool
+
+
+def _ask(what: str, shown: _Shown, **asked: Any) -> None:
+    """An algorithm for the collective, proven and timed; written and drawn if asked."""
+    from ridgeline.comm.answer import collective as answered
+    from ridgeline.comm.crossings import crossings
+    from ridgeline.comm.formats.files import write_collective
+    from ridgeline.core.files import refuse_unwritable
+    from ridgeline.report.collective import by_size_sheet, collective_sheet, draw_collective
+    from ridgeline.report.schedule_picture import write_picture
+
+    if shown.picture is not None:
+        refuse_unwritable(shown.picture)
     found = answered(what, **asked)
     sheet = collective_sheet(found)
-    output, to = target
-    if output is not None:
-        write_collective(found.algorithm, output, to or "ridgeline")
-        say(f"{output}: {sheet['steps']} steps", err=True)
-    print_json(sheet) if json else draw_collective(sheet, found, console())
+    if shown.output is not None:
+        write_collective(found.algorithm, shown.output, shown.to or "ridgeline")
+        say(f"{shown.output}: {sheet['steps']} steps", err=True)
+    if shown.picture is not None:
+        write_picture(found.algorithm, found.graph, shown.picture)
+    if shown.by_size:
+        sheet["by_size"] = by_size_sheet(crossings(found.collective, found.graph, asked["root"]))
+    print_json(sheet) if shown.json else draw_collective(sheet, found, console())
 
 
 class _Network(NamedTuple):

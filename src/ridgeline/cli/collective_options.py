@@ -23,6 +23,10 @@ Slow = Annotated[
     Parts,
     typer.Option("--slow", metavar="PART", help="A link:3-4:0.5 or node:5:0.25 of another rate; may be repeated."),
 ]
+BySize = Annotated[bool, typer.Option("--by-size", help="Which algorithm of the library is fastest at which size.")]
+Picture = Annotated[
+    Path | None, typer.Option("--picture", metavar="FILE", help="Draw the schedule, rounds x links, as .png or .svg.")
+]
 Simulate = Annotated[bool, typer.Option("--simulate", help="Also as flows that share links.")]
 Paths = Annotated[str, typer.Option("--paths", metavar="RULE", help="With --simulate: ecmp, spray, rail or shortest.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="With --simulate: of hashed paths.")]

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from ridgeline.search.request import PlanOptions
 
 
+NETWORKS = ("closed", "simulated")
+
+
 def register(app: typer.Typer) -> None:
     """Give the command line the verbs of this module."""
     app.command()(predict)
@@ -53,16 +56,17 @@ def predict(
     calibration: CalibrationFile = None,
     anchor: Anchor = None,
     profile: ProfileOption = None,
+    network: Annotated[
+        str,
+        typer.Option(metavar="HOW", help="closed: by formulas; simulated: also its collectives on the graph."),
+    ] = "closed",
 ) -> None:
     """Predict a step of training, prefill or decode, or requests under load: how long, where time goes, what fits."""
-    from ridgeline.api import predict as library
-    from ridgeline.report.phase import draw_phase, phase_sheet
-    from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet
+    from ridgeline.core.errors import InputError, not_among
     from ridgeline.search.request import PlanOptions
-    from ridgeline.serving.serving_prediction import ServingPrediction
-    from ridgeline.sim.phase_prediction import PhasePrediction
-    from ridgeline.sim.prediction import Impossible
 
+    if network not in NETWORKS:
+        raise InputError(not_among("network", network, NETWORKS))
     options = PlanOptions(on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or ())
     built = _scenario(scenario, options)
     if built.workload.kind == "serve":
@@ -70,7 +74,22 @@ def predict(
 
         predict_serve(built, calibration=calibration, anchor=anchor or (), profile=profile, json=json)
         return
-    found = library(built, calibration, anchor=anchor or (), profile=profile, causal=not full_attention)
+    simulated = network == "simulated"
+    _predict_step(
+        built, json, simulated, calibration=calibration, anchor=anchor or (), profile=profile, causal=not full_attention
+    )
+
+
+def _predict_step(built: Scenario, json: bool, simulated: bool, **priced: Any) -> None:
+    """One step of training, or one of an inference engine; with its collectives simulated on the graph if asked."""
+    from ridgeline.api import predict as library
+    from ridgeline.report.phase import draw_phase, phase_sheet
+    from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet
+    from ridgeline.serving.serving_prediction import ServingPrediction
+    from ridgeline.sim.phase_prediction import PhasePrediction
+    from ridgeline.sim.prediction import Impossible
+
+    found = library(built, **priced)
     assert not isinstance(found, ServingPrediction)
     if isinstance(found, Impossible):
         if json:
@@ -82,10 +101,18 @@ def predict(
         print_json(drawn) if json else draw_phase(drawn, console())
         return
     sheet = prediction_sheet(found)
+    if not simulated:
+        print_json(sheet) if json else draw_prediction(sheet, console())
+        return
+    from ridgeline.report.network import draw_network, network_sheet
+    from ridgeline.sim.network_contention import network_contention
+
+    sheet["network"] = network_sheet(network_contention(found))
     if json:
         print_json(sheet)
         return
     draw_prediction(sheet, console())
+    draw_network(sheet["network"], console())
 
 
 def _scenario(named: str, options: PlanOptions) -> Scenario:

@@ -125,7 +125,7 @@ def collective(
     spent: float | None = None
     if synthesize:
         begun = time.perf_counter()
-        made = build(kind, graph, size_bytes, chunks=chunks)
+        made = build(kind, graph, size_bytes, chunks=chunks, root=root)
         spent = time.perf_counter() - begun
         timed = time_algorithm(made, graph, size_bytes)
     else:

@@ -135,8 +135,8 @@ def slowed(graph: Graph, parts: Iterable[str]) -> Graph:
         if not hit.any():
             raise _wrong(f"{text}, which {graph.name} does not have", "a link of it", _links_of(graph, int(a or node)))
         rate[hit] *= factor
-    wrapped = {"shape": (), "wraps": ()} if not graph.uniform or np.ptp(rate) else {}
-    return replace(graph, name=" ".join([graph.name, "with", *given]), bytes_per_s=rate, **wrapped)
+    made = replace(graph, name=" ".join([graph.name, "with", *given]), bytes_per_s=rate)
+    return made if made.uniform else replace(made, shape=(), wraps=())
 
 
 def _known(graph: Graph, node: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -9,6 +11,7 @@ from rich.text import Text
 
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.answer import CollectiveTime
+from ridgeline.comm.crossings import SizeRange
 from ridgeline.comm.formats.files import CollectiveFile
 from ridgeline.comm.formats.hccl_env import HcclSetting
 from ridgeline.comm.formats.tuner_csv import Rule
@@ -17,7 +20,7 @@ from ridgeline.comm.routes import routes
 from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent
 from ridgeline.report.contention import contention_sheet, simulation_facts
-from ridgeline.report.sheets.collective import CollectiveSheet, LinkSheet, VerificationSheet
+from ridgeline.report.sheets.collective import CollectiveSheet, LinkSheet, SizeRangeSheet, VerificationSheet
 from ridgeline.report.sheets.plain import plain
 
 SHOWN = 8  # links
@@ -119,10 +122,40 @@ def draw_collective(sheet: CollectiveSheet, found: CollectiveTime, console: Cons
             [rows],
             listed("not verified", wrong),
             [] if sheet["simulation"] is None else [facts(*simulation_facts(sheet["simulation"]))],
+            [_sizes(sheet["by_size"])] if "by_size" in sheet else [],
             [_links(sheet)],
             _picture(found.algorithm, found.graph),
         )
     )
+
+
+def by_size_sheet(found: Sequence[SizeRange]) -> list[SizeRangeSheet]:
+    """The ranges of sizes and who is fastest there."""
+    return [
+        {
+            "algorithm": one.algorithm,
+            "chunks": one.chunks,
+            "min_bytes": one.min_bytes,
+            "max_bytes": one.max_bytes,
+            "min_seconds": one.seconds[0],
+            "max_seconds": one.seconds[1],
+            "min_bound_seconds": one.bound_s[0],
+            "max_bound_seconds": one.bound_s[1],
+        }
+        for one in found
+    ]
+
+
+def _sizes(ranges: list[SizeRangeSheet]) -> Table:
+    table = headed(("fastest", "from", "to", "takes", "bound"), right=("from", "to", "takes", "bound"))
+    for one in ranges:
+        ends = (format_quantity(one[key], "B", 3) for key in ("min_bytes", "max_bytes"))
+        times = (
+            " to ".join(format_quantity(one[key], "s", 3) for key in keys)
+            for keys in (("min_seconds", "max_seconds"), ("min_bound_seconds", "max_bound_seconds"))
+        )
+        table.add_row(f"{one['algorithm']}, {one['chunks']} chunks", *ends, *times)
+    return table
 
 
 def _links(sheet: CollectiveSheet) -> Table:

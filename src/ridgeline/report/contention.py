@@ -60,7 +60,7 @@ def simulation_facts(sheet: SimulationSheet) -> list[tuple[str, str]]:
         lines.append(("by itself", added))
     seeds = sheet["seeds"]
     if seeds is not None:
-        low, middle, high = (format_quantity(seeds[key], "s", 4) for key in ("min", "median", "max"))  # type: ignore[literal-required]
+        low, middle, high = (format_quantity(seeds[key], "s", 4) for key in ("min", "median", "max"))
         lines.append((f"over {seeds['count']} seeds", f"{low} to {high}, median {middle}"))
     busy = f"{format_quantity(link['bytes'], 'B', 3)}, {percent(link['busy'])} of the time"
     lines.append(("slowest link", f"{link['source']} to {link['target']}: {busy}"))

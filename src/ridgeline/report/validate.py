@@ -86,7 +86,7 @@ def draw_validation(found: Validation, console: Console) -> None:
     console.print(Text(f"{errors.n} {what} predicted, {len(found.skipped)} skipped", style="bold"))
     if errors.n:
         usual = "with the shipped parameters" if found.kind == "training" else "with the chips to themselves"
-        usual = "with what profiles, libraries and the fit say" if found.kind == "kernels" else usual
+        usual = "with what profiles, libraries and the fit say" if found.kind in ("kernels", "inference") else usual
         usual = "with the shipped parameters, request by request" if found.kind == "serving" else usual
         how = "without their own group in the fit" if held == errors.n else usual
         mixed = f"{held} without their own group in the fit, {errors.n - held} with the shipped parameters"
@@ -153,6 +153,8 @@ def _worst(found: Validation) -> Table:
             what = f"{case.row['x_model'][:20]}, {case.row['x_rate']}/s, {case.metric}, {case.row['n']} x {case.chip}"
         elif found.kind == "kernels":
             what = f"{case.row['kernel'][:24]} {case.row['shape'][:36]}, {case.chip}, by {case.assumptions[0]}"
+        elif found.kind == "inference":
+            what = f"{case.metric[:24]} of {case.row['model'][:24]} on {case.row['n'][:6] or '?'} x {case.chip}"
         elif not training:
             size = format_quantity(case.size or 0.0, "B")
             what = f"{case.row['collective'][:20]}, {size}, {case.row['ranks'][:8]} x {case.chip}"

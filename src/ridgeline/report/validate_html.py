@@ -37,7 +37,7 @@ def page(found: Validation, of: str) -> str:
         (percent(errors.mape), "mean |residual|"), (percent(errors.median_ape), "median"),
         (percent(errors.p90_ape), "nine of ten within"), (percent(errors.coverage90), "inside the 90 % interval"),
     )  # fmt: skip
-    what = "step" if found.kind == "training" else "collective"
+    what = {"training": "step", "inference": "serving run"}.get(found.kind, "collective")
     legend = (
         '<span class="swatch in"></span> measured inside the 90 % interval &nbsp; '
         '<span class="swatch out"></span> outside'
@@ -56,8 +56,14 @@ def page(found: Validation, of: str) -> str:
 
 
 def _dot(case: Case, x: float, y: float, radius: float) -> str:
-    told = f"{case.row.id}: {case.measured_s:.4g} s measured, {case.predicted_s:.4g} s predicted ({_signed(case)})"
+    seen, made = (f"{value:.4g}{_unit(case)}" for value in (case.measured_s, case.predicted_s))
+    told = f"{case.row.id}: {seen} measured, {made} predicted ({_signed(case)})"
     return dot(x, y, radius, kind="in" if case.covered else "out", told=told)
+
+
+def _unit(case: Case) -> str:
+    """Seconds, or the metric that numbers are in."""
+    return f" {case.metric}" if case.metric else " s"
 
 
 def _signed(case: Case) -> str:
@@ -159,7 +165,7 @@ def _strips(found: Validation, grouping: str) -> str:
 
 
 def _cells(case: Case) -> tuple[str, ...]:
-    return (case.row.id, f"{case.measured_s:.4g} s", f"{case.predicted_s:.4g} s", _signed(case))
+    return (case.row.id, f"{case.measured_s:.4g}{_unit(case)}", f"{case.predicted_s:.4g}{_unit(case)}", _signed(case))
 
 
 def _worst(found: Validation) -> str:
@@ -176,5 +182,8 @@ def _skipped(found: Validation) -> str:
 
 def _all(cases: Sequence[Case]) -> str:
     head = ("row", "measured", "predicted", "residual", "low", "high", "chip")
-    rows = [(*_cells(case), f"{case.low_s:.4g} s", f"{case.high_s:.4g} s", case.chip) for case in cases]
+    rows = [
+        (*_cells(case), f"{case.low_s:.4g}{_unit(case)}", f"{case.high_s:.4g}{_unit(case)}", case.chip)
+        for case in cases
+    ]
     return f"<h2>Every row</h2><details><summary>{len(rows)} rows</summary>{table(head, rows)}</details>"

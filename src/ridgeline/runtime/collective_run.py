@@ -72,6 +72,14 @@ class CollectiveRun:
         return row.size_bytes / seconds * per_byte
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Network:
+    """What an algorithm is chosen or synthesized for."""
+
+    topology: str
+    without: tuple[str, ...]
+
+
 def collective_run(
     name: str,
     *,
@@ -81,13 +89,14 @@ def collective_run(
     algorithm: str = "",
     synthesize: bool = False,
     topology: str = "",
+    without: Sequence[str] = (),
     root: int = 0,
     timeout_s: float = 120.0,
 ) -> CollectiveRun | None:
     """Carry an algorithm out on ranks that this process starts, or on those of torchrun; None at ranks beside 0.
 
     algorithm   a name of the library, or a file that `ridgeline collective -o` wrote; absent: the fastest by the model
-    topology    what to choose or synthesize it for; a switch if absent
+    topology    what to choose or synthesize it for, less `without`; a switch if absent
     sizes       1KB:64MB by factors of four, or single sizes with commas
     """
     need_torch("collective run")
@@ -96,7 +105,8 @@ def collective_run(
     world = find_world()
     ranks = world.ranks if world.ranks > 1 else ranks
     asked = _sizes(sizes)
-    made = _algorithm(name, ranks, asked[-1], algorithm, synthesize, topology, root)
+    network = _Network(topology=topology, without=tuple(without))
+    made = _algorithm(name, ranks, asked[-1], algorithm, synthesize, network, root)
     spec = {"backend": backend, "sizes": asked, "root": root, "timeout_s": timeout_s}
     if world.ranks > 1:
         found = join_and_measure(spec, made, world.rank, "env://")
@@ -105,7 +115,7 @@ def collective_run(
 
 
 def _algorithm(
-    name: str, ranks: int, size: float, chosen: str, synthesize: bool, topology: str, root: int
+    name: str, ranks: int, size: float, chosen: str, synthesize: bool, network: _Network, root: int
 ) -> Algorithm:
     if name not in WHOLE:
         raise InputError(not_among("collective", name, WHOLE))
@@ -114,10 +124,10 @@ def _algorithm(
     if chosen.endswith(".json") or "/" in chosen:
         made = read_algorithm(Path(chosen))
     else:
-        shape = topology or f"switch:{ranks}"
+        shape = network.topology or f"switch:{ranks}"
         made = collective(
-            name, topology=shape, size=size, algorithm=chosen, synthesize=synthesize, root=root
-        ).algorithm  # fmt: skip
+            name, topology=shape, without=network.without, size=size, algorithm=chosen, synthesize=synthesize, root=root
+        ).algorithm
     if made.contract.collective != name or made.ranks != ranks:
         given = f"{made.contract.collective} of {made.ranks} ranks"
         raise InputError(Problem(path="algorithm", given=given, expected=f"{name} of {ranks} ranks"))

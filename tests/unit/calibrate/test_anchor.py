@@ -86,7 +86,7 @@ def test_a_slower_host_is_recovered_from_runs_of_several_shapes() -> None:
     after = found.value("host", chip, engine)
     assert abs(after / true - 1) < 0.06 < abs(before / true - 1)
     memory = [each.value("memory", chip, engine) for each in (found, truth)]
-    assert memory[0] == pytest.approx(memory[1], rel=0.02)  # what was right stays
+    assert memory[0] == pytest.approx(memory[1], rel=0.03)  # what was right stays
     left = HOST_BOUND[5]
     assert abs(step(left, found) / step(left, truth) - 1) < 0.02 < abs(step(left, shipped()) / step(left, truth) - 1)
 

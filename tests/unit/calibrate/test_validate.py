@@ -152,10 +152,17 @@ class TestHostileRows:
         sheet = validation_sheet(validate(write(tmp_path / "none.csv", [])))
         assert (sheet["rows"], sheet["coverage90"], sheet["cases"]) == (0, None, [])
 
-    def test_other_kinds_are_refused(self, tmp_path: Path) -> None:
+    def test_serving_runs_are_told_by_their_columns(self, tmp_path: Path) -> None:
         path = tmp_path / "other.csv"
         path.write_text("id,accelerator,model,isl,osl,metric,value\na,b,c,1,1,us,1\n", encoding="utf-8")
-        with pytest.raises(InputError, match="a table of inference"):
+        found = validate(path)
+        assert (found.kind, len(found.cases)) == ("inference", 0)
+        assert found.skipped[0].reason.startswith("metric: us is not predicted")
+
+    def test_other_tables_are_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "other.csv"
+        path.write_text("id,colour\na,red\n", encoding="utf-8")
+        with pytest.raises(InputError, match="a table without"):
             validate(path)
 
 

@@ -122,3 +122,22 @@ def test_the_command_line(tmp_path: Path) -> None:
         del column[0]
     path.write_text(json.dumps(data))
     assert run.invoke(app, ["collective", "verify", str(path), "--json"]).exit_code == 2
+
+
+def test_a_selector_by_size_and_a_picture(tmp_path: Path) -> None:
+    asked = ["collective", "allreduce", "--topology", "ring:6", "--latency", "5us"]
+    pictures = [tmp_path / "schedule.png", tmp_path / "schedule.svg"]
+    for path in pictures:
+        done = CliRunner().invoke(app, [*asked, "--by-size", "--json", "--picture", str(path)])
+        assert done.exit_code == 0
+    assert pictures[0].read_bytes().startswith(b"\x89PNG")
+    assert "<rect" in pictures[1].read_text()
+    ranges = json.loads(done.stdout)["by_size"]
+    assert len(ranges) > 1
+    assert ranges[0]["max_bytes"] == ranges[1]["min_bytes"]
+    for one in ranges:
+        middle = (one["min_bytes"] * one["max_bytes"]) ** 0.5
+        options: dict[str, Any] = {"topology": "ring:6", "latency": "5us", "size": middle}
+        named = ridgeline.collective("allreduce", algorithm=one["algorithm"], **options)
+        assert named.seconds <= 1.02 * ridgeline.collective("allreduce", **options).seconds
+    assert CliRunner().invoke(app, [*asked, "--picture", str(tmp_path / "schedule.gif")]).exit_code != 0

@@ -131,7 +131,7 @@ def test_no_link_carries_more_than_its_rate() -> None:
         graph = topology(name, RATE, ALPHA)
         for paths in ("shortest", "ecmp", "spray", "rail"):
             job = Job(algorithm=pairwise(graph.ranks, at_once=True), size_bytes=1e8)
-            found = simulate([job], graph, Conditions(paths=paths), 1e-6)  # type: ignore[arg-type]
+            found = simulate([job], graph, Conditions(paths=paths), 1e-6)
             busy = float((found.link_bytes / found.link_rates).max())
             assert busy <= found.seconds * (1 + 1e-6), (name, paths)
             assert found.link_bytes.sum() >= graph.ranks * (graph.ranks - 1) / graph.ranks * 1e8

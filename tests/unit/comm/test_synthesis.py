@@ -14,7 +14,7 @@ from ridgeline.comm.select import fastest
 from ridgeline.comm.synthesis.matching import matched_allgather
 from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
 from ridgeline.comm.synthesis.symmetric import ports, symmetric_allgather
-from ridgeline.comm.synthesis.synthesize import synthesize
+from ridgeline.comm.synthesis.synthesize import _bucket_seconds, synthesize
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
 from ridgeline.comm.verify import verify
@@ -143,3 +143,28 @@ def test_large_graphs_are_chosen_for_by_rounds(monkeypatch: pytest.MonkeyPatch) 
 def test_too_many_chunks_are_refused() -> None:
     with pytest.raises(InputError, match="chunks"):
         synthesize("allgather", topology("mesh:32x32", RATE), 1e9, chunks=1000)
+
+
+@pytest.mark.parametrize("name", ["torus:4x4", "mesh:3x3x3"])
+def test_broadcasts_fill_all_links_of_the_root(name: str) -> None:
+    graph, size = topology(name, RATE, ALPHA), 1e9
+    for collective in ("broadcast", "reduce"):
+        made = synthesize(collective, graph, size, root=3, chunks=128)
+        timed = time_algorithm(made, graph, size).seconds
+        assert verify(made).ok
+        assert lower_bound(graph, collective, size, 3).seconds * (1 - 1e-9) <= timed
+        assert timed <= 1.25 * lower_bound(graph, collective, size, 3).seconds
+        assert timed < fastest(collective, graph, size, root=3)[1].seconds
+
+
+def test_a_large_torus_is_not_slower_than_its_bucket_algorithm() -> None:
+    graph = topology("torus:18x18", RATE, ALPHA)
+    mine = time_algorithm(synthesize("allgather", graph, 1e9), graph, 1e9)
+    assert mine.seconds <= fastest("allgather", graph, 1e9, name="bucket")[1].seconds * (1 + 1e-12)
+
+
+def test_the_bucket_algorithm_in_closed_form() -> None:
+    graph = topology("torus:5x5", RATE, ALPHA)
+    for collective in ("allgather", "allreduce"):
+        made, timed = fastest(collective, graph, 1e8, name="bucket")
+        assert _bucket_seconds(made, graph, 1e8) == pytest.approx(timed.seconds, rel=1e-9)

@@ -202,7 +202,7 @@ class TestPrices:
         copy = Measurement(op="copy", impl="torch", dtype="", dims={"bytes": 2**30}, seconds=2**31 / 4e12)
         used = replace(shipped(), profiles=chosen_profiles(profile(*grid, copy)))
         built = [scenario(TABLE), scenario({**TABLE, "system": "1xh100-sxm"})]
-        steps = StepBatch.of(built, used.profiles).steps(parameter_columns(shipped(), built)).step_s
+        steps = StepBatch.of(built, used.profiles).steps(parameter_columns(used, built)).step_s
         for one, step in zip(built, steps, strict=True):
             found = predict(one, used)
             assert isinstance(found, Prediction)

@@ -19,9 +19,11 @@ from typing import Any, Literal
 
 from ridgeline.calibrate.truth.csv_cells import RowCells, Skipped, Unusable
 from ridgeline.calibrate.truth.rows import Row
+from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import InputError
 from ridgeline.hardware.load import CHIPS
 from ridgeline.models.load import MODELS
+from ridgeline.models.params import count
 from ridgeline.models.spec import ModelSpec, Moe
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
@@ -65,6 +67,12 @@ REQUESTS: Mapping[tuple[int, int], int] = MappingProxyType(
     }
 )  # fmt: skip
 MANY = 1500
+# mean prompt and output of MLPerf Inference's data sets (OpenOrca, LongBench and others, CNN/DailyMail); assumed
+DATASETS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {"llama2-70b": (294.0, 294.0), "llama3.1-405b": (9428.0, 684.0), "llama3.1-8b": (778.0, 73.0)}
+)
+OFFLINE = "Offline"  # MLPerf's scenario at maximum load; the others are under latency limits
+FREE = 0.75  # of a chip's memory that weights may take where nobody says how many ranks share them
 WAVES = 10  # requests of a closed loop for each one in flight, as InferenceMAX runs it
 SPREAD = 0.8  # shortest prompt and output of such a loop against the longest, which is what the table prints
 
@@ -113,7 +121,7 @@ class Inference:
         """own, phase, static, max-load or concurrency: groups with targets of their own."""
         if self.row.id.startswith("h200inf"):
             return "own"
-        if self.asked == "throughput" and self.in_flight == 0:
+        if self.asked == "throughput" and self.in_flight == 0:  # MLPerf offline among them
             return "max-load"
         return "static" if self.static else "concurrency"
 
@@ -138,11 +146,15 @@ def _inference(cells: RowCells) -> Inference:
     engine, chip = _engine(cells), _chip(cells)
     model = _model(cells, engine)
     isl, osl = (cells.number(name) if cells.text(name) != "0" else None for name in ("isl", "osl"))
+    offline = cells.text("concurrency_batch") == OFFLINE and isl is None and model.id in DATASETS
+    if offline:
+        isl, osl = DATASETS[model.id]
+        cells.note(f"lengths {isl:g} and {osl:g}: means of MLPerf's data set, from general knowledge")
     if isl is None:
         raise Unusable("isl", "blank: the prompt's length decides the answer; give isl and osl")
     if osl is None and asked != "ttft":
         raise Unusable("osl", "blank: give the output tokens of a request")
-    degrees = _degrees(cells, model, engine, asked)
+    degrees = _fewest_ranks(cells, model, engine, chip) if offline else _degrees(cells, model, engine, asked)
     scenario, notes = _scenario(cells, (model, engine, chip), degrees)
     load = _load(cells, asked, metric, int(isl), int(osl or 1), engine, degrees)
     return Inference(
@@ -193,6 +205,18 @@ class Degrees:
     def chips(self) -> int:
         """Chips of one replica."""
         return self.tp * self.pp * self.dp
+
+
+def _fewest_ranks(cells: RowCells, model: ModelSpec, engine: str, chip: str) -> Degrees:
+    """The fewest tensor ranks whose memory holds the weights and leaves a quarter, as many replicas as there are."""
+    chips = int(cells.number("n") or 1)
+    stored = dtype(_precision(cells, engine, chip, model.id)["weights"]).bytes_per_element
+    memory = CHIPS[chip].need("hbm.capacity").value
+    fits = [tp for tp in (1, 2, 4, 8, 16) if count(model).total * stored < FREE * memory * tp and chips % tp == 0]
+    if not fits:
+        raise Unusable("n", f"{model.id} does not fit on {chips} of {chip}")
+    cells.note(f"tp = {fits[0]}: the fewest ranks that hold the weights, since none is stated")
+    return Degrees(tp=fits[0], replicas=max(1, chips // fits[0]))
 
 
 DECODERS = re.compile(r"D (\d+)x\(tp(\d+) pp(\d+) dp(\d+) ep(\d+)")
@@ -308,6 +332,8 @@ def _load(
     if metric in ("prefill_ms", "first_token_latency_ms"):
         batch = _batch(written)
         return {"requests": batch, "isl": isl, "osl": 1, "in_flight": batch, "static": True}
+    if written == OFFLINE:
+        return {"requests": max(1, WAVES * MANY // (many * 4)), "isl": isl, "osl": osl}
     if "max-load" in written:
         total = REQUESTS.get((isl, osl), MANY)
         if (isl, osl) not in REQUESTS:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ridgeline.comm.contract import Ints
 from ridgeline.comm.simulation.max_min import max_min
 from ridgeline.comm.simulation.messages import needed_writes
 from ridgeline.comm.simulation.ports import Ports, ranges
@@ -138,7 +139,7 @@ class _Fluid:
             self.rate = known
         self.pace = self.rate / self.size[self.flowing]
 
-    def _fair(self, over: Index) -> Array:
+    def _fair(self, over: Index | Ints) -> Array:
         met = np.flatnonzero(~self.alone[over])
         rate = self.own_rate[over]
         if len(met):

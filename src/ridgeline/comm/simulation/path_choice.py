@@ -90,7 +90,7 @@ def _all_ways(table: PathTable, sources: Index, targets: Index) -> tuple[Index, 
         share = (part / np.bincount(row, minlength=len(flow)))[row]
         found.append((flow[row], link, share))
         key, index = np.unique(flow[row] * graph.nodes + graph.head[link], return_inverse=True)
-        flow, here, part = key // graph.nodes, key % graph.nodes, np.bincount(index, share)
+        flow, here, part = key // graph.nodes, key % graph.nodes, np.bincount(index, share).astype(np.float64)
     flows, links, shares = (np.concatenate([one[k] for one in found]) for k in range(3))
     key, index = np.unique(flows * graph.links + links, return_inverse=True)
     flows, links, shares = key // graph.links, key % graph.links, np.bincount(index, shares)
@@ -113,4 +113,5 @@ def _turned(key: np.ndarray) -> np.ndarray:
     """The finalizer of splitmix64."""
     key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return key ^ (key >> np.uint64(31))
+    mixed: np.ndarray = key ^ (key >> np.uint64(31))
+    return mixed

@@ -47,7 +47,7 @@ class Ports:
 
     def arrived(self, rows: Index, when: Array) -> Index:
         """Ports whose round is over now that these messages have arrived."""
-        ports = self.port[rows]
+        ports: Index = self.port[rows].astype(np.int64)
         if self.lone:
             self.free[ports] = when
             return ports

@@ -102,7 +102,9 @@ def _simulated(
     ends = np.zeros(len(jobs))
     np.maximum.at(ends, sent.job, done.arrived_s)
     by_way = np.bincount(sent.connection, sent.size_bytes, len(sent.sources))
-    load = np.bincount(found.links.ravel(), (by_way[:, None] * found.share).ravel(), graph.links + 1)[:-1]
+    load = np.bincount(found.links.ravel(), (by_way[:, None] * found.share).ravel(), graph.links + 1)[:-1].astype(
+        np.float64
+    )
     return Simulated(
         seconds=float(ends.max(initial=0.0)),
         job_s=tuple(float(one) for one in np.maximum(ends - start, 0.0)),

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from ridgeline.comm.contract import Ints
 from ridgeline.comm.simulation.messages import Messages, numbered
 from ridgeline.comm.simulation.path_choice import Ways
 from ridgeline.core.arrays import Array, Index, Mask
@@ -38,7 +39,7 @@ class Run:
     moments: int
 
 
-def port_of(flows: Flows) -> tuple[Index, Index]:
+def port_of(flows: Flows) -> tuple[Index, Ints]:
     """The port of each job's connection, by job * connections + connection, and that number for each message."""
     messages, connections = flows.messages, len(flows.out)
     jobs = int(messages.job.max(initial=0)) + 1
@@ -60,7 +61,8 @@ def unshared(flows: Flows) -> tuple[Mask, Array]:
     someone[over] = wide
     shared[over[someone[over] != wide]] = True
     shared[none] = False
-    return ~shared[links].any(axis=1), own.min(axis=1)
+    alone: Mask = ~np.asarray(shared[links].any(axis=1))
+    return alone, np.asarray(own.min(axis=1), np.float64)
 
 
 def by_rounds(flows: Flows) -> Run | None:

@@ -37,6 +37,15 @@ def matched_allgather(graph: Graph, per_rank: int, size_bytes: float, seed: int 
     return Algorithm(name=SYNTHESIZED, contract=contract("allgather", n, chunks), nodes=n, steps=steps)
 
 
+def matched_broadcast(graph: Graph, root: int, chunks: int, size_bytes: float, seed: int = 0) -> Algorithm:
+    """A broadcast of so many chunks that keeps links busy: ranks pass on what their neighbours lack."""
+    ticks = _ticks(size_bytes / chunks / graph.bytes_per_s + graph.latency_s)
+    search = _Matching(graph, chunks, ticks, np.random.default_rng(seed))
+    steps = search.run(0, np.full(chunks, root))
+    made = contract("broadcast", graph.ranks, chunks, root)
+    return Algorithm(name=SYNTHESIZED, contract=made, nodes=graph.ranks, steps=steps)
+
+
 def _ticks(each: Array) -> Index:
     """How many ticks each link is busy with a chunk."""
     if np.ptp(each) <= 1e-12 * each.max():
@@ -66,13 +75,15 @@ class _Matching:
         self.under_way: dict[int, list[tuple[Index, Index]]] = {}
         self.made: list[tuple[int, Ints, Ints, Ints]] = []
 
-    def run(self, per_rank: int) -> Steps:
+    def run(self, per_rank: int, owner: Index | None = None) -> Steps:
         own = np.arange(self.chunks)
         mask = ONE << (own % 64).astype(np.uint64)
-        np.bitwise_or.at(self.have, (own // per_rank, own // 64), mask)
+        at = own // per_rank if owner is None else owner
+        self.one_root = owner is not None
+        np.bitwise_or.at(self.have, (at, own // 64), mask)
         self.promised = self.have.copy()
         self.holders = np.ones(self.chunks)
-        self.lacks = np.full(self.n, self.chunks - per_rank)
+        self.lacks = self.chunks - np.bincount(at, minlength=self.n)
         now = 0
         while self.lacks.any() or self.under_way:
             for place, chunk in self.under_way.pop(now, ()):
@@ -120,7 +131,8 @@ class _Matching:
         """For each rank the chunk on offer that fewest ranks hold, as a word with one bit."""
         offered = self.have[source] & ~self.promised[rank]
         each = np.unpackbits(offered.view(np.uint8), axis=1, bitorder="little")[:, : self.chunks].astype(np.bool_)
-        count = self.holders + self.random.random(self.chunks)
+        tie = self.random.random((len(rank), self.chunks) if self.one_root else self.chunks)
+        count = self.holders + tie  # neighbours of one root must not all take the same chunk
         best = np.where(each, count, np.inf).argmin(axis=1)
         some = each[np.arange(len(rank)), best]
         return best // 64, np.where(some, ONE << (best % 64).astype(np.uint64), np.uint64(0))

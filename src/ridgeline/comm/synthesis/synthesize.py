@@ -11,7 +11,7 @@ from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.gathers import reduce_then_gather
 from ridgeline.comm.select import candidates, fastest
-from ridgeline.comm.synthesis.matching import SYNTHESIZED, matched_allgather
+from ridgeline.comm.synthesis.matching import SYNTHESIZED, matched_allgather, matched_broadcast
 from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
 from ridgeline.comm.synthesis.symmetric import is_symmetric, symmetric_allgather
 from ridgeline.comm.timing import time_algorithm
@@ -20,6 +20,9 @@ from ridgeline.core.errors import InputError, Problem
 TREES = 32
 PACKED_RANKS = 256  # ranks up to which trees are packed
 LIBRARY_STEPS = 300_000  # steps of library algorithms that are tried beside
+KNOWN_STEPS = 10_000_000  # the same of the bucket algorithm of a torus, which sends fewest messages of all
+BROADCAST_CHUNKS = (1, 8, 32, 128, 512)
+BROADCAST_STEPS = 600_000
 MOST_STEPS = 40_000_000
 MANY_STEPS = 1_000_000
 SMALL = 1 << 16  # places (rank, chunk) up to which many seeds are tried
@@ -27,13 +30,17 @@ WORTH = 1.1  # the sequence over the bound from which trees are packed
 GOOD = 1.005  # times the chunked bound: no other seed is tried
 
 
-def synthesize(collective: Collective, graph: Graph, size_bytes: float, *, chunks: int | None = None) -> Algorithm:
+def synthesize(
+    collective: Collective, graph: Graph, size_bytes: float, *, chunks: int | None = None, root: int = 0
+) -> Algorithm:
     """The fastest of: all-gather by matching (and its reverse, and both), packed trees, and the library.
 
-    Through switches the library alone answers; so it does for all-to-all, broadcast and reduce.
+    Broadcast and reduce are matched too. Through switches the library alone answers; so it does for all-to-all.
     """
-    if not graph.direct or collective not in ("allgather", "reducescatter", "allreduce") or graph.ranks < 2:
-        return fastest(collective, graph, size_bytes)[0]
+    if not graph.direct or collective == "alltoall" or graph.ranks < 2:
+        return fastest(collective, graph, size_bytes, root=root)[0]
+    if collective in ("broadcast", "reduce"):
+        return _rooted(collective, graph, size_bytes, chunks, root)
     per_rank = chunks or _chunks(graph.ranks)
     if per_rank < 1 or graph.ranks * (graph.ranks - 1) * per_rank > MOST_STEPS:
         given = f"{per_rank} chunks on each of {graph.ranks} ranks"
@@ -42,12 +49,37 @@ def synthesize(collective: Collective, graph: Graph, size_bytes: float, *, chunk
     return min(made, key=lambda one: _seconds(one, graph, size_bytes))
 
 
+def _rooted(collective: Collective, graph: Graph, size_bytes: float, chunks: int | None, root: int) -> Algorithm:
+    """A broadcast by matching in some numbers of chunks, turned for a reduce, or the library's."""
+    known, timed = fastest(collective, graph, size_bytes, root=root)
+    made = [(timed.seconds, known)]
+    for count in (chunks,) if chunks else BROADCAST_CHUNKS:
+        if count * graph.ranks <= BROADCAST_STEPS:
+            one = matched_broadcast(graph, root, count, size_bytes)
+            one = turned(one) if collective == "reduce" else one
+            made.append((time_algorithm(one, graph, size_bytes).seconds, one))
+    return min(made, key=lambda pair: pair[0])[1]
+
+
 def _seconds(made: Algorithm, graph: Graph, size_bytes: float) -> float:
     """The time of an algorithm; of a large one, whose links carry a chunk a round, by its rounds: not less."""
     if made.name == SYNTHESIZED and graph.uniform and len(made.steps) > MANY_STEPS:
         each = size_bytes / made.contract.chunks / float(graph.bytes_per_s[0]) + float(graph.latency_s[0])
         return made.rounds * each
+    if made.name == "bucket" and len(made.steps) > MANY_STEPS and len(set(graph.shape)) == 1 and graph.uniform:
+        return _bucket_seconds(made, graph, size_bytes)
     return time_algorithm(made, graph, size_bytes).seconds
+
+
+def _bucket_seconds(made: Algorithm, graph: Graph, size_bytes: float) -> float:
+    """The bucket algorithm on a torus of equal sides, where its parts never meet.
+
+    passes (axes (side - 1) alpha + (N - 1) / N M / (2 axes b))       passes: 2 of an all-reduce, else 1
+    """
+    axes, side, n = len(graph.shape), graph.shape[0], graph.ranks
+    passes = 2 if made.contract.collective == "allreduce" else 1
+    rate, alpha = float(graph.bytes_per_s[0]), float(graph.latency_s[0])
+    return passes * (axes * (side - 1) * alpha + (n - 1) / n * size_bytes / (2 * axes * rate))
 
 
 def _chunks(ranks: int) -> int:
@@ -71,7 +103,7 @@ def _made(collective: Collective, graph: Graph, size_bytes: float, per_rank: int
             ):
                 yield packed_allreduce(graph, size_bytes)
     for one in candidates(collective, graph):
-        if one.steps <= LIBRARY_STEPS:
+        if one.steps <= LIBRARY_STEPS or (one.name == "bucket" and one.steps <= KNOWN_STEPS and all(graph.wraps)):
             yield one.make()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from ridgeline.report.sheets.predict import ProblemSheet
 
@@ -64,6 +64,19 @@ class SimulationSheet(TypedDict):
     wall_seconds: float
 
 
+class SizeRangeSheet(TypedDict):
+    """Sizes for which one algorithm of the library is the fastest; seconds and bound at both ends."""
+
+    algorithm: str
+    chunks: int
+    min_bytes: float
+    max_bytes: float
+    min_seconds: float
+    max_seconds: float
+    min_bound_seconds: float
+    max_bound_seconds: float
+
+
 class CollectiveSheet(TypedDict):
     """A collective on a graph: algorithm, time, what no algorithm beats, and the proof that it is right.
 
@@ -78,6 +91,7 @@ class CollectiveSheet(TypedDict):
     verified                every output holds every contribution exactly once, without buffer races
     busiest                 the links with the most bytes for their rate
     simulation              the same under contention; null without --simulate
+    by_size                 with --by-size: the library's fastest from 1 kB to 10 GB, with the sizes where they cross
     """
 
     kind: Literal["collective"]
@@ -102,6 +116,7 @@ class CollectiveSheet(TypedDict):
     verified: bool
     busiest: list[LinkSheet]
     simulation: SimulationSheet | None
+    by_size: NotRequired[list[SizeRangeSheet]]
 
 
 class VerificationSheet(TypedDict):

@@ -120,6 +120,42 @@ class KernelEvidenceSheet(TypedDict):
     furthest: float
 
 
+class ContendedSheet(TypedDict):
+    """A collective of the step in all its groups at once, against one group alone.
+
+    alone_s, together_s   some rounds of it; `factor` is their ratio
+    beside_s              together with the gradient reduction, where the plan overlaps that
+    exposed_s, added_s    of its part of the step in closed form, and what contention adds
+    """
+
+    label: str
+    kind: str
+    axis: str
+    ranks: int
+    stride: int
+    groups: int
+    alone_s: float
+    together_s: float
+    beside_s: float
+    factor: float
+    exposed_s: float
+    added_s: float
+
+
+class NetworkSheet(TypedDict):
+    """The step's own collectives simulated on the system's graph, with the plan's placement of ranks.
+
+    step_time_s   the closed form's and what contention adds
+    """
+
+    topology: str
+    paths: str
+    closed_form_s: float
+    added_s: float
+    step_time_s: float
+    collectives: list[ContendedSheet]
+
+
 class PredictionSheet(TypedDict):
     """A step of training: how long, where the time goes, does it fit, how sure.
 
@@ -129,6 +165,7 @@ class PredictionSheet(TypedDict):
     activations   of these the saved activations, by what saved them
     mfu, hfu      model and hardware flops utilization, under `conventions`
     headroom_bytes  capacity less peak; negative where it does not fit
+    network         with --network simulated: what contention adds
     anchor          where runs of yours corrected it
     kernels         where a profile of the chip prices kernels
     """
@@ -160,5 +197,6 @@ class PredictionSheet(TypedDict):
     energy_j: float | None
     cost_usd: float | None
     tokens: int
+    network: NotRequired[NetworkSheet]
     anchor: NotRequired[AnchorSheet]
     kernels: NotRequired[KernelEvidenceSheet]

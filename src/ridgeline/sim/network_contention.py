@@ -1,0 +1,204 @@
+"""Turn a predicted step into what its own collectives cost each other on the system's graph.
+
+Ranks stand on chips in the plan's order, tp closest. Each collective of the step runs first in one group alone, then in
+all its groups at once (together), and where the plan overlaps gradients with the backward pass also beside their
+reduction. With e = what of it is exposed in closed form, g = seconds of the gradient reduction, s = the step:
+
+    added = (together / alone - 1) e  +  (beside - together) / alone * g e / s
+
+since of the e seconds, spread over the step, g e / s meet the reduction.
+Reductions and gathers go round rings of their group in the order of ranks, all-to-alls straight to every peer; a few
+rounds show the same factor as all. The closed form's rates, fitted to whole machines, are left as they are: what is
+added is what placement and paths make of them. Groups that overlap in time elsewhere are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ridgeline.comm.algorithm import Algorithm
+from ridgeline.comm.library.exchanges import pairwise, sends
+from ridgeline.comm.library.gathers import ring_allgather
+from ridgeline.comm.simulation.conditions import Conditions
+from ridgeline.comm.simulation.contention import simulated_graph
+from ridgeline.comm.simulation.messages import Job
+from ridgeline.comm.simulation.simulate import over_seeds
+from ridgeline.comm.system_graph import system_graph
+from ridgeline.core.arrays import Index
+from ridgeline.cost.step_part import StepPart
+from ridgeline.ir.ops import Collective, Num
+from ridgeline.ir.program import Program
+from ridgeline.lowering.plan_columns import plan_columns
+from ridgeline.lowering.program import lower
+from ridgeline.sim.prediction import Prediction
+
+ROUNDS = 4  # of a ring; it repeats itself
+SEEDS = 5  # of hashed paths; the mean is taken
+MOST_PAIRS = 64  # peers of an all-to-all that are drawn; more are a sample of distances
+PART = {
+    "tp": StepPart.TP, "etp": StepPart.TP, "cp": StepPart.CP, "ep": StepPart.EP, "dp": StepPart.DP,
+    "edp": StepPart.DP, "replica": StepPart.DP, "shard": StepPart.SHARD, "pp": StepPart.PP,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContendedCollective:
+    """A collective of the step: its group, seconds of some rounds of it in one group alone and in all together.
+
+    beside_s             together with the gradient reduction where that overlaps; else as together
+    exposed_s, added_s   of its part of the step in closed form, and what contention adds to that
+    """
+
+    label: str
+    kind: str
+    axis: str
+    ranks: int
+    stride: int
+    groups: int
+    alone_s: float
+    together_s: float
+    beside_s: float
+    exposed_s: float
+    added_s: float
+
+    @property
+    def factor(self) -> float:
+        """Together over alone."""
+        return self.together_s / self.alone_s if self.alone_s else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkContention:
+    """What contention adds to a step, collective by collective, the costliest first."""
+
+    topology: str
+    paths: str
+    collectives: tuple[ContendedCollective, ...]
+    closed_form_s: float
+
+    @property
+    def added_s(self) -> float:
+        """Seconds a step, the worst collective of each part counted."""
+        worst: dict[StepPart, float] = {}
+        for one in self.collectives:
+            worst[PART[one.axis]] = max(worst.get(PART[one.axis], 0.0), one.added_s)
+        return sum(worst.values())
+
+    @property
+    def step_time_s(self) -> float:
+        """The step with contention."""
+        return self.closed_form_s + self.added_s
+
+
+def network_contention(prediction: Prediction, paths: str = "ecmp", seed: int = 0) -> NetworkContention:
+    """Simulate the collectives of a predicted step where the plan puts them."""
+    scenario = prediction.scenario
+    graph = simulated_graph(system_graph(scenario.system))
+    plans = plan_columns([scenario])
+    program = lower(scenario, plans, tensors=False)
+    asked = Conditions(paths=paths, seed=seed)  # type: ignore[arg-type]
+    exposed = {part.name: part.seconds for part in prediction.breakdown}
+
+    def seconds(jobs: list[Job], others: list[Job]) -> float:
+        runs = over_seeds([*jobs, *others], graph, asked, _seeds(asked))
+        return float(np.mean([max(one.job_s[: len(jobs)]) for one in runs]))
+
+    reduced = [job for op in _reductions(program) for job in _jobs(op, scenario.system.chips)]
+    overlapped = reduced if bool(plans.overlap_grad[0] > 0) else []
+    lasts = sum(_rounds(job) * seconds([job], []) for job in overlapped[:1])
+    found = []
+    for op in _distinct(program):
+        jobs = _jobs(op, scenario.system.chips)
+        if not jobs:
+            continue
+        others = overlapped if op.axis in ("tp", "cp", "ep") else []
+        alone, together = seconds(jobs[:1], []), seconds(jobs, [])
+        beside = seconds(jobs, others) if others else together
+        shown = exposed.get(PART[op.axis].value, 0.0)
+        meets = lasts * shown / prediction.step_time_s
+        added = max(0.0, together / alone - 1) * shown + max(0.0, beside - together) / alone * min(meets, shown)
+        found.append(
+            ContendedCollective(
+                label=op.label,
+                kind=op.kind,
+                axis=op.axis,
+                ranks=round(_number(op.ranks)),
+                stride=round(_number(op.stride)),
+                groups=len(jobs),
+                alone_s=alone,
+                together_s=together,
+                beside_s=beside,
+                exposed_s=shown,
+                added_s=added,
+            )
+        )
+    ordered = tuple(sorted(found, key=lambda one: -one.added_s))
+    return NetworkContention(
+        topology=graph.name, paths=paths, collectives=ordered, closed_form_s=prediction.step_time_s
+    )
+
+
+def _seeds(asked: Conditions) -> range:
+    return range(asked.seed, asked.seed + (SEEDS if asked.paths == "ecmp" else 1))
+
+
+def _rounds(job: Job) -> float:
+    """How many times the rounds that are simulated make the whole ring."""
+    whole = job.algorithm.ranks - 1
+    return whole / min(whole, ROUNDS)
+
+
+def _reductions(program: Program) -> tuple[Collective, ...]:
+    return () if program.step is None else program.step.grad_reduce
+
+
+def _distinct(program: Program) -> Iterator[Collective]:
+    """Collectives of the step, one for each kind, axis and group; the one with the most bytes."""
+    ops = [op for section in program.sections for op in (*section.forward, *section.backward_input)]
+    if program.step is not None:
+        step = program.step
+        ops += [step.send, *step.layer_gather, *step.layer_scatter, *step.grad_reduce, *step.param_gather]
+    known: dict[tuple[str, str, float, float], Collective] = {}
+    for op in ops:
+        if isinstance(op, Collective) and _number(op.ranks) > 1 and _number(op.payload_bytes) > 0:
+            key = op.kind, op.axis, _number(op.ranks), _number(op.stride)
+            if key not in known or _number(op.payload_bytes) > _number(known[key].payload_bytes):
+                known[key] = op
+    yield from known.values()
+
+
+def _jobs(op: Collective, chips: int) -> list[Job]:
+    """The collective in each of its groups, the first few rounds."""
+    ranks, stride = round(_number(op.ranks)), round(_number(op.stride))
+    if ranks < 2 or ranks * stride > chips:
+        return []
+    algorithm = _algorithm(op, ranks)
+    size = _number(op.payload_bytes)
+    return [Job(algorithm=algorithm, size_bytes=size, ranks=group) for group in _groups(ranks, stride, chips)]
+
+
+def _groups(ranks: int, stride: int, chips: int) -> Iterator[Index]:
+    """Ranks that share all coordinates but one: those `stride` apart, block after block."""
+    block = ranks * stride
+    for low in range(0, chips - block + 1, block):
+        for place in range(stride):
+            yield low + place + stride * np.arange(ranks)
+
+
+def _algorithm(op: Collective, ranks: int) -> Algorithm:
+    if op.kind == "send":
+        return sends(ranks, np.arange(ranks - 1), np.arange(1, ranks))
+    if op.kind == "all-to-all":
+        whole = pairwise(ranks, at_once=True)
+        away = (whole.steps.target - whole.steps.source) % ranks
+        every = max(1, -(-ranks // MOST_PAIRS))
+        return replace(whole, steps=whole.steps.take(away % every == 0)) if every > 1 else whole
+    ring = ring_allgather(ranks)
+    return replace(ring, steps=ring.steps.take(ring.steps.round < ROUNDS))
+
+
+def _number(value: Num) -> float:
+    return float(np.max(value))
