@@ -56,7 +56,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline plan llama3-70b --on 64xh100-sxm -o found.toml",
                 "ridgeline plan llama3-70b --on 64xh100-sxm,64xb200-sxm --set plan.tp=2..8",
                 "ridgeline plan llama3-70b --on h100-sxm --tokens 2T --days 30",
-                "ridgeline plan llama3.1-8b --on 8xh100-sxm --serve --rate 12 --isl 1024 --osl 211 --ttft 500ms --tpot 30ms",
+                "ridgeline plan llama3.1-8b --on 8xh100-sxm --serve --rate 12 --ttft 500ms --tpot 30ms",
             ),
         ),
         "validate": Verb(

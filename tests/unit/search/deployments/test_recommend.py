@@ -86,7 +86,6 @@ def test_sheet_and_pages(found: DeploymentAnswer) -> None:
     assert frontier_svg(sheet).startswith("<svg")
 
 
-
 def test_goodput_fills_the_chips() -> None:
     made = asked(rate=None, on="2xh100-sxm", settings=ALONE, tpot="15ms", objective="goodput")
     assert made.best is not None
