@@ -22,7 +22,8 @@ from pathlib import Path
 from ridgeline.calibrate.published import PublishedRun, published_runs
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import where
-from ridgeline.calibrate.validate import Case, validate
+from ridgeline.calibrate.validate import validate
+from ridgeline.calibrate.validation import Case
 from ridgeline.core.files import write_text
 from ridgeline.core.units import format_gib, signed_share
 from ridgeline.plan.plan_table import plan_words

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from ridgeline.calibrate.serving import RESIDUALS, residuals_text
-from ridgeline.calibrate.validate import Case, validate
+from ridgeline.calibrate.validate import validate
+from ridgeline.calibrate.validation import Case
 from ridgeline.core.files import write_text
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.serving.serving_prediction import predict_serving, refuse_impossible

@@ -113,7 +113,7 @@ INTERIOR = {
         ("frozen", "profile_sources"),
         ("dataset", "compare", "folds", "peaks", "collectives", "kernels", "inference", "serving", "request_log"),
         ("collective_times", "collective_fit"),
-        ("published", "serving_fit"),
+        ("published", "serving_fit", "validation"),
         ("inference_cases",),
         ("fit", "validate", "explain", "explain_bench"),
         ("accuracy", "outlier_hints", "residuals"),

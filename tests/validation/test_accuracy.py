@@ -12,7 +12,8 @@ import pytest
 
 from ridgeline.calibrate.accuracy import figures
 from ridgeline.calibrate.folds import takes_part
-from ridgeline.calibrate.validate import Validation, validate
+from ridgeline.calibrate.validate import validate
+from ridgeline.calibrate.validation import Validation
 from ridgeline.report.accuracy import PAGES, TABLES, check, with_tables
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -14,7 +14,8 @@ from typing import Any, Literal
 from ridgeline.calibrate.collective_times import is_large
 from ridgeline.calibrate.folds import bundled, takes_part
 from ridgeline.calibrate.truth.rows import BUNDLED, is_headline
-from ridgeline.calibrate.validate import Case, Errors, Parameters, Validation, errors_of
+from ridgeline.calibrate.validate import Parameters
+from ridgeline.calibrate.validation import Case, Errors, Validation, errors_of
 from ridgeline.cost.calibration import PARAMETERS, Calibration, Owners
 from ridgeline.plan.engine import default_engine
 

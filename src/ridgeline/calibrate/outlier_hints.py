@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from ridgeline.calibrate.validate import Case, Parameters
+from ridgeline.calibrate.validate import Parameters
+from ridgeline.calibrate.validation import Case
 
 FEW = 8  # runs of a chip or an engine below which its own parameters are hardly known
 # a part of the step -> from which share on it is suspicious, and what it then means

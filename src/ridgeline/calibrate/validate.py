@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -22,14 +22,14 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.calibrate.collective_times import size_class, timed_of
+from ridgeline.calibrate.collective_times import timed_of
 from ridgeline.calibrate.collectives import Measured, measured_of
 from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.folds import Folds, bundled, is_bundled, shipped_folds
 from ridgeline.calibrate.frozen import OPENED, is_frozen
 from ridgeline.calibrate.inference_cases import INFERENCE, inference_answers
 from ridgeline.calibrate.kernels import KERNELS, around, is_priceable, price_kernels, unpriceable
-from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors, peak_of
+from ridgeline.calibrate.peaks import peak_of
 from ridgeline.calibrate.profile_sources import profiles_of
 from ridgeline.calibrate.published import published_runs, published_table
 from ridgeline.calibrate.serving import SERVING, serving_cases
@@ -37,9 +37,10 @@ from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.kernel_rows import kernel_of
 from ridgeline.calibrate.truth.rows import COLLECTIVES, TRUTH, Kind, Row, read_rows, read_table
 from ridgeline.calibrate.truth.rows import where as pick
+from ridgeline.calibrate.validation import Case, Validation
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.cost.calibration import Calibration, Owners, owners
+from ridgeline.cost.calibration import Calibration, owners
 from ridgeline.cost.calibration import shipped as shipped_calibration
 from ridgeline.cost.machine import parameter_columns
 from ridgeline.cost.profile import Choice, Profile
@@ -58,154 +59,6 @@ PREDICTED: tuple[Kind, ...] = (
 BUNDLED_TABLES: Mapping[str, str] = MappingProxyType(
     {"collectives": COLLECTIVES, "kernels": KERNELS, "serving": SERVING, "inference": INFERENCE}
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One row beside its prediction, in seconds, or in the unit of `metric` where it names one.
-
-    low, high        where nine of ten measurements are expected
-    cross_validated  a bundled row, predicted with parameters whose fit never saw its group
-    parts            what the prediction consists of
-    peak             memory, where the row states it
-    known_as         what calibrations know its chip and engine by
-    size             bytes of a collective
-    metric           the column that was measured, where a row has several; the figures are then in its unit
-    """
-
-    row: Row
-    chip: str
-    engine: str
-    measured_s: float
-    predicted_s: float
-    low_s: float
-    high_s: float
-    cross_validated: bool
-    parts: Mapping[str, float]
-    assumptions: tuple[str, ...] = ()
-    peak: Peak | None = None
-    known_as: Owners | None = None
-    size: float | None = None
-    metric: str = ""
-
-    @property
-    def residual(self) -> float:
-        """predicted / measured - 1."""
-        return self.predicted_s / self.measured_s - 1
-
-    @property
-    def covered(self) -> bool:
-        """Whether the measurement lies in the interval."""
-        return self.low_s <= self.measured_s <= self.high_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
-    """How far off some cases are together, as fractions; None where there is no case."""
-
-    n: int
-    mape: float | None = None
-    median_ape: float | None = None
-    p90_ape: float | None = None
-    bias: float | None = None
-    coverage90: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
-    """Every case of a table, and the rows nothing could be predicted for."""
-
-    kind: Kind
-    cases: tuple[Case, ...]
-    skipped: tuple[Skipped, ...]
-
-    @property
-    def errors(self) -> Errors:
-        """All cases together."""
-        return errors_of(self.cases)
-
-    @property
-    def memory(self) -> PeakErrors | None:
-        """The peaks of all cases that state one."""
-        return peak_errors([case.peak for case in self.cases if case.peak])
-
-    @property
-    def groupings(self) -> Mapping[str, Callable[[Case], str]]:
-        """What cases of this kind of table are told apart by."""
-        return BY_KIND.get(self.kind, GROUPINGS)
-
-    def by(self, grouping: str) -> dict[str, Errors]:
-        """Errors by one of the table's groupings (`accelerator`, `source`, ...), most cases first."""
-        groups: dict[str, list[Case]] = {}
-        for case in self.cases:
-            groups.setdefault(self.groupings[grouping](case), []).append(case)
-        return {name: errors_of(groups[name]) for name in sorted(groups, key=lambda name: (-len(groups[name]), name))}
-
-
-GROUPINGS: Mapping[str, Callable[[Case], str]] = MappingProxyType(
-    {
-        "accelerator": lambda case: case.chip,
-        "source": lambda case: case.row.source,
-        "framework": lambda case: case.engine,
-        "arch": lambda case: case.row["arch"] or "unstated",
-    }
-)
-BY_KIND: Mapping[Kind, Mapping[str, Callable[[Case], str]]] = MappingProxyType(
-    {
-        "training": GROUPINGS,
-        "collectives": MappingProxyType(
-            {
-                "accelerator": lambda case: case.chip,
-                "source": lambda case: case.row.source,
-                "collective": lambda case: case.row["collective"],
-                "library": lambda case: case.engine,
-                "size": lambda case: size_class(case.size or 0.0),
-            }
-        ),
-        "serving": MappingProxyType(
-            {
-                "metric": lambda case: case.metric,
-                "flag": lambda case: case.row["x_flag"] or "none",
-                "model": lambda case: case.row["x_model"],
-                "accelerator": lambda case: case.chip,
-            }
-        ),
-        "inference": MappingProxyType(
-            {
-                "kind": lambda case: next(iter(case.parts)),
-                "metric": lambda case: case.metric,
-                "engine": lambda case: case.engine,
-                "accelerator": lambda case: case.chip,
-                "source": lambda case: case.row.source,
-            }
-        ),
-        "kernels": MappingProxyType(
-            {
-                "accelerator": lambda case: case.chip,
-                "source": lambda case: case.row.source,
-                "library": lambda case: case.engine,
-                "op": lambda case: next(iter(case.parts)),
-                "priced by": lambda case: case.assumptions[0],
-            }
-        ),
-    }
-)
-
-
-def errors_of(cases: Sequence[Case]) -> Errors:
-    """Mean, median and 90 % quantile of |residual|, mean residual, and the share of measurements in the interval."""
-    if not cases:
-        return Errors(n=0)
-    residuals = np.array([case.residual for case in cases])
-    off = np.abs(residuals)
-    return Errors(
-        n=len(cases),
-        mape=float(off.mean()),
-        median_ape=float(np.median(off)),
-        p90_ape=float(np.quantile(off, 0.9)),
-        bias=float(residuals.mean()),
-        coverage90=sum(case.covered for case in cases) / len(cases),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ridgeline.calibrate.accuracy import accuracy_of, differences
-from ridgeline.calibrate.validate import Validation, shipped, validate
+from ridgeline.calibrate.validate import shipped, validate
+from ridgeline.calibrate.validation import Validation
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_text, write_text
 from ridgeline.core.units import signed_share

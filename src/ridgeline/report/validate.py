@@ -10,7 +10,8 @@ from rich.text import Text
 
 from ridgeline.calibrate.accuracy import beside
 from ridgeline.calibrate.outlier_hints import likely, runs_known
-from ridgeline.calibrate.validate import Case, Validation, shipped
+from ridgeline.calibrate.validate import shipped
+from ridgeline.calibrate.validation import Case, Validation
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.plan.engine import ENGINES
 from ridgeline.report.cells import DASH, clean, headed, percent

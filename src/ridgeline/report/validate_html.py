@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ridgeline.calibrate.validate import Case, Validation
+from ridgeline.calibrate.validation import Case, Validation
 from ridgeline.core.units import signed_share
 from ridgeline.report.cells import percent
 from ridgeline.report.html import HOUSE, document, dot, escaped, facts, label, rule, svg, table

@@ -16,7 +16,8 @@ from ridgeline.calibrate.collective_times import predictions, timed_of
 from ridgeline.calibrate.collectives import Measured, bundled_collectives, measured_of
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import Row
-from ridgeline.calibrate.validate import Validation, validate
+from ridgeline.calibrate.validate import validate
+from ridgeline.calibrate.validation import Validation
 from ridgeline.cost.library_times.parameters import shipped
 from ridgeline.cost.library_times.question import describes
 from ridgeline.report.validate import validation_sheet, worst

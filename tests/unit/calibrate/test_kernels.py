@@ -14,7 +14,8 @@ from ridgeline.calibrate.profile_sources import refuse_other_chip
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.kernel_rows import MeasuredKernel, kernel_of
 from ridgeline.calibrate.truth.rows import Row
-from ridgeline.calibrate.validate import Validation, errors_of, kernels_of, validate
+from ridgeline.calibrate.validate import kernels_of, validate
+from ridgeline.calibrate.validation import Validation, errors_of
 from ridgeline.core.errors import InputError
 from ridgeline.cost.profile import Measurement, Profile
 from ridgeline.hardware.load import CHIPS, chip

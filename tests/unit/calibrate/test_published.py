@@ -14,7 +14,8 @@ from ridgeline.calibrate.frozen import is_frozen
 from ridgeline.calibrate.published import ROWS, PublishedRun, published_runs, published_table
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import read_rows
-from ridgeline.calibrate.validate import Validation, shipped, validate
+from ridgeline.calibrate.validate import shipped, validate
+from ridgeline.calibrate.validation import Validation
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 

@@ -11,7 +11,8 @@ from ridgeline.calibrate.serving import RESIDUALS, around, residuals_text, servi
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import TRUTH, Row, kind_of, read_table
 from ridgeline.calibrate.truth.serving_row import ServingRow, serving_row
-from ridgeline.calibrate.validate import Validation, validate
+from ridgeline.calibrate.validate import validate
+from ridgeline.calibrate.validation import Validation
 from ridgeline.report.validate import validation_sheet
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ridgeline.calibrate.validate import Validation, validate
+from ridgeline.calibrate.validate import validate
+from ridgeline.calibrate.validation import Validation
 from ridgeline.report.accuracy import beside_table, check, write_current
 from ridgeline.report.validate import draw_validation, validation_sheet
 

@@ -1,0 +1,163 @@
+"""What a validation is: rows of a table beside their predictions, and how far off they are together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from ridgeline.calibrate.collective_times import size_class
+from ridgeline.calibrate.peaks import Peak, PeakErrors, peak_errors
+from ridgeline.calibrate.truth.csv_cells import Skipped
+from ridgeline.calibrate.truth.rows import Kind, Row
+from ridgeline.cost.calibration import Owners
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One row beside its prediction, in seconds, or in the unit of `metric` where it names one.
+
+    low, high        where nine of ten measurements are expected
+    cross_validated  a bundled row, predicted with parameters whose fit never saw its group
+    parts            what the prediction consists of
+    peak             memory, where the row states it
+    known_as         what calibrations know its chip and engine by
+    size             bytes of a collective
+    metric           the column that was measured, where a row has several; the figures are then in its unit
+    """
+
+    row: Row
+    chip: str
+    engine: str
+    measured_s: float
+    predicted_s: float
+    low_s: float
+    high_s: float
+    cross_validated: bool
+    parts: Mapping[str, float]
+    assumptions: tuple[str, ...] = ()
+    peak: Peak | None = None
+    known_as: Owners | None = None
+    size: float | None = None
+    metric: str = ""
+
+    @property
+    def residual(self) -> float:
+        """predicted / measured - 1."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def covered(self) -> bool:
+        """Whether the measurement lies in the interval."""
+        return self.low_s <= self.measured_s <= self.high_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """How far off some cases are together, as fractions; None where there is no case."""
+
+    n: int
+    mape: float | None = None
+    median_ape: float | None = None
+    p90_ape: float | None = None
+    bias: float | None = None
+    coverage90: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Every case of a table, and the rows nothing could be predicted for."""
+
+    kind: Kind
+    cases: tuple[Case, ...]
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def errors(self) -> Errors:
+        """All cases together."""
+        return errors_of(self.cases)
+
+    @property
+    def memory(self) -> PeakErrors | None:
+        """The peaks of all cases that state one."""
+        return peak_errors([case.peak for case in self.cases if case.peak])
+
+    @property
+    def groupings(self) -> Mapping[str, Callable[[Case], str]]:
+        """What cases of this kind of table are told apart by."""
+        return BY_KIND.get(self.kind, GROUPINGS)
+
+    def by(self, grouping: str) -> dict[str, Errors]:
+        """Errors by one of the table's groupings (`accelerator`, `source`, ...), most cases first."""
+        groups: dict[str, list[Case]] = {}
+        for case in self.cases:
+            groups.setdefault(self.groupings[grouping](case), []).append(case)
+        return {name: errors_of(groups[name]) for name in sorted(groups, key=lambda name: (-len(groups[name]), name))}
+
+
+GROUPINGS: Mapping[str, Callable[[Case], str]] = MappingProxyType(
+    {
+        "accelerator": lambda case: case.chip,
+        "source": lambda case: case.row.source,
+        "framework": lambda case: case.engine,
+        "arch": lambda case: case.row["arch"] or "unstated",
+    }
+)
+BY_KIND: Mapping[Kind, Mapping[str, Callable[[Case], str]]] = MappingProxyType(
+    {
+        "training": GROUPINGS,
+        "collectives": MappingProxyType(
+            {
+                "accelerator": lambda case: case.chip,
+                "source": lambda case: case.row.source,
+                "collective": lambda case: case.row["collective"],
+                "library": lambda case: case.engine,
+                "size": lambda case: size_class(case.size or 0.0),
+            }
+        ),
+        "serving": MappingProxyType(
+            {
+                "metric": lambda case: case.metric,
+                "flag": lambda case: case.row["x_flag"] or "none",
+                "model": lambda case: case.row["x_model"],
+                "accelerator": lambda case: case.chip,
+            }
+        ),
+        "inference": MappingProxyType(
+            {
+                "kind": lambda case: next(iter(case.parts)),
+                "metric": lambda case: case.metric,
+                "engine": lambda case: case.engine,
+                "accelerator": lambda case: case.chip,
+                "source": lambda case: case.row.source,
+            }
+        ),
+        "kernels": MappingProxyType(
+            {
+                "accelerator": lambda case: case.chip,
+                "source": lambda case: case.row.source,
+                "library": lambda case: case.engine,
+                "op": lambda case: next(iter(case.parts)),
+                "priced by": lambda case: case.assumptions[0],
+            }
+        ),
+    }
+)
+
+
+def errors_of(cases: Sequence[Case]) -> Errors:
+    """Mean, median and 90 % quantile of |residual|, mean residual, and the share of measurements in the interval."""
+    if not cases:
+        return Errors(n=0)
+    residuals = np.array([case.residual for case in cases])
+    off = np.abs(residuals)
+    return Errors(
+        n=len(cases),
+        mape=float(off.mean()),
+        median_ape=float(np.median(off)),
+        p90_ape=float(np.quantile(off, 0.9)),
+        bias=float(residuals.mean()),
+        coverage90=sum(case.covered for case in cases) / len(cases),
+    )
