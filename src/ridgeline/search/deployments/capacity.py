@@ -12,8 +12,8 @@ from ridgeline.serving.fleet import Role
 STABLE = 0.95  # of the best case: beyond that a queue grows without end, however short the load shows it
 QUIET = 0.12  # of the best case: a rate at which users are served fast, for the frontier
 LOWEST = 0.04  # of the best case: a replica that cannot do so much is given up
-HALVINGS = 3
-AROUND = (1.08, 0.92, 0.7, 0.4)  # of a rate that is known nearby
+HALVINGS = 4
+BELOW = (0.8, 0.5)  # of a rate that another replica holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +40,11 @@ class Capacity:
         return last.worst if last is not None else ""
 
 
-def capacity(bench: Bench, bound: Bound, role: Role = "both", *, near: float = 0.0) -> Capacity:
-    """The highest rate of a replica under the objective; told a rate nearby, only how it compares with that.
+def capacity(bench: Bench, bound: Bound, role: Role = "both", *, near: Capacity | None = None) -> Capacity:
+    """The highest rate of a replica under the objective; told another's, how it compares with that.
 
-    The best case is tried first: where a replica holds nearly that, nothing needs to be halved.
+    The best case is tried first: where a replica holds nearly that, nothing needs to be halved. Another's comparison is
+    at its own rates: more is held where it missed, as much where it kept.
     """
     ceiling = STABLE * {"both": bound.rate, "prefill": bound.prefill_rate, "decode": bound.decode_rate}[role]
     tpot = max(min(bench.objective.tpot or 0.1, 0.1), bound.tpot_s) if role != "prefill" else 0.0
@@ -57,20 +58,20 @@ def capacity(bench: Bench, bound: Bound, role: Role = "both", *, near: float = 0
 
     low, high = 0.0, ceiling
     if near:
-        for share in AROUND:
-            rate = min(near * share, ceiling)
-            if holds(rate):
+        missed_at = near.missed.rate if near.missed else near.rate * 1.08
+        for rate in (min(missed_at, ceiling), *(near.rate * share for share in (1.0, *BELOW))):
+            if rate <= ceiling and holds(rate):
                 low = rate
                 break
             high = rate
     elif holds(ceiling):
         low = ceiling
-    for _ in range(0 if near and low < near else HALVINGS):
+    for _ in range(0 if near and low <= near.rate else HALVINGS):
         rate = (low + high) / 2
         if rate < LOWEST * ceiling or high - low < 0.05 * ceiling:
             break
         low, high = (rate, high) if holds(rate) else (low, rate)
-    if not near and role == "both" and low:
+    if near is None and role == "both" and low:
         holds(QUIET * ceiling)
     kept = [one for one in tried if one.met and one.rate <= low]
     missed = [one for one in tried if not one.met and one.rate > low]

@@ -135,7 +135,7 @@ def _drafted(search: DeploymentSearch, held: Capacity) -> Iterator[Knob]:
     bound = bound_of(bench.base, other, bench.load, bench.objective, bench.priced)
     if keeps(bound, bench.objective):
         words = choice_words(other, "speculation") + " (assumed)"
-        yield _knob("speculation", words, capacity(bench, bound, near=held.rate), held)
+        yield _knob("speculation", words, capacity(bench, bound, near=held), held)
 
 
 def _knob(axis: str, words: str, one: Capacity, held: Capacity) -> Knob:

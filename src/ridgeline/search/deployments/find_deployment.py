@@ -222,8 +222,8 @@ def _bound(work: _Work, shape: Shape) -> Bound:
     return known
 
 
-def _held(work: _Work, bound: Bound, role: Role = "both", near: float = 0.0) -> Capacity:
-    """The capacity of a replica; near a rate where one is known."""
+def _held(work: _Work, bound: Bound, role: Role = "both", near: Capacity | None = None) -> Capacity:
+    """The capacity of a replica; beside another's where one is known."""
     key = (bound.shape, role)
     if key not in work.found:
         work.found[key] = capacity(work.bench, bound, role, near=near)
@@ -241,7 +241,7 @@ def _turned(work: _Work, bound: Bound, axes: Iterable[str]) -> Capacity:
             if shape == start.shape or not other.fits or not keeps(other, work.bench.objective):
                 continue
             if other.rate * STABLE > start.rate * GAINS:
-                found = _held(work, other, near=start.rate)
+                found = _held(work, other, near=start)
                 best = found if found.rate > best.rate * GAINS else best
     return best
 

@@ -62,7 +62,7 @@ def _too_strict(search: DeploymentSearch, bounds: list[Bound], where: str) -> Pr
     given = f"{_limits(asked.limits)} at p{asked.percentile:g}"
     alone = f"TTFT {format_quantity(nearest.ttft_s, 's')}, TPOT {format_quantity(nearest.tpot_s, 's')}"
     expected = f"at least what a request takes alone on {where}: {alone} ({shape_words(nearest.shape)})"
-    todo = f"the nearest objective that can be met at any load: {_limits(wanted)}"
+    todo = f"the nearest objective that can be met, where requests hardly meet: {_limits(wanted)}"
     return Problem(path="objective", given=given, expected=expected, todo=todo)
 
 
