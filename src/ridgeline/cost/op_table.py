@@ -37,7 +37,7 @@ class OpTable:
     matmul_slot: Index
     attends: Array  # flops, bytes, head_dim, backward, flash, kernels, scan, caches, sharing
     attend_slot: Index
-    streams: Array  # bytes, kernels, waits
+    streams: Array  # bytes, kernels, waits, exponentials
     stream_slot: Index
     collectives: Array  # kind, payload, ranks, stride, axis; token copies, groups they go to, of how many
     collective_slot: Index
@@ -86,7 +86,7 @@ def _gathered(sections: Sequence[Section], many: int, cell: Index, table: Table)
         matmul_slot=slots_of[MatMul],
         attends=table(ops[Attend][0], 9),
         attend_slot=slots_of[Attend],
-        streams=table(ops[Stream][0], 3),
+        streams=table(ops[Stream][0], 4),
         stream_slot=slots_of[Stream],
         collectives=table(ops[Collective][0], 8),
         collective_slot=slots_of[Collective],
@@ -131,7 +131,7 @@ def _values(op: Op) -> tuple[Num, ...]:
             kind = (op.backward, op.flash, op.kernels, op.scan)
             return (op.flops, op.stream_bytes, op.head_dim, *kind, op.caches, op.sharing)
         case Stream():
-            return (op.stream_bytes, op.kernels, op.waits)
+            return (op.stream_bytes, op.kernels, op.waits, op.exponentials)
         case Collective():
             routing = (op.token_copies, op.token_groups, op.routing_groups)
             return (KINDS[op.kind], op.payload_bytes, op.ranks, op.stride, _PLACE[op.axis], *routing)

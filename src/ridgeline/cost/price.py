@@ -135,7 +135,9 @@ def price_ops(
         matmul_memory_bound=matmul_bound,
         attend_s=attend_s,
         attend_memory_bound=attend_bound,
-        stream_s=table.streams[0] * at(rates.traffic_s, own),
+        stream_s=np.maximum(
+            table.streams[0] * at(rates.traffic_s, own), table.streams[3] / at(rates.machines.exponentials, own)
+        ),
         collective_s=_collectives(table, rates.links.at(cell[table.collective_slot])),
     )
 

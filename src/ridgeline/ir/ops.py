@@ -87,12 +87,16 @@ class Attend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Memory-bound work: bytes moved, kernels it takes, and how often the host must see a result before going on."""
+    """Memory-bound work: bytes moved, kernels it takes, and how often the host must see a result before going on.
+
+    exponentials   values of the special-function unit it takes, by which it is bound where memory is faster
+    """
 
     label: str
     stream_bytes: Num
     kernels: Num = 1.0
     waits: float = 0.0
+    exponentials: Num = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

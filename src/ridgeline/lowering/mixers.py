@@ -41,12 +41,13 @@ def _attention(ctx: LoweringContext, mixer: Attention) -> MixerParts:
     qkv = matmul(ctx, "qkv", tokens, (wide * (1 + mixer.gate) + projected * copies) / tp, hidden)
     out = matmul(ctx, "attention out", tokens, hidden, values / tp)
     turn = rotary(ctx, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)
+    joined = [] if mixer.positions == "rope" else [stream(ctx, "join qkv dX", qkv.m * qkv.n, 2.0)]
     gate, gate_back = output_gate(ctx, tokens * values / tp) if mixer.gate else ([], [])
     gated = 2 * wide if mixer.gate else 0  # the gate, and what it leaves of the output
     return MixerParts(
         into=[qkv],
         out_of=[out],
-        around=([*turn, *gate], [*gate_back, *turn]),
+        around=([*turn, *gate], [*gate_back, *turn, *joined]),
         core=scores(ctx, mixer.heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked)),
         exchange=context_exchange(ctx, kv, mixer.heads * (mixer.head_dim + mixer.value_dim)),
         biased=[op for op, bias in ((qkv, mixer.qkv_bias), (out, mixer.out_bias)) if bias],
