@@ -521,11 +521,11 @@ def test_bias_gradients() -> None:
     read = TOKENS * (QKV + 2 * WIDE + HIDDEN)
     assert change("memory", parts(), parts(model=biased)) == pytest.approx(LAYERS * streamed(read))
     plain, summed = (parts(model=model, engine="maxtext") for model in (MODEL, biased))
-    assert change("memory", plain, summed) == pytest.approx(0.0, abs=1e-9)
+    assert change("memory", plain, summed) == pytest.approx(0.0, abs=1e-5)
 
 
 def test_gelu_is_bound_by_special_functions_where_memory_is_fast() -> None:
-    """5.8 and 7.4 values of the special-function unit, one for 16 flops, against five passes over ten times the memory."""
+    """5.8 and 7.4 values of the special-function unit, one for 16 flops, against five passes of fast memory."""
     fast = "chip.hbm.bandwidth=33.5 TB/s"
     plain, gelu = (
         parts(fast, model={**MODEL, "mlp": {"hidden": WIDE, "gated": False, "activation": name}}, compiled=True)
