@@ -25,6 +25,7 @@ from ridgeline.lowering.state_scan import delta_scan, ssd_scan
 from ridgeline.lowering.sublayer import SublayerOps
 from ridgeline.lowering.tensor_boundary import BOTH, Sides, tensor_boundary
 from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mixer
+from ridgeline.plan.serving_settings import BARE
 
 DECODE_KERNELS = 2.0  # parts of a cache side by side, then their sum
 STATE_BYTES = 4.0  # a state is kept in 32 bits
@@ -124,19 +125,23 @@ def _prefill_scores(
 
 
 def _decode_scores(ctx: LoweringContext, mixer: Attention, kept: Num) -> Attend:
-    """Flash decoding: every cached key and value of a decode is read once, by all query heads that share it."""
+    """Flash decoding: every cached key and value of a decode is read once by all query heads that share it, or once by
+    each where the engine's kernels are not made for such groups."""
     steps, tp = steps_of(ctx), ctx.degrees.tp
     read, size = cached_read(steps, mixer.window), ctx.precision.activations.bytes_per_element
     both, queries = mixer.head_dim + mixer.value_dim, steps.decodes * steps.decode_tokens
     local = max(1.0, mixer.kv_heads / float(np.max(tp)))
+    group, made_for = max(1.0, mixer.heads / float(np.max(tp)) / local), (ctx.engine.serves or BARE).shared_groups
+    again = 1.0 if made_for is None or group in made_for else group
+    kept = again * kept * ctx.precision.kv.bytes_per_element
     return Attend(
         label="decode attention",
         flops=2 * read * steps.decode_tokens * mixer.heads / tp * both,
-        stream_bytes=read * kept * ctx.precision.kv.bytes_per_element + queries * mixer.heads / tp * both * size,
+        stream_bytes=read * kept + queries * mixer.heads / tp * both * size,
         head_dim=mixer.head_dim,
         kernels=DECODE_KERNELS * _active(steps.decodes),
-        caches=steps.decodes * local,
-        sharing=max(1.0, mixer.heads / float(np.max(tp)) / local),
+        caches=steps.decodes * local * again,
+        sharing=group / again,
     )
 
 

@@ -60,6 +60,8 @@ class Serves:
                              is free once the model is loaded (TensorRT-LLM)
     graph_batch              largest number of decode tokens that a captured graph holds; beyond it kernels are launched
     windowed_cache           the cache drops tokens that no window of its layer sees any more (hybrid KV cache)
+    shared_groups            query heads of a cached head (grouped-query attention) for which a decode kernel reads the
+                             cache once, as XQA; for other groups once a query head (MMHA). Absent: once for any
     """
 
     budgets: tuple[Budget, ...]
@@ -68,6 +70,7 @@ class Serves:
     block_size: Count = 16
     graph_batch: Annotated[int, AtLeast(0)] = 512
     windowed_cache: bool = True
+    shared_groups: tuple[Count, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

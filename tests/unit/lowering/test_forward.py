@@ -94,6 +94,23 @@ def test_a_decode_reads_its_cache_once() -> None:
     assert (whole.sharing, float(whole.caches[0])) == (4.0, 8.0)
 
 
+def test_a_kernel_that_is_not_made_for_the_group_reads_once_a_query_head() -> None:
+    """Four query heads of llama3-8b share a cached one: read once by kernels made for that, four times by others."""
+    decode, table = forward_steps(decodes=8.0, kv_tokens=8000.0), {"kind": "decode", "context": 1024, "batch": 8}
+    queries = 8 * 4 * 256 * 2
+    for groups, times in (([4, 8], 1), ([8], 4)):
+        made = ridgeline.scenario(
+            {
+                "engine": {"base": "tensorrt-llm", "serves": {"shared_groups": groups}},
+                "model": "llama3-8b", "system": "8xh100-sxm", "workload": table,
+                "plan": {"engine": "tensorrt-llm", "tp": 8},
+            }
+        )  # fmt: skip
+        op = named(block(lower_forward(made, decode)).forward, "decode attention")
+        assert float(op.stream_bytes[0]) == pytest.approx(times * 8000 * 256 * 2 + queries)
+        assert (op.sharing, float(op.caches[0])) == (4.0 / times, 8.0 * times)
+
+
 def test_a_window_bounds_what_a_decode_reads() -> None:
     """Every second layer of gpt-oss sees 128 tokens of however many there are."""
     seen = [
