@@ -66,7 +66,7 @@ def test_the_reference_lists_every_option() -> None:
         options = {option for part in command.params for option in part.opts if option.startswith("-")}
         shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z0-9-]*", sections[name]))
         assert options <= shown, "run `python docs/retake.py`"
-        own = set(re.findall(r"^ +(?:-\w, )?(--[a-z][a-z0-9-]*)", sections[name], re.MULTILINE))  # not those a text names
+        own = set(re.findall(r"^ +(?:-\w, )?(--[a-z][a-z0-9-]*)", sections[name], re.MULTILINE))  # not those in a text
         assert own - {"--help"} <= options
 
 
