@@ -20,7 +20,7 @@ from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble
 from ridgeline.runtime.train.checkpoint import Checkpoints
 from ridgeline.runtime.train.data import Source, batch_of, open_source
 from ridgeline.runtime.train.layout import Layout, spread
-from ridgeline.runtime.train.request import Request, RunOutcome, StepRow, has_experts
+from ridgeline.runtime.train.request import Listener, Request, RunOutcome, StepRow, has_experts
 from ridgeline.runtime.train.step import Stepper, Update, gradient_norm
 from ridgeline.runtime.train.tracing import Tracer
 from ridgeline.runtime.train.verification import Verification
@@ -29,9 +29,7 @@ from ridgeline.runtime.train.verify import verify
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}  # hccl through torch_npu: not tested
 
 
-def train(
-    request: Request, world: World, tell: Callable[[StepRow], None], stop: Callable[[], bool], began: float
-) -> RunOutcome:
+def train(request: Request, world: World, listener: Listener, stop: Callable[[], bool], began: float) -> RunOutcome:
     """Train on this rank; rank 0 tells every step and may stop all ranks behind one."""
     options, workload = request.options, request.train
     with joined(request, world) as layout:
@@ -39,8 +37,10 @@ def train(
         assembly = assemble(blueprint_of(request), layout)
         update = Update(assembly, workload.optimizer, options.rate)
         _begin_from(request, assembly, update)
-        checkpoints = Checkpoints(Path(options.folder), assembly, update) if options.folder else None
-        done, notes = checkpoints.load() if checkpoints and options.resume else (0, [])
+        told = Path(options.folder), assembly, update, listener.note
+        checkpoints = Checkpoints(*told) if options.folder else None
+        facts = {"seed": options.seed, "data": options.data, "sequences": workload.sequences, "seq": workload.seq}
+        done, notes = checkpoints.load(facts) if checkpoints and options.resume else (0, [])
         first = done
         stepper = Stepper(assembly=assembly, microbatches=request.scenario.microbatches)
         rows: list[StepRow] = []
@@ -53,17 +53,18 @@ def train(
             done += 1
             rows.append(row)
             if layout.rank == 0:
-                tell(row)
+                listener.step(row)
             if checkpoints:
                 checkpoints.look()
             if checkpoints and ((options.every and done % options.every == 0) or stopped or done == options.steps):
-                checkpoints.save(done, {"seed": options.seed, "data": options.data})
+                checkpoints.save(done, facts)
         tracer.end()
         if checkpoints:
             checkpoints.finish()
         return RunOutcome(
             rows=tuple(rows), ranks=layout.ranks, device=layout.device, stopped=stopped, resumed=first,
             checkpoint=checkpoints.last if checkpoints else "", startup=startup, notes=tuple(notes),
+            unsaved=bool(checkpoints and checkpoints.unsaved),
         )  # fmt: skip
 
 
