@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,6 +54,9 @@ Elastic = Annotated[
 Launcher = Annotated[
     str, typer.Option(metavar="NAME", help="ray: on a Ray cluster. Else here, or in what torchrun or srun started.")
 ]
+Sbatch = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Start nothing: write a Slurm batch script that runs this.")
+]
 Rate = Annotated[float, typer.Option(metavar="X", help="Learning rate of AdamW.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Of weights and data.")]
 Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, npu; else what the chip is.")]
@@ -66,8 +70,8 @@ Timeout = Annotated[float, typer.Option(metavar="S", help="Seconds a collective 
 def run(
     scenario: ScenarioFile, steps: Steps = 10, verify: Verify = False, data: Data = "synthetic", output: Output = None,
     every: Every = 0, resume: Resume = False, restarts: Restarts = 0, elastic: Elastic = False, launcher: Launcher = "",
-    rate: Rate = 3e-4, seed: Seed = 0, device: Device = "", backend: Backend = "", trace: Trace = None,
-    timeout: Timeout = 600.0, settings: Settings = None, json: Json = False,
+    sbatch: Sbatch = None, rate: Rate = 3e-4, seed: Seed = 0, device: Device = "", backend: Backend = "",
+    trace: Trace = None, timeout: Timeout = 600.0, settings: Settings = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Train a scenario's model by its plan, here; it starts a process for each rank, or joins those of torchrun."""
     from ridgeline.plan.scenario_file import read_scenario
@@ -81,6 +85,9 @@ def run(
         folder=str(output or ""), resume=resume, timeout=timeout, restarts=restarts, verify=verify,
         trace=str(trace or ""), elastic=elastic, launcher=launcher,
     )  # fmt: skip
+    if sbatch is not None:
+        _write_sbatch(sbatch, built, (str(scenario), *_words(options, device, settings or ())), json)
+        return
     predicted = None if verify else _predicted(built)
     with _live(options, predicted, json) as (tell, note):
         found = library(built, options, tell=tell, note=note, replan=partial(replan, built))
@@ -98,6 +105,37 @@ def run(
     print_json(compared) if json else draw_equivalence(compared, console())
     if not found.equal:
         raise typer.Exit(1)
+
+
+def _words(options: Options, device: str, settings: Sequence[str]) -> Iterator[str]:
+    """The options that are not as they are by default, as a command line gives them."""
+    usual = type(options)()
+    for item in fields(options):
+        value = getattr(options, item.name)
+        if value == getattr(usual, item.name) or item.name == "device":
+            continue
+        yield {"folder": "--output"}.get(item.name, f"--{item.name}")
+        if value is not True:
+            yield str(value)
+    yield from ("--device", device) if device else ()
+    for setting in settings:
+        yield from ("--set", setting)
+
+
+def _write_sbatch(path: Path, built: Scenario, words: tuple[str, ...], json: bool) -> None:
+    from ridgeline.core.errors import InputError
+    from ridgeline.core.files import write_text
+    from ridgeline.plan.check import check
+    from ridgeline.runtime.train.refuse import refusals
+    from ridgeline.targets.launch import slurm_run
+
+    if problems := (*check(built), *refusals(built)):
+        raise InputError(problems)
+    write_text(path, slurm_run(built, words))
+    if json:
+        print_json({"kind": "sbatch", "output": str(path)})
+    else:
+        say(f"{path}: sbatch {path}")
 
 
 def replan(built: Scenario, ranks: int) -> Scenario | None:

@@ -20,7 +20,7 @@ from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble
 from ridgeline.runtime.train.checkpoint import Checkpoints
 from ridgeline.runtime.train.data import Source, batch_of, open_source
 from ridgeline.runtime.train.layout import Layout, spread
-from ridgeline.runtime.train.request import Listener, Request, RunOutcome, StepRow, has_experts
+from ridgeline.runtime.train.request import Listener, Options, Request, RunOutcome, StepRow, has_experts
 from ridgeline.runtime.train.step import Stepper, Update, gradient_norm
 from ridgeline.runtime.train.tracing import Tracer
 from ridgeline.runtime.train.verification import Verification
@@ -100,13 +100,21 @@ def joined(request: Request, world: World) -> Iterator[Layout]:
     if world.ranks == 1:
         yield spread(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
         return
-    backend = options.backend or BACKENDS.get(kind, "gloo")
-    dist.init_process_group(backend, timeout=timedelta(seconds=options.timeout))
+    if dist.is_initialized():  # Ray Train has, and will end it
+        yield spread(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
+        dist.barrier()
+        return
+    dist.init_process_group(backend_of(options), timeout=timedelta(seconds=options.timeout))
     try:
         yield spread(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
         dist.barrier()
     finally:
         dist.destroy_process_group()
+
+
+def backend_of(options: Options) -> str:
+    """The backend of torch.distributed: as named, or the one that a device's maker wrote."""
+    return options.backend or BACKENDS.get(options.device.partition(":")[0], "gloo")
 
 
 def _refuse_absent(device: str, kind: str) -> None:
