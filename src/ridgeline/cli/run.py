@@ -1,4 +1,4 @@
-"""Turn `ridgeline run` into a call of the library.
+"""Turn `ridgeline run` and `ridgeline pack` into calls of the library.
 
 0  done; with --verify: equal        1  --verify: loss or a gradient differs
 2  refused, a worker was lost, or the last checkpoint could not be written
@@ -31,6 +31,7 @@ LINES = 20  # of steps that are printed where no terminal shows them as they go
 def register(app: typer.Typer) -> None:
     """Give the command line the verb of this module."""
     app.command()(run)
+    app.command()(pack)
 
 
 Steps = Annotated[int, typer.Option(metavar="N", help="Optimizer steps; those before a checkpoint count.")]
@@ -39,7 +40,7 @@ Verify = Annotated[
 ]
 Data = Annotated[
     str,
-    typer.Option(metavar="WHAT", help="synthetic, text (Ridgeline's source), or tokens in a .u16 or .u32 file."),
+    typer.Option(metavar="WHAT", help="synthetic, text (Ridgeline's source), or .u16 or .u32 files of tokens."),
 ]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="For metrics.jsonl and checkpoints.")
@@ -57,6 +58,7 @@ Launcher = Annotated[
 Sbatch = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Start nothing: write a Slurm batch script that runs this.")
 ]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Scalars of every step in FOLDER/tensorboard.")]
 Rate = Annotated[float, typer.Option(metavar="X", help="Learning rate of AdamW.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Of weights and data.")]
 Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, npu; else what the chip is.")]
@@ -70,8 +72,8 @@ Timeout = Annotated[float, typer.Option(metavar="S", help="Seconds a collective 
 def run(
     scenario: ScenarioFile, steps: Steps = 10, verify: Verify = False, data: Data = "synthetic", output: Output = None,
     every: Every = 0, resume: Resume = False, restarts: Restarts = 0, elastic: Elastic = False, launcher: Launcher = "",
-    sbatch: Sbatch = None, rate: Rate = 3e-4, seed: Seed = 0, device: Device = "", backend: Backend = "",
-    trace: Trace = None, timeout: Timeout = 600.0, settings: Settings = None, json: Json = False,
+    sbatch: Sbatch = None, tensorboard: TensorBoard = False, rate: Rate = 3e-4, seed: Seed = 0, device: Device = "",
+    backend: Backend = "", trace: Trace = None, timeout: Timeout = 600.0, settings: Settings = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Train a scenario's model by its plan, here; it starts a process for each rank, or joins those of torchrun."""
     from ridgeline.plan.scenario_file import read_scenario
@@ -83,7 +85,7 @@ def run(
     options = Options(
         steps=steps, device=device or device_of(built), backend=backend, data=data, rate=rate, seed=seed, every=every,
         folder=str(output or ""), resume=resume, timeout=timeout, restarts=restarts, verify=verify,
-        trace=str(trace or ""), elastic=elastic, launcher=launcher,
+        trace=str(trace or ""), elastic=elastic, launcher=launcher, tensorboard=tensorboard,
     )  # fmt: skip
     if sbatch is not None:
         _write_sbatch(sbatch, built, (str(scenario), *_words(options, device, settings or ())), json)
@@ -144,6 +146,23 @@ def replan(built: Scenario, ranks: int) -> Scenario | None:
     from ridgeline.search.fewer_chips import fit_to
 
     return fit_to(built, ranks, lambda candidate: not refusals(candidate))
+
+
+def pack(
+    files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="Texts, or .jsonl of text or tokens a line.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The .u16 or .u32 file to write.")],
+    end: Annotated[int | None, typer.Option(metavar="ID", help="A token to put behind every document.")] = None,
+    json: Json = False,
+) -> None:
+    """Pack documents into a file of tokens for `ridgeline run --data`; the tokens of a text are its bytes."""
+    from ridgeline.runtime.train.token_files import pack as library
+
+    made = library(files, output, end=end)
+    told = {"documents": made.documents, "tokens": made.tokens, "largest": made.largest}
+    if json:
+        print_json({"kind": "pack", "output": str(made.path), **told})
+    else:
+        say(f"{made.path}: {made.documents:,} documents, {made.tokens:,} tokens up to {made.largest}")
 
 
 def device_of(built: Scenario) -> str:

@@ -114,6 +114,10 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "torchrun --nproc-per-node 4 -m ridgeline preflight --device cpu --drill 2",
             ),
         ),
+        "pack": Verb(
+            summary="Documents as one file of tokens, for `run --data`.",
+            examples=("ridgeline pack corpus.jsonl notes.txt --end 256 -o corpus.u16",),
+        ),
         "run": Verb(
             summary="Train a scenario here, by its plan; or verify the plan.",
             examples=(

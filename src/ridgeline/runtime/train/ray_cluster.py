@@ -171,9 +171,8 @@ def _rank(told: Mapping[str, Any]) -> None:
     world = find_world()
     listener = Listener(step=lambda row: say("step", row), note=lambda line: say("note", line))
     try:
-        found = work(
-            request, world, listener, lambda: stopped[0], told["began"] if world.rank == 0 else time.monotonic()
-        )
+        began = time.monotonic() - (time.time() - told["asked"])  # the clock of this node
+        found = work(request, world, listener, lambda: stopped[0], began)
     except InputError as wrong:
         say("refused", wrong.problems or (Problem(path="", given=str(wrong), expected=""),))
     except Exception as wrong:

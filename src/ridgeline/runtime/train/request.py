@@ -30,7 +30,7 @@ class Options:
     """How a run goes, apart from what its scenario says.
 
     device       a torch device string; each rank takes its own index
-    data         synthetic, text, or a file of tokens (.u16, .u32)
+    data         synthetic, text, a file of tokens (.u16, .u32), or a folder of such files
     rate         learning rate
     folder       where metrics and checkpoints go; empty: nowhere
     every        steps between checkpoints; 0: only when the run ends
@@ -38,6 +38,7 @@ class Options:
     timeout      seconds a collective may take before the run is given up
     restarts     how often lost workers are started again from the last checkpoint
     elastic      go on with the best plan for the ranks that are left, where some are lost for good
+    tensorboard  write the scalars of every step for TensorBoard, beside the metrics
     launcher     who starts the ranks: empty, this process (or torchrun or Slurm, found in the environment); ray
     trace        a folder for a trace of each rank, of two steps behind the first two
     weights      a folder of Hugging Face safetensors to begin from
@@ -58,6 +59,7 @@ class Options:
     weights: str = ""
     verify: bool = False
     elastic: bool = False
+    tensorboard: bool = False
     launcher: str = ""
 
 
@@ -95,7 +97,8 @@ def has_experts(model: ModelSpec) -> bool:
 class StepRow:
     """One optimizer step as it was measured, the slowest rank's time.
 
-    memory    largest so far on any rank: of the accelerator's allocator, or the process's resident set on a CPU
+    memory       largest so far on any rank: of the accelerator's allocator, or the process's resident set on a CPU
+    loss_scale   what the loss is multiplied by before backward: 1 in fp32 and bf16, whose exponents need no more
     """
 
     step: int
@@ -104,6 +107,7 @@ class StepRow:
     seconds: float
     tokens: int
     memory: int
+    loss_scale: float = 1.0
 
     @property
     def tokens_per_s(self) -> float:

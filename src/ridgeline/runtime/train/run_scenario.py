@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.runtime.measure import need_torch
 from ridgeline.runtime.probe.ranks import find_world
+from ridgeline.runtime.train.event_file import EventFile, absent
 from ridgeline.runtime.train.launch import Replan, execute, started_again
 from ridgeline.runtime.train.metrics_file import Metrics
 from ridgeline.runtime.train.numerics import Numerics
@@ -54,8 +56,11 @@ def run(
     listener = Listener(step=tell, note=note)
     if not options.folder or find_world().rank != 0:
         return execute(request, listener, replan)  # type: ignore[no-any-return]
-    with Metrics(Path(options.folder), listener, append=options.resume) as written:
-        return execute(request, written, replan)  # type: ignore[no-any-return]
+    with ExitStack() as open_files:
+        if options.tensorboard:
+            listener = open_files.enter_context(EventFile(Path(options.folder), listener))
+        listener = open_files.enter_context(Metrics(Path(options.folder), listener, append=options.resume))
+        return execute(request, listener, replan)  # type: ignore[no-any-return]
 
 
 def _options(options: Options) -> list[Problem]:
@@ -73,9 +78,12 @@ def _options(options: Options) -> list[Problem]:
     least = QUIET + WARM + RECORDED
     if options.trace and options.steps < least:
         found.append(Problem(path="--steps", given=str(options.steps), expected=f"{least} or more with --trace"))
+    if options.tensorboard and (missing := absent()) is not None:
+        found.append(missing)
     if options.launcher not in LAUNCHERS:
         found.append(not_among("--launcher", options.launcher, LAUNCHERS))
-    if (options.every or options.resume or options.restarts or options.elastic) and not options.folder:
+    kept = (options.every, options.resume, options.restarts, options.elastic, options.tensorboard)
+    if any(kept) and not options.folder:
         todo = "name a folder with -o"
-        found.append(Problem(path="-o", given="no folder", expected="where checkpoints go", todo=todo))
+        found.append(Problem(path="-o", given="no folder", expected="where metrics and checkpoints go", todo=todo))
     return found

@@ -70,7 +70,7 @@ def test_a_full_file_system_leaves_the_checkpoint_before_it_and_exit_code_2(tmp_
     scenario.write_text(json.dumps(ONE))
     command = [sys.executable, "-m", "ridgeline", "run", str(scenario), "--steps", "8", "--every", "2", "-o", str(disk)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=400)
         kept = newest_sound(disk / "checkpoints")
         left = [path.name for path in (disk / "checkpoints").iterdir()]
     finally:
@@ -112,7 +112,7 @@ def test_all_processes_killed_at_random_moments_lose_no_bit(tmp_path: Path) -> N
         return [sys.executable, "-m", "ridgeline", "run", str(scenario), *told]
 
     whole_run, broken = tmp_path / "whole", tmp_path / "broken"
-    subprocess.run(command(whole_run), check=True, capture_output=True, timeout=120)
+    subprocess.run(command(whole_run), check=True, capture_output=True, timeout=400)
     for _ in range(3):
         before = len(rows(broken))
         with subprocess.Popen(command(broken), stdout=subprocess.PIPE, start_new_session=True) as running:
@@ -120,7 +120,7 @@ def test_all_processes_killed_at_random_moments_lose_no_bit(tmp_path: Path) -> N
                 time.sleep(0.01)
             time.sleep(dice.uniform(0.0, 0.5))
             os.killpg(running.pid, signal.SIGKILL)
-    subprocess.run(command(broken), check=True, capture_output=True, timeout=120)
+    subprocess.run(command(broken), check=True, capture_output=True, timeout=400)
     expected = {row["step"]: (row["loss"], row["gradient_norm"]) for row in rows(whole_run)}
     found = rows(broken)
     assert {row["step"] for row in found} == set(expected)
