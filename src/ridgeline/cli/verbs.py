@@ -124,6 +124,8 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline run examples/tiny-2xcpu.toml --data text --steps 200 -o run",
                 "ridgeline run examples/tiny-2xcpu.toml --set plan.shard=none --set plan.tp=2 --set plan.dp=1 --verify",
                 "torchrun --nproc-per-node 8 -m ridgeline run mine.toml --steps 1000 -o run --every 100",
+                "ridgeline run mine.toml --launcher ray --steps 1000 -o run --every 100 --elastic",
+                "ridgeline run mine.toml --steps 1000 -o run --every 100 --sbatch run.sbatch",
             ),
         ),
         "profile": Verb(

@@ -56,6 +56,26 @@ class TrainedSheet(TypedDict):
     notes: list[str]
 
 
+class SbatchSheet(TypedDict):
+    """The Slurm batch script that was written; nothing was started."""
+
+    kind: Literal["sbatch"]
+    output: str
+
+
+class PackSheet(TypedDict):
+    """A file of tokens that was written.
+
+    largest   the largest token: a vocabulary must be larger
+    """
+
+    kind: Literal["pack"]
+    output: str
+    documents: int
+    tokens: int
+    largest: int
+
+
 class GradientSheet(TypedDict):
     """A parameter's gradient under the plan against one process.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +28,7 @@ from ridgeline.runtime.train.tracing import Tracer
 from ridgeline.runtime.train.verification import Verification
 from ridgeline.runtime.train.verify import verify
 
-BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}  # hccl through torch_npu: not tested
+BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 
 
 def train(request: Request, world: World, listener: Listener, stop: Callable[[], bool], began: float) -> RunOutcome:
@@ -120,10 +122,13 @@ def backend_of(options: Options) -> str:
 def _refuse_absent(device: str, kind: str) -> None:
     if kind == "cpu":
         return
+    if kind == "npu" and importlib.util.find_spec("torch_npu") is not None:
+        importlib.import_module("torch_npu")  # brings torch.npu and the backend hccl; not tested: no NPU at hand
     module = getattr(torch, kind, None)
     if module is None or not module.is_available() or int(device.partition(":")[2] or 0) >= module.device_count():
         there = f"{module.device_count()} here" if module is not None and module.is_available() else "none here"
         todo = 'name another with --device, or run on the CPU with --set system="2xcpu" --device cpu'
+        todo = f"install torch_npu, or {todo}" if kind == "npu" and module is None else todo
         raise InputError(
             Problem(path="--device", given=f"{device} ({there})", expected="a device torch finds", todo=todo)
         )
