@@ -26,7 +26,8 @@ LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}}
 ONLY_WHERE_ARRAYS_ARE = {
     "numpy": {
-        *("core.arrays", "ir", "trace", "comm", "lowering", "cost", "sim", "serving", "calibrate", "search", "report")
+        *("core.arrays", "ir", "trace", "comm", "lowering", "cost", "sim", "serving", "calibrate", "search", "report"),
+        "runtime.token_files",  # memory-mapped, and packed where no torch is
     },
     "scipy": {"calibrate", "comm"},
     "msgspec": {"trace"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import logging
@@ -103,15 +104,29 @@ def joined(request: Request, world: World) -> Iterator[Layout]:
         yield spread(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
         return
     if dist.is_initialized():  # Ray Train has, and will end it
+        _agree(request, device)
         yield spread(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
         dist.barrier()
         return
     dist.init_process_group(backend_of(options), timeout=timedelta(seconds=options.timeout))
     try:
+        _agree(request, device)
         yield spread(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
         dist.barrier()
     finally:
         dist.destroy_process_group()
+
+
+def _agree(request: Request, device: str) -> None:
+    """Refuse ranks that were given different scenarios, or the same to train differently: files of nodes may differ."""
+    options = request.options
+    told = repr((request.scenario, options.steps, options.every, options.seed, options.rate, options.data))
+    own = int.from_bytes(hashlib.sha256(told.encode()).digest()[:7], "big")
+    ends = torch.tensor([own, -own], dtype=torch.int64, device=device)
+    dist.all_reduce(ends, op=dist.ReduceOp.MAX)
+    if int(ends[0]) != -int(ends[1]):
+        todo = "give every rank the same scenario file, settings and options"
+        raise InputError(Problem(path="SCENARIO", given="ranks that differ in it", expected="one for all", todo=todo))
 
 
 def backend_of(options: Options) -> str:
