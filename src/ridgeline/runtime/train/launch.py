@@ -69,8 +69,9 @@ def _as_rank(request: Request, world: World, listener: Listener, replan: Replan 
     """Take part as the rank that torchrun or Slurm made this process."""
     ranks, notes = request.ranks, []
     if world.ranks != ranks and not request.options.elastic:
-        fit = world.ranks * request.scenario.plan.mesh.dp
-        todo = f"start {ranks} processes" + (f", or use dp = {fit // ranks}" if fit % ranks == 0 else "")
+        dp, rest = divmod(world.ranks * request.scenario.plan.mesh.dp, ranks)
+        able = not rest and request.train.sequences % (dp * request.scenario.plan.microbatch) == 0
+        todo = f"start {ranks} processes" + (f", or use dp = {dp}" if able else "")
         given = f"{world.ranks} processes"
         raise InputError(Problem(path="torchrun", given=given, expected=f"the plan's {ranks} ranks", todo=todo))
     if world.ranks != ranks:
