@@ -21,7 +21,7 @@ import numpy as np
 
 from ridgeline.core.errors import InputError, Problem
 
-KINDS = {".u16": np.dtype("<u2"), ".u32": np.dtype("<u4")}
+KINDS: dict[str, np.dtype[Any]] = {".u16": np.dtype("<u2"), ".u32": np.dtype("<u4")}
 ENDS = ".ends"
 EXPECTED = 'text, {"text": "..."} or {"tokens": [...]} a line'
 
