@@ -42,9 +42,9 @@ KERNELS: Mapping[str, float] = MappingProxyType(
 )
 # the best matrix product a family of chips was seen to reach, as a share of its peak, against an H100's 0.80 and beyond
 # what rated power explains: peaks are quoted at a boost clock that full load does not hold. MI300X 668 and MI325X 785
-# of 1307 TFLOP/s in bf16, tuned (ml-engineering, maximum achievable matmul flops): 0.68 and 0.73. MI355X was not tuned.
-# A TPU's peak is its array times the clock that it runs at, whatever the load: no boost is quoted that power takes back,
-# and no rated power is published. 0.95 of it, what any matrix unit reaches at best, is 1.2 times an H100's share (assumed)
+# of 1307 TFLOP/s in bf16, tuned (ml-engineering, maximum achievable matmul flops): 0.68 and 0.73. MI355X was not tuned
+# A TPU's peak is its array times the clock that it runs at, whatever the load: no boost is quoted that power takes
+# back, and no rated power is published. 0.95 of it, what a matrix unit reaches at best, is 1.2 of H100's (assumed)
 PRODUCTS: Mapping[str, float] = MappingProxyType({"cdna3*": 0.7, "tpu*": 1.2})
 # engines that are a bare loop of forward, backward and update: nothing is loaded, logged or saved beside them
 BARE_LOOPS = ("torch-compile", "torch-eager")
@@ -212,7 +212,7 @@ class Owners(NamedTuple):
     """What a scenario's parameters may differ by, as calibrations name it; empty where nothing is known.
 
     family, chip     of chips
-    die              whose cores the chip has: of two chips that differ in memory or links alone, the one that lent its name
+    die              of chips that differ in memory or links alone, the one that lends its name to the cores of all
     kernel           the engine's attention library on that family
     engine           the software
     """

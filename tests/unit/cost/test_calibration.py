@@ -18,7 +18,7 @@ ENGINE = ENGINES["megatron-core"]
 
 
 def test_chips_of_one_die_share_what_its_cores_sustain() -> None:
-    """An A100 of 40 GB has the cores, the clock and the power of one of 80: a product takes as long, a copy does not."""
+    """An A100 of 40 GB has the cores, clock and power of one of 80: a product takes as long, a copy does not."""
     fitted = Calibration(offsets=MappingProxyType({"matmul_wide/a100-80-sxm": -1.0, "memory/a100-80-sxm": -1.0}))
     small, large = CHIPS["a100-40-sxm"], CHIPS["a100-80-sxm"]
     assert fitted.value("matmul_wide", small, ENGINE) == fitted.value("matmul_wide", large, ENGINE)
@@ -31,9 +31,12 @@ def test_a_die_is_named_only_by_chips_with_its_peaks() -> None:
     assert named
     for chip in named.values():
         whole = CHIPS[chip.die]
-        assert chip.family == whole.family and not whole.die
+        assert chip.family == whole.family
+        assert not whole.die
         assert chip.peak["fp16"].value == whole.peak["fp16"].value
-        assert chip.cores and whole.cores and chip.cores.value == whole.cores.value
+        assert chip.cores is not None
+        assert whole.cores is not None
+        assert chip.cores.value == whole.cores.value
 
 
 def test_a_copy_of_a_chip_keeps_its_die() -> None:

@@ -49,7 +49,7 @@ def usual_precision(cells: RowCells, engine: str, chip: Chip) -> str:
 
 
 def dispatches(cells: RowCells) -> bool:
-    """Whether tokens are sent to experts: by the columns on experts, or by ranks for them where the name alone says it."""
+    """Whether tokens are sent to experts: by the columns on experts, or by ranks for them where a name alone tells."""
     return bool(cells.size("experts")) or (cells.count("ep") or 1) > 1
 
 

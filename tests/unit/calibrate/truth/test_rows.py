@@ -176,7 +176,7 @@ class TestScenarios:
         assert part.system.tiers[0].chips == 4
 
     def test_a_dispatcher_is_read_where_the_name_alone_tells_of_experts(self) -> None:
-        """`experts` is blank, ep is not, and DeepEP stands beside the kernels: without it 22 copies of each token go out."""
+        """`experts` is blank, ep is not, and DeepEP stands beside the kernels: without it 22 copies of a token go."""
         row = made("automodel-0001")
         assert row.plan.switches.moe_dispatch == "deepep"
         assert any("named beside the kernels" in note for note in row.assumptions)
