@@ -33,7 +33,7 @@ from ridgeline.plan.engine import Engine
 Owner = Literal["family", "die", "chip", "kernel", "engine"]
 # how far, in units of x, the members of each may differ: chips by family first
 APART: Mapping[Owner, float] = MappingProxyType(
-    {"family": 1.4, "die": 0.35, "chip": 0.35, "kernel": 0.5, "engine": 0.7}
+    {"family": 1.4, "die": 0.35, "chip": 0.35, "kernel": 0.3, "engine": 0.7}
 )
 # a library's attention against the best one of a family of chips, before runs move it: FlashAttention-2 has no Hopper
 # instructions (half of cuDNN on an H200, 0.63 of it on an H100); Triton kernels of 2023 on an A100 reach 0.6 of it
@@ -101,12 +101,22 @@ EACH: Mapping[str, tuple[Owner, ...]] = MappingProxyType(
 )
 
 
-def _p(name: str, unit: str, rng: tuple[float, float, float], group: str, per: str, meaning: str) -> Parameter:
+def _p(
+    name: str, unit: str, rng: tuple[float, float, float], group: str, per: str, meaning: str, spread: float = 1.0
+) -> Parameter:  # fmt: skip
     low, default, high = rng
     wanted = [part for word in per.split() for part in EACH[word]]
     owners = tuple(owner for owner in APART if owner in wanted)
     return Parameter(
-        name=name, unit=unit, low=low, default=default, high=high, group=group, per=owners, meaning=meaning
+        name=name,
+        unit=unit,
+        low=low,
+        default=default,
+        high=high,
+        group=group,
+        per=owners,
+        meaning=meaning,
+        spread=spread,
     )
 
 
@@ -129,6 +139,7 @@ _LIST = (
         "compute",
         "",
         "how sustained matrix rates fall with flops per joule of rated power",
+        spread=0.3,  # a law of physics: a chip moves by what is its own
     ),
     _p("experts", "of product", (0.7, 0.93, 1.0), "compute", "engine", "grouped expert products against a single one"),
     # 0.12 and 0.11 on an H200: chunk state and chunk scan of a Mamba2 layer in Triton, untuned
