@@ -32,6 +32,7 @@ def run_sheet(found: RunOutcome, predicted: tuple[float, float] | None) -> Train
                 "seconds": row.seconds,
                 "tokens_per_s": row.tokens_per_s,
                 "memory_bytes": row.memory,
+                "loss_scale": row.loss_scale,
             }
             for row in found.rows
         ],
@@ -42,6 +43,7 @@ def run_sheet(found: RunOutcome, predicted: tuple[float, float] | None) -> Train
         "restarts": found.restarts,
         "stopped": found.stopped,
         "checkpoint": found.checkpoint,
+        "unsaved": found.unsaved,
         "notes": list(found.notes),
     }
     if predicted is not None and median:
