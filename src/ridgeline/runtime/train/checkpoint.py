@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ridgeline.runtime.train.assemble import Assembly
 from ridgeline.runtime.train.checkpoint_files import forget_parts, newest_sound, part, publish
-from ridgeline.runtime.train.step import MOMENTS, Update
+from ridgeline.runtime.train.update import MOMENTS, Update
 
 
 class Checkpoints:

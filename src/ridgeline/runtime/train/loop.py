@@ -21,8 +21,9 @@ from ridgeline.runtime.train.checkpoint import Checkpoints
 from ridgeline.runtime.train.data import Source, batch_of, open_source
 from ridgeline.runtime.train.layout import Layout, spread
 from ridgeline.runtime.train.request import Request, RunOutcome, StepRow, has_experts
-from ridgeline.runtime.train.step import Stepper, Update, gradient_norm
+from ridgeline.runtime.train.step import Stepper, gradient_norm
 from ridgeline.runtime.train.tracing import Tracer
+from ridgeline.runtime.train.update import Update
 from ridgeline.runtime.train.verification import Verification
 from ridgeline.runtime.train.verify import verify
 
@@ -86,6 +87,7 @@ def blueprint_of(request: Request) -> Blueprint:
         placement=scenario.placement,
         gradients=resolved.gradients,
         compiled=resolved.compiled,
+        fuses=resolved.fuses,
         seed=request.options.seed,
     )
 
