@@ -155,6 +155,9 @@ class Engine:
     gradients: Annotated[DType, Doc("dtype gradients are accumulated and reduced in")] = dtype("fp32")
     fp16_gradients: Annotated[DType | None, Doc("the same where a plan trains in fp16; absent: as in bf16")] = None
     fuses: tuple[str, ...] = ()
+    compiles_for: Annotated[
+        tuple[str, ...], Doc("vendors for whose chips it compiles chains of pointwise ops; elementwise in fuses: all")
+    ] = ()
     overlaps: tuple[str, ...] = ()
     sends_beside: Annotated[tuple[str, ...], Doc("schedules under which pipeline sends overlap; none named: all")] = ()
     availability: Annotated[

@@ -24,7 +24,7 @@ ROWS = 4  # heads that a program of rotate turns
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _cross_entropy(logits, targets, losses, columns, scale, stride, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _cross_entropy(logits, targets, losses, scale, stride, columns: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     target = tl.load(targets + row)
@@ -52,7 +52,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, scale: float) -> Tensor:
     losses = torch.empty(logits.shape[0], dtype=torch.float32, device=logits.device)
     grid = (logits.shape[0],)
     _cross_entropy[grid](
-        logits, targets, losses, logits.shape[1], scale, logits.stride(0), BLOCK=WIDE, num_warps=8
+        logits, targets, losses, scale, logits.stride(0), columns=logits.shape[1], BLOCK=WIDE, num_warps=8
     )
     return losses
 

@@ -23,7 +23,9 @@ CHUNK = 2048  # tokens whose logits exist at a time where head and loss are one
 
 class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, how: tuple[float, int]) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, how: tuple[float, int]
+    ) -> Tensor:
         scale, chunk = how
         ctx.biased = bias is not None
         if len(x) <= chunk:

@@ -51,9 +51,7 @@ class _ScaledLinear(torch.autograd.Function):  # type: ignore[misc]
         back = VALUES if rows else GRADIENTS  # with a scale for each row the reach of e4m3 is enough
         turned = [part.t().contiguous() for part in (weight, gradient, x)]
         d_x = _product(_cast(gradient, back, rows=rows), _cast(turned[0], VALUES, rows=rows), x, fast=False)
-        d_weight = _product(
-            _cast(turned[1], back, rows=rows), _cast(turned[2], VALUES, rows=rows), weight, fast=False
-        )
+        d_weight = _product(_cast(turned[1], back, rows=rows), _cast(turned[2], VALUES, rows=rows), weight, fast=False)
         return d_x, d_weight, None
 
 

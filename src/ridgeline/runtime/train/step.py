@@ -19,6 +19,7 @@ from ridgeline.runtime.train.layout import Layout
 from ridgeline.runtime.train.stage import cross_entropy
 from ridgeline.runtime.train.update import shard_of
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """This rank's share of a step: its sequences and its part of each, and what follows every token.

@@ -239,4 +239,3 @@ class _Slots:
 def _pieces(size: int, most: int) -> Iterator[slice]:
     for first in range(0, size, most):
         yield slice(first, min(first + most, size))
-

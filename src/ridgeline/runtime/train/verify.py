@@ -80,10 +80,12 @@ def model_order(blueprint: Blueprint) -> list[str]:
 
 
 def alone_of(blueprint: Blueprint, precision: Precision | None = None) -> Blueprint:
-    """The same model in one process, one microbatch after the other."""
+    """The same model in one process, one microbatch after the other, op by op: no kernel of Ridgeline's, no compiler."""
     plan = blueprint.plan
     single = Plan(mesh=Mesh(), microbatch=plan.microbatch, precision=precision or plan.precision, engine=plan.engine)
-    return replace(blueprint, plan=single, placement=(blueprint.model.layers,))
+    return replace(
+        blueprint, plan=single, placement=(blueprint.model.layers,), compiled=False, fuses=frozenset({"norm"})
+    )
 
 
 def _against_reference(
