@@ -6,7 +6,7 @@
 A case is a scenario of engine `ridgeline` with other words in its `fuses`, or another plan: what is measured is what is
 predicted. `plain` is benchmarks/witness.py's model: torch.compile for each block and for the head with its loss, fused
 AdamW, no norm of gradients, no clipping. A step is the median of eight from one step's first CUDA event to the next
-one's, behind four that warm up; memory is the allocator's peak over the timed steps. Rows already in the file stay.
+one's, behind four that warm up; memory is the allocator's peak from the third step on. Rows already in the file stay.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ridgeline.runtime.train.refuse import refusals
 from ridgeline.runtime.train.request import Options, make_request
 from ridgeline.runtime.train.step import Stepper
 from ridgeline.runtime.train.update import Update
-from ridgeline.runtime.train.whole_step import WholeStep
+from ridgeline.runtime.train.whole_step import SETTLED, WholeStep
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -127,9 +127,10 @@ def measure(case: Case, trace: Path | None) -> dict[str, Any]:
     work = request.train
     batches = [batch_of(source, index, work.sequences, work.seq, layout) for index in range(WARM + TIMED + 1)]
     began = time.monotonic()
-    losses = [float(step(batch)[0]) for batch in batches[:WARM]]
+    losses = [float(step(batch)[0]) for batch in batches[:SETTLED]]
+    torch.cuda.reset_peak_memory_stats()  # behind compilers, before a graph is captured
+    losses += [float(step(batch)[0]) for batch in batches[SETTLED:WARM]]
     warm = time.monotonic() - began
-    torch.cuda.reset_peak_memory_stats()
     events = []
     for batch in batches[WARM:]:
         events.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
@@ -137,14 +138,15 @@ def measure(case: Case, trace: Path | None) -> dict[str, Any]:
         loss, norm = step(batch)
     torch.cuda.synchronize()
     taken = [one.elapsed_time(two) / 1e3 for one, two in pairwise(events)]
+    last_loss, last_norm, most = float(loss), float(norm), torch.cuda.max_memory_allocated()
     predicted, peak = ridgeline.predict(scenario), scenario.plan.precision.compute.peak
     if trace is not None:
         _profile(step, batches[0], trace / f"{case.id.replace(' ', '-').replace(',', '')}.json.gz")
     return {
         "id": case.id, "step_s": statistics.median(taken), "fastest_s": min(taken), "slowest_s": max(taken),
-        "peak_bytes": torch.cuda.max_memory_allocated(), "predicted_s": predicted.step_time_s,
+        "peak_bytes": most, "predicted_s": predicted.step_time_s,
         "flops": predicted.utilization.mfu * predicted.step_time_s * scenario.system.chip.peak[peak].value,
-        "first_loss": losses[0], "last_loss": float(loss), "gradient_norm": float(norm), "warm_s": warm,
+        "first_loss": losses[0], "last_loss": last_loss, "gradient_norm": last_norm, "warm_s": warm,
         "predicted_bytes": predicted.memory.peak_bytes,
     }  # fmt: skip
 

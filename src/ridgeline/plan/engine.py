@@ -169,6 +169,9 @@ class Engine:
         ExpertLaunch | None,
         Doc("kernels of local experts: grouped (one), multi-stream (cuBLAS in a loop) or sequential (a module each)"),
     ] = None
+    update_kernel: Annotated[
+        Literal["torch", "streaming"], Doc("its AdamW: as fast as torch's fused one, or as memory reads and writes")
+    ] = "torch"
     saves: Annotated[Saves, Doc("what it holds of activations in its own way")] = Saves()
     vocab_multiple: Annotated[Count, Doc("the vocabulary is padded to a multiple of this times tp")] = 1
     narrow_dispatch: Annotated[

@@ -1,6 +1,7 @@
 """Ops that are one kernel where an engine fuses them: Ridgeline's own where the device has Triton, torch's formula else.
 
     loss_and_slope   cross-entropy in 32 bits; the logits are overwritten by their gradient
+    sum_of_squares   of many tensors
     turned           rotary positions of [batch, tokens, heads, width]
     gated            silu(gate) up, saving its two inputs alone
 
@@ -42,6 +43,15 @@ def loss_and_slope(logits: Tensor, targets: Tensor, scale: float) -> Tensor:
     slope.scatter_add_(-1, picked, torch.full_like(sums, -1.0))
     logits.copy_(slope.mul_(scale))
     return loss
+
+
+def sum_of_squares(tensors: list[Tensor]) -> Tensor:
+    """Of all elements of all tensors, in 32 bits."""
+    if has_kernels(tensors[0]):
+        from ridgeline.runtime.train import kernels
+
+        return kernels.sums_of_squares([one.contiguous() for one in tensors])
+    return torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float32)).square().sum()
 
 
 class _Turned(torch.autograd.Function):  # type: ignore[misc]

@@ -3,6 +3,7 @@
     cross_entropy   a row of logits -> log sum exp - logit of the target; the row becomes its gradient
     rotate          pairs of a head turned by the angle of their place; the other way round on the way back
     gated           silu(gate) up, and both gradients from the same two inputs
+    sums_of_squares of all gradients, for their norm
     adamw           weight, master and both moments of one tensor, each in its own format, in one pass
 
 Each reads its inputs once and computes in 32 bits. `fused` calls them where the device has Triton, and the same
@@ -20,7 +21,8 @@ from torch import Tensor
 
 WIDE = 4096  # values of a row that a program of cross_entropy holds at a time
 FLAT = 2048  # values of a flat tensor that a program works on
-ROWS = 4  # heads that a program of rotate turns
+SQUARED = 16  # blocks of a flat tensor that a program adds up
+MOST_HEADS = 16  # that a program of rotate turns
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -80,10 +82,10 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, sign: float) -> Tensor:
     x = x.contiguous()
     batch, tokens, heads, width = x.shape
     out = torch.empty_like(x)
-    grid = (batch * tokens, triton.cdiv(heads, ROWS))
-    half = width // 2
+    many, half = min(MOST_HEADS, triton.next_power_of_2(heads)), width // 2
+    grid = (batch * tokens, triton.cdiv(heads, many))
     _rotate[grid](
-        x, out, cos, sin, tokens, heads, half, sign, HEADS=ROWS, HALF=triton.next_power_of_2(half), num_warps=4
+        x, out, cos, sin, tokens, heads, half, sign, HEADS=many, HALF=triton.next_power_of_2(half), num_warps=4
     )
     return out
 
@@ -125,6 +127,28 @@ def gated_back(gate: Tensor, up: Tensor, d_out: Tensor) -> tuple[Tensor, Tensor]
     grid = (triton.cdiv(gate.numel(), FLAT),)
     _gated_back[grid](gate, up, d_out, d_gate, d_up, gate.numel(), BLOCK=FLAT, num_warps=8)
     return d_gate, d_up
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _squares(x, out, size, BLOCK: tl.constexpr, MANY: tl.constexpr):  # type: ignore[no-untyped-def]
+    first = tl.program_id(0).to(tl.int64) * BLOCK * MANY
+    place = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for index in range(MANY):
+        at = first + index * BLOCK + place
+        value = tl.load(x + at, mask=at < size, other=0.0).to(tl.float32)
+        total += value * value
+    tl.store(out + tl.program_id(0), tl.sum(total, 0))
+
+
+def sums_of_squares(tensors: list[Tensor]) -> Tensor:
+    """Of many tensors together, in 32 bits; partial sums are added in one order, so that a run repeats to the bit."""
+    each = FLAT * SQUARED
+    programs = [triton.cdiv(one.numel(), each) for one in tensors]
+    parts = torch.empty(sum(programs), dtype=torch.float32, device=tensors[0].device)
+    for one, many, out in zip(tensors, programs, parts.split(programs), strict=True):
+        _squares[(many,)](one, out, one.numel(), BLOCK=FLAT, MANY=SQUARED, num_warps=8)
+    return parts.sum()
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -20,12 +20,17 @@ ALIGNED = 16  # elements: both dims of a weight, and tokens
 SMALLEST = 1e-12  # largest absolute value that is still divided by
 
 
-def _cast(x: Tensor, format: torch.dtype, *, rows: bool) -> tuple[Tensor, Tensor]:
+def _cast(x: Tensor, format: torch.dtype, *, rows: bool = False) -> tuple[Tensor, Tensor]:
     """[m, k] in 8 bits with what it was divided by: one number, or one a row."""
     top = torch.finfo(format).max
     most = x.abs().amax(-1, keepdim=True) if rows else x.abs().amax()
     scale = most.float().clamp(min=SMALLEST) / top
     return (x.float() / scale).clamp(-top, top).to(format), scale
+
+
+def _turned(cast: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The same with rows for columns: 8 bits are moved, not the wide tensor."""
+    return cast[0].t().contiguous(), cast[1]
 
 
 def _product(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], like: Tensor, *, fast: bool) -> Tensor:
@@ -47,12 +52,13 @@ class _ScaledLinear(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
-        rows = ctx.rows
-        back = VALUES if rows else GRADIENTS  # with a scale for each row the reach of e4m3 is enough
-        turned = [part.t().contiguous() for part in (weight, gradient, x)]
-        d_x = _product(_cast(gradient, back, rows=rows), _cast(turned[0], VALUES, rows=rows), x, fast=False)
-        d_weight = _product(_cast(turned[1], back, rows=rows), _cast(turned[2], VALUES, rows=rows), weight, fast=False)
-        return d_x, d_weight, None
+        if ctx.rows:  # another scale for each row of what is turned; the reach of e4m3 is enough then
+            back, turned = VALUES, [_cast(part.t().contiguous(), VALUES, rows=True) for part in (weight, gradient, x)]
+        else:
+            back = GRADIENTS
+            turned = [_turned(_cast(weight, VALUES)), _turned(_cast(gradient, back)), _turned(_cast(x, VALUES))]
+        d_x = _product(_cast(gradient, back, rows=ctx.rows), turned[0], x, fast=False)
+        return d_x, _product(turned[1], turned[2], weight, fast=False), None
 
 
 def scaled_linear(x: Tensor, weight: Tensor, bias: Tensor | None, scaling: str) -> Tensor:

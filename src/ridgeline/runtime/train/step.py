@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ridgeline.plan.schedules import build
 from ridgeline.runtime.train.assemble import Assembly
+from ridgeline.runtime.train.fused import sum_of_squares
 from ridgeline.runtime.train.layout import Layout
 from ridgeline.runtime.train.stage import cross_entropy
 from ridgeline.runtime.train.update import shard_of
@@ -149,7 +150,7 @@ def gradient_norm(assembly: Assembly) -> Tensor:
     total = torch.zeros((), device=assembly.layout.device)
     for shared in set(copies):
         held = [gradient for gradient, many in zip(gradients, copies, strict=True) if many == shared]
-        total = total + torch.stack(torch._foreach_norm(held, 2, dtype=torch.float32)).square().sum() / shared
+        total = total + sum_of_squares(held) / shared
     if assembly.layout.ranks > 1:
         dist.all_reduce(total)
     return total.sqrt()
