@@ -175,11 +175,11 @@ def plain(model: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("rows", type=Path)
-    parser.add_argument("--only", default="", help="only cases whose id holds one of these, comma-separated")
+    parser.add_argument("--only", default="", help="only cases whose id holds one of these, split by semicolons")
     parser.add_argument("--trace", type=Path, help="also write a trace of two steps of each case here")
     options = parser.parse_args()
     rows = json.loads(options.rows.read_text())["rows"] if options.rows.exists() else []
-    for id, run in _wanted(options.only.split(","), {row["id"] for row in rows}, options.trace):
+    for id, run in _wanted(options.only.split(";"), {row["id"] for row in rows}, options.trace):
         try:
             rows.append(run())
         except Exception as wrong:

@@ -152,6 +152,7 @@ def _step(
     workload, layout = request.train, step.stepper.assembly.layout
     source, index = place
     began = time.perf_counter()
+    scale = step.stepper.scale
     loss, norm = step(batch_of(source, index, workload.sequences, workload.seq, layout))
     if not layout.device.startswith("cpu"):
         getattr(torch, layout.device.partition(":")[0]).synchronize()
@@ -163,7 +164,7 @@ def _step(
         dist.all_reduce(seen, op=dist.ReduceOp.MAX)
     seconds, memory, stopped = seen.tolist()
     row = StepRow(step=index + 1, loss=float(loss), gradient_norm=float(norm), seconds=seconds,
-                  tokens=workload.tokens, memory=int(memory))  # fmt: skip
+                  tokens=workload.tokens, memory=int(memory), loss_scale=scale)  # fmt: skip
     return row, bool(stopped)
 
 

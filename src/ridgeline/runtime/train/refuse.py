@@ -11,7 +11,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.runtime.train.recompute_parts import PARTS
 
-FORMATS = ("fp32", "bf16")
+FORMATS = ("fp32", "bf16", "fp16")
 PRODUCTS = (*FORMATS, "fp8-e4m3")
 ACTIVATION_NAMES = ("silu", "swish", "swiglu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2")
 
@@ -124,6 +124,7 @@ def _graph(scenario: Scenario) -> Iterator[Problem]:
         f"{plan.mesh.ranks} ranks": plan.mesh.ranks > 1,
         "experts, whose sizes the host learns": any(isinstance(block.ffn, Moe) for block in scenario.model.blocks),
         "offload": bool(plan.offload.activations or plan.offload.optimizer),
+        "fp16, whose scale the host moves": plan.precision.weights.id == "fp16",
         "a host without an accelerator": scenario.system.chip.vendor == "host",
     }
     for given, so in reasons.items():

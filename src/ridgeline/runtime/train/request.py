@@ -86,7 +86,8 @@ def has_experts(model: ModelSpec) -> bool:
 class StepRow:
     """One optimizer step as it was measured, the slowest rank's time.
 
-    memory    largest so far on any rank: of the accelerator's allocator, or the process's resident set on a CPU
+    memory       largest so far on any rank: of the accelerator's allocator, or the process's resident set on a CPU
+    loss_scale   what the loss was multiplied by on its way back; 1 but in fp16
     """
 
     step: int
@@ -95,6 +96,7 @@ class StepRow:
     seconds: float
     tokens: int
     memory: int
+    loss_scale: float = 1.0
 
     @property
     def tokens_per_s(self) -> float:

@@ -35,23 +35,27 @@ class Batch:
 
 @dataclass(slots=True, kw_only=True)
 class Stepper:
-    """Runs forward and backward of a batch; the pipeline's runtime is made for the first one."""
+    """Runs forward and backward of a batch; the pipeline's runtime is made for the first one.
+
+    scale    the loss is multiplied by this on its way back, and gradients are as much larger (loss scaling of fp16)
+    """
 
     assembly: Assembly
     microbatches: int
     runtime: Any = None
     total: int = field(default=1)
+    scale: float = 1.0
 
     def gradients(self, batch: Batch) -> Tensor:
         """Leave every parameter with its whole gradient (as its own shard); the loss of the global batch."""
         self.total = batch.total
         loss = self._pipelined(batch) if self.assembly.layout.pp.degree > 1 else self._plain(batch)
         finish_gradients(self.assembly)
-        return whole_loss(loss, self.assembly)
+        return whole_loss(loss, self.assembly) / self.scale
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         fused = bool({"cross-entropy", "linear-cross-entropy"} & self.assembly.blueprint.fuses)
-        return cross_entropy(logits, targets, self.assembly.layout, 1 / self.total, fused=fused)
+        return cross_entropy(logits, targets, self.assembly.layout, self.scale / self.total, fused=fused)
 
     def _plain(self, batch: Batch) -> Tensor:
         stage = self.assembly.stages[0]
@@ -63,7 +67,7 @@ class Stepper:
             if hasattr(stage, "set_requires_gradient_sync"):
                 stage.set_requires_gradient_sync(last or early)
                 stage.set_is_last_backward(last)
-            loss = stage(tokens, targets, 1 / self.total)
+            loss = stage(tokens, targets, self.scale / self.total)
             loss.backward()
             total = total + loss.detach()
         return total

@@ -6,7 +6,7 @@
 All of it is worked out in 32 bits. Where the engine fuses the optimizer a tensor is one kernel: Ridgeline's own on a
 chip with Triton, which also widens, clips and writes the stored weight; torch's fused AdamW where formats are alike.
 
-States in host memory (optimizer offload) are fetched piece by piece into two slots on the chip, updated there, and
+States in host memory (optimizer offload) are fetched piece by piece into three slots on the chip, updated there, and
 written back, on streams of their own: while one piece is updated the next arrives and the one before it leaves.
 """
 
@@ -26,7 +26,7 @@ from ridgeline.runtime.train.fused import has_kernels
 MOMENTS = ("exp_avg", "exp_avg_sq")
 BETAS, EPSILON, DECAY, LARGEST_NORM = (0.9, 0.95), 1e-8, 0.1, 1.0
 PIECE = 1 << 25  # elements of states that are fetched at a time
-SLOTS = 2
+SLOTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +66,14 @@ class Update:
         self.count = torch.zeros((), dtype=torch.float32, device=device)
         self.slots = _Slots(device, self) if self.away else None
 
-    def step(self, norm: Tensor) -> None:
-        """Clip to the largest norm, update, and forget the gradients."""
-        factor = (LARGEST_NORM / (norm.float() + 1e-6)).clamp(max=1.0)
+    def forget(self) -> None:
+        """Move nothing: the gradients are gone."""
+        for parameter in self.named.values():
+            parameter.grad = None
+
+    def step(self, norm: Tensor, scale: float = 1.0) -> None:
+        """Clip to the largest norm, update, and forget the gradients, which are `scale` times too large."""
+        factor = (LARGEST_NORM / (norm.float() + 1e-6)).clamp(max=1.0) / scale
         self.count += 1
         for name, parameter in self.named.items():
             gradient = parameter.grad
@@ -173,7 +178,7 @@ class _Pinned:
 
 
 class _Slots:
-    """Room on the chip for the states of two pieces, and the streams that fill and empty it."""
+    """Room on the chip for the states of three pieces, and the streams that fill and empty it."""
 
     def __init__(self, device: torch.device, update: Update) -> None:
         self.update = update

@@ -29,6 +29,7 @@ from ridgeline.runtime.train.data import Source, batch_of
 from ridgeline.runtime.train.layout import Layout
 from ridgeline.runtime.train.step import Stepper
 from ridgeline.runtime.train.verification import Compared, Verification
+from ridgeline.runtime.train.whole_step import FIRST_SCALE
 
 FP32_TOLERANCE = 1e-5
 ROUNDED_TWICE = 2.0  # the plan's rounding and the reference's
@@ -60,11 +61,12 @@ def verify(blueprint: Blueprint, layout: Layout, source: Source, sequences: int,
 def _gradients(assembly: Assembly, source: Source, sequences: int, seq: int) -> tuple[float, dict[str, Tensor]]:
     layout, plan = assembly.layout, assembly.blueprint.plan
     stepper = Stepper(assembly=assembly, microbatches=sequences // (layout.dp.degree * plan.microbatch))
+    stepper.scale = FIRST_SCALE if plan.precision.weights.id == "fp16" else 1.0
     loss = float(stepper.gradients(batch_of(source, 0, sequences, seq, layout)))
     named = assembly.parameters()
     if assembly.blueprint.model.embedding.tied and assembly.virtual_stages > 1:
         named.pop("head.weight", None)
-    return loss, {name: _whole(held) for name, held in named.items()}
+    return loss, {name: _whole(held).float() / stepper.scale for name, held in named.items()}
 
 
 def _whole(parameter: Any) -> Tensor:
