@@ -95,7 +95,7 @@ def plan(
     To train: every split of the work, and what would beat the best. With --serve: replicas, pools and engine settings
     that keep an objective at the least cost, or serve the most on what there is.
     """
-    from ridgeline.api import calibration_of
+    from ridgeline.api import calibration_of, priced_of
     from ridgeline.cli.plan_serve import plan_serve
     from ridgeline.search.request import PlanRequest
 
@@ -105,7 +105,7 @@ def plan(
             run = {"tokens": tokens, "days": days, "chips": chips, "headroom": headroom, "frontier": frontier}
             _refuse_training(seq=seq, global_batch=global_batch, **run)
             plan_serve(
-                model, calibration_of(calibration, anchor or (), profile), (output, html), json, on=on,
+                model, priced_of(calibration, anchor or (), profile), (output, html), json, on=on,
                 requests=requests, rate=rate, isl=isl, osl=osl, ttft=ttft, tpot=tpot, itl=itl, e2e=e2e,
                 percentile=percentile, engine=engine, settings=settings or (), space=space, objective=objective,
             )  # fmt: skip

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from ridgeline.cost.calibration import Calibration
     from ridgeline.report.sheets.deployment import DeploymentPlanSheet
     from ridgeline.search.deployments.question import DeploymentOptions
     from ridgeline.search.deployments.recommend import DeploymentAnswer
     from ridgeline.search.progress import Progress
+    from ridgeline.serving.deployment import Priced
 
 
 class _Watch:
@@ -43,7 +43,7 @@ class _Watch:
 
 
 def plan_serve(
-    model: str, calibration: Calibration | None, outputs: tuple[Path | None, Path | None], json: bool,
+    model: str, priced: Priced, outputs: tuple[Path | None, Path | None], json: bool,
     **options: Unpack[DeploymentOptions],
 ) -> None:  # fmt: skip
     """Print the deployment that a question asks for, and write it where that is wanted: a scenario, a page."""
@@ -53,11 +53,8 @@ def plan_serve(
     from ridgeline.report.plan_sheet import Took, refusal_sheet
     from ridgeline.search.deployments.question import DeploymentRequest
     from ridgeline.search.deployments.recommend import recommend_deployment
-    from ridgeline.serving.deployment import Priced
 
-    request = DeploymentRequest.from_options(model, **options)
-    if calibration is not None:
-        request = replace(request, priced=Priced(calibration=calibration))
+    request = replace(DeploymentRequest.from_options(model, **options), priced=priced)
     began, cpu = time.perf_counter(), time.process_time()
     with stoppable() as stop, shown() as (bar, task):
         found = recommend_deployment(request, _Watch(stop, bar, task))
