@@ -23,6 +23,7 @@ DTYPES: dict[str, Any] = {
     "int8": torch.int8,
 }
 TOLERANCE = {"fp64": 1e-10, "fp32": 2e-4, "tf32": 3e-3, "bf16": 2e-2, "fp16": 4e-3, "fp8": 2e-2, "int8": 0.0}
+UNTRUE = 0.5  # share of disturbed runs in a median of several threads, which wait for each other, that is no time
 DRAWN = 65_537  # normal numbers a CPU draws for one tensor: a prime, so that rows begin at different ones
 MOST_SETS = 48  # buffer sets that are taken in turn so that the cache holds none of them
 
@@ -78,6 +79,8 @@ def measure(prepared: Prepared, bench: Bench) -> dict[str, Any]:
     found = timed(
         prepared.calls, bench.backend, seconds=bench.seconds, graph=prepared.graph, clock=bench.meter.clock_mhz
     )
+    if found.waited > UNTRUE and torch.get_num_threads() > 1:
+        return {"ok": False, "why": "threads waited for a core in most runs: other work has it"}
     row = {**found.row(), "ok": True, "error": float(f"{error:.2g}"), "cold": is_cold(bench, prepared)}
     default = "graph" if bench.backend.graph is not None else "events" if bench.backend.event else "host"
     if found.timer != default:
