@@ -17,6 +17,7 @@ from ridgeline.core.errors import MissingNumber
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.serving_calibration import SERVING_PARAMETERS, ServingCalibration, serving_owners
 from ridgeline.ir.forward_steps import forward_steps
+from ridgeline.plan.serving_settings import BARE
 from ridgeline.serving.saturated import ClosedBatch, Limits, closed_batch
 from ridgeline.sim import (
     PRODUCTS,
@@ -73,8 +74,8 @@ class PricedRun:
 
     @property
     def waits(self) -> bool:
-        """Whether the first token of a request under load was measured."""
-        return self.item.asked == "ttft" and not self.item.static
+        """Whether the first token was measured where it reaches a client, not where the engine computes it."""
+        return self.item.asked == "ttft" and self.item.row["metric"].startswith("ttft")
 
 
 def price_run(item: Inference, calibration: Calibration) -> PricedRun | str:
@@ -100,7 +101,8 @@ def _figure(item: Inference, batch: ClosedBatch) -> tuple[Array, float]:
     if item.asked == "ttft":
         return batch.ttft_shares(), 0.0
     if item.asked == "tpot":
-        return batch.tpot_shares() / gained, 0.0
+        middle = item.static and item.median
+        return (batch.median_step() if middle else batch.tpot_shares()) / gained, 0.0
     n = item.row["n"]
     replicas = max(1.0, float(n) / mesh.ranks) if n else 1.0
     tokens = batch.outputs * mesh.dp * mesh.pp * gained
@@ -125,7 +127,8 @@ def _limits(item: Inference) -> Limits | str:
     """Requests at once and tokens of a step, as memory and the engine allow."""
     used = limits_of(item.scenario)
     if item.static:
-        return Limits(batch=item.in_flight, tokens=max(item.in_flight * item.isl, 1))
+        buckets = (item.scenario.engine.serves or BARE).static_shapes
+        return Limits(batch=item.in_flight, tokens=max(item.in_flight * item.isl, 1), buckets=buckets)
     if item.disagg:
         return Limits(batch=item.in_flight, tokens=1_000_000_000)
     held = replace(
@@ -183,6 +186,7 @@ class RunColumns:
         each = {name: column[self.own] for name, column in values.items()}
         parts = class_seconds(self.work, self.graphed, each)
         kernels, meetings = self.work[6], self.work[8]
+        by_vector = self.work[9] * each["decode_vector"] > self.work[4] * each["decode_attention"]
         gaps = kernels * each["kernel"]
         stalled = parts["kernel"] > gaps * (1 + 1e-12) + 1e-15
         shown = np.where(stalled, 0.0, self.share)
@@ -193,7 +197,8 @@ class RunColumns:
             "product_compute": self.work[1] * each["product_compute"] * shown,
             "expert_product": parts["experts"] * shown,
             "prefill_attention": parts["attention"] * shown,
-            "decode_attention": parts["kv-cache"] * shown,
+            "decode_attention": np.where(by_vector, 0.0, parts["kv-cache"]) * shown,
+            "decode_vector": np.where(by_vector, parts["kv-cache"], 0.0) * shown,
             "kernel": gaps * shown,
             "wire": self.work[7] * each["wire"] * shown,
             "all_reduce": meetings * each["all_reduce"] * shown,

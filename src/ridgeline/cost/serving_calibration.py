@@ -62,6 +62,10 @@ _LIST = (
         meaning="reading the KV cache, against the rate of large copies",
     ),
     ServingParameter(
+        name="decode_vector", unit="x", default=1.0, per=("family",),
+        meaning="attention of decodes on vector units, against an exponential for every cached number and query head",
+    ),
+    ServingParameter(
         name="kernel", unit="s", default=1e-6, per=("engine",), meaning="chip idles around a kernel of a graph",
     ),
     ServingParameter(

@@ -25,9 +25,10 @@ from ridgeline.cost.profile_prices import measured_kernels, measured_ops
 from ridgeline.cost.serving_calibration import SERVING_PARAMETERS, ServingCalibration, shipped_serving
 from ridgeline.cost.step_part import Bound
 from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
-from ridgeline.ir.ops import Collective, MatMul, Num
+from ridgeline.ir.ops import Attend, Collective, MatMul, Num
 from ridgeline.ir.program import Section, SectionRole
 from ridgeline.lowering.forward import ForwardProgram, lower_forward
+from ridgeline.lowering.served_mixers import VECTOR_ATTENTION
 from ridgeline.plan.resolve import attention_format
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_settings import Speculation
@@ -35,7 +36,7 @@ from ridgeline.sim.memory.serving import limits_of
 
 CLASSES = (
     "product_memory", "product_compute", "expert_product", "prefill_attention", "decode_attention", "stream",
-    "kernels", "wire", "meetings",
+    "kernels", "wire", "meetings", "decode_vector",
 )  # fmt: skip
 """Work of a step by what its time answers to: seconds, but for counts of kernels and of ranks that meet, doubled."""
 PRODUCTS = CLASSES[:3]
@@ -163,6 +164,7 @@ def _classes(
         prices = price_ops(table, rates, measured=measured)
     matmul_s = np.where(table.matmuls[3] > 0, prices.matmul_s, 0.0)
     bound, decode = prices.matmul_memory_bound, table.attends[7] > 0
+    by_vector = np.repeat(_on_vector_units(program.sections), many)
     experts = np.repeat(_of_experts(program.sections), many)
     none = np.zeros(0)
     made = (
@@ -177,6 +179,7 @@ def _classes(
         + _sum(table, table.stream_slot, table.streams[1]),
         _sum(table, table.collective_slot, _collectives(table, prices.collective_s, rates.links)),
         _sum(table, table.collective_slot, np.log2(table.collectives[2]) if table.collectives.size else none),
+        _sum(table, table.attend_slot, np.where(by_vector, table.attends[0] / 2 / rates.machines.exponentials, 0.0)),
     )
     return np.stack([one.reshape(len(program.sections), many) for one in made])
 
@@ -195,6 +198,13 @@ def _of_experts(sections: tuple[Section, ...]) -> Mask:
     """Which products of sections, in the order of their table, are those of routed experts."""
     labels = [op.label for section in sections for op in section.forward if isinstance(op, MatMul)]
     return np.array([label.startswith("experts") for label in labels], dtype=bool)
+
+
+def _on_vector_units(sections: tuple[Section, ...]) -> Mask:
+    """Which attention kernels of sections, in the order of their table, work through the cache on vector units: a
+    cached number and query head takes what an exponential takes there, sixteen flops."""
+    labels = [op.label for section in sections for op in section.forward if isinstance(op, Attend)]
+    return np.array([label == VECTOR_ATTENTION for label in labels], dtype=bool)
 
 
 def _sum(table: OpTable, slots: Index, values: Array) -> Array:
@@ -244,12 +254,12 @@ def class_seconds(work: Array, graphed: Mask, values: Mapping[str, Num]) -> dict
 
     Kernels leave gaps; where no graph holds them the chip waits for the host that issues them.
     """
-    memory, compute, experts, prefill, decode, streams, kernels, wire, meetings = work
+    memory, compute, experts, prefill, decode, streams, kernels, wire, meetings, vector = work
     parts = {
         "matmul": memory * values["product_memory"] + compute * values["product_compute"],
         "experts": experts * values["expert_product"],
         "attention": prefill * values["prefill_attention"],
-        "kv-cache": decode * values["decode_attention"],
+        "kv-cache": np.maximum(decode * values["decode_attention"], vector * values["decode_vector"]),
         "memory": streams,
         "network": wire * values["wire"] + meetings * values["all_reduce"],
     }
