@@ -50,6 +50,10 @@ _LIST = (
         meaning="products of routed experts, against a single one: small groups, and experts that get more than others",
     ),
     ServingParameter(
+        name="expert_memory", unit="x", default=1.0, per=("family", "engine"),
+        meaning="products of routed experts that memory bounds, against reading their weights at the rate of copies",
+    ),
+    ServingParameter(
         name="weight_only", unit="x", default=1.2, per=("family",),
         meaning="products whose weights are stored narrower than they are multiplied",
     ),
@@ -85,6 +89,10 @@ _LIST = (
     ServingParameter(
         name="first_token", unit="s", default=5e-3, per=("engine",),
         meaning="a request under load waits for beside steps before its first token: client, server, tokenizer",
+    ),
+    ServingParameter(
+        name="arrival", unit="s", default=2e-3, per=("engine",),
+        meaning="the same for every other request in flight: a front end that takes them one at a time",
     ),
     ServingParameter(
         name="issue", unit="s", default=1e-5, per=("engine",),

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
-from ridgeline.targets.serving_pieces import Replica
-from ridgeline.targets.tensorrt_llm.names import DRAFTS, DTYPES, KV_DTYPES
+from ridgeline.targets.serving_pieces import Replica, knobs
+from ridgeline.targets.tensorrt_llm.names import DRAFTS, DTYPES, ID, KNOBS, KV_DTYPES
 
 
 def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
     """Everything that a TensorRT-LLM engine is told."""
     yield from _mesh(scenario, one)
-    for part in (_formats, _graphs, _speculation):
+    for part in (_formats, _knobs, _graphs, _speculation):
         yield from part(scenario)
 
 
@@ -57,6 +57,11 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
         yield Say("kv_cache_config.dtype", KV_DTYPES[kv], "plan.precision.kv")
     else:
         yield Lose("plan.precision.kv", f"the cache holds the format of activations, {' or '.join(KV_DTYPES)}")
+
+
+def _knobs(scenario: Scenario) -> Iterator[Piece]:
+    for name, (value, path) in knobs(scenario, ID).items():
+        yield Say(KNOBS[name], value, path)
 
 
 def _graphs(scenario: Scenario) -> Iterator[Piece]:
