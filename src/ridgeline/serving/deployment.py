@@ -165,9 +165,7 @@ def knobs_of(scenario: Scenario) -> Knobs:
     return given or usual.get(scenario.engine.id, VllmKnobs())
 
 
-def _settings(
-    scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tuple[int, int]
-) -> tuple[Settings, int]:
+def _settings(scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tuple[int, int]) -> tuple[Settings, int]:
     """The scheduler's settings, and the longest request they can serve."""
     context = scenario.model.context or LONG_CONTEXT
     match knobs:
