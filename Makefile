@@ -39,7 +39,7 @@ types: $(VENV)/.test
 	$(PY) -m mypy
 
 unit: $(VENV)/.test
-	$(PY) -m pytest -m "not slow and not gpu and not shm and not real and not slurm and not ray"
+	$(PY) -m pytest -n auto --maxprocesses 8 --dist worksteal -m "not slow and not gpu and not shm and not real and not slurm and not ray"
 
 docs: $(VENV)/.test
 	$(PY) -m pytest --doctest-modules src/ridgeline

@@ -18,7 +18,9 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     profile                                    files of measured kernels -> Profile, several nodes as one
     read_profile                               a file of `ridgeline characterize` -> Profile
     timeline                                   Scenario -> Timeline of one predicted step
-    recommend                                  PlanRequest -> Recommendation: what `ridgeline plan` prints and writes
+    plan                                       model, options -> Recommendation; with serve=True DeploymentAnswer: what
+                                               `ridgeline plan` prints and writes
+    recommend                                  PlanRequest -> Recommendation: the same for a question that is a value
     find_plan                                  Scenario -> Search: the best plans of its space
     validate                                   measured runs -> Validation: each beside its prediction
     fit                                        measured runs -> Refit: parameters, and what they are worth
@@ -48,6 +50,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.version import __version__ as __version__
 
 if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getattr__`; a test compares both
+    from ridgeline.api import plan as plan
     from ridgeline.api import predict as predict
     from ridgeline.api import profile as profile
     from ridgeline.api import recommend as recommend
@@ -121,6 +124,7 @@ _HOMES = {
     "schedule": "ridgeline.plan.schedules:build",
     "show": "ridgeline.report.show",
     "timeline": "ridgeline.sim.events.simulate",
+    "plan": "ridgeline.api",
     "predict": "ridgeline.api",
     "profile": "ridgeline.api",
     "roofline": "ridgeline.api",

@@ -29,10 +29,10 @@ def run_sheet(found: RunOutcome, predicted: tuple[float, float] | None) -> Train
                 "step": row.step,
                 "loss": row.loss,
                 "gradient_norm": row.gradient_norm,
+                "loss_scale": row.loss_scale,
                 "seconds": row.seconds,
                 "tokens_per_s": row.tokens_per_s,
                 "memory_bytes": row.memory,
-                "loss_scale": row.loss_scale,
             }
             for row in found.rows
         ],

@@ -11,17 +11,17 @@ class TrainedStepSheet(TypedDict):
     loss            mean cross-entropy over the tokens of the global batch, in nats
     gradient_norm   Euclidean, before it is clipped
     seconds         of the slowest rank
-    loss_scale      what the loss is multiplied by before backward: 1 in fp32 and bf16
+    loss_scale      what the loss was multiplied by on its way back; 1 but in fp16
     memory_bytes    the most so far on any rank: of the accelerator's allocator; on a CPU the process's resident set
     """
 
     step: int
     loss: float
     gradient_norm: float
+    loss_scale: float
     seconds: float
     tokens_per_s: float
     memory_bytes: int
-    loss_scale: float
 
 
 class TrainedSheet(TypedDict):

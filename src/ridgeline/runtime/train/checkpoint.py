@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.runtime.train.assemble import Assembly
 from ridgeline.runtime.train.checkpoint_files import facts_of, forget_parts, newest_sound, part, publish, steps
-from ridgeline.runtime.train.step import MOMENTS, Update
+from ridgeline.runtime.train.update import MOMENTS, Update
 
 
 class Checkpoints:

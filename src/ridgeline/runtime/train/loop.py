@@ -19,15 +19,18 @@ import torch.distributed as dist
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.resolve import resolve
 from ridgeline.runtime.probe.ranks import World
-from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble
+from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble, narrow_scaling
 from ridgeline.runtime.train.checkpoint import Checkpoints
 from ridgeline.runtime.train.data import Source, batch_of, open_source
 from ridgeline.runtime.train.layout import Layout, spread
+from ridgeline.runtime.train.narrow import lacks_narrow
 from ridgeline.runtime.train.request import Listener, Options, Request, RunOutcome, StepRow, has_experts
-from ridgeline.runtime.train.step import Stepper, Update, gradient_norm
+from ridgeline.runtime.train.step import Stepper
 from ridgeline.runtime.train.tracing import Tracer
+from ridgeline.runtime.train.update import Update
 from ridgeline.runtime.train.verification import Verification
 from ridgeline.runtime.train.verify import verify
+from ridgeline.runtime.train.whole_step import WholeStep
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 
@@ -46,12 +49,13 @@ def train(request: Request, world: World, listener: Listener, stop: Callable[[],
         done, notes = checkpoints.load(facts) if checkpoints and options.resume else (0, [])
         first = done
         stepper = Stepper(assembly=assembly, microbatches=request.scenario.microbatches)
+        step = WholeStep(stepper, update, graph=resolve(request.scenario).graph == "full")
         rows: list[StepRow] = []
         startup = time.monotonic() - began
         stopped = False
         tracer = Tracer(options.trace, layout)
         while done < options.steps and not stopped:
-            row, stopped = _step(stepper, update, (source, done), request, stop)
+            row, stopped = _step(step, (source, done), request, stop)
             tracer.step()
             done += 1
             rows.append(row)
@@ -90,6 +94,7 @@ def blueprint_of(request: Request) -> Blueprint:
         placement=scenario.placement,
         gradients=resolved.gradients,
         compiled=resolved.compiled,
+        fuses=resolved.fuses,
         seed=request.options.seed,
     )
 
@@ -100,6 +105,7 @@ def joined(request: Request, world: World) -> Iterator[Layout]:
     device, options = world.device(request.options.device), request.options
     kind = device.partition(":")[0]
     _refuse_absent(device, kind)
+    _refuse_narrow(request, device)
     if world.ranks == 1:
         yield spread(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
         return
@@ -150,6 +156,14 @@ def _refuse_absent(device: str, kind: str) -> None:
     module.set_device(int(device.partition(":")[2] or 0))
 
 
+def _refuse_narrow(request: Request, device: str) -> None:
+    """Products in 8 bits where the device has none."""
+    why = lacks_narrow(device) if narrow_scaling(request.scenario.plan.precision) else ""
+    if why:
+        todo = 'set plan.precision = "bf16"'
+        raise InputError(Problem(path="plan.precision.compute", given=f"fp8 on {device}", expected=why, todo=todo))
+
+
 def _begin_from(request: Request, assembly: Assembly, update: Update) -> None:
     """Weights of a Hugging Face folder, where one is named."""
     if not request.options.weights:
@@ -161,15 +175,14 @@ def _begin_from(request: Request, assembly: Assembly, update: Update) -> None:
 
 
 def _step(
-    stepper: Stepper, update: Update, place: tuple[Source, int], request: Request, stop: Callable[[], bool]
+    step: WholeStep, place: tuple[Source, int], request: Request, stop: Callable[[], bool]
 ) -> tuple[StepRow, bool]:
     """One optimizer step, timed from its batch to its update; and whether any rank was asked to stop."""
-    workload, layout = request.train, stepper.assembly.layout
+    workload, layout = request.train, step.stepper.assembly.layout
     source, index = place
     began = time.perf_counter()
-    loss = stepper.gradients(batch_of(source, index, workload.sequences, workload.seq, layout))
-    norm = gradient_norm(stepper.assembly)
-    update.step(norm)
+    scale = step.stepper.scale
+    loss, norm = step(batch_of(source, index, workload.sequences, workload.seq, layout))
     if not layout.device.startswith("cpu"):
         getattr(torch, layout.device.partition(":")[0]).synchronize()
     seen = torch.tensor(
@@ -180,7 +193,7 @@ def _step(
         dist.all_reduce(seen, op=dist.ReduceOp.MAX)
     seconds, memory, stopped = seen.tolist()
     row = StepRow(step=index + 1, loss=float(loss), gradient_norm=float(norm), seconds=seconds,
-                  tokens=workload.tokens, memory=int(memory))  # fmt: skip
+                  tokens=workload.tokens, memory=int(memory), loss_scale=scale)  # fmt: skip
     return row, bool(stopped)
 
 

@@ -98,7 +98,7 @@ class StepRow:
     """One optimizer step as it was measured, the slowest rank's time.
 
     memory       largest so far on any rank: of the accelerator's allocator, or the process's resident set on a CPU
-    loss_scale   what the loss is multiplied by before backward: 1 in fp32 and bf16, whose exponents need no more
+    loss_scale   what the loss was multiplied by on its way back; 1 but in fp16
     """
 
     step: int
