@@ -78,7 +78,7 @@ class Cluster(Starter):
             given = f"{room} {self.resource} in the Ray cluster"
             expected = f"one for each of the plan's {request.ranks} ranks"
             raise InputError(Problem(path="--launcher", given=given, expected=expected, todo=todo))
-        mailbox = ray.remote(num_cpus=0)(Mailbox).remote()
+        mailbox = ray.remote(num_cpus=0, scheduling_strategy=_here())(Mailbox).remote()
         wrong: list[BaseException] = []
         fit = threading.Thread(target=self._fit, args=(_absolute(request), mailbox, wrong), daemon=True)
         fit.start()
@@ -146,6 +146,14 @@ class Cluster(Starter):
 
         alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
         return int(sum(resources.get(self.resource, 0) for resources in alive))
+
+
+def _here() -> Any:
+    """On this node, whose loss ends the run anyway."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 def _absolute(request: Request) -> Request:
