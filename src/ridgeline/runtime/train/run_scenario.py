@@ -13,11 +13,12 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.runtime.measure import need_torch
 from ridgeline.runtime.probe.ranks import find_world
 from ridgeline.runtime.train.event_file import EventFile, absent
-from ridgeline.runtime.train.launch import Replan, execute, started_again
+from ridgeline.runtime.train.launch import execute, started_again
 from ridgeline.runtime.train.metrics_file import Metrics
 from ridgeline.runtime.train.numerics import Numerics
 from ridgeline.runtime.train.refuse import refusals
 from ridgeline.runtime.train.request import Listener, Options, Request, RunOutcome, StepRow, make_request
+from ridgeline.runtime.train.starter import Replan
 from ridgeline.runtime.train.tracing import QUIET, RECORDED, WARM
 from ridgeline.runtime.train.verification import Verification
 
