@@ -134,11 +134,14 @@ class Cluster(Starter):
             wrong.append(caught)
 
     def left_without(self, gone: tuple[int, ...]) -> int:
-        """What the nodes that answer have, once Ray has noticed which do not; fewer by the lost ones in any case."""
-        fewer, until = self._room_before - len(gone), time.monotonic() + FORGET_S
-        while self._room() > fewer and time.monotonic() < until:
+        """What the nodes that answer have, once Ray has noticed which do not; one less where all answer.
+
+        Which ranks are gone Ray Train does not tell from those that could not be asked: nodes are counted.
+        """
+        until = time.monotonic() + FORGET_S
+        while self._room() >= self._room_before and time.monotonic() < until:
             time.sleep(1.0)
-        return min(self._room(), fewer)
+        return min(self._room(), self._room_before - bool(gone))
 
     def _room(self) -> int:
         """Chips of all nodes that are alive."""
