@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
@@ -24,6 +24,7 @@ from ridgeline.runtime.train.starter import Starter
 
 POLL_S = 0.1
 RESOURCES = {"cpu": "CPU", "cuda": "GPU", "npu": "NPU"}  # what Ray calls a chip of a torch device
+PATHS = ("folder", "trace", "weights", "save_weights")  # options that name folders
 FORGET_S = 30.0  # in which Ray notices that a node is gone
 
 
@@ -161,12 +162,12 @@ def _here() -> Any:
 
 def _absolute(request: Request) -> Request:
     """Paths that mean the same in the folder where Ray starts a worker; nodes share them, or have copies."""
-    options, paths = request.options, {}
-    for name in ("folder", "trace", "weights", "data"):
-        given = getattr(options, name)
-        if given and os.path.exists(given):
-            paths[name] = os.path.abspath(given)
-    return replace(request, options=replace(options, **paths)) if paths else request
+    options = request.options
+    paths = {item.name: getattr(options, item.name) for item in fields(options) if item.name in PATHS}
+    if os.path.exists(options.data):
+        paths["data"] = options.data
+    made = {name: os.path.abspath(path) for name, path in paths.items() if path}
+    return replace(request, options=replace(options, **made))  # type: ignore[arg-type]
 
 
 def _rank(told: Mapping[str, Any]) -> None:
