@@ -166,8 +166,8 @@ def _absolute(request: Request) -> Request:
     paths = {item.name: getattr(options, item.name) for item in fields(options) if item.name in PATHS}
     if os.path.exists(options.data):
         paths["data"] = options.data
-    made = {name: os.path.abspath(path) for name, path in paths.items() if path}
-    return replace(request, options=replace(options, **made))  # type: ignore[arg-type]
+    made: dict[str, Any] = {name: os.path.abspath(path) for name, path in paths.items() if path}
+    return replace(request, options=replace(options, **made))
 
 
 def _rank(told: Mapping[str, Any]) -> None:
