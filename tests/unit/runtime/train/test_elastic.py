@@ -19,10 +19,14 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 import ridgeline
 from ridgeline.cli.run import replan
+from ridgeline.runtime.probe.ranks import World
 from ridgeline.runtime.train.checkpoint_files import steps
-from ridgeline.runtime.train.request import Options, RunOutcome, StepRow
+from ridgeline.runtime.train.rank_work import work
+from ridgeline.runtime.train.request import Listener, Options, RunOutcome, StepRow, make_request
 
 TINY: dict[str, Any] = {
     "model": {
@@ -59,8 +63,12 @@ def kill_tree(root: int) -> None:
 def alone(steps: int) -> list[float]:
     """The losses of the same run in one process, never interrupted."""
     one = ridgeline.scenario({**TINY, "system": "1xcpu", "plan": {"precision": "fp32"}})
-    found = ridgeline.run(one, Options(steps=steps, rate=1e-3))
-    assert isinstance(found, RunOutcome)
+    request = make_request(one, Options(steps=steps, rate=1e-3))
+    threads = torch.get_num_threads()
+    try:  # in this process, which has torch already
+        found = work(request, World(), Listener(), lambda: False, time.monotonic())
+    finally:
+        torch.set_num_threads(threads)
     return [row.loss for row in found.rows]
 
 
