@@ -12,11 +12,14 @@ common=(--num-cpus=1 --object-store-memory=80000000 --disable-usage-stats)
 "$RAY/ray" start --address=127.0.0.1:6399 --block "${common[@]}" > "$2/second.out" 2>&1 &
 second=$!
 export RAY_ADDRESS=127.0.0.1:6399
-for _ in $(seq 100); do
-    [ "$("$RAY/python" -c 'import ray; ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
-print(int(ray.cluster_resources().get("CPU", 0)))' 2>/dev/null | tail -n 1)" = 2 ] && break
+chips=0
+for _ in $(seq 30); do
+    chips=$("$RAY/python" -c 'import ray; ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
+print(int(ray.cluster_resources().get("CPU", 0)))' 2>/dev/null | tail -n 1)
+    [ "$chips" = 2 ] && break
     sleep 1
 done
+[ "$chips" = 2 ] || { echo "no two nodes of Ray" | tee "$2/told" "$2/run.out" "$2/lost.out" >&2; exit 1; }
 "$RAY/python" -m ridgeline run "$1" --launcher ray --steps 4 --every 2 -o "$2/run" > "$2/run.out" 2>&1
 echo $? > "$2/told"
 "$RAY/python" -m ridgeline run "$1" --launcher ray --steps 400 --every 20 -o "$2/lost" --elastic > "$2/lost.out" 2>&1 &
