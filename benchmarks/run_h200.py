@@ -104,8 +104,8 @@ CASES = (
     Case(model="1b", name="compiled, fp8 by tensor", plan={"precision": "fp8"}),
     Case(model="3b", name="compiled"),
     Case(model="3b", name="eager", plan=EAGER),
-    Case(model="3b", name="eager, activations offloaded", plan={**EAGER, "offload": "activations"}),
     Case(model="3b", name="compiled, activations offloaded", plan={"offload": "activations"}),
+    Case(model="3b", name="compiled, half of activations offloaded", plan={"offload": {"activations": 0.5}}),
     Case(model="3b", name="compiled, optimizer offloaded", plan={"offload": "optimizer"}),
     Case(model="3b", name="compiled, activation recomputed", plan={"recompute": {"kind": "selective", "parts": ["activation"]}}),
 )  # fmt: skip
