@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ridgeline.core.dtype import DType, dtype
+from ridgeline.core.dtype import DType
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.plan import Plan, Precision
 from ridgeline.plan.resolve import resolve_scaling

@@ -1,4 +1,4 @@
-"""Ops that are one kernel where an engine fuses them: Ridgeline's own where the device has Triton, torch's formula else.
+"""Ops that are one kernel where an engine fuses them: Ridgeline's own where there is Triton, torch's formula else.
 
     loss_and_slope   cross-entropy in 32 bits; the logits are overwritten by their gradient
     sum_of_squares   of many tensors

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
+import torch
 from run_worlds import Case, _verified, blueprint_and_layout
 
 import ridgeline
@@ -98,7 +99,7 @@ def test_states_on_the_host_give_the_same_bits_and_a_share_of_activations_is_mov
 
 
 def test_adamw_is_torchs_and_a_narrow_one_stays_near_it() -> None:
-    blueprint, layout, spec = blueprint_and_layout("dense", {"precision": "fp32"})
+    blueprint, layout, _ = blueprint_and_layout("dense", {"precision": "fp32"})
     assembly = assemble(blueprint, layout)
     twins = {name: torch.nn.Parameter(held.detach().clone()) for name, held in assembly.parameters().items()}
     groups = [
