@@ -43,6 +43,7 @@ def run_sheet(found: RunOutcome, predicted: tuple[float, float] | None) -> Train
         "restarts": found.restarts,
         "stopped": found.stopped,
         "checkpoint": found.checkpoint,
+        "unsaved": found.unsaved,
         "notes": list(found.notes),
     }
     if predicted is not None and median:

@@ -35,6 +35,7 @@ class TrainedSheet(TypedDict):
     restarts           how often lost workers were started again
     stopped            it was interrupted, and ended in order
     checkpoint         the last one it wrote; empty where none was asked for
+    unsaved            the last one it should have written could not be: notes say why
     """
 
     kind: Literal["run"]
@@ -51,7 +52,28 @@ class TrainedSheet(TypedDict):
     restarts: int
     stopped: bool
     checkpoint: str
+    unsaved: bool
     notes: list[str]
+
+
+class SbatchSheet(TypedDict):
+    """The Slurm batch script that was written; nothing was started."""
+
+    kind: Literal["sbatch"]
+    output: str
+
+
+class PackSheet(TypedDict):
+    """A file of tokens that was written.
+
+    largest   the largest token: a vocabulary must be larger
+    """
+
+    kind: Literal["pack"]
+    output: str
+    documents: int
+    tokens: int
+    largest: int
 
 
 class GradientSheet(TypedDict):
