@@ -31,6 +31,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     characterize                               a torch device -> Characterization: its profile, measured and written
     preflight                                  ranks of torchrun -> Preflight: slow chips, slow links, wrong settings
     run                                        Scenario -> RunOutcome: trained here by its plan; or its Verification
+    dry_run                                    Scenario -> DryRun: its step traced without its ranks, op by op
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
     next_measurements                          Scenario -> what to measure to be surer of it, the best first
     collective                                 name, system or topology -> CollectiveTime: algorithm, time, bound
@@ -47,6 +48,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.version import __version__ as __version__
 
 if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getattr__`; a test compares both
+    from ridgeline.api import dry_run as dry_run
     from ridgeline.api import predict as predict
     from ridgeline.api import profile as profile
     from ridgeline.api import recommend as recommend
@@ -121,6 +123,7 @@ _HOMES = {
     "timeline": "ridgeline.sim.events.simulate",
     "predict": "ridgeline.api",
     "profile": "ridgeline.api",
+    "dry_run": "ridgeline.api",
     "roofline": "ridgeline.api",
     "read_profile": "ridgeline.cost.profile",
     "Profile": "ridgeline.cost.profile",

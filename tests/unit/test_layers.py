@@ -64,7 +64,7 @@ INTERIOR = {
         ("sections",),
         ("mtp",),
         ("program",),
-        ("forward",),
+        ("forward", "rank_ops"),
     ),
     "runtime": (
         ("probe",),

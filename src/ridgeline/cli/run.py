@@ -1,6 +1,7 @@
 """Turn `ridgeline run` into a call of the library.
 
-0  done; with --verify: equal        1  --verify: loss or a gradient differs        2  refused, or a worker was lost
+0  done; with --verify, --dry: equal        1  --verify: loss or a gradient differs; --dry: an op does
+2  refused, or a worker was lost
 130  stopped by Ctrl-C, in order
 """
 
@@ -21,6 +22,7 @@ from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, print_
 if TYPE_CHECKING:
     from ridgeline.plan.scenario import Scenario
     from ridgeline.runtime.train.request import Options, StepRow
+    from ridgeline.runtime.train.verification import Verification
 
 LINES = 20  # of steps that are printed where no terminal shows them as they go
 
@@ -35,6 +37,9 @@ def run(
     steps: Annotated[int, typer.Option(metavar="N", help="Optimizer steps; those before a checkpoint count.")] = 10,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare loss and every gradient of one step with a single process.")
+    ] = False,
+    dry: Annotated[
+        bool, typer.Option("--dry", help="Trace the plan for any number of ranks, here, against what is predicted.")
     ] = False,
     data: Annotated[
         str,
@@ -61,11 +66,14 @@ def run(
 ) -> None:
     """Train a scenario's model by its plan, here; it starts a process for each rank, or joins those of torchrun."""
     from ridgeline.plan.scenario_file import read_scenario
-    from ridgeline.report.run import draw_equivalence, draw_run, equivalence_sheet, run_sheet
+    from ridgeline.report.run import draw_run, run_sheet
     from ridgeline.runtime.train.request import Options, RunOutcome
     from ridgeline.runtime.train.run_scenario import run as library
 
     built = read_scenario(scenario, settings or ())
+    if dry:
+        _dry(built, json)
+        return
     options = Options(
         steps=steps, device=device or device_of(built), backend=backend, data=data, rate=rate, seed=seed, every=every,
         folder=str(output or ""), resume=resume, timeout=timeout, restarts=restarts, verify=verify,
@@ -84,9 +92,27 @@ def run(
         if found.stopped:
             raise typer.Exit(STOPPED)
         return
-    compared = equivalence_sheet(found)
-    print_json(compared) if json else draw_equivalence(compared, console())
+    _compared(found, json)
+
+
+def _compared(found: Verification, json: bool) -> None:
+    """Loss and gradients of the plan against one process."""
+    from ridgeline.report.run import draw_equivalence, equivalence_sheet
+
+    sheet = equivalence_sheet(found)
+    print_json(sheet) if json else draw_equivalence(sheet, console())
     if not found.equal:
+        raise typer.Exit(1)
+
+
+def _dry(built: Scenario, json: bool) -> None:
+    """Every op of a traced step beside what lowering expects."""
+    from ridgeline.api import dry_run
+    from ridgeline.report.dry_run import draw_dry, dry_sheet
+
+    sheet = dry_sheet(dry_run(built))
+    print_json(sheet) if json else draw_dry(sheet, console())
+    if not sheet["equal"]:
         raise typer.Exit(1)
 
 

@@ -79,15 +79,26 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
         )
     backward *= FLASH_BACKWARD
     once = 1 + again  # times that operands are read: by every step of a ring
+    shape = {"sizes": kernel_sizes(ctx, heads, qk, value), "steps": steps, "head_dim": wide}
     return (
-        [Attend(label="attention", flops=forward, stream_bytes=once * operands, head_dim=wide, kernels=steps)],
+        [Attend(label="attention", flops=forward, stream_bytes=once * operands, kernels=steps, **shape)],
         [
             Attend(
-                label="attention dX", flops=backward, stream_bytes=3 * once * operands, head_dim=wide, backward=True,
-                kernels=2 * steps,
+                label="attention dX", flops=backward, stream_bytes=3 * once * operands, backward=True,
+                kernels=2 * steps, **shape,
             )
         ],
     )  # fmt: skip
+
+
+def kernel_sizes(ctx: LoweringContext, heads: int, qk: int, value: int) -> tuple[Num, Num, Num, int, int]:
+    """Heads of all sequences, queries and keys of one kernel: a step of a ring has the tokens of a rank on both sides,
+    heads traded for sequence leave fewer heads with all tokens."""
+    cp, rows = ctx.degrees.cp, ctx.degrees.microbatch * heads / ctx.degrees.tp
+    if ctx.resolved.cp_kind == "ring":
+        keys = ctx.keys / cp if not ctx.resolved.keys_gathered else ctx.keys
+        return rows, ctx.queries / cp, keys, qk, value
+    return rows / cp, ctx.queries, ctx.keys, qk, value
 
 
 def _in_blocks(ctx: LoweringContext, visible: float, seen: tuple[int, bool], block: float) -> float:
@@ -117,6 +128,7 @@ def ring_steps(ctx: LoweringContext) -> Num:
 def _unfused_scores(ctx: LoweringContext, heads: int, qk: int, value: int) -> Passes:
     tokens, tp, size = ctx.tokens, ctx.degrees.tp, ctx.precision.activations.bytes_per_element
     forward = 2 * tokens * heads / tp * (qk + value) * float(ctx.keys)
+    sizes = kernel_sizes(ctx, heads, qk, value)
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
     passes, kernels = _score_passes(ctx.fuses)
     matrix = tokens * ctx.keys * heads / tp * size
@@ -124,13 +136,13 @@ def _unfused_scores(ctx: LoweringContext, heads: int, qk: int, value: int) -> Pa
         [
             Attend(
                 label="attention", flops=forward, stream_bytes=operands + passes[0] * matrix,
-                head_dim=qk, flash=False, kernels=kernels,
+                head_dim=qk, flash=False, kernels=kernels, sizes=sizes,
             )
         ],
         [
             Attend(
                 label="attention dX", flops=2 * forward, stream_bytes=2 * operands + passes[1] * matrix,
-                head_dim=qk, backward=True, flash=False, kernels=kernels + 6,
+                head_dim=qk, backward=True, flash=False, kernels=kernels + 6, sizes=sizes,
             )
         ],
     )  # fmt: skip
@@ -207,6 +219,7 @@ def context_exchange(ctx: LoweringContext, kv: Num, heads: Num) -> Passes:
         return [once, *merged[0]], [back, *merged[1]]
     payload = tokens * (heads + kv) / tp * size
     swap = Collective(
-        label="context exchange", kind="all-to-all", axis="cp", payload_bytes=payload, ranks=cp, stride=tp
-    )
+        label="context exchange", kind="all-to-all", axis="cp", payload_bytes=payload, ranks=cp, stride=tp,
+        parts=tuple(width / (heads + kv) for width in (heads / 2, heads / 2, kv / 2, kv / 2)),
+    )  # fmt: skip
     return [swap], [swap]

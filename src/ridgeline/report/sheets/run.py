@@ -80,3 +80,45 @@ class EquivalenceSheet(TypedDict):
     parameters: int
     diverged: list[GradientSheet]
     worst: GradientSheet
+
+
+class TracedOpSheet(TypedDict):
+    """An op of one size, as `lowering` expects it and as it was traced.
+
+    op         what lowering calls it; empty where it expects nothing of this size
+    size       its kind and sizes in words
+    sizes      of a product: groups, rows, columns, depth; of a collective: ranks, stride, payload bytes
+    expected   how often a step executes it; bytes of a step where `way` is buckets
+    way        the equivalence by which it is compared, by name; empty: as it stands
+    """
+
+    op: str
+    kind: str
+    size: str
+    sizes: list[int]
+    expected: int
+    traced: int
+    way: str
+    equal: bool
+
+
+class TracedStageSheet(TypedDict):
+    """Ops of a rank of these pipeline ranks, which all do the same."""
+
+    pipeline_ranks: list[int]
+    ops: list[TracedOpSheet]
+
+
+class DrySheet(TypedDict):
+    """A step traced without its ranks.
+
+    engine   what was traced; `engine_given` is the scenario's
+    """
+
+    kind: Literal["dry run"]
+    equal: bool
+    ranks: int
+    engine: str
+    engine_given: str
+    differences: int
+    stages: list[TracedStageSheet]

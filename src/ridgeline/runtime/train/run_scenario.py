@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import refuse_unwritable
@@ -18,6 +19,9 @@ from ridgeline.runtime.train.refuse import refusals
 from ridgeline.runtime.train.request import Options, Request, RunOutcome, StepRow, make_request
 from ridgeline.runtime.train.tracing import QUIET, RECORDED, WARM
 from ridgeline.runtime.train.verification import Verification
+
+if TYPE_CHECKING:
+    from ridgeline.runtime.train.dry import TracedStage
 
 METRICS = "metrics.jsonl"
 
@@ -57,6 +61,19 @@ def run(
             tell(row)
 
         return execute(request, told)  # type: ignore[no-any-return]
+
+
+def trace(scenario: Scenario) -> tuple[TracedStage, ...]:
+    """Trace one step of the scenario's plan on this CPU, for any number of ranks: ops by size, nothing computed."""
+    need_torch("run --dry")
+    problems = (*check(scenario), *refusals(scenario))
+    if problems:
+        raise InputError(problems)
+    from ridgeline.runtime.train.dry import trace_step
+    from ridgeline.runtime.train.loop import blueprint_of
+
+    request = make_request(scenario, Options())
+    return trace_step(request, blueprint_of(request))
 
 
 def _options(options: Options) -> list[Problem]:
