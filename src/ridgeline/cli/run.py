@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,38 +32,41 @@ def register(app: typer.Typer) -> None:
     app.command()(run)
 
 
+Steps = Annotated[int, typer.Option(metavar="N", help="Optimizer steps; those before a checkpoint count.")]
+Verify = Annotated[
+    bool, typer.Option("--verify", help="Compare loss and every gradient of one step with a single process.")
+]
+Dry = Annotated[
+    bool, typer.Option("--dry", help="Trace the plan for any number of ranks, here, against what is predicted.")
+]
+Data = Annotated[
+    str,
+    typer.Option(metavar="WHAT", help="synthetic, text (Ridgeline's source), or tokens in a .u16 or .u32 file."),
+]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="For metrics.jsonl and checkpoints.")
+]
+Every = Annotated[int, typer.Option(metavar="N", help="Steps between checkpoints; 0: one at the end.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest sound checkpoint, on any mesh.")]
+Restarts = Annotated[int, typer.Option(metavar="N", help="Start lost workers again, this often.")]
+Rate = Annotated[float, typer.Option(metavar="X", help="Learning rate of AdamW.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of weights and data.")]
+Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, npu; else what the chip is.")]
+Backend = Annotated[str, typer.Option(metavar="NAME", help="gloo, nccl, hccl; else the device's own.")]
+Trace = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Trace two steps of every rank, for `explain` and `analyze`.")
+]
+Weights = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Begin from Hugging Face safetensors.")]
+SaveWeights = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write Hugging Face safetensors at the end.")]
+Timeout = Annotated[float, typer.Option(metavar="S", help="Seconds a collective may take.")]
+
+
 def run(
-    scenario: ScenarioFile,
-    steps: Annotated[int, typer.Option(metavar="N", help="Optimizer steps; those before a checkpoint count.")] = 10,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compare loss and every gradient of one step with a single process.")
-    ] = False,
-    dry: Annotated[
-        bool, typer.Option("--dry", help="Trace the plan for any number of ranks, here, against what is predicted.")
-    ] = False,
-    data: Annotated[
-        str,
-        typer.Option(metavar="WHAT", help="synthetic, text (Ridgeline's source), or tokens in a .u16 or .u32 file."),
-    ] = "synthetic",
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="For metrics.jsonl and checkpoints.")
-    ] = None,
-    every: Annotated[int, typer.Option(metavar="N", help="Steps between checkpoints; 0: one at the end.")] = 0,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest sound checkpoint, on any mesh.")
-    ] = False,
-    restarts: Annotated[int, typer.Option(metavar="N", help="Start lost workers again, this often.")] = 0,
-    rate: Annotated[float, typer.Option(metavar="X", help="Learning rate of AdamW.")] = 3e-4,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of weights and data.")] = 0,
-    device: Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, npu; else what the chip is.")] = "",
-    backend: Annotated[str, typer.Option(metavar="NAME", help="gloo, nccl, hccl; else the device's own.")] = "",
-    trace: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Trace two steps of every rank, for `explain` and `analyze`.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(metavar="S", help="Seconds a collective may take.")] = 600.0,
-    settings: Settings = None,
-    json: Json = False,
-) -> None:
+    scenario: ScenarioFile, steps: Steps = 10, verify: Verify = False, dry: Dry = False, data: Data = "synthetic",
+    output: Output = None, every: Every = 0, resume: Resume = False, restarts: Restarts = 0, rate: Rate = 3e-4,
+    seed: Seed = 0, device: Device = "", backend: Backend = "", trace: Trace = None, weights: Weights = None,
+    save_weights: SaveWeights = None, timeout: Timeout = 600.0, settings: Settings = None, json: Json = False,
+) -> None:  # fmt: skip
     """Train a scenario's model by its plan, here; it starts a process for each rank, or joins those of torchrun."""
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.report.run import draw_run, run_sheet
@@ -77,7 +80,7 @@ def run(
     options = Options(
         steps=steps, device=device or device_of(built), backend=backend, data=data, rate=rate, seed=seed, every=every,
         folder=str(output or ""), resume=resume, timeout=timeout, restarts=restarts, verify=verify,
-        trace=str(trace or ""),
+        trace=str(trace or ""), weights=str(weights or ""), save=str(save_weights or ""),
     )  # fmt: skip
     predicted = None if verify else _predicted(built)
     with _live(options, predicted, json) as tell:
@@ -85,7 +88,7 @@ def run(
     if found is None:  # rank 0 speaks for all
         return
     if isinstance(found, RunOutcome):
-        sheet = run_sheet(found, predicted)
+        sheet = run_sheet(found, predicted, _predicted_memory(built))
         print_json(sheet) if json else draw_run(sheet, console())
         if trace is not None and not json:
             say(f"{trace}: a trace of each rank; `ridgeline explain {scenario} {trace}` accounts for the gap")
@@ -133,6 +136,19 @@ def _predicted(built: Scenario) -> tuple[float, float] | None:
     except RidgelineError:  # a number of the chip is missing: the run goes on without
         return None
     return (found.step_time_s, found.utilization.mfu) if isinstance(found, Prediction) else None
+
+
+def _predicted_memory(built: Scenario) -> Mapping[str, float] | None:
+    """Bytes by kind of the fullest rank that `predict` gives."""
+    from ridgeline.api import predict
+    from ridgeline.core.errors import RidgelineError
+    from ridgeline.sim.prediction import Prediction
+
+    try:
+        found = predict(built)
+    except RidgelineError:
+        return None
+    return found.memory.fullest.bytes_by_kind if isinstance(found, Prediction) else None
 
 
 @contextmanager

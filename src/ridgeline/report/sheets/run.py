@@ -22,6 +22,18 @@ class TrainedStepSheet(TypedDict):
     memory_bytes: int
 
 
+class HeldSheet(TypedDict):
+    """Bytes of tensors of one kind at the worst moment of a run's first step, on the rank that holds most.
+
+    kind              weights, gradients, optimizer, activations, temporary; on an accelerator the last two together
+    predicted_bytes   what `predict` says of the fullest rank's worst moment; its workspace beside temporary
+    """
+
+    kind: str
+    bytes: int
+    predicted_bytes: NotRequired[float]
+
+
 class TrainedSheet(TypedDict):
     """What became of a run.
 
@@ -29,6 +41,7 @@ class TrainedSheet(TypedDict):
     predicted_step_s   what `predict` says of the same scenario, where it says anything
     mfu, predicted_mfu by the prediction's convention: model flops over the peak of the compute format
     startup_s          from the command to the first step
+    memory             tensors by kind, measured beside predicted
     resumed            the step it went on from; 0: the beginning
     restarts           how often lost workers were started again
     stopped            it was interrupted, and ended in order
@@ -43,6 +56,7 @@ class TrainedSheet(TypedDict):
     tokens_per_s: float
     startup_s: float
     predicted_step_s: NotRequired[float]
+    memory: NotRequired[list[HeldSheet]]
     mfu: NotRequired[float]
     predicted_mfu: NotRequired[float]
     resumed: int

@@ -25,6 +25,7 @@ from torch import Tensor
 from ridgeline.ir.rank_ops import OpSize
 from ridgeline.plan.schedules import build, virtual_stages_by_rank
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble
+from ridgeline.runtime.train.fsdp_groups import padded_elements
 from ridgeline.runtime.train.layout import Layout, spread
 from ridgeline.runtime.train.pipeline import pipeline, stage_shapes
 from ridgeline.runtime.train.request import Request, has_experts
@@ -204,22 +205,4 @@ def _sent(assembly: Assembly, tensor: Tensor) -> Counter[OpSize]:
 
 
 def _padded(assembly: Assembly) -> dict[int, int]:
-    """Elements that travel for the weights of a shard group, and that they are: FSDP2 adds rows to cut evenly."""
-    from torch.distributed.fsdp import FSDPModule
-
-    found: dict[int, int] = {}
-    for stage in assembly.stages.values():
-        for module in stage.modules():
-            if not isinstance(module, FSDPModule):
-                continue
-            for group in _groups(module):
-                ranks = group.mesh_info.shard_mesh_size
-                there = sum(one.padded_sharded_param_size.numel() * ranks for one in group.fsdp_params)
-                found[there] = sum(one._orig_size.numel() for one in group.fsdp_params)
-    return {there: own for there, own in found.items() if there != own}
-
-
-def _groups(module: Any) -> list[Any]:
-    state = module._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None)
-    return list(groups) if groups is not None else [state._fsdp_param_group] if state._fsdp_param_group else []
+    return {there: own for stage in assembly.stages.values() for there, own in padded_elements(stage).items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ridgeline.core.errors import RidgelineError
@@ -39,6 +39,7 @@ class Options:
     restarts     how often lost workers are started again from the last checkpoint
     trace        a folder for a trace of each rank, of two steps behind the first two
     weights      a folder of Hugging Face safetensors to begin from
+    save         a folder to write them to when the run ends
     """
 
     steps: int = 10
@@ -54,6 +55,7 @@ class Options:
     restarts: int = 0
     trace: str = ""
     weights: str = ""
+    save: str = ""
     verify: bool = False
 
 
@@ -87,6 +89,7 @@ class StepRow:
     """One optimizer step as it was measured, the slowest rank's time.
 
     memory    largest so far on any rank: of the accelerator's allocator, or the process's resident set on a CPU
+    held      bytes of tensors by kind at the worst moment, of the fullest rank; of a run's first step alone
     """
 
     step: int
@@ -95,6 +98,7 @@ class StepRow:
     seconds: float
     tokens: int
     memory: int
+    held: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def tokens_per_s(self) -> float:

@@ -19,6 +19,7 @@ from ridgeline.runtime.train.refuse import refusals
 from ridgeline.runtime.train.request import Options, Request, RunOutcome, StepRow, make_request
 from ridgeline.runtime.train.tracing import QUIET, RECORDED, WARM
 from ridgeline.runtime.train.verification import Verification
+from ridgeline.runtime.train.weights_folder import folder_numerics, folder_problems
 
 if TYPE_CHECKING:
     from ridgeline.runtime.train.dry import TracedStage
@@ -47,7 +48,7 @@ def run(
     problems = (*check(scenario), *refusals(scenario), *_options(options))
     if problems:
         raise InputError(problems)
-    request: Request = make_request(scenario, options, numerics)
+    request: Request = make_request(scenario, options, numerics or _numerics(options))
     if not options.folder:
         return execute(request, tell)  # type: ignore[no-any-return]
     folder = Path(options.folder)
@@ -76,6 +77,11 @@ def trace(scenario: Scenario) -> tuple[TracedStage, ...]:
     return trace_step(request, blueprint_of(request))
 
 
+def _numerics(options: Options) -> Numerics | None:
+    """Of the folder that weights come from, where it says."""
+    return folder_numerics(Path(options.weights)) if options.weights else None
+
+
 def _options(options: Options) -> list[Problem]:
     """What of the options cannot be."""
     found: list[Problem] = []
@@ -94,4 +100,6 @@ def _options(options: Options) -> list[Problem]:
     if (options.every or options.resume or options.restarts) and not options.folder:
         todo = "name a folder with -o"
         found.append(Problem(path="-o", given="no folder", expected="where checkpoints go", todo=todo))
+    if options.weights:
+        found += folder_problems(Path(options.weights))
     return found

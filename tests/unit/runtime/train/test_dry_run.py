@@ -20,6 +20,7 @@ import ridgeline
 from ridgeline.ir.op_comparison import ComparedOp, DryRun
 from ridgeline.ir.rank_ops import OpSize
 
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble-h1", "zbv", "dualpipe-v")
 SMALL: list[tuple[str, dict[str, Any]]] = [
     ("dense", {"dp": 2, "shard": "zero1", "sequences": 4}),
     ("dense", {"dp": 4, "tp": 2, "shard": "zero3", "shard_degree": 2, "recompute": "full"}),
@@ -35,7 +36,7 @@ SMALL: list[tuple[str, dict[str, Any]]] = [
 LARGE: list[Case] = [
     *(("dense", {"dp": 2, "shard": name}) for name in ("none", "zero2", "zero3")),
     *((name, {"tp": 2, "sequence_parallel": split}) for name in ("dense", "gpt", "moe", "mla") for split in (0, 1)),
-    *(("dense", {"pp": 2, "schedule": name}) for name in ridgeline.SCHEDULES if name != "zb-h2"),
+    *(("dense", {"pp": 2, "schedule": name}) for name in SCHEDULES),
     *(("moe", {"pp": 2, "tp": 2, "dp": 2, "ep": 4, "shard": name}) for name in ("none", "zero1", "zero3")),
     ("deep", {"pp": 4, "tp": 2, "cp": 2, "sequence_parallel": False}),
     ("dense", {"tp": 2, "recompute": {"kind": "selective", "parts": ["attention", "mlp"]}}),
@@ -52,7 +53,7 @@ def traced(name: str, table: dict[str, Any], sequences: int = 0) -> DryRun:
     """The dry run of a tiny model under a plan."""
     plan = {"precision": "fp32", **table, **({} if "sequence_parallel" not in table else
             {"sequence_parallel": bool(table["sequence_parallel"])})}  # fmt: skip
-    sequences = plan.pop("sequences", sequences) or plan.get("dp", 1) * (2 if plan.get("pp", 1) > 1 else 1)
+    sequences = plan.pop("sequences", sequences) or plan.get("dp", 1) * (4 if plan.get("pp", 1) > 1 else 1)
     ranks = prod(plan.get(axis, 1) for axis in ("pp", "dp", "cp", "tp"))
     work = {"seq": 32, "global_batch": sequences}
     return ridgeline.dry_run(

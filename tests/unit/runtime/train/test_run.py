@@ -173,6 +173,25 @@ def test_torchrun_starts_it_too(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["equal"] is True  # one answer, of rank 0
 
 
+@pytest.mark.slow
+def test_weights_go_to_a_folder_and_come_back_on_another_mesh(tmp_path: Path) -> None:
+    """A run that begins from saved weights has the loss of the step behind them, with a pipeline and without."""
+    pytest.importorskip("safetensors")
+    folder = tmp_path / "weights"
+    first = trained(tiny(pp=2, schedule="1f1b"), steps=2, rate=1e-2, save=str(folder))
+    assert sorted(path.name for path in folder.glob("*.safetensors")) == [
+        "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+    ]  # fmt: skip
+    one = trained(tiny("1xcpu"), steps=1, weights=str(folder), save=str(tmp_path / "again"))
+    two = trained(tiny(dp=2, shard="zero3"), steps=1, weights=str(tmp_path / "again"))
+    assert losses(one)[0] < losses(first)[0]  # not where it began
+    assert losses(two)[0] < losses(one)[0] + 1e-3
+    (tmp_path / "again" / "model.safetensors").unlink()
+    with pytest.raises(InputError) as refused:
+        ridgeline.run(tiny("1xcpu"), Options(weights=str(tmp_path / "again")))
+    assert refused.value.problems[0].path == "--weights"
+
+
 def test_what_cannot_run_is_refused_before_anything_starts() -> None:
     base = tiny("1xcpu")
     cases: list[tuple[ridgeline.Scenario, Options, str]] = [
