@@ -33,6 +33,7 @@ def run_sheet(
                 "step": row.step,
                 "loss": row.loss,
                 "gradient_norm": row.gradient_norm,
+                "loss_scale": row.loss_scale,
                 "seconds": row.seconds,
                 "tokens_per_s": row.tokens_per_s,
                 "memory_bytes": row.memory,
@@ -46,6 +47,7 @@ def run_sheet(
         "restarts": found.restarts,
         "stopped": found.stopped,
         "checkpoint": found.checkpoint,
+        "unsaved": found.unsaved,
         "notes": list(found.notes),
     }
     held = next((row.held for row in found.rows if row.held), {})

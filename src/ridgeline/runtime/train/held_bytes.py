@@ -25,7 +25,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ridgeline.runtime.train.assemble import Assembly
 from ridgeline.runtime.train.fsdp_groups import gathered_weights
-from ridgeline.runtime.train.step import Update
+from ridgeline.runtime.train.update import Update
 
 KINDS = ("weights", "gradients", "optimizer", "activations", "temporary")
 NEXT = 1.002  # a peak this much above the last one is looked at by kind
@@ -82,8 +82,8 @@ class _Live(TorchDispatchMode):  # type: ignore[misc]
 
 def _states(update: Update) -> Iterator[Tensor]:
     yield from update.masters.values()
-    for states in update.adam.state.values():
-        yield from (one for one in states.values() if isinstance(one, Tensor))
+    for pair in update.states.values():
+        yield from pair
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -149,7 +149,7 @@ def test_an_interrupt_ends_the_run_behind_a_step_with_a_checkpoint(tmp_path: Pat
         out, err = running.communicate(timeout=60)
     assert running.returncode == 130, err
     assert "stopped at step" in out
-    assert newest_sound(tmp_path / "run" / "checkpoints") is not None
+    assert newest_sound(tmp_path / "run" / "checkpoints")[0] is not None
 
 
 @pytest.mark.slow
@@ -178,11 +178,11 @@ def test_weights_go_to_a_folder_and_come_back_on_another_mesh(tmp_path: Path) ->
     """A run that begins from saved weights has the loss of the step behind them, with a pipeline and without."""
     pytest.importorskip("safetensors")
     folder = tmp_path / "weights"
-    first = trained(tiny(pp=2, schedule="1f1b"), steps=2, rate=1e-2, save=str(folder))
+    first = trained(tiny(pp=2, schedule="1f1b"), steps=2, rate=1e-2, save_weights=str(folder))
     assert sorted(path.name for path in folder.glob("*.safetensors")) == [
         "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
     ]  # fmt: skip
-    one = trained(tiny("1xcpu"), steps=1, weights=str(folder), save=str(tmp_path / "again"))
+    one = trained(tiny("1xcpu"), steps=1, weights=str(folder), save_weights=str(tmp_path / "again"))
     two = trained(tiny(dp=2, shard="zero3"), steps=1, weights=str(tmp_path / "again"))
     assert losses(one)[0] < losses(first)[0]  # not where it began
     assert losses(two)[0] < losses(one)[0] + 1e-3
