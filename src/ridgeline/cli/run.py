@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ridgeline.plan.scenario import Scenario
     from ridgeline.runtime.train.request import Options, StepRow
     from ridgeline.runtime.train.verification import Verification
+    from ridgeline.sim.memory.peak import Memory
 
 LINES = 20  # of steps that are printed where no terminal shows them as they go
 
@@ -102,6 +103,7 @@ def run(
         _write_sbatch(sbatch, built, (str(scenario), *_words(options, device, settings or ())), json)
         return
     predicted = None if verify else _predicted(built)
+    refuse_unfit(built)
     with _live(options, predicted, json) as (tell, note):
         found = library(built, options, tell=tell, note=note, replan=partial(replan, built))
     if found is None:  # rank 0 speaks for all
@@ -215,6 +217,11 @@ def _predicted(built: Scenario) -> tuple[float, float] | None:
 
 def _predicted_memory(built: Scenario) -> Mapping[str, float] | None:
     """Bytes by kind of the fullest rank that `predict` gives."""
+    found = _peak(built)
+    return found.fullest.bytes_by_kind if found is not None else None
+
+
+def _peak(built: Scenario) -> Memory | None:
     from ridgeline.api import predict
     from ridgeline.core.errors import RidgelineError
     from ridgeline.sim.prediction import Prediction
@@ -223,7 +230,34 @@ def _predicted_memory(built: Scenario) -> Mapping[str, float] | None:
         found = predict(built)
     except RidgelineError:
         return None
-    return found.memory.fullest.bytes_by_kind if isinstance(found, Prediction) else None
+    return found.memory if isinstance(found, Prediction) else None
+
+
+def refuse_unfit(built: Scenario) -> None:
+    """Refuse what cannot run here or would not fit in memory, before anything starts, with the nearest plan that would:
+    the fastest one for as many ranks that the engine executes."""
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.core.units import format_quantity
+    from ridgeline.plan.check import check
+    from ridgeline.plan.workload import Train
+    from ridgeline.runtime.train.refuse import refusals
+    from ridgeline.runtime.train.starter import described
+
+    problems = [*check(built), *refusals(built)]
+    held = _peak(built) if not problems else None
+    if held is not None and not held.fits:
+        given = f"{format_quantity(held.peak_bytes, 'B')} at the peak of the fullest rank"
+        problems = [
+            Problem(path="memory", given=given, expected=f"at most {format_quantity(held.capacity_bytes, 'B')}")
+        ]
+    if not problems:
+        return
+    nearest = replan(built, built.system.chips) if isinstance(built.workload, Train) else None
+    if nearest is not None:
+        plan = nearest.plan
+        todo = f"use {described(nearest)}, microbatch {plan.microbatch}, recompute {plan.recompute.kind}"
+        problems.append(Problem(path="plan", given=described(built), expected="a plan that runs here", todo=todo))
+    raise InputError(problems)
 
 
 @contextmanager

@@ -207,6 +207,28 @@ def test_what_cannot_run_is_refused_before_anything_starts() -> None:
         assert path in {problem.path for problem in refused.value.problems}
 
 
+def test_a_plan_that_does_not_fit_is_refused_with_the_nearest_that_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By memory, by what the engine cannot do, by what nobody can; and nothing is started for any of them."""
+    sys.path.insert(0, str(Path(__file__).parents[3]))
+    from command import run
+
+    file = tmp_path / "tiny.json"
+    file.write_text(json.dumps(TINY))
+    wide = ("model.layers=8", "model.hidden=2048", "model.mlp.hidden=8192", "workload.seq=2048", "plan.shard=none")
+    for settings, reason, nearest in (
+        ((*wide, "plan.microbatch=4"), "memory: ", "zero"),
+        (("plan.shard=zero2", "plan.pp=2", "plan.dp=1"), "plan.shard: ", "on 2 rank(s)"),
+        (("plan.microbatch=3",), "a divisor of the global batch", "use a global batch of"),
+    ):
+        more = [word for setting in settings for word in ("--set", setting)]
+        code, out, err = run(capsys, monkeypatch, "run", str(file), "--steps", "1", *more)
+        assert code == 2, (settings, out)
+        assert reason in err
+        assert nearest in err
+
+
 def test_a_device_that_is_not_here_is_refused_by_the_workers() -> None:
     with pytest.raises(InputError) as refused:
         ridgeline.run(tiny("1xcpu"), Options(device="cuda:7"))
