@@ -40,6 +40,11 @@ RING_KERNELS = 3.0
 # them (sa_block_q, sa_block_q_dkv); a head narrower than the array leaves rows of it idle
 SPLASH_BLOCKS = (1024.0, 2048.0)
 SYSTOLIC_DEPTH = 128
+HOST_BLOCKS = (
+    (768, 256),
+    (192, 64),
+    (0, 32),
+)  # queries of a sequence, and of a block (ATen's FlashAttentionKernel.cpp)
 Passes = tuple[Sequence[Op], Sequence[Op]]
 """Ops of the forward, and of the input gradient."""
 
@@ -64,7 +69,7 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
         return _unfused_scores(ctx, heads, qk, value)
     tokens, tp = ctx.tokens, ctx.degrees.tp
     visible = mean_visible(ctx.span, seen[0], seen[1], ctx.causal, ctx.queries)
-    wide, deep = (kernel_head_dim(ctx.engine.kernel, size) for size in (qk, value))
+    wide, deep = (size if ctx.host else kernel_head_dim(ctx.engine.kernel, size) for size in (qk, value))
     each = 2 * tokens * heads / tp * (wide + deep)
     size = ctx.precision.activations.bytes_per_element
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
@@ -73,6 +78,8 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
     if ctx.systolic:
         each = each * max(1.0, SYSTOLIC_DEPTH / wide)
         forward, backward = (each * _in_blocks(ctx, visible, seen, block) for block in SPLASH_BLOCKS)
+    elif ctx.host:
+        forward = backward = each * min(visible + host_block(ctx.queries) / 2, float(ctx.span))
     else:
         forward, backward = (
             each * (visible + _edges(ctx, seen) * extra + again * (extra - MASKED)) for extra in FLASH_EXTRA
@@ -89,6 +96,16 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
             )
         ],
     )  # fmt: skip
+
+
+def host_block(queries: int) -> int:
+    """Queries that torch's flash attention for CPUs takes at once; causal ones are multiplied with keys up to the last
+    of them, half a block more than is visible. Heads are as wide as they are.
+
+    >>> host_block(128), host_block(512), host_block(4096)
+    (32, 64, 256)
+    """
+    return next(size for least, size in HOST_BLOCKS if queries >= least)
 
 
 def kernel_sizes(ctx: LoweringContext, heads: int, qk: int, value: int) -> tuple[Num, Num, Num, int, int]:
