@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from types import MappingProxyType
+from typing import Any
 
 from ridgeline.ir.ops import FLASH_BACKWARD, FLASH_EXTRA, Attend, Collective, Num, Op
 from ridgeline.lowering.context import LoweringContext, stream
@@ -86,7 +87,7 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
         )
     backward *= FLASH_BACKWARD
     once = 1 + again  # times that operands are read: by every step of a ring
-    shape = {"sizes": kernel_sizes(ctx, heads, qk, value), "steps": steps, "head_dim": wide}
+    shape: dict[str, Any] = {"sizes": kernel_sizes(ctx, heads, qk, value), "steps": steps, "head_dim": wide}
     return (
         [Attend(label="attention", flops=forward, stream_bytes=once * operands, kernels=steps, **shape)],
         [

@@ -125,6 +125,7 @@ def _attention(op: Attend, count: int) -> RankOp | None:
     heads, queries, keys, wide, deep = map(_n, op.sizes)
     steps = round(_n(op.steps))
     size = OpSize("attention dX" if op.backward else "attention", tuple(map(round, (heads, queries, keys, wide, deep))))
+    ways: tuple[Way, ...]
     scores, values = product_size(heads, queries, keys, wide), product_size(heads, queries, deep, keys)
     if not op.backward:
         ways = (Way(name="scores", ops=((scores, 1), (values, 1))),)

@@ -129,7 +129,8 @@ def _recomputed(
         if ctx.resolved.launch == "xla" and not experts:
             whole_layer = _without_outputs(whole_layer, mixer, ffn)
         elif ctx.engine.recompute_stops:
-            whole_layer = (*section.forward[: -len(last)], *read_again(last)) if (last := ffn.forward) else whole_layer
+            last = ffn.forward or mixer.forward
+            whole_layer = (*section.forward[: len(section.forward) - len(last)], *read_again(last))
         return replace(section, recompute=whole_layer, saved=SavedActivations(inputs=section.saved.inputs))
     if kind == "none":
         return section
@@ -161,11 +162,9 @@ def _recomputed(
 def read_again(forward: tuple[Op, ...]) -> tuple[Op, ...]:
     """A part's forward as far as its backward reads it: the last product's inputs, or all of it where its output is
     multiplied with something (experts with their weights, a shared expert with its gate)."""
-    labels = [op.label for op in forward]
-    if "shared gate" in labels or ("combine" in labels and "down" not in labels) or labels[-1] == "experts down":
-        return forward
-    last = next((place for place in range(len(forward) - 1, -1, -1) if isinstance(forward[place], MatMul)), 0)
-    if forward[last].label == "experts down":
+    last = next((place for place in range(len(forward) - 1, -1, -1) if isinstance(forward[place], MatMul)), -1)
+    gated = any(op.label == "shared gate" for op in forward)
+    if last < 0 or gated or forward[last].label == "experts down":
         return forward
     return tuple(op for place, op in enumerate(forward) if place < last or not isinstance(op, (MatMul, Collective)))
 
