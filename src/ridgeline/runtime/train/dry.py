@@ -12,6 +12,7 @@ and two are traced.
 from __future__ import annotations
 
 import logging
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -92,7 +93,10 @@ def _pretended(blueprint: Blueprint, stage: int) -> Iterator[Assembly]:
     try:
         layout = replace(spread(blueprint.plan, experts=has_experts(blueprint.model)), even=True)
         assembly = assemble(replace(blueprint, compiled=False), replace(layout, device="meta"))
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message=".*returned a view tensor"
+            )  # nothing writes into a stage's output
             for held in assembly.stages.values():
                 held.to_empty(device="cpu")
             assembly.layout = layout
