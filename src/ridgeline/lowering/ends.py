@@ -103,9 +103,7 @@ def lower_head(ctx: LoweringContext) -> Section:
     The vocabulary is padded to a multiple of the engine's own times tp (Megatron's --make-vocab-size-divisible-by), so
     that every rank's share of the product is aligned.
 
-    parameters   vocab w / tp unless tied  +  h w where w differs  +  vocab / tp of a bias  +  norm
-
-    w = width of a row, h = hidden.
+    parameters   vocab w / tp unless tied  +  h w where w differs  +  vocab / tp of a bias        w = width of a row
     """
     model, tp, tokens, own = ctx.model, ctx.degrees.tp, ctx.tokens, ctx.model.embedding
     each = ctx.engine.vocab_multiple * tp
@@ -121,7 +119,6 @@ def lower_head(ctx: LoweringContext) -> Section:
     trained = low if ctx.frozen else [logits, *narrow]
     matrix = 0 if own.tied else model.vocab * (own.width or model.hidden) / tp
     params = matrix + own.width * model.hidden + model.vocab * own.head_bias / tp
-    params = params + (model.norm.params(model.hidden) if model.norm else 0)
     chunked = "linear-cross-entropy" in ctx.fuses
     entry, entry_gradient, exchanged = head_border(ctx)
     return Section(

@@ -22,7 +22,7 @@ from ridgeline.ir.tensors import Tensor
 from ridgeline.lowering.context import LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.lowering.program import lower
-from ridgeline.lowering.step_ops import grad_reduce, param_gather
+from ridgeline.lowering.step_ops import grad_reduce, layer_gather, layer_scatter, param_gather
 from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
@@ -179,7 +179,7 @@ def _step(scenario: Scenario, program: Program, own: Sequence[int], rank: int) -
     for op in (*step.grad_reduce, *step.param_gather):
         yield from _buckets(op, rank, 1)
     yield from _tied(step.embedding_reduce, own, len(program.stages))
-    yield from _copied(scenario, own, len(program.stages))
+    yield from _beside(scenario, own, len(program.stages))
     yield from _alike(scenario, program, often.tolist())
 
 
@@ -202,14 +202,22 @@ def _tied(op: Collective, own: Sequence[int], stages: int) -> Iterator[RankOp]:
     yield replace(made, ways=(Way(name="pair", ops=((size, 1),)),))
 
 
-def _copied(scenario: Scenario, own: Sequence[int], stages: int) -> Iterator[RankOp]:
-    """The copy of a tied embedding that the last stage holds is reduced and gathered like any weight; not priced."""
-    if not scenario.model.embedding.tied or stages == 1 or stages - 1 not in own:
+def _beside(scenario: Scenario, own: Sequence[int], stages: int) -> Iterator[RankOp]:
+    """Weights of the last stage that no section counts: the final norm, and the copy of a tied embedding that a later
+    stage holds. They are gathered and reduced like any; too small to be priced, or priced with the embedding."""
+    if stages - 1 not in own:
         return
-    plans = plan_columns([scenario])
-    rows = np.array([[float(plans.shared_rows[0])], [0.0]])
-    for op in (*grad_reduce(rows, plans), *param_gather(rows, plans)):
-        yield from _buckets(replace(op, label=f"{op.label} of a tied copy"), 0, 1)
+    model, plans = scenario.model, plan_columns([scenario])
+    norm = float(model.norm.params(model.hidden)) if model.norm else 0.0
+    copied = float(plans.shared_rows[0]) if model.embedding.tied and stages > 1 else 0.0
+    for name, params in (("the final norm", norm), ("a tied copy", copied)):
+        held = np.array([[params], [0.0]])
+        ops = [(op, 1) for op in (*grad_reduce(held, plans), *param_gather(held, plans))]
+        if plans.layer_by_layer[0]:
+            ops += [(op, 2 * scenario.microbatches) for op in layer_gather(held, plans)]
+            ops += [(op, scenario.microbatches) for op in layer_scatter(held, plans)]
+        for op, count in ops if params else ():
+            yield from _buckets(replace(op, label=f"{op.label} of {name}"), 0, count)
 
 
 def _alike(scenario: Scenario, program: Program, often: Sequence[int]) -> Iterator[RankOp]:

@@ -105,6 +105,7 @@ def assemble(blueprint: Blueprint, layout: Layout) -> Assembly:
 def narrow_scaling(precision: Precision) -> Literal["", "tensor", "row"]:
     """What shares a scale where a plan's products are in 8 bits; empty where they are wider.
 
+    >>> from ridgeline.core.dtype import dtype
     >>> narrow_scaling(Precision()), narrow_scaling(Precision(compute=dtype("fp8")))
     ('', 'tensor')
     """

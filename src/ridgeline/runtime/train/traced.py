@@ -131,10 +131,10 @@ def _ranks(args: Sequence[Any]) -> list[int]:
     for arg in args:
         if isinstance(arg, torch.ScriptObject):
             try:
-                return dist.get_process_group_ranks(dist.ProcessGroup.unbox(arg))
+                return list(dist.get_process_group_ranks(dist.ProcessGroup.unbox(arg)))
             except RuntimeError:  # the operation of a reduction
                 continue
     names = [arg for arg in args if isinstance(arg, str)]
     if names:
-        return dist.get_process_group_ranks(dist.distributed_c10d._resolve_process_group(names[-1]))
+        return list(dist.get_process_group_ranks(dist.distributed_c10d._resolve_process_group(names[-1])))
     return []
