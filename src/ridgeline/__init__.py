@@ -34,6 +34,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     preflight                                  ranks of torchrun -> Preflight: slow chips, slow links, wrong settings
     pack                                       documents -> Packed: a file of tokens that a run reads
     run                                        Scenario -> RunOutcome: trained here by its plan; or its Verification
+    dry_run                                    Scenario -> DryRun: its step traced without its ranks, op by op
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
     next_measurements                          Scenario -> what to measure to be surer of it, the best first
     collective                                 name, system or topology -> CollectiveTime: algorithm, time, bound
@@ -50,6 +51,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.version import __version__ as __version__
 
 if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getattr__`; a test compares both
+    from ridgeline.api import dry_run as dry_run
     from ridgeline.api import plan as plan
     from ridgeline.api import predict as predict
     from ridgeline.api import profile as profile
@@ -127,6 +129,7 @@ _HOMES = {
     "plan": "ridgeline.api",
     "predict": "ridgeline.api",
     "profile": "ridgeline.api",
+    "dry_run": "ridgeline.api",
     "roofline": "ridgeline.api",
     "read_profile": "ridgeline.cost.profile",
     "Profile": "ridgeline.cost.profile",

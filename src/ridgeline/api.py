@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 if TYPE_CHECKING:
     from ridgeline.cost.calibration import Calibration
     from ridgeline.cost.profile import Choice, Profile
+    from ridgeline.ir.op_comparison import DryRun
     from ridgeline.plan.scenario import Scenario
     from ridgeline.search.deployments.question import DeploymentOptions
     from ridgeline.search.deployments.recommend import DeploymentAnswer
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ridgeline.sim.prediction import Impossible, Prediction
     from ridgeline.sim.roofline import Roofline
 
+OWN_ENGINE = "ridgeline"
 Runs = str | Path | Iterable[str | Path]
 
 
@@ -210,6 +212,29 @@ def roofline(
 
         refuse_other_chip(profile, [found.scenario.system.chip])
     return found
+
+
+def dry_run(scenario: Scenario) -> DryRun:
+    """One step of a plan traced on this CPU without its ranks, and every op held against what `lowering` expects.
+
+    What runs here is the engine `ridgeline`, whichever the scenario names.
+    """
+    from ridgeline.ir.op_comparison import DryRun, StageOps, compare_ops
+    from ridgeline.lowering.rank_ops import rank_ops
+    from ridgeline.plan.engine import ENGINES
+    from ridgeline.runtime.train.run_scenario import trace
+
+    own = replace(scenario, plan=replace(scenario.plan, engine=OWN_ENGINE), engine=ENGINES[OWN_ENGINE])
+    traced = trace(own)
+    expected = rank_ops(own)
+    return DryRun(
+        ranks=own.plan.mesh.ranks,
+        engine_given=scenario.engine.id,
+        stages=tuple(
+            StageOps(pipeline_ranks=one.pipeline_ranks, ops=compare_ops(expected[one.pipeline_ranks[0]], one.ops))
+            for one in traced
+        ),
+    )
 
 
 def profile(*names: str | Path | Profile) -> Profile:

@@ -66,7 +66,7 @@ INTERIOR = {
         ("sections",),
         ("mtp",),
         ("program",),
-        ("forward",),
+        ("forward", "rank_ops"),
     ),
     "runtime": (
         ("probe",),

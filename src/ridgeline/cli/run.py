@@ -1,6 +1,6 @@
 """Turn `ridgeline run` and `ridgeline pack` into calls of the library.
 
-0  done; with --verify: equal        1  --verify: loss or a gradient differs
+0  done; with --verify, --dry: equal        1  --verify: loss or a gradient differs; --dry: an op does
 2  refused, a worker was lost, or the last checkpoint could not be written
 130  stopped by Ctrl-C, in order
 """
@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
@@ -24,6 +24,8 @@ from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, print_
 if TYPE_CHECKING:
     from ridgeline.plan.scenario import Scenario
     from ridgeline.runtime.train.request import Options, StepRow
+    from ridgeline.runtime.train.verification import Verification
+    from ridgeline.sim.memory.peak import Memory
 
 LINES = 20  # of steps that are printed where no terminal shows them as they go
 
@@ -37,6 +39,9 @@ def register(app: typer.Typer) -> None:
 Steps = Annotated[int, typer.Option(metavar="N", help="Optimizer steps; those before a checkpoint count.")]
 Verify = Annotated[
     bool, typer.Option("--verify", help="Compare loss and every gradient of one step with a single process.")
+]
+Dry = Annotated[
+    bool, typer.Option("--dry", help="Trace the plan for any number of ranks, here, against what is predicted.")
 ]
 Data = Annotated[
     str,
@@ -66,46 +71,72 @@ Backend = Annotated[str, typer.Option(metavar="NAME", help="gloo, nccl, hccl; el
 Trace = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Trace two steps of every rank, for `explain` and `analyze`.")
 ]
+Weights = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Begin from Hugging Face safetensors.")]
+SaveWeights = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write Hugging Face safetensors at the end.")]
 Timeout = Annotated[float, typer.Option(metavar="S", help="Seconds a collective may take.")]
 
 
 def run(
-    scenario: ScenarioFile, steps: Steps = 10, verify: Verify = False, data: Data = "synthetic", output: Output = None,
-    every: Every = 0, resume: Resume = False, restarts: Restarts = 0, elastic: Elastic = False, launcher: Launcher = "",
-    sbatch: Sbatch = None, tensorboard: TensorBoard = False, rate: Rate = 3e-4, seed: Seed = 0, device: Device = "",
-    backend: Backend = "", trace: Trace = None, timeout: Timeout = 600.0, settings: Settings = None, json: Json = False,
+    scenario: ScenarioFile, steps: Steps = 10, verify: Verify = False, dry: Dry = False, data: Data = "synthetic",
+    output: Output = None, every: Every = 0, resume: Resume = False, restarts: Restarts = 0, elastic: Elastic = False,
+    launcher: Launcher = "", sbatch: Sbatch = None, tensorboard: TensorBoard = False, rate: Rate = 3e-4, seed: Seed = 0,
+    device: Device = "", backend: Backend = "", trace: Trace = None, weights: Weights = None,
+    save_weights: SaveWeights = None, timeout: Timeout = 600.0, settings: Settings = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Train a scenario's model by its plan, here; it starts a process for each rank, or joins those of torchrun."""
     from ridgeline.plan.scenario_file import read_scenario
-    from ridgeline.report.run import draw_equivalence, draw_run, equivalence_sheet, run_sheet
+    from ridgeline.report.run import draw_run, run_sheet
     from ridgeline.runtime.train.request import Options, RunOutcome
     from ridgeline.runtime.train.run_scenario import run as library
 
     built = read_scenario(scenario, settings or ())
+    if dry:
+        _dry(built, json)
+        return
     options = Options(
         steps=steps, device=device or device_of(built), backend=backend, data=data, rate=rate, seed=seed, every=every,
         folder=str(output or ""), resume=resume, timeout=timeout, restarts=restarts, verify=verify,
         trace=str(trace or ""), elastic=elastic, launcher=launcher, tensorboard=tensorboard,
+        weights=str(weights or ""), save_weights=str(save_weights or ""),
     )  # fmt: skip
     if sbatch is not None:
         _write_sbatch(sbatch, built, (str(scenario), *_words(options, device, settings or ())), json)
         return
     predicted = None if verify else _predicted(built)
+    refuse_unfit(built)
     with _live(options, predicted, json) as (tell, note):
         found = library(built, options, tell=tell, note=note, replan=partial(replan, built))
     if found is None:  # rank 0 speaks for all
         return
     if isinstance(found, RunOutcome):
-        sheet = run_sheet(found, predicted)
+        sheet = run_sheet(found, predicted, _predicted_memory(built))
         print_json(sheet) if json else draw_run(sheet, console())
         if trace is not None and not json:
             say(f"{trace}: a trace of each rank; `ridgeline explain {scenario} {trace}` accounts for the gap")
         if found.stopped or found.unsaved:
             raise typer.Exit(STOPPED if found.stopped else UNUSABLE)
         return
-    compared = equivalence_sheet(found)
-    print_json(compared) if json else draw_equivalence(compared, console())
+    _compared(found, json)
+
+
+def _compared(found: Verification, json: bool) -> None:
+    """Loss and gradients of the plan against one process."""
+    from ridgeline.report.run import draw_equivalence, equivalence_sheet
+
+    sheet = equivalence_sheet(found)
+    print_json(sheet) if json else draw_equivalence(sheet, console())
     if not found.equal:
+        raise typer.Exit(1)
+
+
+def _dry(built: Scenario, json: bool) -> None:
+    """Every op of a traced step beside what lowering expects."""
+    from ridgeline.api import dry_run
+    from ridgeline.report.dry_run import draw_dry, dry_sheet
+
+    sheet = dry_sheet(dry_run(built))
+    print_json(sheet) if json else draw_dry(sheet, console())
+    if not sheet["equal"]:
         raise typer.Exit(1)
 
 
@@ -116,7 +147,7 @@ def _words(options: Options, device: str, settings: Sequence[str]) -> Iterator[s
         value = getattr(options, item.name)
         if value == getattr(usual, item.name) or item.name == "device":
             continue
-        yield {"folder": "--output"}.get(item.name, f"--{item.name}")
+        yield {"folder": "--output"}.get(item.name, f"--{item.name.replace('_', '-')}")
         if value is not True:
             yield str(value)
     yield from ("--device", device) if device else ()
@@ -182,6 +213,51 @@ def _predicted(built: Scenario) -> tuple[float, float] | None:
     except RidgelineError:  # a number of the chip is missing: the run goes on without
         return None
     return (found.step_time_s, found.utilization.mfu) if isinstance(found, Prediction) else None
+
+
+def _predicted_memory(built: Scenario) -> Mapping[str, float] | None:
+    """Bytes by kind of the fullest rank that `predict` gives."""
+    found = _peak(built)
+    return found.fullest.bytes_by_kind if found is not None else None
+
+
+def _peak(built: Scenario) -> Memory | None:
+    from ridgeline.api import predict
+    from ridgeline.core.errors import RidgelineError
+    from ridgeline.sim.prediction import Prediction
+
+    try:
+        found = predict(built)
+    except RidgelineError:
+        return None
+    return found.memory if isinstance(found, Prediction) else None
+
+
+def refuse_unfit(built: Scenario) -> None:
+    """Refuse what cannot run here or would not fit in memory, before anything starts, with the nearest plan that would:
+    the fastest one for as many ranks that the engine executes."""
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.core.units import format_quantity
+    from ridgeline.plan.check import check
+    from ridgeline.plan.workload import Train
+    from ridgeline.runtime.train.refuse import refusals
+    from ridgeline.runtime.train.starter import described
+
+    problems = [*check(built), *refusals(built)]
+    held = _peak(built) if not problems else None
+    if held is not None and not held.fits:
+        given = f"{format_quantity(held.peak_bytes, 'B')} at the peak of the fullest rank"
+        problems = [
+            Problem(path="memory", given=given, expected=f"at most {format_quantity(held.capacity_bytes, 'B')}")
+        ]
+    if not problems:
+        return
+    nearest = replan(built, built.system.chips) if isinstance(built.workload, Train) else None
+    if nearest is not None:
+        plan = nearest.plan
+        todo = f"use {described(nearest)}, microbatch {plan.microbatch}, recompute {plan.recompute.kind}"
+        problems.append(Problem(path="plan", given=described(built), expected="a plan that runs here", todo=todo))
+    raise InputError(problems)
 
 
 @contextmanager

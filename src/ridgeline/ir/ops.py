@@ -71,6 +71,8 @@ class Attend:
     scan         a linear scan in chunks instead of scores
     caches       key-value heads of all sequences that one query each reads (flash decoding); 0: queries by the tile
     sharing      query heads that read one of them together
+    sizes        of one kernel, unpadded: heads of all sequences, queries, keys, width of a key and of a value
+    steps        kernels of these sizes: one for each rank of a ring
     """
 
     label: str
@@ -83,6 +85,8 @@ class Attend:
     kernels: Num = 1
     caches: Num = 0.0
     sharing: float = 1.0
+    sizes: tuple[Num, Num, Num, int, int] | None = None
+    steps: Num = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +112,7 @@ class Collective:
     ranks, stride  size of the group and the distance between neighbours in rank numbers
     token_copies   for an all-to-all of token copies that sends a token once per domain: copies per token
     token_groups   for the same, groups of experts that a token goes to, of `routing_groups` (node-limited routing)
+    parts          shares of the payload that software may send one by one: queries, keys, values, outputs
     """
 
     label: str
@@ -119,6 +124,7 @@ class Collective:
     token_copies: float = 0.0
     token_groups: float = 0.0
     routing_groups: float = 0.0
+    parts: tuple[Num, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from types import MappingProxyType
+from typing import Any
 
 from ridgeline.ir.ops import FLASH_BACKWARD, FLASH_EXTRA, Attend, Collective, Num, Op
 from ridgeline.lowering.context import LoweringContext, stream
@@ -40,6 +41,11 @@ RING_KERNELS = 3.0
 # them (sa_block_q, sa_block_q_dkv); a head narrower than the array leaves rows of it idle
 SPLASH_BLOCKS = (1024.0, 2048.0)
 SYSTOLIC_DEPTH = 128
+HOST_BLOCKS = (
+    (768, 256),
+    (192, 64),
+    (0, 32),
+)  # queries of a sequence, and of a block (ATen's FlashAttentionKernel.cpp)
 Passes = tuple[Sequence[Op], Sequence[Op]]
 """Ops of the forward, and of the input gradient."""
 
@@ -64,7 +70,7 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
         return _unfused_scores(ctx, heads, qk, value)
     tokens, tp = ctx.tokens, ctx.degrees.tp
     visible = mean_visible(ctx.span, seen[0], seen[1], ctx.causal, ctx.queries)
-    wide, deep = (kernel_head_dim(ctx.engine.kernel, size) for size in (qk, value))
+    wide, deep = (size if ctx.host else kernel_head_dim(ctx.engine.kernel, size) for size in (qk, value))
     each = 2 * tokens * heads / tp * (wide + deep)
     size = ctx.precision.activations.bytes_per_element
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
@@ -73,21 +79,44 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
     if ctx.systolic:
         each = each * max(1.0, SYSTOLIC_DEPTH / wide)
         forward, backward = (each * _in_blocks(ctx, visible, seen, block) for block in SPLASH_BLOCKS)
+    elif ctx.host:
+        forward = backward = each * min(visible + host_block(ctx.queries) / 2, float(ctx.span))
     else:
         forward, backward = (
             each * (visible + _edges(ctx, seen) * extra + again * (extra - MASKED)) for extra in FLASH_EXTRA
         )
     backward *= FLASH_BACKWARD
     once = 1 + again  # times that operands are read: by every step of a ring
+    shape: dict[str, Any] = {"sizes": kernel_sizes(ctx, heads, qk, value), "steps": steps, "head_dim": wide}
     return (
-        [Attend(label="attention", flops=forward, stream_bytes=once * operands, head_dim=wide, kernels=steps)],
+        [Attend(label="attention", flops=forward, stream_bytes=once * operands, kernels=steps, **shape)],
         [
             Attend(
-                label="attention dX", flops=backward, stream_bytes=3 * once * operands, head_dim=wide, backward=True,
-                kernels=2 * steps,
+                label="attention dX", flops=backward, stream_bytes=3 * once * operands, backward=True,
+                kernels=2 * steps, **shape,
             )
         ],
     )  # fmt: skip
+
+
+def host_block(queries: int) -> int:
+    """Queries that torch's flash attention for CPUs takes at once; causal ones are multiplied with keys up to the last
+    of them, half a block more than is visible. Heads are as wide as they are.
+
+    >>> host_block(128), host_block(512), host_block(4096)
+    (32, 64, 256)
+    """
+    return next(size for least, size in HOST_BLOCKS if queries >= least)
+
+
+def kernel_sizes(ctx: LoweringContext, heads: int, qk: int, value: int) -> tuple[Num, Num, Num, int, int]:
+    """Heads of all sequences, queries and keys of one kernel: a step of a ring has the tokens of a rank on both sides,
+    heads traded for sequence leave fewer heads with all tokens."""
+    cp, rows = ctx.degrees.cp, ctx.degrees.microbatch * heads / ctx.degrees.tp
+    if ctx.resolved.cp_kind == "ring":
+        keys = ctx.keys / cp if not ctx.resolved.keys_gathered else ctx.keys
+        return rows, ctx.queries / cp, keys, qk, value
+    return rows / cp, ctx.queries, ctx.keys, qk, value
 
 
 def _in_blocks(ctx: LoweringContext, visible: float, seen: tuple[int, bool], block: float) -> float:
@@ -117,6 +146,7 @@ def ring_steps(ctx: LoweringContext) -> Num:
 def _unfused_scores(ctx: LoweringContext, heads: int, qk: int, value: int) -> Passes:
     tokens, tp, size = ctx.tokens, ctx.degrees.tp, ctx.precision.activations.bytes_per_element
     forward = 2 * tokens * heads / tp * (qk + value) * float(ctx.keys)
+    sizes = kernel_sizes(ctx, heads, qk, value)
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
     passes, kernels = _score_passes(ctx.fuses)
     matrix = tokens * ctx.keys * heads / tp * size
@@ -124,13 +154,13 @@ def _unfused_scores(ctx: LoweringContext, heads: int, qk: int, value: int) -> Pa
         [
             Attend(
                 label="attention", flops=forward, stream_bytes=operands + passes[0] * matrix,
-                head_dim=qk, flash=False, kernels=kernels,
+                head_dim=qk, flash=False, kernels=kernels, sizes=sizes,
             )
         ],
         [
             Attend(
                 label="attention dX", flops=2 * forward, stream_bytes=2 * operands + passes[1] * matrix,
-                head_dim=qk, backward=True, flash=False, kernels=kernels + 6,
+                head_dim=qk, backward=True, flash=False, kernels=kernels + 6, sizes=sizes,
             )
         ],
     )  # fmt: skip
@@ -207,6 +237,7 @@ def context_exchange(ctx: LoweringContext, kv: Num, heads: Num) -> Passes:
         return [once, *merged[0]], [back, *merged[1]]
     payload = tokens * (heads + kv) / tp * size
     swap = Collective(
-        label="context exchange", kind="all-to-all", axis="cp", payload_bytes=payload, ranks=cp, stride=tp
-    )
+        label="context exchange", kind="all-to-all", axis="cp", payload_bytes=payload, ranks=cp, stride=tp,
+        parts=tuple(width / (heads + kv) for width in (heads / 2, heads / 2, kv / 2, kv / 2)),
+    )  # fmt: skip
     return [swap], [swap]

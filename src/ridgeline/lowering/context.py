@@ -21,6 +21,7 @@ from ridgeline.plan.workload import Decode, Lora, Train
 # leave of the gain in products once casts are counted, 0.7 to 0.85
 ROW_SCALED = 0.75
 SYSTOLIC = "tpu"  # the family of chips whose matrix unit is a systolic array
+HOST = "cpu"  # the family of processes without an accelerator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,7 @@ class LoweringContext:
     backward        whether the ops of the backward pass are wanted, too
     images          images of one sequence
     systolic        attention runs in blocks on a systolic matrix unit (TPU)
+    host            attention is torch's own for CPUs
     document        tokens of one document where several fill a sequence; 0: a sequence is one document
     forward         engine steps of a serving instance, which take the place of a microbatch; None when training
     """
@@ -70,6 +72,7 @@ class LoweringContext:
     backward: bool = True
     images: float = 0.0
     systolic: bool = False
+    host: bool = False
     document: int = 0
     causal: bool = True
     lora: Lora | None = None
@@ -165,6 +168,7 @@ def lowering_context(scenario: Scenario) -> LoweringContext:
         backward=train is not None,
         images=train.images if train else 0.0,
         systolic=scenario.system.chip.family == SYSTOLIC,
+        host=scenario.system.chip.family == HOST,
         document=train.document_tokens if train and train.packed else 0,
         lora=(train.lora or Lora()) if train and train.task == "lora" else None,
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from ridgeline.ir.ops import Op
+from ridgeline.ir.ops import Collective, Op
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
 from ridgeline.lowering.context import (
     LoweringContext,
@@ -17,6 +18,9 @@ from ridgeline.lowering.context import (
     stream,
     weight_gradient,
 )
+from ridgeline.lowering.tensor_boundary import Boundary, tensor_boundary
+
+LOSS_BYTES = 4  # of a token's largest logit, of its sum, of its target's: in 32 bits
 
 
 def lower_embedding(ctx: LoweringContext) -> Section:
@@ -47,16 +51,35 @@ def lower_embedding(ctx: LoweringContext) -> Section:
         inputs.insert(0, stream(ctx, "embedding norm dX", whole, back, 2.0 if fused else 6.0))
         params = params + own.norm.params(model.hidden)
         saved = saved + whole * ctx.precision.activations.bytes_per_element
+    leaving, leaving_gradient = embedding_border(ctx)
     section = Section(
         key=SectionKey(SectionRole.EMBEDDING),
-        forward=tuple(forward),
-        backward_input=tuple(inputs),
+        forward=(*forward, *leaving),
+        backward_input=(*leaving_gradient, *inputs),
         backward_weight=tuple(weights),
         params=params,
         trained=0 if ctx.frozen else params,
         saved=SavedActivations(inputs=saved),
     )
     return _adapted_rows(ctx, section, width)
+
+
+def embedding_border(ctx: LoweringContext) -> tuple[Sequence[Op], Sequence[Op]]:
+    """Rows that other tensor ranks looked up, summed or scattered by tokens; and the gradient's way back."""
+    border = tensor_boundary(ctx) if ctx.engine.exchanges.ends else Boundary()
+    return border.exit, border.exit_gradient
+
+
+def head_border(ctx: LoweringContext) -> tuple[Sequence[Op], Sequence[Op], Sequence[Op]]:
+    """Into the logits of each rank's part of the vocabulary, the same of the gradient, and what the loss of split
+    logits exchanges: the largest logit, the sum of exponentials and the target's, 4 bytes a token each."""
+    if not ctx.engine.exchanges.ends or (isinstance(ctx.degrees.tp, int) and ctx.degrees.tp == 1):
+        return (), (), ()
+    border = tensor_boundary(ctx)
+    each = Collective(
+        label="loss", kind="all-reduce", axis="tp", payload_bytes=ctx.tokens * LOSS_BYTES, ranks=ctx.degrees.tp
+    )
+    return border.entry, border.entry_gradient, (each,) * 3
 
 
 def _adapted_rows(ctx: LoweringContext, section: Section, width: int) -> Section:
@@ -97,11 +120,12 @@ def lower_head(ctx: LoweringContext) -> Section:
     matrix = 0 if own.tied else model.vocab * (own.width or model.hidden) / tp
     params = matrix + own.width * model.hidden + model.vocab * own.head_bias / tp
     chunked = "linear-cross-entropy" in ctx.fuses
+    entry, entry_gradient, exchanged = head_border(ctx)
     return Section(
         key=SectionKey(SectionRole.HEAD),
-        forward=(*norm, *narrow, logits, *low, loss),
+        forward=(*norm, *narrow, *entry, logits, *low, loss, *exchanged),
         backward_input=(
-            stream(ctx, "loss dX", values, 3.0), *map(input_gradient, low), input_gradient(logits),
+            stream(ctx, "loss dX", values, 3.0), *map(input_gradient, low), input_gradient(logits), *entry_gradient,
             *map(input_gradient, narrow),
         ),
         backward_weight=tuple(weight_gradient(op, ctx.gradient_bytes) for op in trained),

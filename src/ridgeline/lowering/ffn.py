@@ -17,6 +17,7 @@ from ridgeline.lowering.context import (
     matmul,
     plain_matmul,
     stream,
+    tensor_collective,
     weight_gradient,
 )
 from ridgeline.lowering.sublayer import SublayerOps, together
@@ -41,7 +42,8 @@ def lower_ffn(ctx: LoweringContext, ffn: Ffn, sides: Sides = BOTH) -> SublayerOp
     match ffn:
         case Mlp():
             dense = dense_ffn(ctx, ffn.hidden, ffn.gated, ffn.activation, sides, bias=ffn.bias)
-            params = ffn_params(ffn, ctx.model.hidden) / ctx.degrees.tp
+            alike = ctx.model.hidden * ffn.bias  # of the output, on every tensor rank
+            params = (ffn_params(ffn, ctx.model.hidden) - alike) / ctx.degrees.tp + alike
             return together(dense, SublayerOps(params=params))
         case Moe():
             return _experts(ctx, ffn, sides)
@@ -133,22 +135,26 @@ def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
     up = _each_expert(ctx, matmul(ctx, "experts up", rows, moe.hidden * (1 + moe.gated) / degrees.etp, inner, local))
     down = _each_expert(ctx, matmul(ctx, "experts down", rows, inner, moe.hidden / degrees.etp, local))
     inside = _inside_experts(ctx, moe, copies, (up, down))
-    router = plain_matmul(ctx, "router", tokens, moe.experts, width)
+    gathered = degrees.etp if ctx.engine.exchanges.experts_gathered else 1
+    router = plain_matmul(ctx, "router", tokens * gathered, moe.experts, width)
     fused = "permute" in ctx.fuses
     # a dispatcher of its own writes tokens in place; otherwise they are permuted, and sorted again by local expert
     moves = 1.0 if ctx.resolved.token_dispatch_once else 4.0 if fused else 8.0
     permute = stream(ctx, "permute", copies * inner, moves, 4.0 if fused else 12.0)
     choose = replace(stream(ctx, "top-k", tokens * moe.experts, 6.0, 6.0 if "router" in ctx.fuses else 14.0), waits=1.0)
     sent, returned = _exchange(ctx, moe, copies * inner)
+    enter, leave, enter_back, leave_back = _dealt(ctx)
     grad = ctx.gradient_bytes
     low, adapted = adapters(ctx, [router])
     latent = [matmul(ctx, "latent experts", tokens, inner, width)] if moe.latent else []
     trained = low if ctx.frozen else [down, up, router, *latent * 2]
     routed = SublayerOps(
-        forward=(router, *low, choose, *latent, permute, *sent, *inside.forward, *returned, permute, *latent),
+        forward=(
+            *enter, router, *low, choose, *latent, permute, *sent, *inside.forward, *returned, permute, *latent, *leave,
+        ),
         backward_input=(
-            permute, *sent, *inside.backward_input, *returned, permute,
-            input_gradient(router), *map(input_gradient, low), *map(input_gradient, latent * 2),
+            *leave_back, permute, *sent, *inside.backward_input, *returned, permute,
+            input_gradient(router), *map(input_gradient, low), *map(input_gradient, latent * 2), *enter_back,
         ),
         backward_weight=tuple(weight_gradient(op, grad) for op in trained),
         again=inside.again,
@@ -162,6 +168,31 @@ def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
         return routed
     shared = dense_ffn(ctx, moe.shared_hidden, moe.gated, moe.activation, sides)
     return together(routed, shared, shared_gate(ctx)) if moe.shared_gate else together(routed, shared)
+
+
+def _dealt(ctx: LoweringContext) -> tuple[list[Op], list[Op], list[Op], list[Op]]:
+    """Tokens dealt to the ranks that route them, and back, in software that gathers them by expert (etp): collectives
+    before and behind the routed part, and behind and before its backward.
+
+        over etp               all-gather of tokens, reduce-scatter of what ranks of an expert made; backward the same
+        over tp, all alike     own tokens taken, all-gather of what came of them; backward all-gather of gradients
+    """
+    degrees, elements = ctx.degrees, ctx.tokens * ctx.model.hidden
+    if not ctx.engine.exchanges.experts_gathered:
+        return [], [], [], []
+    size = ctx.precision.activations.bytes_per_element
+    whole = Collective(
+        label="gather tokens of an expert", kind="all-gather", axis="etp", ranks=degrees.etp,
+        payload_bytes=elements / degrees.tp * degrees.etp * size,
+    )  # fmt: skip
+    summed = replace(whole, label="scatter tokens of an expert", kind="reduce-scatter")
+    apart = not (isinstance(degrees.etp, int) and degrees.etp == 1)
+    enter: list[Op] = [whole] if apart else []
+    leave: list[Op] = [summed] if apart else []
+    merged: list[Op] = []
+    if not ctx.sequence_parallel and not (isinstance(degrees.tp, int) and degrees.tp == 1):
+        merged = [tensor_collective(ctx, "gather routed tokens", "all-gather", elements)]
+    return enter, [*leave, *merged], [*leave, *merged], enter
 
 
 def shared_gate(ctx: LoweringContext) -> SublayerOps:
@@ -236,7 +267,9 @@ def _exchange(ctx: LoweringContext, moe: Moe, elements: Num) -> tuple[list[Op], 
     Both travel as they are stored. Where the engine dispatches in the narrow format of its products (DeepEP in fp8,
     with a 32-bit scale for every 128 values), tokens and gradients are sent so, and what experts return is not.
     """
-    ranks = ctx.degrees.ep * ctx.degrees.etp
+    ranks, stride = ctx.degrees.ep * ctx.degrees.etp, 1
+    if ctx.engine.exchanges.experts_gathered:
+        ranks, stride, elements = ctx.degrees.ep, ctx.degrees.etp, elements * ctx.degrees.etp
     if isinstance(ranks, int) and ranks == 1:
         return [], []
     size = ctx.precision.activations.bytes_per_element
@@ -247,7 +280,7 @@ def _exchange(ctx: LoweringContext, moe: Moe, elements: Num) -> tuple[list[Op], 
         axis="ep",
         payload_bytes=elements * size,
         ranks=ranks,
-        stride=1,
+        stride=stride,
         token_copies=float(moe.topk) if once else 0.0,
         token_groups=float(moe.group_topk) if once and limited else 0.0,
         routing_groups=float(moe.groups) if once and limited else 0.0,

@@ -69,17 +69,19 @@ def assembled(ctx: LoweringContext, mixer: Mixer, parts: MixerParts, sides: Side
 def held_params(ctx: LoweringContext, mixer: Mixer) -> Num:
     """Parameters of a mixer on one tensor rank: its share, and copies of what ranks hold alike.
 
-        attention   (all + (c - 1) G (d + v) (h + bias)) / tp             c = max(1, tp / G): ranks with the same heads
+        attention   (all + (c - 1) G (d + v) (h + bias) + (tp - 1) a) / tp
         latent      (all + (tp - 1) (h (q + k + r) + q + k + i)) / tp     latents, their norms and an indexer are whole
 
-    G = kv_heads, d, v = size of a key and a value, h = hidden, q, k = latents of queries and of keys, r = rope_dim,
+    c = max(1, tp / G): ranks with the same heads, a = norms of a head and the bias of the output, G = kv_heads,
+    d, v = size of a key and a value, h = hidden, q, k = latents of queries and of keys, r = rope_dim,
     i = parameters of an indexer.
     """
     tp, hidden = ctx.degrees.tp, ctx.model.hidden
     more: Num = 0
     if isinstance(mixer, Attention):
         keys = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
-        more = np.maximum(0.0, tp / mixer.kv_heads - 1) * keys * (hidden + mixer.qkv_bias)
+        alike = 2 * mixer.head_dim * (mixer.qk_norm == "head") + hidden * mixer.out_bias
+        more = np.maximum(0.0, tp / mixer.kv_heads - 1) * keys * (hidden + mixer.qkv_bias) + (tp - 1) * alike
     elif isinstance(mixer, LatentAttention):
         latents = mixer.q_rank + mixer.kv_rank
         alike = hidden * (latents + mixer.rope_dim) + latents + indexer_params(mixer.indexer, mixer.q_rank, hidden)

@@ -79,7 +79,8 @@ def _expanded(ctx: LoweringContext, mixer: LatentAttention) -> MixerParts:
     around: list[Op] = [stream(ctx, "latent norms", ctx.split_tokens * down, 4.0, 2.0), turn]
     size = ctx.precision.activations.bytes_per_element
     kv = mixer.heads * (qk + mixer.v_dim)
-    saved = ctx.split_tokens * down + tokens * mixer.heads * (2 * qk + 2 * mixer.v_dim) / tp
+    entered = tokens if ctx.engine.exchanges.inputs_kept else ctx.split_tokens
+    saved = entered * down + tokens * mixer.heads * (2 * qk + 2 * mixer.v_dim) / tp
     return MixerParts(
         into=into,
         out_of=[matmul(ctx, "attention out", tokens, hidden, mixer.heads * mixer.v_dim / tp)],

@@ -14,7 +14,7 @@ from ridgeline.hardware.topology import Torus
 from ridgeline.ir.ops import Num
 from ridgeline.lowering.context import Degrees
 from ridgeline.models.spec import LatentAttention
-from ridgeline.plan.resolve import attention_format, resolve
+from ridgeline.plan.resolve import attention_format, resolve, splits_tokens
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import STATES, Train
@@ -59,6 +59,14 @@ class PlanColumns:
     offload: Array  # share of kept activations that travels to the host
     offload_optimizer: Array  # share of optimizer states that lives there
     nodes: Array
+    reduces_each: Array  # zero2 reduces gradients after every microbatch
+    hybrid: Array  # zero1 and zero2 shard over shard_degree ranks
+    stage_gathered: Array  # zero3 under a pipeline gathers and reduces once a step
+
+    @property
+    def layer_by_layer(self) -> Mask:
+        """Whether zero3 gathers the weights of each layer for each of its passes."""
+        return (self.shard == 3) & ~((self.stage_gathered > 0) & (self.pp > 1))
 
     @property
     def weights_apart(self) -> Mask:
@@ -134,6 +142,9 @@ def _one(scenario: Scenario) -> dict[str, Num]:
         "offload": plan.offload.activations,
         "offload_optimizer": plan.offload.optimizer,
         "nodes": 1 if torus else max(1, scenario.system.chips // (inner.chips if inner else 1)),
+        "reduces_each": float(scenario.engine.exchanges.reduces_each),
+        "hybrid": float(scenario.engine.exchanges.hybrid),
+        "stage_gathered": float(scenario.engine.exchanges.stage_gathered),
     }
 
 
@@ -152,7 +163,9 @@ def sized(scenario: Scenario, degrees: Degrees, pp: Num, dp: Num) -> dict[str, N
     """The columns that follow from degrees: numbers, or arrays over plans."""
     work, d = scenario.workload, degrees
     stored = scenario.plan.precision.activations.bytes_per_element
-    local = d.microbatch * work.seq / d.cp / d.tp  # each tensor rank sends its share, gathered on arrival
+    local = d.microbatch * work.seq / d.cp
+    if not scenario.engine.exchanges.boundary_whole or splits_tokens(scenario):
+        local = local / d.tp  # each tensor rank sends its share, gathered on arrival
     many = work.sequences // (dp * d.microbatch) if isinstance(work, Train) else 1
     return {
         "microbatches": np.maximum(many, 1),

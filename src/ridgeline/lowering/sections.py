@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ridgeline.ir.ops import MatMul, Op, Stream
+from ridgeline.ir.ops import Collective, MatMul, Num, Op, Stream
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
 from ridgeline.lowering.context import LoweringContext, input_gradient, plain_matmul, stream, weight_gradient
 from ridgeline.lowering.ffn import lower_ffn
@@ -102,8 +102,17 @@ def _kept(ctx: LoweringContext, mixer: SublayerOps, ffn: SublayerOps, block: Blo
         inputs=elements * size,
         attention=mixer.saved,
         mlp=ffn.saved,
-        norms=elements * size * (normed_inputs(block) + between),
+        norms=elements * size * (normed_inputs(block) + between) + _gathered_inputs(ctx, block) * size,
     )
+
+
+def _gathered_inputs(ctx: LoweringContext, block: Block) -> Num:
+    """Elements that software holds more where it keeps what it gathered: normed inputs of dense products, by all tokens
+    of the rank. Routed tokens are not gathered, and of latent attention the latents are."""
+    if not ctx.engine.exchanges.inputs_kept:
+        return 0
+    apart = isinstance(block.mixer, LatentAttention) + (isinstance(block.ffn, Moe) and not block.ffn.shared_hidden)
+    return (ctx.tokens - ctx.split_tokens) * ctx.model.hidden * (normed_inputs(block) - apart)
 
 
 def normed_inputs(block: Block) -> int:
@@ -119,6 +128,9 @@ def _recomputed(
         whole_layer = section.forward
         if ctx.resolved.launch == "xla" and not experts:
             whole_layer = _without_outputs(whole_layer, mixer, ffn)
+        elif ctx.engine.recompute_stops:
+            last = ffn.forward or mixer.forward
+            whole_layer = (*section.forward[: len(section.forward) - len(last)], *read_again(last))
         return replace(section, recompute=whole_layer, saved=SavedActivations(inputs=section.saved.inputs))
     if kind == "none":
         return section
@@ -127,13 +139,13 @@ def _recomputed(
     saved = section.saved
     if "attention" in parts or "mixer" in parts:
         whole = "mixer" in parts
-        again += mixer.forward if whole else mixer.again
+        again += (read_again(mixer.forward) if ctx.engine.recompute_stops else mixer.forward) if whole else mixer.again
         saved = replace(saved, attention=0 if whole else mixer.saved_selective)
     if "latent-up" in parts and "mixer" not in parts:
         again += mixer.up
         saved = replace(saved, attention=saved.attention - mixer.saved_up)
     if ("moe" if experts else "mlp") in parts:
-        again += ffn.forward
+        again += read_again(ffn.forward) if ctx.engine.recompute_stops else ffn.forward
         saved = replace(saved, mlp=0)
     elif "activation" in parts:
         again += ffn.again
@@ -145,6 +157,16 @@ def _recomputed(
         again += section.forward[:1]
         saved = replace(saved, norms=0)
     return replace(section, recompute=again, saved=saved)
+
+
+def read_again(forward: tuple[Op, ...]) -> tuple[Op, ...]:
+    """A part's forward as far as its backward reads it: the last product's inputs, or all of it where its output is
+    multiplied with something (experts with their weights, a shared expert with its gate)."""
+    last = next((place for place in range(len(forward) - 1, -1, -1) if isinstance(forward[place], MatMul)), -1)
+    gated = any(op.label == "shared gate" for op in forward)
+    if last < 0 or gated or forward[last].label == "experts down":
+        return forward
+    return tuple(op for place, op in enumerate(forward) if place < last or not isinstance(op, (MatMul, Collective)))
 
 
 def _without_outputs(ops: tuple[Op, ...], mixer: SublayerOps, ffn: SublayerOps) -> tuple[Op, ...]:

@@ -29,8 +29,8 @@ def step_ops(sections: Sequence[Section], stages: Sequence[Sequence[int]], plans
     states, copied = optimizer(trained.T, plans)
     return StepOps(
         send=boundary_send(plans),
-        layer_gather=layer_gather(params, plans) if plans.shard[0] == 3 else (),
-        layer_scatter=layer_scatter(params, plans) if plans.shard[0] == 3 else (),
+        layer_gather=layer_gather(params, plans) if plans.layer_by_layer[0] else (),
+        layer_scatter=layer_scatter(params, plans) if plans.layer_by_layer[0] else (),
         offload=offload(np.array([float(item.offloadable) for item in sections]), plans),
         accumulate=accumulate(trained.T, plans),
         embedding_reduce=embedding_reduce(plans),
@@ -67,15 +67,17 @@ def layer_gather(params: Array, plans: PlanColumns) -> tuple[Collective, ...]:
 
 def layer_scatter(params: Array, plans: PlanColumns) -> tuple[Collective, ...]:
     """zero3: the gradients of a layer, summed and scattered to who holds the shard."""
-    return _sharded(params, plans, "scatter gradients", plans.gradient_bytes)
+    return _sharded(params, plans, "scatter gradients", plans.gradient_bytes, kind="reduce-scatter")
 
 
-def _sharded(params: Array, plans: PlanColumns, label: str, size: Array) -> tuple[Collective, ...]:
+def _sharded(
+    params: Array, plans: PlanColumns, label: str, size: Array, kind: CollectiveKind = "all-gather"
+) -> tuple[Collective, ...]:
     dense, expert = params
-    made = [_op(label, "all-gather", "shard", dense * size, plans.shard_degree, plans.tp)]
+    made = [_op(label, kind, "shard", dense * size, plans.shard_degree, plans.tp)]
     if expert.any():
         ranks = np.where(expert > 0, np.minimum(plans.edp, plans.shard_degree), 1.0)
-        made.append(_op(f"{label} of experts", "all-gather", "shard", expert * size, ranks, plans.expert_stride))
+        made.append(_op(f"{label} of experts", kind, "shard", expert * size, ranks, plans.expert_stride))
     return tuple(made)
 
 
@@ -102,9 +104,10 @@ def accumulations(plans: PlanColumns) -> Array:
 
 def embedding_reduce(plans: PlanColumns) -> Collective:
     """All-reduce of a tied embedding's gradient between the first and the last stage, which hold a copy each; where a
-    schedule is V-shaped one rank has both ends, and under zero3 each rank reduces its shard."""
+    schedule is V-shaped one rank has both ends, and under zero3 (FSDP2: whenever it shards) each rank its shard."""
     apart = (plans.pp > 1) & (plans.shared_rows > 0) & ~facts_of(plans.schedule, "v_shaped")
-    size = plans.shared_rows * plans.gradient_bytes / np.where(plans.shard == 3, plans.shard_degree, 1.0)
+    sharded = (plans.shard == 3) | ((plans.shard > 0) & (plans.hybrid > 0))
+    size = plans.shared_rows * plans.gradient_bytes / np.where(sharded, plans.shard_degree, 1.0)
     stride = np.maximum(plans.pp - 1, 1.0) * plans.tp * plans.replicas
     return _op("sum embedding gradients", "all-reduce", "pp", size, _ranks(apart, np.full_like(size, 2.0)), stride)
 
@@ -117,18 +120,48 @@ def grad_reduce(trained: Array, plans: PlanColumns) -> tuple[Collective, ...]:
     if plain.any():
         made += _over_replicas(trained, plans, plain, "reduce gradients", "all-reduce", size)
     if sharded.any():
-        made += _over_replicas(trained, plans, sharded, "scatter gradients", "reduce-scatter", size)
+        each = size * np.where((plans.shard == 2) & (plans.reduces_each > 0), plans.microbatches, 1.0)
+        made += _over_sharded(trained, plans, sharded, "scatter gradients", "reduce-scatter", each)
+        if (few := sharded & (plans.hybrid > 0)).any():
+            made += _over_shard_replicas(trained, plans, few)
     if three.any():
+        staged = three & ~plans.layer_by_layer
+        if staged.any():
+            made += _over_shards(trained, plans, staged, "scatter gradients", "reduce-scatter", size)
         made += _over_shard_replicas(trained, plans, three)
     return tuple(made)
 
 
 def param_gather(trained: Array, plans: PlanColumns) -> tuple[Collective, ...]:
-    """Weights that zero1 and zero2 gather once their shard is updated."""
-    sharded = (plans.shard == 1) | (plans.shard == 2)
-    if not sharded.any():
-        return ()
-    return _over_replicas(trained, plans, sharded, "gather weights", "all-gather", plans.weight_bytes)
+    """Weights that zero1 and zero2 gather once their shard is updated, and zero3 where it gathers whole stages."""
+    sharded, staged = (plans.shard == 1) | (plans.shard == 2), (plans.shard == 3) & ~plans.layer_by_layer
+    made: list[Collective] = []
+    if sharded.any():
+        made += _over_sharded(trained, plans, sharded, "gather weights", "all-gather", plans.weight_bytes)
+    if staged.any():
+        made += _over_shards(trained, plans, staged, "gather weights", "all-gather", plans.weight_bytes)
+    return tuple(made)
+
+
+def _over_sharded(
+    trained: Array, plans: PlanColumns, mine: Mask, label: str, kind: CollectiveKind, size: Array
+) -> tuple[Collective, ...]:  # fmt: skip
+    """zero1 and zero2: among all data-parallel ranks, or those of a shard in software that has hybrid ones."""
+    if (plans.hybrid > 0).all():
+        return _over_shards(trained, plans, mine, label, kind, size)
+    return _over_replicas(trained, plans, mine, label, kind, size)
+
+
+def _over_shards(
+    trained: Array, plans: PlanColumns, mine: Mask, label: str, kind: CollectiveKind, size: Array
+) -> tuple[Collective, ...]:  # fmt: skip
+    """zero3 of a pipeline that gathers whole stages: once a step among the ranks of a shard."""
+    dense, expert = trained
+    made = [_op(label, kind, "shard", dense * size, _ranks(mine, plans.shard_degree), plans.tp)]
+    if expert.any():
+        ranks = _ranks(mine, np.minimum(plans.edp, plans.shard_degree))
+        made.append(_op(f"{label} of experts", kind, "shard", expert * size, ranks, plans.expert_stride))
+    return tuple(made)
 
 
 def _over_replicas(

@@ -42,7 +42,8 @@ class Boundary:
 def tensor_boundary(ctx: LoweringContext, sides: Sides = BOTH, width: int = 0) -> Boundary:
     """The border of one part; `width` of what enters it, or hidden. Nothing for a single tensor rank.
 
-    With sequence parallelism the input is gathered once more in the backward, for the weight gradient.
+    With sequence parallelism the input is gathered once more in the backward, for the weight gradient, unless the
+    software keeps it.
     """
     if isinstance(ctx.degrees.tp, int) and ctx.degrees.tp == 1:
         return Boundary()
@@ -52,7 +53,8 @@ def tensor_boundary(ctx: LoweringContext, sides: Sides = BOTH, width: int = 0) -
             exit=(tensor_collective(ctx, "sum over ranks", "all-reduce", leaving),) if sides.exit else (),
             entry_gradient=(tensor_collective(ctx, "sum gradients", "all-reduce", entering),) if sides.entry else (),
         )
-    again = () if ctx.frozen else (tensor_collective(ctx, "gather tokens again", "all-gather", entering),)
+    kept = ctx.frozen or ctx.engine.exchanges.inputs_kept
+    again = () if kept else (tensor_collective(ctx, "gather tokens again", "all-gather", entering),)
     scatter = tensor_collective(ctx, "scatter gradients", "reduce-scatter", entering)
     return Boundary(
         entry=(tensor_collective(ctx, "gather tokens", "all-gather", entering),) if sides.entry else (),

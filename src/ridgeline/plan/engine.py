@@ -137,6 +137,29 @@ class Saves:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exchanges:
+    """What ranks send in the software's own way. Read from its code, and so far told of engines whose ranks were traced
+    (`ridgeline run --dry`); Megatron's fused habits are what stands where nothing is said.
+
+    inputs_kept        gathered inputs of column-parallel products stay for the backward: they are not gathered again
+    ends               vocabulary-parallel embedding, logits and loss are counted with the collectives around them
+    boundary_whole     without sequence parallelism each tensor rank sends a stage's whole output, not its share
+    experts_gathered   ranks of one expert (etp) gather their tokens before routing, and add up what they made
+    reduces_each       zero2 reduces gradients after every microbatch
+    hybrid             zero1 and zero2 shard over `shard_degree` ranks as zero3 does, and reduce among their replicas
+    stage_gathered     zero3 under a pipeline gathers a stage's weights once a step and reduces its gradients once
+    """
+
+    inputs_kept: bool = False
+    ends: bool = False
+    boundary_whole: bool = False
+    experts_gathered: bool = False
+    reduces_each: bool = False
+    hybrid: bool = False
+    stage_gathered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """One software that trains or serves: defaults and abilities, with where that is known from."""
 
@@ -173,6 +196,10 @@ class Engine:
         Literal["torch", "streaming"], Doc("its AdamW: as fast as torch's fused one, or as memory reads and writes")
     ] = "torch"
     saves: Annotated[Saves, Doc("what it holds of activations in its own way")] = Saves()
+    exchanges: Annotated[Exchanges, Doc("what its ranks send in their own way")] = Exchanges()
+    recompute_stops: Annotated[
+        bool, Doc("recompute ends with the last tensor that the backward reads (torch's early stop)")
+    ] = False
     vocab_multiple: Annotated[Count, Doc("the vocabulary is padded to a multiple of this times tp")] = 1
     narrow_dispatch: Annotated[
         bool, Doc("tokens are dispatched to experts in the narrow format of their products; combined as stored")

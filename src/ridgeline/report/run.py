@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 
 from rich.console import Console
 
 from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import clean, percent
-from ridgeline.report.sheets.run import EquivalenceSheet, GradientSheet, TrainedSheet
+from ridgeline.report.sheets.run import EquivalenceSheet, GradientSheet, HeldSheet, TrainedSheet
 from ridgeline.runtime.train.request import RunOutcome, StepRow
 from ridgeline.runtime.train.verification import Compared, Verification
 
 GIB = 1 << 30
+PREDICTED_KINDS = {"temporary": "workspace"}  # what a prediction calls the kinds that a run counts
 SHOWN = 5  # diverged parameters named
 
 
-def run_sheet(found: RunOutcome, predicted: tuple[float, float] | None) -> TrainedSheet:
+def run_sheet(
+    found: RunOutcome, predicted: tuple[float, float] | None, memory: Mapping[str, float] | None = None
+) -> TrainedSheet:
     """Every step, the median, and the same as predicted: seconds and MFU, where they were handed in."""
     steady = [row.seconds for row in found.rows[1:] or found.rows]
     median = statistics.median(steady) if steady else 0.0
@@ -46,6 +50,12 @@ def run_sheet(found: RunOutcome, predicted: tuple[float, float] | None) -> Train
         "unsaved": found.unsaved,
         "notes": list(found.notes),
     }
+    held = next((row.held for row in found.rows if row.held), {})
+    if held:
+        sheet["memory"] = [{"kind": kind, "bytes": size} for kind, size in held.items()]
+        for row in sheet["memory"]:
+            if memory and PREDICTED_KINDS.get(row["kind"], row["kind"]) in memory:
+                row["predicted_bytes"] = memory[PREDICTED_KINDS.get(row["kind"], row["kind"])]
     if predicted is not None and median:
         sheet["predicted_step_s"], sheet["predicted_mfu"] = predicted
         sheet["mfu"] = measured_mfu(median, predicted)
@@ -89,8 +99,15 @@ def draw_run(sheet: TrainedSheet, screen: Console) -> None:
     screen.print(
         f"first step after {sheet['startup_s']:.1f} s, at most {steps[-1]['memory_bytes'] / GIB:.2f} GiB a rank"
     )
+    if "memory" in sheet:
+        screen.print("tensors of the fullest rank in the first step: " + ", ".join(map(_kind, sheet["memory"])))
     if sheet["checkpoint"]:
         screen.print(f"checkpoint {clean(sheet['checkpoint'])}", markup=False)
+
+
+def _kind(row: HeldSheet) -> str:
+    line = f"{row['kind']} {format_quantity(row['bytes'], 'B')}"
+    return f"{line} (predicted {format_quantity(row['predicted_bytes'], 'B')})" if "predicted_bytes" in row else line
 
 
 def equivalence_sheet(found: Verification) -> EquivalenceSheet:

@@ -24,6 +24,18 @@ class TrainedStepSheet(TypedDict):
     memory_bytes: int
 
 
+class HeldSheet(TypedDict):
+    """Bytes of tensors of one kind at the worst moment of a run's first step, on the rank that holds most.
+
+    kind              weights, gradients, optimizer, activations, temporary; on an accelerator the last two together
+    predicted_bytes   what `predict` says of the fullest rank's worst moment; its workspace beside temporary
+    """
+
+    kind: str
+    bytes: int
+    predicted_bytes: NotRequired[float]
+
+
 class TrainedSheet(TypedDict):
     """What became of a run.
 
@@ -31,6 +43,7 @@ class TrainedSheet(TypedDict):
     predicted_step_s   what `predict` says of the same scenario, where it says anything
     mfu, predicted_mfu by the prediction's convention: model flops over the peak of the compute format
     startup_s          from the command to the first step
+    memory             tensors by kind, measured beside predicted
     resumed            the step it went on from; 0: the beginning
     restarts           how often lost workers were started again
     stopped            it was interrupted, and ended in order
@@ -46,6 +59,7 @@ class TrainedSheet(TypedDict):
     tokens_per_s: float
     startup_s: float
     predicted_step_s: NotRequired[float]
+    memory: NotRequired[list[HeldSheet]]
     mfu: NotRequired[float]
     predicted_mfu: NotRequired[float]
     resumed: int
@@ -104,3 +118,45 @@ class EquivalenceSheet(TypedDict):
     parameters: int
     diverged: list[GradientSheet]
     worst: GradientSheet
+
+
+class TracedOpSheet(TypedDict):
+    """An op of one size, as `lowering` expects it and as it was traced.
+
+    op         what lowering calls it; empty where it expects nothing of this size
+    size       its kind and sizes in words
+    sizes      of a product: groups, rows, columns, depth; of a collective: ranks, stride, payload bytes
+    expected   how often a step executes it; bytes of a step where `way` is buckets
+    way        the equivalence by which it is compared, by name; empty: as it stands
+    """
+
+    op: str
+    kind: str
+    size: str
+    sizes: list[int]
+    expected: int
+    traced: int
+    way: str
+    equal: bool
+
+
+class TracedStageSheet(TypedDict):
+    """Ops of a rank of these pipeline ranks, which all do the same."""
+
+    pipeline_ranks: list[int]
+    ops: list[TracedOpSheet]
+
+
+class DrySheet(TypedDict):
+    """A step traced without its ranks.
+
+    engine   what was traced; `engine_given` is the scenario's
+    """
+
+    kind: Literal["dry run"]
+    equal: bool
+    ranks: int
+    engine: str
+    engine_given: str
+    differences: int
+    stages: list[TracedStageSheet]

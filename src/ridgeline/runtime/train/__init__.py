@@ -19,6 +19,8 @@ The modules, each importing only those before it:
     data, loop    what is read; the steps, told as they go
     metrics_file, event_file   those steps as lines of JSON, and for TensorBoard
     verify        loss and every gradient against one process
+    traced, dry   every op of a step of any number of ranks, on one CPU and without them
+    held_bytes    tensors by kind at the worst moment of a step
     rank_work     what one rank does, in whatever process
     local_workers processes of this host: started, listened to, ended
     starter       attempts: again from the last checkpoint, then on fewer ranks

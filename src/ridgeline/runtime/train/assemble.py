@@ -86,7 +86,8 @@ def assemble(blueprint: Blueprint, layout: Layout) -> Assembly:
     stages = {index: _stage(make, blueprint, index) for index in held}
     for stage in stages.values():
         begin(stage, "", blueprint.seed)
-        if blueprint.model.embedding.tied and stage.head is not None and stage.embedding is None:
+        apart = blueprint.model.embedding.tied and stage.head is not None and stage.embedding is None
+        if apart and not stage.head.weight.is_meta:
             with torch.no_grad():
                 fill(stage.head.weight, first_value("embedding.weight", stage.head.weight, blueprint.seed))
         if blueprint.compiled:

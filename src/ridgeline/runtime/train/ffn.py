@@ -139,20 +139,31 @@ class MixtureOfExperts(nn.Module):  # type: ignore[misc]
         """[tokens, hidden] through the topk experts of each token."""
         chosen, weights = self.route(x)
         order = chosen.flatten().argsort(stable=True)
-        counts = torch.bincount(chosen.flatten(), minlength=self.moe.experts)
-        sent = x[order // self.moe.topk]
-        ranks, axis = self.layout.ep.degree, self.layout.ep
-        received = all_to_all_counts(counts.view(ranks, -1), axis)
-        sends, receives = counts.view(ranks, -1).sum(1).tolist(), received.sum(1).tolist()
+        sent, axis = x[order // self.moe.topk], self.layout.ep
+        sends, receives, by_expert, ends = (self._even if self.layout.even else self._books)(chosen)
         rows = all_to_all(sent, sends, receives, axis)
-        # rows come by rank, then by expert: sort them by expert, whichever rank they are from
-        names = torch.arange(received.shape[1], device=x.device).repeat(ranks).repeat_interleave(received.flatten())
-        by_expert = names.argsort(stable=True)
-        ends = received.sum(0).cumsum(0).to(torch.int32)
         done = self.experts(rows[by_expert], ends)
         back = all_to_all(done[by_expert.argsort()], receives, sends, axis)
         weighted = back * weights.flatten()[order].unsqueeze(1).to(back.dtype)
         return torch.zeros_like(x).index_add(0, order // self.moe.topk, weighted)
+
+    def _books(self, chosen: Tensor) -> tuple[list[int], list[int], Tensor, Tensor]:
+        """Rows to each rank and from each, their order by expert once they are here, and where each expert's end."""
+        ranks, axis = self.layout.ep.degree, self.layout.ep
+        counts = torch.bincount(chosen.flatten(), minlength=self.moe.experts).view(ranks, -1)
+        received = all_to_all_counts(counts, axis)
+        # rows come by rank, then by expert: sort them by expert, whichever rank they are from
+        names = torch.arange(received.shape[1], device=chosen.device).repeat(ranks)
+        by_expert = names.repeat_interleave(received.flatten()).argsort(stable=True)
+        ends = received.sum(0).cumsum(0).to(torch.int32)
+        return counts.sum(1).tolist(), received.sum(1).tolist(), by_expert, ends
+
+    def _even(self, chosen: Tensor) -> tuple[list[int], list[int], Tensor, Tensor]:
+        """The same where every rank gets as many rows as any other, as sizes alone can say."""
+        ranks, rows, local = self.layout.ep.degree, chosen.numel(), self.moe.experts // self.layout.ep.degree
+        each = [rows // ranks + (rank < rows % ranks) for rank in range(ranks)]
+        by_expert = torch.arange(rows, device=chosen.device)
+        return each, each, by_expert, torch.zeros(local, dtype=torch.int32, device=chosen.device)
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Of each token the experts, and their weights in 32 bits."""

@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import write_text
 from ridgeline.models.spec import Attention, Block, LatentAttention, ModelSpec, Moe
 from ridgeline.runtime.train.assemble import Assembly
+from ridgeline.runtime.train.layout import Layout
 from ridgeline.runtime.train.weights import fill
+from ridgeline.runtime.train.weights_folder import CONFIG, INDEX, SINGLE
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
 BIGGEST_FILE = 4_000_000_000  # bytes of one file that is written
 
 ENDS = {
@@ -102,30 +104,52 @@ def load_weights(assembly: Assembly, folder: Path) -> None:
             fill(parameter, whole.to(parameter.dtype).to(parameter.device))
 
 
-def save_weights(assembly: Assembly, folder: Path) -> None:
-    """Write the whole model as safetensors; every rank takes part, rank 0 writes. For a model without stages."""
+def save_weights(assembly: Assembly, folder: Path, config: Path | None = None) -> None:
+    """Write the whole model as safetensors: every rank takes part, the first of each pipeline stage writes its layers,
+    and rank 0 the index last, so that a folder with one is whole.
+
+    config   a config.json that belongs to the same model and is put beside
+    """
     from safetensors.torch import save_file
 
-    whole = {
-        name: (held.full_tensor() if hasattr(held, "full_tensor") else held).detach().cpu()
-        for name, held in {**assembly.parameters(), **_buffers(assembly)}.items()
-    }
-    if assembly.layout.rank != 0:
-        return
-    names = hf_names(assembly.blueprint.model)
-    stored: dict[str, Tensor] = {}
-    for name, value in whole.items():
-        known = names[name]
-        stored |= {known: value} if isinstance(known, str) else dict(zip(known, value.unbind(0), strict=True))
+    layout = assembly.layout
+    stored = _stored(assembly)
+    leads = layout.dp.index == layout.cp.index == layout.tp.index == 0
+    groups = list(_groups(stored)) if leads and stored else []
     folder.mkdir(parents=True, exist_ok=True)
+    many = _told(len(groups), layout)
+    before, total = sum(many[: layout.rank]), sum(many)
     places: dict[str, str] = {}
-    groups = list(_groups(stored))
-    for index, group in enumerate(groups):
-        file = SINGLE if len(groups) == 1 else f"model-{index + 1:05d}-of-{len(groups):05d}.safetensors"
-        save_file({name: value.contiguous() for name, value in group.items()}, folder / file)
+    for index, group in enumerate(groups, before + 1):
+        file = SINGLE if total == 1 else f"model-{index:05d}-of-{total:05d}.safetensors"
+        save_file({name: value.contiguous() for name, value in group.items()}, folder / f"{file}.part")
+        (folder / f"{file}.part").replace(folder / file)
         places |= dict.fromkeys(group, file)
-    if len(groups) > 1:
-        (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}, indent=2), encoding="utf-8")
+    everywhere = {name: file for one in _told(places, layout) for name, file in one.items()}
+    if layout.rank == 0 and total > 1:
+        write_text(folder / INDEX, json.dumps({"metadata": {}, "weight_map": everywhere}, indent=2))
+    if layout.rank == 0 and config is not None and config.is_file():
+        write_text(folder / CONFIG, config.read_text(encoding="utf-8"))
+
+
+def _stored(assembly: Assembly) -> dict[str, Tensor]:
+    """Whole tensors of this rank's stages by their names in the files; a tied matrix once."""
+    names, tied = hf_names(assembly.blueprint.model), assembly.blueprint.model.embedding.tied
+    stored: dict[str, Tensor] = {}
+    for name, held in {**assembly.parameters(), **_buffers(assembly)}.items():
+        value = (held.full_tensor() if hasattr(held, "full_tensor") else held).detach().cpu()
+        known = names[name]
+        if not (tied and name == "head.weight"):
+            stored |= {known: value} if isinstance(known, str) else dict(zip(known, value.unbind(0), strict=True))
+    return stored
+
+
+def _told(own: Any, layout: Layout) -> list[Any]:
+    """What every rank has, by rank."""
+    found: list[Any] = [own] * layout.ranks
+    if layout.ranks > 1:
+        dist.all_gather_object(found, own)
+    return found
 
 
 def _groups(stored: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:

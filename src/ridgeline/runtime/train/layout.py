@@ -35,6 +35,7 @@ class Layout:
     experts         device mesh of ep x etp, likewise
     sharded         device mesh replicate x shard of dense weights; None where nothing has replicas
     sharded_experts the same of experts
+    even            experts get equal shares of the rows, whatever the router says: a dry run has no values
     """
 
     pp: Axis = Axis()
@@ -52,6 +53,7 @@ class Layout:
     experts: Any = None
     sharded: Any = None
     sharded_experts: Any = None
+    even: bool = False
 
     def positions(self, local: int) -> tuple[tuple[int, int], ...]:
         """Spans of the sequence that this context rank holds, when it holds `local` tokens.

@@ -22,6 +22,7 @@ from ridgeline.runtime.probe.ranks import World
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble, narrow_scaling
 from ridgeline.runtime.train.checkpoint import Checkpoints
 from ridgeline.runtime.train.data import Source, batch_of, open_source
+from ridgeline.runtime.train.held_bytes import counted
 from ridgeline.runtime.train.layout import Layout, spread
 from ridgeline.runtime.train.narrow import lacks_narrow
 from ridgeline.runtime.train.request import Listener, Options, Request, RunOutcome, StepRow, has_experts
@@ -55,7 +56,7 @@ def train(request: Request, world: World, listener: Listener, stop: Callable[[],
         stopped = False
         tracer = Tracer(options.trace, layout)
         while done < options.steps and not stopped:
-            row, stopped = _step(step, (source, done), request, stop)
+            row, stopped = _step(step, (source, done), request, stop, first=done == first)
             tracer.step()
             done += 1
             rows.append(row)
@@ -66,6 +67,7 @@ def train(request: Request, world: World, listener: Listener, stop: Callable[[],
             if checkpoints and ((options.every and done % options.every == 0) or stopped or done == options.steps):
                 checkpoints.save(done, facts)
         tracer.end()
+        _end_as(request, assembly)
         if checkpoints:
             checkpoints.finish()
         return RunOutcome(
@@ -174,15 +176,29 @@ def _begin_from(request: Request, assembly: Assembly, update: Update) -> None:
     update.refresh_masters()
 
 
+def _end_as(request: Request, assembly: Assembly) -> None:
+    """Weights into a Hugging Face folder, where one is named; the config of the one they came from beside them."""
+    if not request.options.save_weights:
+        return
+    from ridgeline.runtime.train.hf_weights import save_weights
+
+    source = Path(request.options.weights) / "config.json" if request.options.weights else None
+    save_weights(assembly, Path(request.options.save_weights), source)
+
+
 def _step(
-    step: WholeStep, place: tuple[Source, int], request: Request, stop: Callable[[], bool]
+    step: WholeStep, place: tuple[Source, int], request: Request, stop: Callable[[], bool], *, first: bool
 ) -> tuple[StepRow, bool]:
-    """One optimizer step, timed from its batch to its update; and whether any rank was asked to stop."""
+    """One optimizer step, timed from its batch to its update; and whether any rank was asked to stop.
+
+    first   of this run: its memory is counted by kind
+    """
     workload, layout = request.train, step.stepper.assembly.layout
     source, index = place
     began = time.perf_counter()
     scale = step.stepper.scale
-    loss, norm = step(batch_of(source, index, workload.sequences, workload.seq, layout))
+    with counted(step.stepper.assembly, step.update, wanted=first) as held:
+        loss, norm = step(batch_of(source, index, workload.sequences, workload.seq, layout))
     if not layout.device.startswith("cpu"):
         getattr(torch, layout.device.partition(":")[0]).synchronize()
     seen = torch.tensor(
@@ -193,8 +209,18 @@ def _step(
         dist.all_reduce(seen, op=dist.ReduceOp.MAX)
     seconds, memory, stopped = seen.tolist()
     row = StepRow(step=index + 1, loss=float(loss), gradient_norm=float(norm), seconds=seconds,
-                  tokens=workload.tokens, memory=int(memory), loss_scale=scale)  # fmt: skip
+                  tokens=workload.tokens, memory=int(memory), loss_scale=scale,
+                  held=_fullest(held, layout))  # fmt: skip
     return row, bool(stopped)
+
+
+def _fullest(held: dict[str, int], layout: Layout) -> dict[str, int]:
+    """Bytes by kind of the rank that holds most, where they were counted."""
+    if layout.ranks == 1 or not held:
+        return held
+    everywhere: list[Any] = [held] * layout.ranks
+    dist.all_gather_object(everywhere, held)
+    return max(everywhere, key=lambda one: sum(one.values()))
 
 
 def _memory(device: str) -> int:

@@ -1,7 +1,7 @@
 """The first half of a layer: softmax attention with grouped keys, or multi-head latent attention (MLA).
 
 Both enter a tensor-parallel region with all tokens of the context rank, work on their own heads, and leave it through a
-row-parallel product.
+row-parallel product. MLA makes the latents of its own tokens first: they are narrower than what they are made of.
 """
 
 from __future__ import annotations
@@ -101,11 +101,11 @@ class MultiHeadLatentAttention(nn.Module):  # type: ignore[misc]
         self.layout, self.mla = make.layout, mla
         queries = mla.heads * (mla.nope_dim + mla.rope_dim)
         if mla.q_rank:
-            self.query_down = Matrix(make, mla.q_rank, hidden, "none", mla.bias)
-            self.query_norm = Norm(make, norm, mla.q_rank, inside=True)
+            self.query_down = Matrix(make, mla.q_rank, hidden, "none", mla.bias, inside=False)
+            self.query_norm = Norm(make, norm, mla.q_rank)
         self.query = Matrix(make, queries, mla.q_rank or hidden, "out")
-        self.latent = Matrix(make, mla.kv_rank + mla.rope_dim, hidden, "none", mla.bias)
-        self.latent_norm = Norm(make, norm, mla.kv_rank, inside=True)
+        self.latent = Matrix(make, mla.kv_rank + mla.rope_dim, hidden, "none", mla.bias, inside=False)
+        self.latent_norm = Norm(make, norm, mla.kv_rank)
         self.key_value = Matrix(make, mla.heads * (mla.nope_dim + mla.v_dim), mla.kv_rank, "out")
         self.out = Matrix(make, hidden, mla.heads * mla.v_dim, "in", mla.bias)
         self.rotary = Rotary(make, mla.rope_dim)
@@ -113,11 +113,15 @@ class MultiHeadLatentAttention(nn.Module):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """[batch, tokens, hidden] in and out."""
         mla = self.mla
-        x = enter(x, self.layout)
         queries = self.query_norm(self.query_down(x)) if mla.q_rank else x
-        q = self.query(queries).unflatten(-1, (-1, mla.nope_dim + mla.rope_dim))
         latent, latent_key = self.latent(x).split((mla.kv_rank, mla.rope_dim), -1)
-        up = self.key_value(self.latent_norm(latent)).unflatten(-1, (-1, mla.nope_dim + mla.v_dim))
+        entering = queries, self.latent_norm(latent), latent_key
+        if self.layout.tp.group is not None:  # one exchange of all three
+            widths = [part.shape[-1] for part in entering]
+            entering = enter(torch.cat(entering, -1), self.layout).split(widths, -1)
+        queries, latent, latent_key = entering
+        q = self.query(queries).unflatten(-1, (-1, mla.nope_dim + mla.rope_dim))
+        up = self.key_value(latent).unflatten(-1, (-1, mla.nope_dim + mla.v_dim))
         k, v = up.split((mla.nope_dim, mla.v_dim), -1)
         rotated = self.rotary(latent_key.unsqueeze(2)).expand(-1, -1, k.shape[2], -1)
         q = torch.cat((q[..., : mla.nope_dim], self.rotary(q[..., mla.nope_dim :])), -1)

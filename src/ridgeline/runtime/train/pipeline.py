@@ -45,7 +45,7 @@ def pipeline(
     count = assembly.virtual_stages
     stages = [
         PipelineStage(module, index, count, torch.device(layout.device), group=layout.pp.group,
-                      **_shapes(assembly, index, shape))
+                      **stage_shapes(assembly, index, shape))
         for index, module in assembly.stages.items()
     ]  # fmt: skip
     runtime = schedules._PipelineScheduleRuntime(stages, table.microbatches, loss_fn=loss, scale_grads=False)
@@ -56,7 +56,7 @@ def pipeline(
     return runtime
 
 
-def _shapes(assembly: Assembly, index: int, shape: tuple[int, int]) -> dict[str, Any]:
+def stage_shapes(assembly: Assembly, index: int, shape: tuple[int, int]) -> dict[str, Any]:
     """What a stage is given and gives, so that torch need not run it to find out."""
     layout, blueprint = assembly.layout, assembly.blueprint
     split = layout.tp.degree if layout.sequence_parallel else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ridgeline.core.errors import RidgelineError
@@ -42,6 +42,7 @@ class Options:
     launcher     who starts the ranks: empty, this process (or torchrun or Slurm, found in the environment); ray
     trace        a folder for a trace of each rank, of two steps behind the first two
     weights      a folder of Hugging Face safetensors to begin from
+    save_weights a folder to write them to when the run ends
     """
 
     steps: int = 10
@@ -57,6 +58,7 @@ class Options:
     restarts: int = 0
     trace: str = ""
     weights: str = ""
+    save_weights: str = ""
     verify: bool = False
     elastic: bool = False
     tensorboard: bool = False
@@ -99,6 +101,7 @@ class StepRow:
 
     memory       largest so far on any rank: of the accelerator's allocator, or the process's resident set on a CPU
     loss_scale   what the loss was multiplied by on its way back; 1 but in fp16
+    held         bytes of tensors by kind at the worst moment, of the fullest rank; of a run's first step alone
     """
 
     step: int
@@ -108,6 +111,7 @@ class StepRow:
     tokens: int
     memory: int
     loss_scale: float = 1.0
+    held: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def tokens_per_s(self) -> float:

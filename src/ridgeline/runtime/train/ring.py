@@ -5,12 +5,15 @@ causal mask, a block adds to a running result by its log-sum-exp (Liu et al., Ri
 
     lse' = log(exp(lse) + sum exp(s))        out' = out exp(lse - lse') + exp(s - lse') v
 
-On the way back each block is computed again from the final lse, and the gradients of keys and values travel round with
-them. Scores of one block exist at a time: memory is (tokens / cp)^2.
+On the way back each block is computed again from the final lse. Keys and values go round once more, and behind them
+the gradients that other ranks have for them, n - 1 hops each, in the format they are stored in; a rank's own part stays
+at home. Grouped keys travel as they are and are repeated where they are used. Scores of one block exist at a time:
+memory is (tokens / cp)^2.
 """
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 import torch
@@ -27,12 +30,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout, window: int = 0) -> 
     if layout.cp.group is None:
         return _whole(q, k, v, window)
     if layout.cp_kind == "all-to-all":
-        k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
+        few = layout.cp.degree // gcd(layout.cp.degree, k.shape[1])  # copies until every context rank has a head
+        k, v = (_repeated(x, few) for x in (k, v))
         q, k, v = (swap_dims(x, layout.cp, away=1, here=2) for x in (q, k, v))
         return swap_dims(_whole(q, k, v, window), layout.cp, away=2, here=1)
-    groups = q.shape[1] // k.shape[1]
     spans = [_spans(layout, rank, q.shape[2], q.device) for rank in range(layout.cp.degree)]
-    return _Ring.apply(q, _repeated(k, groups), _repeated(v, groups), layout.cp, spans, window)
+    return _Ring.apply(q, k, v, layout.cp, spans, window)
 
 
 def _repeated(x: Tensor, groups: int) -> Tensor:
@@ -71,7 +74,7 @@ class _Ring(torch.autograd.Function):  # type: ignore[misc]
         block = torch.cat((k, v), -1)
         for step in range(axis.degree):
             owner = (axis.index - step) % axis.degree
-            keys, values = block.float().split((k.shape[-1], v.shape[-1]), -1)
+            keys, values = _halves(block, q.shape[1], (k.shape[-1], v.shape[-1]))
             scores = _scores(wide, keys, _seen(spans[axis.index], spans[owner], window))
             more = torch.logaddexp(lse, scores.logsumexp(-1, keepdim=True))
             out = out * torch.exp(lse - more).nan_to_num() + torch.exp(scores - more).nan_to_num() @ values
@@ -87,18 +90,27 @@ class _Ring(torch.autograd.Function):  # type: ignore[misc]
         axis, wide, d_out = ctx.axis, q.float(), gradient.float()
         delta = (d_out * out).sum(-1, keepdim=True)
         d_q, width = torch.zeros_like(wide), (k.shape[-1], v.shape[-1])
-        block = torch.cat((k.float(), v.float(), torch.zeros_like(k.float()), torch.zeros_like(v.float())), -1)
+        block = torch.cat((k, v), -1)
+        own = passing = torch.zeros_like(block, dtype=wide.dtype)
         for step in range(axis.degree):
             owner = (axis.index - step) % axis.degree
-            keys, values, d_k, d_v = block.split((*width, *width), -1)
+            keys, values = _halves(block, q.shape[1], width)
             weights = torch.exp(_scores(wide, keys, _seen(ctx.spans[axis.index], ctx.spans[owner], ctx.window)) - lse)
             d_scores = weights * (d_out @ values.transpose(-2, -1) - delta) / q.shape[-1] ** 0.5
             d_q = d_q + d_scores @ keys
-            d_k = d_k + d_scores.transpose(-2, -1) @ wide
-            d_v = d_v + weights.transpose(-2, -1) @ d_out
-            block = _passed_on(torch.cat((keys, values, d_k, d_v), -1), axis)
-        d_k, d_v = block[..., sum(width) :].split(width, -1)  # back where it began after a whole round
+            here = torch.cat((d_scores.transpose(-2, -1) @ wide, weights.transpose(-2, -1) @ d_out), -1)
+            here = here.unflatten(1, (k.shape[1], -1)).sum(2)  # of the query heads that read one key
+            own = here if step == 0 else own
+            if step > 0:  # on its way home with what earlier ranks added
+                passing = _passed_on((passing + here).to(k.dtype), axis).to(wide.dtype)
+            block = _passed_on(block, axis) if step + 1 < axis.degree else block
+        d_k, d_v = (own + passing).split(width, -1)
         return d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype), None, None, None
+
+
+def _halves(block: Tensor, heads: int, width: tuple[int, int]) -> tuple[Tensor, ...]:
+    """Keys and values of a block in 32 bits, one for each query head."""
+    return _repeated(block, heads // block.shape[1]).float().split(width, -1)
 
 
 def _passed_on(block: Tensor, axis: Axis) -> Tensor:

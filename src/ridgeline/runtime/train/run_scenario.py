@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.plan.check import check
@@ -21,6 +22,10 @@ from ridgeline.runtime.train.request import Listener, Options, Request, RunOutco
 from ridgeline.runtime.train.starter import Replan
 from ridgeline.runtime.train.tracing import QUIET, RECORDED, WARM
 from ridgeline.runtime.train.verification import Verification
+from ridgeline.runtime.train.weights_folder import folder_numerics, folder_problems
+
+if TYPE_CHECKING:
+    from ridgeline.runtime.train.dry import TracedStage
 
 LAUNCHERS = ("", "ray")
 
@@ -53,7 +58,7 @@ def run(
         raise InputError(problems)
     if options.folder and (options.elastic or started_again()):
         options = replace(options, resume=True)
-    request: Request = make_request(scenario, options, numerics)
+    request: Request = make_request(scenario, options, numerics or _numerics(options))
     listener = Listener(step=tell, note=note)
     if not options.folder or find_world().rank != 0:
         return execute(request, listener, replan)  # type: ignore[no-any-return]
@@ -62,6 +67,24 @@ def run(
             listener = open_files.enter_context(EventFile(Path(options.folder), listener))
         listener = open_files.enter_context(Metrics(Path(options.folder), listener, append=options.resume))
         return execute(request, listener, replan)  # type: ignore[no-any-return]
+
+
+def trace(scenario: Scenario) -> tuple[TracedStage, ...]:
+    """Trace one step of the scenario's plan on this CPU, for any number of ranks: ops by size, nothing computed."""
+    need_torch("run --dry")
+    problems = (*check(scenario), *refusals(scenario))
+    if problems:
+        raise InputError(problems)
+    from ridgeline.runtime.train.dry import trace_step
+    from ridgeline.runtime.train.loop import blueprint_of
+
+    request = make_request(scenario, Options())
+    return trace_step(request, blueprint_of(request))
+
+
+def _numerics(options: Options) -> Numerics | None:
+    """Of the folder that weights come from, where it says."""
+    return folder_numerics(Path(options.weights)) if options.weights else None
 
 
 def _options(options: Options) -> list[Problem]:
@@ -87,4 +110,6 @@ def _options(options: Options) -> list[Problem]:
     if any(kept) and not options.folder:
         todo = "name a folder with -o"
         found.append(Problem(path="-o", given="no folder", expected="where metrics and checkpoints go", todo=todo))
+    if options.weights:
+        found += folder_problems(Path(options.weights))
     return found

@@ -67,6 +67,8 @@ class Stepper:
             if hasattr(stage, "set_requires_gradient_sync"):
                 stage.set_requires_gradient_sync(last or early)
                 stage.set_is_last_backward(last)
+                stage.set_requires_all_reduce(last)  # replicas of a shard meet once a step
+                stage.set_reshard_after_backward(last or self.assembly.blueprint.plan.sharding.shard == "zero3")
             loss = stage(tokens, targets, self.scale / self.total)
             loss.backward()
             total = total + loss.detach()

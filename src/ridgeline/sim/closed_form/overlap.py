@@ -135,7 +135,7 @@ def exposed_stage_times(
     """What sections take with all that runs beside them; told apart by part, or not."""
     cell = sections.cell
     times, gathers = section_times(sections, plans, rates), np.zeros((3, 1))
-    three, apart = at(plans.shard, cell) == 3, at(plans.weights_apart, cell)
+    three, apart = at(plans.layer_by_layer, cell), at(plans.weights_apart, cell)
     if three.any():
         spent = gather_seconds(sections.params[:2], plans.at(cell), rates.links.at(cell))
         hidden = at(rates.rates["hidden_shard"] * (1 - plans.blocking), cell)

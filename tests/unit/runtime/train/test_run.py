@@ -173,6 +173,25 @@ def test_torchrun_starts_it_too(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["equal"] is True  # one answer, of rank 0
 
 
+@pytest.mark.slow
+def test_weights_go_to_a_folder_and_come_back_on_another_mesh(tmp_path: Path) -> None:
+    """A run that begins from saved weights has the loss of the step behind them, with a pipeline and without."""
+    pytest.importorskip("safetensors")
+    folder = tmp_path / "weights"
+    first = trained(tiny(pp=2, schedule="1f1b"), steps=2, rate=1e-2, save_weights=str(folder))
+    assert sorted(path.name for path in folder.glob("*.safetensors")) == [
+        "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+    ]  # fmt: skip
+    one = trained(tiny("1xcpu"), steps=1, weights=str(folder), save_weights=str(tmp_path / "again"))
+    two = trained(tiny(dp=2, shard="zero3"), steps=1, weights=str(tmp_path / "again"))
+    assert losses(one)[0] < losses(first)[0]  # not where it began
+    assert losses(two)[0] < losses(one)[0] + 1e-3
+    (tmp_path / "again" / "model.safetensors").unlink()
+    with pytest.raises(InputError) as refused:
+        ridgeline.run(tiny("1xcpu"), Options(weights=str(tmp_path / "again")))
+    assert refused.value.problems[0].path == "--weights"
+
+
 def test_what_cannot_run_is_refused_before_anything_starts() -> None:
     base = tiny("1xcpu")
     cases: list[tuple[ridgeline.Scenario, Options, str]] = [
@@ -186,6 +205,28 @@ def test_what_cannot_run_is_refused_before_anything_starts() -> None:
         with pytest.raises(InputError) as refused:
             ridgeline.run(scenario, options)
         assert path in {problem.path for problem in refused.value.problems}
+
+
+def test_a_plan_that_does_not_fit_is_refused_with_the_nearest_that_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By memory, by what the engine cannot do, by what nobody can; and nothing is started for any of them."""
+    sys.path.insert(0, str(Path(__file__).parents[3]))
+    from command import run
+
+    file = tmp_path / "tiny.json"
+    file.write_text(json.dumps(TINY))
+    wide = ("model.layers=8", "model.hidden=2048", "model.mlp.hidden=8192", "workload.seq=2048", "plan.shard=none")
+    for settings, reason, nearest in (
+        ((*wide, "plan.microbatch=4"), "memory: ", "zero"),
+        (("plan.shard=zero2", "plan.pp=2", "plan.dp=1"), "plan.shard: ", "on 2 rank(s)"),
+        (("plan.microbatch=3",), "a divisor of the global batch", "use a global batch of"),
+    ):
+        more = [word for setting in settings for word in ("--set", setting)]
+        code, out, err = run(capsys, monkeypatch, "run", str(file), "--steps", "1", *more)
+        assert code == 2, (settings, out)
+        assert reason in err
+        assert nearest in err
 
 
 def test_a_device_that_is_not_here_is_refused_by_the_workers() -> None:

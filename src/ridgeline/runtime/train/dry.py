@@ -1,0 +1,212 @@
+"""Trace one step of a plan of any size on one CPU: no memory, no peers, no values, every op as it would be dispatched.
+
+A fake process group says it has all ranks and moves nothing; fake tensors have shapes and no numbers. The model is made
+on the meta device, sharded, and emptied into fake tensors; then a step runs. Ranks that do the same are traced once,
+one for each distinct stage of the pipeline. A microbatch more adds the same ops each time, so that one
+and two are traced.
+
+    pipeline   every virtual stage by itself: one microbatch forward and backward, its weights gathered, its gradients
+               reduced; how often each happens stands in the action table that torch made of Ridgeline's
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ridgeline.ir.rank_ops import OpSize
+from ridgeline.plan.schedules import build, virtual_stages_by_rank
+from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble
+from ridgeline.runtime.train.fsdp_groups import padded_elements
+from ridgeline.runtime.train.layout import Layout, spread
+from ridgeline.runtime.train.pipeline import pipeline, stage_shapes
+from ridgeline.runtime.train.request import Request, has_experts
+from ridgeline.runtime.train.step import Batch, Stepper, finish_gradients
+from ridgeline.runtime.train.traced import TracedOps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStage:
+    """What a rank of some pipeline ranks, which all do the same, executes in a step."""
+
+    pipeline_ranks: tuple[int, ...]
+    ops: Mapping[OpSize, int]
+
+
+def trace_step(request: Request, blueprint: Blueprint) -> tuple[TracedStage, ...]:
+    """One traced rank of every distinct stage of the pipeline."""
+    plan, alike = blueprint.plan, dict[Any, list[int]]()
+    held = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
+    for rank, own in enumerate(held):
+        alike.setdefault(tuple(_work(blueprint, stage, own) for stage in own), []).append(rank)
+    return tuple(
+        TracedStage(pipeline_ranks=tuple(ranks), ops=trace_rank(request, blueprint, ranks[0]))
+        for ranks in alike.values()
+    )
+
+
+def _work(blueprint: Blueprint, stage: int, own: Sequence[int]) -> tuple[object, ...]:
+    """What tells the work of a virtual stage from another's: its layers, its ends, whether neighbours are elsewhere."""
+    placement, last = blueprint.placement, len(blueprint.placement) - 1
+    first = sum(placement[:stage])
+    layers = blueprint.model.order[first : first + placement[stage]]
+    covered = blueprint.plan.recompute.layers_of(stage, placement[stage])
+    return (*layers, covered, stage == 0, stage == last, stage - 1 in own, stage + 1 in own)
+
+
+def trace_rank(request: Request, blueprint: Blueprint, stage: int) -> Counter[OpSize]:
+    """What rank 0 of a pipeline stage's ranks executes in a step, by size."""
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+    many = request.scenario.microbatches
+    with _pretended(blueprint, stage) as assembly:
+        if assembly.layout.pp.degree > 1:
+            return _pipelined(assembly, request)
+        once = _plain(assembly, request, 1)
+    if many == 1:
+        return once
+    with _pretended(blueprint, stage) as assembly:
+        twice = _plain(assembly, request, 2)
+    more = Counter(twice)
+    more.subtract(once)
+    return Counter({size: count for size in twice if (count := once[size] + (many - 1) * more[size])})
+
+
+@contextmanager
+def _pretended(blueprint: Blueprint, stage: int) -> Iterator[Assembly]:
+    """A rank of a stage with its fake peers, in fake mode, holding fake weights."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    mesh = blueprint.plan.mesh
+    if mesh.ranks > 1:
+        rank = stage * mesh.ranks // mesh.pp
+        dist.init_process_group("fake", rank=rank, world_size=mesh.ranks, store=FakeStore())
+    try:
+        layout = replace(spread(blueprint.plan, experts=has_experts(blueprint.model)), even=True)
+        assembly = assemble(replace(blueprint, compiled=False), replace(layout, device="meta"))
+        with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message=".*returned a view tensor"
+            )  # nothing writes into a stage's output
+            for held in assembly.stages.values():
+                held.to_empty(device="cpu")
+            assembly.layout = layout
+            yield assembly
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        _forget_meshes()
+
+
+def _forget_meshes() -> None:
+    """What torch remembers of shardings and redistributions names process groups of a world that is gone."""
+    from torch.distributed.tensor import DTensor, _redistribute
+
+    kept: list[Any] = [*vars(_redistribute).values(), DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding]
+    for cached in kept:
+        if hasattr(cached, "cache_clear"):
+            cached.cache_clear()
+    for where, name in (
+        (_redistribute, "clear_redistribute_planner_cache"),
+        (torch._C, "_clear_DTensor_sharding_propagator_cache"),
+    ):
+        getattr(where, name, lambda: None)()
+
+
+def _plain(assembly: Assembly, request: Request, microbatches: int) -> Counter[OpSize]:
+    stepper = Stepper(assembly=assembly, microbatches=microbatches)
+    with TracedOps(_padded(assembly)) as traced:
+        stepper.gradients(_batch(request, assembly.layout, microbatches))
+    return traced.seen
+
+
+def _batch(request: Request, layout: Layout, microbatches: int) -> Batch:
+    work, plan = request.train, request.scenario.plan
+    shape = (microbatches * plan.microbatch, work.seq // layout.cp.degree)
+    tokens, targets = (torch.zeros(shape, dtype=torch.int64) for _ in range(2))
+    return Batch(tokens=tokens, targets=targets, total=work.tokens)
+
+
+def _pipelined(assembly: Assembly, request: Request) -> Counter[OpSize]:
+    """Each action of the rank's table by what its stage does for it."""
+    layout, plan = assembly.layout, assembly.blueprint.plan
+    work, many = request.train, request.scenario.microbatches
+    shape = (plan.microbatch, work.seq // layout.cp.degree)
+    table = build(plan.schedule.name, stages=plan.mesh.pp, microbatches=many, chunks=plan.schedule.chunks)
+    stepper = Stepper(assembly=assembly, microbatches=many, total=work.tokens)
+    runtime = pipeline(assembly, table, shape, stepper._loss)
+    found: Counter[OpSize] = Counter()
+    for stage in runtime._stages:
+        seen = _stage_actions(assembly, stage, shape, stepper)
+        for action in _flat(runtime.pipeline_order_with_comms[layout.pp.index]):
+            if action.stage_index == stage.stage_index:
+                found.update(seen.get(action.computation_type.name, {}))
+    with TracedOps(_padded(assembly)) as traced:
+        finish_gradients(assembly)
+    return found + traced.seen
+
+
+def _flat(actions: Any) -> Iterator[Any]:
+    """Actions one by one: a forward and a backward that overlap are two."""
+    for action in actions:
+        yield from action.sub_actions or (action,)
+
+
+def _stage_actions(
+    assembly: Assembly, stage: Any, shape: tuple[int, int], stepper: Stepper
+) -> Mapping[str, Counter[OpSize]]:
+    """Ops of each kind of action of one virtual stage; a whole backward counts with its weights' half."""
+    module, padded = stage.submod, _padded(assembly)
+    sharded = hasattr(module, "unshard")
+    gather, forward, backward, reduce = (TracedOps(padded) for _ in range(4))
+    with gather:
+        if sharded:
+            for part in module.modules():
+                if hasattr(part, "unshard"):
+                    part.unshard()
+    given = _given(assembly, stage.stage_index, shape)
+    with forward:
+        out = module(given)
+        if stage.is_last:
+            out = stepper._loss(out, _targets(out))
+    with backward:
+        if sharded:
+            module.set_is_last_backward(False)
+            module.set_reshard_after_backward(False)
+            module.set_requires_gradient_sync(False)
+        out.backward(None if stage.is_last else torch.empty_like(out))
+    with reduce:
+        stage.perform_reduce_grad(1)
+    sends = {name: _sent(assembly, tensor) for name, tensor in (("SEND_F", out), ("SEND_B", given))}
+    kinds = {"UNSHARD": gather.seen, "FORWARD": forward.seen, "REDUCE_GRAD": reduce.seen, **sends}
+    return {**kinds, "FULL_BACKWARD": backward.seen, "BACKWARD_WEIGHT": backward.seen}
+
+
+def _given(assembly: Assembly, index: int, shape: tuple[int, int]) -> Tensor:
+    """What a stage is fed: tokens, or the residual stream of the stage before."""
+    like = stage_shapes(assembly, index, shape)["input_args"]
+    return torch.zeros(like.shape, dtype=like.dtype, requires_grad=like.is_floating_point())
+
+
+def _targets(logits: Tensor) -> Tensor:
+    return torch.zeros(logits.shape[:2], dtype=torch.int64)
+
+
+def _sent(assembly: Assembly, tensor: Tensor) -> Counter[OpSize]:
+    """One send of a stage's output, or of its input's gradient, to the neighbour in the pipeline."""
+    mesh = assembly.blueprint.plan.mesh
+    stride = mesh.ranks // mesh.pp
+    return Counter({OpSize("send", (stride, tensor.numel() * tensor.element_size())): 1})
+
+
+def _padded(assembly: Assembly) -> dict[int, int]:
+    return {there: own for stage in assembly.stages.values() for there, own in padded_elements(stage).items()}

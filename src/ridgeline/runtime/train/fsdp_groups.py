@@ -1,0 +1,37 @@
+"""FSDP2's own books, the one place that reads its private names: which weights travel together, and where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def shard_groups(module: nn.Module) -> Iterator[Any]:
+    """Parameter groups of a module and of all modules inside it that are sharded."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            state = part._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None)
+            alone = getattr(state, "_fsdp_param_group", None)
+            yield from groups if groups is not None else [alone] if alone else []
+
+
+def padded_elements(module: nn.Module) -> dict[int, int]:
+    """Elements that travel for the weights of a group, and that they are, where rows were added to cut them evenly."""
+    found: dict[int, int] = {}
+    for group in shard_groups(module):
+        ranks = group.mesh_info.shard_mesh_size
+        there = sum(one.padded_sharded_param_size.numel() * ranks for one in group.fsdp_params)
+        found[there] = sum(one._orig_size.numel() for one in group.fsdp_params)
+    return {there: own for there, own in found.items() if there != own}
+
+
+def gathered_weights(module: nn.Module) -> Iterator[Tensor]:
+    """Whole weights as they are gathered; their memory comes and goes."""
+    for group in shard_groups(module):
+        for one in group.fsdp_params:
+            yield from getattr(one, "all_gather_outputs", ())

@@ -1,0 +1,114 @@
+"""Bytes that a rank's tensors take at the worst moment of a step, by kind: what a prediction of peak memory is held to.
+
+    weights        the rank's shards, and whole weights that stay gathered through a step
+    gradients      of its parameters, as they are held
+    optimizer      states and master copies
+    activations    what the forward made and is still there
+    temporary      what the backward and the update made, and weights that zero3 gathers for a layer
+
+Every op's outputs are counted as long as their memory lives. That takes time, so that one step is counted, the first,
+which no median includes. On an accelerator its allocator knows the peak: activations and temporary are what it has
+beside the rest, and stand under activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ridgeline.runtime.train.assemble import Assembly
+from ridgeline.runtime.train.fsdp_groups import gathered_weights
+from ridgeline.runtime.train.update import Update
+
+KINDS = ("weights", "gradients", "optimizer", "activations", "temporary")
+NEXT = 1.002  # a peak this much above the last one is looked at by kind
+
+
+class _Live(TorchDispatchMode):  # type: ignore[misc]
+    """Storages as ops make them, and the largest sum there was."""
+
+    def __init__(self, assembly: Assembly, update: Update) -> None:
+        super().__init__()
+        self.assembly, self.update = assembly, update
+        self.live: Any = WeakIdKeyDictionary()
+        self.peak, self.by_kind = 0, dict.fromkeys(KINDS, 0)
+        for held in (*update.shards.values(), *_states(update)):
+            self.live[_local(held).untyped_storage()] = "temporary"
+        self._look()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        fresh = False
+        phase = "temporary" if torch._C._current_autograd_node() is not None else "activations"
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor) and type(leaf) is Tensor:
+                storage = leaf.untyped_storage()
+                if storage not in self.live:
+                    self.live[storage] = phase
+                    fresh = True
+        if fresh:
+            self._look()
+        return out
+
+    def _look(self) -> None:
+        sizes = [(storage, storage.nbytes(), phase) for storage, phase in self.live.items()]
+        total = sum(size for _, size, _ in sizes)
+        if total > self.peak * NEXT:
+            known = self._known()
+            self.peak, self.by_kind = total, dict.fromkeys(KINDS, 0)
+            for storage, size, phase in sizes:
+                self.by_kind[known.get(storage._cdata, phase)] += size
+
+    def _known(self) -> dict[int, str]:
+        """Storages that have an owner, by kind; a weight that is its own master is a weight."""
+        found: dict[int, str] = {}
+        gathered = "temporary" if self.assembly.blueprint.plan.sharding.shard == "zero3" else "weights"
+        for stage in self.assembly.stages.values():
+            found |= {_key(one): gathered for one in gathered_weights(stage)}
+        found |= {_key(one): "optimizer" for one in _states(self.update)}
+        for name, parameter in self.update.named.items():
+            found[_key(self.update.shards[name])] = "weights"
+            if parameter.grad is not None:
+                found[_key(parameter.grad)] = "gradients"
+        return found
+
+
+def _states(update: Update) -> Iterator[Tensor]:
+    yield from update.masters.values()
+    for pair in update.states.values():
+        yield from pair
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _key(tensor: Tensor) -> int:
+    return int(_local(tensor).untyped_storage()._cdata)
+
+
+@contextmanager
+def counted(assembly: Assembly, update: Update, *, wanted: bool) -> Iterator[dict[str, int]]:
+    """Fill a table with bytes by kind when the block ends; empty where nobody wants them."""
+    found: dict[str, int] = {}
+    if not wanted:
+        yield found
+    elif assembly.layout.device.startswith("cpu"):
+        with _Live(assembly, update) as live:
+            yield found
+        found |= live.by_kind
+    else:
+        module: Any = getattr(torch, assembly.layout.device.partition(":")[0])
+        grads = {name: _local(one).nbytes for name, one in update.shards.items()}
+        yield found
+        found |= {"weights": sum(grads.values()), "gradients": sum(grads.values())}
+        own = {_key(one) for one in update.shards.values()}
+        found["optimizer"] = sum(one.nbytes for one in _states(update) if _key(one) not in own)
+        found["activations"] = max(0, int(module.max_memory_allocated()) - sum(found.values()))
