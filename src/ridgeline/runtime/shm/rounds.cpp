@@ -89,7 +89,9 @@ const char* Rounds::read(int peer) {
 void Rounds::all_reduce(Bytes vector, const Reduction& how, Operation op) {
   begin(kAllReduce, -1, how.flavour, vector.size, op);
   size_t peers = static_cast<size_t>(std::max(shared_.ranks() - 1, 1));
-  if (vector.size * peers <= kWhole || peers == 1)
+  if (reduces_directly(vector.size))
+    sum_directly(vector, how);
+  else if (vector.size * peers <= kWhole || peers == 1)
     sum_whole(vector, how);
   else
     sum_by_parts(vector, -1, how);
@@ -173,6 +175,7 @@ void Rounds::all_gather(const std::vector<Bytes>& parts, Bytes own, Operation op
   size_t total = 0, largest = 0;
   for (const Bytes& part : parts) total += part.size, largest = std::max(largest, part.size);
   begin(kAllGather, -1, 0, total, op);
+  if (gathers_directly(total)) return gather_directly(parts, own);
   const size_t piece = shared_.slot_bytes();
   const bool streamed = total >= kStreaming;
   for (size_t index = 0, chunks = std::max<size_t>(chunks_of(largest, piece), 1); index < chunks; ++index) {
@@ -189,6 +192,7 @@ void Rounds::all_gather(const std::vector<Bytes>& parts, Bytes own, Operation op
 
 void Rounds::broadcast(Bytes vector, int root, Operation op) {
   begin(kBroadcast, root, 0, vector.size, op);
+  if (gathers_directly(vector.size)) return broadcast_directly(vector, root);
   const size_t piece = shared_.slot_bytes();
   for (size_t index = 0, chunks = std::max<size_t>(chunks_of(vector.size, piece), 1); index < chunks; ++index) {
     const size_t size = cut(vector.size, index, piece);
