@@ -341,7 +341,10 @@ def overlaps_experts(scenario: Scenario) -> bool:
 
 
 def tellable_orders(scenario: Scenario) -> tuple[str, ...]:
-    """Rank orders that the engine can be told under this plan; the first of all where stages or replicas are one."""
+    """Rank orders that the engine can be told under this plan; all where stages or replicas are one and none matters.
+
+    Megatron-FSDP, which shards more than optimizer states, goes with the usual order alone.
+    """
     plan, known = scenario.plan, scenario.engine.supports.features
     if plan.mesh.pp == 1 or plan.mesh.dp == 1:
         return ORDERS

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from ridgeline.core.arrays import Array, Index, at
 from ridgeline.lowering.plan_columns import NAMES, SHARDS, sized
 from ridgeline.lowering.program import stages_of
-from ridgeline.plan.engine import Shard
 from ridgeline.models.spec import Moe
+from ridgeline.plan.engine import Shard
 from ridgeline.plan.mesh import DP_LAST, Mesh
 from ridgeline.plan.plan import Offload, Plan, Schedule, Sharding
 from ridgeline.plan.resolve import sends_overlap

@@ -27,7 +27,8 @@ def test_groups_are_ranks_a_stride_apart() -> None:
         return [group.tolist() for group in _groups(op, ranks, mesh)]
 
     assert groups(Mesh(tp=2, dp=4), "dp", 2, 2) == [[0, 2], [1, 3], [4, 6], [5, 7]]
-    assert sorted(sum(groups(Mesh(tp=8, dp=4, pp=2), "dp", 4, 8), [])) == list(range(64))
+    whole = groups(Mesh(tp=8, dp=4, pp=2), "dp", 4, 8)
+    assert sorted(rank for group in whole for rank in group) == list(range(64))
     far = Mesh(tp=2, dp=2, pp=2, order="tp-cp-ep-pp-dp")
     assert groups(far, "dp", 2, 4) == [[0, 4], [1, 5], [2, 6], [3, 7]]  # stages lie between replicas
     assert groups(far, "pp", 2, 2) == [[0, 2], [1, 3], [4, 6], [5, 7]]
