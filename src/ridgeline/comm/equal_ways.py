@@ -20,30 +20,31 @@ DENSE = 1 << 24  # pairs of nodes for which a table is made
 def hop_weights(graph: Graph) -> Array:
     """What a link adds to the length of a way: 1, and 8 more where a rank sends into a network of switches.
 
-    Where ranks of a domain are linked to each other (slices of a torus), the network between domains is farther than
-    any way inside one.
+    Where ranks of a domain are linked to each other (slices of a torus, a full mesh), a hop between two ranks counts 8,
+    and the network between domains is farther than any way inside one.
     """
     if graph.direct:
         return np.ones(graph.links)
-    leaves = graph.tail < graph.ranks
-    if not bool((leaves & (graph.head < graph.ranks)).any()):
+    leaves, arrives = graph.tail < graph.ranks, graph.head < graph.ranks
+    if not bool((leaves & arrives).any()):
         return np.where(leaves, 9.0, 1.0)
-    return np.where(leaves & (graph.head >= graph.ranks), 1.0 + graph.ranks, 1.0)
+    return np.where(leaves & ~arrives, 1.0 + 8.0 * graph.ranks, np.where(leaves & arrives, 8.0, 1.0))
 
 
 class PathTable:
     """The graph prepared for looking up equal ways: links by tail, and distances to the targets asked for."""
 
     def __init__(self, graph: Graph, targets: Index) -> None:
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import dijkstra
+
         self.graph, self.weight = graph, hop_weights(graph)
         self.targets = np.unique(targets)
-        self.distance = _distances(graph, self.weight, self.targets)
-        onward = np.ones(graph.links, np.bool_)
-        if not graph.direct:  # a switch never hands a flow to a rank that is not its target
-            onward = (graph.head >= graph.ranks) | (graph.tail < graph.ranks)
-        kept = np.flatnonzero(onward)
-        self.order = kept[np.argsort(graph.tail[kept], kind="stable")]
-        count = np.bincount(graph.tail[kept], minlength=graph.nodes)
+        shape = (graph.nodes, graph.nodes)
+        back = coo_array((self.weight, (graph.head, graph.tail)), shape=shape).tocsr()
+        self.distance = dijkstra(back, indices=self.targets)
+        self.order = np.argsort(graph.tail, kind="stable")
+        count = np.bincount(graph.tail, minlength=graph.nodes)
         self.count, self.first = count, np.cumsum(count) - count
         keys = graph.tail * graph.nodes + graph.head
         self.by_key = np.argsort(keys)
@@ -112,28 +113,6 @@ class PathTable:
         found = np.concatenate(rows)
         order = np.argsort(found, kind="stable")
         return found[order], np.concatenate(links)[order]
-
-
-def _distances(graph: Graph, weight: Array, targets: Index) -> Array:
-    """(targets, nodes) lengths of the shortest ways; a switch hands a flow to no rank but its target."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import dijkstra
-
-    handed = (graph.tail >= graph.ranks) & (graph.head < graph.ranks)
-    mixed = bool(handed.any()) and bool(((graph.tail < graph.ranks) & (graph.head < graph.ranks)).any())
-    kept = ~handed if mixed else np.ones(graph.links, np.bool_)
-    shape = (graph.nodes, graph.nodes)
-    back = coo_array((weight[kept], (graph.head[kept], graph.tail[kept])), shape=shape).tocsr()
-    if not mixed:
-        found: Array = dijkstra(back, indices=targets)
-        return found
-    last = np.flatnonzero(handed & np.isin(graph.head, targets))
-    switches = np.unique(graph.tail[last])
-    every: Array = dijkstra(back, indices=np.concatenate([targets, switches]))
-    found = every[: len(targets)].copy()
-    through = weight[last][:, None] + every[len(targets) + np.searchsorted(switches, graph.tail[last])]
-    np.minimum.at(found, np.searchsorted(targets, graph.head[last]), through)
-    return found
 
 
 def firsts(keys: Index, limit: int) -> tuple[Index, Index]:

@@ -1,8 +1,8 @@
 """Turn a predicted step into what its own collectives cost each other on the system's graph.
 
 Ranks stand on chips in the plan's rank order, tp closest. Each collective of the step runs first in one group alone,
-then in all its groups at once (together), and where the plan overlaps gradients with the backward pass also beside their
-reduction. With e = what of it is exposed in closed form, g = seconds of the gradient reduction, s = the step:
+then in all its groups at once (together), and where the plan overlaps gradients with the backward pass also beside
+their reduction. With e = what of it is exposed in closed form, g = seconds of the gradient reduction, s = the step:
 
     added = (together / alone - 1) e  +  (beside - together) / alone * g e / s
 
