@@ -1,4 +1,5 @@
-// Large collectives without slots: ranks tell each other addresses and read one another's memory (process_vm_readv).
+// Large collectives without slots: ranks tell each other addresses and copy from one another's memory (process_vm_readv,
+// process_vm_writev).
 //
 // One copy instead of two. A round tells the addresses, a last one says that all were read, so that nobody changes or
 // frees what another still reads. An all-reduce is a reduce-scatter of blocks that stay in the cache, and an all-gather.
@@ -14,6 +15,7 @@ namespace {
 
 constexpr size_t kGathered = 128 << 10;  // bytes in all from which one copy is worth two waits
 constexpr size_t kReduced = 2 << 20;     // the same of vectors that are summed
+constexpr size_t kPast = 1 << 20;        // an own part from here on is written past the cache
 constexpr size_t kBlocks = 512 << 10;    // bytes of all ranks that are summed at a time
 constexpr uint64_t kWord = 0x7269646765736864ULL;
 
@@ -45,34 +47,50 @@ bool Rounds::may_read() {
 
 // A round that hands one number to everybody; those of all ranks.
 std::vector<uint64_t> Rounds::tell(uint64_t number) {
+  announce(number);
+  return heard();
+}
+
+void Rounds::announce(uint64_t number) {
   std::memcpy(open(), &number, sizeof number);
   post();
+}
+
+std::vector<uint64_t> Rounds::heard() {
   std::vector<uint64_t> told(shared_.ranks());
-  for (int peer = 0; peer < shared_.ranks(); ++peer) std::memcpy(&told[peer], read(peer), sizeof number);
+  for (int peer = 0; peer < shared_.ranks(); ++peer) std::memcpy(&told[peer], read(peer), sizeof told[peer]);
   return told;
 }
 
 void Rounds::take(int peer, char* to, uint64_t from, size_t size) {
-  if (shared_.copied(peer, to, from, size)) return;
+  if (!shared_.copied(peer, to, from, size)) lost(peer);
+}
+
+void Rounds::lost(int peer) {
   shared_.check(peer, op_);
-  shared_.fail("the memory of " + shared_.name(peer) + " cannot be read any more in " + op_.name +
+  shared_.fail("the memory of " + shared_.name(peer) + " cannot be reached any more in " + op_.name +
                "; RIDGE_SHM_DIRECT=0 copies through shared memory instead");
 }
 
 void Rounds::gather_directly(const std::vector<Bytes>& parts, Bytes own) {
   const int ranks = shared_.ranks(), me = shared_.rank();
-  const std::vector<uint64_t> from = tell(address(own.data));
+  announce(address(own.data));
+  copy(parts[me].data, own.data, own.size, own.size >= kPast);  // while the others come
+  const std::vector<uint64_t> from = heard();
   for (int step = 1; step < ranks; ++step) {
     const int peer = (me + step) % ranks;
     take(peer, parts[peer].data, from[peer], parts[peer].size);
   }
-  if (parts[me].data != own.data) std::memcpy(parts[me].data, own.data, own.size);
   tell(0);
 }
 
+// The root writes the first of as many parts as there are ranks to everybody, who read the others: all are busy alike.
 void Rounds::broadcast_directly(Bytes vector, int root) {
-  const std::vector<uint64_t> from = tell(address(vector.data));
-  if (shared_.rank() != root) take(root, vector.data, from[root], vector.size);
+  const std::vector<uint64_t> at = tell(address(vector.data));
+  const size_t given = vector.size / shared_.ranks() / kLine * kLine;
+  if (shared_.rank() != root) take(root, vector.data + given, at[root] + given, vector.size - given);
+  for (int peer = 0; shared_.rank() == root && peer < shared_.ranks(); ++peer)
+    if (peer != root && !shared_.handed(peer, at[peer], vector.data, given)) lost(peer);
   tell(0);
 }
 

@@ -15,6 +15,23 @@ constexpr size_t kWhole = 16384;       // times the peers: a vector up to this i
 constexpr size_t kReduceBlock = 8192;  // bytes summed and then copied while they are in the first cache
 constexpr size_t kStreaming = 16 << 20;  // outputs from here on do not fit the cache: they are written past it
 
+// The part of `size` bytes that chunk `index` of `chunk` bytes is.
+size_t cut(size_t size, size_t index, size_t chunk) {
+  size_t begin = index * chunk;
+  return begin >= size ? 0 : std::min(chunk, size - begin);
+}
+
+size_t chunks_of(size_t size, size_t chunk) { return (size + chunk - 1) / chunk; }
+
+std::string told(const SlotHead& head) {
+  std::string text = std::string(kind_name(head.kind)) + " #" + std::to_string(head.number);
+  if (head.bytes != ~0ULL) text += " of " + std::to_string(head.bytes) + " bytes";
+  if (head.root >= 0) text += " with root " + std::to_string(head.root);
+  return text;
+}
+
+}  // namespace
+
 void copy(char* to, const char* from, size_t size, bool past_cache) {
 #if defined(__AVX2__)
   if (past_cache && size >= 4096) {
@@ -34,23 +51,6 @@ void copy(char* to, const char* from, size_t size, bool past_cache) {
 #endif
   if (size != 0 && to != from) std::memcpy(to, from, size);
 }
-
-// The part of `size` bytes that chunk `index` of `chunk` bytes is.
-size_t cut(size_t size, size_t index, size_t chunk) {
-  size_t begin = index * chunk;
-  return begin >= size ? 0 : std::min(chunk, size - begin);
-}
-
-size_t chunks_of(size_t size, size_t chunk) { return (size + chunk - 1) / chunk; }
-
-std::string told(const SlotHead& head) {
-  std::string text = std::string(kind_name(head.kind)) + " #" + std::to_string(head.number);
-  if (head.bytes != ~0ULL) text += " of " + std::to_string(head.bytes) + " bytes";
-  if (head.root >= 0) text += " with root " + std::to_string(head.root);
-  return text;
-}
-
-}  // namespace
 
 void Rounds::begin(Kind kind, int root, uint32_t flavour, uint64_t bytes, Operation op) {
   op_ = op;

@@ -23,6 +23,9 @@ struct Reduction {
   uint32_t flavour = 0;
 };
 
+// `past_cache`: to where nobody looks soon.
+void copy(char* to, const char* from, size_t size, bool past_cache);
+
 class Rounds {
  public:
   explicit Rounds(Segment& segment) : shared_(segment) {}
@@ -53,7 +56,10 @@ class Rounds {
   bool reduces_directly(size_t bytes);
   bool may_read();
   std::vector<uint64_t> tell(uint64_t number);
+  void announce(uint64_t number);
+  std::vector<uint64_t> heard();
   void take(int peer, char* to, uint64_t from, size_t size);
+  [[noreturn]] void lost(int peer);
   void gather_directly(const std::vector<Bytes>& parts, Bytes own);
   void broadcast_directly(Bytes vector, int root);
   void sum_directly(Bytes vector, const Reduction& how);
