@@ -119,7 +119,7 @@ found = {}
 for kind in json.loads(sys.argv[1]):
     for size, count in json.loads(sys.argv[2]):
         whole, part = np.empty(size // 4, np.float32), np.empty(size // 4 // comm.size, np.float32)
-        whole.fill(0.0); part.fill(0.0)  # pages of its own: what numpy never wrote is one page of zeros, read from cache
+        whole.fill(0.0); part.fill(0.0)  # own pages: what was never written is one page of zeros
         spent = []
         for _ in range(count + 2):
             comm.Barrier(); comm.Barrier()
