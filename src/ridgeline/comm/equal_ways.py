@@ -77,7 +77,8 @@ class PathTable:
         """The link from a node to a target, -1 where there is none."""
         key = here * self.graph.nodes + target
         if len(self.table):
-            return self.table[key].astype(np.int64)
+            found: Index = self.table[key].astype(np.int64)
+            return found
         at = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
         return np.where(self.keys[at] == key, self.by_key[at], -1)
 
