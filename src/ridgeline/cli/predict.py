@@ -26,6 +26,7 @@ from ridgeline.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from ridgeline.comm.simulation.conditions import Asked
     from ridgeline.plan.scenario import Scenario
     from ridgeline.search.request import PlanOptions
 
@@ -60,9 +61,20 @@ def predict(
         str,
         typer.Option(metavar="HOW", help="closed: by formulas; simulated: also its collectives on the graph."),
     ] = "closed",
+    paths: Annotated[
+        str, typer.Option("--paths", metavar="RULE", help="With --network simulated: ecmp, spray, rail or shortest.")
+    ] = "ecmp",
+    background: Annotated[
+        list[str] | None,
+        typer.Option("--background", metavar="TRAFFIC", help='With it: "3-9:10 GB/s", or 20% of links of switches.'),
+    ] = None,
+    straggler: Annotated[
+        list[str] | None,
+        typer.Option("--straggler", metavar="RANK:HOW", help="With it: 5:1.5 is slower, 5:2ms late; may be repeated."),
+    ] = None,
 ) -> None:
     """Predict a step of training, prefill or decode, or requests under load: how long, where time goes, what fits."""
-    from ridgeline.core.errors import InputError, not_among
+    from ridgeline.core.errors import InputError, Problem, not_among
     from ridgeline.search.request import PlanOptions
 
     if network not in NETWORKS:
@@ -74,13 +86,19 @@ def predict(
 
         predict_serve(built, calibration=calibration, anchor=anchor or (), profile=profile, json=json)
         return
-    simulated = network == "simulated"
+    asked: Asked | None = None
+    if network == "simulated":
+        asked = {"paths": paths, "background": background or (), "straggler": straggler or ()}
+    elif background or straggler or paths != "ecmp":
+        raise InputError(
+            Problem(path="network", given=network, expected="simulated with --paths, --background or --straggler")
+        )
     _predict_step(
-        built, json, simulated, calibration=calibration, anchor=anchor or (), profile=profile, causal=not full_attention
+        built, json, asked, calibration=calibration, anchor=anchor or (), profile=profile, causal=not full_attention
     )
 
 
-def _predict_step(built: Scenario, json: bool, simulated: bool, **priced: Any) -> None:
+def _predict_step(built: Scenario, json: bool, simulated: Asked | None, **priced: Any) -> None:
     """One step of training, or one of an inference engine; with its collectives simulated on the graph if asked."""
     from ridgeline.api import predict as library
     from ridgeline.report.phase import draw_phase, phase_sheet
@@ -101,13 +119,13 @@ def _predict_step(built: Scenario, json: bool, simulated: bool, **priced: Any) -
         print_json(drawn) if json else draw_phase(drawn, console())
         return
     sheet = prediction_sheet(found)
-    if not simulated:
+    if simulated is None:
         print_json(sheet) if json else draw_prediction(sheet, console())
         return
     from ridgeline.report.network import draw_network, network_sheet
     from ridgeline.sim.network_contention import network_contention
 
-    sheet["network"] = network_sheet(network_contention(found))
+    sheet["network"] = network_sheet(network_contention(found, **simulated))
     if json:
         print_json(sheet)
         return

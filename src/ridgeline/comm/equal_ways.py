@@ -14,6 +14,7 @@ from ridgeline.core.arrays import Array, Index
 from ridgeline.core.errors import InputError, Problem
 
 MOST_EXPANDED = 1 << 22  # links looked at together
+DENSE = 1 << 24  # pairs of nodes for which a table is made
 
 
 def hop_weights(graph: Graph) -> Array:
@@ -48,12 +49,50 @@ class PathTable:
         keys = graph.tail * graph.nodes + graph.head
         self.by_key = np.argsort(keys)
         self.keys = keys[self.by_key]
+        self.table = np.zeros(0, np.int32)
+        if graph.nodes**2 <= DENSE:
+            self.table = np.full(graph.nodes**2, -1, np.int32)
+            self.table[self.keys[::-1]] = self.by_key[::-1]  # of parallel links the first, as a search finds it
+        self.kin = self._kin()
+
+    def _kin(self) -> Index:
+        """By target node the class of targets that every other node sends towards by the same links.
+
+        Of ranks behind switches those are the ranks as far from every switch; elsewhere each is its own.
+        """
+        kin = np.zeros(self.graph.nodes, np.int64)
+        kin[self.targets] = np.arange(len(self.targets))
+        if not self.graph.direct and not bool(((self.graph.tail < self.graph.ranks) & self._to_ranks()).any()):
+            ranks = self.targets < self.graph.ranks
+            switches = self.distance[:, self.graph.ranks :]
+            _, alike = np.unique(switches[ranks], axis=0, return_inverse=True)
+            kin[self.targets[ranks]] = alike.ravel()
+            kin[self.targets[~ranks]] = int(alike.max(initial=-1)) + 1 + np.arange(int((~ranks).sum()))
+        return kin
+
+    def _to_ranks(self) -> np.ndarray:
+        return self.graph.head < self.graph.ranks
 
     def straight(self, here: Index, target: Index) -> Index:
         """The link from a node to a target, -1 where there is none."""
         key = here * self.graph.nodes + target
+        if len(self.table):
+            found: Index = self.table[key].astype(np.int64)
+            return found
         at = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
         return np.where(self.keys[at] == key, self.by_key[at], -1)
+
+    def equal(self, here: Index, target: Index) -> tuple[Index, Index, Index]:
+        """For each pair where its equal links begin in a list, how many they are, and the list."""
+        direct = self.straight(here, target)
+        rest = np.flatnonzero(direct < 0)
+        key = here[rest] * (int(self.kin.max()) + 1) + self.kin[target[rest]]
+        first, number = firsts(key, self.graph.nodes * (int(self.kin.max()) + 1))
+        row, link = self.nearer(here[rest[first]], target[rest[first]])
+        count = np.bincount(row, minlength=len(first))
+        begin, many = np.arange(len(here)), np.ones(len(here), np.int64)
+        begin[rest], many[rest] = len(here) + (np.cumsum(count) - count)[number], count[number]
+        return begin, many, np.concatenate([direct, link])
 
     def nearer(self, here: Index, target: Index) -> tuple[Index, Index]:
         """Every link that brings a flow at `here` nearer to its target: row of the flow, and link."""
@@ -77,6 +116,23 @@ class PathTable:
         return found[order], np.concatenate(links)[order]
 
 
+def firsts(keys: Index, limit: int) -> tuple[Index, Index]:
+    """Where each distinct key stands first, by key, and the number of every entry's; by a table where that is small.
+
+    >>> [part.tolist() for part in firsts(np.array([5, 3, 5]), 8)]
+    [[1, 0], [1, 0, 1]]
+    """
+    if limit > DENSE or not len(keys):
+        _, first, number = np.unique(keys, return_index=True, return_inverse=True)
+        return first, number
+    slot = np.full(limit, -1, np.int32)
+    slot[keys[::-1]] = np.arange(len(keys) - 1, -1, -1, dtype=np.int32)
+    known = np.flatnonzero(slot >= 0)
+    first = slot[known].astype(np.int64)
+    slot[known] = np.arange(len(known), dtype=np.int32)
+    return first, slot[keys].astype(np.int64)
+
+
 def walked(
     table: PathTable,
     sources: Index,
@@ -90,22 +146,30 @@ def walked(
     and the node, as a switch does.
     """
     graph, here, columns = table.graph, sources.copy(), []
-    number = number.copy()
+    number, every = number.copy(), len(sources)
     while True:
-        going = np.flatnonzero(here != targets)
-        if not len(going):
+        still = here != targets
+        going: Index | slice = slice(None) if still.all() else np.flatnonzero(still)
+        now, goal = here[going], targets[going]
+        if not len(now):
             break
-        row, link = table.nearer(here[going], targets[going])
-        count = np.bincount(row, minlength=len(going))
+        begin, count, link = table.equal(now, goal)
         if (count == 0).any():
-            lost = int(targets[going[np.flatnonzero(count == 0)[0]]])
+            lost = int(goal[np.flatnonzero(count == 0)[0]])
             given = f"no path to node {lost}"
             raise InputError(Problem(path="topology", given=given, expected="a connected graph"))
-        mine, many = number[going], count.astype(number.dtype)
-        pick = (mine if turned is None else turned(mine ^ here[going].astype(number.dtype))) % many
-        number[going] = mine if turned is not None else mine // many
-        taken = np.full(len(sources), -1, np.int64)
-        taken[going] = link[np.cumsum(count) - count + pick.astype(np.int64)]
+        if int(count.max()) > 1:
+            mine, many = number[going], count.astype(number.dtype)
+            pick = (mine if turned is None else turned(mine ^ now.astype(number.dtype))) % many
+            if turned is None:
+                number[going] = mine // many
+            begin = begin + pick.astype(np.int64)
+        chosen = link[begin]
+        if len(now) == every:
+            taken = chosen
+        else:
+            taken = np.full(every, -1, np.int64)
+            taken[going] = chosen
         columns.append(taken)
-        here[going] = graph.head[taken[going]]
-    return np.stack(columns, axis=1) if columns else np.full((len(sources), 1), -1, np.int64)
+        here[going] = graph.head[chosen]
+    return np.stack(columns, axis=1) if columns else np.full((every, 1), -1, np.int64)

@@ -14,6 +14,7 @@ from ridgeline.hardware.topology import Torus
 from ridgeline.ir.ops import Num
 from ridgeline.lowering.context import Degrees
 from ridgeline.models.spec import LatentAttention
+from ridgeline.plan.mesh import DP_LAST
 from ridgeline.plan.resolve import attention_format, resolve, splits_tokens
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
@@ -34,7 +35,9 @@ class PlanColumns:
     tp: Array
     replicas: Array  # dp x cp: ranks that hold the same dense weights
     edp: Array
+    replica_stride: Array  # from one of these to the next; where stages lie between them, on the mean
     expert_stride: Array
+    stage_stride: Array
     shard: Array  # 0..3
     shard_degree: Array
     weight_bytes: Array
@@ -167,13 +170,17 @@ def sized(scenario: Scenario, degrees: Degrees, pp: Num, dp: Num) -> dict[str, N
     if not scenario.engine.exchanges.boundary_whole or splits_tokens(scenario):
         local = local / d.tp  # each tensor rank sends its share, gathered on arrival
     many = work.sequences // (dp * d.microbatch) if isinstance(work, Train) else 1
+    dp_last = scenario.plan.mesh.order == DP_LAST
+    between = pp if dp_last else 1
     return {
         "microbatches": np.maximum(many, 1),
         "pp": pp,
         "tp": d.tp,
         "replicas": dp * d.cp,
         "edp": d.tp * d.cp * dp // (d.ep * d.etp),
-        "expert_stride": d.ep * d.etp,
+        "replica_stride": d.tp * between,
+        "expert_stride": d.ep * d.etp * between,
+        "stage_stride": d.tp * d.cp * (1 if dp_last else dp),
         "boundary_bytes": local * scenario.model.hidden * stored,
         "shared_rows": _shared_rows(scenario) / d.tp,
     }

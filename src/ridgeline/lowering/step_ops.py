@@ -51,7 +51,7 @@ def boundary_send(plans: PlanColumns) -> Collective:
     """One microbatch's activations, or their gradients, to the neighbouring stage: each tensor rank sends its share."""
     return Collective(
         label="activations", kind="send", axis="pp", payload_bytes=plans.boundary_bytes, ranks=plans.pp,
-        stride=plans.tp * plans.replicas,
+        stride=plans.stage_stride,
     )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def _sharded(
     params: Array, plans: PlanColumns, label: str, size: Array, kind: CollectiveKind = "all-gather"
 ) -> tuple[Collective, ...]:
     dense, expert = params
-    made = [_op(label, kind, "shard", dense * size, plans.shard_degree, plans.tp)]
+    made = [_op(label, kind, "shard", dense * size, plans.shard_degree, plans.replica_stride)]
     if expert.any():
         ranks = np.where(expert > 0, np.minimum(plans.edp, plans.shard_degree), 1.0)
         made.append(_op(f"{label} of experts", kind, "shard", expert * size, ranks, plans.expert_stride))
@@ -108,7 +108,7 @@ def embedding_reduce(plans: PlanColumns) -> Collective:
     apart = (plans.pp > 1) & (plans.shared_rows > 0) & ~facts_of(plans.schedule, "v_shaped")
     sharded = (plans.shard == 3) | ((plans.shard > 0) & (plans.hybrid > 0))
     size = plans.shared_rows * plans.gradient_bytes / np.where(sharded, plans.shard_degree, 1.0)
-    stride = np.maximum(plans.pp - 1, 1.0) * plans.tp * plans.replicas
+    stride = np.maximum(plans.pp - 1, 1.0) * plans.stage_stride
     return _op("sum embedding gradients", "all-reduce", "pp", size, _ranks(apart, np.full_like(size, 2.0)), stride)
 
 
@@ -168,7 +168,7 @@ def _over_replicas(
     trained: Array, plans: PlanColumns, mine: Mask, label: str, kind: CollectiveKind, size: Array
 ) -> tuple[Collective, ...]:  # fmt: skip
     dense, expert = trained
-    made = [_op(label, kind, "dp", dense * size, _ranks(mine, plans.replicas), plans.tp)]
+    made = [_op(label, kind, "dp", dense * size, _ranks(mine, plans.replicas), plans.replica_stride)]
     if expert.any():
         ranks = _ranks(mine, plans.edp)
         made.append(_op(f"{label} of experts", kind, "edp", expert * size, ranks, plans.expert_stride))
@@ -179,7 +179,7 @@ def _over_shard_replicas(trained: Array, plans: PlanColumns, mine: Mask) -> tupl
     """Hybrid shard: gradients of a shard, summed over the groups that hold a copy of it."""
     (dense, expert), degree, size = trained, plans.shard_degree, plans.gradient_bytes
     ranks, label = _ranks(mine, plans.replicas / degree), "reduce shards"
-    made = [_op(label, "all-reduce", "replica", dense * size / degree, ranks, plans.tp * degree)]
+    made = [_op(label, "all-reduce", "replica", dense * size / degree, ranks, plans.replica_stride * degree)]
     if expert.any():
         few = np.minimum(plans.edp, degree)
         ranks, stride = _ranks(mine, plans.edp / few), plans.expert_stride * few

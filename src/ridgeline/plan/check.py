@@ -13,6 +13,7 @@ from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import Problem, not_among
 from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mixer, Mlp, Moe
 from ridgeline.plan.engine import ENGINES, Shard, Supports
+from ridgeline.plan.mesh import DP_LAST, ORDERS
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES, requirement
@@ -91,6 +92,19 @@ def experts(scenario: Scenario) -> Iterator[Problem]:
     for moe in moes:
         yield from _divides("plan.ep", mesh.ep, moe.experts, "experts")
         yield from _divides("plan.etp", mesh.etp, moe.hidden, "the width of an expert")
+
+
+def order(scenario: Scenario) -> Iterator[Problem]:
+    """With stages before replicas in rank order, experts keep to the tensor and context ranks of a stage."""
+    mesh = scenario.plan.mesh
+    folds = any(isinstance(block.ffn, Moe) for block in scenario.model.blocks)
+    if mesh.order != DP_LAST or mesh.pp == 1 or mesh.dp == 1 or not folds or mesh.ep * mesh.etp == mesh.tp * mesh.cp:
+        return
+    expected = f"ep x etp = tp x cp ({mesh.tp * mesh.cp}), so that experts have as many replicas as the rest"
+    todo = f'use order = "{ORDERS[0]}"'
+    yield Problem(
+        path="plan.order", given=f"{mesh.order} with ep x etp = {mesh.ep * mesh.etp}", expected=expected, todo=todo
+    )
 
 
 def tensor(scenario: Scenario) -> Iterator[Problem]:
@@ -287,7 +301,7 @@ def _pools(scenario: Scenario) -> Iterator[Problem]:
 
 Rule = Callable[[Scenario], Iterable[Problem]]
 RULES: tuple[Rule, ...] = (
-    ranks, tensor, experts, context, batch, pipeline, sharding, precision, engine, blocks,
+    ranks, order, tensor, experts, context, batch, pipeline, sharding, precision, engine, blocks,
     recomputed, serving,
 )  # fmt: skip
 
@@ -326,6 +340,17 @@ def overlaps_experts(scenario: Scenario) -> bool:
     return known or not tells_expert_overlap(scenario)
 
 
+def tellable_orders(scenario: Scenario) -> tuple[str, ...]:
+    """Rank orders that the engine can be told under this plan; all where stages or replicas are one and none matters.
+
+    Megatron-FSDP, which shards more than optimizer states, goes with the usual order alone.
+    """
+    plan, known = scenario.plan, scenario.engine.supports.features
+    if plan.mesh.pp == 1 or plan.mesh.dp == 1:
+        return ORDERS
+    return known.order if plan.sharding.shard in ("none", "zero1") else ORDERS[:1]
+
+
 def unsupported(scenario: Scenario) -> tuple[str, ...]:
     """Notes on what the plan asks that its engine is not known to do; software moves faster than lists of it."""
     if scenario.plan.engine != scenario.engine.id or not isinstance(scenario.workload, Train):
@@ -337,6 +362,7 @@ def unsupported(scenario: Scenario) -> tuple[str, ...]:
         (plan.schedule.name, plan.mesh.pp == 1 or plan.schedule.name in known.schedules),
         (plan.sharding.shard, plan.sharding.shard == "none" or plan.sharding.shard in known.shard),
         (f"{plan.sharding.shard} with stages", plan.mesh.pp == 1 or _with_stages(plan.sharding.shard, known)),
+        (f"rank order {plan.mesh.order}", plan.mesh.order in tellable_orders(scenario)),
         (f"{plan.recompute.kind} recompute", plan.recompute.kind == "none" or plan.recompute.kind in known.recompute),
         (f"recompute {_layers_asked(plan.recompute)}", _tellable(plan.recompute, known)),
         ("overlap of expert dispatch in this plan", overlaps_experts(scenario)),

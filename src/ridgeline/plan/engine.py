@@ -21,6 +21,7 @@ from ridgeline.core.files import SUFFIXES, read_layers
 from ridgeline.core.table import AtLeast, Count, Doc, decode
 from ridgeline.hardware.load import merge
 from ridgeline.hardware.system import System
+from ridgeline.plan.mesh import ORDERS, Order
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.serving_settings import Serves
 
@@ -84,6 +85,7 @@ class Features:
         tuple[str, ...], Doc("schedules under which it overlaps expert dispatch where told to; none named: all")
     ] = ()
     graph: Annotated[tuple[Literal["partial", "full"], ...], Doc("CUDA graphs it can replay")] = ()
+    order: Annotated[tuple[Order, ...], Doc("rank orders it can be told")] = ORDERS[:1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

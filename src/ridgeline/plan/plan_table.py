@@ -9,6 +9,7 @@ from typing import Any
 from ridgeline.core.encode import encode
 from ridgeline.core.table import decode
 from ridgeline.core.toml_text import toml_text
+from ridgeline.plan.mesh import ORDERS
 from ridgeline.plan.plan import Plan
 
 # what a scenario file should say even where it is the default, because a reader would otherwise have to assume it
@@ -56,7 +57,8 @@ def plan_words(plan: Plan) -> str:
     """
     degrees = ((axis, getattr(plan.mesh, axis)) for axis in ("pp", "dp", "cp", "tp", "ep", "etp"))
     mesh = " ".join(f"{axis}={degree}" for axis, degree in degrees if degree > 1) or "one rank"
-    words = [mesh, f"microbatch {plan.microbatch}"]
+    words = [mesh, *([f"order {plan.mesh.order}"] if plan.mesh.order != ORDERS[0] else [])]
+    words += [f"microbatch {plan.microbatch}"]
     words += [schedule_words(plan)] if plan.mesh.pp > 1 else []
     words += [f"layers {runs(plan.placement)}"] if plan.placement else []
     words += [sharding_words(plan)] if plan.sharding.shard != "none" else []

@@ -104,6 +104,8 @@ def collective_run(
         raise InputError(not_among("--backend", backend, BACKENDS))
     world = find_world()
     ranks = world.ranks if world.ranks > 1 else ranks
+    if backend == "nccl" and world.ranks == 1:
+        _need_chips(ranks)
     asked = _sizes(sizes)
     network = _Network(topology=topology, without=tuple(without))
     made = _algorithm(name, ranks, asked[-1], algorithm, synthesize, network, root)
@@ -112,6 +114,16 @@ def collective_run(
         found = join_and_measure(spec, made, world.rank, "env://")
         return _told(made, backend, root, found) if world.rank == 0 else None
     return _told(made, backend, root, _start(spec, made, timeout_s))
+
+
+def _need_chips(ranks: int) -> None:
+    """nccl takes a GPU for each rank of a host; two ranks on one are refused by it later and less clearly."""
+    import torch
+
+    if torch.cuda.device_count() < ranks:
+        given = f"{ranks} ranks, {torch.cuda.device_count()} GPUs here"
+        todo = "start it with torchrun on several hosts, or take --backend gloo"
+        raise InputError(Problem(path="--backend nccl", given=given, expected="a GPU for each rank", todo=todo))
 
 
 def _algorithm(

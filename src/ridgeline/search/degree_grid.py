@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -130,7 +131,7 @@ def _idle_overlap(plan: Plan, space: Space) -> bool:
     return "moe" in own.overlap and replace(own, overlap=rest) in space.switches
 
 
-def _with(scenario: Scenario, **degrees: int) -> Scenario:
+def _with(scenario: Scenario, **degrees: Any) -> Scenario:
     return replace(scenario, plan=replace(scenario.plan, mesh=Mesh(**degrees)))
 
 

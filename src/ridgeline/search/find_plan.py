@@ -21,10 +21,12 @@ from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.check import engine as known_engine
 from ridgeline.plan.check import precision, tells_expert_overlap
+from ridgeline.plan.mesh import ORDERS
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.degree_grid import DegreeGrid, priced_grids
 from ridgeline.search.progress import SweepProgress, silent
+from ridgeline.search.rank_order import reordered
 from ridgeline.search.shortlist import BestByChoice, BestWithMoreMemory, Entry, Fastest, ParetoFront, first, least
 from ridgeline.search.space import NO_PINS, Pins, PinTable, Space, parts_of, space_of, widened
 from ridgeline.search.sweep import Chunk, chunks_of
@@ -170,7 +172,7 @@ def find_plan(
         pins=own,
         space=space,
         swept=found,
-        plans=predicted(scenario, distinct(found.best)[:most], used),
+        plans=reordered(predicted(scenario, distinct(found.best)[:most], used), own, used),
         headroom=free,
         capacity_bytes=capacity,
         problems=problems,
@@ -197,9 +199,10 @@ def _problems(scenario: Scenario, space: Space) -> Iterator[Problem]:
 
 
 def placed(scenario: Scenario, pins: Pins) -> Scenario:
-    """The scenario with its layers placed as pinned, or else as evenly as they go."""
+    """The scenario with its layers placed as pinned, or else as evenly as they go, and its ranks in the first order."""
     (placement,) = pins.placement or ((),)
-    return replace(scenario, plan=replace(scenario.plan, placement=placement))
+    mesh = replace(scenario.plan.mesh, order=(pins.order or ORDERS)[0])
+    return replace(scenario, plan=replace(scenario.plan, placement=placement, mesh=mesh))
 
 
 def offered(cells: Iterable[DegreeGrid], scenario: Scenario, space: Space, pins: Pins = NO_PINS) -> Iterator[Chunk]:

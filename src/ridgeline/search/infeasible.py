@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.units import format_gib
@@ -131,6 +132,7 @@ def _alone(scenario: Scenario, axis: str, degree: int) -> list[Problem]:
     chips = scenario.system.chips
     if axis not in ("ep", "etp") and chips % degree:
         return [Problem(path=f"plan.{axis}", given=str(degree), expected=f"a divisor of the chips ({chips})")]
-    mesh = Mesh(dp=chips, **{axis: degree}) if axis in ("ep", "etp") else Mesh(**{axis: degree})
+    degrees: dict[str, Any] = {"dp": chips, axis: degree} if axis in ("ep", "etp") else {axis: degree}
+    mesh = Mesh(**degrees)
     alone = replace(scenario, plan=replace(scenario.plan, mesh=mesh, microbatch=1, placement=()))
     return [problem for problem in check(alone) if problem.path == f"plan.{axis}"]

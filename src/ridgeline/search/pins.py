@@ -6,6 +6,7 @@ tp = "2..8"                         bounded: what the search would try in that r
 schedule = "interleaved"            a name stands for all choices of that name; a table for exactly one
 schedule.chunks = "2..4"            a key below keeps the choices that agree with it
 recompute.parts = "norm+mlp"        parts that are recomputed together
+order = "tp-cp-ep-pp-dp"            rank order on the topology; of several the best plans are tried in each
 placement = [20, 21, 21, 18]        layers of each virtual stage: one placement, so pp x chunks is as many
 overlap.tp = [true, false]          switches are pinned by their own keys
 
@@ -236,6 +237,10 @@ def _shards(setting: _Setting) -> Choices:
     return tuple(dict.fromkeys(setting.decoded(value).sharding.shard for value in setting.values))
 
 
+def _orders(setting: _Setting) -> Choices:
+    return tuple(dict.fromkeys(setting.decoded(value).mesh.order for value in setting.values))
+
+
 def _recomputes(setting: _Setting) -> Choices:
     """What is recomputed; parts that are recomputed together, as `norm+mlp` or a list."""
     if setting.part != "parts":
@@ -340,6 +345,7 @@ PARSERS: Mapping[str, tuple[str, Callable[[_Setting], Choices]]] = MappingProxyT
         **{key: (key, _counts) for key in COUNTS},
         "placement": ("placement", _placement),
         "shard": ("shard", _shards),
+        "order": ("order", _orders),
         "recompute": ("recompute", _recomputes),
         **{key: (key, _tables) for key in ("schedule", "offload", "precision")},
         **dict.fromkeys(SWITCHES, ("switches", _switches)),

@@ -17,6 +17,7 @@ from ridgeline.core.table import given
 from ridgeline.hardware.system import System
 from ridgeline.models.spec import Moe
 from ridgeline.plan.engine import Dispatch, RecomputePart, Shard
+from ridgeline.plan.mesh import Order
 from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
@@ -59,6 +60,7 @@ class Pins:
 
     dp          follows from the chips that the other degrees leave; pinned, only plans of that dp are left
     placement   layers of each virtual stage, one choice
+    order       rank orders; the space is priced in the first, its best plans in all
     """
 
     tp: tuple[int, ...] | None = None
@@ -76,6 +78,7 @@ class Pins:
     precision: tuple[Precision, ...] | None = None
     switches: tuple[Switches, ...] | None = None
     placement: tuple[tuple[int, ...], ...] | None = None
+    order: tuple[Order, ...] | None = None
 
     @classmethod
     def of(cls, table: Pins | PinTable) -> Pins:
@@ -122,6 +125,7 @@ CHOICES: Mapping[str, type] = MappingProxyType(
         "precision": Precision,
         "switches": Switches,
         "placement": tuple,
+        "order": str,
     }
 )
 NO_PINS = Pins()

@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from ridgeline.core.arrays import Array, Index, at
 from ridgeline.lowering.plan_columns import NAMES, SHARDS, sized
 from ridgeline.lowering.program import stages_of
+from ridgeline.models.spec import Moe
 from ridgeline.plan.engine import Shard
-from ridgeline.plan.mesh import Mesh
+from ridgeline.plan.mesh import DP_LAST, Mesh
 from ridgeline.plan.plan import Offload, Plan, Schedule, Sharding
 from ridgeline.plan.resolve import sends_overlap
-from ridgeline.plan.scenario import default_placement
+from ridgeline.plan.scenario import Scenario, default_placement
 from ridgeline.plan.schedules import SCHEDULES, requirement, virtual_stages_by_rank
 from ridgeline.search.degree_grid import DegreeGrid
 from ridgeline.search.space import Space
@@ -71,7 +72,7 @@ class Chunk:
         whole = self.shard == "none" or degree == dp * cp
         return replace(
             base,
-            mesh=Mesh(pp=self.pp, dp=dp, cp=cp, tp=tp, ep=ep, etp=etp),
+            mesh=Mesh(pp=self.pp, dp=dp, cp=cp, tp=tp, ep=ep, etp=etp, order=base.mesh.order),
             microbatch=microbatch,
             schedule=self.schedule,
             sharding=Sharding(shard=self.shard, shard_degree=None if whole else degree),
@@ -147,8 +148,14 @@ def _dealt(grid: DegreeGrid, pp: int) -> tuple[Index, Array]:
     even &= (inner * dp) % (sizes.ep * sizes.etp) == 0
     even &= scenario.workload.sequences % np.maximum(dp * sizes.microbatch, 1) == 0
     even &= scenario.workload.sequences >= dp * sizes.microbatch
+    if scenario.plan.mesh.order == DP_LAST and pp > 1 and _has_experts(scenario):
+        even &= (dp == 1) | (sizes.ep * sizes.etp == inner)
     cell = np.flatnonzero(even)
     return cell, dp[cell]
+
+
+def _has_experts(scenario: Scenario) -> bool:
+    return any(isinstance(block.ffn, Moe) for block in scenario.model.blocks)
 
 
 def _rows(grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offload, pp: int) -> Iterator[_Rows]:

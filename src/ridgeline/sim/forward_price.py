@@ -223,9 +223,7 @@ def _sends(scenario: Scenario, program: ForwardProgram, rates: SustainedRates) -
         return np.zeros(len(program.graphed))
     size = scenario.plan.precision.activations.bytes_per_element
     payload = program.ctx.tokens * scenario.model.hidden * size / mesh.tp
-    send = Collective(
-        label="send", kind="send", axis="pp", payload_bytes=payload, ranks=2, stride=mesh.tp * mesh.dp * mesh.cp
-    )
+    send = Collective(label="send", kind="send", axis="pp", payload_bytes=payload, ranks=2, stride=mesh.stride("pp"))
     return np.broadcast_to(collective_op_seconds([send], rates.links), (len(program.graphed),)).copy()
 
 

@@ -1,8 +1,8 @@
 """Turn a predicted step into what its own collectives cost each other on the system's graph.
 
-Ranks stand on chips in the plan's order, tp closest. Each collective of the step runs first in one group alone, then in
-all its groups at once (together), and where the plan overlaps gradients with the backward pass also beside their
-reduction. With e = what of it is exposed in closed form, g = seconds of the gradient reduction, s = the step:
+Ranks stand on chips in the plan's rank order, tp closest. Each collective of the step runs first in one group alone,
+then in all its groups at once (together), and where the plan overlaps gradients with the backward pass also beside
+their reduction. With e = what of it is exposed in closed form, g = seconds of the gradient reduction, s = the step:
 
     added = (together / alone - 1) e  +  (beside - together) / alone * g e / s
 
@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.library.exchanges import pairwise, sends
 from ridgeline.comm.library.gathers import ring_allgather
-from ridgeline.comm.simulation.conditions import Conditions
+from ridgeline.comm.simulation.conditions import Asked, Conditions, conditions
 from ridgeline.comm.simulation.contention import simulated_graph
 from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.simulation.simulate import over_seeds
@@ -33,6 +34,7 @@ from ridgeline.ir.ops import Collective, Num
 from ridgeline.ir.program import Program
 from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.lowering.program import lower
+from ridgeline.plan.mesh import DP_LAST, Mesh
 from ridgeline.sim.prediction import Prediction
 
 ROUNDS = 4  # of a ring; it repeats itself
@@ -93,29 +95,34 @@ class NetworkContention:
         return self.closed_form_s + self.added_s
 
 
-def network_contention(prediction: Prediction, paths: str = "ecmp", seed: int = 0) -> NetworkContention:
-    """Simulate the collectives of a predicted step where the plan puts them."""
+def network_contention(prediction: Prediction, **wanted: Unpack[Asked]) -> NetworkContention:
+    """Simulate the collectives of a predicted step where the plan puts them; `wanted` says what else is on the network.
+
+    Traffic of others and stragglers count as what contention adds: alone, a collective has neither.
+    """
     scenario = prediction.scenario
     graph = simulated_graph(system_graph(scenario.system))
     plans = plan_columns([scenario])
     program = lower(scenario, plans, tensors=False)
-    asked = Conditions(paths=paths, seed=seed)  # type: ignore[arg-type]
+    asked = conditions(graph, **wanted)
+    quiet = replace(asked, background=(), slower={}, late={})
     exposed = {part.name: part.seconds for part in prediction.breakdown}
 
-    def seconds(jobs: list[Job], others: list[Job]) -> float:
-        runs = over_seeds([*jobs, *others], graph, asked, _seeds(asked))
+    def seconds(jobs: list[Job], others: list[Job], under: Conditions = asked) -> float:
+        runs = over_seeds([*jobs, *others], graph, under, _seeds(asked))
         return float(np.mean([max(one.job_s[: len(jobs)]) for one in runs]))
 
-    reduced = [job for op in _reductions(program) for job in _jobs(op, scenario.system.chips)]
+    mesh = scenario.plan.mesh
+    reduced = [job for op in _reductions(program) for job in _jobs(op, mesh)]
     overlapped = reduced if bool(plans.overlap_grad[0] > 0) else []
-    lasts = sum(_rounds(job) * seconds([job], []) for job in overlapped[:1])
+    lasts = sum(_rounds(job) * seconds([job], [], quiet) for job in overlapped[:1])
     found = []
     for op in _distinct(program):
-        jobs = _jobs(op, scenario.system.chips)
+        jobs = _jobs(op, mesh)
         if not jobs:
             continue
         others = overlapped if op.axis in ("tp", "cp", "ep") else []
-        alone, together = seconds(jobs[:1], []), seconds(jobs, [])
+        alone, together = seconds(jobs[:1], [], quiet), seconds(jobs, [])
         beside = seconds(jobs, others) if others else together
         shown = exposed.get(PART[op.axis].value, 0.0)
         meets = lasts * shown / prediction.step_time_s
@@ -137,7 +144,7 @@ def network_contention(prediction: Prediction, paths: str = "ecmp", seed: int = 
         )
     ordered = tuple(sorted(found, key=lambda one: -one.added_s))
     return NetworkContention(
-        topology=graph.name, paths=paths, collectives=ordered, closed_form_s=prediction.step_time_s
+        topology=graph.name, paths=asked.paths, collectives=ordered, closed_form_s=prediction.step_time_s
     )
 
 
@@ -170,22 +177,22 @@ def _distinct(program: Program) -> Iterator[Collective]:
     yield from known.values()
 
 
-def _jobs(op: Collective, chips: int) -> list[Job]:
-    """The collective in each of its groups, the first few rounds."""
-    ranks, stride = round(_number(op.ranks)), round(_number(op.stride))
-    if ranks < 2 or ranks * stride > chips:
+def _jobs(op: Collective, mesh: Mesh) -> list[Job]:
+    """The collective in each of its groups where the rank order puts them, the first few rounds."""
+    ranks = round(_number(op.ranks))
+    if ranks < 2:
         return []
     algorithm = _algorithm(op, ranks)
     size = _number(op.payload_bytes)
-    return [Job(algorithm=algorithm, size_bytes=size, ranks=group) for group in _groups(ranks, stride, chips)]
+    return [Job(algorithm=algorithm, size_bytes=size, ranks=group) for group in _groups(op, ranks, mesh)]
 
 
-def _groups(ranks: int, stride: int, chips: int) -> Iterator[Index]:
-    """Ranks that share all coordinates but one: those `stride` apart, block after block."""
-    block = ranks * stride
-    for low in range(0, chips - block + 1, block):
-        for place in range(stride):
-            yield low + place + stride * np.arange(ranks)
+def _groups(op: Collective, ranks: int, mesh: Mesh) -> Iterator[Index]:
+    """Ranks that share all coordinates but one; the closed form's stride counts stages in between, where such lie."""
+    spread = mesh.pp if mesh.order == DP_LAST and PART[op.axis] in (StepPart.DP, StepPart.SHARD) else 1
+    apart = max(1, round(_number(op.stride) / spread))
+    for group in mesh.groups(ranks, apart, stages=op.axis == "pp"):
+        yield np.array(group, np.int64)
 
 
 def _algorithm(op: Collective, ranks: int) -> Algorithm:

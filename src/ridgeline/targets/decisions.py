@@ -81,6 +81,8 @@ def _mesh(scenario: Scenario) -> dict[str, Any]:
     plan, mesh = scenario.plan, scenario.plan.mesh
     found: dict[str, Any] = {f"plan.{axis}": getattr(mesh, axis) for axis in ("pp", "dp", "cp", "tp", "ep", "etp")}
     found["plan.microbatch"] = plan.microbatch
+    if mesh.pp > 1 and mesh.dp > 1:
+        found["plan.order"] = mesh.order
     if mesh.pp > 1:
         found["plan.schedule.name"] = plan.schedule.name
         found["plan.schedule.chunks"] = plan.schedule.chunks

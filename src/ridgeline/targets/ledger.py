@@ -19,6 +19,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.plan.mesh import ORDERS
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.target import Export, Files, Lost
 
@@ -69,6 +70,7 @@ Piece = Say | Fixed | Lose | Like
 # what holds for every software that trains
 EVERYWHERE: tuple[Piece, ...] = (
     Fixed("plan.moe_imbalance", 1.0, "how evenly tokens spread is a matter of the data and the router's training"),
+    Fixed("plan.order", ORDERS[0], "ranks are numbered so unless told otherwise"),
     Fixed("plan.recompute.rest", "none", "the layers beyond those named keep everything"),
 )
 NO_CACHE = "a training step keeps no key-value cache"

@@ -195,7 +195,7 @@ class TestLaw:
 
 
 class TestBetweenDomains:
-    """What the busiest domain sends: a ring 2 (R-1)/R of the size, a double binary tree all of it twice, once of two."""
+    """What the busiest domain sends: a ring 2 (R-1)/R of the size, a double binary tree twice the size, once of two."""
 
     @staticmethod
     def seconds(ranks: int, **changes: float) -> float:

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 import ridgeline
+from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.exchanges import pairwise, sends
-from ridgeline.comm.library.gathers import reduce_then_gather, ring_allgather
+from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.select import candidates
 from ridgeline.comm.simulation.conditions import FRAMING, SPRAYED, Conditions, conditions
 from ridgeline.comm.simulation.contention import contend, simulated_graph
 from ridgeline.comm.simulation.max_min import max_min
 from ridgeline.comm.simulation.messages import Job
-from ridgeline.comm.simulation.simulate import over_seeds, simulate
+from ridgeline.comm.simulation.simulate import Simulated, over_seeds, simulate
 from ridgeline.comm.system_graph import system_graph
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
@@ -202,3 +203,45 @@ def test_links_of_another_rate() -> None:
     slow = ridgeline.collective("allgather", topology="ring:8", size="8 MB", algorithm="ring", slow=["link:3-4:0.5"])
     assert slow.seconds == pytest.approx(whole.seconds + 7 * 1e6 / RATE)
     assert slow.graph.shape == ()
+
+
+class TestByRounds:
+    """Many messages that share links are timed by the bytes of a round on a link."""
+
+    graph = topology("leafspine:4x4x4", RATE, ALPHA)
+
+    def both(self, algorithm: Algorithm, **conditions: Any) -> tuple[Simulated, Simulated]:
+        job = Job(algorithm=algorithm, size_bytes=2.0**26)
+        by_round, exact = (
+            simulate([job], self.graph, Conditions(sharing=sharing, **conditions)) for sharing in ("rounds", "max-min")
+        )
+        return by_round, exact
+
+    def test_equal_messages_at_once_end_when_max_min_rates_end_them(self) -> None:
+        for seed in range(4):
+            found, exact = self.both(pairwise(16, at_once=True), seed=seed)
+            assert found.seconds == pytest.approx(exact.seconds, rel=1e-9)
+            assert found.moments == 1
+            assert (found.arrived_s >= exact.arrived_s * (1 - 1e-9)).all()
+
+    def test_rings_and_exchanges_are_near(self) -> None:
+        ring = allgather_over(np.random.default_rng(0).permutation(16), "ring")
+        for algorithm in (ring, allgather_over(np.arange(16), "nhr"), pairwise(16)):
+            pairs = [self.both(algorithm, seed=seed) for seed in range(4)]
+            ratios = [one.seconds / other.seconds for one, other in pairs]
+            assert min(ratios) > 0.85
+            assert max(ratios) < 1.25
+            assert np.mean(ratios) == pytest.approx(1.0, abs=0.15)
+
+    def test_unshared_links_spray_stragglers_and_late_ranks(self) -> None:
+        ring = allgather_over(np.arange(16), "ring")
+        for asked in ({"paths": "spray"}, {"slower": {3: 2.0}}, {"late": {3: 1e-3}}):
+            found, exact = self.both(ring, **asked)
+            assert found.seconds == pytest.approx(exact.seconds, rel=0.25)
+
+    def test_jobs_of_other_lengths_keep_their_moments(self) -> None:
+        jobs = [Job(algorithm=pairwise(16, at_once=True), size_bytes=size) for size in (2.0**20, 2.0**26)]
+        exact = simulate(jobs, self.graph, Conditions(sharing="max-min"))
+        assert simulate(jobs, self.graph, Conditions(sharing="rounds")).job_s == exact.job_s
+        with pytest.raises(InputError, match="sharing"):
+            conditions(self.graph, sharing="fair")

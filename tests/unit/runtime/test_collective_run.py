@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.algorithm_file import write_algorithm
 from ridgeline.comm.answer import collective
 from ridgeline.core.errors import InputError
+from ridgeline.runtime.collective_ranks import _own, _seconds
 from ridgeline.runtime.collective_run import _sizes, collective_run
 from ridgeline.runtime.collective_steps import elements_of, first_buffer, size_of, transfers_of, wrong_chunks
 
@@ -89,6 +91,7 @@ def test_sizes() -> None:
         ({"name": "allreduces"}, "allreduce"),
         ({"backend": "glo"}, "gloo"),
         ({"ranks": 1}, "2 to 64"),
+        ({"backend": "nccl", "ranks": 63}, "a GPU for each rank"),
         ({"sizes": "4MB:1KB"}, "1KB:64MB"),
         ({"sizes": "-1 kB"}, "kB"),
         ({"algorithm": "rings"}, "ring"),
@@ -119,6 +122,56 @@ def test_three_ranks_on_gloo(tmp_path: Path) -> None:
     assert found["correct"]
     assert [len(row["wrong"]) for row in found["rows"]] == [0, 0]
     assert all(row["seconds"] > 0 and row["own_seconds"] > 0 and row["bound_seconds"] > 0 for row in found["rows"])
+
+
+@pytest.mark.slow
+def test_ranks_of_torchrun(tmp_path: Path) -> None:
+    """torchrun starts the ranks; rank 0 alone answers, and no rank starts others."""
+    own = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "ridgeline",
+    ]
+    command += ["collective", "run", "allgather", "--backend", "gloo", "--sizes", "1KB", "--ranks", "7", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=own, cwd=tmp_path, timeout=200)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["correct"]
+    assert found["ranks"] == 2
+
+
+@pytest.mark.gpu
+def test_nccl(tmp_path: Path) -> None:
+    """On several GPUs the whole run; on one, what a rank does with nccl: its own collective, clock and buffers."""
+    import torch
+    import torch.distributed as dist
+
+    chips = torch.cuda.device_count()
+    if chips > 1:
+        found = collective_run("allreduce", ranks=min(chips, 8), backend="nccl", sizes="1KB,16MB")
+        assert found is not None
+        assert found.correct
+        assert all(row.seconds > 0 and row.own_seconds > 0 for row in found.rows)
+        return
+    torch.cuda.set_device(0)
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        two = collective("allreduce", topology="switch:2").algorithm
+        buffer = first_buffer(two, 0, 4, "cuda:0")
+        assert wrong_chunks(two, 0, buffer, 4)  # nothing was exchanged
+        buffer += first_buffer(two, 1, 4, "cuda:0")
+        assert not wrong_chunks(two, 0, buffer, 4)
+        for name in ("allreduce", "broadcast", "reduce"):
+            alone = replace(two, contract=replace(two.contract, collective=name))
+            assert 0 < _seconds(_own(alone, 1024, "cuda:0", 0), "cuda:0") < 1
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.slow

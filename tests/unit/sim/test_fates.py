@@ -184,6 +184,7 @@ def _plan_probes(of: Callable[..., Iterator[tuple[str, Probe]]]) -> Iterator[tup
     for axis, value in (("pp", 1), ("dp", 8), ("cp", 2), ("tp", 4)):
         yield f"Mesh.{axis}", Probe(base="dense", path="plan.mesh", value=_mesh(axis, value))
     yield from of("Mesh", "moe", "plan.mesh", ep=32, etp=2)
+    yield from of("Mesh", "dense", "plan.mesh", order="tp-cp-ep-pp-dp")
     yield "Schedule.name", Probe(base="dense", path="plan.schedule.name", value="gpipe")
     yield "Schedule.chunks", Probe(base="interleaved", path="plan.schedule.chunks", value=4)
     yield from of("Sharding", "zero3", "plan.sharding", shard="zero1", shard_degree=8)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
+from ridgeline.core.errors import InputError
+from ridgeline.ir.ops import Axis, Collective
+from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.sim.network_contention import _groups, network_contention
 from ridgeline.sim.predict_step import predict
@@ -20,9 +22,25 @@ def predicted(*settings: str) -> Prediction:
 
 
 def test_groups_are_ranks_a_stride_apart() -> None:
-    groups = [group.tolist() for group in _groups(2, 2, 8)]
-    assert groups == [[0, 2], [1, 3], [4, 6], [5, 7]]
-    assert sorted(np.concatenate(list(_groups(4, 8, 64))).tolist()) == list(range(64))
+    def groups(mesh: Mesh, axis: Axis, ranks: int, stride: int) -> list[list[int]]:
+        op = Collective(label="", kind="all-reduce", axis=axis, payload_bytes=1.0, ranks=ranks, stride=stride)
+        return [group.tolist() for group in _groups(op, ranks, mesh)]
+
+    assert groups(Mesh(tp=2, dp=4), "dp", 2, 2) == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    whole = groups(Mesh(tp=8, dp=4, pp=2), "dp", 4, 8)
+    assert sorted(rank for group in whole for rank in group) == list(range(64))
+    far = Mesh(tp=2, dp=2, pp=2, order="tp-cp-ep-pp-dp")
+    assert groups(far, "dp", 2, 4) == [[0, 4], [1, 5], [2, 6], [3, 7]]  # stages lie between replicas
+    assert groups(far, "pp", 2, 2) == [[0, 2], [1, 3], [4, 6], [5, 7]]
+
+
+def test_others_on_the_network_lengthen_the_step() -> None:
+    closed = predicted()
+    quiet, busy = network_contention(closed), network_contention(closed, background=["50%"], straggler=["9:3"])
+    assert busy.added_s > quiet.added_s
+    assert {one.alone_s for one in busy.collectives} == {one.alone_s for one in quiet.collectives}
+    with pytest.raises(InputError, match="straggler"):
+        network_contention(closed, straggler=["99:2"])
 
 
 def test_a_plan_along_rails_meets_nobody() -> None:

@@ -27,7 +27,9 @@ from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import parse_quantity
 
 PathChoice = Literal["shortest", "ecmp", "spray", "rail"]
+Sharing = Literal["auto", "max-min", "rounds"]
 PATH_CHOICES: tuple[str, ...] = get_args(PathChoice)
+SHARINGS: tuple[str, ...] = get_args(Sharing)
 FRAMING = 0.973
 SPRAYED = 0.88
 LEFT = 0.02  # of a link, whatever background takes
@@ -54,6 +56,8 @@ class Conditions:
     injection          bytes per second that a rank sends, and gets, at most; None: what its links carry
     message_s          what each message costs beside the latency of its way
     framing, sprayed   shares of a link that payload gets, see the module
+    sharing            max-min rates from moment to moment, or bytes of a round on a link (`shared_rounds`); auto: the
+                       second for many messages that share links
     """
 
     paths: PathChoice = "ecmp"
@@ -65,6 +69,7 @@ class Conditions:
     message_s: float = 0.0
     framing: float = 1.0
     sprayed: float = 1.0
+    sharing: Sharing = "auto"
 
 
 class Asked(TypedDict, total=False):
@@ -74,6 +79,7 @@ class Asked(TypedDict, total=False):
     background   traffic of others, 3-9:10 GB/s or 20% of links between switches
     straggler    5:1.5, a rank slower by a factor, or 5:2ms, one that comes late
     injection    bytes a second that a rank sends at most; `message`: what each message costs
+    sharing      auto, max-min (moment by moment) or rounds (bytes of a round on a link)
     """
 
     paths: str
@@ -82,6 +88,7 @@ class Asked(TypedDict, total=False):
     straggler: Iterable[str]
     injection: str | float | None
     message: str | float
+    sharing: str
 
 
 def conditions(graph: Graph, **asked: Unpack[Asked]) -> Conditions:
@@ -89,6 +96,9 @@ def conditions(graph: Graph, **asked: Unpack[Asked]) -> Conditions:
     paths, injection = asked.get("paths", "ecmp"), asked.get("injection")
     if paths not in PATH_CHOICES:
         raise InputError(not_among("paths", paths, PATH_CHOICES))
+    sharing = asked.get("sharing", "auto")
+    if sharing not in SHARINGS:
+        raise InputError(not_among("sharing", sharing, SHARINGS))
     slower, late = {}, {}
     for text in asked.get("straggler", ()):
         rank, factor, seconds = _straggler(graph, text)
@@ -107,6 +117,7 @@ def conditions(graph: Graph, **asked: Unpack[Asked]) -> Conditions:
         late=MappingProxyType(late),
         injection=cap,
         message_s=_quantity(asked.get("message", 0.0), "s", "message"),
+        sharing=sharing,  # type: ignore[arg-type]
     )
 
 

@@ -14,22 +14,28 @@ from __future__ import annotations
 import numpy as np
 
 from ridgeline.comm.contract import Ints
+from ridgeline.comm.simulation.conditions import Sharing
 from ridgeline.comm.simulation.max_min import max_min
 from ridgeline.comm.simulation.messages import needed_writes
 from ridgeline.comm.simulation.ports import Ports, ranges
+from ridgeline.comm.simulation.shared_rounds import alike, by_shared_rounds, shares
 from ridgeline.comm.simulation.unshared import Flows, Run, by_rounds, unshared
 from ridgeline.core.arrays import Array, Index, Mask
 
 WINDOW = 0.1  # of the time that messages take
 WIDE = 0.5  # the same where no link is shared
+MANY = 100_000  # messages that share links: from here on by rounds unless asked otherwise
 REMEMBERED = 512  # sets of flows whose rates are kept
 _NONE = np.zeros(0, np.bool_)
 
 
-def run(flows: Flows, window: float = WINDOW) -> Run:
-    """Simulate to the end."""
+def run(flows: Flows, window: float = WINDOW, sharing: Sharing = "auto") -> Run:
+    """Simulate to the end: exactly where nothing is shared; else from moment to moment, or many messages by rounds."""
     if not len(flows.messages):
         return Run(arrived_s=np.zeros(0), moments=0)
+    many = sharing == "rounds" or (sharing == "auto" and len(flows.messages) >= MANY)
+    if many and alike(flows) and shares(flows):
+        return by_shared_rounds(flows)
     return by_rounds(flows) or _Fluid(flows, window).run()
 
 

@@ -98,7 +98,7 @@ def _simulated(
         start_s=start,
         late_s=late[sent.sources],
     )
-    done = run(flows, window)
+    done = run(flows, window, asked.sharing)
     ends = np.zeros(len(jobs))
     np.maximum.at(ends, sent.job, done.arrived_s)
     by_way = np.bincount(sent.connection, sent.size_bytes, len(sent.sources))

@@ -26,7 +26,7 @@ from ridgeline.core.errors import InputError, Problem
 
 NAME = "ridge_shm"
 SOURCES = Path(__file__).parent
-UNITS = ("extension.cpp", "group.cpp", "messages.cpp", "reduce.cpp", "rounds.cpp", "segment.cpp")
+UNITS = ("extension.cpp", "direct.cpp", "group.cpp", "messages.cpp", "reduce.cpp", "rounds.cpp", "segment.cpp")
 FLAGS = ("-O3", "-fno-math-errno", "-march=native")
 TAIL = 1500  # characters of a compiler's complaint
 

@@ -15,6 +15,23 @@ constexpr size_t kWhole = 16384;       // times the peers: a vector up to this i
 constexpr size_t kReduceBlock = 8192;  // bytes summed and then copied while they are in the first cache
 constexpr size_t kStreaming = 16 << 20;  // outputs from here on do not fit the cache: they are written past it
 
+// The part of `size` bytes that chunk `index` of `chunk` bytes is.
+size_t cut(size_t size, size_t index, size_t chunk) {
+  size_t begin = index * chunk;
+  return begin >= size ? 0 : std::min(chunk, size - begin);
+}
+
+size_t chunks_of(size_t size, size_t chunk) { return (size + chunk - 1) / chunk; }
+
+std::string told(const SlotHead& head) {
+  std::string text = std::string(kind_name(head.kind)) + " #" + std::to_string(head.number);
+  if (head.bytes != ~0ULL) text += " of " + std::to_string(head.bytes) + " bytes";
+  if (head.root >= 0) text += " with root " + std::to_string(head.root);
+  return text;
+}
+
+}  // namespace
+
 void copy(char* to, const char* from, size_t size, bool past_cache) {
 #if defined(__AVX2__)
   if (past_cache && size >= 4096) {
@@ -34,23 +51,6 @@ void copy(char* to, const char* from, size_t size, bool past_cache) {
 #endif
   if (size != 0 && to != from) std::memcpy(to, from, size);
 }
-
-// The part of `size` bytes that chunk `index` of `chunk` bytes is.
-size_t cut(size_t size, size_t index, size_t chunk) {
-  size_t begin = index * chunk;
-  return begin >= size ? 0 : std::min(chunk, size - begin);
-}
-
-size_t chunks_of(size_t size, size_t chunk) { return (size + chunk - 1) / chunk; }
-
-std::string told(const SlotHead& head) {
-  std::string text = std::string(kind_name(head.kind)) + " #" + std::to_string(head.number);
-  if (head.bytes != ~0ULL) text += " of " + std::to_string(head.bytes) + " bytes";
-  if (head.root >= 0) text += " with root " + std::to_string(head.root);
-  return text;
-}
-
-}  // namespace
 
 void Rounds::begin(Kind kind, int root, uint32_t flavour, uint64_t bytes, Operation op) {
   op_ = op;
@@ -89,7 +89,9 @@ const char* Rounds::read(int peer) {
 void Rounds::all_reduce(Bytes vector, const Reduction& how, Operation op) {
   begin(kAllReduce, -1, how.flavour, vector.size, op);
   size_t peers = static_cast<size_t>(std::max(shared_.ranks() - 1, 1));
-  if (vector.size * peers <= kWhole || peers == 1)
+  if (reduces_directly(vector.size))
+    sum_directly(vector, how);
+  else if (vector.size * peers <= kWhole || peers == 1)
     sum_whole(vector, how);
   else
     sum_by_parts(vector, -1, how);
@@ -173,6 +175,7 @@ void Rounds::all_gather(const std::vector<Bytes>& parts, Bytes own, Operation op
   size_t total = 0, largest = 0;
   for (const Bytes& part : parts) total += part.size, largest = std::max(largest, part.size);
   begin(kAllGather, -1, 0, total, op);
+  if (gathers_directly(total)) return gather_directly(parts, own);
   const size_t piece = shared_.slot_bytes();
   const bool streamed = total >= kStreaming;
   for (size_t index = 0, chunks = std::max<size_t>(chunks_of(largest, piece), 1); index < chunks; ++index) {
@@ -189,6 +192,7 @@ void Rounds::all_gather(const std::vector<Bytes>& parts, Bytes own, Operation op
 
 void Rounds::broadcast(Bytes vector, int root, Operation op) {
   begin(kBroadcast, root, 0, vector.size, op);
+  if (gathers_directly(vector.size)) return broadcast_directly(vector, root);
   const size_t piece = shared_.slot_bytes();
   for (size_t index = 0, chunks = std::max<size_t>(chunks_of(vector.size, piece), 1); index < chunks; ++index) {
     const size_t size = cut(vector.size, index, piece);

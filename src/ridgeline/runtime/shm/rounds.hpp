@@ -3,7 +3,7 @@
 // An all-reduce is a reduce-scatter and an all-gather of one chunk after the other; a round carries the contributions to
 // a chunk and the sums of the chunk before it, so that a chunk costs one wait. Chunks are small enough for slots to stay
 // in the cache: memory is read once and written once. Where a vector is small, or the ranks are two, every rank sums all
-// of it: one copy and one wait less, for the same bytes between cores.
+// of it: one copy and one wait less, for the same bytes between cores. Large ones skip the slots (direct.cpp).
 #pragma once
 
 #include "reduce.hpp"
@@ -22,6 +22,9 @@ struct Reduction {
   double scale = 1;
   uint32_t flavour = 0;
 };
+
+// `past_cache`: to where nobody looks soon.
+void copy(char* to, const char* from, size_t size, bool past_cache);
 
 class Rounds {
  public:
@@ -47,6 +50,23 @@ class Rounds {
   void sum_whole(Bytes vector, const Reduction& how);
   void sum_by_parts(Bytes vector, int root, const Reduction& how);
   void check_sizes(int source, uint64_t expected);
+
+  // Reading the peers' own memory, where every rank may (direct.cpp).
+  bool gathers_directly(size_t bytes);
+  bool reduces_directly(size_t bytes);
+  bool may_read();
+  std::vector<uint64_t> tell(uint64_t number);
+  void announce(uint64_t number);
+  std::vector<uint64_t> heard();
+  void take(int peer, char* to, uint64_t from, size_t size);
+  [[noreturn]] void lost(int peer);
+  void gather_directly(const std::vector<Bytes>& parts, Bytes own);
+  void broadcast_directly(Bytes vector, int root);
+  void sum_directly(Bytes vector, const Reduction& how);
+
+  enum class Access { kUnknown, kGranted, kRefused };
+  Access access_ = Access::kUnknown;
+  std::vector<char> blocks_;
 
   Segment& shared_;
   Operation op_;

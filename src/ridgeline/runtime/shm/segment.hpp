@@ -96,6 +96,9 @@ class Segment {
   void check(int peer, const Operation& op);
   void leave();
   [[noreturn]] void fail(const std::string& what);
+  // Copy from the memory of a peer's process; false where the kernel refuses or the process is gone.
+  bool copied(int peer, void* to, uint64_t from, size_t size) const;
+  bool handed(int peer, uint64_t to, const void* from, size_t size) const;  // the other way
   std::string name(int rank) const;
   bool alone_on_cores() const { return most_spins_ > 1000; }
 

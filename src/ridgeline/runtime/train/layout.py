@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any, Literal
 
+from ridgeline.plan.mesh import DP_LAST, Mesh
 from ridgeline.plan.plan import Plan
 
 
@@ -90,13 +91,14 @@ def spread(plan: Plan, *, experts: bool, device: str = "cpu") -> Layout:
     import torch.distributed as dist
 
     shard = plan.shard_degree
-    dense = _mesh(device, {"pp": mesh.pp, "dp": mesh.dp, "cp": mesh.cp, "tp": mesh.tp})
-    state = _mesh(device, {"pp": mesh.pp, "replicate": mesh.dp * mesh.cp // shard, "shard": shard, "tp": mesh.tp})
+    dense = _mesh(device, mesh, {"pp": mesh.pp, "dp": mesh.dp, "cp": mesh.cp, "tp": mesh.tp})
+    sizes = {"pp": mesh.pp, "replicate": mesh.dp * mesh.cp // shard, "shard": shard, "tp": mesh.tp}
+    state = _mesh(device, mesh, sizes)
     axes: dict[str, Any] = {name: _axis(dense, name) for name in ("pp", "dp", "cp", "tp")}
     if experts and (mesh.tp > 1 or mesh.ep * mesh.etp > 1):
         few = gcd(mesh.edp, shard)
         sizes = {"pp": mesh.pp, "replicate": mesh.edp // few, "shard": few, "ep": mesh.ep, "etp": mesh.etp}
-        folded = _mesh(device, sizes)
+        folded = _mesh(device, mesh, sizes)
         axes |= {name: _axis(folded, name) for name in ("ep", "etp")}
         told["experts"] = folded["ep", "etp"]
         told["sharded_experts"] = folded["replicate", "shard"] if mesh.edp > 1 else None
@@ -111,10 +113,17 @@ def spread(plan: Plan, *, experts: bool, device: str = "cpu") -> Layout:
     )
 
 
-def _mesh(device: str, sizes: dict[str, int]) -> Any:
-    from torch.distributed.device_mesh import init_device_mesh
+def _mesh(device: str, mesh: Mesh, sizes: dict[str, int]) -> Any:
+    """Ranks as a grid of stages and what each holds, numbered in the plan's rank order."""
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-    return init_device_mesh(device.partition(":")[0], tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    kind = device.partition(":")[0]
+    if mesh.order != DP_LAST:
+        return init_device_mesh(kind, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    wide = mesh.tp * mesh.cp * mesh.dp
+    ranks = torch.tensor([[mesh.rank(stage, place) for place in range(wide)] for stage in range(mesh.pp)])
+    return DeviceMesh(kind, ranks.view(tuple(sizes.values())), mesh_dim_names=tuple(sizes))
 
 
 def _axis(mesh: Any, name: str) -> Axis:

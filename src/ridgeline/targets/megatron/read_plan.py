@@ -7,6 +7,7 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.engine import ENGINES
+from ridgeline.plan.mesh import DP_LAST
 from ridgeline.targets.megatron.layout import placement_of
 from ridgeline.targets.megatron.names import MODULES, STATES, STRATEGIES
 from ridgeline.targets.option_reader import OptionReader, pick
@@ -62,6 +63,8 @@ def read_plan(reader: OptionReader, seen: Seen) -> dict[str, Any]:
     if seen.experts:
         plan["ep"] = reader.degree("expert-model-parallel-size")
         plan["etp"] = reader.count("expert-tensor-parallel-size", default=plan["tp"])
+    if reader.switch("use-tp-pp-dp-mapping", default=False):
+        plan["order"] = DP_LAST
     plan["microbatch"] = reader.degree("micro-batch-size")
     plan |= _pipeline(reader, seen.layers, plan["pp"])
     plan |= _sharding(reader, seen, plan)

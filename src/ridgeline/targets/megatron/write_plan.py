@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ridgeline.models.spec import Moe
+from ridgeline.plan.mesh import DP_LAST
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
@@ -27,6 +28,8 @@ def axes(scenario: Scenario) -> Iterator[Piece]:
     yield Say("--tensor-model-parallel-size", mesh.tp, "plan.tp")
     yield Say("--pipeline-model-parallel-size", mesh.pp, "plan.pp")
     yield Say("--context-parallel-size", mesh.cp, "plan.cp")
+    if mesh.order == DP_LAST and mesh.pp > 1:
+        yield Say("--use-tp-pp-dp-mapping", True, "plan.order")
     yield Say(LAUNCH, scenario.system.chips, "plan.dp", "system.chips")
     if has_experts(scenario.model):
         ep, etp = (mesh.ep * mesh.etp, 1) if _is_biased(scenario) else (mesh.ep, mesh.etp)

@@ -47,6 +47,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "tensor-model-parallel-size": "model.tensor_model_parallel_size",
         "pipeline-model-parallel-size": "model.pipeline_model_parallel_size",
         "context-parallel-size": "model.context_parallel_size",
+        "use-tp-pp-dp-mapping": "dist.use_tp_pp_dp_mapping",
         "expert-model-parallel-size": "model.expert_model_parallel_size",
         "expert-tensor-parallel-size": "model.expert_tensor_parallel_size",
         "sequence-parallel": "model.sequence_parallel",

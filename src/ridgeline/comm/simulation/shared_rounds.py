@@ -1,0 +1,116 @@
+"""Messages that share links, a round at a time: what crosses a link in a round takes the time of all its bytes.
+
+    lasts   = latency + max over the links of its way of (bytes of the round on the link / rate)
+    arrives = max(its chunks are there, its port is free) + lasts
+
+Every message of a round is taken to meet all others of it. Of equal messages that begin together that gives the end of
+the round exactly, since the fullest link is busy until then; a message elsewhere is late by what it would have gained
+when others had ended. Rounds overlap only through what waits for what. Times are exact where no link is shared.
+Each set of connections is looked at once, however many rounds repeat it: no moments, no rates to settle.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from ridgeline.comm.contract import Ints
+from ridgeline.comm.simulation.ports import ranges
+from ridgeline.comm.simulation.unshared import Flows, Run, port_of
+from ridgeline.core.arrays import Array, Index
+
+ALIKE = 1e-9  # relative difference of sizes and starts that counts as none
+
+
+def alike(flows: Flows) -> bool:
+    """Whether all jobs go through their rounds together: one, or several of as many rounds, bytes and one start."""
+    messages = flows.messages
+    jobs = len(flows.start_s)
+    if jobs == 1:
+        return True
+    size = np.bincount(messages.job, messages.size_bytes, jobs)
+    rounds = np.zeros(jobs)
+    np.maximum.at(rounds, messages.job, messages.round.astype(np.float64))
+    return all(np.ptp(one) <= ALIKE * np.abs(one).max() for one in (size, rounds, flows.start_s))
+
+
+def shares(flows: Flows) -> bool:
+    """Whether two ports send over one link."""
+    (port, connection), _ = port_of(flows)
+    someone = np.full(len(flows.rates), -1)
+    for column in flows.ways.links.T:
+        over = column[connection]
+        before = someone[over]
+        someone[over] = port
+        met = ((before >= 0) & (before != port)) | (someone[over] != port)
+        if (met & (over < len(flows.rates) - 1)).any():
+            return True
+    return False
+
+
+def by_shared_rounds(flows: Flows) -> Run:
+    """Every message's arrival, rounds of all jobs side by side."""
+    messages = flows.messages
+    (ports, connection), line = port_of(flows)
+    port = ports[line]
+    free = np.zeros(int(ports.max(initial=-1)) + 1)
+    free[ports] = flows.late_s[connection] + float(flows.start_s[0])
+    rounds = _Rounds(flows)
+    if len(rounds.cuts) == 2:  # nothing that arrives is sent on
+        return Run(arrived_s=free[port] + rounds.lasts(slice(None)), moments=1)
+    order = rounds.order
+    count, single = np.diff(messages.first), len(messages) == len(messages.read)
+    there = np.zeros(messages.places)
+    arrived = np.empty(len(messages))
+    for low, high in pairwise(rounds.cuts.tolist()):
+        rows = slice(low, high) if order is None else order[low:high]
+        lasts = rounds.lasts(rows)
+        parts = count[:0] if single else count[rows]
+        at = rows if single else ranges(messages.first[:-1][rows], parts)
+        held = there[messages.read[at]]
+        ready = held if single else np.maximum.reduceat(held, np.cumsum(parts) - parts)
+        mine = port[rows]
+        end = np.maximum(free[mine], ready) + lasts
+        arrived[rows] = end
+        np.maximum.at(free, mine, end)
+        np.maximum.at(there, messages.write[at], end if single else np.repeat(end, parts))
+    return Run(arrived_s=arrived, moments=len(rounds.known))
+
+
+class _Rounds:
+    """Where rounds begin and end, and how long their messages last; a set of connections is looked at once.
+
+    order   of messages by round, None where they stand so
+    """
+
+    def __init__(self, flows: Flows) -> None:
+        self.flows, messages = flows, flows.messages
+        self.order = np.argsort(messages.round, kind="stable") if len(flows.start_s) > 1 else None
+        turn = messages.round if self.order is None else messages.round[self.order]
+        self.cuts: Index = np.append(np.flatnonzero(np.append(True, turn[1:] != turn[:-1])), len(turn))
+        self.columns = np.ascontiguousarray(flows.ways.links.T)
+        self.share = None if flows.ways.single else np.ascontiguousarray(flows.ways.share.T)
+        self.known: dict[bytes, Array] = {}
+
+    def lasts(self, rows: slice | Index) -> Array:
+        """Seconds of each message of a round, all beside each other."""
+        over, size = self.flows.messages.connection[rows], self.flows.messages.size_bytes[rows]
+        key = over.tobytes() + size.tobytes()
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self._lasts(over, size)
+        return found
+
+    def _lasts(self, over: Index | Ints, size: Array) -> Array:
+        links = [column[over] for column in self.columns]
+        shares = [1.0] * len(links) if self.share is None else [column[over] for column in self.share]
+        load = np.zeros(len(self.flows.rates))
+        for link, share in zip(links, shares, strict=True):
+            load += np.bincount(link, size * share, len(load))
+        busy = load / self.flows.rates
+        busy[-1] = 0.0  # stands for none
+        slowest = np.zeros(len(size))
+        for link, share in zip(links, shares, strict=True):
+            np.maximum(slowest, np.where(np.asarray(share) > 0, busy[link], 0.0), out=slowest)
+        return slowest + self.flows.delay_s[over]
