@@ -32,6 +32,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     explain                                    Scenario, trace -> Explanation: what accounts for the gap
     characterize                               a torch device -> Characterization: its profile, measured and written
     preflight                                  ranks of torchrun -> Preflight: slow chips, slow links, wrong settings
+    pack                                       documents -> Packed: a file of tokens that a run reads
     run                                        Scenario -> RunOutcome: trained here by its plan; or its Verification
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
     next_measurements                          Scenario -> what to measure to be surer of it, the best first
@@ -86,6 +87,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.runtime.measure import characterize as characterize
     from ridgeline.runtime.preflight import preflight as preflight
     from ridgeline.runtime.train.run_scenario import run as run
+    from ridgeline.runtime.train.token_files import pack as pack
     from ridgeline.search.find_plan import find_plan as find_plan
     from ridgeline.search.request import PlanRequest as PlanRequest
     from ridgeline.serving.serving_prediction import ServingPrediction as ServingPrediction
@@ -151,6 +153,7 @@ _HOMES = {
     "characterize": "ridgeline.runtime.measure",
     "preflight": "ridgeline.runtime.preflight",
     "run": "ridgeline.runtime.train.run_scenario",
+    "pack": "ridgeline.runtime.train.token_files",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read.readers",
 }

@@ -8,8 +8,8 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
 from ridgeline.targets.serving_formats import FormatWords, cache_format, format_pieces, graph_pieces
-from ridgeline.targets.serving_pieces import Replica
-from ridgeline.targets.tensorrt_llm.names import DRAFTS, DTYPES, KV_DTYPES
+from ridgeline.targets.serving_pieces import Replica, knobs
+from ridgeline.targets.tensorrt_llm.names import DRAFTS, DTYPES, ID, KNOBS, KV_DTYPES
 
 WORDS = FormatWords(
     title="TensorRT-LLM", dtype="dtype", dtypes=DTYPES, kv_dtype="kv_cache_config.dtype", kv_dtypes=KV_DTYPES
@@ -19,7 +19,7 @@ WORDS = FormatWords(
 def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
     """Everything that a TensorRT-LLM engine is told."""
     yield from _mesh(scenario, one)
-    for part in (_formats, _graphs, _speculation):
+    for part in (_formats, _knobs, _graphs, _speculation):
         yield from part(scenario)
 
 
@@ -44,6 +44,11 @@ def _mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     yield from format_pieces(scenario, WORDS)
     yield from cache_format(scenario, WORDS)
+
+
+def _knobs(scenario: Scenario) -> Iterator[Piece]:
+    for name, (value, path) in knobs(scenario, ID).items():
+        yield Say(KNOBS[name], value, path)
 
 
 def _graphs(scenario: Scenario) -> Iterator[Piece]:
