@@ -42,7 +42,7 @@ from ridgeline.serving.deployment import Priced
 from ridgeline.serving.fleet import Role
 
 MESHES = 10  # kinds of degrees whose capacity is simulated
-TURNED = 3  # of these, the best, whose settings are turned
+TURNED = 2  # of these, the best, whose settings are turned
 POOLED = 4  # kinds of degrees that are tried for each pool
 FINALISTS = 3  # deployments whose number of replicas is found by simulating all of them at once
 GAINS = 1.02  # times the rate that a setting must gain
