@@ -16,6 +16,6 @@ bench --request-rate 1 --num-prompts 10 --result-filename warm.json
 for repeat in 1 2 3; do
     bench --request-rate 0.4 --num-prompts 20 --seed $repeat --result-filename low-$repeat.json
     bench --request-rate 0.8 --num-prompts 36 --seed $repeat --result-filename mid-$repeat.json
-    if [ $repeat = 2 ]; then bench --request-rate 1 --num-prompts 45 --seed 99 --result-filename anchor.json; fi
+    if [ $repeat = 2 ]; then bench --request-rate 1 --num-prompts 90 --seed 99 --result-filename anchor.json; fi
     bench --request-rate 1.2 --num-prompts 48 --seed $repeat --result-filename high-$repeat.json
 done

@@ -118,8 +118,10 @@ def _refuse_incomplete(found: Imported) -> None:
     }
     lacks = [parts for key, parts in missing.items() if key not in found.settings]
     if lacks:
-        given = f"nothing in the {found.target} files"
-        raise InputError([Problem(path=path, given=given, expected=want, todo=todo) for path, want, todo in lacks])
+        nothing = f"nothing in the {found.target} files"
+        strange = [f"{one.value}, which no model of the catalog is" for one in found.unread if one.option == "model"]
+        given = {"--model": strange[0] if strange else nothing, "--on": nothing}
+        raise InputError([Problem(path=at, given=given[at], expected=want, todo=todo) for at, want, todo in lacks])
 
 
 def _by_reason(found: Imported) -> dict[str, list[str]]:

@@ -17,6 +17,8 @@ from ridgeline.targets.launch import comment, header
 from ridgeline.targets.shell_eval import Script, read_script
 from ridgeline.targets.target import Files
 
+CONTAINERS = ("docker", "podman", "nerdctl")
+WRAPPERS = 12  # words before a program's name: env, exec, numactl and the like; a container has many more
 SERVER = ("HOST=${HOST:-127.0.0.1}", "PORT=${PORT:-8000}")
 VISIBLE = {"NVIDIA": "CUDA_VISIBLE_DEVICES", "AMD": "HIP_VISIBLE_DEVICES", "Huawei": "ASCEND_RT_VISIBLE_DEVICES"}
 
@@ -111,6 +113,8 @@ def commands_of(files: Files, *programs: tuple[str, ...]) -> list[tuple[Script, 
 
     >>> [words for _, words in commands_of({"a.sh": "exec vllm serve m --x 1"}, ("vllm", "serve"))]
     [['m', '--x', '1']]
+    >>> [words for _, words in commands_of({"a.sh": "docker run -p 1:1 vllm/vllm-openai:v1 --x 1"}, ("vllm-openai",))]
+    [['--x', '1']]
     """
     found = []
     for script in scripts_in(files).values():
@@ -124,8 +128,12 @@ def commands_of(files: Files, *programs: tuple[str, ...]) -> list[tuple[Script, 
 
 
 def _begins(command: Sequence[str], program: tuple[str, ...]) -> int | None:
-    for at in range(min(len(command) - len(program) + 1, 12)):
+    """Where a command names a program, by a path or as the image of a container."""
+    contained = any(word.rpartition("/")[2] in CONTAINERS for word in command[:WRAPPERS])
+    for at in range(min(len(command) - len(program) + 1, len(command) if contained else WRAPPERS)):
         words = [word.rpartition("/")[2] for word in command[at : at + len(program)]]
+        if contained and len(program) == 1:
+            words = [words[0].partition(":")[0]]
         if tuple(words) == program:
             return at
     return None

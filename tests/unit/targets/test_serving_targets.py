@@ -242,3 +242,50 @@ def test_export_prints_what_is_lost(
     assert code == 0
     assert "vllm serve" in out
     assert "lost plan.serving.router" in err
+
+
+PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {  # lines as documentation has them -> the plan, in part
+    "counts with letters": (
+        "vllm serve deepseek-ai/DeepSeek-R1 -tp 8 --max-model-len 130k --max-num-batched-tokens 8K"
+        " --enable_expert_parallel"
+        """ --speculative-config '{"method": "deepseek_mtp", "num_speculative_tokens": 1}'""",
+        {
+            "tp": 8, "ep": 8, "speculation": {"draft": "mtp", "draft_tokens": 1},
+            "serving": {"vllm": {"max_model_len": 130_000, "max_num_batched_tokens": 8192}, "replicas": 1,
+                        "data_parallel_size": 1},
+        },
+    ),
+    "an image": (
+        "docker run --runtime nvidia --gpus all -v ~/.cache/huggingface:/root/.cache/huggingface --env A=b -p 8000:8000"
+        " --ipc=host vllm/vllm-openai:latest --model meta-llama/Llama-3.1-70B-Instruct --tensor-parallel-size 4 -O3",
+        {"engine": "vllm", "tp": 4, "compiled": True},
+    ),
+    "an image with a command": (
+        "docker run --gpus all --shm-size 32g -p 30000:30000 -v ~/.cache/x:/root/x --env A=b --ipc=host"
+        " lmsysorg/sglang:latest python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct --tp 2",
+        {"engine": "sglang", "tp": 2},
+    ),
+    "a router": (
+        "python -m sglang_router.launch_server --model-path meta-llama/Meta-Llama-3-8B-Instruct --dp 2 --tp 2"
+        " --router-policy round_robin",
+        {"tp": 2, "serving": {"replicas": 2, "router": "round-robin"}},
+    ),
+    "graphs of decodes": (
+        "python -m vllm.entrypoints.openai.api_server --model mistralai/Mixtral-8x7B-Instruct-v0.1 --dtype=bfloat16 -O0"
+        """ --tensor-parallel-size=2 --compilation-config '{"cudagraph_mode": "FULL_DECODE_ONLY"}'""",
+        {"tp": 2, "compiled": False, "graph": "full"},
+    ),
+    "attention ranks": (
+        "python -m sglang.launch_server --model deepseek-ai/DeepSeek-V3.2-Exp --tp 8 --dp 8 --enable-dp-attention",
+        {"tp": 1, "dp": 8, "serving": {"replicas": 1, "data_parallel_size": 8}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_lines_mean_what_their_programs_do(name: str) -> None:
+    line, means = PUBLISHED[name]
+    found = import_run({"run.sh": line})
+    assert {key: found.settings["plan"].get(key) for key in means} == means
+    assert "model" in found.settings
+    assert not [one for one in found.unread if "no option of" in one.why and "router" not in one.option]

@@ -44,8 +44,9 @@ def capacity(bench: Bench, bound: Bound, role: Role = "both", *, near: Capacity 
     """The highest rate of a replica under the objective; told another's, how it compares with that.
 
     The best case is tried first: where a replica holds nearly that, nothing needs to be halved. Another's comparison is
-    at its own rates: more is held where it missed, as much where it kept.
+    at its own rates: more is held where it missed, as much where it kept. One that keeps nothing is no comparison.
     """
+    near = near if near is not None and near.rate else None
     ceiling = STABLE * {"both": bound.rate, "prefill": bound.prefill_rate, "decode": bound.decode_rate}[role]
     tpot = max(min(bench.objective.tpot or 0.1, 0.1), bound.tpot_s) if role != "prefill" else 0.0
     most = bench.length(ceiling, tpot)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import ceil, inf
 
 from ridgeline.plan.plan import Precision
 from ridgeline.plan.scenario import Scenario
@@ -42,7 +42,7 @@ from ridgeline.serving.deployment import Priced
 from ridgeline.serving.fleet import Role
 
 MESHES = 10  # kinds of degrees whose capacity is simulated
-TURNED = 3  # of these, the best, whose settings are turned
+TURNED = 2  # of these, the best, whose settings are turned
 POOLED = 4  # kinds of degrees that are tried for each pool
 FINALISTS = 3  # deployments whose number of replicas is found by simulating all of them at once
 GAINS = 1.02  # times the rate that a setting must gain
@@ -185,6 +185,8 @@ def _aggregated(work: _Work, able: Sequence[Bound]) -> list[Candidate]:
     seen: list[Capacity] = []
     tuned: Shape | None = None
     for bound in _by_mesh(able)[:MESHES]:
+        if _dominated(work, bound, seen):
+            continue
         if not work.go_on(f"one replica of {shape_words(bound.shape)}"):
             break
         if tuned is None:
@@ -195,6 +197,19 @@ def _aggregated(work: _Work, able: Sequence[Bound]) -> list[Candidate]:
         if work.go_on(f"settings of {shape_words(one.shape)}"):
             _turned(work, work.bounds[one.shape], ("tokens", "seqs", "precision", "speculation", "prefix"))
     return [_filled(work, one) for one in work.found.values() if one.rate and one.role == "both"]
+
+
+def _dominated(work: _Work, bound: Bound, seen: Sequence[Capacity]) -> bool:
+    """Whether a replica even at its best costs more than one that was simulated, and serves a user no faster."""
+    held = [one for one in seen if one.rate]
+    if not held:
+        return False
+    most, chips = STABLE * bound.rate, bound.shape.chips
+    if work.goal == "goodput":
+        dear = most * (work.chips // chips) < max(one.rate * (work.chips // one.shape.chips) for one in held)
+    else:
+        dear = ceil(work.rate / most) * chips > min(fewest(one, work.rate).chips for one in held)
+    return dear and bound.tpot_s >= min(work.bounds[one.shape].tpot_s for one in held)
 
 
 def _by_mesh(able: Iterable[Bound]) -> list[Bound]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from ridgeline.core.errors import InputError
@@ -14,7 +15,9 @@ from ridgeline.targets.serving_reader import imported, model_named, none_found, 
 from ridgeline.targets.sglang.names import DISPATCH, DTYPES, ID, KV_DTYPES, NUMBERS, ONLINE, ROUTERS, STORED, SWITCHES
 from ridgeline.targets.target import Files, Imported
 
-PROGRAMS = (("-m", "sglang.launch_server"), ("sglang", "serve"), ("launch_server.py",))
+ROUTED = ("-m", "sglang_router.launch_server")  # replicas behind a router of their own
+PROGRAMS = (("-m", "sglang.launch_server"), ("sglang", "serve"), ("launch_server.py",), ROUTED)
+POLICIES = {"cache_aware": "prefix-aware", "round_robin": "round-robin", "power_of_two": "least-loaded"}
 APART = {
     "host": "where the server listens decides nothing",
     "port": "where the server listens decides nothing",
@@ -41,7 +44,18 @@ def read(files: Files) -> Imported:
     reader = reader_of(arguments, next(iter(files), ""))
     given = str(reader.take("model-path", default="") or next(iter(arguments.words), ""))
     plan = read_engine(reader, replicas)
+    routed = commands_of(files, ROUTED)
+    if routed:
+        plan["serving"]["router"] = _policy(reader, routed[0][1])
     return imported(ID, files, reader, plan, model_named(reader, files, given), APART)
+
+
+def _policy(reader: OptionReader, words: Sequence[str]) -> str:
+    """How SGLang's router deals requests: by what a replica has cached, unless told."""
+    said = dict(pairwise(words)).get("--router-policy", "cache_aware")
+    if said not in POLICIES:
+        reader.assumptions.append(f"router-policy {said[:40]}: read as cache_aware")
+    return POLICIES.get(said, "prefix-aware")
 
 
 def read_engine(reader: OptionReader, replicas: int = 1) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
@@ -16,7 +17,11 @@ from ridgeline.targets.serving_reader import imported, json_option, model_named,
 from ridgeline.targets.target import Files, Imported
 from ridgeline.targets.vllm.names import DTYPES, GRAPHS, ID, KV_DTYPES, NUMBERS, ONLINE, STORED, SWITCHES
 
-PROGRAMS = (("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server"))
+PROGRAMS = (("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server"), ("vllm-openai",))
+COUNT = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([kmgt])|(\d{1,12})([KMGT])")
+POWERS = "kmgt"
+MODES = {word: kind for kind, word in GRAPHS.items()} | {"FULL_DECODE_ONLY": "full", "FULL_AND_PIECEWISE": "full"}
+"""What a mode of graphs does with decode steps."""
 APART = {
     "host": "where the server listens decides nothing",
     "port": "where the server listens decides nothing",
@@ -37,7 +42,7 @@ def read(files: Files) -> Imported:
     found = commands_of(files, *PROGRAMS)
     if found:
         script, words = found[0]
-        arguments = read_arguments(words, options(ID))
+        arguments = read_arguments(_levels(words), options(ID))
         replicas = replicas_in(script)
     else:
         arguments, replicas = _configured(files), 1
@@ -51,6 +56,15 @@ def read(files: Files) -> Imported:
     plan["serving"] = plan.get("serving", {}) | _fleet(together, dp, replicas)
     plan["dp"] = dp * replicas
     return imported(ID, files, reader, plan, model, APART)
+
+
+def _levels(words: Iterable[str]) -> Iterator[str]:
+    """`-O3` as the option that vLLM makes of it."""
+    for word in words:
+        if re.fullmatch(r"-O[0-3]", word):
+            yield f"--optimization-level={word[2]}"
+        else:
+            yield word
 
 
 def _fleet(together: bool, dp: int, replicas: int) -> dict[str, Any]:
@@ -75,6 +89,7 @@ def read_engine(reader: OptionReader) -> dict[str, Any]:
     dashed = {knob: knob.replace("_", "-") for knob in (*NUMBERS, *SWITCHES)}
     numbers = {knob: dashed[knob] for knob in NUMBERS}
     own = take_knobs(reader, numbers, {knob: dashed[knob] for knob in SWITCHES})
+    own = {knob: counted(value) for knob, value in own.items()}
     serving: dict[str, Any] = {"vllm": own} if own else {}
     if serving:
         plan["serving"] = serving
@@ -87,6 +102,20 @@ def read_engine(reader: OptionReader) -> dict[str, Any]:
     return plan | _graphs(reader)
 
 
+def counted(value: Any) -> Any:
+    """A count as vLLM reads it: small letters are powers of 1000, capitals of 1024; anything else as it stands.
+
+    >>> counted("8k"), counted("25.6k"), counted("8K"), counted("fcfs"), counted(7)
+    (8000, 25600, 8192, 'fcfs', 7)
+    """
+    found = COUNT.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return value
+    if found[1]:
+        return round(float(found[1]) * 1000 ** (POWERS.index(found[2]) + 1))
+    return int(found[3]) * 1024 ** (POWERS.index(found[4].lower()) + 1)
+
+
 def _drafted(method: str) -> str:
     return "eagle" if method.startswith("eagle") else "mtp" if "mtp" in method else "ngram"
 
@@ -95,11 +124,13 @@ def _graphs(reader: OptionReader) -> dict[str, Any]:
     if reader.switch("enforce-eager", default=False):
         return {"graph": "none", "compiled": False}
     found: dict[str, Any] = {}
+    overall = reader.take("optimization-level")
+    if overall is not None:
+        found |= {"compiled": False, "graph": "none"} if str(overall) == "0" else {"compiled": True}
     settings = json_option(reader, "compilation-config")
     mode = str(settings.get("cudagraph_mode", ""))
-    words = {word: kind for kind, word in GRAPHS.items()}
-    if mode in words:
-        found["graph"] = words[mode]
+    if mode in MODES:
+        found["graph"] = MODES[mode]
     level = settings.get("mode", settings.get("level"))
     if level is not None:
         found["compiled"] = level not in (0, "0", "NONE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from ridgeline.plan.scenario_file import assemble
 from ridgeline.report.deployment import deployment_sheet
 from ridgeline.report.deployment_chart import frontier_png, frontier_svg, page, refuse_picture
 from ridgeline.report.plan_sheet import Took
+from ridgeline.search.deployments.capacity import capacity
 from ridgeline.search.deployments.question import DeploymentRequest
 from ridgeline.search.deployments.recommend import DeploymentAnswer, recommend_deployment
 from ridgeline.serving.serving_prediction import ServingPrediction, predict_serving
@@ -69,6 +71,14 @@ def test_bounds_are_not_beaten(found: DeploymentAnswer) -> None:
             bound = bounds[held.shape]
             assert held.rate <= bound.rate
             assert 1.0 / held.kept.user_speed >= bound.tpot_s * 0.98
+
+
+def test_a_replica_that_keeps_nothing_is_no_comparison(found: DeploymentAnswer) -> None:
+    assert found.chosen is not None
+    search = found.chosen.search
+    nothing = replace(search.capacities[0], rate=0.0, kept=None, missed=None)
+    bound = next(one for one in search.bounds if one.shape == search.capacities[0].shape)
+    assert capacity(search.bench, bound, near=nothing).rate == capacity(search.bench, bound).rate > 0
 
 
 def test_frontier_is_a_front(found: DeploymentAnswer) -> None:
