@@ -73,8 +73,8 @@ class Draw:
         """
         return self.off(y, torch.maximum(scale, y.abs()), units=1 + 0.5 * max(terms, 1) ** 0.5, dtype=dtype)
 
-    def common(self, x: Tensor, units: float = 1.0) -> Tensor:
-        """x by a factor that is the same for all elements: a constant in 32 bits, a biased approximation."""
+    def common(self, x: Tensor, units: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
+        """x by a factor that is the same for all elements: a rounded constant, a biased approximation."""
         if self.source is None:
             return x
-        return x * (1 + UNIT[torch.float32] * units * self._uniform(()))
+        return x * (1 + UNIT[dtype] * units * self._uniform(()))

@@ -10,7 +10,6 @@ What equals the host's kernel bit for bit is right if that kernel is, which is j
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -54,6 +53,7 @@ class Wrong:
     verdict: Verdict
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    message: str = ""
 
 
 @dataclass(slots=True)
@@ -98,14 +98,12 @@ class Modules:
 class Watch(TorchDispatchMode):  # type: ignore[misc]
     """Sees every op below autograd and compares the device's result with the contract's."""
 
-    def __init__(self, modules: Modules | None = None, *, skip: frozenset[str] = frozenset()) -> None:
+    def __init__(self, modules: Modules | None = None) -> None:
         super().__init__()
         self.modules = modules or Modules()
         self.calls: dict[Signature, Called] = {}
         self.wrong: list[Wrong] = []
         self.sound: set[Signature] = set()  # signatures whose host kernel kept the contract
-        self.skip = skip
-        self.synchronised: dict[str, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -181,13 +179,3 @@ def _described(value: Any) -> Any:
         return str(value.dtype).removeprefix("torch."), tuple(value.shape), value.stride(), offset
     return str(value) if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format) else value
 
-
-def watched(module: nn.Module, run: Callable[[Modules], None], *, skip: frozenset[str] = frozenset()) -> Watch:
-    """Run something that calls a module, with every op seen."""
-    modules = Modules()
-    watch = Watch(modules, skip=skip)
-    with ExitStack() as stack:
-        stack.callback(modules.follow(module))
-        stack.enter_context(watch)
-        run(modules)
-    return watch

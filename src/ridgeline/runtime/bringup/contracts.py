@@ -98,7 +98,7 @@ def _near(draw: Draw, value: Any) -> Any:
     if isinstance(value, Tensor) and value.dtype == torch.float64:
         return draw.rounded(value)
     if isinstance(value, float) and draw.source is not None and value not in (0.0, 1.0, 2.0, 0.5, -1.0):
-        return float(draw.common(torch.tensor(value, dtype=torch.float64)))
+        return float(draw.common(torch.tensor(value, dtype=torch.float64), dtype=draw.format))  # as the format keeps it
     return value
 
 

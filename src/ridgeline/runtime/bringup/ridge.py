@@ -28,8 +28,8 @@ _FACTORIES = ("empty.memory_format", "empty_strided")
 # composite elsewhere, a kernel of its own on the host: the device has the kernel as well
 _KERNELS = ("silu_backward", "mish_backward", "_fused_rms_norm", "_fused_rms_norm_backward")
 
-# the host's own kernels sum over rows in 16 bits: the device computes them in 32
-_WIDENED = frozenset(("aten.native_layer_norm_backward.default",))
+# the host's own kernels sum over rows, or take the root, in 16 bits: the device computes them in 32
+_WIDENED = frozenset(("aten.native_layer_norm_backward.default", "aten.rsqrt.default"))
 
 _registered: list[torch.library.Library] = []
 _alter: list[Alter] = []

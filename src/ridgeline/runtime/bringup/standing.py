@@ -8,7 +8,7 @@ Every run probes all of them on the device, whether the model dispatches them or
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ class Call:
 
     op: Any
     args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
     why: str = "ordinary"
     phase: str = "forward"
 
@@ -73,7 +74,7 @@ def pointwise(n: Numbers) -> Iterator[Call]:
     unary = (A.silu, A.gelu, A.sigmoid, A.tanh, A.exp, A.relu, A.sin, A.cos, A.neg)
     for why, x in inputs.items():
         for op in unary:
-            if not (why == "large" and op in (A.sin, A.cos) and n.dtype != torch.float32):
+            if not (why in ("large", "special") and op in (A.sin, A.cos, A.gelu)):
                 yield Call(op=op.default, args=(x,), why=why)
         g = n.normal(*x.shape)
         if why != "special":
@@ -192,13 +193,8 @@ def losses(n: Numbers) -> Iterator[Call]:
 def casts(n: Numbers) -> Iterator[Call]:
     """From one format to another: ties, overflow, denormals, 8 bits."""
     x = torch.cat((n.normal(4000, size=3.0).float(), torch.tensor([1e-40, 3e38, 65520.0, 448.0, 464.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8])))
-    yield Call(op=_cast(torch.bfloat16), args=(x,), why="to bfloat16, ties")
-    yield Call(op=_cast(torch.float16), args=(x,), why="to float16")
-    yield Call(op=_cast(torch.float32), args=(n.normal(400),), why="to float32")
-
-
-def _cast(dtype: torch.dtype) -> Any:
-    return A._to_copy.default, dtype
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        yield Call(op=A._to_copy.default, args=(x,), kwargs={"dtype": dtype}, why=f"to {dtype}, ties".replace("torch.", ""))
 
 
 STANDING: tuple[Callable[[Numbers], Iterator[Call]], ...] = (
