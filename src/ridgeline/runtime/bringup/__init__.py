@@ -12,5 +12,5 @@ The modules, each importing only those before it:
     ridge                    the fake accelerator
     faults                   faults of it, from a file
     subject                  the model: one layer of each kind
-    bring_up                 all of it on one device
+    verdict                  all of it on one device
 """

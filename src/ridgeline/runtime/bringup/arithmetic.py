@@ -59,7 +59,7 @@ class Draw:
         return x if self.source is None else x * (1 + UNIT[self.format] * self._uniform(x.shape))
 
     def off(self, x: Tensor, scale: Tensor, *, units: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
-        """x off by up to so many units of the scale, whatever its own size: what a difference of large numbers leaves."""
+        """x off by up to so many units of a scale, whatever its own size: a difference of large numbers."""
         if self.source is None:
             return x
         return x + UNIT[dtype] * units * scale.nan_to_num(posinf=0.0, neginf=0.0) * self._uniform(x.shape)

@@ -91,7 +91,8 @@ class Modules:
             sequence = -1 if node is None else node._sequence_nr()
             return Place(module=self.by_sequence.get(sequence, ""), phase="backward")
         module = self.stack[-1] if self.stack else ""
-        self.by_sequence.setdefault(torch.autograd._get_sequence_nr() - 1, module)  # the first that has it made the node
+        made = torch.autograd._get_sequence_nr() - 1  # of the newest node: whoever has the number first made it
+        self.by_sequence.setdefault(made, module)
         return Place(module=module, phase=self.phase)
 
 
@@ -178,4 +179,3 @@ def _described(value: Any) -> Any:
         offset = value.storage_offset() if value.layout == torch.strided else 0
         return str(value.dtype).removeprefix("torch."), tuple(value.shape), value.stride(), offset
     return str(value) if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format) else value
-

@@ -8,6 +8,7 @@ A program takes a Draw and the op's arguments in fp64 and returns its outputs in
 output's format, which is the judge's. Formats of 16 bits and fewer are multiplied exactly and accumulated in 32 bits.
 """
 
+# ruff: noqa: ARG001  (programs of one form: a Draw, the op, its arguments)
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -33,24 +34,27 @@ Program = Callable[[Draw, Any, tuple[Any, ...], dict[str, Any]], list[Any]]
 
 # functions that hardware approximates: off by some units, and all to one side
 APPROXIMATED = frozenset((
-    "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "silu", "gelu", "erf", "rsqrt",
-    "pow", "softplus", "mish", "elu", "sigmoid_backward", "tanh_backward", "silu_backward", "gelu_backward", "logsumexp",
-    "reciprocal", "div", "div_", "sqrt", "sqrt_", "addcdiv", "addcdiv_", "log_sigmoid_forward", "mish_backward",
-    "softplus_backward", "_fused_adamw_", "_fused_adam_", "_foreach_sqrt", "_foreach_div_", "_foreach_addcdiv_",
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "silu", "gelu", "erf",
+    "rsqrt", "pow", "softplus", "mish", "elu", "sigmoid_backward", "tanh_backward", "silu_backward",
+    "gelu_backward", "logsumexp", "reciprocal", "div", "div_", "sqrt", "sqrt_", "addcdiv", "addcdiv_",
+    "log_sigmoid_forward", "mish_backward", "softplus_backward", "_fused_adamw_", "_fused_adam_", "_foreach_sqrt",
+    "_foreach_div_", "_foreach_addcdiv_",
 ))  # fmt: skip
 # numbers are moved, chosen or negated: no digit changes
 EXACT = frozenset((
-    "clone", "copy_", "_to_copy", "cat", "stack", "gather", "index", "index_select", "embedding", "where", "masked_fill",
-    "masked_fill_", "slice_backward", "select_backward", "constant_pad_nd", "tril", "triu", "repeat", "roll", "flip", "neg",
-    "abs", "relu", "amax", "amin", "max", "min", "maximum", "minimum", "clamp", "clamp_min", "fill_", "zero_", "zeros_like",
-    "ones_like", "full_like", "topk", "sort", "scatter", "scatter_", "slice_scatter", "select_scatter", "arange", "full",
-    "zeros", "ones", "threshold_backward", "unsafe_split", "_reshape_copy", "one_hot", "eq", "ne", "lt", "gt", "le", "ge",
-    "logical_and", "logical_not", "bitwise_and", "bitwise_not", "bitwise_or", "isfinite", "isnan", "isinf", "sign",
+    "clone", "copy_", "_to_copy", "cat", "stack", "gather", "index", "index_select", "embedding", "where",
+    "masked_fill", "masked_fill_", "slice_backward", "select_backward", "constant_pad_nd", "tril", "triu", "repeat",
+    "roll", "flip", "neg", "abs", "relu", "amax", "amin", "max", "min", "maximum", "minimum", "clamp", "clamp_min",
+    "fill_", "zero_", "zeros_like", "ones_like", "full_like", "topk", "sort", "scatter", "scatter_",
+    "slice_scatter", "select_scatter", "arange", "full", "zeros", "ones", "threshold_backward", "unsafe_split",
+    "_reshape_copy", "one_hot", "eq", "ne", "lt", "gt", "le", "ge", "logical_and", "logical_not", "bitwise_and",
+    "bitwise_not", "bitwise_or", "isfinite", "isnan", "isinf", "sign",
 ))  # fmt: skip
 UNJUDGED = frozenset((
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_", "native_dropout",
-    "bernoulli", "bernoulli_", "normal_", "uniform_", "random_", "rand", "randn", "randint", "rand_like", "randn_like",
-    "randperm", "multinomial", "exponential_", "_local_scalar_dense", "item", "record_stream", "_copy_from",
+    "bernoulli", "bernoulli_", "normal_", "uniform_", "random_", "rand", "randn", "randint", "rand_like",
+    "randn_like", "randperm", "multinomial", "exponential_", "_local_scalar_dense", "item", "record_stream",
+    "_copy_from",
 ))  # fmt: skip
 
 
@@ -145,8 +149,8 @@ def nll(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def scattered(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Rows added where indices say. Those that meet are accumulated in any order, in the tensor's own format at worst."""
-    near = tree_map(lambda x: _absolute(x), args)
+    """Rows added where indices say; those that meet in any order, at worst in the tensor's own format."""
+    near = tree_map(_absolute, args)
     outputs = outputs_of(func, args, kwargs, func(*tree_map(_clone, args), **kwargs))
     scales = outputs_of(func, near, kwargs, func(*near, **kwargs))
     return [draw.off(y, scale, units=2.0, dtype=draw.format) for y, scale in zip(outputs, scales, strict=True)]

@@ -1,6 +1,6 @@
 """Faults of a device: functions of a file that answer for an op, and whether each fired.
 
-    def fault_name(op, args, kwargs, result): ...     `op` as in aten.mm.default; host tensors; None leaves the op alone
+def fault_name(op, args, kwargs, result): ...     `op` as in aten.mm.default; host tensors; None leaves the op alone
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def read_faults(path: Path) -> Mapping[str, Alter]:
     try:
         found = runpy.run_path(str(path))
     except OSError as error:
-        raise InputError(Problem(path="--faults", given=str(path), expected="a Python file that can be read")) from error
+        raise InputError(
+            Problem(path="--faults", given=str(path), expected="a Python file that can be read")
+        ) from error
     except Exception as error:
         given = f"{path}: {type(error).__name__}: {error}"
         raise InputError(Problem(path="--faults", given=given, expected="a Python file that runs")) from error

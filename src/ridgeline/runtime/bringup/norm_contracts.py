@@ -1,5 +1,6 @@
 """Contracts of softmax and norms: rows whose elements share a sum, and with it its error."""
 
+# ruff: noqa: ARG001  (programs of one form: a Draw, the op, its arguments)
 from __future__ import annotations
 
 from typing import Any
@@ -45,7 +46,9 @@ def layer_norm(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     dims, n = over(shape)
     mean = row_sum(draw, x, dims) / n
     centred = x - x.mean(dims, keepdim=True)
-    var = draw.off(centred.square().mean(dims, keepdim=True), x.square().mean(dims, keepdim=True), units=4.0).clamp(min=0)
+    var = draw.off(centred.square().mean(dims, keepdim=True), x.square().mean(dims, keepdim=True), units=4.0).clamp(
+        min=0
+    )
     rstd = draw.rounded((var + eps).rsqrt(), units=3.0)
     y = draw.off((x - mean) * rstd, (x.abs() + mean.abs()) * rstd, units=2.0)
     y = y if w is None else draw.rounded(y * w)
@@ -54,11 +57,13 @@ def layer_norm(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 def layer_norm_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """dx = rstd (g w - mean(g w) - xhat mean(g w xhat)); dw and db are sums over rows."""
-    g, x, shape, mean, rstd, w, b, mask = args
+    g, x, shape, mean, rstd, w, _, mask = args
     dims, n = over(shape)
     hat, scaled = (x - mean) * rstd, g if w is None else g * w
     inner = row_sum(draw, scaled, dims) / n, row_sum(draw, scaled * hat, dims) / n
-    size = rstd * (scaled.abs() + inner[0].abs() + hat.abs() * inner[1].abs() + (x.abs() + mean.abs()) * rstd * inner[1].abs())
+    size = rstd * (
+        scaled.abs() + inner[0].abs() + hat.abs() * inner[1].abs() + (x.abs() + mean.abs()) * rstd * inner[1].abs()
+    )
     dx = draw.off(rstd * (scaled - inner[0] - hat * inner[1]), size, units=4.0)
     return [dx if mask[0] else None, *weight_gradients(draw, g, g * hat, shape, mask[1:])]
 

@@ -2,7 +2,7 @@
 
     torch.device("ridge")        a tensor there wraps one on the host; every op that reaches the device unwraps its
                                  arguments, runs the host's kernel, and wraps the result
-    with altered(f): ...         f(op, args, kwargs, result) sees each op with host tensors and may return another result
+    with altered(f): ...         f(op, args, kwargs, result) sees each op with host tensors and may answer for it
 
 Private parts of torch are used here and nowhere else: the Python backend of torch 2.13
 (`_setup_privateuseone_for_python_backend`, experimental) and wrapper subclasses with a dispatch of their own.
@@ -100,7 +100,7 @@ def _kernel(op: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: _run(op, args, kwargs)
 
 
-def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+def _copy_from(source: Tensor, target: Tensor, _non_blocking: bool = False) -> Tensor:
     _unwrap(target).copy_(_unwrap(source))
     return target
 
@@ -138,10 +138,14 @@ def _wrap(raw: Tensor, wrappers: dict[int, RidgeTensor]) -> RidgeTensor:
 def _kernel_result(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if str(func) not in _WIDENED:
         return func(*args, **kwargs)
-    narrow = next((x.dtype for x in tree_leaves(args) if isinstance(x, Tensor) and x.is_floating_point()), torch.float32)
-    wide = tree_map(lambda x: x.float() if isinstance(x, Tensor) and x.is_floating_point() else x, (args, kwargs))
+    narrow = next((x.dtype for x in tree_leaves(args) if _floats(x)), torch.float32)
+    wide = tree_map(lambda x: x.float() if _floats(x) else x, (args, kwargs))
     result = func(*wide[0], **wide[1])
     return tree_map(lambda x: x.to(narrow) if isinstance(x, Tensor) else x, result)
+
+
+def _floats(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _before(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -53,12 +53,16 @@ def products(n: Numbers) -> Iterator[Call]:
         yield Call(op=A.mm.default, args=(n.normal(m, k), n.normal(k, w, size=k**-0.5)), why=f"{m} x {k} x {w}")
     yield Call(op=A.mm.default, args=(n.strided(48, 64), n.strided(64, 40)), why="strided")
     half = n.normal(32, 512)
-    yield Call(op=A.mm.default, args=(torch.cat((half, half), 1), torch.cat((x := n.normal(512, 40), -x))), why="cancels")
+    yield Call(
+        op=A.mm.default, args=(torch.cat((half, half), 1), torch.cat((x := n.normal(512, 40), -x))), why="cancels"
+    )
     yield Call(op=A.mm.default, args=(n.normal(32, 256, size=200.0), n.normal(256, 64, size=200.0)), why="large")
     yield Call(op=A.bmm.default, args=(n.normal(6, 40, 64), n.normal(6, 64, 72)))
     yield Call(op=A.bmm.default, args=(n.normal(40, 6, 64).transpose(0, 1), n.normal(6, 72, 64).mT), why="strided")
     yield Call(op=A.addmm.default, args=(n.normal(96), n.normal(64, 256), n.normal(256, 96)))
-    yield Call(op=A.addmm.default, args=(n.normal(96, size=300.0), n.normal(64, 256), n.normal(256, 96)), why="large bias")
+    yield Call(
+        op=A.addmm.default, args=(n.normal(96, size=300.0), n.normal(64, 256), n.normal(256, 96)), why="large bias"
+    )
 
 
 def pointwise(n: Numbers) -> Iterator[Call]:
@@ -69,7 +73,9 @@ def pointwise(n: Numbers) -> Iterator[Call]:
         "tiny": n.normal(32, 64, size=1e-5),
         "one row": n.normal(1, 77),
         "strided": n.strided(40, 56),
-        "special": torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-38, -1e-38, 3e38, 1.0, -1.0]).to(n.dtype),
+        "special": torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-38, -1e-38, 3e38, 1.0, -1.0]).to(
+            n.dtype
+        ),
     }
     unary = (A.silu, A.gelu, A.sigmoid, A.tanh, A.exp, A.relu, A.sin, A.cos, A.neg)
     for why, x in inputs.items():
@@ -119,7 +125,11 @@ def rows(n: Numbers) -> Iterator[Call]:
             yield Call(op=A.sum.dim_IntList, args=(x, [-1], True), why=why)
             yield Call(op=A.mean.dim, args=(x, [-1], True), why=why)
             yield Call(op=A.sum.dim_IntList, args=(x, [0]), why=why)
-    yield Call(op=A._safe_softmax.default, args=(masked.clone().index_fill_(0, torch.tensor([5]), -torch.inf), -1), why="masked row")
+    yield Call(
+        op=A._safe_softmax.default,
+        args=(masked.clone().index_fill_(0, torch.tensor([5]), -torch.inf), -1),
+        why="masked row",
+    )
     yield from norms(n)
 
 
@@ -142,7 +152,9 @@ def fused_attention(n: Numbers) -> Iterator[Call]:
         ("causal", (48, 48), True, 1.0), ("tail", (37, 53), False, 1.0), ("one query", (1, 65), False, 1.0),
         ("large scores", (32, 32), False, 6.0), ("long", (16, 600), False, 1.0),
     ):  # fmt: skip
-        q, k, v = (n.normal(2, 3, t, 32, size=s) for t, s in ((lengths[0], size), (lengths[1], size), (lengths[1], 1.0)))
+        q, k, v = (
+            n.normal(2, 3, t, 32, size=s) for t, s in ((lengths[0], size), (lengths[1], size), (lengths[1], 1.0))
+        )
         yield Call(op=forward, args=(q, k, v, 0.0, causal), why=why)
         out, lse = _attended(q, k, v, causal)
         yield Call(op=backward, args=(n.normal(*q.shape), q, k, v, out, lse, 0.0, causal), why=why, phase="backward")
@@ -185,16 +197,25 @@ def losses(n: Numbers) -> Iterator[Call]:
     logs, target = torch.log_softmax(n.normal(64, 120, size=3.0), -1), n.places(64, below=120)
     target[5:9] = -100
     for why, reduction in (("mean", 1), ("sum", 2)):
-        yield Call(op=A.nll_loss_forward.default, args=(logs, target, None, reduction, -100), why=f"{why}, rows to ignore")
+        yield Call(
+            op=A.nll_loss_forward.default, args=(logs, target, None, reduction, -100), why=f"{why}, rows to ignore"
+        )
         args = (torch.tensor(0.7), logs, target, None, reduction, -100, torch.tensor(60.0))
         yield Call(op=A.nll_loss_backward.default, args=args, why=f"{why}, rows to ignore", phase="backward")
 
 
 def casts(n: Numbers) -> Iterator[Call]:
     """From one format to another: ties, overflow, denormals, 8 bits."""
-    x = torch.cat((n.normal(4000, size=3.0).float(), torch.tensor([1e-40, 3e38, 65520.0, 448.0, 464.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8])))
+    x = torch.cat(
+        (
+            n.normal(4000, size=3.0).float(),
+            torch.tensor([1e-40, 3e38, 65520.0, 448.0, 464.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8]),
+        )
+    )
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        yield Call(op=A._to_copy.default, args=(x,), kwargs={"dtype": dtype}, why=f"to {dtype}, ties".replace("torch.", ""))
+        yield Call(
+            op=A._to_copy.default, args=(x,), kwargs={"dtype": dtype}, why=f"to {dtype}, ties".replace("torch.", "")
+        )
 
 
 STANDING: tuple[Callable[[Numbers], Iterator[Call]], ...] = (

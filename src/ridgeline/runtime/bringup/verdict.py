@@ -1,7 +1,7 @@
 """Bring a model up on a device: probe the standing set, run a training step with every op judged, say what is wrong.
 
-    bring_up(model, device)                      an architecture on a torch device
-    bring_up(model, "ridge", fault=f)            the same on the fake device with a fault in it
+bringup(model, device)                       an architecture on a torch device
+bringup(model, "ridge", fault=f)             the same on the fake device with a fault in it
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
@@ -71,9 +70,13 @@ class BringUp:
         return not self.findings
 
 
-def bring_up(
+def unheard(line: str) -> None:
+    """Nobody is told how far it is."""
+
+
+def bringup(
     model: ModelSpec, device: str, *, fault: Fault | None = None, seed: int = 0,
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Callable[[str], None] = unheard,
 ) -> BringUp:  # fmt: skip
     """Judge every op of a training step of a model, and the standing set, on a device."""
     _open(device, fault)
@@ -105,11 +108,15 @@ def _open(device: str, fault: Fault | None) -> None:
         return
     if fault is not None:
         todo = f"use --device {ridge.NAME}"
-        raise InputError(Problem(path="--faults", given=device, expected="the fake device, whose ops can be faulted", todo=todo))
+        raise InputError(
+            Problem(path="--faults", given=device, expected="the fake device, whose ops can be faulted", todo=todo)
+        )
     module = getattr(torch, kind, None)
     if kind != "cpu" and (module is None or not hasattr(module, "is_available") or not module.is_available()):
         expected = f"a device that torch {torch.__version__} finds here: cpu or {ridge.NAME}"
-        raise InputError(Problem(path="--device", given=device, expected=expected, todo="install its backend, or name another"))
+        raise InputError(
+            Problem(path="--device", given=device, expected=expected, todo="install its backend, or name another")
+        )
 
 
 def _trained(subject: Subject) -> Watch:
@@ -138,11 +145,11 @@ def _probed(call: Call, device: str) -> list[Wrong]:
         with watch:
             call.op(*args, **call.kwargs)
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
-        return [_raised(call, error, args)] if not isinstance(error, NotImplementedError) else []
+        return [_raised(call, error)] if not isinstance(error, NotImplementedError) else []
     return watch.wrong
 
 
-def _raised(call: Call, error: Exception, args: Any) -> Wrong:
+def _raised(call: Call, error: Exception) -> Wrong:
     return Wrong(
         op=str(call.op), place=Place(module=f"{PROBE}: {call.why}", phase=call.phase), dtype="",
         verdict=Verdict(right=False, statistic="raised", measured=1.0, limit=0.5), args=call.args, kwargs=call.kwargs,
