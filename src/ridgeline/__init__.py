@@ -156,6 +156,7 @@ _HOMES = {
     "characterize": "ridgeline.runtime.measure",
     "preflight": "ridgeline.runtime.preflight",
     "run": "ridgeline.runtime.train.run_scenario",
+    "bringup": "ridgeline.runtime.bringup.verdict",
     "pack": "ridgeline.runtime.train.token_files",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read.readers",

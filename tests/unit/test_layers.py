@@ -74,6 +74,7 @@ INTERIOR = {
         ("preflight", "shm"),
         ("collective_ranks",),
         ("collective_run", "train"),
+        ("bringup",),
     ),
     "cost": (
         ("anchored", "profile", "profiles", "step_part", "kernels", "topology_columns"),
@@ -136,8 +137,8 @@ ONLY_IN_RUNTIME = {"torch": {"runtime"}}
 NOWHERE = {"transformers"}  # nothing so far runs its models
 WITHOUT = {"runtime": {"cost", "sim", "lowering", "plan", "models"}}
 """What a room may not import although it is below: a measurement does not know the prediction."""
-EXCEPT = {("runtime", "train"): {"plan", "models"}}
-"""The folder of such a room that may: `run` executes the values of a plan, and still knows no prediction."""
+EXCEPT = {("runtime", "train"): {"plan", "models"}, ("runtime", "bringup"): {"plan", "models"}}
+"""The folders of such a room that may: `run` executes the values of a plan, and still knows no prediction."""
 ALONE = "probe"  # the part of `runtime` that runs where nothing else of Ridgeline is
 
 

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli import calibrate, collective, export, plan, predict, profile, roofline, run, runtime, trace
+from ridgeline.cli import bringup, calibrate, collective, export, plan, predict, profile, roofline, run, runtime, trace
 from ridgeline.cli.refuse import DONE, STOPPED, refuse
 from ridgeline.cli.streams import finish, prepare, say, silence
 from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, count, print_json
@@ -151,6 +151,7 @@ roofline.register(app)
 collective.register(app)
 runtime.register(app)
 run.register(app)
+bringup.register(app)
 describe(app)
 
 

@@ -128,6 +128,13 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline run mine.toml --steps 1000 -o run --every 100 --sbatch run.sbatch",
             ),
         ),
+        "bringup": Verb(
+            summary="Whether a device computes a model right, op by op.",
+            examples=(
+                "ridgeline bringup llama3.2-1b --device cuda",
+                "ridgeline bringup qwen3-0.6b --device ridge --faults mine.py --fault tf32 --json",
+            ),
+        ),
         "profile": Verb(
             summary="What was measured of a machine: ceilings, slow chips.",
             examples=(

@@ -157,7 +157,7 @@ def _over_shards(
 ) -> tuple[Collective, ...]:  # fmt: skip
     """zero3 of a pipeline that gathers whole stages: once a step among the ranks of a shard."""
     dense, expert = trained
-    made = [_op(label, kind, "shard", dense * size, _ranks(mine, plans.shard_degree), plans.tp)]
+    made = [_op(label, kind, "shard", dense * size, _ranks(mine, plans.shard_degree), plans.replica_stride)]
     if expert.any():
         ranks = _ranks(mine, np.minimum(plans.edp, plans.shard_degree))
         made.append(_op(f"{label} of experts", kind, "shard", expert * size, ranks, plans.expert_stride))

@@ -1,0 +1,80 @@
+"""Rounding, in 64-bit arithmetic: spacings, round to nearest, and noise where a format would round.
+
+An op's contract is a small program over fp64 tensors. It marks the points at which an implementation may round; a
+`Draw` puts noise of the rounding's size there, so that many draws show how far right results may lie apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# unit roundoff of round to nearest: half the spacing of numbers at 1
+UNIT = {
+    torch.float64: 2.0**-53,
+    torch.float32: 2.0**-24,
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+    torch.float8_e4m3fn: 2.0**-4,
+    torch.float8_e5m2: 2.0**-3,
+    torch.float8_e4m3fnuz: 2.0**-4,
+    torch.float8_e5m2fnuz: 2.0**-3,
+}
+
+
+def spacing(y: Tensor, dtype: torch.dtype) -> Tensor:
+    """Distance of neighbouring numbers of a format at y (one ulp), never below that of its smallest normal number."""
+    tiny = torch.finfo(dtype).tiny
+    exponent = torch.frexp(y.abs().clamp(tiny, torch.finfo(dtype).max).nan_to_num(tiny)).exponent - 1
+    return torch.ldexp(torch.full_like(y, 2 * UNIT[dtype]), exponent)
+
+
+def nearest(y: Tensor, dtype: torch.dtype) -> Tensor:
+    """y rounded to a format, as fp64."""
+    return y.to(dtype).to(torch.float64)
+
+
+@dataclass(slots=True, kw_only=True)
+class Draw:
+    """One right implementation among many: noise at the points where a program says that it may round.
+
+    source    where the noise comes from; None: nothing is rounded, the exact result
+    format    of the op's own tensors, in which parts of a fused op may be stored
+    """
+
+    source: torch.Generator | None = None
+    format: torch.dtype = torch.float32
+
+    def _uniform(self, shape: torch.Size | tuple[int, ...]) -> Tensor:
+        return torch.rand(shape, generator=self.source, dtype=torch.float64) * 2 - 1
+
+    def rounded(self, x: Tensor, *, units: float = 1.0) -> Tensor:
+        """x computed in 32 bits, off by up to so many units."""
+        return self.off(x, x.abs(), units=units)
+
+    def stored(self, x: Tensor) -> Tensor:
+        """x as the op's own format keeps it."""
+        return x if self.source is None else x * (1 + UNIT[self.format] * self._uniform(x.shape))
+
+    def off(self, x: Tensor, scale: Tensor, *, units: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
+        """x off by up to so many units of a scale, whatever its own size: a difference of large numbers."""
+        if self.source is None:
+            return x
+        return x + UNIT[dtype] * units * scale.nan_to_num(posinf=0.0, neginf=0.0) * self._uniform(x.shape)
+
+    def summed(self, y: Tensor, scale: Tensor, terms: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """A sum of so many terms, accumulated in a format in any order.
+
+            error ~ u sqrt(terms) scale / 2        scale = the larger of sqrt(sum of squares) and |sum|
+
+        which is the growth of one running sum; blocked and pairwise sums stay below it.
+        """
+        return self.off(y, torch.maximum(scale, y.abs()), units=1 + 0.5 * max(terms, 1) ** 0.5, dtype=dtype)
+
+    def common(self, x: Tensor, units: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
+        """x by a factor that is the same for all elements: a rounded constant, a biased approximation."""
+        if self.source is None:
+            return x
+        return x * (1 + UNIT[dtype] * units * self._uniform(()))

@@ -1,0 +1,172 @@
+"""A fake accelerator: the torch device `ridge`, whose ops are the host's and may be made to misbehave.
+
+    torch.device("ridge")        a tensor there wraps one on the host; every op that reaches the device unwraps its
+                                 arguments, runs the host's kernel, and wraps the result
+    with altered(f): ...         f(op, args, kwargs, result) sees each op with host tensors and may answer for it
+
+Private parts of torch are used here and nowhere else: the Python backend of torch 2.13
+(`_setup_privateuseone_for_python_backend`, experimental) and wrapper subclasses with a dispatch of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ridgeline.core.errors import InputError
+
+NAME = "ridge"
+
+Alter = Callable[[str, tuple[Any, ...], dict[str, Any], Any], Any]
+
+_FACTORIES = ("empty.memory_format", "empty_strided")
+# composite elsewhere, a kernel of its own on the host: the device has the kernel as well
+_KERNELS = ("silu_backward", "mish_backward", "_fused_rms_norm", "_fused_rms_norm_backward")
+
+# the host's own kernels sum over rows, or take the root, in 16 bits: the device computes them in 32
+_WIDENED = frozenset(("aten.native_layer_norm_backward.default", "aten.rsqrt.default"))
+
+_registered: list[torch.library.Library] = []
+_alter: list[Alter] = []
+
+
+class RidgeTensor(torch.Tensor):  # type: ignore[misc]
+    """A tensor of the device: the size, strides and dtype of `raw`, the host tensor that holds its values."""
+
+    raw: Tensor
+
+    @staticmethod
+    def __new__(cls, raw: Tensor) -> RidgeTensor:
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, raw.size(), strides=raw.stride(), storage_offset=raw.storage_offset(), dtype=raw.dtype,
+            layout=raw.layout, device=torch.device(NAME, 0), requires_grad=False,
+        )  # fmt: skip
+        made.raw = raw
+        return made  # type: ignore[no-any-return]
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _run(func, args, kwargs or {})
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"RidgeTensor({self.raw!r})"
+
+
+def register() -> None:
+    """Make `torch.device("ridge")` known; a second call does nothing."""
+    if _registered:
+        return
+    try:
+        from torch.utils.backend_registration import _setup_privateuseone_for_python_backend as set_up
+    except ImportError as error:
+        raise InputError(
+            f"the fake device {NAME} needs torch 2.13's Python backend; this is torch {torch.__version__}: "
+            "name a real device, or install torch 2.13"
+        ) from error
+    set_up(NAME)
+    library = torch.library.Library("aten", "IMPL")
+    for name in (*_FACTORIES, *_KERNELS):
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+        if op is not None:
+            library.impl(name, _kernel(op), "PrivateUse1")
+    library.impl("_copy_from", _copy_from, "PrivateUse1")
+    _registered.append(library)
+
+
+@contextmanager
+def altered(alter: Alter) -> Iterator[None]:
+    """Let `alter` see every op of the device, and answer for it; None leaves the host's result."""
+    _alter.append(alter)
+    try:
+        yield
+    finally:
+        _alter.remove(alter)
+
+
+def to_host(value: Any) -> Any:
+    """The host tensors behind the device's, in any nest of arguments."""
+    return tree_map(_unwrap, value)
+
+
+def _kernel(op: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: _run(op, args, kwargs)
+
+
+def _copy_from(source: Tensor, target: Tensor, _non_blocking: bool = False) -> Tensor:
+    _unwrap(target).copy_(_unwrap(source))
+    return target
+
+
+def _unwrap(value: Any) -> Any:
+    if isinstance(value, RidgeTensor):
+        return value.raw
+    if isinstance(value, torch.device) and value.type == NAME:
+        return torch.device("cpu")
+    return value
+
+
+def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """One op of the device: the host's kernel, then whoever alters it."""
+    leaves_device = kwargs.get("device") is not None and torch.device(kwargs["device"]).type != NAME
+    host_args, host_kwargs = to_host(args), to_host(kwargs)
+    before = _before(func, host_args, host_kwargs) if _alter else (host_args, host_kwargs)
+    result = _kernel_result(func, host_args, host_kwargs)
+    for alter in _alter:
+        other = alter(str(func), *before, result)
+        if other is not None:
+            result = _put(other, result, func)
+    if leaves_device:
+        return result
+    wrappers = {id(x.raw): x for x in tree_leaves((args, kwargs)) if isinstance(x, RidgeTensor)}
+    return tree_map(lambda x: _wrap(x, wrappers) if isinstance(x, Tensor) else x, result)
+
+
+def _wrap(raw: Tensor, wrappers: dict[int, RidgeTensor]) -> RidgeTensor:
+    """The device's tensor of a host tensor: an argument's own where the op wrote it."""
+    found = wrappers.get(id(raw))
+    return RidgeTensor(raw) if found is None else found
+
+
+def _kernel_result(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    if str(func) not in _WIDENED:
+        return func(*args, **kwargs)
+    narrow = next((x.dtype for x in tree_leaves(args) if _floats(x)), torch.float32)
+    wide = tree_map(lambda x: x.float() if _floats(x) else x, (args, kwargs))
+    result = func(*wide[0], **wide[1])
+    return tree_map(lambda x: x.to(narrow) if isinstance(x, Tensor) else x, result)
+
+
+def _floats(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _before(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The arguments as they were: what an in-place op is about to write is copied."""
+    if not func._schema.is_mutable:
+        return args, kwargs
+    written = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
+    copied = tuple(tree_map(_clone, a) if w else a for a, w in zip(args, written, strict=False))
+    names = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+    return copied, {k: tree_map(_clone, v) if k in names else v for k, v in kwargs.items()}
+
+
+def _clone(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _put(other: Any, result: Any, func: Any) -> Any:
+    """The other result; into the same memory where the op writes in place."""
+    if not func._schema.is_mutable:
+        return other
+    for old, new in zip(tree_leaves(result), tree_leaves(other), strict=False):
+        if isinstance(old, Tensor) and isinstance(new, Tensor) and old is not new:
+            old.copy_(new)
+    return result

@@ -1,0 +1,63 @@
+"""Judge a part of what is large: rows and columns of a product, elements of what works element by element.
+
+Products keep all of the dim they sum over. The first and last rows and columns are always among those taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+ROWS, COLUMNS, ELEMENTS = 64, 256, 1 << 16
+PRODUCTS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2)}
+
+Parts = tuple[tuple[Any, ...], dict[str, Any], list[Any]]
+
+
+def sampled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]) -> Parts:
+    """The arguments and outputs of a part of an op's work; all of it where it is small or not known to be separable."""
+    name = func._schema.name
+    if not outputs or not isinstance(outputs[0], Tensor) or outputs[0].numel() <= ELEMENTS:
+        return args, kwargs, outputs
+    if name in PRODUCTS:
+        return _product(args, kwargs, outputs, PRODUCTS[name])
+    if name == "aten::embedding_dense_backward":
+        width = places(args[0].shape[-1], COLUMNS // 4)
+        return (args[0][..., width], *args[1:]), kwargs, [outputs[0][:, width]]
+    tensors = [x for x in tree_leaves((args, kwargs, outputs)) if isinstance(x, Tensor) and x.numel() > 1]
+    if all(x.shape == outputs[0].shape for x in tensors) and not _spans_dims(func):
+        where = places(outputs[0].numel(), ELEMENTS)
+        return tree_map(lambda x: _flat(x, where), (args, kwargs, outputs))  # type: ignore[no-any-return]
+    return args, kwargs, outputs
+
+
+def places(size: int, count: int) -> Tensor:
+    """Distinct places spread over a dim, the first and the last among them."""
+    if size <= count:
+        return torch.arange(size)
+    source = torch.Generator().manual_seed(size)
+    inner = torch.randint(1, size - 1, (count,), generator=source)
+    return torch.cat((torch.tensor([0, size - 1]), inner)).unique()
+
+
+def _product(args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any], at: tuple[int, int]) -> Parts:
+    a, b, y = args[at[0]], args[at[1]], outputs[0]
+    rows, columns = places(y.shape[-2], ROWS), places(y.shape[-1], COLUMNS)
+    taken = list(args)
+    taken[at[0]], taken[at[1]] = a[..., rows, :], b[..., columns]
+    if at[0]:
+        taken[0] = args[0].expand_as(y)[..., rows, :][..., columns]
+    return tuple(taken), kwargs, [y[..., rows, :][..., columns]]
+
+
+def _flat(value: Any, where: Tensor) -> Any:
+    return value.flatten()[where] if isinstance(value, Tensor) and value.numel() > 1 else value
+
+
+def _spans_dims(func: Any) -> bool:
+    """Whether an op names dims: then its elements are not each their own."""
+    names = {a.name for a in func._schema.arguments}
+    return bool(names & {"dim", "dims", "normalized_shape", "size", "diagonal", "shifts", "repeats"})

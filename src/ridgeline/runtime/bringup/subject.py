@@ -1,0 +1,58 @@
+"""The model that is brought up: one layer of each kind of an architecture, with its real widths, on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.core.dtype import dtype as dtype_of
+from ridgeline.models.spec import ModelSpec
+from ridgeline.plan.plan import Plan, Precision
+from ridgeline.runtime.train.assemble import Blueprint, assemble
+from ridgeline.runtime.train.layout import spread
+from ridgeline.runtime.train.numerics import usual_numerics
+from ridgeline.runtime.train.stage import cross_entropy
+
+VOCABULARY = 4096  # rows of the embedding and the head that are made: the rest is more of the same
+TOKENS = (2, 16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A module on a device with what it is fed and its loss.
+
+    cut    what was left out of the architecture, in words
+    """
+
+    module: nn.Module
+    inputs: tuple[Tensor, ...]
+    loss: Callable[..., Tensor]
+    cut: tuple[str, ...] = ()
+
+
+def subject_of(model: ModelSpec, dtype: str, device: str, seed: int = 0) -> Subject:
+    """One layer of each kind, in one format."""
+    first = {block: index for index, block in reversed(list(enumerate(model.order)))}
+    order = tuple(model.order[index] for index in sorted(first.values()))
+    small = replace(model, order=order, vocab=min(model.vocab, VOCABULARY), mtp=None)
+    cut = [f"{len(order)} of {model.layers} layers, one of each kind"]
+    if small.vocab < model.vocab:
+        cut.append(f"{small.vocab:,} of {model.vocab:,} rows of the vocabulary")
+    plan = Plan(precision=Precision(**dict.fromkeys(("compute", "weights", "activations"), dtype_of(dtype))))
+    blueprint = Blueprint(
+        model=small, numerics=usual_numerics(model), plan=plan, placement=(len(order),), gradients=dtype_of("fp32"),
+        seed=seed, fuses=frozenset(),
+    )  # fmt: skip
+    layout = spread(plan, experts=False)
+    stage = assemble(blueprint, layout).stages[0].to(device)  # made on the host: the same weights on every device
+    source = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, small.vocab, (TOKENS[0], TOKENS[1] + 1), generator=source)
+    inputs = tokens[:, :-1].contiguous().to(device), tokens[:, 1:].contiguous().to(device)
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(stage(x), y, layout) / y.numel()
+
+    return Subject(module=stage, inputs=inputs, loss=loss, cut=tuple(cut))
