@@ -51,8 +51,10 @@ INTERIOR = {
         ("bounds",),
         ("verify", "timing", "simulation"),
         ("formats",),
-        ("select",),
-        ("synthesis", "crossings"),
+        ("contract_bounds", "select"),
+        ("exchange_options",),
+        ("synthesis",),
+        ("crossings", "catalogue"),
         ("answer",),
     ),
     "lowering": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import lcm
 
 import numpy as np
 
@@ -13,7 +14,13 @@ from ridgeline.comm.contract import Collective, contract
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.exchanges import bruck_alltoall, forwarded_alltoall, pairwise
 from ridgeline.comm.library.gathers import allgather_by_axes, allgather_over, reduce_then_gather
-from ridgeline.comm.library.levels import exit_ring, rings_allgather, split_rail_allgather, two_level_allreduce
+from ridgeline.comm.library.levels import (
+    exit_ring,
+    rings_allgather,
+    split_rail_allgather,
+    two_level_allreduce,
+    unequal_allreduce,
+)
 from ridgeline.comm.library.trees import (
     binary_tree,
     chain,
@@ -39,6 +46,25 @@ from ridgeline.core.arrays import Index
 from ridgeline.core.errors import InputError, Problem, not_among
 
 MOST_STEPS = 10_000_000
+ALIASES = {
+    "bruck": "nb", "recursive-halving-doubling": "halving-doubling", "rhd": "halving-doubling",
+    "h-d_r": "halving-doubling",
+    "tree": "double-tree", "mesh": "all-pairs", "nvls": "in-switch", "sharp": "in-switch", "hierarchical": "two-level",
+    "ahc": "unequal-groups", "unequal": "unequal-groups", "blueconnect": "split-rail",
+}  # fmt: skip
+"""Other names that an algorithm goes by, where the collective has none of that very name."""
+NEEDS = {
+    "halving-doubling": "it needs a power of two of ranks",
+    "swing": "it needs a power of two of ranks",
+    "bucket": "it needs a whole mesh or torus of two axes or more, and all-gather, reduce-scatter or all-reduce",
+    "split-rail": "it needs domains of equal size, as domains:4x8",
+    "two-level": "it needs domains of equal size, as domains:4x8, and all-reduce",
+    "rings": "it needs domains of equal size, as domains:4x8",
+    "forwarded": "it needs domains of equal size, as domains:4x8, and all-to-all",
+    "unequal-groups": "it needs --groups 2+3 or domains that lost ranks, and all-reduce",
+    "in-switch": "it needs a switch that adds up, as sharp:8 or 8xh100-sxm",
+    "two-way-ring": "it needs ranks that are linked directly",
+}
 PIECES = (1, 4, 16, 64)  # chunks that follow each other through a tree
 
 
@@ -166,6 +192,10 @@ def _sums(graph: Graph) -> Iterator[Candidate]:
                 steps=steps,
                 make=lambda pieces=pieces: in_switch_allreduce(n, graph.reducing, pieces),  # type: ignore[misc]
             )
+    if len(graph.groups) > 1:
+        slices = lcm(*graph.groups) * len(graph.groups)
+        make = lambda: unequal_allreduce(graph.groups)  # noqa: E731
+        yield Candidate(name="unequal-groups", steps=2 * slices * (n + len(graph.groups)), make=make)
     if graph.domain and n % graph.domain == 0:
         yield Candidate(
             name="two-level", steps=4 * n * (n // graph.domain), make=lambda: two_level_allreduce(n, graph.domain)
@@ -237,10 +267,7 @@ def fastest(
     collective: Collective, graph: Graph, size_bytes: float, *, name: str = "", root: int = 0
 ) -> tuple[Algorithm, Timing]:
     """The library's fastest algorithm for a size, or the best form of the one named."""
-    known = candidates(collective, graph, root)
-    if name and name not in {one.name for one in known}:
-        raise InputError(not_among("algorithm", name, dict.fromkeys(one.name for one in known)))
-    tried = [one for one in known if one.name == name or not name]
+    tried = named(candidates(collective, graph, root), name)
     if all(one.steps > MOST_STEPS for one in tried):
         least = min(one.steps for one in tried)
         expected = f"at most {MOST_STEPS:,} steps"
@@ -250,6 +277,20 @@ def fastest(
     found = beaten(tried, graph, size_bytes, np.inf)
     assert found is not None
     return found
+
+
+def named(known: Sequence[Candidate], name: str) -> list[Candidate]:
+    """The forms of the algorithm of that name, or all where none is named."""
+    if not name:
+        return list(known)
+    names = {one.name for one in known}
+    meant = name if name in names else ALIASES.get(name, name)
+    if meant not in names:
+        if meant in NEEDS:
+            here = ", ".join(dict.fromkeys(one.name for one in known))
+            raise InputError(Problem(path="algorithm", given=name, expected=f"one of {here}", todo=NEEDS[meant]))
+        raise InputError(not_among("algorithm", name, dict.fromkeys(one.name for one in known)))
+    return [one for one in known if one.name == meant]
 
 
 def beaten(

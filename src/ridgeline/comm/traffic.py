@@ -4,8 +4,8 @@ A link is taken by one round after the other, each for its latency and its bytes
 
     floor = max over links of the sum over rounds of (latency of the link + bytes on it / rate)
 
-and a chunk that goes round a ring makes one hop after the other. Messages instead of chunks: a ring of 1024 ranks is one
-row of 1024 pairs, 1023 times. Who cannot win by its floor need not be made and timed.
+and a chunk that goes round a ring makes one hop after the other. Messages instead of chunks: a ring of 1024 ranks is
+one row of 1024 pairs, 1023 times. Who cannot win by its floor need not be made and timed.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 from ridgeline.report.sheets.analyze import AnalysisSheet, CountersSheet
 from ridgeline.report.sheets.bench import BenchSheet
 from ridgeline.report.sheets.collective import (
+    CollectiveLibrarySheet,
     CollectiveRunSheet,
     CollectiveSheet,
     LibraryChoiceSheet,
@@ -48,7 +49,13 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "diff": (DiffSheet, ProfileDiffSheet),
         "profile": (ProfileSheet,),
         "roofline": (RooflineSheet,),
-        "collective": (CollectiveSheet, LibraryChoiceSheet, VerificationSheet, CollectiveRunSheet),
+        "collective": (
+            CollectiveSheet,
+            CollectiveLibrarySheet,
+            LibraryChoiceSheet,
+            VerificationSheet,
+            CollectiveRunSheet,
+        ),  # fmt: skip
         "explain": (ExplanationSheet, BenchExplanationSheet, WhySlowSheet),
         "characterize": (CharacterizationSheet, StandaloneSheet),
         "preflight": (PreflightSheet,),
