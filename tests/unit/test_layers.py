@@ -47,7 +47,7 @@ INTERIOR = {
         ("contract", "graph", "libraries"),
         ("switched_topologies", "equal_ways"),
         ("algorithm", "topologies", "routes"),
-        ("library", "system_graph", "deadlock", "concurrent_flow", "traffic", "algorithm_file"),
+        ("library", "system_graph", "deadlock", "concurrent_flow", "traffic", "block_timing", "algorithm_file"),
         ("bounds",),
         ("verify", "timing", "simulation"),
         ("formats",),

@@ -64,11 +64,8 @@ def collective(
 ) -> None:
     """How long a collective takes on a network, by which algorithm, and how far that is from the best possible."""
     network = _Network(on, topology, link, latency, size, to, picture)
-    if what == "verify":
-        _verify(file, network, json)
-        return
-    if what == "list":
-        _list(network, outer, without or (), groups, json)
+    if what in ("verify", "list"):
+        _verify(file, network, json) if what == "verify" else _list(network, outer, without or (), groups, json)
         return
     if what == "run":
         _run(file, json, ranks=ranks, backend=backend, sizes=sizes, algorithm=algorithm, synthesize=synthesize,

@@ -1,4 +1,4 @@
-"""Turn a graph and a size into the library's table: every algorithm, for each collective it can do, timed and proven."""
+"""Turn a graph and a size into the library's table: every algorithm for each collective it can do, timed, proven."""
 
 from __future__ import annotations
 

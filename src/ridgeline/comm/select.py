@@ -9,6 +9,7 @@ from math import lcm
 import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm, beside, turned
+from ridgeline.comm.block_timing import bucket_time
 from ridgeline.comm.bounds import lower_bound
 from ridgeline.comm.contract import Collective, contract
 from ridgeline.comm.graph import Graph
@@ -151,12 +152,14 @@ def _gathers(graph: Graph, collective: Collective) -> Iterator[Candidate]:
         floor = at_least(lambda: [row for one in both for row in line_traffic(one, "ring", 2)])
         yield Candidate(name="two-way-ring", steps=2 * whole, make=lambda: two_way_ring(order), floor=floor)
     if len(graph.shape) > 1 and min(graph.shape) > 1:
-        floor = at_least(lambda: [row for grid, turn in _turns(graph) for row in grid_traffic(grid, turn, ways)])
         ways = 2 * len(graph.shape)
-        if closes_evenly(graph):
-            passes = 2 if collective == "allreduce" else 1
-            floor = lambda size: bucket_seconds(graph, size, passes)  # noqa: E731
-        yield Candidate(name="bucket", steps=ways * whole, make=lambda: bucket(graph), floor=floor)
+        passes = 2 if collective == "allreduce" else 1
+
+        def exact(size: float) -> float:
+            even = closes_evenly(graph)
+            return bucket_seconds(graph, size, passes) if even else bucket_time(graph, _turns(graph), collective, size)
+
+        yield Candidate(name="bucket", steps=ways * whole, make=lambda: bucket(graph), floor=exact)
     yield from _domain_gathers(graph, at_least)
     if graph.reducing >= 0:
         yield Candidate(name="in-switch", steps=8 * n * n, make=lambda: in_switch_allgather(n, graph.reducing, 8))

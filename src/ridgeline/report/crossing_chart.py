@@ -66,9 +66,8 @@ def crossing_marks(ranges: Sequence[SizeRangeSheet], width: float, height: float
         marks.append(html.rule(_path([(x(s), y(t)) for s, t in zip(sizes, bound, strict=True)]), "line"))
         path = _path([(x(s), y(t)) for s, t in zip(sizes, taken, strict=True)])
         told = f"{one['algorithm']}, {one['chunks']} chunks"
-        marks.append(
-            f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"><title>{html.escaped(told)}</title></path>'
-        )
+        line = f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2">'
+        marks.append(f"{line}<title>{html.escaped(told)}</title></path>")
         high_up = TOP - 6 - 11 * (row % 2)
         marks.append(html.label(one["algorithm"], (x(first) + x(last)) / 2, high_up, anchor="middle"))
         if row:

@@ -144,7 +144,7 @@ def test_a_selector_by_size_and_a_picture(tmp_path: Path) -> None:
 
 
 def test_exchanges_by_name(tmp_path: Path) -> None:
-    """Send and receive, unequal all-to-all, MoE dispatch and combine, unequal groups: proven, and above their bounds."""
+    """Send and receive, unequal all-to-all, MoE dispatch and combine, unequal groups: proven, above their bounds."""
     matrix = tmp_path / "sizes.csv"
     matrix.write_text("0,1,5\n2,0,1\n0,0,0\n")
     asked: list[tuple[str, dict[str, Any]]] = [

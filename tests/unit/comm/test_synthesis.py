@@ -216,6 +216,15 @@ def test_a_large_torus_is_not_slower_than_its_bucket_algorithm() -> None:
     assert mine.seconds <= fastest("allgather", graph, 1e9, name="bucket")[1].seconds * (1 + 1e-12)
 
 
+def test_the_bucket_algorithm_block_by_block() -> None:
+    for name in ("mesh:3x5", "torus:3x5", "mesh:2x3x4", "mesh:4x4"):
+        graph = topology(name, RATE, ALPHA)
+        for collective in ("allgather", "reducescatter", "allreduce"):
+            (one,) = (one for one in candidates(collective, graph) if one.name == "bucket")
+            for size in (1e4, 1e9):
+                assert one.floor(size) == pytest.approx(time_algorithm(one.make(), graph, size).seconds, rel=1e-9)
+
+
 def test_the_bucket_algorithm_in_closed_form() -> None:
     graph = topology("torus:5x5", RATE, ALPHA)
     for collective, passes in (("allgather", 1), ("allreduce", 2)):

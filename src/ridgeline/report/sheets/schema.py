@@ -55,7 +55,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
             LibraryChoiceSheet,
             VerificationSheet,
             CollectiveRunSheet,
-        ),  # fmt: skip
+        ),
         "explain": (ExplanationSheet, BenchExplanationSheet, WhySlowSheet),
         "characterize": (CharacterizationSheet, StandaloneSheet),
         "preflight": (PreflightSheet,),
