@@ -100,7 +100,7 @@ COMPARED_RANKS = 256  # with the library as it is: beyond, its algorithms take l
 
 
 def table(large: bool) -> list[dict[str, Any]]:
-    """Synthesis end to end for 1 GiB: seconds to build and to verify, over the bounds, and how much slower the library is."""
+    """Synthesis end to end for 1 GiB: CPU seconds to build and verify, time over the bounds, and the library."""
     rows = []
     for name, broken, kinds in LARGE_TABLE if large else TABLE:
         whole = topology(name, RATE, ALPHA) if ":" in name else system_graph(system(name))
@@ -123,7 +123,7 @@ def table(large: bool) -> list[dict[str, Any]]:
 def print_table(rows: list[dict[str, Any]]) -> None:
     """The rows as Markdown."""
     print(
-        "| graph | collective | algorithm | built in | verified in | time | of its chunks' bound | of the bound | library |"
+        "| graph | collective | algorithm | built | verified | time | of its chunks' bound | of the bound | library |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for row in rows:

@@ -41,6 +41,7 @@ from ridgeline.comm.traffic import (
     floor_seconds,
     grid_traffic,
     line_traffic,
+    pairs_seconds,
     tree_traffic,
 )
 from ridgeline.core.arrays import Index
@@ -136,7 +137,7 @@ def _gathers(graph: Graph, collective: Collective) -> Iterator[Candidate]:
         )
 
     def crossed(size: float) -> float:  # everyone to everyone: what an all-to-all of that size takes, each way
-        return (2 if collective == "allreduce" else 1) * lower_bound(graph, "alltoall", size).bandwidth_s
+        return (2 if collective == "allreduce" else 1) * everyone_seconds(graph, size)
 
     names = ["ring", "nhr", "nb"] + (["halving-doubling", "swing"] if n & (n - 1) == 0 else [])
     for name in names:
@@ -224,7 +225,7 @@ def _alltoalls(graph: Graph) -> Iterator[Candidate]:
     n = graph.ranks
 
     def least(size: float) -> float:
-        return lower_bound(graph, "alltoall", size).bandwidth_s
+        return everyone_seconds(graph, size)
 
     def by_bits(size: float) -> float:
         return floor_seconds(graph, bruck_traffic(n), size)
@@ -236,6 +237,11 @@ def _alltoalls(graph: Graph) -> Iterator[Candidate]:
         yield Candidate(name="forwarded", steps=2 * n * n, make=make, floor=least)
     steps = n * n * (n - 1).bit_length() // 2
     yield Candidate(name="bruck", steps=steps, make=lambda: bruck_alltoall(n), floor=by_bits)
+
+
+def everyone_seconds(graph: Graph, size_bytes: float) -> float:
+    """What an all-to-all of that size takes at least, from everyone to everyone."""
+    return max(lower_bound(graph, "alltoall", size_bytes).bandwidth_s, pairs_seconds(graph, size_bytes))
 
 
 def two_way_ring(order: Index) -> Algorithm:

@@ -78,6 +78,13 @@ def _volume(graph: Graph, rows: list[Traffic], size_bytes: float) -> float:
     return crossed * size_bytes / float(graph.bytes_per_s.sum())
 
 
+def pairs_seconds(graph: Graph, size_bytes: float) -> float:
+    """Everyone to everyone, M / N to each: bytes times hops over all links' rate; 0 on small graphs: not needed."""
+    if graph.ranks <= MANY_RANKS:
+        return 0.0
+    return float(_hops(graph).sum(dtype=np.float64)) / graph.ranks * size_bytes / float(graph.bytes_per_s.sum())
+
+
 @lru_cache(maxsize=2)
 def _hops(graph: Graph) -> Array:
     """The fewest links between each two ranks."""
