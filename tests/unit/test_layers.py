@@ -99,10 +99,12 @@ INTERIOR = {
     ),
     "serving": (
         ("request", "step_cost", "priced_steps", "vllm_settings", "sglang_settings", "radix_cache"),
+        ("tensorrt_llm_settings",),
         ("content", "recorded_fields", "arrivals", "trace_files", "saturated", "bench_result"),
         ("block_pool", "step", "load", "request_log"),
         ("decode_clock", "served", "sglang_prefill", "sglang_queue"),
         ("vllm_scheduler", "sglang_scheduler", "static_batcher", "metrics", "token_notes"),
+        ("tensorrt_llm_scheduler",),
         ("replica",),
         ("vllm_replay", "sglang_replay", "event_loop", "lockstep", "bench_analysis"),
         ("vllm_recording", "sglang_recording", "router"),

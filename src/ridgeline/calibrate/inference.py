@@ -17,10 +17,13 @@ from ridgeline.core.errors import MissingNumber
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.serving_calibration import SERVING_PARAMETERS, ServingCalibration, serving_owners
 from ridgeline.ir.forward_steps import forward_steps
+from ridgeline.plan.serving_settings import BARE
 from ridgeline.serving.saturated import ClosedBatch, Limits, closed_batch
 from ridgeline.sim import (
     PRODUCTS,
+    SIDE_BY_SIDE,
     ForwardWorkload,
+    beside,
     class_seconds,
     forward_work,
     host_seconds,
@@ -59,7 +62,7 @@ class PricedRun:
 
         Of the nominal time of memory-bound products and of reading the cache, what a data sheet's rate leaves at least.
         """
-        least = AT_LEAST * float((self.work[[0, 4]].sum(0) * self.share).sum())
+        least = AT_LEAST * float((self.work[[0, 4, 10]].sum(0) * self.share).sum())
         time = self.amount / self.item.measured if self.amount else self.item.measured / self.item.scale
         if time >= least:
             return ""
@@ -72,9 +75,14 @@ class PricedRun:
         return serving_owners(self.item.scenario.system.chip, self.item.scenario.engine)
 
     @property
+    def others(self) -> float:
+        """Requests in flight beside one, whatever rank serves them; a static batch is handed over as one."""
+        return 0.0 if self.item.static else float(self.item.in_flight * self.item.scenario.plan.mesh.dp - 1)
+
+    @property
     def waits(self) -> bool:
-        """Whether the first token of a request under load was measured."""
-        return self.item.asked == "ttft" and not self.item.static
+        """Whether the first token was measured where it reaches a client, not where the engine computes it."""
+        return self.item.asked == "ttft" and self.item.row["metric"].startswith("ttft")
 
 
 def price_run(item: Inference, calibration: Calibration) -> PricedRun | str:
@@ -100,7 +108,8 @@ def _figure(item: Inference, batch: ClosedBatch) -> tuple[Array, float]:
     if item.asked == "ttft":
         return batch.ttft_shares(), 0.0
     if item.asked == "tpot":
-        return batch.tpot_shares() / gained, 0.0
+        middle = item.static and item.median
+        return (batch.median_step() if middle else batch.tpot_shares()) / gained, 0.0
     n = item.row["n"]
     replicas = max(1.0, float(n) / mesh.ranks) if n else 1.0
     tokens = batch.outputs * mesh.dp * mesh.pp * gained
@@ -125,7 +134,8 @@ def _limits(item: Inference) -> Limits | str:
     """Requests at once and tokens of a step, as memory and the engine allow."""
     used = limits_of(item.scenario)
     if item.static:
-        return Limits(batch=item.in_flight, tokens=max(item.in_flight * item.isl, 1))
+        buckets = (item.scenario.engine.serves or BARE).static_shapes
+        return Limits(batch=item.in_flight, tokens=max(item.in_flight * item.isl, 1), buckets=buckets)
     if item.disagg:
         return Limits(batch=item.in_flight, tokens=1_000_000_000)
     held = replace(
@@ -174,8 +184,9 @@ class RunColumns:
         each = {name: column[self.own] for name, column in values.items()}
         step_s = np.sum(list(class_seconds(self.work, self.graphed, each).values()), axis=0)
         step_s = step_s + self.sends + host_seconds(self.requests, each)
-        waits, amount, scale = self._facts()
-        total = np.bincount(self.own, step_s * self.share, len(self.runs)) + waits * values["first_token"]
+        waits, others, amount, scale = self._facts()
+        total = np.bincount(self.own, step_s * self.share, len(self.runs))
+        total = total + waits * (values["first_token"] + others * values["arrival"])
         return np.where(amount > 0, amount / total, total * scale)
 
     def slopes(self, values: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
@@ -183,38 +194,48 @@ class RunColumns:
         each = {name: column[self.own] for name, column in values.items()}
         parts = class_seconds(self.work, self.graphed, each)
         kernels, meetings = self.work[6], self.work[8]
+        by_vector = self.work[9] * each["decode_vector"] > self.work[4] * each["decode_attention"]
         gaps = kernels * each["kernel"]
-        stalled = parts["kernel"] > gaps * (1 + 1e-12) + 1e-15
-        shown = np.where(stalled, 0.0, self.share)
+        busy = np.sum([parts[name] for name in parts if name != "kernel"], axis=0) + gaps
+        waited = np.where(self.graphed, 0.0, kernels * each["issue"])
+        both = beside(busy, waited)
+        shown = self.share * (busy / both) ** (SIDE_BY_SIDE - 1)
         host = host_seconds(self.requests, each)
         step_s = np.sum(list(parts.values()), axis=0) + self.sends + host
         answers = {
             "product_memory": self.work[0] * each["product_memory"] * shown,
             "product_compute": self.work[1] * each["product_compute"] * shown,
-            "expert_product": parts["experts"] * shown,
+            "expert_product": self.work[2] * each["expert_product"] * shown,
+            "expert_memory": self.work[10] * each["expert_memory"] * shown,
             "prefill_attention": parts["attention"] * shown,
-            "decode_attention": parts["kv-cache"] * shown,
+            "decode_attention": np.where(by_vector, 0.0, parts["kv-cache"]) * shown,
+            "decode_vector": np.where(by_vector, parts["kv-cache"], 0.0) * shown,
             "kernel": gaps * shown,
             "wire": self.work[7] * each["wire"] * shown,
             "all_reduce": meetings * each["all_reduce"] * shown,
-            "issue": np.where(stalled, kernels * each["issue"], 0.0) * self.share,
+            "issue": waited * (waited / both) ** (SIDE_BY_SIDE - 1) * self.share,
             "step": np.where(self.requests > 0, each["step"], 0.0) * self.share,
             "request": self.requests * each["request"] * self.share,
         }
         many = len(self.runs)
-        waits, amount, scale = self._facts()
-        total = np.bincount(self.own, step_s * self.share, many) + waits * values["first_token"]
+        waits, others, amount, scale = self._facts()
+        total = np.bincount(self.own, step_s * self.share, many)
+        total = total + waits * (values["first_token"] + others * values["arrival"])
         sign = np.where(amount > 0, -1.0, 1.0) / total
         found = {name: np.bincount(self.own, column, many) * sign for name, column in answers.items()}
         figure = np.where(amount > 0, amount / total, total * scale)
         narrow = np.array([is_weight_only(run.item.scenario) for run in self.runs])
         found["weight_only"] = np.where(narrow, sum(found[name] for name in PRODUCTS), 0.0)
-        return np.log(figure), found | {"first_token": waits * values["first_token"] * sign}
+        ahead = {
+            "first_token": waits * values["first_token"] * sign,
+            "arrival": waits * others * values["arrival"] * sign,
+        }
+        return np.log(figure), found | ahead
 
-    def _facts(self) -> tuple[Array, Array, Array]:
-        facts = [(float(run.waits), run.amount, run.item.scale) for run in self.runs]
-        waits, amount, scale = np.array(facts, dtype=np.float64).reshape(-1, 3).T
-        return waits, amount, scale
+    def _facts(self) -> tuple[Array, Array, Array, Array]:
+        facts = [(float(run.waits), run.others, run.amount, run.item.scale) for run in self.runs]
+        waits, others, amount, scale = np.array(facts, dtype=np.float64).reshape(-1, 4).T
+        return waits, others, amount, scale
 
 
 def run_columns(runs: Sequence[PricedRun]) -> RunColumns:

@@ -5,6 +5,7 @@ Each parameter has a common value and moves for a family of chips and for an eng
     minimise   sum over runs  w (log predicted - log measured)^2 / s^2   +   sum over offsets  (offset / prior)^2
 
 s = what a kind of row is expected to scatter, w = 1 / (1 + (residual / 3 s)^2): a row far off counts less and less.
+Own measurements are not doubted: w = 1.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ def _fit(columns: RunColumns, source: str) -> ServingCalibration:
     runs = columns.runs
     names, place, prior = _unknowns(runs)
     measured = np.log([run.item.measured for run in runs])
-    scatter = np.array([scatter_of(run) for run in runs])
+    scatter, own = np.array([scatter_of(run) for run in runs]), np.array([run.item.kind == "own" for run in runs])
     offsets = np.zeros(len(names))
     best, damping = np.inf, 1e-2
     for _ in range(ROUNDS):
         serving = ServingCalibration(offsets=dict(zip(names, offsets.tolist(), strict=True)))
         figure, slopes = columns.slopes(run_values(runs, serving))
         off = (figure - measured) / scatter
-        weight = 1 / (1 + (off / 3) ** 2)
-        loss = float((9 * np.log1p((off / 3) ** 2)).sum() + ((offsets / prior) ** 2).sum())
+        weight = np.where(own, 1.0, 1 / (1 + (off / 3) ** 2))
+        loss = float(np.where(own, off**2, 9 * np.log1p((off / 3) ** 2)).sum() + ((offsets / prior) ** 2).sum())
         if loss < best:
             best, kept, damping = loss, offsets, max(damping / 3, 1e-6)
             jacobian = _jacobian(slopes, place, len(names)) / scatter[:, None]
@@ -64,7 +65,7 @@ def _fit(columns: RunColumns, source: str) -> ServingCalibration:
 
 def scatter_of(run: PricedRun) -> float:
     """What a run of this kind is expected to be off by, whatever the parameters."""
-    return FIRST_TOKEN_SCATTER if run.waits else SCATTER[run.item.kind]
+    return FIRST_TOKEN_SCATTER if run.waits and not run.item.static else SCATTER[run.item.kind]
 
 
 def _unknowns(runs: Sequence[PricedRun]) -> tuple[list[str], Mapping[str, tuple[Index, ...]], Array]:

@@ -9,6 +9,8 @@ from ridgeline.core.units import DECIMAL
 
 # tiles a product may be cut into (rows, columns) and what share of the large tile's rate each reaches
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.93), (64.0, 128.0, 0.78), (64.0, 64.0, 0.6))
+# the same with products of few rows, whose operands engines swap: the weights' columns fill the tall side of the unit
+SERVED_TILES = (*TILES, (16.0, 128.0, 0.45))
 SPLITS = (1, 2, 4)  # parts of the depth that may run side by side when tiles alone do not fill the cores
 HALF_DEPTH = 192.0  # depth at which a tile's start-up and write-back cost as much as its products
 
@@ -34,7 +36,9 @@ def unaligned_rate(alignment: Array, cores: Array) -> Array:
     return np.where((alignment >= ALIGNED) | (cores <= 1), np.inf, loaded)
 
 
-def padded_flops(m: Array, n: Array, k: Array, groups: Array, cores: Array) -> Array:
+def padded_flops(
+    m: Array, n: Array, k: Array, groups: Array, cores: Array, tiled: tuple[tuple[float, float, float], ...] = TILES
+) -> Array:
     """Flops that `groups` products (m x k) by (k x n) cost once cut into tiles; over the sustained rate, their time.
 
         tiles  = groups * ceil(m / a) * ceil(n / b)               a x b = a tile; the best of a few is taken
@@ -49,10 +53,10 @@ def padded_flops(m: Array, n: Array, k: Array, groups: Array, cores: Array) -> A
     """
     best = np.full(np.broadcast(m, n, k).shape, np.inf)
     depths = [k / split + HALF_DEPTH * (1 if split == 1 else 1.5) for split in SPLITS]
-    rows = {high: groups * np.ceil(m / high) for high in {tile[0] for tile in TILES}}
-    columns = {wide: np.ceil(n / wide) for wide in {tile[1] for tile in TILES}}
+    rows = {high: groups * np.ceil(m / high) for high in {tile[0] for tile in tiled}}
+    columns = {wide: np.ceil(n / wide) for wide in {tile[1] for tile in tiled}}
     whole = cores > 1  # waves are whole where there are any
-    for high, wide, share in TILES:
+    for high, wide, share in tiled:
         tiles = rows[high] * columns[wide]
         for split, depth in zip(SPLITS, depths, strict=True):
             waves = tiles * split / cores

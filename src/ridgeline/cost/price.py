@@ -20,7 +20,7 @@ from ridgeline.core.arrays import Array, Index, Mask, at
 from ridgeline.cost.collectives.algorithms import Routing
 from ridgeline.cost.collectives.links import Links, links_of
 from ridgeline.cost.collectives.price import KINDS, collective_seconds
-from ridgeline.cost.kernels import ALIGNED, flash_seconds, padded_flops, unaligned_rate
+from ridgeline.cost.kernels import ALIGNED, TILES, flash_seconds, padded_flops, unaligned_rate
 from ridgeline.cost.machine import PEAKS, SHARE, Machines, ParameterColumns
 from ridgeline.cost.op_table import PHASES, OpTable
 from ridgeline.cost.profile_prices import MeasuredOps
@@ -96,13 +96,13 @@ def sustained_rates(machines: Machines, rates: ParameterColumns, *, plans: Launc
     )
 
 
-def padded_products(table: OpTable, machines: Machines) -> Array:
+def padded_products(table: OpTable, machines: Machines, tiled: tuple[tuple[float, float, float], ...] = TILES) -> Array:
     """Padded flops of every product: they depend on sizes and cores alone, so that a fit works them out once."""
     cell, found = table.slot_cell[table.matmul_slot], np.empty(len(table.matmul_slot))
     for start in range(0, len(found), BLOCK):
         own = slice(start, start + BLOCK)
         m, n, k, groups = table.matmuls[:4, own]
-        found[own] = padded_flops(m, n, k, groups, at(machines.cores, cell[own]))
+        found[own] = padded_flops(m, n, k, groups, at(machines.cores, cell[own]), tiled)
     return found
 
 

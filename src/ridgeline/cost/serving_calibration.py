@@ -50,6 +50,10 @@ _LIST = (
         meaning="products of routed experts, against a single one: small groups, and experts that get more than others",
     ),
     ServingParameter(
+        name="expert_memory", unit="x", default=1.0, per=("family", "engine"),
+        meaning="products of routed experts that memory bounds, against reading their weights at the rate of copies",
+    ),
+    ServingParameter(
         name="weight_only", unit="x", default=1.2, per=("family",),
         meaning="products whose weights are stored narrower than they are multiplied",
     ),
@@ -60,6 +64,10 @@ _LIST = (
     ServingParameter(
         name="decode_attention", unit="x", default=1.0, per=("family", "engine"),
         meaning="reading the KV cache, against the rate of large copies",
+    ),
+    ServingParameter(
+        name="decode_vector", unit="x", default=1.0, per=("family",),
+        meaning="attention of decodes on vector units, against an exponential for every cached number and query head",
     ),
     ServingParameter(
         name="kernel", unit="s", default=1e-6, per=("engine",), meaning="chip idles around a kernel of a graph",
@@ -81,6 +89,10 @@ _LIST = (
     ServingParameter(
         name="first_token", unit="s", default=5e-3, per=("engine",),
         meaning="a request under load waits for beside steps before its first token: client, server, tokenizer",
+    ),
+    ServingParameter(
+        name="arrival", unit="s", default=2e-3, per=("engine",),
+        meaning="the same for every other request in flight: a front end that takes them one at a time",
     ),
     ServingParameter(
         name="issue", unit="s", default=1e-5, per=("engine",),

@@ -28,6 +28,8 @@ from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mam
 from ridgeline.plan.serving_settings import BARE
 
 DECODE_KERNELS = 2.0  # parts of a cache side by side, then their sum
+VECTOR_ATTENTION = "decode attention on vector units"
+SMALLEST_BUCKET = 128.0  # tokens of the shortest context that a program is compiled for
 STATE_BYTES = 4.0  # a state is kept in 32 bits
 INDEX_BYTES = 1.0  # an indexer's keys and scores are 8 bits wide
 
@@ -79,25 +81,54 @@ def windowed(tokens: Num, pairs: Num, window: int, chunked: bool = False) -> Num
     return found if found.ndim else float(found)
 
 
-def cached_read(steps: ForwardSteps, window: int) -> Num:
-    """Cached tokens that decodes read: all, or at most a window of each request's."""
-    if not window:
-        return steps.kv_tokens
-    return np.minimum(steps.kv_tokens, steps.decodes * window)
+def held_heads(mixer: Attention, tp: Num, cores: int) -> tuple[Num, Num]:
+    """Query heads of all ranks together, and how often every cached head is held.
+
+    Where tensor ranks are cores of a chip, query heads are padded to a multiple of them, and a cached head of its own
+    stands on each core.
+
+    >>> mixer = Attention(heads=32, kv_heads=8, head_dim=128)
+    >>> [tuple(float(x) for x in held_heads(mixer, tp, cores)) for tp, cores in ((4, 1), (16, 1), (12, 2))]
+    [(32.0, 1.0), (32.0, 2.0), (48.0, 3.0)]
+    """
+    ranks = tp * cores
+    if cores == 1:
+        return mixer.heads, np.maximum(1.0, ranks / mixer.kv_heads)
+    return np.ceil(mixer.heads / ranks) * ranks, np.ceil(mixer.kv_heads / ranks) * ranks / mixer.kv_heads
+
+
+def bucket(tokens: Num) -> Num:
+    """The compiled context that so many tokens run in: the next power of two, 128 at least.
+
+    >>> [float(bucket(one)) for one in (1.0, 129.0, 4096.0, 4097.0)]
+    [128.0, 256.0, 4096.0, 8192.0]
+    """
+    return 2.0 ** np.ceil(np.log2(np.maximum(tokens, SMALLEST_BUCKET)))
+
+
+def cached_read(ctx: LoweringContext, window: int) -> Num:
+    """Cached tokens that decodes read: all, or at most a window of each request's; the whole bucket where programs are
+    compiled for one."""
+    steps = steps_of(ctx)
+    read: Num = steps.kv_tokens
+    if (ctx.engine.serves or BARE).static_shapes:
+        each = steps.kv_tokens / np.maximum(steps.decodes, 1.0)
+        read = np.where(steps.decodes > 0, steps.decodes * bucket(each), 0.0)
+    return np.minimum(read, steps.decodes * window) if window else read
 
 
 def _attention(ctx: LoweringContext, mixer: Attention) -> Parts:
     tp, tokens, hidden = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
-    wide, values = mixer.heads * mixer.head_dim, mixer.heads * mixer.value_dim
-    copies = np.maximum(1.0, tp / mixer.kv_heads)
+    heads, copies = held_heads(mixer, tp, (ctx.engine.serves or BARE).rank_cores)
+    wide, values = heads * mixer.head_dim, heads * mixer.value_dim
     projected = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
     qkv = matmul(ctx, "qkv", tokens, (wide * (1 + mixer.gate) + projected * copies) / tp, hidden)
     out = matmul(ctx, "attention out", tokens, hidden, values / tp)
     kept = mixer.kv_heads * copies * (mixer.head_dim + mixer.value_dim) / tp
     core: list[Op] = [*rotary(ctx, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)]
     core.append(cache_write(ctx, tokens * kept))
-    core += [_prefill_scores(ctx, mixer.heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked))]
-    core += [_decode_scores(ctx, mixer, kept)]
+    core += [_prefill_scores(ctx, heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked))]
+    core += [_decode_scores(ctx, mixer, heads, kept)]
     return [qkv], [*core, *(output_gate(ctx, tokens * values / tp)[0] if mixer.gate else [])], [out]
 
 
@@ -108,7 +139,7 @@ def cache_write(ctx: LoweringContext, elements: Num) -> Stream:
 
 
 def _prefill_scores(
-    ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[int, bool] = (0, False)
+    ctx: LoweringContext, heads: Num, qk: int, value: int, seen: tuple[int, bool] = (0, False)
 ) -> Attend:  # fmt: skip
     """Flash attention of the step's prompt chunks: flops of visible pairs, and of the masked parts of tiles."""
     steps, tp = steps_of(ctx), ctx.degrees.tp
@@ -124,24 +155,22 @@ def _prefill_scores(
     )
 
 
-def _decode_scores(ctx: LoweringContext, mixer: Attention, kept: Num) -> Attend:
-    """Flash decoding: every cached key and value of a decode is read once by all query heads that share it, or once by
-    each where the engine's kernels are not made for such groups."""
+def _decode_scores(ctx: LoweringContext, mixer: Attention, heads: Num, kept: Num) -> Attend:
+    """Flash decoding: every cached key and value of a decode is read once by all query heads that share it. Where the
+    engine's kernels for such groups do not use matrix units, every query head works through all of it."""
     steps, tp = steps_of(ctx), ctx.degrees.tp
-    read, size = cached_read(steps, mixer.window), ctx.precision.activations.bytes_per_element
+    read, size = cached_read(ctx, mixer.window), ctx.precision.activations.bytes_per_element
     both, queries = mixer.head_dim + mixer.value_dim, steps.decodes * steps.decode_tokens
     local = max(1.0, mixer.kv_heads / float(np.max(tp)))
     group, made_for = max(1.0, mixer.heads / float(np.max(tp)) / local), (ctx.engine.serves or BARE).shared_groups
-    again = 1.0 if made_for is None or group in made_for else group
-    kept = again * kept * ctx.precision.kv.bytes_per_element
     return Attend(
-        label="decode attention",
-        flops=2 * read * steps.decode_tokens * mixer.heads / tp * both,
-        stream_bytes=read * kept + queries * mixer.heads / tp * both * size,
+        label="decode attention" if made_for is None or group in made_for else VECTOR_ATTENTION,
+        flops=2 * read * steps.decode_tokens * heads / tp * both,
+        stream_bytes=read * kept * ctx.precision.kv.bytes_per_element + queries * heads / tp * both * size,
         head_dim=mixer.head_dim,
         kernels=DECODE_KERNELS * _active(steps.decodes),
-        caches=steps.decodes * local * again,
-        sharing=group / again,
+        caches=steps.decodes * local,
+        sharing=group,
     )
 
 
@@ -167,7 +196,7 @@ def _latent(ctx: LoweringContext, mixer: LatentAttention) -> Parts:
         _some(matmul(ctx, "value up", decoded, mixer.v_dim, rank, heads)),
         matmul(ctx, "attention out", tokens, hidden, heads * mixer.v_dim),
     ]
-    read = cached_read(steps, mixer.indexer.topk if mixer.indexer else 0)
+    read = cached_read(ctx, mixer.indexer.topk if mixer.indexer else 0)
     size = ctx.precision.activations.bytes_per_element
     core: list[Op] = [
         stream(ctx, "latent norms", tokens * down, 4.0, 2.0),

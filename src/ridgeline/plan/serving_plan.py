@@ -64,6 +64,24 @@ class SglangKnobs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TensorrtLlmKnobs:
+    """Fields of TensorRT-LLM's LLM API that its scheduler and cache read; absent: its default."""
+
+    max_batch_size: Count | None = None
+    max_num_tokens: Count | None = None
+    max_seq_len: Count | None = None
+    capacity_scheduler_policy: Literal["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"] = "GUARANTEED_NO_EVICT"
+    enable_chunked_prefill: bool = False
+    enable_block_reuse: bool = True
+    free_gpu_memory_fraction: Share | None = None
+    tokens_per_block: Count = 32
+    disable_overlap_scheduler: bool = False
+
+    def problems(self) -> Iterable[Problem]:
+        yield from _share("free_gpu_memory_fraction", self.free_gpu_memory_fraction)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StaticKnobs:
     """A static batcher: nobody joins a batch before all its answers have ended."""
 
@@ -118,7 +136,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPlan:
-    """Decisions of a deployment. Of the three engines' knobs, those of the plan's engine count.
+    """Decisions of a deployment. Of the engines' knobs, those of the plan's engine count.
 
     replicas              engines with a scheduler of their own; absent: as many as the chips make
     data_parallel_size    ranks of one replica that step together (DP attention, expert parallelism)
@@ -129,6 +147,7 @@ class ServingPlan:
 
     vllm: VllmKnobs | None = None
     sglang: SglangKnobs | None = None
+    tensorrt_llm: TensorrtLlmKnobs | None = None
     static: StaticKnobs | None = None
     replicas: Count | None = None
     data_parallel_size: Count = 1
@@ -140,7 +159,7 @@ class ServingPlan:
     restart: Seconds = 120.0
 
     def problems(self) -> Iterable[Problem]:
-        named = [name for name in ("vllm", "sglang", "static") if getattr(self, name) is not None]
+        named = [name for name in ("vllm", "sglang", "tensorrt_llm", "static") if getattr(self, name) is not None]
         if len(named) > 1:
             yield Problem(path=named[1], given=f"knobs of {' and '.join(named)}", expected="those of one engine")
         roles = {pool.role for pool in self.pools}

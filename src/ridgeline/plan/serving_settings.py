@@ -60,8 +60,13 @@ class Serves:
                              is free once the model is loaded (TensorRT-LLM)
     graph_batch              largest number of decode tokens that a captured graph holds; beyond it kernels are launched
     windowed_cache           the cache drops tokens that no window of its layer sees any more (hybrid KV cache)
-    shared_groups            query heads of a cached head (grouped-query attention) for which a decode kernel reads the
-                             cache once, as XQA; for other groups once a query head (MMHA). Absent: once for any
+    shared_groups            query heads of a cached head (grouped-query attention) whose decode kernel multiplies on
+                             matrix units (XQA, flash decoding); others run a query head at a time on vector units
+                             (masked multi-head attention, MMHA). Absent: any
+    rank_cores               cores of a chip that are tensor ranks of their own (NeuronCores): query heads are padded to
+                             a multiple of all of them, and each holds a cached head at least
+    static_shapes            programs are compiled for contexts of a power of two tokens (buckets), so that a decode
+                             reads its bucket whole
     """
 
     budgets: tuple[Budget, ...]
@@ -70,7 +75,9 @@ class Serves:
     block_size: Count = 16
     graph_batch: Annotated[int, AtLeast(0)] = 512
     windowed_cache: bool = True
-    shared_groups: tuple[Count, ...] | None = None
+    shared_groups: tuple[Annotated[int, AtLeast(0)], ...] | None = None
+    rank_cores: Count = 1
+    static_shapes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

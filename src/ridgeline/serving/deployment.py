@@ -18,7 +18,7 @@ from ridgeline.ir.forward_steps import ForwardSteps
 from ridgeline.models.facts import kv_cache_bytes_per_token
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serving_plan import Failure, Pool, SglangKnobs, StaticKnobs, VllmKnobs
+from ridgeline.plan.serving_plan import Failure, Pool, SglangKnobs, StaticKnobs, TensorrtLlmKnobs, VllmKnobs
 from ridgeline.serving.fleet import Fleet, ReplicaPool, Role, Transfer
 from ridgeline.serving.lockstep import Lockstep, Ranks
 from ridgeline.serving.priced_steps import Price, PricedSteps, priced_steps
@@ -30,6 +30,8 @@ from ridgeline.serving.sglang_settings import SglangSettings
 from ridgeline.serving.static_batcher import StaticBatcher
 from ridgeline.serving.step import Policy
 from ridgeline.serving.step_cost import StepCost
+from ridgeline.serving.tensorrt_llm_scheduler import TensorrtLlmScheduler
+from ridgeline.serving.tensorrt_llm_settings import TensorrtLlmSettings
 from ridgeline.serving.vllm_scheduler import VllmScheduler
 from ridgeline.serving.vllm_settings import VllmSettings, vllm_rules
 from ridgeline.sim import ServingMemory, limits_of, price_forward, serving_memory
@@ -39,7 +41,8 @@ LONG_CONTEXT = 1 << 17  # tokens of a model whose context nobody states
 SGLANG_RUNNING = (2048, 4096)  # least and most `max_running_requests` by default
 HANDSHAKE_S = 5e-4  # before a cache moves: notification and descriptors, assumed
 
-Knobs = VllmKnobs | SglangKnobs | StaticKnobs
+Knobs = VllmKnobs | SglangKnobs | TensorrtLlmKnobs | StaticKnobs
+Settings = VllmSettings | SglangSettings | TensorrtLlmSettings | StaticKnobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ class Instance:
     count: int
     memory: ServingMemory
     cost: StepCost
-    settings: VllmSettings | SglangSettings | StaticKnobs
+    settings: Settings
     longest: int
     notes: tuple[str, ...] = ()
 
@@ -80,6 +83,8 @@ class Instance:
                 return VllmScheduler(self.settings)
             case SglangSettings():
                 return SglangScheduler(self.settings)
+            case TensorrtLlmSettings():
+                return TensorrtLlmScheduler(self.settings)
             case StaticKnobs():
                 return StaticBatcher(self.settings.batch_size)
 
@@ -133,6 +138,14 @@ def _instance(scenario: Scenario, mesh: Mesh, role: Role, count: int, priced: Pr
                 gpu_memory_utilization=knobs.mem_fraction_static or limits.gpu_memory_utilization,
                 block_size=knobs.page_size,
             )
+        case TensorrtLlmKnobs():
+            limits = replace(
+                limits,
+                max_num_batched_tokens=knobs.max_num_tokens or limits.max_num_batched_tokens,
+                max_num_seqs=knobs.max_batch_size or limits.max_num_seqs,
+                gpu_memory_utilization=knobs.free_gpu_memory_fraction or limits.gpu_memory_utilization,
+                block_size=knobs.tokens_per_block,
+            )
         case StaticKnobs():
             limits = replace(limits, max_num_seqs=knobs.batch_size)
     memory = serving_memory(own, limits)
@@ -147,13 +160,12 @@ def _instance(scenario: Scenario, mesh: Mesh, role: Role, count: int, priced: Pr
 def knobs_of(scenario: Scenario) -> Knobs:
     """The knobs of the plan's engine: as given, or its defaults."""
     serving = scenario.plan.serving
-    given = serving.vllm or serving.sglang or serving.static
-    return given or (SglangKnobs() if scenario.engine.id == "sglang" else VllmKnobs())
+    given = serving.vllm or serving.sglang or serving.tensorrt_llm or serving.static
+    usual: dict[str, Knobs] = {"sglang": SglangKnobs(), "tensorrt-llm": TensorrtLlmKnobs()}
+    return given or usual.get(scenario.engine.id, VllmKnobs())
 
 
-def _settings(
-    scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tuple[int, int]
-) -> tuple[VllmSettings | SglangSettings | StaticKnobs, int]:
+def _settings(scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tuple[int, int]) -> tuple[Settings, int]:
     """The scheduler's settings, and the longest request they can serve."""
     context = scenario.model.context or LONG_CONTEXT
     match knobs:
@@ -189,6 +201,19 @@ def _settings(
                 policy=knobs.schedule_policy,
             )
             return sglang, min(context, tokens)
+        case TensorrtLlmKnobs():
+            tensorrt = TensorrtLlmSettings(
+                blocks=max(memory.blocks, 1),
+                tokens_per_block=knobs.tokens_per_block,
+                max_batch_size=most[1],
+                max_num_tokens=most[0],
+                max_seq_len=knobs.max_seq_len or context,
+                capacity_scheduler_policy=knobs.capacity_scheduler_policy,
+                enable_chunked_prefill=knobs.enable_chunked_prefill,
+                enable_block_reuse=knobs.enable_block_reuse,
+                overlap=not knobs.disable_overlap_scheduler,
+            )
+            return tensorrt, min(tensorrt.max_seq_len, tensorrt.blocks * knobs.tokens_per_block)
         case StaticKnobs():
             return knobs, min(context, memory.tokens // knobs.batch_size)
 
@@ -201,13 +226,15 @@ def _ahead(knobs: VllmKnobs) -> bool:
     return not knobs.version or not all(one.isdigit() for one in parts) or tuple(map(int, parts)) >= ASYNC_SINCE
 
 
-def _cost(scenario: Scenario, priced: Priced, settings: VllmSettings | SglangSettings | StaticKnobs) -> PricedSteps:
+def _cost(scenario: Scenario, priced: Priced, settings: Settings) -> PricedSteps:
     match settings:
         case VllmSettings():
             most = (settings.max_num_seqs, settings.max_num_batched_tokens)
         case SglangSettings():
             chunk = settings.chunked_prefill_size or settings.max_prefill_tokens
             most = (min(settings.max_running_requests, 4096), max(chunk, settings.max_prefill_tokens))
+        case TensorrtLlmSettings():
+            most = (settings.max_batch_size, settings.max_num_tokens)
         case StaticKnobs():
             most = (settings.batch_size, 16384)
     drafted = scenario.plan.speculation

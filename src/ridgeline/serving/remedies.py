@@ -11,6 +11,7 @@ from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.scenario import Scenario
 from ridgeline.serving.deployment import instances_of, knobs_of
 from ridgeline.serving.sglang_settings import SglangSettings
+from ridgeline.serving.tensorrt_llm_settings import TensorrtLlmSettings
 from ridgeline.serving.vllm_settings import VllmSettings
 
 FEWEST_TOKENS = 256  # of a step
@@ -50,6 +51,16 @@ def _knobs(scenario: Scenario) -> Iterator[Change]:
             ("chunked_prefill_size", max(chunk // 4, FEWEST_TOKENS)),
             ("mem_fraction_static", 0.93),
             ("schedule_conservativeness", 0.3),
+        )
+    elif isinstance(settings, TensorrtLlmSettings):
+        engine = "tensorrt_llm"
+        tried = (
+            ("max_num_tokens", settings.max_num_tokens * 2),
+            ("max_num_tokens", max(settings.max_num_tokens // 4, FEWEST_TOKENS)),
+            ("max_batch_size", max(settings.max_batch_size // 2, 1)),
+            ("enable_chunked_prefill", True),
+            ("capacity_scheduler_policy", "MAX_UTILIZATION"),
+            ("free_gpu_memory_fraction", 0.95),
         )
     knobs: Any = knobs_of(scenario)
     for name, value in tried:

@@ -31,12 +31,14 @@ class Limits:
     tokens    of one step
     chunked   a prompt may be cut where a step's tokens end; else it waits for a step that holds it whole
     alone     prompts run in steps of their own
+    buckets   steps are compiled for contexts of a power of two: their time changes where one is full
     """
 
     batch: int
     tokens: int
     chunked: bool = True
     alone: bool = False
+    buckets: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,6 +77,15 @@ class ClosedBatch:
         weight = np.where(mine, self.requests / np.maximum(self.tokens_out - 1, 1), 0.0)
         many = float(self.requests[mine].sum())
         return self._between(self.first + 1, self.ended + 1, weight / max(many, 1.0))
+
+    def median_step(self) -> Array:
+        """The composition in the middle of all decode steps, in the order of the context that they read: once."""
+        decodes = np.where((self.steps.prefill_tokens == 0) & (self.steps.decodes > 0), self.shares(), 0.0)
+        order = np.argsort(self.steps.kv_tokens / np.maximum(self.steps.decodes, 1.0), kind="stable")
+        reached = np.cumsum(decodes[order])
+        found = np.zeros(len(self.steps))
+        found[order[int(np.searchsorted(reached, reached[-1] / 2))]] = 1.0
+        return found
 
     def _between(self, start: Index, end: Index, weight: Array) -> Array:
         """How often each composition runs from one run to another, by group of requests, weighed."""
@@ -199,8 +210,11 @@ class _Play:
         heappush(self.ends, (self.clock + group.osl - 1, self.started, group))
 
     def _decodes(self) -> None:
-        """Steps of decodes alone, until a request ends."""
+        """Steps of decodes alone, until a request ends, or the next bucket begins."""
         until = self.ends[0][0]
+        if self.limits.buckets:
+            each = self.kv // self.running + 1
+            until = min(until, self.clock + (1 << (each - 1).bit_length()) - each + 1)
         many = until - self.clock
         if many > 0:
             self.rows.append((0.0, 0.0, self.running, self.kv + self.running * (many - 1) / 2, 0.0, many))

@@ -139,7 +139,9 @@ class VllmScheduler:
             new = 1 if state.decoding else state.known - computed
             if 0 < threshold < new:
                 new = threshold
-            new = min(new, budget, self.settings.max_model_len - computed - 1)
+            new = min(
+                new, budget if new <= budget else self._chunk_of(budget), self.settings.max_model_len - computed - 1
+            )
             if new <= 0:
                 place += 1
                 continue
@@ -232,12 +234,18 @@ class VllmScheduler:
             if new > budget:
                 if not settings.chunked_prefill:
                     return
-                new = budget
+                new = self._chunk_of(budget)
+                if not new:
+                    return
             if not self._fits(state, hit, cached + new):
                 self._blocked = True
                 return
             self._start(step, state, hit, cached, new)
             budget -= new
+
+    def _chunk_of(self, budget: int) -> int:
+        """Tokens of a prompt that is cut where a step's budget ends."""
+        return budget
 
     def _fits(self, state: RequestState, hit: Hit, tokens: int) -> bool:
         settings = self.settings

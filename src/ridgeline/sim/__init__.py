@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ridgeline.sim.events.simulate import simulate as simulate
     from ridgeline.sim.events.simulate import timeline as timeline
     from ridgeline.sim.forward_price import PRODUCTS as PRODUCTS
+    from ridgeline.sim.forward_price import SIDE_BY_SIDE as SIDE_BY_SIDE
+    from ridgeline.sim.forward_price import beside as beside
     from ridgeline.sim.forward_price import ForwardSeconds as ForwardSeconds
     from ridgeline.sim.forward_price import ForwardWorkload as ForwardWorkload
     from ridgeline.sim.forward_price import class_seconds as class_seconds
@@ -76,6 +78,8 @@ _HOMES = {
         "ForwardSteps",
         "ForwardWorkload",
         "PRODUCTS",
+        "SIDE_BY_SIDE",
+        "beside",
         "class_seconds",
         "is_weight_only",
         "forward_steps",

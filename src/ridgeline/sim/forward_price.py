@@ -20,14 +20,16 @@ from ridgeline.cost.collectives.links import Links
 from ridgeline.cost.collectives.price import ALL_REDUCE
 from ridgeline.cost.machine import PEAKS, machines_of, parameter_columns
 from ridgeline.cost.op_table import PHASES, OpTable, op_table_over
-from ridgeline.cost.price import SustainedRates, collective_op_seconds, price_ops, sustained_rates
+from ridgeline.cost.kernels import SERVED_TILES
+from ridgeline.cost.price import SustainedRates, collective_op_seconds, padded_products, price_ops, sustained_rates
 from ridgeline.cost.profile_prices import measured_kernels, measured_ops
 from ridgeline.cost.serving_calibration import SERVING_PARAMETERS, ServingCalibration, shipped_serving
 from ridgeline.cost.step_part import Bound
 from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
-from ridgeline.ir.ops import Collective, MatMul, Num
+from ridgeline.ir.ops import Attend, Collective, MatMul, Num
 from ridgeline.ir.program import Section, SectionRole
 from ridgeline.lowering.forward import ForwardProgram, lower_forward
+from ridgeline.lowering.served_mixers import VECTOR_ATTENTION
 from ridgeline.plan.resolve import attention_format
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_settings import Speculation
@@ -35,10 +37,11 @@ from ridgeline.sim.memory.serving import limits_of
 
 CLASSES = (
     "product_memory", "product_compute", "expert_product", "prefill_attention", "decode_attention", "stream",
-    "kernels", "wire", "meetings",
+    "kernels", "wire", "meetings", "decode_vector", "expert_memory",
 )  # fmt: skip
 """Work of a step by what its time answers to: seconds, but for counts of kernels and of ranks that meet, doubled."""
-PRODUCTS = CLASSES[:3]
+PRODUCTS = (*CLASSES[:3], "expert_memory")
+SIDE_BY_SIDE = 6.0  # how sharply the longer of chip and host decides a step that no graph holds
 PARTS: Mapping[str, tuple[Bound, str]] = MappingProxyType(
     {
         "matmul": ("memory", "matrix products: weights read, or multiplied"),
@@ -160,15 +163,17 @@ def _classes(
     table = op_table_over(program.sections, many)
     measured = measured_ops(table, rates.machines, measured_kernels([scenario], calibration.profiles))
     with np.errstate(divide="ignore", invalid="ignore"):
-        prices = price_ops(table, rates, measured=measured)
+        padded = padded_products(table, rates.machines, SERVED_TILES)
+        prices = price_ops(table, rates, padded, measured=measured)
     matmul_s = np.where(table.matmuls[3] > 0, prices.matmul_s, 0.0)
     bound, decode = prices.matmul_memory_bound, table.attends[7] > 0
+    by_vector = np.repeat(_on_vector_units(program.sections), many)
     experts = np.repeat(_of_experts(program.sections), many)
     none = np.zeros(0)
     made = (
         _sum(table, table.matmul_slot, np.where(bound & ~experts, matmul_s, 0.0)),
         _sum(table, table.matmul_slot, np.where(bound | experts, 0.0, matmul_s)),
-        _sum(table, table.matmul_slot, np.where(experts, matmul_s, 0.0)),
+        _sum(table, table.matmul_slot, np.where(experts & ~bound, matmul_s, 0.0)),
         _sum(table, table.attend_slot, np.where(decode, 0.0, prices.attend_s)),
         _sum(table, table.attend_slot, np.where(decode, prices.attend_s, 0.0)),
         _sum(table, table.stream_slot, prices.stream_s),
@@ -177,6 +182,8 @@ def _classes(
         + _sum(table, table.stream_slot, table.streams[1]),
         _sum(table, table.collective_slot, _collectives(table, prices.collective_s, rates.links)),
         _sum(table, table.collective_slot, np.log2(table.collectives[2]) if table.collectives.size else none),
+        _sum(table, table.attend_slot, np.where(by_vector, table.attends[0] / 2 / rates.machines.exponentials, 0.0)),
+        _sum(table, table.matmul_slot, np.where(experts & bound, matmul_s, 0.0)),
     )
     return np.stack([one.reshape(len(program.sections), many) for one in made])
 
@@ -195,6 +202,13 @@ def _of_experts(sections: tuple[Section, ...]) -> Mask:
     """Which products of sections, in the order of their table, are those of routed experts."""
     labels = [op.label for section in sections for op in section.forward if isinstance(op, MatMul)]
     return np.array([label.startswith("experts") for label in labels], dtype=bool)
+
+
+def _on_vector_units(sections: tuple[Section, ...]) -> Mask:
+    """Which attention kernels of sections, in the order of their table, work through the cache on vector units: a
+    cached number and query head takes what an exponential takes there, sixteen flops."""
+    labels = [op.label for section in sections for op in section.forward if isinstance(op, Attend)]
+    return np.array([label == VECTOR_ATTENTION for label in labels], dtype=bool)
 
 
 def _sum(table: OpTable, slots: Index, values: Array) -> Array:
@@ -242,20 +256,34 @@ def _drafting(sections: tuple[Section, ...], last: int) -> list[int]:
 def class_seconds(work: Array, graphed: Mask, values: Mapping[str, Num]) -> dict[str, Array]:
     """Seconds by part of nominal work (classes first, whatever stages and steps follow) under parameter values.
 
-    Kernels leave gaps; where no graph holds them the chip waits for the host that issues them.
+    Kernels leave gaps; where no graph holds them the chip waits for the host that issues them. Both run side by side,
+    and now one waits, now the other, so that a step takes
+
+        (chip^p + host^p)^(1 / p)        p = `SIDE_BY_SIDE`: the longer of the two, and 12 % more where they are alike
     """
-    memory, compute, experts, prefill, decode, streams, kernels, wire, meetings = work
+    memory, compute, experts, prefill, decode, streams, kernels, wire, meetings, vector, read = work
     parts = {
         "matmul": memory * values["product_memory"] + compute * values["product_compute"],
-        "experts": experts * values["expert_product"],
+        "experts": experts * values["expert_product"] + read * values["expert_memory"],
         "attention": prefill * values["prefill_attention"],
-        "kv-cache": decode * values["decode_attention"],
+        "kv-cache": np.maximum(decode * values["decode_attention"], vector * values["decode_vector"]),
         "memory": streams,
         "network": wire * values["wire"] + meetings * values["all_reduce"],
     }
     busy = sum(parts.values()) + kernels * values["kernel"]
-    stall = np.where(graphed, 0.0, np.maximum(kernels * values["issue"] - busy, 0.0))
+    stall = np.where(graphed, 0.0, beside(busy, kernels * values["issue"]) - busy)
     return parts | {"kernel": kernels * values["kernel"] + stall}
+
+
+def beside(chip: Array, host: Array) -> Array:
+    """Seconds of a chip and its host side by side.
+
+    >>> beside(np.array([1.0, 1.0, 1.0]), np.array([0.0, 1.0, 3.0])).round(3).tolist()
+    [1.0, 1.122, 3.001]
+    """
+    longer = np.maximum(np.maximum(chip, host), 1e-30)
+    share = (chip / longer) ** SIDE_BY_SIDE + (host / longer) ** SIDE_BY_SIDE
+    return np.asarray(longer * share ** (1 / SIDE_BY_SIDE), dtype=np.float64)
 
 
 def host_seconds(requests: Array, values: Mapping[str, Num]) -> Array:
@@ -286,10 +314,10 @@ def timed(scenario: Scenario, load: ForwardWorkload, serving: ServingCalibration
     total = np.sum(list(parts.values()), axis=0)
     slowest = np.sum(list(by_stage.values()), axis=0).max(0)
     interval = slowest + load.sends * (stages > 1) + parts["draft"] + parts["host"]
-    products = np.maximum(load.work[:3].sum((0, 1)), 1e-30)
+    products = np.maximum(load.work[[0, 1, 2, 10]].sum((0, 1)), 1e-30)
     return ForwardSeconds(
         seconds=total,
         interval_s=np.minimum(interval, total),
         parts=MappingProxyType({name: parts[name] for name in PARTS}),
-        memory_bound=load.work[0].sum(0) / products,
+        memory_bound=load.work[[0, 10]].sum((0, 1)) / products,
     )

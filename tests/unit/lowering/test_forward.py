@@ -13,7 +13,9 @@ from ridgeline.ir.ops import Attend, Collective, MatMul, Op
 from ridgeline.ir.program import Section, SectionRole
 from ridgeline.lowering.forward import ForwardProgram, lower_forward
 from ridgeline.lowering.program import lower
+from ridgeline.lowering.served_mixers import VECTOR_ATTENTION
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario_file import assemble
 
 
 def scenario(model: str, workload: dict[str, Any], chips: int = 8, **plan: Any) -> Scenario:
@@ -94,11 +96,10 @@ def test_a_decode_reads_its_cache_once() -> None:
     assert (whole.sharing, float(whole.caches[0])) == (4.0, 8.0)
 
 
-def test_a_kernel_that_is_not_made_for_the_group_reads_once_a_query_head() -> None:
-    """Four query heads of llama3-8b share a cached one: read once by kernels made for that, four times by others."""
+def test_a_kernel_that_is_not_made_for_the_group_runs_on_vector_units() -> None:
+    """Four query heads of llama3-8b share a cached one: the cache is read once, by other units than matrix units."""
     decode, table = forward_steps(decodes=8.0, kv_tokens=8000.0), {"kind": "decode", "context": 1024, "batch": 8}
-    queries = 8 * 4 * 256 * 2
-    for groups, times in (([4, 8], 1), ([8], 4)):
+    for groups, label in (([4, 8], "decode attention"), ([8], VECTOR_ATTENTION)):
         made = ridgeline.scenario(
             {
                 "engine": {"base": "tensorrt-llm", "serves": {"shared_groups": groups}},
@@ -106,9 +107,25 @@ def test_a_kernel_that_is_not_made_for_the_group_reads_once_a_query_head() -> No
                 "plan": {"engine": "tensorrt-llm", "tp": 8},
             }
         )  # fmt: skip
-        op = named(block(lower_forward(made, decode)).forward, "decode attention")
-        assert float(op.stream_bytes[0]) == pytest.approx(times * 8000 * 256 * 2 + queries)
-        assert (op.sharing, float(op.caches[0])) == (4.0 / times, 8.0 * times)
+        op = named(block(lower_forward(made, decode)).forward, label)
+        assert float(op.stream_bytes[0]) == pytest.approx(8000 * 256 * 2 + 8 * 4 * 256 * 2)
+        assert (op.sharing, float(op.caches[0])) == (4.0, 8.0)
+
+
+def test_cores_are_tensor_ranks_with_padded_heads_and_buckets() -> None:
+    """llama3-8b on 24 NeuronCores: 32 query heads run as 48, every core holds a cached head, and a context of 1,100
+    tokens reads the 2,048 that its program was compiled for."""
+    made, _ = assemble(  # the engine pads what tensor ranks do not divide
+        {
+            "model": "llama3-8b", "system": "12xinferentia2", "plan": {"engine": "neuronx", "tp": 12},
+            "workload": {"kind": "decode", "context": 1100, "batch": 8},
+        }
+    )  # fmt: skip
+    assert made is not None
+    op = named(block(lower_forward(made, forward_steps(decodes=8.0, kv_tokens=8 * 1100.0))).forward, VECTOR_ATTENTION)
+    read, each = 8 * 2048, 48 / 12 * 256
+    assert float(op.flops[0]) == pytest.approx(2 * read * each)
+    assert float(op.stream_bytes[0]) == pytest.approx(read * 2 * 256 * 2 + 8 * each * 2)
 
 
 def test_a_window_bounds_what_a_decode_reads() -> None:

@@ -60,3 +60,11 @@ def test_prompts_alone_stall_decodes() -> None:
 def test_a_whole_prompt_waits_for_a_step_that_holds_it() -> None:
     run = closed_batch([(9, 600, 30)], Limits(batch=9, tokens=1000, chunked=False))
     assert run.steps.prefill_tokens.max() == 600
+
+
+def test_compiled_contexts_cut_runs_where_a_bucket_is_full() -> None:
+    """128 to 1,152 tokens in buckets of powers of two: the middle step reads the bucket of 1,024."""
+    run = closed_batch([(1, 128, 1025)], Limits(batch=1, tokens=128, buckets=True))
+    decodes = run.steps.prefill_tokens == 0
+    assert run.shares()[decodes].tolist() == [128.0, 256.0, 512.0, 128.0]
+    assert run.steps.kv_tokens[run.median_step() > 0].tolist() == [512 + 511 / 2 + 1 - 1]

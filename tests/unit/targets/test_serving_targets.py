@@ -151,7 +151,8 @@ def test_experts_go_over_tensor_and_data_ranks_together_in_vllm() -> None:
          {"tp": 4, "engine": "vllm"}),
         ("CUDA_VISIBLE_DEVICES=0 nohup python3 -m sglang.launch_server --model $M --tp 4",
          {"tp": 4, "engine": "sglang"}),
-        ("trtllm-serve $M --tp_size 4 --max_num_tokens 4096", {"tp": 4, "engine": "tensorrt-llm"}),
+        ("trtllm-serve $M --tp_size 4 --max_num_tokens 4096",
+         {"tp": 4, "engine": "tensorrt-llm", "serving": {"replicas": 1, "tensorrt_llm": {"max_num_tokens": 4096}}}),
         ("python3 -m dynamo.vllm --model $M --tensor-parallel-size 4", {"tp": 4, "engine": "vllm"}),
     ],
 )  # fmt: skip

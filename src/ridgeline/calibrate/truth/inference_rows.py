@@ -87,6 +87,7 @@ class Inference:
     in_flight   requests at once; 0: as many as memory and the engine hold
     static      nobody joins before all have ended
     disagg      decodes alone: prompts are read by other chips
+    median      the middle of the gaps between tokens was measured, not their mean
     """
 
     row: Row
@@ -102,6 +103,7 @@ class Inference:
     spread: float = 1.0
     static: bool = False
     disagg: bool = False
+    median: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -159,7 +161,7 @@ def _inference(cells: RowCells) -> Inference:
     load = _load(cells, asked, metric, int(isl), int(osl or 1), engine, degrees)
     return Inference(
         row=cells.row, scenario=scenario, measured=measured, asked=asked, scale=scale, over=over,
-        notes=(*notes, *cells.notes), **load,
+        median="p50" in metric, notes=(*notes, *cells.notes), **load,
     )  # fmt: skip
 
 
@@ -281,9 +283,9 @@ def _precision(cells: RowCells, engine: str, chip: str, model: str) -> dict[str,
 
 
 STATIC = "tensorrt-llm-static"
-# groups of query heads that its decode kernels read an fp8 cache once for (XQA): Mistral (4) and Falcon (29) take as
-# long as if every head read it, Llama-2 70B (8) does not, and neither does Mistral with a cache in fp16
-SHARED_GROUPS = [8]
+# groups of query heads that its decode kernels multiply on matrix units for: XQA came after 0.5, for groups of 8
+XQA_SINCE = 6
+XQA_GROUPS = [8]
 
 
 def _generation(written: str, engine: str) -> str:
@@ -291,10 +293,16 @@ def _generation(written: str, engine: str) -> str:
     its built engines before the PyTorch backend."""
     if engine != "tensorrt-llm" or "PyTorch" in written:
         return ""
-    found = re.search(r"tensorrt-llm 0\.(\d+)", written.lower())
-    if found is None:
+    minor = _minor(written)
+    if minor < 0:
         return ""
-    return STATIC if int(found.group(1)) < 12 else "tensorrt-llm-engine"
+    return STATIC if minor < 12 else "tensorrt-llm-engine"
+
+
+def _minor(written: str) -> int:
+    """n of TensorRT-LLM 0.n; -1 for other versions."""
+    found = re.search(r"tensorrt-llm 0\.(\d+)", written.lower())
+    return int(found.group(1)) if found else -1
 
 
 def _scenario(
@@ -312,9 +320,10 @@ def _scenario(
     if generation:
         plan["graph"] = "none"  # built engines issue their kernels one by one unless told otherwise
     table: dict[str, Any] = {"engine": {"base": engine, "calibrated_as": generation}} if generation else {}
-    if generation == STATIC and plan["precision"].get("kv") == "fp8":
-        table["engine"]["serves"] = {"shared_groups": SHARED_GROUPS}
-        cells.note("its decode kernels share an fp8 cache among 8 query heads alone; else each head reads it")
+    if generation == STATIC:
+        groups = XQA_GROUPS if _minor(cells.text("engine_version")) >= XQA_SINCE else []
+        table["engine"]["serves"] = {"shared_groups": groups}
+        cells.note("decode kernels of its time run on vector units, but for groups of 8 query heads (XQA, since 0.6)")
     table |= {
         "model": model.id, "system": f"{degrees.chips}x{chip}", "plan": plan,
         "workload": {"kind": "decode", "context": 1024, "batch": degrees.dp},

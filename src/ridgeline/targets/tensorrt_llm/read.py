@@ -9,9 +9,9 @@ from ridgeline.targets.command_line import Arguments, read_arguments
 from ridgeline.targets.option_reader import OptionReader, flatten, tables
 from ridgeline.targets.options import options
 from ridgeline.targets.serving_launch import commands_of, replicas_in
-from ridgeline.targets.serving_reader import imported, model_named, none_found, reader_of
+from ridgeline.targets.serving_reader import imported, model_named, none_found, reader_of, take_knobs
 from ridgeline.targets.target import Files, Imported
-from ridgeline.targets.tensorrt_llm.names import DRAFTS, DTYPES, FIELDS, ID, KV_DTYPES
+from ridgeline.targets.tensorrt_llm.names import DRAFTS, DTYPES, FIELDS, ID, KNOBS, KV_DTYPES, SWITCHES
 
 PROGRAMS = (("trtllm-serve", "serve"), ("trtllm-serve",))
 APART = {
@@ -60,6 +60,9 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> dict[str, Any]:
     kv = reader.word("kv_cache_config.dtype", among=cached, default=wide)
     plan["precision"] = {"compute": wide, "weights": wide, "activations": wide, "kv": kv}
     serving: dict[str, Any] = {"replicas": replicas}
+    numbers = {knob: field for knob, field in KNOBS.items() if knob not in SWITCHES}
+    own = take_knobs(reader, numbers, {knob: KNOBS[knob] for knob in SWITCHES})
+    serving |= {"tensorrt_llm": own} if own else {}
     if together:
         serving["data_parallel_size"] = ranks
     plan |= {"serving": serving, "dp": (ranks if together else 1) * replicas}
