@@ -111,4 +111,5 @@ class _Clock:
             np.maximum.at(self.free, ways[:, hop], end)
         self.free[-1] = 0.0
         self.last = max(self.last, float(end.max()))
-        return end.reshape(len(targets), n)
+        whole: Array = end.reshape(len(targets), n)
+        return whole

@@ -13,7 +13,7 @@ import numpy as np
 
 from ridgeline.comm.bounds import Bound, domain_sets
 from ridgeline.comm.contract import Contract
-from ridgeline.comm.graph import Graph
+from ridgeline.comm.graph import Graph, sums_by
 from ridgeline.core.arrays import Array, Index
 
 MOST_PAIRS = 4_000_000  # of a begin and an end that are looked at for the latency
@@ -76,7 +76,7 @@ def _crossing(group: Index, here: Index, there: Index, bytes_: Array) -> Array:
     other = np.unique(group[there[:, 0]] * chunks + there[:, 1])
     groups_of_chunk = np.bincount(other % chunks, minlength=chunks)
     outside = groups_of_chunk[mine % chunks] - np.isin(mine, other) > 0
-    return np.bincount(mine[outside] // chunks, bytes_[mine[outside] % chunks], count)
+    return sums_by(mine[outside] // chunks, bytes_[mine[outside] % chunks], count)
 
 
 def _farthest(graph: Graph, begins: Index, ends: Index) -> float:

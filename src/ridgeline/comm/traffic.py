@@ -16,10 +16,11 @@ from functools import lru_cache
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.routes import routes
-from ridgeline.core.arrays import Array, Index
+from ridgeline.core.arrays import Index
 
 MANY_RANKS = 512  # from which on ways are not looked up, only counted
 
@@ -86,7 +87,7 @@ def pairs_seconds(graph: Graph, size_bytes: float) -> float:
 
 
 @lru_cache(maxsize=2)
-def _hops(graph: Graph) -> Array:
+def _hops(graph: Graph) -> NDArray[np.float32]:
     """The fewest links between each two ranks."""
     n = graph.ranks
     if graph.shape:
