@@ -1,10 +1,11 @@
 """How fast algorithms are verified, timed and synthesized, and how near their bounds they come.
 
-    python benchmarks/comm.py [--large | --simulation] [--json]
+    python benchmarks/comm.py [--large | --simulation | --table] [--json]
 
 CPU seconds of this process, one thread. Baselines, measured on two cores: TACOS needs 72 to 97 s for the all-gather of
 mesh:32x32, ForestColl 55 s for the trees of mesh:8x8. `--large` adds 4096 chips. `--simulation` measures the simulator
-beside a plain one (`plain_fluid.py`), whose times it must give.
+beside a plain one (`plain_fluid.py`), whose times it must give. `--table` prints what
+docs/concepts/collective-algorithms.md shows: synthesis end to end, by collective and graph, beside bound and library.
 """
 
 from __future__ import annotations
@@ -23,19 +24,22 @@ import numpy as np
 from plain_fluid import plain_seconds
 
 from ridgeline.comm.algorithm import Algorithm, turned
+from ridgeline.comm.answer import answer
 from ridgeline.comm.bounds import chunked_bound
 from ridgeline.comm.graph import Graph, without
 from ridgeline.comm.library.exchanges import pairwise
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
-from ridgeline.comm.select import bucket, ring_order
+from ridgeline.comm.select import bucket, fastest, ring_order
 from ridgeline.comm.simulation.conditions import Conditions
 from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.simulation.simulate import over_seeds, simulate
 from ridgeline.comm.synthesis.packing import packed_trees
-from ridgeline.comm.synthesis.synthesize import gathered, packed_allreduce
+from ridgeline.comm.synthesis.synthesize import gathered, packed_allreduce, synthesize
+from ridgeline.comm.system_graph import system_graph
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
 from ridgeline.comm.verify import verify
+from ridgeline.hardware.load import system
 
 RATE, ALPHA, SIZE = 50e9, 5e-7, 2.0**30
 VERIFY_TARGET = 1_000_000  # steps a core-second
@@ -76,6 +80,57 @@ def synthesis(large: bool) -> list[dict[str, Any]]:
         right = verify(made).ok
         rows.append({"graph": graph.name, "build_s": spent, "rounds": made.rounds, "ratio": ratio, "verified": right})
     return rows
+
+
+TABLE = (
+    ("mesh:32x32", (), ("allgather", "reducescatter", "allreduce")),
+    ("torus:32x32", (), ("allgather", "allreduce")),
+    ("torus:32x32", ("link:3-4", "node:77"), ("allgather", "allreduce")),
+    ("random:256x4", (), ("allgather", "allreduce")),
+    ("mesh:8x8", (), ("allreduce",)),
+    ("torus:8x8", ("link:3-4",), ("allgather", "alltoall", "broadcast")),
+    ("random:64x4", (), ("alltoall",)),
+    ("64xh100-sxm", (), ("allgather", "allreduce", "broadcast")),
+    ("64xmi300x", (), ("allgather", "broadcast")),
+    ("64xascend-910b", (), ("allgather",)),
+    ("144xgb200-nvl72", (), ("allgather",)),
+    ("planes:48x7", (), ("allgather",)),
+)
+LARGE_TABLE = (("mesh:64x64", (), ("allgather", "reducescatter", "allreduce")),)
+COMPARED_RANKS = 256  # with the library as it is: beyond, its algorithms take longer than the synthesis
+
+
+def table(large: bool) -> list[dict[str, Any]]:
+    """Synthesis end to end for 1 GiB: CPU seconds to build and verify, time over the bounds, and the library."""
+    rows = []
+    for name, broken, kinds in LARGE_TABLE if large else TABLE:
+        whole = topology(name, RATE, ALPHA) if ":" in name else system_graph(system(name))
+        graph = without(whole, broken)
+        for kind in kinds:
+            spent, made = cpu(lambda graph=graph, kind=kind: synthesize(kind, graph, SIZE))
+            checked, found = cpu(lambda made=made: verify(made))
+            assert found.ok
+            told = answer(kind, graph, SIZE, made, time_algorithm(made, graph, SIZE), spent)
+            known = fastest(kind, graph, SIZE) if graph.ranks <= COMPARED_RANKS else None
+            rows.append(
+                {"graph": graph.name, "collective": kind, "algorithm": made.name, "build_s": spent, "verify_s": checked,
+                 "steps": len(made.steps), "seconds": told.seconds, "ratio": told.ratio_to_bound,
+                 "over_bound": told.seconds / told.bound.seconds,
+                 "library": f"{known[0].name} {known[1].seconds / told.seconds:.2f}x" if known else ""}
+            )  # fmt: skip
+    return rows
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    """The rows as Markdown."""
+    print(
+        "| graph | collective | algorithm | built | verified | time | of its chunks' bound | of the bound | library |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        times = f"{row['build_s']:.2f} s | {row['verify_s']:.2f} s | {row['seconds'] * 1e3:.2f} ms"
+        ratios = f"{row['ratio']:.3f} | {row['over_bound']:.3f}"
+        print(f"| {row['graph']} | {row['collective']} | {row['algorithm']} | {times} | {ratios} | {row['library']} |")
 
 
 def packing() -> dict[str, float]:
@@ -150,6 +205,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--large", action="store_true")
     options.add_argument("--simulation", action="store_true", help="the simulator alone")
+    options.add_argument("--table", action="store_true", help="synthesis end to end, as the page shows it")
     options.add_argument("--json", action="store_true")
     asked = options.parse_args()
     if asked.simulation:
@@ -157,6 +213,10 @@ def main() -> None:
             plain = f", plain {row['plain_per_s'] / 1e6:.4f}" if "plain_per_s" in row else ""
             told = f"{row['transfers']:,} transfers, {row['moments']} moments"
             print(f"{row['case']:52} {row['transfers_per_s'] / 1e6:6.2f} M transfers/s{plain} ({told})")
+        return
+    if asked.table:
+        rows = table(asked.large)
+        print(json.dumps(rows, indent=2)) if asked.json else print_table(rows)
         return
     rates, rows, packed = verification(), synthesis(asked.large), packing()
     if asked.json:

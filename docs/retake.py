@@ -25,6 +25,8 @@ PAGES = (
     "docs/reference.md",
     "docs/concepts/accuracy.md",
     "docs/concepts/traces.md",
+    "docs/concepts/collective-algorithms.md",
+    "docs/how-to/design-a-collective.md",
     "docs/how-to/from-model-card-to-launch-script.md",
     "docs/how-to/what-limits-my-step.md",
     "docs/how-to/explain-a-gap.md",

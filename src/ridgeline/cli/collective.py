@@ -37,6 +37,12 @@ def collective(
     slow: options.Slow = None,
     chunks: options.Chunks = None,
     root: options.Root = 0,
+    groups: options.Groups = "",
+    pair: options.Pair = None,
+    matrix: options.Matrix = None,
+    experts: options.Experts = 0,
+    top_k: options.TopK = 1,
+    tokens: options.Tokens = 64,
     simulate: options.Simulate = False,
     paths: options.Paths = "ecmp",
     seed: options.Seed = 0,
@@ -57,8 +63,9 @@ def collective(
     json: Json = False,
 ) -> None:
     """How long a collective takes on a network, by which algorithm, and how far that is from the best possible."""
-    if what == "verify":
-        _verify(file, _Network(on, topology, link, latency, size, to), json)
+    network = _Network(on, topology, link, latency, size, to, picture)
+    if what in ("verify", "list"):
+        _verify(file, network, json) if what == "verify" else _list(network, outer, without or (), groups, json)
         return
     if what == "run":
         _run(file, json, ranks=ranks, backend=backend, sizes=sizes, algorithm=algorithm, synthesize=synthesize,
@@ -72,7 +79,8 @@ def collective(
         what, shown, on=on, topology=topology, link=link, latency=latency, size=size, algorithm=algorithm,
         synthesize=synthesize, without=without or (), chunks=chunks, root=root, outer=outer or None, slow=slow or (),
         simulate=simulate, paths=paths, seed=seed, seeds=seeds, background=background or (),
-        straggler=straggler or (), beside=beside or (), injection=injection or None, message=message,
+        straggler=straggler or (), beside=beside or (), injection=injection or None, message=message, groups=groups,
+        pairs=pair or (), matrix=matrix, experts=experts, top_k=top_k, tokens=tokens, routing_seed=seed,
     )  # fmt: skip
 
 
@@ -113,24 +121,27 @@ def _ask(what: str, shown: _Shown, **asked: Any) -> None:
     from ridgeline.comm.formats.files import write_collective
     from ridgeline.core.files import refuse_unwritable
     from ridgeline.report.collective import by_size_sheet, collective_sheet, draw_collective
-    from ridgeline.report.schedule_picture import write_picture
+    from ridgeline.report.schedule_picture import refuse_unknown_picture, write_picture
 
     if shown.picture is not None:
+        refuse_unknown_picture(shown.picture)
         refuse_unwritable(shown.picture)
     found = answered(what, **asked)
     sheet = collective_sheet(found)
     if shown.output is not None:
         write_collective(found.algorithm, shown.output, shown.to or "ridgeline")
         say(f"{shown.output}: {sheet['steps']} steps", err=True)
-    if shown.picture is not None:
-        write_picture(found.algorithm, found.graph, shown.picture)
     if shown.by_size:
-        sheet["by_size"] = by_size_sheet(crossings(found.collective, found.graph, asked["root"]))
+        ranges = crossings(found.collective, found.graph, asked["root"], synthesized=asked["synthesize"])
+        sheet["by_size"] = by_size_sheet(ranges)
+    if shown.picture is not None:
+        write_picture(found, shown.picture, sheet.get("by_size", ()))
+        say(f"{shown.picture}: written", err=True)
     print_json(sheet) if shown.json else draw_collective(sheet, found, console())
 
 
 class _Network(NamedTuple):
-    """On what a file's algorithm is to be timed, and whose limits it is held against."""
+    """On what a file's algorithm is to be timed and drawn, and whose limits it is held against."""
 
     on: str
     topology: str
@@ -138,6 +149,19 @@ class _Network(NamedTuple):
     latency: str
     size: str
     profile: str
+    picture: Path | None
+
+
+def _list(network: _Network, outer: str, without: Any, groups: str, json: bool) -> None:
+    """Every algorithm of the library, for each collective it can do on this network."""
+    from ridgeline.comm.answer import asked_graph, bytes_of
+    from ridgeline.comm.catalogue import catalogue
+    from ridgeline.report.collective import draw_library, library_sheet
+
+    topology = network.topology if network.on or network.topology else "torus:4x4"
+    graph = asked_graph(network.on, topology, network.link, network.latency, outer or None, without, (), groups)
+    sheet = library_sheet(graph, bytes_of(network.size), catalogue(graph, bytes_of(network.size)))
+    print_json(sheet) if json else draw_library(sheet, console())
 
 
 def _library(what: str, on: str, size: str, library: str, target: tuple[Path | None, str], json: bool) -> None:
@@ -164,6 +188,7 @@ def _verify(file: Path | None, network: _Network, json: bool) -> None:
     from ridgeline.comm.formats.files import read_collective
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.report.collective import collective_sheet, draw_collective, draw_verification, verification_sheet
+    from ridgeline.report.schedule_picture import refuse_unknown_picture, write_picture
 
     if file is None:
         raise InputError(Problem(path="FILE", given="nothing", expected="a file after verify"))
@@ -173,10 +198,15 @@ def _verify(file: Path | None, network: _Network, json: bool) -> None:
             "--to rccl or msccl: whose limits an XML file is held against",
         )
         raise InputError(Problem(path="--to", given=given, expected=expected))
+    if network.picture is not None:
+        refuse_unknown_picture(network.picture)
     found = read_collective(file, network.profile)
-    if found.algorithm is not None and (network.on or network.topology):
-        graph = graph_for(network.on, network.topology, network.link, network.latency)
-        timed = timed_file(found, graph, network.size)
+    if found.algorithm is not None and (network.on or network.topology or network.picture):
+        flat = f"switch:{found.algorithm.ranks}"  # where no network is given
+        topology = network.topology if network.on or network.topology else flat
+        timed = timed_file(found, graph_for(network.on, topology, network.link, network.latency), network.size)
+        if network.picture is not None:
+            write_picture(timed, network.picture)
         whole = collective_sheet(timed)
         print_json(whole) if json else draw_collective(whole, timed, console())
     else:

@@ -14,8 +14,8 @@ Shape = Annotated[
     typer.Option(
         "--topology",
         metavar="SHAPE",
-        help="mesh:AxB[xC], torus:AxB[xC], ring:N, switch:N, full:N, domains:NxG, rails:NxGxS, leafspine:LxDxS, "
-        "fattree:K, planes:NxP, dragonfly:GxRxP.",
+        help="mesh:AxB[xC], torus:AxB[xC], ring:N, switch:N, sharp:N, full:N, random:NxD, domains:NxG, rails:NxGxS, "
+        "leafspine:LxDxS, fattree:K, planes:NxP, dragonfly:GxRxP.",
     ),
 ]
 Outer = Annotated[str, typer.Option("--outer", metavar="RATE", help="A link between domains; else as --link.")]
@@ -23,10 +23,23 @@ Slow = Annotated[
     Parts,
     typer.Option("--slow", metavar="PART", help="A link:3-4:0.5 or node:5:0.25 of another rate; may be repeated."),
 ]
-BySize = Annotated[bool, typer.Option("--by-size", help="Which algorithm of the library is fastest at which size.")]
-Picture = Annotated[
-    Path | None, typer.Option("--picture", metavar="FILE", help="Draw the schedule, rounds x links, as .png or .svg.")
+BySize = Annotated[
+    bool, typer.Option("--by-size", help="Which algorithm is fastest at which size; with --synthesize made ones too.")
 ]
+Picture = Annotated[
+    Path | None,
+    typer.Option("--picture", metavar="FILE", help="Draw the schedule, rounds x links, as .html, .svg or .png."),
+]
+Groups = Annotated[str, typer.Option("--groups", metavar="SIZES", help="All-reduce on groups of unequal size, 2+3.")]
+Pair = Annotated[
+    Parts, typer.Option("--pair", metavar="A-B", help="Sendrecv: rank A sends M to rank B; may be repeated.")
+]
+Matrix = Annotated[
+    Path | None, typer.Option("--matrix", metavar="CSV", help="Alltoallv: row i, column j is what i sends to j.")
+]
+Experts = Annotated[int, typer.Option("--experts", min=0, metavar="E", help="Dispatch, combine: else one a rank.")]
+TopK = Annotated[int, typer.Option("--top-k", min=1, metavar="K", help="Dispatch, combine: experts of a token.")]
+Tokens = Annotated[int, typer.Option("--tokens", min=1, metavar="N", help="Dispatch, combine: of each rank.")]
 Simulate = Annotated[bool, typer.Option("--simulate", help="Also as flows that share links.")]
 Paths = Annotated[str, typer.Option("--paths", metavar="RULE", help="With --simulate: ecmp, spray, rail or shortest.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="With --simulate: of hashed paths.")]
@@ -57,7 +70,8 @@ What = Annotated[
     str,
     typer.Argument(
         metavar="WHAT",
-        help="allreduce, allgather, reducescatter, alltoall, broadcast, reduce; verify FILE; or run COLLECTIVE.",
+        help="allreduce, allgather, reducescatter, alltoall, broadcast, reduce, sendrecv, alltoallv, dispatch, "
+        "combine; list (the library); verify FILE; or run COLLECTIVE.",
     ),
 ]
 File = Annotated[

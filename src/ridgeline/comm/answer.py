@@ -12,10 +12,12 @@ from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.algorithm_file import WHOLE
 from ridgeline.comm.bounds import Bound, chunked_bound, lower_bound, sequence_bound
 from ridgeline.comm.contract import Collective
+from ridgeline.comm.contract_bounds import contract_bound
+from ridgeline.comm.exchange_options import EXCHANGES, ExchangeOptions, exchange_candidates
 from ridgeline.comm.formats.files import CollectiveFile, read_collective
-from ridgeline.comm.graph import Graph, slowed
+from ridgeline.comm.graph import Graph, grouped, slowed
 from ridgeline.comm.graph import without as degraded
-from ridgeline.comm.select import fastest
+from ridgeline.comm.select import beaten, fastest, named
 from ridgeline.comm.simulation.conditions import Asked, conditions
 from ridgeline.comm.simulation.contention import SEEDS, Contention, contend, simulated_graph
 from ridgeline.comm.simulation.messages import Job
@@ -28,12 +30,17 @@ from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import parse_quantity
 from ridgeline.hardware.load import system
 
-BUS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0}
-"""busbw over algbw is this times (N - 1) / N, as nccl-tests counts; 1 for broadcast and reduce."""
+NAMES = (*WHOLE, *EXCHANGES)
+BUS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0, "alltoallv": 1.0}
+"""busbw over algbw is this times (N - 1) / N, as nccl-tests counts; 1 for the others."""
 
 
-NO_SEQUENCE = ("tree-packing", "double-tree", "two-level", "in-switch")
+NO_SEQUENCE = ("tree-packing", "double-tree", "two-level", "unequal-groups", "in-switch")
 """All-reduces that are no reduce-scatter and then an all-gather."""
+
+
+class Options(Asked, ExchangeOptions, total=False):
+    """What simulations and exchanges ask for besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,14 +101,16 @@ def collective(
     root: int = 0,
     outer: str | float | None = None,
     slow: Iterable[str] = (),
+    groups: str = "",
     simulate: bool = False,
     seeds: int = SEEDS,
     beside: Iterable[str] = (),
-    **asked: Unpack[Asked],
+    **asked: Unpack[Options],
 ) -> CollectiveTime:
     """How long a collective takes on a system or topology, by which algorithm, and how near the bound that is.
 
-    name            allreduce, allgather, reducescatter, alltoall, broadcast, reduce
+    name            allreduce, allgather, reducescatter, alltoall, broadcast, reduce; sendrecv, alltoallv, and MoE's
+                    dispatch and combine, which take pairs, matrix, experts, top_k, tokens (see `exchange_options`)
     on, topology    a system of the catalog (64xh100-sxm), or mesh:AxB, torus:AxB, ring:N, switch:N, ... of equal links
     size            M: all-reduce vector, all-gather output, reduce-scatter input, what a rank sends in all-to-all
     algorithm       one of the library; absent: its fastest for this size
@@ -109,6 +118,7 @@ def collective(
     without         links and ranks that are broken: link:3-4, node:5
     chunks          synthesis: chunks a rank's part is cut into
     outer, slow     rate of links between domains; links of another rate: link:3-4:0.5, node:5:0.25
+    groups          sizes of groups of consecutive ranks, 2+3: all-reduce by unequal groups
     simulate        run it too as flows that share links, with hashed paths for so many `seeds`; how, says the rest:
                     paths, seed, background, straggler, injection, message (see `simulation.conditions.Asked`)
     beside          another collective of all ranks at the same time, alltoall:256MB
@@ -117,13 +127,14 @@ def collective(
     >>> found.verification.ok, found.algorithm.name, round(found.ratio_to_bound, 3)
     (True, 'bucket', 1.0)
     """
-    if name not in WHOLE:
-        raise InputError(not_among("collective", name, WHOLE))
-    kind = cast(Collective, name)
-    graph = slowed(degraded(graph_for(on, topology, link, latency, outer), without), slow)
+    kind = _kind(name, NAMES)
+    graph = asked_graph(on, topology, link, latency, outer, without, slow, groups)
     size_bytes = _sized(size, root, graph)
+    own = {key: asked.pop(key) for key in ExchangeOptions.__annotations__ if key in asked}  # type: ignore[misc]
     spent: float | None = None
-    if synthesize:
+    if kind in EXCHANGES:
+        made, timed = _exchanged(kind, graph, size_bytes, algorithm, cast(ExchangeOptions, own))
+    elif synthesize:
         begun = time.perf_counter()
         made = build(kind, graph, size_bytes, chunks=chunks, root=root)
         spent = time.perf_counter() - begun
@@ -135,14 +146,30 @@ def collective(
         return found
     jobs = [Job(algorithm=made, size_bytes=size_bytes), *(_beside(text, graph, root) for text in beside)]
     wide = simulated_graph(graph)
-    return replace(found, contention=contend(jobs, wide, conditions(wide, **asked), seeds))
+    return replace(found, contention=contend(jobs, wide, conditions(wide, **cast(Asked, asked)), seeds))
+
+
+def _kind(name: str, names: tuple[str, ...], path: str = "collective") -> Collective:
+    """The collective of a name; all-reduce, all_reduce and AllReduce are allreduce."""
+    plain = name.replace("-", "").replace("_", "").lower()
+    if plain not in names:
+        raise InputError(not_among(path, name, names, "write e.g. alltoall:256MB" if path == "beside" else ""))
+    return cast(Collective, plain)
+
+
+def _exchanged(
+    kind: Collective, graph: Graph, size_bytes: float, algorithm: str, own: ExchangeOptions
+) -> tuple[Algorithm, Timing]:
+    """The fastest of an exchange's algorithms."""
+    known = named(exchange_candidates(kind, graph.ranks, own), algorithm)
+    found = beaten(known, graph, size_bytes, float("inf"))
+    assert found is not None
+    return found
 
 
 def _sized(size: str | float, root: int, graph: Graph) -> float:
     """The size in bytes, and a root that is a rank."""
-    size_bytes = _number(size, "B")
-    if not size_bytes > 0:
-        raise InputError(Problem(path="size", given=str(size), expected="more than 0 bytes"))
+    size_bytes = bytes_of(size)
     if not 0 <= root < graph.ranks:
         raise InputError(Problem(path="root", given=str(root), expected=f"0 to {graph.ranks - 1}"))
     return size_bytes
@@ -151,10 +178,9 @@ def _sized(size: str | float, root: int, graph: Graph) -> float:
 def _beside(text: str, graph: Graph, root: int) -> Job:
     """Another collective of all ranks, by the library's fastest algorithm."""
     name, _, size = text.partition(":")
-    if name not in WHOLE:
-        raise InputError(not_among("beside", name, WHOLE, "write e.g. alltoall:256MB"))
+    kind = _kind(name, WHOLE, "beside")
     size_bytes = _number(size or "nothing", "B")
-    return Job(algorithm=fastest(cast(Collective, name), graph, size_bytes, root=root)[0], size_bytes=size_bytes)
+    return Job(algorithm=fastest(kind, graph, size_bytes, root=root)[0], size_bytes=size_bytes)
 
 
 def answer(
@@ -172,7 +198,7 @@ def answer(
         size_bytes=size,
         algorithm=made,
         timing=timed,
-        bound=lower_bound(graph, kind, size, root),
+        bound=contract_bound(graph, made.contract, size) if kind in EXCHANGES else lower_bound(graph, kind, size, root),
         chunked_bound_s=chunked,
         verification=verify(made),
         synthesis_seconds=spent,
@@ -201,6 +227,23 @@ def timed_file(found: CollectiveFile, graph: Graph, size: str | float) -> Collec
     return replace(answered, verification=found.verification)
 
 
+def asked_graph(
+    on: str, topology: str, link: str | float, latency: str | float, outer: str | float | None,
+    without: Iterable[str], slow: Iterable[str], groups: str,
+) -> Graph:  # fmt: skip
+    """The graph less what is broken, with what is slow, in groups."""
+    graph = slowed(degraded(graph_for(on, topology, link, latency, outer), without), slow)
+    return grouped(graph, groups) if groups else graph
+
+
+def bytes_of(size: str | float) -> float:
+    """A size in bytes, above 0."""
+    found = _number(size, "B")
+    if not found > 0:
+        raise InputError(Problem(path="size", given=str(size), expected="more than 0 bytes"))
+    return found
+
+
 def graph_for(
     on: str, topology: str, link: str | float, latency: str | float, outer: str | float | None = None
 ) -> Graph:
@@ -215,4 +258,6 @@ def graph_for(
 
 
 def _number(value: str | float, unit: str) -> float:
-    return parse_quantity(value, unit) if isinstance(value, str) else float(value)
+    if isinstance(value, str):
+        return parse_quantity(value.replace("KB", "kB"), unit)  # as nccl-tests' users write it
+    return float(value)

@@ -93,7 +93,7 @@ def _crossing(graph: Graph, collective: Collective, inside: Array, out: Array, i
 
 def _cuts(graph: Graph, root: int) -> tuple[Array, Array, Array, Mask]:
     """For each set tried: ranks in it, rate out of it and into it, and whether the root is in it."""
-    masks = _domains(graph) + _slabs(graph)
+    masks = domain_sets(graph) + _slabs(graph)
     alone = graph.ranks
     inside = np.concatenate([np.ones(alone), [mask[: graph.ranks].sum() for mask in masks]])
     leaves = [float(graph.bytes_per_s[mask[graph.tail] & ~mask[graph.head]].sum()) for mask in masks]
@@ -104,7 +104,7 @@ def _cuts(graph: Graph, root: int) -> tuple[Array, Array, Array, Mask]:
     return inside, out, into, rooted
 
 
-def _domains(graph: Graph) -> list[Mask]:
+def domain_sets(graph: Graph) -> list[Mask]:
     """Each scale-up domain with the switches that only it has."""
     if not graph.domain:
         return []
@@ -132,7 +132,7 @@ def _slabs(graph: Graph) -> list[Mask]:
 def _partitions(graph: Graph) -> float:
     """2 (|P| - 1) / sum of rates out of the parts: ranks one by one, or domains."""
     best = 2 * (graph.ranks - 1) / float(graph.out_bytes_per_s()[: graph.ranks].sum())
-    masks = _domains(graph)
+    masks = domain_sets(graph)
     if len(masks) > 1:
         out = sum(float(graph.bytes_per_s[mask[graph.tail] & ~mask[graph.head]].sum()) for mask in masks)
         best = max(best, 2 * (len(masks) - 1) / out)

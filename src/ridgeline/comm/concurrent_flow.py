@@ -35,7 +35,7 @@ def exchange_seconds(graph: Graph, passes: int = PASSES) -> float:
         matrix = csr_array((length, (graph.tail, graph.head)), shape=(n, n))
         far, last = dijkstra(matrix, return_predecessors=True)
         best = max(best, float(far.sum() / n / (rate * length).sum()))
-        full = _loads(at, far, last, graph.links) / rate
+        full = _loads(at, far, last.astype(np.int64), graph.links) / rate
         length = length * np.exp(GROWTH / (1 + step / 4) * full / full.max())
         length /= length.max()
     return best

@@ -1,9 +1,14 @@
-"""Turn a collective and a graph into a selector by size: which algorithm of the library is fastest where."""
+"""Turn a collective and a graph into a selector by size: which algorithm is fastest where, and where two cross.
+
+Algorithms are made once. Those whose floor is above the fastest so far are not timed, so that selectors of a thousand
+ranks, whose algorithms have millions of steps, take a minute and leave nobody out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -11,19 +16,20 @@ from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.bounds import lower_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
-from ridgeline.comm.select import candidates
+from ridgeline.comm.select import MOST_STEPS, Candidate, candidates
+from ridgeline.comm.synthesis.synthesize import synthesize
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.core.errors import InputError, Problem
 
 SIZES = (1e3, 1e10)  # bytes
-GRID = 29  # sizes looked at, four a decade; between two winners the crossing is searched
-HALVINGS = 12
-MOST_STEPS = 300_000  # of an algorithm that takes part
+GRID, HALVINGS = 29, 12  # sizes looked at, four a decade; between two winners the crossing is searched
+MANY_STEPS, COARSE_GRID, COARSE_HALVINGS = 300_000, 8, 4  # the same from so many steps on
+SYNTHESIZED_AT = (1e5, 1e7, 1e9)  # sizes that algorithms are made for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRange:
-    """An algorithm and the sizes for which nothing else of the library wins; times and bound at both ends."""
+    """An algorithm and the sizes for which nothing else wins; times and bound at both ends."""
 
     algorithm: str
     chunks: int
@@ -33,51 +39,85 @@ class SizeRange:
     bound_s: tuple[float, float]
 
 
-def crossings(collective: Collective, graph: Graph, root: int = 0) -> tuple[SizeRange, ...]:
-    """Ranges of sizes from 1 kB to 10 GB, in order, each with its fastest algorithm.
+def crossings(
+    collective: Collective, graph: Graph, root: int = 0, *, synthesized: bool = False
+) -> tuple[SizeRange, ...]:
+    """Ranges of sizes from 1 kB to 10 GB, in order, each with its fastest algorithm, of the library or made here.
 
     >>> from ridgeline.comm.topologies import topology
     >>> found = crossings("allreduce", topology("ring:8", 50e9, 5e-6))
     >>> found[0].algorithm != found[-1].algorithm, found[-1].algorithm
     (True, 'two-way-ring')
     """
-    made = [one.make() for one in candidates(collective, graph, root) if one.steps <= MOST_STEPS]
-    if not made:
+    known = [one for one in candidates(collective, graph, root) if one.steps <= MOST_STEPS]
+    if synthesized:
+        known += _synthesized(collective, graph, root)
+    if not known:
         given = f"{graph.ranks} ranks"
         raise InputError(Problem(path="by-size", given=given, expected=f"algorithms of at most {MOST_STEPS:,} steps"))
-
-    def seconds(one: Algorithm, size: float) -> float:
-        return time_algorithm(one, graph, size).seconds
-
-    grid = np.geomspace(*SIZES, GRID)
-    best = [min(made, key=lambda one: seconds(one, size)) for size in grid]
+    many = max(one.steps for one in known) > MANY_STEPS
+    race = _Race(known, graph)
+    grid = np.geomspace(*SIZES, COARSE_GRID if many else GRID)
+    best = [race.winner(float(size)) for size in grid]
     edges, winners = [float(grid[0])], [best[0]]
     for low, high, before, after in zip(grid[:-1], grid[1:], best[:-1], best[1:], strict=True):
-        if before is not after:
-            edges.append(_crossing(seconds, (before, after), float(low), float(high)))
+        if before != after:
+            halvings = COARSE_HALVINGS if many else HALVINGS
+            edges.append(_crossing(race.seconds, (before, after), (float(low), float(high)), halvings))
             winners.append(after)
     edges.append(float(grid[-1]))
     found = []
     for one, low, high in zip(winners, edges[:-1], edges[1:], strict=True):
-        ends = (low, high)
+        made = race.made(one)
         found.append(
             SizeRange(
-                algorithm=one.name,
-                chunks=one.contract.chunks,
+                algorithm=made.name,
+                chunks=made.contract.chunks,
                 min_bytes=low,
                 max_bytes=high,
-                seconds=(seconds(one, low), seconds(one, high)),
-                bound_s=tuple(lower_bound(graph, collective, size, root).seconds for size in ends),  # type: ignore[arg-type]
+                seconds=(race.seconds(one, low), race.seconds(one, high)),
+                bound_s=(
+                    lower_bound(graph, collective, low, root).seconds,
+                    lower_bound(graph, collective, high, root).seconds,
+                ),
             )
         )
     return tuple(found)
 
 
+def _synthesized(collective: Collective, graph: Graph, root: int) -> list[Candidate]:
+    """Algorithms made for some sizes; those of the library that won there are in the race anyway."""
+    made = [synthesize(collective, graph, size, root=root) for size in SYNTHESIZED_AT]
+    return [Candidate(name=one.name, steps=len(one.steps), make=lambda one=one: one) for one in made]  # type: ignore[misc]
+
+
+class _Race:
+    """Candidates by number, each made at most once and timed at most once for a size."""
+
+    def __init__(self, known: list[Candidate], graph: Graph) -> None:
+        self.known = known
+        self.made: Callable[[int], Algorithm] = cache(lambda row: known[row].make())
+        self.seconds: Callable[[int, float], float] = cache(
+            lambda row, size: time_algorithm(self.made(row), graph, size).seconds
+        )
+
+    def winner(self, size: float) -> int:
+        """The number of the fastest for a size."""
+        best, seconds = -1, float("inf")
+        for floor, row in sorted((one.floor(size), row) for row, one in enumerate(self.known)):
+            if floor * (1 - 1e-9) >= seconds:
+                break
+            if self.seconds(row, size) < seconds:
+                best, seconds = row, self.seconds(row, size)
+        return best
+
+
 def _crossing(
-    seconds: Callable[[Algorithm, float], float], pair: tuple[Algorithm, Algorithm], low: float, high: float
+    seconds: Callable[[int, float], float], pair: tuple[int, int], ends: tuple[float, float], halvings: int
 ) -> float:
     """The size from which the second of two algorithms is the faster one."""
-    for _ in range(HALVINGS):
+    low, high = ends
+    for _ in range(halvings):
         middle = float(np.sqrt(low * high))
         low, high = (middle, high) if seconds(pair[0], middle) <= seconds(pair[1], middle) else (low, middle)
     return high

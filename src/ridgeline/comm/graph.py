@@ -25,6 +25,7 @@ class Graph:
 
     shape, wraps   of a mesh or torus that is whole: its sides, and which of them close
     domain         ranks of one scale-up domain where there are several (0: one flat network)
+    groups         sizes of groups of consecutive ranks that differ: domains that lost some of their ranks
     reducing       a switch that all ranks reach and that adds up what passes (NVLS, SHARP); -1: none
     labels         the rank's number before others were taken away
     """
@@ -39,6 +40,7 @@ class Graph:
     shape: tuple[int, ...] = ()
     wraps: tuple[bool, ...] = ()
     domain: int = 0
+    groups: tuple[int, ...] = ()
     reducing: int = -1
     labels: tuple[int, ...] = ()
 
@@ -165,9 +167,30 @@ def _renumbered(graph: Graph, keep: np.ndarray, alive: np.ndarray, note: str) ->
         shape=(),
         wraps=(),
         domain=graph.domain if alive[: graph.ranks].all() else 0,
+        groups=_left(graph, alive) if not alive[: graph.ranks].all() else graph.groups,
         reducing=int(number[graph.reducing]) if graph.reducing >= 0 and alive[graph.reducing] else -1,
         labels=tuple(label for label, lives in zip(labels, alive, strict=False) if lives),
     )
+
+
+def _left(graph: Graph, alive: np.ndarray) -> tuple[int, ...]:
+    """How many ranks each domain or group has left."""
+    sizes = graph.groups or (graph.domain,) * (graph.ranks // graph.domain if graph.domain else 0)
+    if sum(sizes) != graph.ranks:
+        return ()
+    ends = np.cumsum(sizes)
+    left = (int(alive[end - size : end].sum()) for size, end in zip(sizes, ends, strict=True))
+    return tuple(size for size in left if size)
+
+
+def grouped(graph: Graph, text: str) -> Graph:
+    """The graph with its ranks in groups of the sizes given, as 2+3."""
+    match = re.fullmatch(r"\d{1,6}(\+\d{1,6})+", text)
+    sizes = tuple(int(part) for part in text.split("+")) if match else ()
+    if not sizes or min(sizes) < 1 or sum(sizes) != graph.ranks:
+        given = f"groups {text!r:.60}" + (f", together {sum(sizes)}" if sizes else "")
+        raise _wrong(given, f"sizes that make {graph.ranks} ranks, as 2+3")
+    return replace(graph, groups=sizes)
 
 
 def refuse_disconnected(graph: Graph) -> None:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import lcm
 
 import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm, beside, turned
+from ridgeline.comm.block_timing import bucket_time
 from ridgeline.comm.bounds import lower_bound
 from ridgeline.comm.contract import Collective, contract
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.exchanges import bruck_alltoall, forwarded_alltoall, pairwise
 from ridgeline.comm.library.gathers import allgather_by_axes, allgather_over, reduce_then_gather
-from ridgeline.comm.library.levels import exit_ring, rings_allgather, split_rail_allgather, two_level_allreduce
+from ridgeline.comm.library.levels import (
+    exit_ring,
+    rings_allgather,
+    split_rail_allgather,
+    two_level_allreduce,
+    unequal_allreduce,
+)
 from ridgeline.comm.library.trees import (
     binary_tree,
     chain,
@@ -33,12 +41,32 @@ from ridgeline.comm.traffic import (
     floor_seconds,
     grid_traffic,
     line_traffic,
+    pairs_seconds,
     tree_traffic,
 )
 from ridgeline.core.arrays import Index
 from ridgeline.core.errors import InputError, Problem, not_among
 
 MOST_STEPS = 10_000_000
+ALIASES = {
+    "bruck": "nb", "recursive-halving-doubling": "halving-doubling", "rhd": "halving-doubling",
+    "h-d_r": "halving-doubling",
+    "tree": "double-tree", "mesh": "all-pairs", "nvls": "in-switch", "sharp": "in-switch", "hierarchical": "two-level",
+    "ahc": "unequal-groups", "unequal": "unequal-groups", "blueconnect": "split-rail",
+}  # fmt: skip
+"""Other names that an algorithm goes by, where the collective has none of that very name."""
+NEEDS = {
+    "halving-doubling": "it needs a power of two of ranks",
+    "swing": "it needs a power of two of ranks",
+    "bucket": "it needs a whole mesh or torus of two axes or more, and all-gather, reduce-scatter or all-reduce",
+    "split-rail": "it needs domains of equal size, as domains:4x8",
+    "two-level": "it needs domains of equal size, as domains:4x8, and all-reduce",
+    "rings": "it needs domains of equal size, as domains:4x8",
+    "forwarded": "it needs domains of equal size, as domains:4x8, and all-to-all",
+    "unequal-groups": "it needs --groups 2+3 or domains that lost ranks, and all-reduce",
+    "in-switch": "it needs a switch that adds up, as sharp:8 or 8xh100-sxm",
+    "two-way-ring": "it needs ranks that are linked directly",
+}
 PIECES = (1, 4, 16, 64)  # chunks that follow each other through a tree
 
 
@@ -109,7 +137,7 @@ def _gathers(graph: Graph, collective: Collective) -> Iterator[Candidate]:
         )
 
     def crossed(size: float) -> float:  # everyone to everyone: what an all-to-all of that size takes, each way
-        return (2 if collective == "allreduce" else 1) * lower_bound(graph, "alltoall", size).bandwidth_s
+        return (2 if collective == "allreduce" else 1) * everyone_seconds(graph, size)
 
     names = ["ring", "nhr", "nb"] + (["halving-doubling", "swing"] if n & (n - 1) == 0 else [])
     for name in names:
@@ -125,12 +153,14 @@ def _gathers(graph: Graph, collective: Collective) -> Iterator[Candidate]:
         floor = at_least(lambda: [row for one in both for row in line_traffic(one, "ring", 2)])
         yield Candidate(name="two-way-ring", steps=2 * whole, make=lambda: two_way_ring(order), floor=floor)
     if len(graph.shape) > 1 and min(graph.shape) > 1:
-        floor = at_least(lambda: [row for grid, turn in _turns(graph) for row in grid_traffic(grid, turn, ways)])
         ways = 2 * len(graph.shape)
-        if closes_evenly(graph):
-            passes = 2 if collective == "allreduce" else 1
-            floor = lambda size: bucket_seconds(graph, size, passes)  # noqa: E731
-        yield Candidate(name="bucket", steps=ways * whole, make=lambda: bucket(graph), floor=floor)
+        passes = 2 if collective == "allreduce" else 1
+
+        def exact(size: float) -> float:
+            even = closes_evenly(graph)
+            return bucket_seconds(graph, size, passes) if even else bucket_time(graph, _turns(graph), collective, size)
+
+        yield Candidate(name="bucket", steps=ways * whole, make=lambda: bucket(graph), floor=exact)
     yield from _domain_gathers(graph, at_least)
     if graph.reducing >= 0:
         yield Candidate(name="in-switch", steps=8 * n * n, make=lambda: in_switch_allgather(n, graph.reducing, 8))
@@ -166,6 +196,10 @@ def _sums(graph: Graph) -> Iterator[Candidate]:
                 steps=steps,
                 make=lambda pieces=pieces: in_switch_allreduce(n, graph.reducing, pieces),  # type: ignore[misc]
             )
+    if len(graph.groups) > 1:
+        slices = lcm(*graph.groups) * len(graph.groups)
+        make = lambda: unequal_allreduce(graph.groups)  # noqa: E731
+        yield Candidate(name="unequal-groups", steps=2 * slices * (n + len(graph.groups)), make=make)
     if graph.domain and n % graph.domain == 0:
         yield Candidate(
             name="two-level", steps=4 * n * (n // graph.domain), make=lambda: two_level_allreduce(n, graph.domain)
@@ -191,7 +225,7 @@ def _alltoalls(graph: Graph) -> Iterator[Candidate]:
     n = graph.ranks
 
     def least(size: float) -> float:
-        return lower_bound(graph, "alltoall", size).bandwidth_s
+        return everyone_seconds(graph, size)
 
     def by_bits(size: float) -> float:
         return floor_seconds(graph, bruck_traffic(n), size)
@@ -203,6 +237,11 @@ def _alltoalls(graph: Graph) -> Iterator[Candidate]:
         yield Candidate(name="forwarded", steps=2 * n * n, make=make, floor=least)
     steps = n * n * (n - 1).bit_length() // 2
     yield Candidate(name="bruck", steps=steps, make=lambda: bruck_alltoall(n), floor=by_bits)
+
+
+def everyone_seconds(graph: Graph, size_bytes: float) -> float:
+    """What an all-to-all of that size takes at least, from everyone to everyone."""
+    return max(lower_bound(graph, "alltoall", size_bytes).bandwidth_s, pairs_seconds(graph, size_bytes))
 
 
 def two_way_ring(order: Index) -> Algorithm:
@@ -237,10 +276,7 @@ def fastest(
     collective: Collective, graph: Graph, size_bytes: float, *, name: str = "", root: int = 0
 ) -> tuple[Algorithm, Timing]:
     """The library's fastest algorithm for a size, or the best form of the one named."""
-    known = candidates(collective, graph, root)
-    if name and name not in {one.name for one in known}:
-        raise InputError(not_among("algorithm", name, dict.fromkeys(one.name for one in known)))
-    tried = [one for one in known if one.name == name or not name]
+    tried = named(candidates(collective, graph, root), name)
     if all(one.steps > MOST_STEPS for one in tried):
         least = min(one.steps for one in tried)
         expected = f"at most {MOST_STEPS:,} steps"
@@ -250,6 +286,20 @@ def fastest(
     found = beaten(tried, graph, size_bytes, np.inf)
     assert found is not None
     return found
+
+
+def named(known: Sequence[Candidate], name: str) -> list[Candidate]:
+    """The forms of the algorithm of that name, or all where none is named."""
+    if not name:
+        return list(known)
+    names = {one.name for one in known}
+    meant = name if name in names else ALIASES.get(name, name)
+    if meant not in names:
+        if meant in NEEDS:
+            here = ", ".join(dict.fromkeys(one.name for one in known))
+            raise InputError(Problem(path="algorithm", given=name, expected=f"one of {here}", todo=NEEDS[meant]))
+        raise InputError(not_among("algorithm", name, dict.fromkeys(one.name for one in known)))
+    return [one for one in known if one.name == meant]
 
 
 def beaten(

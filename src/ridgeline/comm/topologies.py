@@ -2,6 +2,8 @@
 
     mesh:AxB[xC]    a grid                        torus:AxB[xC]   a grid whose axes close (an axis of 2 has one link)
     ring:N          each rank and its neighbours  full:N          a link between each two ranks
+    sharp:N         the same, and the switch adds up what passes (NVLS, SHARP)
+    random:NxD[xS]  D links at each of N ranks, laid by seed S
     switch:N        one link a rank to a switch   dragonfly:GxRxP groups of routers with P ranks each: routers of a
                                                   group all linked, one link between each two groups
     domains:NxG     N switched domains of G ranks at `link`, rails between them at `outer` a rank (NVL racks)
@@ -46,7 +48,8 @@ def topology(text: str, bytes_per_s: float, latency_s: float = 0.0, outer_bytes_
             raise _wrong(repr(text), "sizes such as mesh:8x8 or ring:16")
         raise InputError(not_among("topology", kind, _MAKERS, "write e.g. mesh:8x8, torus:4x4x4, ring:16, switch:8"))
     sizes = tuple(int(part) for part in match.group(2).split("x"))
-    if min(sizes) < 1 or prod(sizes) > MOST_RANKS:
+    counted = sizes[:1] if match.group(1) == "random" else sizes
+    if min(counted) < 1 or prod(counted) > MOST_RANKS:
         raise _wrong(repr(text), f"sides of at least 1 and at most {MOST_RANKS} ranks")
     if not bytes_per_s > 0:
         raise _wrong(f"a link of {bytes_per_s} B/s", "a rate above 0", 'give --link "50 GB/s"')
@@ -89,6 +92,23 @@ def _full(name: str, sizes: tuple[int, ...], rate: float, latency: float, _outer
 def _switch(name: str, sizes: tuple[int, ...], rate: float, latency: float, _outer: float) -> Graph:
     n = _one(name, sizes)
     return _one_way_latency(graph_of(name, n, n + 1, [(np.arange(n), np.full(n, n), rate, latency)]))
+
+
+def _sharp(name: str, sizes: tuple[int, ...], rate: float, latency: float, outer: float) -> Graph:
+    return replace(_switch(name, sizes, rate, latency, outer), reducing=sizes[0])
+
+
+def _random(name: str, sizes: tuple[int, ...], rate: float, latency: float, _outer: float) -> Graph:
+    """Rings in random orders laid over each other; links that fall together count once."""
+    if len(sizes) not in (2, 3) or sizes[0] < 3 or sizes[1] < 2 or sizes[1] % 2:
+        raise _wrong(name, "ranks x an even number of links[ x seed], as random:64x4 or random:64x4x7")
+    n, random = sizes[0], np.random.default_rng(sizes[2] if len(sizes) == 3 else 0)
+    ends = []
+    for _ in range(sizes[1] // 2):
+        order = random.permutation(n)
+        ends.append(np.sort(np.stack([order, np.roll(order, 1)]), axis=0))
+    a, b = np.unique(np.concatenate(ends, axis=1), axis=1)
+    return graph_of(name, n, n, [(a, b, rate, latency)])
 
 
 def _dragonfly(name: str, sizes: tuple[int, ...], rate: float, latency: float, outer: float) -> Graph:
@@ -183,6 +203,8 @@ _MAKERS: dict[str, Callable[[str, tuple[int, ...], float, float, float], Graph]]
     "ring": _ring,
     "full": _full,
     "switch": _switch,
+    "sharp": _sharp,
+    "random": _random,
     "dragonfly": _dragonfly,
     "domains": _domains,
     "rails": _rails,

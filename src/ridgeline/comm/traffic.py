@@ -4,21 +4,25 @@ A link is taken by one round after the other, each for its latency and its bytes
 
     floor = max over links of the sum over rounds of (latency of the link + bytes on it / rate)
 
-and a chunk that goes round a ring makes one hop after the other. Messages instead of chunks: a ring of 1024 ranks is one
-row of 1024 pairs, 1023 times. Who cannot win by its floor need not be made and timed.
+and a chunk that goes round a ring makes one hop after the other. Messages instead of chunks: a ring of 1024 ranks is
+one row of 1024 pairs, 1023 times. Who cannot win by its floor need not be made and timed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.routes import routes
 from ridgeline.core.arrays import Index
+
+MANY_RANKS = 512  # from which on ways are not looked up, only counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,17 +53,55 @@ def floor_seconds(graph: Graph, traffic: Iterable[Traffic], size_bytes: float) -
     rows = [one for one in traffic if len(one.source)]
     if not rows:
         return 0.0
+    if graph.ranks > MANY_RANKS:
+        return max(_chained(graph, rows, size_bytes), _volume(graph, rows, size_bytes))
     ways = routes(graph, np.concatenate([one.source for one in rows]), np.concatenate([one.target for one in rows]))
-    total, first, chained = np.zeros(graph.links), 0, 0.0
-    quickest = float(graph.bytes_per_s.max()), float(graph.latency_s.min())
+    total, first = np.zeros(graph.links), 0
     for one in rows:
         mine = ways[first : first + len(one.source)]
         first += len(one.source)
         count = np.bincount(mine[mine >= 0], minlength=graph.links)
         spent = count * (one.share * size_bytes) / graph.bytes_per_s
         total += one.times * (spent + (np.where(count > 0, graph.latency_s, 0.0) if one.alone else 0.0))
-        chained += one.chain * one.times * (one.share * size_bytes / quickest[0] + quickest[1])
-    return max(float(total.max(initial=0.0)), chained)
+    return max(float(total.max(initial=0.0)), _chained(graph, rows, size_bytes))
+
+
+def _chained(graph: Graph, rows: list[Traffic], size_bytes: float) -> float:
+    """The hops that some chunk makes one after the other, each as quick as the quickest link."""
+    rate, latency = float(graph.bytes_per_s.max()), float(graph.latency_s.min())
+    return sum(one.chain * one.times * (one.share * size_bytes / rate + latency) for one in rows)
+
+
+def _volume(graph: Graph, rows: list[Traffic], size_bytes: float) -> float:
+    """Bytes times hops over all links' rate."""
+    far = _hops(graph)
+    crossed = sum(one.times * one.share * float(far[one.source, one.target].sum()) for one in rows)
+    return crossed * size_bytes / float(graph.bytes_per_s.sum())
+
+
+def pairs_seconds(graph: Graph, size_bytes: float) -> float:
+    """Everyone to everyone, M / N to each: bytes times hops over all links' rate; 0 on small graphs: not needed."""
+    if graph.ranks <= MANY_RANKS:
+        return 0.0
+    return float(_hops(graph).sum(dtype=np.float64)) / graph.ranks * size_bytes / float(graph.bytes_per_s.sum())
+
+
+@lru_cache(maxsize=2)
+def _hops(graph: Graph) -> NDArray[np.float32]:
+    """The fewest links between each two ranks."""
+    n = graph.ranks
+    if graph.shape:
+        place = np.stack(np.unravel_index(np.arange(n), graph.shape))
+        total = np.zeros((n, n), np.float32)
+        for axis, (size, closes) in enumerate(zip(graph.shape, graph.wraps, strict=True)):
+            apart = np.abs(place[axis][:, None] - place[axis])
+            total += np.minimum(apart, size - apart) if closes else apart
+        return total
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import dijkstra
+
+    matrix = coo_array((np.ones(graph.links), (graph.tail, graph.head)), shape=(graph.nodes, graph.nodes)).tocsr()
+    return np.asarray(dijkstra(matrix, unweighted=True, indices=np.arange(n))[:, :n], np.float32)
 
 
 def line_traffic(order: Index, pattern: str, parts: int = 1) -> list[Traffic]:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.answer import CollectiveTime
+from ridgeline.comm.catalogue import Entry
 from ridgeline.comm.crossings import SizeRange
 from ridgeline.comm.formats.files import CollectiveFile
 from ridgeline.comm.formats.hccl_env import HcclSetting
@@ -20,7 +21,14 @@ from ridgeline.comm.routes import routes
 from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent
 from ridgeline.report.contention import contention_sheet, simulation_facts
-from ridgeline.report.sheets.collective import CollectiveSheet, LinkSheet, SizeRangeSheet, VerificationSheet
+from ridgeline.report.crossing_chart import crossing_lines
+from ridgeline.report.sheets.collective import (
+    CollectiveLibrarySheet,
+    CollectiveSheet,
+    LinkSheet,
+    SizeRangeSheet,
+    VerificationSheet,
+)
 from ridgeline.report.sheets.plain import plain
 
 SHOWN = 8  # links
@@ -86,6 +94,7 @@ def verification_sheet(found: CollectiveFile) -> VerificationSheet:
         "verified": checked.ok if checked else True,
         "problems": plain(list(checked.problems)) if checked else [],
         "settings": [*map(_rule, found.rules), *map(_setting, found.settings)],
+        "warnings": [one.without_effect for one in found.rules if one.without_effect],
     }
 
 
@@ -123,6 +132,7 @@ def draw_collective(sheet: CollectiveSheet, found: CollectiveTime, console: Cons
             listed("not verified", wrong),
             [] if sheet["simulation"] is None else [facts(*simulation_facts(sheet["simulation"]))],
             [_sizes(sheet["by_size"])] if "by_size" in sheet else [],
+            [Text(line) for line in crossing_lines(sheet["by_size"])] if "by_size" in sheet else [],
             [_links(sheet)],
             _picture(found.algorithm, found.graph),
         )
@@ -188,10 +198,43 @@ def _picture(algorithm: Algorithm, graph: Graph) -> list[Text]:
 def draw_verification(sheet: VerificationSheet, console: Console) -> None:
     """Print whether a file's algorithm is right, or what is wrong with it; the settings of a library's file."""
     if sheet["settings"]:
-        console.print(blocks(listed(f"{sheet['format']}: every rule is one that the library takes", sheet["settings"])))
+        verdict = "some rules have no effect" if sheet["warnings"] else "every rule is one that the library takes"
+        rules = listed(f"{sheet['format']}: {verdict}", sheet["settings"])
+        console.print(blocks(rules, listed("warnings", sheet["warnings"])))
         return
     proven = "no race, no deadlock" if sheet["format"] == "ridgeline" else "no deadlock, in every order tried"
     verdict = f"every output right, {proven}" if sheet["verified"] else "NOT verified"
     what = f"{sheet['algorithm']}, {sheet['collective']} on {sheet['ranks']} ranks, {sheet['steps']:,} steps"
     lines = [f"{one['path']}: {one['given']}, expected {one['expected']}" for one in sheet["problems"]]
     console.print(blocks([clean(f"{sheet['format']}: {what}: {verdict}")], listed("problems", lines)))
+
+
+def library_sheet(graph: Graph, size_bytes: float, found: Sequence[Entry]) -> CollectiveLibrarySheet:
+    """Every algorithm of the library, for each collective it can do."""
+    return {
+        "kind": "collective-library",
+        "topology": graph.name,
+        "ranks": graph.ranks,
+        "size_bytes": size_bytes,
+        "algorithms": plain(list(found)),
+    }
+
+
+def draw_library(sheet: CollectiveLibrarySheet, console: Console) -> None:
+    """Print algorithms down, collectives across, times where there is an algorithm."""
+    names = list(dict.fromkeys(one["algorithm"] for one in sheet["algorithms"]))
+    kinds = list(dict.fromkeys(one["collective"] for one in sheet["algorithms"]))
+    cells = {(one["algorithm"], one["collective"]): one for one in sheet["algorithms"]}
+    table = headed(("algorithm", *kinds), right=kinds)
+    for name in names:
+        row = []
+        for kind in kinds:
+            one = cells.get((name, kind))
+            right = "" if one is None or one["verified"] else " WRONG"
+            row.append(DASH if one is None else format_quantity(one["seconds"], "s", 3) + right)
+        table.add_row(name, *row)
+    size = format_quantity(sheet["size_bytes"], "B", 4)
+    wrong = sum(not one["verified"] for one in sheet["algorithms"])
+    verdict = "every output right" if not wrong else f"{wrong} NOT verified"
+    title = f"{size} on {sheet['topology']}, {sheet['ranks']} ranks: {len(sheet['algorithms'])} algorithms, {verdict}"
+    console.print(blocks([Text.assemble(clean(title), style="bold")], [table]))

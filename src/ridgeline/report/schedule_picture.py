@@ -1,27 +1,35 @@
 """Turn an algorithm on a graph into a picture of its schedule: rounds from left to right, links from top to bottom.
 
 A cell is as dark as the busiest cell is full of bytes; large schedules are drawn with several rounds or links a cell.
+PNG and SVG are the picture alone, and with a selector by size its chart below; HTML is a page with figures and tables.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm
+from ridgeline.comm.answer import CollectiveTime
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.routes import routes
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_bytes, write_text
+from ridgeline.core.units import format_quantity
 from ridgeline.report import html
+from ridgeline.report.crossing_chart import crossing_marks, crossing_table
 from ridgeline.report.raster import Canvas
+from ridgeline.report.sheets.collective import SizeRangeSheet
 
 MOST_LINKS, MOST_ROUNDS = 256, 512  # cells
+PAGE_LINKS, PAGE_ROUNDS = 96, 160  # cells of a page, each of which tells what it is
 LEFT, TOP, EDGE = 24, 34, 12
+CHART = 300  # pixels of the chart by size
 PAPER, INK, FULL = (252, 252, 250), (29, 39, 51), (47, 111, 178)
-WRITERS = (".png", ".svg")
+WRITERS = (".png", ".svg", ".html")
 
 
 def heat(algorithm: Algorithm, graph: Graph, most_links: int, most_rounds: int) -> Array:
@@ -42,20 +50,35 @@ def heat(algorithm: Algorithm, graph: Graph, most_links: int, most_rounds: int) 
     return filled / (filled.max() or 1.0)
 
 
-def write_picture(algorithm: Algorithm, graph: Graph, path: Path) -> None:
-    """Write the picture as PNG or SVG, by the name's ending."""
+def refuse_unknown_picture(path: Path) -> None:
+    """An `InputError` for a name that is no picture's."""
+    if path.suffix.lower() not in WRITERS:
+        expected = f"a name ending in {', '.join(WRITERS[:-1])} or {WRITERS[-1]}"
+        raise InputError(Problem(path="--picture", given=path.name, expected=expected))
+
+
+def write_picture(found: CollectiveTime, path: Path, by_size: Sequence[SizeRangeSheet] = ()) -> None:
+    """Write the picture as PNG, SVG or a page of HTML, by the name's ending."""
+    refuse_unknown_picture(path)
     kind = path.suffix.lower()
-    if kind not in WRITERS:
-        raise InputError(
-            Problem(path="--picture", given=path.name, expected=f"a name ending in {' or '.join(WRITERS)}")
-        )
-    filled = heat(algorithm, graph, MOST_LINKS, MOST_ROUNDS)
-    side = int(np.clip(900 // max(filled.shape[1], 1), 1, 16)), int(np.clip(600 // max(filled.shape[0], 1), 2, 16))
-    title = f"{algorithm.contract.collective} by {algorithm.name} on {graph.name}: rounds across, links down"
+    if kind == ".html":
+        write_text(path, page(found, by_size))
+        return
+    filled = heat(found.algorithm, found.graph, MOST_LINKS, MOST_ROUNDS)
     if kind == ".png":
-        write_bytes(path, _png(filled, side, title))
+        write_bytes(path, _png(filled, _side(filled), _title(found)))
     else:
-        write_text(path, _svg(filled, side, title))
+        write_text(path, _svg(filled, _side(filled), _title(found), by_size))
+
+
+def _title(found: CollectiveTime) -> str:
+    made = found.algorithm
+    return f"{made.contract.collective} by {made.name} on {found.graph.name}: rounds across, links down"
+
+
+def _side(filled: Array) -> tuple[int, int]:
+    """Pixels of a cell."""
+    return int(np.clip(900 // max(filled.shape[1], 1), 1, 16)), int(np.clip(600 // max(filled.shape[0], 1), 2, 16))
 
 
 def _size(filled: Array, side: tuple[int, int]) -> tuple[int, int]:
@@ -71,14 +94,89 @@ def _png(filled: Array, side: tuple[int, int], title: str) -> bytes:
     return canvas.png()
 
 
-def _svg(filled: Array, side: tuple[int, int], title: str) -> str:
+def _cells(filled: Array, side: tuple[int, int], told: Sequence[str] = ()) -> list[str]:
+    """A rectangle for each cell with bytes, which tells what it is where texts for links are given."""
     colour = "#" + "".join(f"{one:02x}" for one in FULL)
-    marks = [html.label(title, LEFT, 20)]
+    marks = []
     for row, column in zip(*np.nonzero(filled), strict=True):
         x, y = LEFT + int(column) * side[0], TOP + int(row) * side[1]
-        strength = f"{filled[row, column]:.2f}"
-        marks.append(
-            f'<rect x="{x}" y="{y}" width="{side[0]}" height="{side[1]}" fill="{colour}" fill-opacity="{strength}"/>'
-        )
-    inner = html.svg(*_size(filled, side), marks)
+        place = f'x="{x}" y="{y}" width="{side[0]}" height="{side[1]}"'
+        fill = f'fill="{colour}" fill-opacity="{filled[row, column]:.2f}"'
+        tip = f"<title>{html.escaped(told[row])}</title>" if told else ""
+        marks.append(f"<rect {place} {fill}>{tip}</rect>" if tip else f"<rect {place} {fill}/>")
+    return marks
+
+
+def _svg(filled: Array, side: tuple[int, int], title: str, by_size: Sequence[SizeRangeSheet]) -> str:
+    marks = [html.label(title, LEFT, 20), *_cells(filled, side)]
+    width, height = _size(filled, side)
+    if by_size:
+        marks.append(f'<g transform="translate(0 {height})">{"".join(crossing_marks(by_size, width, CHART))}</g>')
+        height += CHART
+    style = "<style>text{font:11px sans-serif;fill:#1d2733}.rule{stroke:#dfe3e8;fill:none}.line{stroke:#8a94a0;"
+    style += "stroke-dasharray:4 3;fill:none}</style>"
+    inner = html.svg(width, height, [style, *marks])
     return inner.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n"
+
+
+def page(found: CollectiveTime, by_size: Sequence[SizeRangeSheet] = ()) -> str:
+    """A page: time beside its bound, the schedule, the busiest links, and who is fastest at which size."""
+    made, graph = found.algorithm, found.graph
+    size = format_quantity(found.size_bytes, "B", 4)
+    title = f"{found.collective} of {size} on {graph.name}"
+    pairs = [
+        (format_quantity(found.seconds, "s", 4), f"by {made.name}"),
+        (format_quantity(found.bound.seconds, "s", 4), f"bound, by {found.bound.by}"),
+        (f"{found.ratio_to_bound:.3f}", "times the bound of its chunks"),
+        (format_quantity(found.busbw, "B/s", 4), "busbw"),
+        (f"{made.rounds:,}", "rounds"),
+        (f"{len(made.steps):,}", "steps, verified" if found.verification.ok else "steps, NOT verified"),
+    ]
+    filled = heat(made, graph, PAGE_LINKS, PAGE_ROUNDS)
+    body = f"<h1>{html.escaped(title)}</h1>{html.facts(pairs)}<h2>Schedule</h2><figure>"
+    side = _side(filled)
+    body += html.svg(
+        *_size(filled, side), [*_axes(filled, side, made.rounds), *_cells(filled, side, _links(found, filled))]
+    )
+    body += (
+        "<figcaption>Darker: more bytes in these rounds on these links; the darkest cell is the fullest.</figcaption>"
+    )
+    body += f"</figure>{_busiest(found)}"
+    if by_size:
+        chart = html.svg(760, CHART, crossing_marks(by_size, 760, CHART))
+        body += f"<h2>By size</h2><figure>{chart}</figure>{crossing_table(by_size)}"
+    if found.verification.problems:
+        rows = [(str(problem),) for problem in found.verification.problems]
+        body += f"<h2>What is wrong</h2>{html.table(('step, rank',), rows, text=(0,))}"
+    return html.document(title=title, body=body, style=html.HOUSE)
+
+
+def _axes(filled: Array, side: tuple[int, int], rounds: int) -> list[str]:
+    right = LEFT + filled.shape[1] * side[0]
+    ends = [html.label("round 1", LEFT, TOP - 8), html.label(f"round {rounds}", right, TOP - 8, anchor="end")]
+    return ends if rounds > 1 else ends[:1]
+
+
+def _links(found: CollectiveTime, filled: Array) -> list[str]:
+    """What each row of cells stands for."""
+    graph, rows = found.graph, filled.shape[0]
+    busy = found.timing.link_bytes / graph.bytes_per_s / (found.seconds or 1.0)
+    told = []
+    for row in range(rows):
+        low, high = -(-row * graph.links // rows), -(-(row + 1) * graph.links // rows)
+        ends = f"{graph.tail[low]} to {graph.head[low]}"
+        many = f"{high - low} links from {ends} on" if high - low > 1 else f"link {ends}"
+        told.append(f"{many}, busy {busy[low:high].mean():.0%} of the time")
+    return told
+
+
+def _busiest(found: CollectiveTime) -> str:
+    graph, carried = found.graph, found.timing.link_bytes
+    if not graph.links or not found.seconds:
+        return ""
+    busy = carried / graph.bytes_per_s / found.seconds
+    rows = [
+        (f"{graph.tail[one]} to {graph.head[one]}", format_quantity(float(carried[one]), "B", 3), f"{busy[one]:.1%}")
+        for one in np.argsort(-busy, kind="stable")[:8]
+    ]
+    return f"<h2>Busiest links</h2>{html.table(('link', 'bytes', 'of the time'), rows, text=(0,))}"

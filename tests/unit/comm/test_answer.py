@@ -141,3 +141,55 @@ def test_a_selector_by_size_and_a_picture(tmp_path: Path) -> None:
         named = ridgeline.collective("allreduce", algorithm=one["algorithm"], **options)
         assert named.seconds <= 1.02 * ridgeline.collective("allreduce", **options).seconds
     assert CliRunner().invoke(app, [*asked, "--picture", str(tmp_path / "schedule.gif")]).exit_code != 0
+
+
+def test_exchanges_by_name(tmp_path: Path) -> None:
+    """Send and receive, unequal all-to-all, MoE dispatch and combine, unequal groups: proven, above their bounds."""
+    matrix = tmp_path / "sizes.csv"
+    matrix.write_text("0,1,5\n2,0,1\n0,0,0\n")
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("sendrecv", {"topology": "ring:8", "pairs": ["0-3", "4-5"]}),
+        ("alltoallv", {"topology": "ring:3", "matrix": matrix}),
+        ("alltoallv", {"topology": "switch:2", "matrix": [[0, 2], [1, 0]]}),
+        ("dispatch", {"on": "16xh100-sxm", "experts": 32, "top_k": 4}),
+        ("combine", {"on": "16xh100-sxm", "experts": 32, "top_k": 4}),
+        ("allreduce", {"topology": "switch:5", "groups": "2+3", "algorithm": "unequal-groups"}),
+        ("allreduce", {"topology": "domains:2x4", "without": ["node:7"], "algorithm": "ahc"}),
+        ("All-Reduce", {"topology": "sharp:8", "algorithm": "nvls"}),
+        ("allgather", {"topology": "switch:6", "algorithm": "bruck"}),
+    ]
+    for name, options in asked:
+        found = ridgeline.collective(name, size="1KB", **options)
+        assert found.verification.ok, name
+        assert found.seconds >= found.bound.seconds * (1 - 1e-9) > 0, name
+    matrix.write_text("0,1\n2,x\n")
+    wrong: list[tuple[str, dict[str, Any], str]] = [
+        ("alltoallv", {"topology": "ring:2", "matrix": matrix}, "from rank 1 to rank 1"),
+        ("alltoallv", {"topology": "ring:3", "matrix": [[1, 2]]}, "3 rows"),
+        ("sendrecv", {"topology": "ring:4", "pairs": ["0-9"]}, "different ranks"),
+        ("dispatch", {"topology": "ring:4", "experts": 6}, "multiple of 4"),
+        ("allreduce", {"topology": "ring:4", "groups": "2+3"}, "make 4 ranks"),
+        ("allreduce", {"topology": "switch:6", "algorithm": "swing"}, "power of two"),
+    ]
+    for name, options, told in wrong:
+        with pytest.raises(InputError, match=told):
+            ridgeline.collective(name, **options)
+
+
+def test_the_whole_library_and_pages(tmp_path: Path) -> None:
+    run, page, file = CliRunner(), tmp_path / "page.html", tmp_path / "found.json"
+    listed = run.invoke(app, ["collective", "list", "--topology", "torus:4x4", "--size", "1MB", "--json"])
+    sheet = json.loads(listed.stdout)
+    validate(sheet, sheet_schema("collective"))
+    assert all(one["verified"] and one["over_bound"] >= 1 - 1e-9 for one in sheet["algorithms"])
+    names = {one["algorithm"] for one in sheet["algorithms"]}
+    assert names >= {"ring", "double-tree", "halving-doubling", "bruck", "pairwise", "nhr", "nb", "bucket", "swing"}
+    asked = ["collective", "allreduce", "--topology", "ring:6", "--latency", "5us", "--synthesize", "-o", str(file)]
+    told = run.invoke(app, [*asked, "--by-size", "--picture", str(page)])
+    assert "crossing" in told.stdout
+    text = page.read_text()
+    assert "<h2>By size</h2>" in text
+    assert text.count("<rect") > 10
+    assert "Content-Security-Policy" in text
+    assert run.invoke(app, ["collective", "verify", str(file), "--picture", str(page)]).exit_code == 0
+    assert "switch:6" in page.read_text()

@@ -19,7 +19,7 @@ from ridgeline.comm.answer import verify_file
 from ridgeline.comm.formats.choice_settings import choice_text
 from ridgeline.comm.formats.files import read_collective, target_text, write_collective
 from ridgeline.comm.formats.hccl_env import read_hccl
-from ridgeline.comm.formats.tuner_csv import read_tuner
+from ridgeline.comm.formats.tuner_csv import read_tuner, tuner_text
 from ridgeline.comm.graph import without
 from ridgeline.comm.libraries.choice import library_choice
 from ridgeline.comm.select import candidates
@@ -336,9 +336,6 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("line", "told"),
         [
-            ("allgather,0,100,tree,ll,-1,-1,-1", "allreduce only"),
-            ("allreduce,0,100,nvls,ll,-1,-1,-1", "simple"),
-            ("allreduce,0,100,pat,simple,-1,-1,-1", "allgather"),
             ("allreduce,100,0,ring,ll,-1,-1,-1", "a range"),
             ("allreduce,0,100,ring,ll,-1,-1", "8 to 10"),
             ("allreduce,0,1e9,ring,ll,-1,-1,-1", "max_bytes"),
@@ -351,6 +348,23 @@ class TestSettings:
     def test_tuner_rules(self, line: str, told: str) -> None:
         with pytest.raises(InputError, match=told):
             read_tuner(Path("x"), line)
+
+    @pytest.mark.parametrize(
+        ("line", "told"),
+        [
+            ("allgather,0,100,tree,ll,-1,-1,-1", "allreduce only"),
+            ("broadcast,0,32768,tree,simple,-1,1,-1,-1,1", "tree for broadcast"),
+            ("allreduce,0,100,nvls,ll,-1,-1,-1", "simple"),
+            ("allreduce,0,100,pat,simple,-1,-1,-1", "allgather"),
+        ],
+    )
+    def test_tuner_rules_that_nccl_passes_by_are_read_with_a_warning(self, line: str, told: str) -> None:
+        """NCCL's own example configuration asks for a tree broadcast."""
+        bad, good = read_tuner(Path("x"), line + "\nallreduce,0,9,ring,ll,-1,-1,-1\n")
+        assert told in bad.without_effect
+        assert not bad.fits(bad.collective, bad.min_bytes, 8)
+        assert good.without_effect == ""
+        assert line.split(",")[3] not in tuner_text((bad, good)).splitlines()[-1]
 
     def test_hccl(self) -> None:
         found = library_choice("allreduce", on="64xascend-910b2", size=1e5, library="hccl")

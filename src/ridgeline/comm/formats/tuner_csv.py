@@ -3,7 +3,8 @@
     collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks[,numPipeOps[,regBuff]]
 
 -1 stands for any, `#` begins a comment, the first rule that fits is taken. Pairs that NCCL's model never enables (a
-tree for anything but all-reduce, NVLS with LL) are refused: the tuner would pass them by in silence.
+tree for anything but all-reduce, NVLS with LL) are read with a warning, since NCCL passes them by in silence: its own
+example file has some. None is ever written.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ FOR: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Sizes and communicators for which NCCL is to take one algorithm and protocol; -1: any."""
+    """Sizes and communicators for which NCCL is to take one algorithm and protocol; -1: any.
+
+    without_effect   why NCCL passes the rule by; empty where it does not
+    """
 
     collective: str
     min_bytes: int
@@ -44,11 +48,12 @@ class Rule:
     channels: int = -1
     nodes: int = -1
     ranks: int = -1
+    without_effect: str = ""
 
     def fits(self, collective: str, size: float, ranks: int) -> bool:
         """Whether a collective of that size is the rule's."""
         there = self.collective == collective and self.min_bytes <= size <= self.max_bytes
-        return there and self.ranks in (-1, ranks)
+        return there and self.ranks in (-1, ranks) and not self.without_effect
 
 
 def rules_of(collective: str, ranges: Sequence[Range], nodes: int, ranks: int) -> tuple[Rule, ...]:
@@ -64,11 +69,12 @@ def rules_of(collective: str, ranges: Sequence[Range], nodes: int, ranks: int) -
 
 
 def tuner_text(rules: Sequence[Rule]) -> str:
-    """The file's text."""
+    """The file's text, of rules that NCCL takes."""
     rows = [
         f"{one.collective},{one.min_bytes},{one.max_bytes},{one.algorithm},{one.protocol},{one.channels},"
         f"{one.nodes},{one.ranks},-1,-1"
         for one in rules
+        if not one.without_effect
     ]
     return "\n".join([HEAD, *rows]) + "\n"
 
@@ -112,11 +118,13 @@ def _rule(wrong: Wrong, at: str, cells: list[str]) -> Rule:
     if 0 <= ranks < nodes:
         raise wrong(at, f"{ranks} ranks on {nodes} nodes", "at least one a node")
     collective, algorithm, protocol = cells[0], cells[3], cells[4]
+    without_effect = ""
     if collective not in FOR.get(algorithm, COLLECTIVES):
-        raise wrong(at, f"{algorithm} for {collective}", f"{algorithm} for {' or '.join(FOR[algorithm])} only")
-    if algorithm in SIMPLE_ONLY and protocol != "simple":
-        raise wrong(at, f"{algorithm} with {protocol}", f"{algorithm} with simple")
+        taken = " or ".join(FOR[algorithm])
+        without_effect = f"{at}: {algorithm} for {collective}, which NCCL has for {taken} only: it passes this rule by"
+    elif algorithm in SIMPLE_ONLY and protocol != "simple":
+        without_effect = f"{at}: {algorithm} with {protocol}, which NCCL has with simple only: it passes this rule by"
     return Rule(
         collective=collective, min_bytes=low, max_bytes=high, algorithm=algorithm, protocol=protocol,
-        channels=channels, nodes=nodes, ranks=ranks,
+        channels=channels, nodes=nodes, ranks=ranks, without_effect=without_effect,
     )  # fmt: skip

@@ -25,10 +25,10 @@ def pairwise(n: int, made: Contract | None = None, *, at_once: bool = False) -> 
     return Algorithm(name=name, contract=whole, nodes=n, steps=steps_of(rounds, i, j, i * n + j))
 
 
-def alltoallv(sizes: Array) -> Algorithm:
-    """Pairwise all-to-all of unequal sizes: `sizes[i][j]` from rank i to rank j; nothing is sent where it is 0."""
+def alltoallv(sizes: Array, *, at_once: bool = False) -> Algorithm:
+    """All-to-all of unequal sizes: `sizes[i][j]` from rank i to rank j; nothing is sent where it is 0."""
     whole = exchange(sizes)
-    full = pairwise(len(sizes), whole)
+    full = pairwise(len(sizes), whole, at_once=at_once)
     sent = full.steps.take(np.flatnonzero(whole.chunk_share[full.steps.chunk] > 0))
     kept = Contract(
         collective="alltoallv",
@@ -38,7 +38,7 @@ def alltoallv(sizes: Array) -> Algorithm:
         ends=whole.ends[whole.chunk_share > 0] if whole.ends is not None else None,
         chunk_share=whole.chunk_share,
     )
-    return Algorithm(name="pairwise", contract=kept, nodes=full.nodes, steps=sent)
+    return Algorithm(name=full.name, contract=kept, nodes=full.nodes, steps=sent)
 
 
 def bruck_alltoall(n: int) -> Algorithm:
@@ -83,7 +83,7 @@ def sends(n: int, sources: Index, targets: Index) -> Algorithm:
     return Algorithm(name="direct", contract=point_to_point(n, sources, targets), nodes=n, steps=steps)
 
 
-def moe_dispatch(experts: NDArray[np.int64], ranks: int, experts_per_rank: int) -> Algorithm:
+def moe_dispatch(experts: NDArray[np.int64], ranks: int, experts_per_rank: int, *, at_once: bool = False) -> Algorithm:
     """MoE dispatch: token t of `experts` (tokens, top_k) goes once to every rank that holds one of its experts.
 
     Tokens are dealt to ranks in equal shares. Reversed it is the combine, which adds up what the experts made of a
@@ -98,5 +98,6 @@ def moe_dispatch(experts: NDArray[np.int64], ranks: int, experts_per_rank: int) 
     source = token // (tokens // ranks)
     away = source != target
     distance = ((target - source) % ranks)[away]
-    steps = steps_of(distance - 1, source[away], target[away], token[away])
-    return Algorithm(name="direct", contract=whole, nodes=ranks, steps=steps)
+    steps = steps_of(distance * 0 if at_once else distance - 1, source[away], target[away], token[away])
+    name = "all-pairs" if at_once else "pairwise"
+    return Algorithm(name=name, contract=whole, nodes=ranks, steps=steps)

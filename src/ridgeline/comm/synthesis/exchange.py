@@ -49,7 +49,7 @@ def _trees(graph: Graph, cost: Array, at: Index, steep: float, random: np.random
             load -= used[source]
             full = max(float((load * cost).max()), 1.0)
             matrix = _matrix(graph, cost * np.exp(steep * (load + 1) * cost / full))
-            far, last = dijkstra(matrix, indices=int(source), return_predecessors=True)
+            far, last = _quickest(matrix, int(source))
             used[source] = _tree_loads(at, far, last, graph.links)
             before[source] = last
             load += used[source]
@@ -60,6 +60,12 @@ def _trees(graph: Graph, cost: Array, at: Index, steep: float, random: np.random
 
 def _matrix(graph: Graph, weight: Array) -> csr_array:
     return csr_array((weight, (graph.tail, graph.head)), shape=(graph.ranks, graph.ranks))
+
+
+def _quickest(matrix: csr_array, source: int) -> tuple[Array, Index]:
+    """Distances from a rank, and the rank before each other on its way."""
+    far, last = dijkstra(matrix, indices=np.array([source]), return_predecessors=True)
+    return far[0], last[0].astype(np.int64)
 
 
 def _eased(graph: Graph, cost: Array, ways: Index, random: np.random.Generator) -> Index:
@@ -74,7 +80,7 @@ def _eased(graph: Graph, cost: Array, ways: Index, random: np.random.Generator) 
         old = found[pair]
         load[old] -= 1
         weight = cost * np.exp(STEEPS[-1] * np.minimum((load + 1) * cost / full[worst], 2.0))
-        _, last = dijkstra(_matrix(graph, weight), indices=pair // graph.ranks, return_predecessors=True)
+        _, last = _quickest(_matrix(graph, weight), pair // graph.ranks)
         new = _links(graph, last, pair % graph.ranks)
         if ((load[new] + 1) * cost[new]).max() < full[worst] - 1e-9 and len(new) <= ways.shape[1]:
             found[pair], idle = new, 0

@@ -184,7 +184,7 @@ class _Matching:
             self.under_way.setdefault(now + int(late), []).append((rank[mine], chunk[mine]))
 
     def _outside(self, rank: Index) -> Bits:
-        """What no rank of the domain was promised is to come from outside; when that is nothing, what the rank lacks."""
+        """What no rank of the domain was promised is to come from outside; then, what the rank itself lacks."""
         inside = self.inside[self.domain[rank]]
         return np.where((inside == self.all).all(axis=1)[:, None], self.promised[rank], inside)
 

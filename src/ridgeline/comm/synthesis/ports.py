@@ -169,7 +169,7 @@ def _matchings(good: Mask, source: Index, target: Index, random: np.random.Gener
     if len(whole) >= min(TURNS, n - 1):
         return [(np.full(n, shift), np.arange(n)) for shift in whole]
     left = good.copy()
-    made = []
+    made: list[tuple[Index, Index]] = []
     for _ in range(TURNS):
         rows, columns = np.nonzero(left)
         if not len(rows):

@@ -91,7 +91,7 @@ class CollectiveSheet(TypedDict):
     verified                every output holds every contribution exactly once, without buffer races
     busiest                 the links with the most bytes for their rate
     simulation              the same under contention; null without --simulate
-    by_size                 with --by-size: the library's fastest from 1 kB to 10 GB, with the sizes where they cross
+    by_size                 with --by-size: who is fastest from 1 kB to 10 GB, with the sizes where they cross
     """
 
     kind: Literal["collective"]
@@ -119,12 +119,38 @@ class CollectiveSheet(TypedDict):
     by_size: NotRequired[list[SizeRangeSheet]]
 
 
+class LibraryEntrySheet(TypedDict):
+    """An algorithm's best form for a collective.
+
+    over_bound   seconds over what nothing beats
+    """
+
+    algorithm: str
+    collective: str
+    seconds: float
+    over_bound: float
+    rounds: int
+    steps: int
+    verified: bool
+
+
+class CollectiveLibrarySheet(TypedDict):
+    """What `ridgeline collective list` says: every algorithm of the library, for each collective it can do."""
+
+    kind: Literal["collective-library"]
+    topology: str
+    ranks: int
+    size_bytes: float
+    algorithms: list[LibraryEntrySheet]
+
+
 class VerificationSheet(TypedDict):
     """What `ridgeline collective verify` found in a file.
 
     format     ridgeline, msccl, mscclpp, nccl-tuner or hccl
     problems   the first steps and outputs that are wrong, each with its rank; none where `verified`
     settings   of a tuner's or environment file, which hold no algorithm: what each rule says
+    warnings   rules that the library reads and passes by, each with why
     """
 
     kind: Literal["verification"]
@@ -137,6 +163,7 @@ class VerificationSheet(TypedDict):
     verified: bool
     problems: list[ProblemSheet]
     settings: list[str]
+    warnings: list[str]
 
 
 class OptionSheet(TypedDict):

@@ -12,6 +12,7 @@ from ridgeline.report.sheets.analyze import AnalysisSheet, CountersSheet
 from ridgeline.report.sheets.bench import BenchSheet
 from ridgeline.report.sheets.bringup import BringUpSheet, FaultsSheet
 from ridgeline.report.sheets.collective import (
+    CollectiveLibrarySheet,
     CollectiveRunSheet,
     CollectiveSheet,
     LibraryChoiceSheet,
@@ -49,7 +50,13 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "diff": (DiffSheet, ProfileDiffSheet),
         "profile": (ProfileSheet,),
         "roofline": (RooflineSheet,),
-        "collective": (CollectiveSheet, LibraryChoiceSheet, VerificationSheet, CollectiveRunSheet),
+        "collective": (
+            CollectiveSheet,
+            CollectiveLibrarySheet,
+            LibraryChoiceSheet,
+            VerificationSheet,
+            CollectiveRunSheet,
+        ),
         "explain": (ExplanationSheet, BenchExplanationSheet, WhySlowSheet),
         "characterize": (CharacterizationSheet, StandaloneSheet),
         "preflight": (PreflightSheet,),

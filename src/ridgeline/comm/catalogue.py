@@ -1,0 +1,72 @@
+"""Turn a graph and a size into the library's table: every algorithm for each collective it can do, timed, proven."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+from ridgeline.comm.algorithm import Algorithm
+from ridgeline.comm.algorithm_file import WHOLE
+from ridgeline.comm.bounds import lower_bound
+from ridgeline.comm.contract import Collective
+from ridgeline.comm.contract_bounds import contract_bound
+from ridgeline.comm.exchange_options import EXCHANGES, exchange_candidates
+from ridgeline.comm.graph import Graph
+from ridgeline.comm.select import Candidate, beaten, candidates
+from ridgeline.comm.verify import verify
+from ridgeline.core.errors import InputError, Problem
+
+MOST_RANKS = 512  # every algorithm is made: beyond, one is asked for by name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """An algorithm's best form for a collective: its time, that over the bound, and whether it is proven right."""
+
+    algorithm: str
+    collective: str
+    seconds: float
+    over_bound: float
+    rounds: int
+    steps: int
+    verified: bool
+
+
+def catalogue(graph: Graph, size_bytes: float) -> tuple[Entry, ...]:
+    """Every algorithm of the library on a graph, collective by collective."""
+    if graph.ranks > MOST_RANKS:
+        given = f"{graph.ranks} ranks"
+        raise InputError(Problem(path="topology", given=given, expected=f"at most {MOST_RANKS} for the whole library"))
+    return tuple(_entries(graph, size_bytes))
+
+
+def _entries(graph: Graph, size_bytes: float) -> Iterator[Entry]:
+    for kind in (*WHOLE, *EXCHANGES):
+        exchanged = kind in EXCHANGES
+        collective = cast(Collective, kind)
+        known = exchange_candidates(kind, graph.ranks, {}) if exchanged else candidates(collective, graph)
+        forms: dict[str, list[Candidate]] = {}
+        for one in known:
+            forms.setdefault(one.name, []).append(one)
+        for name, some in forms.items():
+            found = beaten(some, graph, size_bytes, float("inf"))
+            if found is None:
+                continue
+            made, timed = found
+            yield Entry(
+                algorithm=name,
+                collective=kind,
+                seconds=timed.seconds,
+                over_bound=timed.seconds
+                / (_bound(graph, collective, made, size_bytes, exchanged) or timed.seconds or 1.0),
+                rounds=made.rounds,
+                steps=len(made.steps),
+                verified=verify(made).ok,
+            )
+
+
+def _bound(graph: Graph, collective: Collective, made: Algorithm, size_bytes: float, exchanged: bool) -> float:
+    if exchanged:
+        return contract_bound(graph, made.contract, size_bytes).seconds
+    return lower_bound(graph, collective, size_bytes).seconds
