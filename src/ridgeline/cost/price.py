@@ -96,9 +96,7 @@ def sustained_rates(machines: Machines, rates: ParameterColumns, *, plans: Launc
     )
 
 
-def padded_products(
-    table: OpTable, machines: Machines, tiled: tuple[tuple[float, float, float], ...] = TILES
-) -> Array:
+def padded_products(table: OpTable, machines: Machines, tiled: tuple[tuple[float, float, float], ...] = TILES) -> Array:
     """Padded flops of every product: they depend on sizes and cores alone, so that a fit works them out once."""
     cell, found = table.slot_cell[table.matmul_slot], np.empty(len(table.matmul_slot))
     for start in range(0, len(found), BLOCK):

@@ -139,7 +139,9 @@ class VllmScheduler:
             new = 1 if state.decoding else state.known - computed
             if 0 < threshold < new:
                 new = threshold
-            new = min(new, budget if new <= budget else self._chunk_of(budget), self.settings.max_model_len - computed - 1)
+            new = min(
+                new, budget if new <= budget else self._chunk_of(budget), self.settings.max_model_len - computed - 1
+            )
             if new <= 0:
                 place += 1
                 continue
