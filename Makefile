@@ -6,7 +6,7 @@ PY     := $(VENV)/bin/python
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: plan test lint types unit docs wheel test-slow test-gpu test-shm test-targets test-engines bench fit clean
+.PHONY: plan test lint types unit docs wheel test-slow test-gpu test-shm test-targets test-engines test-slurm test-ray bench fit clean
 
 plan: $(VENV)/.plan
 	$(VENV)/bin/ridgeline show llama3-70b
@@ -39,7 +39,7 @@ types: $(VENV)/.test
 	$(PY) -m mypy
 
 unit: $(VENV)/.test
-	$(PY) -m pytest -m "not slow and not gpu and not shm and not real"
+	$(PY) -m pytest -n auto --maxprocesses 8 --dist worksteal -m "not slow and not gpu and not shm and not real and not slurm and not ray"
 
 docs: $(VENV)/.test
 	$(PY) -m pytest --doctest-modules src/ridgeline
@@ -67,6 +67,18 @@ test-targets: $(VENV)/.test  # exports against the software they are for: about 
 
 test-engines: $(VENV)/.test  # live vLLM and SGLang: RIDGELINE_VLLM and RIDGELINE_SGLANG name their Pythons
 	$(PY) -m pytest -m real tests/real
+
+test-slurm: $(VENV)/.test  # two Slurm nodes on loopback: root, and `apt-get install slurm-wlm munge`
+	$(PY) -m pytest -m slurm tests/real
+
+test-ray: $(VENV)/.ray  # two Ray nodes on loopback: root, and about 530 MB of ray[train], apart from the rest
+	RIDGELINE_RAY=$(VENV)/ray/bin $(PY) -m pytest -m ray tests/real
+
+$(VENV)/.ray: $(VENV)/.test  # torch and Ridgeline are those of .venv
+	$(PY) -m venv $(VENV)/ray
+	$(PY) -c 'import site; print(site.getsitepackages()[0])' > $$($(VENV)/ray/bin/python -c 'import site; print(site.getsitepackages()[0])')/beside.pth
+	$(VENV)/ray/bin/python -m pip install --quiet 'ray[train]>=2.49' 'tensorboard>=2.17,<3'
+	touch $@
 
 bench: $(VENV)/.test $(VENV)/.peer $(VENV)/.hta $(VENV)/.mpi
 	$(PY) benchmarks/describe.py

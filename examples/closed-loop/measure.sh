@@ -12,10 +12,10 @@ trap 'kill $server' EXIT
 until curl -sf http://127.0.0.1:8000/health > /dev/null; do sleep 1; kill -0 $server; done
 
 bench() { bash deploy/bench.sh "$@" --disable-tqdm > bench.log 2>&1; }
-bench --request-rate 2 --num-prompts 20 --result-filename warm.json
+bench --request-rate 1 --num-prompts 10 --result-filename warm.json
 for repeat in 1 2 3; do
-    bench --request-rate 1 --num-prompts 30 --seed $repeat --result-filename low-$repeat.json
-    bench --request-rate 2 --num-prompts 50 --seed $repeat --result-filename mid-$repeat.json
-    if [ $repeat = 2 ]; then bench --request-rate 3 --num-prompts 75 --seed 99 --result-filename anchor.json; fi
-    bench --request-rate 4 --num-prompts 80 --seed $repeat --result-filename high-$repeat.json
+    bench --request-rate 0.4 --num-prompts 20 --seed $repeat --result-filename low-$repeat.json
+    bench --request-rate 0.8 --num-prompts 36 --seed $repeat --result-filename mid-$repeat.json
+    if [ $repeat = 2 ]; then bench --request-rate 1 --num-prompts 45 --seed 99 --result-filename anchor.json; fi
+    bench --request-rate 1.2 --num-prompts 48 --seed $repeat --result-filename high-$repeat.json
 done

@@ -18,7 +18,9 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     profile                                    files of measured kernels -> Profile, several nodes as one
     read_profile                               a file of `ridgeline characterize` -> Profile
     timeline                                   Scenario -> Timeline of one predicted step
-    recommend                                  PlanRequest -> Recommendation: what `ridgeline plan` prints and writes
+    plan                                       model, options -> Recommendation; with serve=True DeploymentAnswer: what
+                                               `ridgeline plan` prints and writes
+    recommend                                  PlanRequest -> Recommendation: the same for a question that is a value
     find_plan                                  Scenario -> Search: the best plans of its space
     validate                                   measured runs -> Validation: each beside its prediction
     fit                                        measured runs -> Refit: parameters, and what they are worth
@@ -30,6 +32,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     explain                                    Scenario, trace -> Explanation: what accounts for the gap
     characterize                               a torch device -> Characterization: its profile, measured and written
     preflight                                  ranks of torchrun -> Preflight: slow chips, slow links, wrong settings
+    pack                                       documents -> Packed: a file of tokens that a run reads
     run                                        Scenario -> RunOutcome: trained here by its plan; or its Verification
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
     next_measurements                          Scenario -> what to measure to be surer of it, the best first
@@ -47,6 +50,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.version import __version__ as __version__
 
 if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getattr__`; a test compares both
+    from ridgeline.api import plan as plan
     from ridgeline.api import predict as predict
     from ridgeline.api import profile as profile
     from ridgeline.api import recommend as recommend
@@ -83,6 +87,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.runtime.measure import characterize as characterize
     from ridgeline.runtime.preflight import preflight as preflight
     from ridgeline.runtime.train.run_scenario import run as run
+    from ridgeline.runtime.train.token_files import pack as pack
     from ridgeline.search.find_plan import find_plan as find_plan
     from ridgeline.search.request import PlanRequest as PlanRequest
     from ridgeline.serving.serving_prediction import ServingPrediction as ServingPrediction
@@ -119,6 +124,7 @@ _HOMES = {
     "schedule": "ridgeline.plan.schedules:build",
     "show": "ridgeline.report.show",
     "timeline": "ridgeline.sim.events.simulate",
+    "plan": "ridgeline.api",
     "predict": "ridgeline.api",
     "profile": "ridgeline.api",
     "roofline": "ridgeline.api",
@@ -147,6 +153,7 @@ _HOMES = {
     "characterize": "ridgeline.runtime.measure",
     "preflight": "ridgeline.runtime.preflight",
     "run": "ridgeline.runtime.train.run_scenario",
+    "pack": "ridgeline.runtime.train.token_files",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read.readers",
 }

@@ -1,6 +1,6 @@
 """Glue what no floor may join: predictions and plans under a calibration that the user's own runs anchor.
 
-`ridgeline.predict` and `ridgeline.recommend` are these; the command line calls them too.
+`ridgeline.predict`, `ridgeline.plan` and `ridgeline.recommend` are these; the command line asks the same.
 
     calibration   the prior: a value, a file that `ridgeline fit --with` wrote, or absent for the shipped one
     anchor        runs upon it: see `calibrate.anchor_runs`
@@ -15,15 +15,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 if TYPE_CHECKING:
     from ridgeline.cost.calibration import Calibration
     from ridgeline.cost.profile import Choice, Profile
     from ridgeline.plan.scenario import Scenario
+    from ridgeline.search.deployments.question import DeploymentOptions
+    from ridgeline.search.deployments.recommend import DeploymentAnswer
     from ridgeline.search.progress import Watch
     from ridgeline.search.recommend import Recommendation
-    from ridgeline.search.request import PlanRequest
+    from ridgeline.search.request import PlanOptions, PlanRequest
     from ridgeline.serving.deployment import Priced
     from ridgeline.serving.serving_prediction import ServingPrediction
     from ridgeline.sim.phase_prediction import PhasePrediction
@@ -109,6 +111,60 @@ def priced_of(calibration: Calibration | Path | None = None, anchor: Runs = (), 
 
         cost = fit_request_log(read_request_log(Path(logs[-1]))).cost
     return Priced(calibration=calibration_of(calibration, [run for run in runs if run not in logs], profile), cost=cost)
+
+
+@overload
+def plan(
+    model: str, *, serve: Literal[True], watch: Watch | None = None, calibration: Calibration | Path | None = None,
+    anchor: Runs = (), profile: Choice = None, **options: Unpack[DeploymentOptions],
+) -> DeploymentAnswer: ...  # fmt: skip
+
+
+@overload
+def plan(
+    model: str, *, serve: Literal[False] = False, watch: Watch | None = None,
+    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None,
+    **options: Unpack[PlanOptions],
+) -> Recommendation: ...  # fmt: skip
+
+
+def plan(
+    model: str, *, serve: bool = False, watch: Watch | None = None, calibration: Calibration | Path | None = None,
+    anchor: Runs = (), profile: Choice = None, **options: Any,
+) -> Recommendation | DeploymentAnswer:  # fmt: skip
+    """The best way to train a model, or with `serve` to serve it; options have the names of the command line.
+
+    To train: `search.request.PlanOptions`. To serve: `search.deployments.question.DeploymentOptions`.
+
+    >>> found = plan("llama3-8b", on="2xh100-sxm", serve=True, rate=4, isl=512, osl=64, ttft="1s", tpot="50ms",
+    ...     settings=["plan.tp=1", "plan.precision=bf16", "plan.serving.pools=none", "workload.requests=200"])
+    >>> found.best.candidate.chips, found.best.met, found.best.prediction.kept["ttft"].found < 1.0
+    (1, True, True)
+    >>> found.scenario_text.splitlines()[0]  # what -o writes
+    '# Found by `ridgeline plan --serve`: 1 chips, 4 requests/s.'
+    >>> len(found.frontier) > 1 and found.frontier[0].user_speed > found.frontier[-1].user_speed
+    True
+
+    Without a rate and without `requests`, a file of them, it is the most goodput on the chips. Where nothing keeps the
+    objective, `best` is None and `problems` say why, with the nearest objective that can be met:
+
+    >>> found = plan("llama3-8b", on="1xh100-sxm", serve=True, rate=4, isl=512, osl=64, tpot="1ms",
+    ...     settings=["plan.precision=bf16", "workload.requests=200"])
+    >>> found.best is None, [problem.path for problem in found.problems]
+    (True, ['objective'])
+    """
+    from ridgeline.search.request import PlanRequest
+
+    if not serve:
+        asked = PlanRequest.from_options(model, **options)
+        return recommend(asked, watch, calibration=calibration, anchor=anchor, profile=profile)
+    from ridgeline.search.deployments.question import DeploymentRequest
+    from ridgeline.search.deployments.recommend import recommend_deployment
+    from ridgeline.search.progress import unwatched
+
+    question = DeploymentRequest.from_options(model, **options)
+    priced = priced_of(calibration, anchor, profile)
+    return recommend_deployment(replace(question, priced=priced), watch or unwatched)
 
 
 def recommend(

@@ -15,7 +15,8 @@ import ridgeline
 from ridgeline.cli.verbs import VERBS
 from ridgeline.core.errors import InputError, Problem
 
-RENAMED = {"plan": "recommend", "import": "import_run"}  # `plan` is a package, `import` a keyword
+RENAMED = {"import": "import_run"}  # a keyword
+CALLED = {"plan"}  # packages that are called as the verb of their name
 
 
 def test_every_verb_is_a_function() -> None:
@@ -77,7 +78,23 @@ def test_export_is_a_function_whatever_was_imported_first(first: str) -> None:
 def test_no_package_has_the_name_of_a_public_function() -> None:
     """Importing a submodule binds its package in `ridgeline`, over a function of the same name."""
     packages = {path.parent.name for path in Path(ridgeline.__file__).parent.glob("*/__init__.py")}
-    assert packages & set(ridgeline.__all__) == set()
+    assert packages & set(ridgeline.__all__) == CALLED
+
+
+@pytest.mark.parametrize("first", ["import ridgeline", "import ridgeline.plan.scenario_file as file"])
+def test_plan_can_be_called_whatever_was_imported_first(first: str) -> None:
+    code = (
+        f"{first}\n"
+        "import inspect, ridgeline\n"
+        "from ridgeline.core.errors import InputError\n"
+        "try:\n    ridgeline.plan('llama3-8b', serve=True, rate=1.0)\n"
+        "except InputError as wrong:\n    assert '--on' in str(wrong), wrong\n"
+        "else:\n    raise AssertionError\n"
+        "from ridgeline.plan.mesh import Mesh\n"
+        "assert ridgeline.plan.mesh.Mesh is Mesh and callable(ridgeline.plan)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_docstring_names_what_is_exported() -> None:

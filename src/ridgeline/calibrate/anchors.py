@@ -23,7 +23,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.calibration import Owners, owners
 from ridgeline.cost.kernels import flash_seconds, padded_flops
-from ridgeline.cost.machine import PEAKS, WIDE, ParameterColumns, machines_of
+from ridgeline.cost.machine import PEAKS, WIDE, Machines, ParameterColumns, machines_of
 from ridgeline.cost.price import SustainedRates, sustained_rates
 from ridgeline.hardware.load import system
 from ridgeline.plan.engine import ENGINES
@@ -101,18 +101,30 @@ class _Bare:
 
 def promised(known: Sequence[Anchor], parameters: ParameterColumns) -> Array:
     """The rate that parameters promise for each anchor, one entry of every column for each."""
-    machines = machines_of([system(f"8x{anchor.chip}") for anchor in known])
+    machines = _machines(tuple(anchor.chip for anchor in known))
     rates = sustained_rates(machines, parameters, plans=_Bare(rows=len(known)))
     return np.array([_rate(anchor, rates, row) for row, anchor in enumerate(known)])
+
+
+@cache
+def _machines(chips: tuple[str, ...]) -> Machines:
+    """The chips of anchors, by row: the same in every round of a fit."""
+    return machines_of([system(f"8x{chip}") for chip in chips])
+
+
+@cache
+def _useful(shape: tuple[int, int, int], cores: float) -> float:
+    """The share of a product's padded flops that it asked for."""
+    m, n, k = (np.array([float(side)]) for side in shape)
+    return float(2 * m[0] * n[0] * k[0] / padded_flops(m, n, k, np.ones(1), np.array([cores]))[0])
 
 
 def _rate(anchor: Anchor, rates: SustainedRates, row: int) -> float:
     machines = rates.machines
     match anchor.kind:
         case "product":
-            m, n, k = (np.array([float(side)]) for side in anchor.shape)
-            padded = padded_flops(m, n, k, np.ones(1), machines.cores[row : row + 1])
-            return float(rates.peak[row, PEAKS.index(anchor.precision)] * (2 * m * n * k / padded)[0])
+            useful = _useful(anchor.shape, float(machines.cores[row]))
+            return float(rates.peak[row, PEAKS.index(anchor.precision)]) * useful
         case "attention":
             back = anchor.direction == "backward"
             share = (rates.attention_back if back else rates.attention)[row]

@@ -17,7 +17,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, MissingNumber
-from ridgeline.cost.calibration import Calibration
+from ridgeline.cost.calibration import PARAMETERS, Calibration
 from ridgeline.cost.machine import PEAKS, SHARE, Machines, machines_of
 from ridgeline.hardware.load import CHIPS, system
 from ridgeline.hardware.topology import Topology
@@ -82,10 +82,17 @@ def never_slower(calibration: Calibration) -> Calibration:
     made = dict(calibration.offsets)
     for one, other in measured_pairs(frozenset(made)):
         for name in RATES:
-            mine, theirs = made.get(f"{name}/{one}", 0.0), made.get(f"{name}/{other}", 0.0)
+            keys = [f"{name}/{_owner(name, chip)}" for chip in (one, other)]
+            mine, theirs = (made.get(key, 0.0) for key in keys)
             if mine < theirs and _slower(name, one, other, Calibration(offsets=made)):
-                made[f"{name}/{one}"] = theirs
+                made[keys[0]] = theirs
     return Calibration(offsets=MappingProxyType(made), source=calibration.source)
+
+
+def _owner(name: str, chip: str) -> str:
+    """Under whose id a parameter of a chip is fitted: what cores sustain under that of its die."""
+    found = CHIPS[chip]
+    return found.fitted_die if "die" in PARAMETERS[name].per else found.fitted_id
 
 
 def _slower(name: str, one: str, other: str, calibration: Calibration) -> bool:

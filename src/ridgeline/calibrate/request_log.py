@@ -1,7 +1,8 @@
 """Turn a log of measured requests into the five numbers of a step that explain it, and how well they do.
 
 The scheduler is simulated on the very arrivals and lengths; step, decode, cached token, prompt token and attention
-pair are the only unknowns (`LinearStepCost`). Least squares on every request's E2E and on percentiles of TTFT.
+pair are the only unknowns (`LinearStepCost`). Least squares on every request's E2E and on percentiles of TTFT, from
+the proportions of an accelerator; where that leaves too much, from what the log itself shows of a prompt token.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ NUMBERS = ("step_s", "decode_s", "kv_token_s", "prefill_token_s", "attention_pai
 START = np.array([0.36, 1.5e-3, 2.4e-6, 1.5e-3, 1.5e-8])  # of the numbers, in units of the log's median TPOT
 PERCENTILES = (50.0, 90.0, 99.0)
 FITTED = (50.0, 99.0)  # of TTFT
+OF_FEW = (25.0, 50.0, 75.0, 90.0)  # the same where no request is slower than the 99th
+POOR = 0.05  # mean |residual| of E2E from which another start is tried
 TTFT_WEIGHT = 12.0  # of a percentile of TTFT beside one request's E2E
 PRIOR_WEIGHT = 0.003  # of a number's distance from where it starts, in logarithms
 EVALUATIONS = 30
@@ -121,20 +124,38 @@ def log_errors(log: RequestLog, cost: LinearStepCost, of: Mask) -> LogErrors:
 
 
 def _fitted(log: RequestLog, of: Mask) -> LinearStepCost:
+    """The numbers that explain some requests of a log."""
+    cost, left = _descended(log, of, np.log(START * _pace(log)))
+    if log_errors(log, cost, of).e2e_mape <= POOR:
+        return cost
+    other, less = _descended(log, of, np.log(_shown(log, of)))
+    return other if less < left else cost
+
+
+def _descended(log: RequestLog, of: Mask, start: Array) -> tuple[LinearStepCost, float]:
+    """Least squares from a start, in logarithms of the numbers: where it ends, and what is left there."""
     from scipy.optimize import least_squares
 
-    start = np.log(START * _pace(log))
-    wanted = np.percentile(log.ttft_s[of], FITTED)
+    fitted = FITTED if of.sum() * (1 - FITTED[1] / 100) >= 1 else OF_FEW
+    wanted = np.percentile(log.ttft_s[of], fitted)
 
     def residuals(logs: Array) -> Array:
         ttft, e2e = simulate_log(log, _cost(logs))
-        firsts = np.percentile(ttft[of], FITTED) / wanted - 1
+        firsts = np.percentile(ttft[of], fitted) / wanted - 1
         return np.concatenate([e2e[of] / log.e2e_s[of] - 1, TTFT_WEIGHT * firsts, PRIOR_WEIGHT * (logs - start)])
 
     found: Any = least_squares(
         residuals, start, diff_step=[0.02] * len(NUMBERS), max_nfev=EVALUATIONS, loss="soft_l1", f_scale=0.05
     )
-    return _cost(found.x)
+    return _cost(found.x), float(found.cost)
+
+
+def _shown(log: RequestLog, of: Mask) -> Array:
+    """The numbers as requests that met few others show them: the fast half of TPOT, and of TTFT a prompt token."""
+    prompts = np.array([request.prompt_tokens for request in log.requests])[of]
+    pace = _pace(log)
+    token = float(np.percentile(np.maximum(log.ttft_s[of] - pace, 0.1 * pace) / prompts, 25))
+    return np.array([0.8 * pace, 0.02 * pace, START[2] * pace, token, 0.1 * token / float(prompts.mean())])
 
 
 def _pace(log: RequestLog) -> float:

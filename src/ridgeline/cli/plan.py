@@ -49,6 +49,13 @@ Settings = Annotated[
     ),
 ]
 
+Objective = Annotated[
+    str, typer.Option(help="time, cost, energy, memory or chips; with --serve cost, chips or goodput.")
+]
+Picture = Annotated[
+    Path | None, typer.Option("--picture", metavar="FILE", help="With --serve: draw the frontier as .png or .svg.")
+]
+
 
 def register(app: typer.Typer) -> None:
     """Give the command line the verb of this module."""
@@ -63,9 +70,7 @@ def plan(
     engine: Annotated[str, typer.Option(metavar="ID", help="The software that runs the plan.")] = "",
     settings: Settings = None,
     space: Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file whose [space] pins as --set.")] = None,
-    objective: Annotated[
-        str, typer.Option(help="time, cost, energy, memory or chips; with --serve cost, chips or goodput.")
-    ] = "",
+    objective: Objective = "",
     tokens: Annotated[str, typer.Option(help="Tokens of the run, such as 2T: asks for days, failures counted.")] = "",
     days: Annotated[float | None, typer.Option(help="Days the run may take; with --tokens the fewest chips.")] = None,
     chips: Annotated[str, typer.Option(help="Sizes to compare, 64..4096 or 64,96,128.")] = "",
@@ -89,28 +94,30 @@ def plan(
     itl: Annotated[str, typer.Option(help="Limit of a pause between tokens.")] = "",
     e2e: Annotated[str, typer.Option(help="Limit of the time to the last token.")] = "",
     percentile: Annotated[float | None, typer.Option(help="Of requests that must keep the limits; 99.")] = None,
+    picture: Picture = None,
 ) -> None:
     """Find the best way to train or serve a model on a system, priced, simulated and explained.
 
     To train: every split of the work, and what would beat the best. With --serve: replicas, pools and engine settings
     that keep an objective at the least cost, or serve the most on what there is.
     """
-    from ridgeline.api import calibration_of
+    from ridgeline.api import calibration_of, priced_of
     from ridgeline.cli.plan_serve import plan_serve
     from ridgeline.search.request import PlanRequest
 
     with _answering(json):
-        _writable(output, html)
+        _writable(output, html, picture)
         if serve or _serves(model):
             run = {"tokens": tokens, "days": days, "chips": chips, "headroom": headroom, "frontier": frontier}
             _refuse_training(seq=seq, global_batch=global_batch, **run)
             plan_serve(
-                model, calibration_of(calibration, anchor or (), profile), (output, html), json, on=on,
+                model, priced_of(calibration, anchor or (), profile), (output, html, picture), json, on=on,
                 requests=requests, rate=rate, isl=isl, osl=osl, ttft=ttft, tpot=tpot, itl=itl, e2e=e2e,
                 percentile=percentile, engine=engine, settings=settings or (), space=space, objective=objective,
             )  # fmt: skip
             return
-        _refuse_serving(requests=requests, rate=rate, isl=isl, osl=osl, ttft=ttft, tpot=tpot, itl=itl, e2e=e2e)
+        _refuse_serving(requests=requests, rate=rate, isl=isl, osl=osl, picture=picture)
+        _refuse_serving(ttft=ttft, tpot=tpot, itl=itl, e2e=e2e)
         request = PlanRequest.from_options(
             model, on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or (), space=space,
             objective=objective, tokens=tokens, days=days, chips=chips, top=top, headroom=headroom, frontier=frontier,

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from ridgeline.cost.calibration import Calibration
     from ridgeline.report.sheets.deployment import DeploymentPlanSheet
     from ridgeline.search.deployments.question import DeploymentOptions
     from ridgeline.search.deployments.recommend import DeploymentAnswer
     from ridgeline.search.progress import Progress
+    from ridgeline.serving.deployment import Priced
 
 
 class _Watch:
@@ -43,21 +43,20 @@ class _Watch:
 
 
 def plan_serve(
-    model: str, calibration: Calibration | None, outputs: tuple[Path | None, Path | None], json: bool,
+    model: str, priced: Priced, outputs: tuple[Path | None, Path | None, Path | None], json: bool,
     **options: Unpack[DeploymentOptions],
 ) -> None:  # fmt: skip
-    """Print the deployment that a question asks for, and write it where that is wanted: a scenario, a page."""
+    """Print the deployment that a question asks for, and write it as asked: a scenario, a page, a picture."""
     from ridgeline.cli.plan import shown, stoppable
     from ridgeline.core.errors import InputError
     from ridgeline.report.deployment import deployment_sheet, draw_deployment
+    from ridgeline.report.deployment_chart import refuse_picture
     from ridgeline.report.plan_sheet import Took, refusal_sheet
     from ridgeline.search.deployments.question import DeploymentRequest
     from ridgeline.search.deployments.recommend import recommend_deployment
-    from ridgeline.serving.deployment import Priced
 
-    request = DeploymentRequest.from_options(model, **options)
-    if calibration is not None:
-        request = replace(request, priced=Priced(calibration=calibration))
+    refuse_picture(outputs[2])
+    request = replace(DeploymentRequest.from_options(model, **options), priced=priced)
     began, cpu = time.perf_counter(), time.process_time()
     with stoppable() as stop, shown() as (bar, task):
         found = recommend_deployment(request, _Watch(stop, bar, task))
@@ -82,15 +81,21 @@ def plan_serve(
         raise typer.Exit(STOPPED)
 
 
-def _write(found: DeploymentAnswer, sheet: DeploymentPlanSheet, outputs: tuple[Path | None, Path | None]) -> list[str]:
-    """Write the deployment as a scenario file, and the page; a line for each."""
+def _write(
+    found: DeploymentAnswer, sheet: DeploymentPlanSheet, outputs: tuple[Path | None, Path | None, Path | None]
+) -> list[str]:
+    """Write the deployment as a scenario file, the page, and the frontier's picture; a line for each."""
     from ridgeline.core.files import write_text
 
-    output, html = outputs
+    output, html, picture = outputs
     if output is not None:
         write_text(output, found.scenario_text)
     if html is not None:
         from ridgeline.report.deployment_chart import write_page
 
         write_page(sheet, html)
+    if picture is not None:
+        from ridgeline.report.deployment_chart import write_picture
+
+        write_picture(sheet, picture)
     return [f"written: {path}" for path in outputs if path is not None]

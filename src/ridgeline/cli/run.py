@@ -1,20 +1,23 @@
-"""Turn `ridgeline run` into a call of the library.
+"""Turn `ridgeline run` and `ridgeline pack` into calls of the library.
 
-0  done; with --verify: equal        1  --verify: loss or a gradient differs        2  refused, or a worker was lost
+0  done; with --verify: equal        1  --verify: loss or a gradient differs
+2  refused, a worker was lost, or the last checkpoint could not be written
 130  stopped by Ctrl-C, in order
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli.refuse import STOPPED
+from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, print_json, stderr_console
 
@@ -28,37 +31,50 @@ LINES = 20  # of steps that are printed where no terminal shows them as they go
 def register(app: typer.Typer) -> None:
     """Give the command line the verb of this module."""
     app.command()(run)
+    app.command()(pack)
+
+
+Steps = Annotated[int, typer.Option(metavar="N", help="Optimizer steps; those before a checkpoint count.")]
+Verify = Annotated[
+    bool, typer.Option("--verify", help="Compare loss and every gradient of one step with a single process.")
+]
+Data = Annotated[
+    str,
+    typer.Option(metavar="WHAT", help="synthetic, text (Ridgeline's source), or .u16 or .u32 files of tokens."),
+]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="For metrics.jsonl and checkpoints.")
+]
+Every = Annotated[int, typer.Option(metavar="N", help="Steps between checkpoints; 0: one at the end.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest sound checkpoint, on any mesh.")]
+Restarts = Annotated[int, typer.Option(metavar="N", help="Start lost workers again, this often.")]
+Elastic = Annotated[
+    bool,
+    typer.Option("--elastic", help="Then go on with the best plan for the ranks that are left; resumes what is there."),
+]
+Launcher = Annotated[
+    str, typer.Option(metavar="NAME", help="ray: on a Ray cluster. Else here, or in what torchrun or srun started.")
+]
+Sbatch = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Start nothing: write a Slurm batch script that runs this.")
+]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Scalars of every step in FOLDER/tensorboard.")]
+Rate = Annotated[float, typer.Option(metavar="X", help="Learning rate of AdamW.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of weights and data.")]
+Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, npu; else what the chip is.")]
+Backend = Annotated[str, typer.Option(metavar="NAME", help="gloo, nccl, hccl; else the device's own.")]
+Trace = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Trace two steps of every rank, for `explain` and `analyze`.")
+]
+Timeout = Annotated[float, typer.Option(metavar="S", help="Seconds a collective may take.")]
 
 
 def run(
-    scenario: ScenarioFile,
-    steps: Annotated[int, typer.Option(metavar="N", help="Optimizer steps; those before a checkpoint count.")] = 10,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compare loss and every gradient of one step with a single process.")
-    ] = False,
-    data: Annotated[
-        str,
-        typer.Option(metavar="WHAT", help="synthetic, text (Ridgeline's source), or tokens in a .u16 or .u32 file."),
-    ] = "synthetic",
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="For metrics.jsonl and checkpoints.")
-    ] = None,
-    every: Annotated[int, typer.Option(metavar="N", help="Steps between checkpoints; 0: one at the end.")] = 0,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest sound checkpoint, on any mesh.")
-    ] = False,
-    restarts: Annotated[int, typer.Option(metavar="N", help="Start lost workers again, this often.")] = 0,
-    rate: Annotated[float, typer.Option(metavar="X", help="Learning rate of AdamW.")] = 3e-4,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of weights and data.")] = 0,
-    device: Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, npu; else what the chip is.")] = "",
-    backend: Annotated[str, typer.Option(metavar="NAME", help="gloo, nccl, hccl; else the device's own.")] = "",
-    trace: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Trace two steps of every rank, for `explain` and `analyze`.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(metavar="S", help="Seconds a collective may take.")] = 600.0,
-    settings: Settings = None,
-    json: Json = False,
-) -> None:
+    scenario: ScenarioFile, steps: Steps = 10, verify: Verify = False, data: Data = "synthetic", output: Output = None,
+    every: Every = 0, resume: Resume = False, restarts: Restarts = 0, elastic: Elastic = False, launcher: Launcher = "",
+    sbatch: Sbatch = None, tensorboard: TensorBoard = False, rate: Rate = 3e-4, seed: Seed = 0, device: Device = "",
+    backend: Backend = "", trace: Trace = None, timeout: Timeout = 600.0, settings: Settings = None, json: Json = False,
+) -> None:  # fmt: skip
     """Train a scenario's model by its plan, here; it starts a process for each rank, or joins those of torchrun."""
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.report.run import draw_equivalence, draw_run, equivalence_sheet, run_sheet
@@ -69,11 +85,14 @@ def run(
     options = Options(
         steps=steps, device=device or device_of(built), backend=backend, data=data, rate=rate, seed=seed, every=every,
         folder=str(output or ""), resume=resume, timeout=timeout, restarts=restarts, verify=verify,
-        trace=str(trace or ""),
+        trace=str(trace or ""), elastic=elastic, launcher=launcher, tensorboard=tensorboard,
     )  # fmt: skip
+    if sbatch is not None:
+        _write_sbatch(sbatch, built, (str(scenario), *_words(options, device, settings or ())), json)
+        return
     predicted = None if verify else _predicted(built)
-    with _live(options, predicted, json) as tell:
-        found = library(built, options, tell=tell)
+    with _live(options, predicted, json) as (tell, note):
+        found = library(built, options, tell=tell, note=note, replan=partial(replan, built))
     if found is None:  # rank 0 speaks for all
         return
     if isinstance(found, RunOutcome):
@@ -81,13 +100,69 @@ def run(
         print_json(sheet) if json else draw_run(sheet, console())
         if trace is not None and not json:
             say(f"{trace}: a trace of each rank; `ridgeline explain {scenario} {trace}` accounts for the gap")
-        if found.stopped:
-            raise typer.Exit(STOPPED)
+        if found.stopped or found.unsaved:
+            raise typer.Exit(STOPPED if found.stopped else UNUSABLE)
         return
     compared = equivalence_sheet(found)
     print_json(compared) if json else draw_equivalence(compared, console())
     if not found.equal:
         raise typer.Exit(1)
+
+
+def _words(options: Options, device: str, settings: Sequence[str]) -> Iterator[str]:
+    """The options that are not as they are by default, as a command line gives them."""
+    usual = type(options)()
+    for item in fields(options):
+        value = getattr(options, item.name)
+        if value == getattr(usual, item.name) or item.name == "device":
+            continue
+        yield {"folder": "--output"}.get(item.name, f"--{item.name}")
+        if value is not True:
+            yield str(value)
+    yield from ("--device", device) if device else ()
+    for setting in settings:
+        yield from ("--set", setting)
+
+
+def _write_sbatch(path: Path, built: Scenario, words: tuple[str, ...], json: bool) -> None:
+    from ridgeline.core.errors import InputError
+    from ridgeline.core.files import write_text
+    from ridgeline.plan.check import check
+    from ridgeline.runtime.train.refuse import refusals
+    from ridgeline.targets.launch import slurm_run
+
+    if problems := (*check(built), *refusals(built)):
+        raise InputError(problems)
+    write_text(path, slurm_run(built, words))
+    if json:
+        print_json({"kind": "sbatch", "output": str(path)})
+    else:
+        say(f"{path}: sbatch {path}")
+
+
+def replan(built: Scenario, ranks: int) -> Scenario | None:
+    """The best scenario for the ranks that are left, of those that `run` can execute: what `plan` would say."""
+    from ridgeline.runtime.train.refuse import refusals
+    from ridgeline.search.fewer_chips import fit_to
+
+    return fit_to(built, ranks, lambda candidate: not refusals(candidate))
+
+
+def pack(
+    files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="Texts, or .jsonl of text or tokens a line.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The .u16 or .u32 file to write.")],
+    end: Annotated[int | None, typer.Option(metavar="ID", help="A token to put behind every document.")] = None,
+    json: Json = False,
+) -> None:
+    """Pack documents into a file of tokens for `ridgeline run --data`; the tokens of a text are its bytes."""
+    from ridgeline.runtime.train.token_files import pack as library
+
+    made = library(files, output, end=end)
+    told = {"documents": made.documents, "tokens": made.tokens, "largest": made.largest}
+    if json:
+        print_json({"kind": "pack", "output": str(made.path), **told})
+    else:
+        say(f"{made.path}: {made.documents:,} documents, {made.tokens:,} tokens up to {made.largest}")
 
 
 def device_of(built: Scenario) -> str:
@@ -110,8 +185,10 @@ def _predicted(built: Scenario) -> tuple[float, float] | None:
 
 
 @contextmanager
-def _live(options: Options, predicted: tuple[float, float] | None, quiet: bool) -> Iterator[Callable[[StepRow], None]]:
-    """A line that follows the run on a terminal, or some lines where there is none."""
+def _live(
+    options: Options, predicted: tuple[float, float] | None, quiet: bool
+) -> Iterator[tuple[Callable[[StepRow], None], Callable[[str], None]]]:
+    """A line that follows the run on a terminal, or some lines where there is none; and where notes go."""
     from ridgeline.report.run import step_line
 
     if not sys.stderr.isatty():
@@ -122,7 +199,7 @@ def _live(options: Options, predicted: tuple[float, float] | None, quiet: bool) 
                 say(step_line(row, options.steps, predicted))
                 sys.stdout.flush()
 
-        yield print_some
+        yield print_some, lambda line: say(line, err=True)
         return
     from rich.live import Live
     from rich.text import Text
@@ -132,4 +209,4 @@ def _live(options: Options, predicted: tuple[float, float] | None, quiet: bool) 
         def show(row: StepRow) -> Any:
             live.update(Text(step_line(row, options.steps, predicted)))
 
-        yield show
+        yield show, lambda line: live.console.print(line, markup=False, highlight=False)

@@ -114,12 +114,18 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "torchrun --nproc-per-node 4 -m ridgeline preflight --device cpu --drill 2",
             ),
         ),
+        "pack": Verb(
+            summary="Documents as one file of tokens, for `run --data`.",
+            examples=("ridgeline pack corpus.jsonl notes.txt --end 256 -o corpus.u16",),
+        ),
         "run": Verb(
             summary="Train a scenario here, by its plan; or verify the plan.",
             examples=(
                 "ridgeline run examples/tiny-2xcpu.toml --data text --steps 200 -o run",
                 "ridgeline run examples/tiny-2xcpu.toml --set plan.shard=none --set plan.tp=2 --set plan.dp=1 --verify",
                 "torchrun --nproc-per-node 8 -m ridgeline run mine.toml --steps 1000 -o run --every 100",
+                "ridgeline run mine.toml --launcher ray --steps 1000 -o run --every 100 --elastic",
+                "ridgeline run mine.toml --steps 1000 -o run --every 100 --sbatch run.sbatch",
             ),
         ),
         "profile": Verb(

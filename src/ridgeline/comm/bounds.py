@@ -7,7 +7,7 @@ M = size, N = ranks, B+(S), B-(S) = rate out of and into a set S of nodes, c = b
     all-reduce        M / B+(S); and without sums inside the network 2 (|P| - 1) M / sum of B+ over the parts of a
                       partition P of the ranks: each part but one sends once towards the sum, and gets the sum once
     broadcast         M / B+(S) for S that holds the root and not all ranks; reduce: M / B-(S)
-    all-to-all        M |S| (N - |S|) / N / B+(S); and bytes times hops over all links' rate
+    all-to-all        M |S| (N - |S|) / N / B+(S); bytes times hops over all links' rate; concurrent flow on any graph
     latency           the longest of the quickest paths between two ranks
     chunked           a link carries one chunk after the other, each in alpha + c/b: a rank that needs n chunks over d
                       equal links waits ceil(n/d) (alpha + c/b); for direct links and algorithms that send so
@@ -22,10 +22,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ridgeline.comm.concurrent_flow import exchange_seconds
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.core.arrays import Array, Index, Mask
 
+FLOW_RANKS = 256  # ranks up to which an all-to-all's concurrent flow is bounded
 ALL_SOURCES = 512  # ranks up to which all pairs are measured; beyond, a sample: still a bound
 
 
@@ -60,8 +62,8 @@ def lower_bound(graph: Graph, collective: Collective, size_bytes: float, root: i
     best = float(np.max(part, initial=0.0))
     if collective == "allreduce" and graph.reducing < 0:
         best = max(best, _partitions(graph))
-    if collective in ("alltoall", "alltoallv") and graph.direct:
-        best = max(best, _hops(graph))
+    if collective == "alltoall" and graph.direct:
+        best = max(best, _flow(graph))
     return Bound(bandwidth_s=best * size_bytes, latency_s=_latency(graph))
 
 
@@ -155,8 +157,10 @@ def _latency(graph: Graph) -> float:
     return longest if longest > tiny * graph.nodes else 0.0
 
 
-def _hops(graph: Graph) -> float:
-    """All-to-all: each pair's bytes take a link's time on every hop."""
+def _flow(graph: Graph) -> float:
+    """All-to-all: each pair's bytes take a link's time on every hop; on small graphs of no known shape by lengths."""
+    if not graph.shape and graph.ranks <= FLOW_RANKS:
+        return exchange_seconds(graph)
     found, sources = _distances(graph, np.ones(graph.links))
     if len(sources) < graph.ranks:
         return 0.0

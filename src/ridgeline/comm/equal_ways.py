@@ -19,15 +19,15 @@ MOST_EXPANDED = 1 << 22  # links looked at together
 def hop_weights(graph: Graph) -> Array:
     """What a link adds to the length of a way: 1, and 8 more where a rank sends into a network of switches.
 
-    Where ranks of a domain are linked to each other (slices of a torus), the network between domains is farther than
-    any way inside one.
+    Where ranks of a domain are linked to each other (slices of a torus, a full mesh), a hop between two ranks counts 8,
+    and the network between domains is farther than any way inside one.
     """
     if graph.direct:
         return np.ones(graph.links)
-    leaves = graph.tail < graph.ranks
-    if not bool((leaves & (graph.head < graph.ranks)).any()):
+    leaves, arrives = graph.tail < graph.ranks, graph.head < graph.ranks
+    if not bool((leaves & arrives).any()):
         return np.where(leaves, 9.0, 1.0)
-    return np.where(leaves & (graph.head >= graph.ranks), 1.0 + graph.ranks, 1.0)
+    return np.where(leaves & ~arrives, 1.0 + 8.0 * graph.ranks, np.where(leaves & arrives, 8.0, 1.0))
 
 
 class PathTable:
@@ -42,12 +42,8 @@ class PathTable:
         shape = (graph.nodes, graph.nodes)
         back = coo_array((self.weight, (graph.head, graph.tail)), shape=shape).tocsr()
         self.distance = dijkstra(back, indices=self.targets)
-        onward = np.ones(graph.links, np.bool_)
-        if not graph.direct:  # a switch never hands a flow to a rank that is not its target
-            onward = (graph.head >= graph.ranks) | (graph.tail < graph.ranks)
-        kept = np.flatnonzero(onward)
-        self.order = kept[np.argsort(graph.tail[kept], kind="stable")]
-        count = np.bincount(graph.tail[kept], minlength=graph.nodes)
+        self.order = np.argsort(graph.tail, kind="stable")
+        count = np.bincount(graph.tail, minlength=graph.nodes)
         self.count, self.first = count, np.cumsum(count) - count
         keys = graph.tail * graph.nodes + graph.head
         self.by_key = np.argsort(keys)

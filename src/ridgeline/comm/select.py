@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm, beside, turned
+from ridgeline.comm.bounds import lower_bound
 from ridgeline.comm.contract import Collective, contract
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.exchanges import bruck_alltoall, forwarded_alltoall, pairwise
 from ridgeline.comm.library.gathers import allgather_by_axes, allgather_over, reduce_then_gather
-from ridgeline.comm.library.levels import rings_allgather, split_rail_allgather, two_level_allreduce
+from ridgeline.comm.library.levels import exit_ring, rings_allgather, split_rail_allgather, two_level_allreduce
 from ridgeline.comm.library.trees import (
     binary_tree,
     chain,
@@ -24,6 +25,16 @@ from ridgeline.comm.library.trees import (
     tree_broadcast,
 )
 from ridgeline.comm.timing import Timing, time_algorithm
+from ridgeline.comm.traffic import (
+    Traffic,
+    bruck_traffic,
+    bucket_seconds,
+    closes_evenly,
+    floor_seconds,
+    grid_traffic,
+    line_traffic,
+    tree_traffic,
+)
 from ridgeline.core.arrays import Index
 from ridgeline.core.errors import InputError, Problem, not_among
 
@@ -31,13 +42,21 @@ MOST_STEPS = 10_000_000
 PIECES = (1, 4, 16, 64)  # chunks that follow each other through a tree
 
 
+def _unknown(_size_bytes: float) -> float:
+    return 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """An algorithm that could run: its name, how many steps it has, and how it is made."""
+    """An algorithm that could run: its name, how many steps it has, how it is made, and what it cannot beat.
+
+    floor   a lower bound of its seconds for a size; 0 where nothing is known without making it
+    """
 
     name: str
     steps: int
     make: Callable[[], Algorithm]
+    floor: Callable[[float], float] = _unknown
 
 
 def ring_order(graph: Graph) -> Index:
@@ -56,11 +75,12 @@ def candidates(collective: Collective, graph: Graph, root: int = 0) -> list[Cand
     """Every algorithm of the library for this collective on this graph."""
     match collective:
         case "allgather":
-            return list(_gathers(graph))
+            return list(_gathers(graph, "allgather"))
         case "reducescatter":
-            return [_changed(one, turned, 1) for one in _gathers(graph)]
+            return [_changed(one, turned, 1) for one in _gathers(graph, "reducescatter")]
         case "allreduce":
-            return [_changed(one, reduce_then_gather, 2) for one in _gathers(graph)] + list(_sums(graph))
+            gathers = _gathers(graph, "allreduce")
+            return [_changed(one, reduce_then_gather, 2) for one in gathers] + list(_sums(graph))
         case "broadcast":
             return list(_broadcasts(graph, root))
         case "reduce":
@@ -73,28 +93,60 @@ def candidates(collective: Collective, graph: Graph, root: int = 0) -> list[Cand
 
 
 def _changed(one: Candidate, change: Callable[[Algorithm], Algorithm], times: int) -> Candidate:
-    return Candidate(name=one.name, steps=one.steps * times, make=lambda: change(one.make()))
+    return Candidate(name=one.name, steps=one.steps * times, make=lambda: change(one.make()), floor=one.floor)
 
 
-def _gathers(graph: Graph) -> Iterator[Candidate]:
+def _gathers(graph: Graph, collective: Collective) -> Iterator[Candidate]:
+    """All-gathers; floors are those of the collective that is made of them."""
     n = graph.ranks
     order = ring_order(graph)
     whole = n * (n - 1)
-    names = ["ring", "nhr", "nb", "all-pairs"] + (["halving-doubling", "swing"] if n & (n - 1) == 0 else [])
+
+    def at_least(make: Callable[[], list[Traffic]]) -> Callable[[float], float]:
+        forth = {"allgather": (False,), "reducescatter": (True,), "allreduce": (False, True)}[collective]
+        return lambda size: floor_seconds(
+            graph, [one.turned() if back else one for back in forth for one in make()], size
+        )
+
+    def crossed(size: float) -> float:  # everyone to everyone: what an all-to-all of that size takes, each way
+        return (2 if collective == "allreduce" else 1) * lower_bound(graph, "alltoall", size).bandwidth_s
+
+    names = ["ring", "nhr", "nb"] + (["halving-doubling", "swing"] if n & (n - 1) == 0 else [])
     for name in names:
-        yield Candidate(name=name, steps=whole, make=lambda name=name: allgather_over(order, name))  # type: ignore[misc]
+        yield Candidate(
+            name=name,
+            steps=whole,
+            make=lambda name=name: allgather_over(order, name),  # type: ignore[misc]
+            floor=at_least(lambda name=name: line_traffic(order, name)),  # type: ignore[misc]
+        )
+    yield Candidate(name="all-pairs", steps=whole, make=lambda: allgather_over(order, "all-pairs"), floor=crossed)
     if graph.direct:
-        yield Candidate(name="two-way-ring", steps=2 * whole, make=lambda: two_way_ring(order))
+        both = (order, order[::-1].copy())
+        floor = at_least(lambda: [row for one in both for row in line_traffic(one, "ring", 2)])
+        yield Candidate(name="two-way-ring", steps=2 * whole, make=lambda: two_way_ring(order), floor=floor)
     if len(graph.shape) > 1 and min(graph.shape) > 1:
+        floor = at_least(lambda: [row for grid, turn in _turns(graph) for row in grid_traffic(grid, turn, ways)])
         ways = 2 * len(graph.shape)
-        yield Candidate(name="bucket", steps=ways * whole, make=lambda: bucket(graph))
-    if graph.domain and n % graph.domain == 0:
-        g = graph.domain
-        rings = min(g, 8)
-        yield Candidate(name="split-rail", steps=whole, make=lambda: split_rail_allgather(n, g))
-        yield Candidate(name="rings", steps=rings * whole, make=lambda: rings_allgather(n, g, rings))
+        if closes_evenly(graph):
+            passes = 2 if collective == "allreduce" else 1
+            floor = lambda size: bucket_seconds(graph, size, passes)  # noqa: E731
+        yield Candidate(name="bucket", steps=ways * whole, make=lambda: bucket(graph), floor=floor)
+    yield from _domain_gathers(graph, at_least)
     if graph.reducing >= 0:
         yield Candidate(name="in-switch", steps=8 * n * n, make=lambda: in_switch_allgather(n, graph.reducing, 8))
+
+
+def _domain_gathers(
+    graph: Graph, at_least: Callable[[Callable[[], list[Traffic]]], Callable[[float], float]]
+) -> Iterator[Candidate]:
+    n, g = graph.ranks, graph.domain
+    if not g or n % g:
+        return
+    whole, rings = n * (n - 1), min(g, 8)
+    rails = at_least(lambda: grid_traffic(np.arange(n).reshape(-1, g), (0,), 1))
+    yield Candidate(name="split-rail", steps=whole, make=lambda: split_rail_allgather(n, g), floor=rails)
+    side = at_least(lambda: [row for k in range(rings) for row in line_traffic(exit_ring(n, g, k), "ring", rings)])
+    yield Candidate(name="rings", steps=rings * whole, make=lambda: rings_allgather(n, g, rings), floor=side)
 
 
 def _sums(graph: Graph) -> Iterator[Candidate]:
@@ -106,6 +158,7 @@ def _sums(graph: Graph) -> Iterator[Candidate]:
             name="double-tree",
             steps=steps,
             make=lambda pieces=pieces: tree_allreduce(trees, pieces, "double-tree"),  # type: ignore[misc]
+            floor=lambda size: floor_seconds(graph, tree_traffic(trees), size),
         )
         if graph.reducing >= 0:
             yield Candidate(
@@ -136,11 +189,20 @@ def _broadcasts(graph: Graph, root: int) -> Iterator[Candidate]:
 
 def _alltoalls(graph: Graph) -> Iterator[Candidate]:
     n = graph.ranks
-    yield Candidate(name="pairwise", steps=n * n, make=lambda: pairwise(n))
-    yield Candidate(name="all-pairs", steps=n * n, make=lambda: pairwise(n, at_once=True))
-    yield Candidate(name="bruck", steps=n * n * (n - 1).bit_length(), make=lambda: bruck_alltoall(n))
+
+    def least(size: float) -> float:
+        return lower_bound(graph, "alltoall", size).bandwidth_s
+
+    def by_bits(size: float) -> float:
+        return floor_seconds(graph, bruck_traffic(n), size)
+
+    yield Candidate(name="all-pairs", steps=n * n, make=lambda: pairwise(n, at_once=True), floor=least)
+    yield Candidate(name="pairwise", steps=n * n, make=lambda: pairwise(n), floor=least)
     if graph.domain and n % graph.domain == 0:
-        yield Candidate(name="forwarded", steps=2 * n * n, make=lambda: forwarded_alltoall(n, graph.domain))
+        make = lambda: forwarded_alltoall(n, graph.domain)  # noqa: E731
+        yield Candidate(name="forwarded", steps=2 * n * n, make=make, floor=least)
+    steps = n * n * (n - 1).bit_length() // 2
+    yield Candidate(name="bruck", steps=steps, make=lambda: bruck_alltoall(n), floor=by_bits)
 
 
 def two_way_ring(order: Index) -> Algorithm:
@@ -151,14 +213,20 @@ def two_way_ring(order: Index) -> Algorithm:
     return beside(parts, contract("allgather", n, 2 * n), "two-way-ring", chunk_of)
 
 
+def _turns(graph: Graph) -> Iterator[tuple[Index, tuple[int, ...]]]:
+    """The parts of the bucket algorithm: the grid in one direction or the other, and the order of its axes."""
+    axes = len(graph.shape)
+    grid = np.arange(graph.ranks).reshape(graph.shape)
+    for first in range(axes):
+        turn = tuple((first + step) % axes for step in range(axes))
+        yield grid, turn
+        yield np.flip(grid), turn
+
+
 def bucket(graph: Graph) -> Algorithm:
     """The bucket algorithm of a torus: rings along one axis after the other; every axis and direction begins a part."""
     axes = len(graph.shape)
-    grid = np.arange(graph.ranks).reshape(graph.shape)
-    parts = []
-    for first in range(axes):
-        turn = tuple((first + step) % axes for step in range(axes))
-        parts += [allgather_by_axes(side, turn, ("ring",) * axes, "bucket") for side in (grid, np.flip(grid))]
+    parts = [allgather_by_axes(grid, turn, ("ring",) * axes, "bucket") for grid, turn in _turns(graph)]
     count = len(parts)
     chunk_of = [np.arange(graph.ranks) * count + index for index in range(count)]
     whole = contract("allgather", graph.ranks, graph.ranks * count)
@@ -173,18 +241,29 @@ def fastest(
     if name and name not in {one.name for one in known}:
         raise InputError(not_among("algorithm", name, dict.fromkeys(one.name for one in known)))
     tried = [one for one in known if one.name == name or not name]
-    small = [one for one in tried if one.steps <= MOST_STEPS]
-    if not small:
+    if all(one.steps > MOST_STEPS for one in tried):
         least = min(one.steps for one in tried)
         expected = f"at most {MOST_STEPS:,} steps"
         raise InputError(
             Problem(path="algorithm", given=f"{least:,} steps", expected=expected, todo="take fewer ranks")
         )
+    found = beaten(tried, graph, size_bytes, np.inf)
+    assert found is not None
+    return found
+
+
+def beaten(
+    known: Sequence[Candidate], graph: Graph, size_bytes: float, seconds: float
+) -> tuple[Algorithm, Timing] | None:
+    """The fastest of those that take less than so many seconds; those whose floor is above are not made."""
     best: tuple[Algorithm, Timing] | None = None
-    for one in small:
-        made = one.make()
+    small = [one for one in known if one.steps <= MOST_STEPS]
+    floors = [(one.floor(size_bytes) if len(small) > 1 else 0.0, row) for row, one in enumerate(small)]
+    for floor, row in sorted(floors):
+        if floor * (1 - 1e-9) >= seconds:
+            break
+        made = small[row].make()
         timed = time_algorithm(made, graph, size_bytes)
-        if best is None or timed.seconds < best[1].seconds:
-            best = made, timed
-    assert best is not None
+        if timed.seconds < seconds:
+            best, seconds = (made, timed), timed.seconds
     return best

@@ -25,7 +25,7 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem
 
 FURTHEST = 100.0  # no logarithm, slope or offset of a run is anywhere near
-KNOWN_BY = 4  # family, chip, kernel, engine
+KNOWN_BY = 5  # family, die, chip, kernel, engine; files before dies were told apart have the other four
 MOST_RUNS = 1000
 
 
@@ -61,7 +61,7 @@ class Shape:
 class Sensitivity:
     """What a step time answers to.
 
-    owners   what its chip and engine are known by: family, chip, kernel, engine
+    owners   what its chip and engine are known by: family, die, chip, kernel, engine
     slopes   by parameter: change of log(step time) with the parameter's offset
     """
 
@@ -139,6 +139,8 @@ def _run(table: object, where: str) -> AnchorRun:
     if not isinstance(table, Mapping):
         raise _refused("anchored.runs", "another value", "tables", where)
     owners, slopes, shape = table.get("owners"), table.get("slopes"), table.get("shape")
+    if isinstance(owners, list) and len(owners) == KNOWN_BY - 1:
+        owners = [owners[0], owners[1], *owners[1:]]
     named = isinstance(owners, Sequence) and len(owners) == KNOWN_BY and all(isinstance(one, str) for one in owners)
     if not named or not isinstance(owners, Sequence) or not isinstance(slopes, Mapping):
         raise _refused("anchored.runs", "another table", "`owners`, `shape` and `slopes`", where)

@@ -30,9 +30,11 @@ from ridgeline.hardware.chip import Chip
 from ridgeline.ir.ops import Num
 from ridgeline.plan.engine import Engine
 
-Owner = Literal["family", "chip", "kernel", "engine"]
+Owner = Literal["family", "die", "chip", "kernel", "engine"]
 # how far, in units of x, the members of each may differ: chips by family first
-APART: Mapping[Owner, float] = MappingProxyType({"family": 1.4, "chip": 0.35, "kernel": 1.1, "engine": 0.7})
+APART: Mapping[Owner, float] = MappingProxyType(
+    {"family": 1.4, "die": 0.35, "chip": 0.35, "kernel": 0.3, "engine": 0.7}
+)
 # a library's attention against the best one of a family of chips, before runs move it: FlashAttention-2 has no Hopper
 # instructions (half of cuDNN on an H200, 0.63 of it on an H100); Triton kernels of 2023 on an A100 reach 0.6 of it
 KERNELS: Mapping[str, float] = MappingProxyType(
@@ -41,7 +43,9 @@ KERNELS: Mapping[str, float] = MappingProxyType(
 # the best matrix product a family of chips was seen to reach, as a share of its peak, against an H100's 0.80 and beyond
 # what rated power explains: peaks are quoted at a boost clock that full load does not hold. MI300X 668 and MI325X 785
 # of 1307 TFLOP/s in bf16, tuned (ml-engineering, maximum achievable matmul flops): 0.68 and 0.73. MI355X was not tuned
-PRODUCTS: Mapping[str, float] = MappingProxyType({"cdna3*": 0.7})
+# A TPU's peak is its array times the clock that it runs at, whatever the load: no boost is quoted that power takes
+# back, and no rated power is published. 0.95 of it, what a matrix unit reaches at best, is 1.2 of H100's (assumed)
+PRODUCTS: Mapping[str, float] = MappingProxyType({"cdna3*": 0.7, "tpu*": 1.2})
 # engines that are a bare loop of forward, backward and update: nothing is loaded, logged or saved beside them
 BARE_LOOPS = ("torch-compile", "torch-eager")
 # of what other software loses: of the seconds that a step costs whatever it does (a launch or two, a synchronisation),
@@ -89,28 +93,37 @@ class Parameter:
 EACH: Mapping[str, tuple[Owner, ...]] = MappingProxyType(
     {
         "chip": ("family", "chip"),
+        "die": ("family", "die"),
         "engine": ("engine",),
-        "kernel": ("family", "chip", "kernel"),
+        "kernel": ("family", "die", "kernel"),
         "library": ("family", "kernel"),
     }
 )
 
 
-def _p(name: str, unit: str, rng: tuple[float, float, float], group: str, per: str, meaning: str) -> Parameter:
+def _p(
+    name: str, unit: str, rng: tuple[float, float, float], group: str, per: str, meaning: str, spread: float = 1.0
+) -> Parameter:  # fmt: skip
     low, default, high = rng
     wanted = [part for word in per.split() for part in EACH[word]]
     owners = tuple(owner for owner in APART if owner in wanted)
     return Parameter(
-        name=name, unit=unit, low=low, default=default, high=high, group=group, per=owners, meaning=meaning
+        name=name,
+        unit=unit,
+        low=low,
+        default=default,
+        high=high,
+        group=group,
+        per=owners,
+        meaning=meaning,
+        spread=spread,
     )
 
 
 _LIST = (
-    _p(
-        "matmul_wide", "of peak", (0.5, 0.72, 0.95), "compute", "chip", "sustained share of the peak, 16 bits and wider"
-    ),
-    _p("matmul_8", "of peak", (0.35, 0.62, 0.9), "compute", "chip engine", "the same for 8-bit formats"),
-    _p("matmul_4", "of peak", (0.25, 0.48, 0.8), "compute", "chip", "the same for 4-bit formats"),
+    _p("matmul_wide", "of peak", (0.5, 0.72, 0.95), "compute", "die", "sustained share of the peak, 16 bits and wider"),
+    _p("matmul_8", "of peak", (0.35, 0.62, 0.9), "compute", "die engine", "the same for 8-bit formats"),
+    _p("matmul_4", "of peak", (0.25, 0.48, 0.8), "compute", "die", "the same for 4-bit formats"),
     _p(
         "attention",
         "of peak",
@@ -126,6 +139,7 @@ _LIST = (
         "compute",
         "",
         "how sustained matrix rates fall with flops per joule of rated power",
+        spread=0.3,  # a law of physics: a chip moves by what is its own
     ),
     _p("experts", "of product", (0.7, 0.93, 1.0), "compute", "engine", "grouped expert products against a single one"),
     # 0.12 and 0.11 on an H200: chunk state and chunk scan of a Mamba2 layer in Triton, untuned
@@ -209,11 +223,13 @@ class Owners(NamedTuple):
     """What a scenario's parameters may differ by, as calibrations name it; empty where nothing is known.
 
     family, chip     of chips
+    die              of chips that differ in memory or links alone, the one that lends its name to the cores of all
     kernel           the engine's attention library on that family
     engine           the software
     """
 
     family: str
+    die: str
     chip: str
     kernel: str
     engine: str
@@ -229,11 +245,12 @@ def owners(chip: Chip, engine: Engine) -> Owners:
     >>> from ridgeline.hardware.load import chip
     >>> from ridgeline.plan.engine import engine
     >>> tuple(owners(chip("h200-sxm"), engine("nemo")))
-    ('hopper*', 'h200-sxm', 'cudnn@hopper', 'nemo')
+    ('hopper*', 'h200-sxm', 'h200-sxm', 'cudnn@hopper', 'nemo')
     """
     family, kernel = chip.family, engine.kernel
     return Owners(
         family=family and f"{family}*",
+        die=chip.fitted_die,
         chip=chip.fitted_id,
         kernel=kernel and family and f"{kernel}@{family}",
         engine=engine.fitted_id,

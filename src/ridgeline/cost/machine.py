@@ -184,12 +184,15 @@ def parameter_columns(calibration: Calibration, scenarios: Sequence[Scenario]) -
 
 
 def measured_updates(scenarios: Sequence[Scenario], profiles: Mapping[str, Profile], fitted: Array) -> Array:
-    """Shares of memory's rate that fused AdamW of a chip's profile reaches, by the format of its states."""
+    """Shares of memory's rate that fused AdamW of a chip's profile reaches, by the format of its states; that of copies
+    where an engine's own kernel streams."""
     shares = fitted.copy()
     for row, scenario in enumerate(scenarios):
         profile = profile_for(profiles, scenario.system.chip.fitted_id)
         sheet = scenario.system.chip.hbm.bandwidth
         if profile is None or sheet is None or not isinstance(scenario.workload, Train):
+            continue
+        if scenario.engine.update_kernel == "streaming":
             continue
         updated = profile.update_bytes_per_s(scenario.workload.optimizer.states.id)
         if updated is not None:

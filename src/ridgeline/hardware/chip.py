@@ -54,6 +54,9 @@ class Chip:
     vendor: str
     family: Annotated[str, Doc("architecture shared with other chips, from which unmeasured ones borrow")] = ""
     calibrated_as: Annotated[str, Doc("id its measured runs were fitted under; a copy keeps it; absent: its own")] = ""
+    die: Annotated[str, Doc("id of the chip whose die, clock and power it has, and with whom its cores are fitted")] = (
+        ""
+    )
     collectives: Annotated[
         Literal["flat", "two-level"],
         Doc("how the vendor's library runs them: flat rings (NCCL, RCCL), or inside a domain first, then across"),
@@ -78,6 +81,11 @@ class Chip:
     def fitted_id(self) -> str:
         """The id under which calibrations and residuals know it."""
         return self.calibrated_as or self.id
+
+    @property
+    def fitted_die(self) -> str:
+        """The id under which calibrations know what its cores sustain; memory and links may be others."""
+        return self.die or self.fitted_id
 
     def problems(self) -> Iterable[Problem]:
         for key in self.peak:

@@ -42,6 +42,7 @@ class PlanColumns:
     accumulate_bytes: Array  # read and written to add a microbatch's gradient of one parameter; 0 where products do
     accumulate_first: Array  # the first microbatch's gradient is added to an empty buffer, too
     optimizer_bytes: Array  # read and written by the optimizer for one parameter
+    state_bytes: Array  # of states and master copy for one parameter
     boundary_bytes: Array  # one microbatch's activations between stages
     shared_rows: Array  # parameters of the embedding that the last stage of a pipeline holds, too
     overlap_tp: Array
@@ -118,6 +119,7 @@ def _one(scenario: Scenario) -> dict[str, Num]:
         "accumulate_bytes": 0.0 if "weight-gradient-accumulation" in resolved.fuses else weights + 2 * gradients,
         "accumulate_first": float(gradients > weights),
         "optimizer_bytes": traffic,
+        "state_bytes": optimizer.bytes_per_param if optimizer else 0.0,
         "overlap_tp": float(overlap.tp and free),
         "overlap_grad": float(overlap.grad_reduce and free),
         "overlap_gather": float(overlap.param_gather and free),

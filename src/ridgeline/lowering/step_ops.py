@@ -164,14 +164,17 @@ def _op(label: str, kind: CollectiveKind, axis: Axis, payload: Array, ranks: Arr
 
 
 def optimizer(trained: Array, plans: PlanColumns) -> tuple[Stream, HostCopy]:
-    """States, weights and gradients that the optimizer reads and writes, by ranks that hold them; those on the host are
-    copied there and back."""
+    """States, weights and gradients that the optimizer reads and writes, by ranks that hold them.
+
+    States that live on the host are fetched, updated on the chip and written back: states and master copy cross the
+    host's link twice, weights and gradients never.
+    """
     dense, expert = trained
     degree = np.where(plans.shard > 0, plans.shard_degree, 1.0)
     expert_degree = np.where(plans.shard > 0, np.minimum(plans.edp, plans.shard_degree), 1.0)
-    states = (dense / degree + expert / expert_degree) * plans.optimizer_bytes
-    away = states * plans.offload_optimizer
+    held = dense / degree + expert / expert_degree
+    away = held * plans.state_bytes * plans.offload_optimizer
     return (
-        Stream(label="optimizer", stream_bytes=states - away),
+        Stream(label="optimizer", stream_bytes=held * plans.optimizer_bytes),
         HostCopy(label="optimizer states", payload_bytes=2 * away),
     )

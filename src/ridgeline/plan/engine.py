@@ -155,6 +155,9 @@ class Engine:
     gradients: Annotated[DType, Doc("dtype gradients are accumulated and reduced in")] = dtype("fp32")
     fp16_gradients: Annotated[DType | None, Doc("the same where a plan trains in fp16; absent: as in bf16")] = None
     fuses: tuple[str, ...] = ()
+    compiles_for: Annotated[
+        tuple[str, ...], Doc("vendors for whose chips it compiles chains of pointwise ops; elementwise in fuses: all")
+    ] = ()
     overlaps: tuple[str, ...] = ()
     sends_beside: Annotated[tuple[str, ...], Doc("schedules under which pipeline sends overlap; none named: all")] = ()
     availability: Annotated[
@@ -166,6 +169,9 @@ class Engine:
         ExpertLaunch | None,
         Doc("kernels of local experts: grouped (one), multi-stream (cuBLAS in a loop) or sequential (a module each)"),
     ] = None
+    update_kernel: Annotated[
+        Literal["torch", "streaming"], Doc("its AdamW: as fast as torch's fused one, or as memory reads and writes")
+    ] = "torch"
     saves: Annotated[Saves, Doc("what it holds of activations in its own way")] = Saves()
     vocab_multiple: Annotated[Count, Doc("the vocabulary is padded to a multiple of this times tp")] = 1
     narrow_dispatch: Annotated[

@@ -91,9 +91,10 @@ def resolve(scenario: Scenario) -> Resolved:
     """
     plan, engine = scenario.plan, scenario.engine
     switches, precision = plan.switches, plan.precision
+    compiled = compiles(scenario) if switches.compiled is None else switches.compiled
     return Resolved(
         attention=switches.attention or engine.attention,
-        compiled="elementwise" in engine.fuses if switches.compiled is None else switches.compiled,
+        compiled=compiled,
         graph=switches.graph or ("full" if engine.launch.mode == "graph" else "none"),
         launch=engine.launch.mode,
         launch_blocking=switches.launch_blocking,
@@ -107,9 +108,15 @@ def resolve(scenario: Scenario) -> Resolved:
         precision=replace(
             precision, gradients=resolve_gradients(precision, engine), scaling=resolve_scaling(precision)
         ),
-        fuses=resolve_fusions(switches, engine),
+        fuses=resolve_fusions(switches, engine, compiled=compiled),
         overlap=resolve_overlaps(switches, engine, plan.schedule.name),
     )
+
+
+def compiles(scenario: Scenario) -> bool:
+    """Whether an engine compiles chains of pointwise ops by habit: always, or for chips of some vendors."""
+    engine = scenario.engine
+    return "elementwise" in engine.fuses or scenario.system.chip.vendor in engine.compiles_for
 
 
 def splits_tokens(scenario: Scenario) -> bool:
@@ -123,6 +130,8 @@ def splits_tokens(scenario: Scenario) -> bool:
 def resolve_gradients(precision: Precision, engine: Engine) -> DType:
     """What gradients are accumulated and reduced in: as the plan says, else as the engine does for that format.
 
+    An engine that keeps them as its weights (gradients = "bf16") keeps those of 32-bit weights in 32 bits.
+
     >>> from ridgeline.core.dtype import dtype
     >>> from ridgeline.plan.engine import engine
     >>> half = Precision(compute=dtype("fp16"), weights=dtype("fp16"), activations=dtype("fp16"))
@@ -130,7 +139,8 @@ def resolve_gradients(precision: Precision, engine: Engine) -> DType:
     ['fp16', 'fp32']
     """
     half = engine.fp16_gradients if precision.weights.id == "fp16" else None
-    return precision.gradients or half or engine.gradients
+    habit = half or engine.gradients
+    return precision.gradients or (habit if habit.bits >= precision.weights.bits else precision.weights)
 
 
 def resolve_scaling(precision: Precision) -> Literal["tensor", "row", "block"] | None:
@@ -150,7 +160,7 @@ def attention_format(precision: Precision) -> DType:
     return precision.activations if precision.compute.peak in NARROW else precision.compute
 
 
-def resolve_fusions(switches: Switches, engine: Engine) -> frozenset[str]:
+def resolve_fusions(switches: Switches, engine: Engine, *, compiled: bool) -> frozenset[str]:
     """What is fused: the engine's habit, more where it is compiled against that, less where it is not.
 
     A CUDA graph of the whole iteration has no host that learns expert sizes: experts run in kernels that need none,
@@ -159,9 +169,9 @@ def resolve_fusions(switches: Switches, engine: Engine) -> frozenset[str]:
     fuses = frozenset(engine.fuses)
     if switches.graph == "full" and "grouped-gemm" in engine.fuses:
         fuses |= {"expert-epilogue"}
-    if switches.compiled is None:
-        return fuses
-    return fuses | {"elementwise"} if switches.compiled else fuses - COMPILED if "elementwise" in fuses else fuses
+    if compiled:
+        return fuses | {"elementwise"}
+    return fuses - COMPILED if "elementwise" in fuses else fuses
 
 
 def resolve_expert_launch(switches: Switches, engine: Engine) -> ExpertLaunch:

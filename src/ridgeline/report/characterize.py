@@ -33,6 +33,7 @@ def characterization_sheet(found: Characterization) -> CharacterizationSheet:
         "ceilings": list(ceilings(good)),
         "failures": failures(found.failures),
         "left": found.left,
+        "waited": sum(bool(row.get("waited")) for row in good),
     }
 
 
@@ -86,6 +87,9 @@ def draw_characterization(sheet: CharacterizationSheet, console: Console) -> Non
     for lack in sheet["failures"]:
         who = " ".join(part for part in (lack["op"], lack["impl"], lack["dtype"]) if part)
         console.print(clean(f"failing: {who}, {lack['rows']} rows: {lack['why']}"))
+    if sheet["waited"]:
+        said = "threads waited for a core in every run; measure again with fewer threads, or when nobody else computes"
+        console.print(clean(f"beside other work: {sheet['waited']} rows, {said}"))
     counts = ", ".join(f"{count} {op}" for op, count in sheet["rows"].items())
     console.print(
         clean(f"{sheet['output']}: {sum(sheet['rows'].values())} rows ({counts}); {sheet['left']} cases left out")

@@ -2,14 +2,58 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
-from ridgeline.core.files import write_text
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import write_bytes, write_text
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.deployment import cost_name, cost_of
 from ridgeline.report.html import document, escaped, facts, table
-from ridgeline.report.plan_html import SCRIPT, STYLE, Chart, chart
+from ridgeline.report.plan_html import EDGE, LEFT, SCRIPT, STYLE, TALL, WIDE, Chart, chart
+from ridgeline.report.raster import Canvas
+from ridgeline.report.scale import Scale
 from ridgeline.report.sheets.deployment import DeploymentPlanSheet
+
+WRITERS = (".png", ".svg")
+PAPER, INK, RULE = (252, 252, 250), (29, 39, 51), (223, 227, 232)
+KEPT, MISSED = (192, 57, 43), (59, 120, 195)  # dots of replicas that keep the objective, and of others
+
+
+def write_picture(sheet: DeploymentPlanSheet, path: Path) -> None:
+    """The frontier as PNG or SVG, by the name's ending."""
+    if path.suffix.lower() == ".png":
+        write_bytes(path, frontier_png(sheet))
+    else:
+        write_text(path, frontier_svg(sheet))
+
+
+def refuse_picture(path: Path | None) -> None:
+    """Say before the work that a name has no ending that is drawn."""
+    if path is not None and path.suffix.lower() not in WRITERS:
+        expected = f"a name ending in {' or '.join(WRITERS)}"
+        raise InputError(Problem(path="--picture", given=path.name[:60], expected=expected))
+
+
+def frontier_png(sheet: DeploymentPlanSheet) -> bytes:
+    """The frontier as a picture: cost upwards, tokens per second of a user across."""
+    points = [(one["user_tokens_per_s"], cost_of(one), one["met"]) for one in sheet["frontier"]]
+    canvas = Canvas(WIDE, TALL, PAPER)
+    across = Scale.of([one[0] for one in points] or [1.0], LEFT, WIDE - EDGE / 2)
+    up = Scale.of([one[1] for one in points] or [1.0], TALL - EDGE, EDGE / 3)
+    for value in across.ticks():
+        canvas.line((across(value), EDGE / 3), (across(value), TALL - EDGE), RULE)
+        canvas.text(f"{value:.3g}", across(value), TALL - EDGE + 18, INK, "middle")
+    for value in up.ticks():
+        canvas.line((LEFT, up(value)), (WIDE - EDGE / 2, up(value)), RULE)
+        canvas.text(f"{value:.3g}", LEFT - 6, up(value) + 4, INK, "end")
+    for before, after in pairwise(points):
+        canvas.line((across(before[0]), up(before[1])), (across(after[0]), up(after[1])), RULE, 2.0)
+    for speed, cost, met in points:
+        canvas.dot(across(speed), up(cost), 6 if met else 4, KEPT if met else MISSED)
+    canvas.text(cost_name(sheet), LEFT, 14, INK)
+    canvas.text("tokens/s of a user (red: the objective is kept)", WIDE / 2, TALL - 22, INK, "middle")
+    return canvas.png()
 
 
 def write_page(sheet: DeploymentPlanSheet, path: Path) -> None:

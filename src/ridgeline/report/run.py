@@ -29,6 +29,7 @@ def run_sheet(found: RunOutcome, predicted: tuple[float, float] | None) -> Train
                 "step": row.step,
                 "loss": row.loss,
                 "gradient_norm": row.gradient_norm,
+                "loss_scale": row.loss_scale,
                 "seconds": row.seconds,
                 "tokens_per_s": row.tokens_per_s,
                 "memory_bytes": row.memory,
@@ -42,6 +43,7 @@ def run_sheet(found: RunOutcome, predicted: tuple[float, float] | None) -> Train
         "restarts": found.restarts,
         "stopped": found.stopped,
         "checkpoint": found.checkpoint,
+        "unsaved": found.unsaved,
         "notes": list(found.notes),
     }
     if predicted is not None and median:

@@ -105,7 +105,8 @@ def new_source_interval(
     """The range of a step time of somebody whose runs took no part in the fit.
 
     By runs predicted without their source; without their engine where this engine has none, without their family of
-    chips where this one has none; both, as independent, where neither has. As `interval` where no such runs exist.
+    chips where this one has none; the wider of both where neither has, since most runs without their family lost their
+    engine with it. As `interval` where no such runs exist.
     Wider where nobody measured the number format on this family, or sequences of about this length.
 
     >>> ours = {"chip": "a", "engine": "x", "residual": 0.0}
@@ -214,19 +215,19 @@ def _stranger(
         ratios = sorted((-math.log1p(off), vote) for (_, off), vote in zip(held, votes, strict=True))
         ends.append((_outer(ratios, TAIL), -_outer([(-ratio, vote) for ratio, vote in reversed(ratios)], TAIL)))
     wider = 1.0 if known_chip or not known_family else STRANGER_CHIP
-    low, high = (wider * math.hypot(*(end[side] for end in ends)) for side in (0, 1))
+    low, high = (wider * max(abs(end[side]) for end in ends) for side in (0, 1))
     told = " and without its ".join(left)
     basis = f"{runs} runs of {sources} sources, each predicted without its {told}"
     return math.exp(-low), math.exp(high), runs, basis
 
 
 def _source_votes(runs: Sequence[Residual]) -> list[float]:
-    """What each run counts: configurations as in `_votes`, and those of a source as the square root of their number."""
+    """What each run counts: configurations as in `_votes`, those of a source as their number to the power of 2/3."""
     each = _votes(runs)
     total: dict[str, float] = {}
     for run, vote in zip(runs, each, strict=True):
         total[run.source] = total.get(run.source, 0.0) + vote
-    return [vote / total[run.source] ** 0.5 for run, vote in zip(runs, each, strict=True)]
+    return [vote / total[run.source] ** (1 / 3) for run, vote in zip(runs, each, strict=True)]
 
 
 def _factors(chip: str, engine: str, residuals: Sequence[Residual]) -> tuple[float, float, int, str]:

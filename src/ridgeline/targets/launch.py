@@ -120,6 +120,23 @@ def slurm(scenario: Scenario, title: str) -> str:
     )
 
 
+def slurm_run(scenario: Scenario, words: tuple[str, ...], warning_s: int = 120) -> str:
+    """A batch script of `ridgeline run`: a task for each chip, the words behind `ridgeline run` as given.
+
+    Tasks are told to stop some seconds before the time limit and write a checkpoint; a job whose node fails is queued
+    again and resumes, for `run` looks at SLURM_RESTART_COUNT. Options of `sbatch` go before those written here.
+    """
+    nodes, each = nodes_of(scenario.system)
+    name = re.sub(r"[^\w.-]+", "-", scenario.name or scenario.model.id)[:64] or "ridgeline"
+    return (
+        f"#!/bin/bash\n{comment(header(scenario, 'ridgeline run'))}"
+        f"#SBATCH --job-name={name}\n#SBATCH --nodes={nodes}\n#SBATCH --ntasks-per-node={each}\n"
+        f"#SBATCH {vendor_of(scenario.system).slurm.format(each)}\n"
+        f"#SBATCH --requeue\n#SBATCH --open-mode=append\n#SBATCH --signal=TERM@{warning_s}\nset -euo pipefail\n\n"
+        f"srun --kill-on-bad-exit=1 ridgeline run {shlex.join(words)}\n"
+    )
+
+
 def _tame(text: str) -> str:
     """Text that stays inside its comment line."""
     return re.sub(r"[^ -~]+", " ", text)[:128]

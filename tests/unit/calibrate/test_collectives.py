@@ -18,8 +18,10 @@ from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.calibrate.validate import validate
 from ridgeline.calibrate.validation import Validation
+from ridgeline.cost.library_times.formulas import library_seconds
 from ridgeline.cost.library_times.parameters import shipped
-from ridgeline.cost.library_times.question import describes
+from ridgeline.cost.library_times.question import Question, columns_of, describes
+from ridgeline.hardware.load import system
 from ridgeline.report.validate import validation_sheet, worst
 from ridgeline.report.validate_html import page
 
@@ -192,6 +194,24 @@ class TestLaw:
         assert "profiler" in refused[0].reason
 
 
+class TestBetweenDomains:
+    """What the busiest domain sends: a ring 2 (R-1)/R of the size, a double binary tree all of it twice, once of two."""
+
+    @staticmethod
+    def seconds(ranks: int, **changes: float) -> float:
+        asked = Question(kind="all-reduce", size=2.0**36, ranks=ranks, system=system(f"{ranks}xb200-sxm"))
+        values = {**shipped().values, "switch_rate": 100.0, **changes}
+        return float(library_seconds(columns_of([asked]), values)[0])
+
+    def test_a_ring_saturates_every_port(self) -> None:
+        port = system("32xb200-sxm").tiers[1].need_bandwidth().value
+        bus = 2 * 31 / 32 * 2.0**36 / self.seconds(32, out_rate=1.0)
+        assert bus == pytest.approx(8 * port, rel=0.02)
+
+    def test_two_domains_send_half_of_what_many_do(self) -> None:
+        assert self.seconds(32) / self.seconds(16) == pytest.approx(2 * 31 / 32, rel=0.03)
+
+
 class TestBundled:
     def test_every_row_is_predicted_or_refused_with_a_reason(self, bundled: Validation) -> None:
         assert bundled.kind == "collectives"
@@ -200,14 +220,14 @@ class TestBundled:
         assert all(": " in item.reason for item in bundled.skipped)
 
     def test_errors_are_as_documented(self, bundled: Validation) -> None:
-        """Each system predicted without itself: about 10 % above 1 MB, 12 % below; nine of ten intervals hold."""
+        """Each system predicted without itself: under 10 % above 1 MB, 12 % below; nine of ten intervals hold."""
         sets = beside(bundled)
         large, small = sets["left out, above 1 MB"], sets["left out, to 1 MB"]
         assert large.mape is not None
         assert small.mape is not None
         assert large.coverage90 is not None
         assert large.n > 400
-        assert large.mape < 0.105
+        assert large.mape < 0.1
         assert small.mape < 0.13
         assert large.coverage90 > 0.85
 

@@ -58,6 +58,18 @@ def test_an_anchor_explains_other_loads() -> None:
             assert load.cold[metric] < 0.8 * load.measured[metric]
 
 
+def test_a_start_far_from_the_machine_is_mended_by_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU a prompt token takes a twentieth of a step; proportions of an accelerator end beside it."""
+    from ridgeline.calibrate import request_log
+
+    monkeypatch.setattr(request_log, "START", request_log.START * np.array([1e3, 1e3, 1.0, 1e-8, 1.0]))
+    found = explain_bench(scenario(), [measured(1.0, 1), measured(4.0, 1)], anchor=measured(2.0, 9))
+    assert all(abs(load.residual(metric)) < 0.08 for load in found.loads for metric in METRICS)
+    monkeypatch.setattr(request_log, "POOR", np.inf)
+    found = explain_bench(scenario(), [measured(1.0, 1)], anchor=measured(2.0, 9))
+    assert max(abs(found.loads[0].residual(metric)) for metric in METRICS) > 0.2
+
+
 def test_causes_sum_to_the_gap() -> None:
     [load] = explain_bench(scenario(), [measured(2.0, 1, slower=1.3)], anchor=measured(2.0, 9)).loads
     assert list(load.causes) == ["decode steps", "prompt steps", "rest"]

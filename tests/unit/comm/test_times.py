@@ -10,7 +10,7 @@ from ridgeline.comm.bounds import chunked_bound, lower_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph, without
 from ridgeline.comm.library.exchanges import alltoallv, moe_dispatch
-from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather
+from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.routes import routes
 from ridgeline.comm.select import candidates, fastest, ring_order
 from ridgeline.comm.system_graph import system_graph
@@ -158,3 +158,17 @@ def test_chunked_bound_of_unequal_links() -> None:
     slow = replace(ring, bytes_per_s=np.where((ring.head - ring.tail) % 5 == 1, 1.0, 1 / 3))
     assert chunked_bound(slow, "allgather", 5.0, 5) == pytest.approx(3.0)
     assert chunked_bound(ring, "allgather", 5.0, 5) == pytest.approx(2.0)
+
+
+def test_ways_enter_a_domain_by_another_rank_only_where_nothing_else_does() -> None:
+    """Domains whose ranks are linked to each other, and a chip whose port into the rails is broken."""
+    mesh = system_graph(system("64xmi300x"))
+    way = routes(mesh, np.array([1]), np.array([8]))[0]
+    assert (mesh.head[way[way >= 0]][:-1] >= mesh.ranks).all()  # through switches all the way
+    whole = system_graph(system("64xh100-sxm"))
+    leaf = int(whole.head[(whole.tail == 3) & (whole.head >= 72)][0])
+    broken = without(whole, [f"link:3-{leaf}"])
+    into = routes(broken, np.array([11]), np.array([3]))[0]
+    between = broken.head[into[into >= 0]][:-1]
+    assert (between < broken.ranks).sum() == 1
+    assert time_algorithm(ring_allgather(64), broken, 1e9).seconds > 0

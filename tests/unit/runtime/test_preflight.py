@@ -168,8 +168,13 @@ def test_worlds_of_torchrun_and_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     torchrun = {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}
     assert (find_world(torchrun).nodes, find_world(torchrun).device("cuda")) == (2, "cuda:1")
     monkeypatch.setenv("PATH", "")  # no scontrol
-    slurm = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_TASKS_PER_NODE": "4(x2)"}
-    found = find_world({**slurm, "SLURM_JOB_NODELIST": "gpu[07-08]", "SLURM_JOB_ID": "4242"})
+    slurm = {
+        "SLURM_PROCID": "5",
+        "SLURM_LOCALID": "1",
+        "SLURM_STEP_NUM_TASKS": "8",
+        "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+    }
+    found = find_world({**slurm, "SLURM_STEP_NODELIST": "gpu[07-08]", "SLURM_JOB_ID": "4242"})
     assert (found.rank, found.ranks, found.nodes) == (5, 8, 2)
     assert dict(found.environment)["MASTER_ADDR"] == "gpu07"
     assert dict(found.environment)["MASTER_PORT"] == "29742"

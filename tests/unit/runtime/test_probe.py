@@ -91,6 +91,73 @@ def test_kernels_are_timed_and_checked(measured: tuple[Path, Outcome]) -> None:
     }
 
 
+def test_runs_whose_threads_waited_for_a_core_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside other work a run of 2 ms takes 10, in most runs alike: neither its median nor its spread tell."""
+    from ridgeline.runtime.probe import timing
+    from ridgeline.runtime.probe.backend import open_backend
+
+    class Neighbour:
+        """A thread waits 8 ms in three runs of four."""
+
+        reads, waited = 0, 0.0
+
+        def __init__(self, backend: object) -> None: ...
+        def close(self) -> None: ...
+
+        def read(self) -> list[float]:
+            self.reads += 1
+            self.waited += 8e-3 if self.reads % 2 == 0 and self.reads % 8 else 0.0
+            return [0.0, self.waited]
+
+    ticks = {"now": 0.0}
+    neighbour = Neighbour(None)
+    monkeypatch.setattr(timing, "RunDelay", lambda backend: neighbour)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: ticks["now"])
+
+    def call() -> None:  # runs 1, 2, 3, 5, ... are disturbed
+        ticks["now"] += 2e-3 + (8e-3 if (neighbour.reads + 1) % 8 else 0.0)
+
+    found = timing._by_host([call], open_backend("cpu"), 0.02, 2e-3).row()
+    assert found["s"] == pytest.approx(2e-3)
+    assert found["runs"] >= 2
+    assert found["left_out"] > found["runs"]
+    always = [timing._Run(s=2e-3 + at * 1e-4, waited=0.5 + at / 100) for at in range(12)]
+    assert timing.undisturbed(always) == always[:3]  # none had its cores: the least disturbed, the wait taken off
+
+
+def test_waiting_for_a_core_is_counted() -> None:
+    """More threads of this process than cores spin at once: at least one waits."""
+    import threading
+    import time
+
+    from ridgeline.runtime.probe.backend import open_backend
+    from ridgeline.runtime.probe.waiting import RunDelay, longest_wait
+
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("this system keeps no account of run delay")
+    stop = time.monotonic() + 0.15
+
+    def spin() -> None:
+        import hashlib
+
+        block = b"x" * (1 << 20)  # large enough for hashlib to release the interpreter's lock
+        while time.monotonic() < stop:
+            hashlib.sha256(block)
+
+    threads = [threading.Thread(target=spin) for _ in range((os.cpu_count() or 1) + 2)]
+    for thread in threads:
+        thread.start()
+    delay = RunDelay(open_backend("cpu"))
+    before = delay.read()
+    assert len(before) > len(threads)
+    for thread in threads:
+        thread.join()
+    after = delay.read()
+    delay.close()
+    assert delay.read() == []
+    assert longest_wait(before, [max(a, b) for a, b in zip(before, after, strict=True)]) > 0
+
+
 def test_a_kernel_that_computes_wrongly_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     from ridgeline.runtime.probe.backend import open_backend
     from ridgeline.runtime.probe.child import open_bench, run

@@ -8,6 +8,9 @@ must have been done, in this order and only as far as the engine can be asked fo
     sharding    optimizer states (zero1), where the row's sharding is blank
     experts     split over tensor ranks too (etp = tp, as Megatron does unless told otherwise)
 
+Where a run without pipeline stages does not state its microbatch, it is the largest that fits: whoever publishes a
+rate has raised it until memory was full, and nothing there asks for small ones.
+
 Nothing is changed where even that does not fit, or where the chip's memory is not published.
 """
 
@@ -22,6 +25,7 @@ from ridgeline.lowering.program import lower
 from ridgeline.models.spec import Moe
 from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
 from ridgeline.sim import peak_memory
 
 # from little to much
@@ -32,6 +36,7 @@ STEPS = (
 )
 BLANK_SHARD = "shard = none: blank"  # how the note on a blank sharding begins
 MEANT = "means by selective"  # how the note on a selective recompute without detail ends
+BLANK_MICROBATCH = "micro_batch = 1: blank"  # how the note on a blank microbatch begins
 WHY = "and without it the run would not have fitted in memory"
 
 
@@ -45,8 +50,25 @@ def fitting(scenario: Scenario) -> Scenario:
         tried = made
         found = next((one for one in (tried, *_recomputing(tried)) if _fits(one)), None)
         if found is not None:
-            return found
+            return _largest_microbatch(found)
     return scenario
+
+
+def _largest_microbatch(scenario: Scenario) -> Scenario:
+    """The scenario with its microbatch doubled as often as batch and memory allow, where the row has none and no
+    pipeline asks for small ones."""
+    plan, workload = scenario.plan, scenario.workload
+    noted = next((note for note in scenario.assumptions if note.startswith(BLANK_MICROBATCH)), None)
+    if noted is None or plan.mesh.pp > 1 or not isinstance(workload, Train):
+        return scenario
+    best, size = scenario, 2
+    while workload.global_batch % (plan.mesh.dp * size) == 0:
+        note = f"micro_batch = {size}: blank in the table; the largest that divides the batch and fits in memory"
+        tried = _amended(scenario, replace(plan, microbatch=size), noted, note)
+        if not _fits(tried, unknown=False):
+            break
+        best, size = tried, size * 2
+    return best
 
 
 def _as_stated(scenario: Scenario) -> Scenario:
@@ -105,8 +127,9 @@ def _offered(scenario: Scenario, recompute: Recompute) -> bool:
     return recompute.kind in supports.recompute and (recompute.kind == "full" or parts.issuperset(recompute.parts))
 
 
-def _fits(scenario: Scenario) -> bool:
+def _fits(scenario: Scenario, *, unknown: bool = True) -> bool:
+    """Whether its memory is enough; `unknown` where nobody publishes how much there is."""
     try:
         return peak_memory(scenario, lower(scenario, tensors=False)).headroom_bytes >= 0
     except MissingNumber:
-        return True
+        return unknown

@@ -7,6 +7,7 @@ switch that was not used: habits are for rows that leave things out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -47,9 +48,24 @@ def usual_precision(cells: RowCells, engine: str, chip: Chip) -> str:
     return wide
 
 
+def dispatches(cells: RowCells) -> bool:
+    """Whether tokens are sent to experts: by the columns on experts, or by ranks for them where a name alone tells."""
+    return bool(cells.size("experts")) or (cells.count("ep") or 1) > 1
+
+
+def usual_overlap(cells: RowCells, engine: str) -> bool | None:
+    """Tensor-parallel overlap of rows that NeMo ran and that count as Megatron-Core: its recipes set
+    `ub_tp_comm_overlap` wherever sequences are split; None elsewhere."""
+    of_nemo = re.match("nemo", cells.text("framework").lower()) and engine == "megatron-core"
+    if not of_nemo or not cells.flag("sp") or (cells.count("tp") or 1) == 1 or cells.text("x_complete") == "full":
+        return None
+    cells.note("overlap.tp = true: blank in the table; what recipes of NeMo set")
+    return True
+
+
 def usual_dispatch(cells: RowCells, engine: str, chip: Chip) -> str | None:
     """The expert dispatcher of an engine's recipes; None where they have no habit or nothing is dispatched."""
-    dispatched = cells.size("experts") and (cells.count("ep") or 1) > 1 and cells.text("x_complete") != "full"
+    dispatched = (cells.count("ep") or 1) > 1 and cells.text("x_complete") != "full"
     found = DISPATCHERS.get((engine, chip.family)) if dispatched else None
     if found:
         cells.note(f"moe_dispatch = {found}: blank in the table; what recipes of {engine} on {chip.family} use")

@@ -8,11 +8,13 @@ from typing import Any
 
 from ridgeline.calibrate.truth.csv_cells import RowCells, Unusable
 from ridgeline.calibrate.truth.row_habits import (
+    dispatches,
     usual_attention,
     usual_dispatch,
     usual_exchange,
     usual_graph,
     usual_optimizer,
+    usual_overlap,
     usual_precision,
     usual_stages,
 )
@@ -140,8 +142,8 @@ def _mesh(cells: RowCells) -> dict[str, int]:
 def _microbatch(cells: RowCells, dp: int) -> int:
     """Sequences a data-parallel rank handles at a time.
 
-    A blank is certain where each rank has one sequence, and most likely one elsewhere: large runs, which are the ones
-    that leave it out, have the memory for no more.
+    A blank is certain where each rank has one sequence, and most likely one in a pipeline, which more and smaller ones
+    fill; without stages `infer_recompute` makes it the largest that fits.
     """
     stated = cells.count("micro_batch")
     if stated is not None:
@@ -168,6 +170,8 @@ def _sharding(cells: RowCells, ranks: int) -> dict[str, Any]:
 
 def _switches(cells: RowCells, engine: str, chip: Chip) -> dict[str, Any]:
     overlap = {key: cells.flag(column) for column, key in OVERLAPS.items()}
+    if overlap["tp"] is None:
+        overlap["tp"] = usual_overlap(cells, engine)
     switches: dict[str, Any] = {
         "sequence_parallel": cells.flag("sp"),
         "attention": _attention(cells) or usual_attention(cells, engine, chip),
@@ -183,7 +187,7 @@ def _switches(cells: RowCells, engine: str, chip: Chip) -> dict[str, Any]:
 def _dispatch(cells: RowCells) -> str | None:
     """The expert dispatcher: its own column, or one that the columns on kernels and overlap name."""
     stated = cells.hint("x_moe_dispatch", DISPATCHES)
-    if stated is not None or not cells.size("experts"):
+    if stated is not None or not dispatches(cells):
         return stated
     named = re.search(r"\b(deepep|hybridep)\b", f"{cells.text('attention_impl')} {cells.text('overlap_notes')}".lower())
     if named:

@@ -33,14 +33,16 @@ def rings_allgather(n: int, domain: int, rings: int) -> Algorithm:
     So a ring enters a domain on the rail on which it left the one before; of an odd number of domains once on another.
     """
     rings = max(1, min(rings, domain, MOST_RINGS))
-    base = np.arange(n).reshape(-1, domain)
-    parts = []
-    for k in range(rings):
-        order = np.roll(base, -1 - k, axis=1)
-        order[1::2] = order[1::2, ::-1].copy()
-        parts.append(allgather_over(order.ravel(), "ring"))
+    parts = [allgather_over(exit_ring(n, domain, k), "ring") for k in range(rings)]
     chunk_of = [np.arange(n) * rings + k for k in range(rings)]
     return beside(parts, contract("allgather", n, n * rings), "rings" if rings > 1 else "ring", chunk_of)
+
+
+def exit_ring(n: int, domain: int, k: int) -> Index:
+    """The order of ranks on ring k."""
+    order = np.roll(np.arange(n).reshape(-1, domain), -1 - k, axis=1)
+    order[1::2] = order[1::2, ::-1].copy()
+    return order.ravel()
 
 
 def two_level_allreduce(n: int, domain: int) -> Algorithm:

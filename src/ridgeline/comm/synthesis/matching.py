@@ -1,8 +1,9 @@
-"""All-gather on any direct graph, heterogeneous or degraded: each free link takes a chunk that its receiver lacks.
+"""All-gather on any graph, heterogeneous or degraded, through switches or not: a free port takes what its rank lacks.
 
 What a rank holds is a row of bits. A round goes over the ports of all ranks at once, port by port: of the chunks that
-the neighbour has and the rank has not (nor was promised in this round) the rarest is taken, on large graphs any. Slower
-links are busy for more ticks; a chunk can be passed on when it has arrived.
+the sender has and the rank has not (nor was promised in this round) the rarest is taken, on large graphs any. Slower
+ports are busy for more ticks; a chunk can be passed on when it has arrived. Behind a switch the sender changes from
+round to round (see `ports`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from ridgeline.comm.algorithm import Algorithm, Steps
 from ridgeline.comm.contract import Ints, contract
 from ridgeline.comm.graph import Graph
-from ridgeline.core.arrays import Array, Index
+from ridgeline.comm.synthesis.ports import Ports, domains_of, ports_of
+from ridgeline.core.arrays import Array, Index, Mask
 
 Bits = NDArray[np.uint64]
 WINDOW = 8  # words of 64 chunks that are looked at first
@@ -23,7 +25,9 @@ ONE = np.uint64(1)
 SYNTHESIZED = "synthesized"
 
 
-def matched_allgather(graph: Graph, per_rank: int, size_bytes: float, seed: int = 0) -> Algorithm:
+def matched_allgather(
+    graph: Graph, per_rank: int, size_bytes: float, seed: int = 0, ports: Ports | None = None
+) -> Algorithm:
     """An all-gather of `per_rank` chunks each that keeps links busy; the same seed gives the same one."""
     n, chunks = graph.ranks, graph.ranks * per_rank
     if n < 2:
@@ -31,49 +35,84 @@ def matched_allgather(graph: Graph, per_rank: int, size_bytes: float, seed: int 
         empty = np.zeros(0, np.int8)
         steps = Steps(round=none, source=none, target=none, chunk=none, op=empty, channel=empty)
         return Algorithm(name=SYNTHESIZED, contract=contract("allgather", n, chunks), nodes=n, steps=steps)
-    ticks = _ticks(size_bytes / chunks / graph.bytes_per_s + graph.latency_s)
-    search = _Matching(graph, chunks, ticks, np.random.default_rng(seed))
+    search = _Matching(ports or ports_of(graph), n, chunks, size_bytes / chunks, np.random.default_rng(seed))
     steps = search.run(per_rank)
     return Algorithm(name=SYNTHESIZED, contract=contract("allgather", n, chunks), nodes=n, steps=steps)
 
 
-def matched_broadcast(graph: Graph, root: int, chunks: int, size_bytes: float, seed: int = 0) -> Algorithm:
+def matched_broadcast(
+    graph: Graph, root: int, chunks: int, size_bytes: float, seed: int = 0, ports: Ports | None = None
+) -> Algorithm:
     """A broadcast of so many chunks that keeps links busy: ranks pass on what their neighbours lack."""
-    ticks = _ticks(size_bytes / chunks / graph.bytes_per_s + graph.latency_s)
-    search = _Matching(graph, chunks, ticks, np.random.default_rng(seed))
+    n = graph.ranks
+    search = _Matching(ports or ports_of(graph), n, chunks, size_bytes / chunks, np.random.default_rng(seed))
     steps = search.run(0, np.full(chunks, root))
-    made = contract("broadcast", graph.ranks, chunks, root)
-    return Algorithm(name=SYNTHESIZED, contract=made, nodes=graph.ranks, steps=steps)
+    made = contract("broadcast", n, chunks, root)
+    return Algorithm(name=SYNTHESIZED, contract=made, nodes=n, steps=steps)
 
 
 def _ticks(each: Array) -> Index:
-    """How many ticks each link is busy with a chunk."""
+    """How many ticks a chunk takes on each port, in each turn."""
     if np.ptp(each) <= 1e-12 * each.max():
-        return np.ones(len(each), np.int64)
+        return np.ones(each.shape, np.int64)
     busy: Index = np.ceil(each / each.min() * TICKS - 1e-6).astype(np.int64)
     return busy
 
 
-class _Matching:
-    """The state of the search: bits held and promised, links busy, chunks under way."""
+def _places(ports: Ports, n: int, outer: Mask, domain: Index, random: np.random.Generator) -> Index:
+    """(places, ranks) ports that take turns in a round, -1 for none; of a domain one rank at a time goes outside."""
+    count = len(ports.rank)
+    order = np.lexsort((random.random(count), ports.rank, outer))
+    inner = order[: count - int(outer.sum())]
+    degree = np.bincount(ports.rank[inner], minlength=n)
+    near = np.full((int(degree.max(initial=0)), n), -1, np.int64)
+    rank = ports.rank[inner]
+    near[np.arange(len(inner)) - (np.cumsum(degree) - degree)[rank], rank] = inner
+    far = order[len(inner) :]
+    if not len(far):
+        return near
+    far = far[np.argsort(domain[ports.rank[far]], kind="stable")]
+    size = np.bincount(domain[ports.rank[far]])
+    place = np.arange(len(far)) - (np.cumsum(size) - size)[domain[ports.rank[far]]]
+    wide = np.full((int(size.max()), n), -1, np.int64)
+    wide[place, ports.rank[far]] = far
+    return np.concatenate([wide, near])
 
-    def __init__(self, graph: Graph, chunks: int, ticks: Index, random: np.random.Generator) -> None:
-        n = graph.ranks
-        self.n, self.chunks, self.ticks, self.random = n, chunks, ticks, random
+
+class _Matching:
+    """The state of the search: bits held and promised, ports busy, chunks under way."""
+
+    def __init__(self, ports: Ports, n: int, chunks: int, chunk_bytes: float, random: np.random.Generator) -> None:
+        self.n, self.chunks, self.random = n, chunks, random
         self.words = -(-chunks // 64)
-        order = np.lexsort((random.random(graph.links), graph.head))
-        degree = np.bincount(graph.head, minlength=n)
-        self.link_at = np.full((int(degree.max()), n), -1, np.int64)  # link behind port p of each rank
-        first = np.cumsum(degree) - degree
-        rank = graph.head[order]
-        self.link_at[np.arange(graph.links) - first[rank], rank] = order
-        self.tail = graph.tail
+        count = len(ports.rank)
+        self.domain, self.outer = domains_of(ports, n)
+        self.port_at = _places(ports, n, self.outer, self.domain, random)
+        self.ticks = _ticks(ports.seconds(chunk_bytes))
+        self.source = ports.source
         self.have = np.zeros((n, self.words), np.uint64)
-        self.even = bool((ticks == 1).all())
-        self.busy = np.zeros(graph.links, np.int64)
+        self.even = bool((self.ticks == 1).all())
+        self.full = bool((ports.source >= 0).all()) and bool((self.port_at >= 0).all())
+        self.busy = np.zeros(count, np.int64)
+        self._hubs(ports)
         self.rarest = n * chunks <= RAREST
         self.under_way: dict[int, list[tuple[Index, Index]]] = {}
         self.made: list[tuple[int, Ints, Ints, Ints]] = []
+
+    def _hubs(self, ports: Ports) -> None:
+        """Ranks of a hub begin together, every `slot` ticks; who sends is busy as long as who receives."""
+        count = len(ports.rank)
+        self.slot = np.ones(count, np.int64)
+        self.sending = np.tile(np.arange(count), (len(ports.source), 1))  # whose sending side a transfer takes
+        self.sent = np.zeros(count, np.int64)
+        if len(ports.source) == 1 and (ports.hub < 0).all():
+            return
+        for hub in np.unique(ports.hub[ports.hub >= 0]):
+            mine = np.flatnonzero(ports.hub == hub)
+            self.slot[mine] = self.ticks[:, mine].min()
+            at = np.zeros(self.n, np.int64)
+            at[ports.rank[mine]] = mine
+            self.sending[:, mine] = at[np.maximum(ports.source[:, mine], 0)]
 
     def run(self, per_rank: int, owner: Index | None = None) -> Steps:
         own = np.arange(self.chunks)
@@ -81,7 +120,11 @@ class _Matching:
         at = own // per_rank if owner is None else owner
         self.one_root = owner is not None
         np.bitwise_or.at(self.have, (at, own // 64), mask)
+        self.all = np.zeros(self.words, np.uint64)
+        np.bitwise_or.at(self.all, own // 64, mask)
         self.promised = self.have.copy()
+        self.inside = np.zeros((int(self.domain.max()) + 1, self.words), np.uint64)  # promised to some rank of a domain
+        np.bitwise_or.at(self.inside, self.domain, self.have)
         self.holders = np.ones(self.chunks)
         self.lacks = self.chunks - np.bincount(at, minlength=self.n)
         now = 0
@@ -95,24 +138,36 @@ class _Matching:
 
     def _round(self, now: int) -> None:
         open_ = np.flatnonzero(self.lacks)
-        for port in self.random.permutation(len(self.link_at)):
-            link = self.link_at[port, open_]
-            able = link >= 0 if self.even else (link >= 0) & (self.busy[link] <= now)
-            rank = open_ if able.all() else open_[able]
-            self._port(now, rank, self.link_at[port, rank])
+        turn = int(self.random.integers(len(self.source))) if len(self.source) > 1 else 0
+        source = self.source[turn]
+        for place in self.random.permutation(len(self.port_at)):
+            port = self.port_at[place, open_]
+            if self.full and self.even:
+                self._port(now, turn, open_, port)
+                continue
+            able = (port >= 0) & (source[port] >= 0)
+            if not self.even:
+                able &= (self.busy[port] <= now) & (self.sent[self.sending[turn, port]] <= now)
+                able &= now % self.slot[port] == 0
+            self._port(now, turn, open_[able], port[able])
 
-    def _port(self, now: int, rank: Index, link: Index) -> None:
-        """Let each of these ranks take one chunk over one of its links."""
+    def _port(self, now: int, turn: int, rank: Index, port: Index) -> None:
+        """Let each of these ranks take one chunk over one of its ports."""
         if not len(rank):
             return
-        source = self.tail[link]
-        at, found = self._rarest(rank, source) if self.rarest else self._word(rank, source)
+        source = self.source[turn, port]
+        far = bool(self.outer[port[0]])
+        taken, row = (self._outside(rank), np.arange(len(rank))) if far else (self.promised, rank)
+        at, found = self._rarest(source, taken, row) if self.rarest else self._word(source, taken, row)
         some = np.flatnonzero(found)
         if not len(some):
             return
-        rank, source, word, at = rank[some], source[some], found[some], at[some]
-        bit = _random_bit(word, int(self.random.integers(64)))
+        if len(some) < len(rank):
+            rank, source, found, at, port = rank[some], source[some], found[some], at[some], port[some]
+        bit = _random_bit(found, int(self.random.integers(64)))
         self.promised[rank, at] |= ONE << bit
+        if len(self.inside) > 1:
+            np.bitwise_or.at(self.inside, (self.domain[rank], at), ONE << bit)
         chunk = at * 64 + bit.astype(np.int64)
         self.lacks[rank] -= 1
         if self.rarest:
@@ -121,39 +176,45 @@ class _Matching:
         if self.even:
             self.under_way.setdefault(now + 1, []).append((rank, chunk))
             return
-        used = link[some]
-        self.busy[used] = now + self.ticks[used]
-        for late in np.unique(self.ticks[used]):
-            mine = self.ticks[used] == late
+        ticks = self.ticks[turn, port]
+        self.busy[port] = now + ticks
+        self.sent[self.sending[turn, port]] = now + ticks
+        for late in np.unique(ticks):
+            mine = ticks == late
             self.under_way.setdefault(now + int(late), []).append((rank[mine], chunk[mine]))
 
-    def _rarest(self, rank: Index, source: Index) -> tuple[Index, Bits]:
+    def _outside(self, rank: Index) -> Bits:
+        """What no rank of the domain was promised is to come from outside; when that is nothing, what the rank lacks."""
+        inside = self.inside[self.domain[rank]]
+        return np.where((inside == self.all).all(axis=1)[:, None], self.promised[rank], inside)
+
+    def _rarest(self, source: Index, taken: Bits, row: Index) -> tuple[Index, Bits]:
         """For each rank the chunk on offer that fewest ranks hold, as a word with one bit."""
-        offered = self.have[source] & ~self.promised[rank]
+        offered = self.have[source] & ~taken[row]
         each = np.unpackbits(offered.view(np.uint8), axis=1, bitorder="little")[:, : self.chunks].astype(np.bool_)
-        tie = self.random.random((len(rank), self.chunks) if self.one_root else self.chunks)
+        tie = self.random.random((len(source), self.chunks) if self.one_root else self.chunks)
         count = self.holders + tie  # neighbours of one root must not all take the same chunk
         best = np.where(each, count, np.inf).argmin(axis=1)
-        some = each[np.arange(len(rank)), best]
+        some = each[np.arange(len(source)), best]
         return best // 64, np.where(some, ONE << (best % 64).astype(np.uint64), np.uint64(0))
 
-    def _word(self, rank: Index, source: Index) -> tuple[Index, Bits]:
+    def _word(self, source: Index, taken: Bits, row: Index) -> tuple[Index, Bits]:
         """For each rank a word with chunks that its source has and it lacks (0: none), from a random place on."""
         low = int(self.random.integers(self.words))
         if self.words <= WINDOW:
-            return self._scan(rank, source, slice(0, self.words), low)
+            return self._scan(source, taken, row, slice(0, self.words), low)
         low = min(low, self.words - WINDOW)
-        at, found = self._scan(rank, source, slice(low, low + WINDOW), 0)
+        at, found = self._scan(source, taken, row, slice(low, low + WINDOW), 0)
         missed = np.flatnonzero(found == 0)
         if len(missed):
             turn = int(self.random.integers(self.words))
-            at[missed], found[missed] = self._scan(rank[missed], source[missed], slice(0, self.words), turn)
+            at[missed], found[missed] = self._scan(source[missed], taken, row[missed], slice(0, self.words), turn)
         return at, found
 
-    def _scan(self, rank: Index, source: Index, part: slice, turn: int) -> tuple[Index, Bits]:
-        offered = self.have[source, part] & ~self.promised[rank, part]
+    def _scan(self, source: Index, taken: Bits, row: Index, part: slice, turn: int) -> tuple[Index, Bits]:
+        offered = self.have[source, part] & ~taken[row, part]
         some = offered != 0
-        rows = np.arange(len(rank))
+        rows = np.arange(len(source))
         at = some.argmax(axis=1)
         if turn:
             later = some[:, turn:].argmax(axis=1) + turn
@@ -164,7 +225,7 @@ class _Matching:
         size = [len(rank) for _, _, rank, _ in self.made]
         whole = sum(size)
         return Steps(
-            round=np.repeat(np.array([now for now, *_ in self.made], np.int32), size),
+            round=np.repeat(np.unique([now for now, *_ in self.made], return_inverse=True)[1].astype(np.int32), size),
             source=np.concatenate([source for _, source, _, _ in self.made]),
             target=np.concatenate([rank for _, _, rank, _ in self.made]),
             chunk=np.concatenate([chunk for *_, chunk in self.made]),

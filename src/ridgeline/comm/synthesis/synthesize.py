@@ -1,4 +1,8 @@
-"""Turn a collective, a graph and a size into an algorithm for that very graph, never slower than the library's."""
+"""Turn a collective, a graph and a size into an algorithm for that very graph, never slower than the library's.
+
+What is made is timed, and every algorithm of the library whose floor is below that time is made and timed too: the
+answer is the fastest of all, at any size and number of ranks that the library has algorithms for.
+"""
 
 from __future__ import annotations
 
@@ -10,76 +14,112 @@ from ridgeline.comm.bounds import chunked_bound, lower_bound, sequence_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.gathers import reduce_then_gather
-from ridgeline.comm.select import candidates, fastest
+from ridgeline.comm.select import beaten, candidates, fastest
+from ridgeline.comm.synthesis.exchange import balanced_ways, by_hops, one_by_one
 from ridgeline.comm.synthesis.matching import SYNTHESIZED, matched_allgather, matched_broadcast
 from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
+from ridgeline.comm.synthesis.ports import ports_of
 from ridgeline.comm.synthesis.symmetric import is_symmetric, symmetric_allgather
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.core.errors import InputError, Problem
 
 TREES = 32
 PACKED_RANKS = 256  # ranks up to which trees are packed
-LIBRARY_STEPS = 300_000  # steps of library algorithms that are tried beside
-KNOWN_STEPS = 10_000_000  # the same of the bucket algorithm of a torus, which sends fewest messages of all
 BROADCAST_CHUNKS = (1, 8, 32, 128, 512)
 BROADCAST_STEPS = 600_000
+SWITCHED_CHUNKS = (1, 2, 4, 8)  # a rank's part is cut into, through switches
+SWITCHED_STEPS = 300_000
+EXCHANGED_RANKS = 128  # ranks up to which ways of an all-to-all are searched
 MOST_STEPS = 40_000_000
 MANY_STEPS = 1_000_000
 SMALL = 1 << 16  # places (rank, chunk) up to which many seeds are tried
 WORTH = 1.1  # the sequence over the bound from which trees are packed
-GOOD = 1.005  # times the chunked bound: no other seed is tried
+GOOD = 1.005  # times the bound: nothing else is tried
 
 
 def synthesize(
     collective: Collective, graph: Graph, size_bytes: float, *, chunks: int | None = None, root: int = 0
 ) -> Algorithm:
-    """The fastest of: all-gather by matching (and its reverse, and both), packed trees, and the library.
+    """The fastest of what is made for the graph and of the library.
 
-    Broadcast and reduce are matched too. Through switches the library alone answers; so it does for all-to-all.
+    All-gather by symmetry or matching, its reverse, and both; all-reduce by packed trees too; broadcast and reduce by
+    matching; all-to-all over balanced ways.
     """
-    if not graph.direct or collective == "alltoall" or graph.ranks < 2:
+    if graph.ranks < 2:
         return fastest(collective, graph, size_bytes, root=root)[0]
-    if collective in ("broadcast", "reduce"):
-        return _rooted(collective, graph, size_bytes, chunks, root)
-    per_rank = chunks or _chunks(graph.ranks)
+    best, seconds = None, float("inf")
+    for made in _made(collective, graph, size_bytes, chunks, root):
+        spent = _seconds(made, graph, size_bytes)
+        if spent < seconds:
+            best, seconds = made, spent
+    known = beaten(candidates(collective, graph, root), graph, size_bytes, seconds)
+    if known is not None:
+        return known[0]
+    return best or fastest(collective, graph, size_bytes, root=root)[0]
+
+
+def _made(
+    collective: Collective, graph: Graph, size_bytes: float, chunks: int | None, root: int
+) -> Iterator[Algorithm]:
+    """Algorithms for the graph: none where the library has what reaches the bound."""
+    match collective:
+        case "broadcast" | "reduce":
+            yield from _rooted(collective, graph, size_bytes, chunks, root)
+        case "alltoall":
+            if graph.direct and graph.ranks <= EXCHANGED_RANKS:
+                ways = balanced_ways(graph)
+                yield by_hops(graph, ways)
+                yield one_by_one(graph, ways, size_bytes)
+        case _ if graph.direct:
+            yield from _direct(collective, graph, size_bytes, _refused(graph, chunks or _chunks(graph.ranks)))
+        case _:
+            yield from _switched(collective, graph, size_bytes, chunks)
+
+
+def _refused(graph: Graph, per_rank: int) -> int:
+    """The number of chunks, if it makes no more steps than can be held."""
     if per_rank < 1 or graph.ranks * (graph.ranks - 1) * per_rank > MOST_STEPS:
         given = f"{per_rank} chunks on each of {graph.ranks} ranks"
         raise InputError(Problem(path="chunks", given=given, expected=f"1 or more, and {MOST_STEPS} steps at most"))
-    made = _made(collective, graph, size_bytes, per_rank)
-    return min(made, key=lambda one: _seconds(one, graph, size_bytes))
+    return per_rank
 
 
-def _rooted(collective: Collective, graph: Graph, size_bytes: float, chunks: int | None, root: int) -> Algorithm:
-    """A broadcast by matching in some numbers of chunks, turned for a reduce, or the library's."""
-    known, timed = fastest(collective, graph, size_bytes, root=root)
-    made = [(timed.seconds, known)]
+def _rooted(
+    collective: Collective, graph: Graph, size_bytes: float, chunks: int | None, root: int
+) -> Iterator[Algorithm]:
+    """Broadcasts by matching in some numbers of chunks, turned for a reduce."""
+    ports = ports_of(graph)
     for count in (chunks,) if chunks else BROADCAST_CHUNKS:
         if count * graph.ranks <= BROADCAST_STEPS:
-            one = matched_broadcast(graph, root, count, size_bytes)
-            one = turned(one) if collective == "reduce" else one
-            made.append((time_algorithm(one, graph, size_bytes).seconds, one))
-    return min(made, key=lambda pair: pair[0])[1]
+            one = matched_broadcast(graph, root, count, size_bytes, ports=ports)
+            yield turned(one) if collective == "reduce" else one
+
+
+def _switched(collective: Collective, graph: Graph, size_bytes: float, chunks: int | None) -> Iterator[Algorithm]:
+    """All-gathers through switches in some numbers of chunks, and what is made of them."""
+    ports, n = ports_of(graph), graph.ranks
+    least = lower_bound(graph, "allgather", size_bytes).seconds
+    for per_rank in (_refused(graph, chunks),) if chunks else SWITCHED_CHUNKS:
+        if chunks or n * (n - 1) * per_rank <= SWITCHED_STEPS or per_rank == 1:
+            gather = matched_allgather(graph, per_rank, size_bytes, ports=ports)
+            yield _changed(collective, gather)
+            if time_algorithm(gather, graph, size_bytes).seconds <= GOOD * least:
+                return
+
+
+def _changed(collective: Collective, gather: Algorithm) -> Algorithm:
+    """An all-gather, its reverse, or both."""
+    if collective == "allgather":
+        return gather
+    return turned(gather) if collective == "reducescatter" else reduce_then_gather(gather)
 
 
 def _seconds(made: Algorithm, graph: Graph, size_bytes: float) -> float:
     """The time of an algorithm; of a large one, whose links carry a chunk a round, by its rounds: not less."""
-    if made.name == SYNTHESIZED and graph.uniform and len(made.steps) > MANY_STEPS:
+    if made.name == SYNTHESIZED and graph.direct and graph.uniform and len(made.steps) > MANY_STEPS:
         each = size_bytes / made.contract.chunks / float(graph.bytes_per_s[0]) + float(graph.latency_s[0])
         return made.rounds * each
-    if made.name == "bucket" and len(made.steps) > MANY_STEPS and len(set(graph.shape)) == 1 and graph.uniform:
-        return _bucket_seconds(made, graph, size_bytes)
     return time_algorithm(made, graph, size_bytes).seconds
-
-
-def _bucket_seconds(made: Algorithm, graph: Graph, size_bytes: float) -> float:
-    """The bucket algorithm on a torus of equal sides, where its parts never meet.
-
-    passes (axes (side - 1) alpha + (N - 1) / N M / (2 axes b))       passes: 2 of an all-reduce, else 1
-    """
-    axes, side, n = len(graph.shape), graph.shape[0], graph.ranks
-    passes = 2 if made.contract.collective == "allreduce" else 1
-    rate, alpha = float(graph.bytes_per_s[0]), float(graph.latency_s[0])
-    return passes * (axes * (side - 1) * alpha + (n - 1) / n * size_bytes / (2 * axes * rate))
 
 
 def _chunks(ranks: int) -> int:
@@ -87,24 +127,14 @@ def _chunks(ranks: int) -> int:
     return 4 if ranks <= 64 else 1
 
 
-def _made(collective: Collective, graph: Graph, size_bytes: float, per_rank: int) -> Iterator[Algorithm]:
+def _direct(collective: Collective, graph: Graph, size_bytes: float, per_rank: int) -> Iterator[Algorithm]:
     gather = gathered(graph, per_rank, size_bytes)
-    match collective:
-        case "allgather":
-            yield gather
-        case "reducescatter":
-            yield turned(gather)
-        case _:
-            sequence = reduce_then_gather(gather)
-            yield sequence
-            least = lower_bound(graph, "allreduce", size_bytes).bandwidth_s
-            if graph.ranks <= PACKED_RANKS and least * WORTH < sequence_bound(
-                graph, size_bytes, sequence.contract.chunks
-            ):
-                yield packed_allreduce(graph, size_bytes)
-    for one in candidates(collective, graph):
-        if one.steps <= LIBRARY_STEPS or (one.name == "bucket" and one.steps <= KNOWN_STEPS and all(graph.wraps)):
-            yield one.make()
+    made = _changed(collective, gather)
+    yield made
+    if collective == "allreduce" and graph.ranks <= PACKED_RANKS:
+        least = lower_bound(graph, "allreduce", size_bytes).bandwidth_s
+        if least * WORTH < sequence_bound(graph, size_bytes, made.contract.chunks):
+            yield packed_allreduce(graph, size_bytes)
 
 
 def gathered(graph: Graph, per_rank: int, size_bytes: float) -> Algorithm:

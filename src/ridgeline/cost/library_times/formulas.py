@@ -5,9 +5,11 @@
 W = seconds of the bytes on the slowest link, P = size, R = ranks, r = inside a domain, n = domains, E = exits of a
 domain, c = the rate at which a rank moves its own bytes:
 
-    ring           W = max(f P / link + P / c, f' P / (E port)),  f = (R-1)/R, f' = (n-1)/n; all-reduce: twice
-    tree           2 P, up and down, the way through the tree in L
-    in-switch      P (1 + 1/r) at the switches' rate
+    ring           W = max(f P / link + P / c, f P / (E port)),  f = (R-1)/R; all-reduce: twice
+    tree           2 P, up and down, the way through the tree in L; between domains t P / (E port): a double binary
+                   tree sends t = 2 through a domain inside it, 1 where there are but two
+    in-switch      P (1 + 1/r) at the switches' rate, between domains as a tree
+    racks          domains of more than eight: all-reduce as a ring inside and a tree between
     all-to-all     f P / min(link, peers x channels of one peer)
     one-shot       P (R-1) / link, every rank to every other (TensorRT-LLM)
     MSCCL++        in-switch without slices; between domains packets, twice the bytes, one exchange
@@ -100,13 +102,24 @@ def _nccl(columns: Columns, link: Linked) -> Array:
     return np.where(columns.kind == KINDS.index("all-to-all"), _exchange(columns, link), found)
 
 
-def _across(columns: Columns, link: Linked, through: Array) -> Array:
-    return columns.size * (1 - 1 / columns.domains) / (through * link.out)
+def _double_tree(columns: Columns, link: Linked) -> Array:
+    """Seconds of the bytes that the busiest domain of a double binary tree sends.
+
+    Half of P goes through each tree. A domain is a leaf of one (P/2 up) and inside the other (P/2 up, P/2 down to each
+    of two children): 2 P. Of two domains each is a leaf once and a root with one child once: P.
+    """
+    times = np.where(columns.domains > 2, 2.0, np.where(columns.domains > 1, 1.0, 0.0))
+    seconds: Array = times * columns.size / (columns.exits * link.out)
+    return seconds
 
 
 def _ring(columns: Columns, link: Linked, times: Array) -> Array:
-    inner = times * columns.size * (1 - 1 / columns.ranks) / link.up + columns.size / link.copy
-    wire = np.maximum(np.where(columns.inside > 1, inner, 0.0), times * _across(columns, link, columns.exits))
+    share = times * columns.size * (1 - 1 / columns.ranks)
+    inner = share / link.up + columns.size / link.copy
+    outer = np.where(columns.domains > 1, share / (columns.exits * link.out), 0.0)
+    racks = (columns.inside > MOST_FOR_SWITCH) & (columns.kind == KINDS.index("all-reduce"))
+    outer = np.where(racks, _double_tree(columns, link), outer)
+    wire = np.maximum(np.where(columns.inside > 1, inner, 0.0), outer)
     hops = (columns.ranks - columns.domains) * link.hop + (columns.domains - 1) * link.out_hop
     return link.sliced(wire, link.start) + times * hops
 
@@ -118,7 +131,7 @@ def _climb(columns: Columns, link: Linked) -> Array:
 def _tree(columns: Columns, link: Linked) -> Array:
     """The quicker of two protocols: short hops at a share of the rate (LL), or long hops at nearly all of it."""
     inner = np.where(columns.inside > 1, 2 * columns.size / link.up, 0.0)
-    wire = np.maximum(inner, 2 * _across(columns, link, columns.exits)) / TREE
+    wire = np.maximum(inner, _double_tree(columns, link)) / TREE
     chain, climb = 2 * (columns.inside - 1), _climb(columns, link)
     low = link.sliced(wire * TREE_LOW, link.start + chain * link.hop + climb)
     simple = link.sliced(wire, link.start + chain * link.values["tree_hop"] * MICRO + climb)
@@ -127,7 +140,7 @@ def _tree(columns: Columns, link: Linked) -> Array:
 
 def _in_switch(columns: Columns, link: Linked) -> Array:
     inner = columns.size * (1 + 1 / columns.inside) / (link.up * link.values["switch_rate"])
-    wire = np.maximum(inner, 2 * _across(columns, link, columns.exits))
+    wire = np.maximum(inner, _double_tree(columns, link))
     return link.sliced(wire, link.start + _climb(columns, link)) + link.values["switch_start"] * MICRO
 
 
@@ -135,7 +148,7 @@ def _exchange(columns: Columns, link: Linked) -> Array:
     peers = np.maximum(columns.inside - 1, 1.0)
     up = np.minimum(link.up, peers * link.values["peer"] * GIGA)
     inner = columns.size * (columns.inside - 1) / columns.ranks / up + columns.size / link.copy
-    wire = np.maximum(inner, _across(columns, link, np.ones_like(columns.ranks)))
+    wire = np.maximum(inner, columns.size * (1 - 1 / columns.domains) / link.out)
     beyond = np.where(columns.domains > 1, link.out_hop + (columns.ranks - columns.inside) * link.hop, 0.0)
     return link.sliced(wire, link.start) + link.values["exchange"] * MICRO + beyond
 

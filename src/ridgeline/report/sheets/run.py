@@ -11,12 +11,14 @@ class TrainedStepSheet(TypedDict):
     loss            mean cross-entropy over the tokens of the global batch, in nats
     gradient_norm   Euclidean, before it is clipped
     seconds         of the slowest rank
+    loss_scale      what the loss was multiplied by on its way back; 1 but in fp16
     memory_bytes    the most so far on any rank: of the accelerator's allocator; on a CPU the process's resident set
     """
 
     step: int
     loss: float
     gradient_norm: float
+    loss_scale: float
     seconds: float
     tokens_per_s: float
     memory_bytes: int
@@ -33,6 +35,7 @@ class TrainedSheet(TypedDict):
     restarts           how often lost workers were started again
     stopped            it was interrupted, and ended in order
     checkpoint         the last one it wrote; empty where none was asked for
+    unsaved            the last one it should have written could not be: notes say why
     """
 
     kind: Literal["run"]
@@ -49,7 +52,28 @@ class TrainedSheet(TypedDict):
     restarts: int
     stopped: bool
     checkpoint: str
+    unsaved: bool
     notes: list[str]
+
+
+class SbatchSheet(TypedDict):
+    """The Slurm batch script that was written; nothing was started."""
+
+    kind: Literal["sbatch"]
+    output: str
+
+
+class PackSheet(TypedDict):
+    """A file of tokens that was written.
+
+    largest   the largest token: a vocabulary must be larger
+    """
+
+    kind: Literal["pack"]
+    output: str
+    documents: int
+    tokens: int
+    largest: int
 
 
 class GradientSheet(TypedDict):

@@ -41,6 +41,7 @@ class CharacterizationSheet(TypedDict):
     device, software   as the profile's head has them
     rows               measurements that are right, by op
     left               cases that the time box left out
+    waited             rows whose every run was disturbed: a thread waited for a core that other work had
     """
 
     kind: Literal["characterization"]
@@ -53,6 +54,7 @@ class CharacterizationSheet(TypedDict):
     ceilings: list[BestMeasuredSheet]
     failures: list[FailureSheet]
     left: int
+    waited: int
 
 
 class StandaloneSheet(TypedDict):

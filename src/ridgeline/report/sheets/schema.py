@@ -24,7 +24,7 @@ from ridgeline.report.sheets.phase import PhaseSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
 from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet, RooflineSheet
-from ridgeline.report.sheets.run import EquivalenceSheet, TrainedSheet
+from ridgeline.report.sheets.run import EquivalenceSheet, PackSheet, SbatchSheet, TrainedSheet
 from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet, StandaloneSheet
 from ridgeline.report.sheets.serve import RequestLogSheet, ServingSheet, WhySlowSheet
 from ridgeline.report.sheets.serving import ReplaySheet
@@ -52,7 +52,8 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "explain": (ExplanationSheet, BenchExplanationSheet, WhySlowSheet),
         "characterize": (CharacterizationSheet, StandaloneSheet),
         "preflight": (PreflightSheet,),
-        "run": (TrainedSheet, EquivalenceSheet),
+        "pack": (PackSheet,),
+        "run": (TrainedSheet, EquivalenceSheet, SbatchSheet),
     }
 )
 

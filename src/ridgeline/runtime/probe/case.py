@@ -8,7 +8,7 @@ from typing import Any
 
 RESULTS = (
     *("s", "spread", "runs", "ok", "error", "why", "burst_s", "timer", "power_w", "energy_j", "clock_mhz"),
-    *("slowdown", "beside_slowdown"),
+    *("left_out", "waited", "slowdown", "beside_slowdown"),
 )
 """Keys of a row that are measured; every other key identifies it."""
 TRAFFIC = ("copy", "read", "write")  # whose `cold` is asked for; of other ops it is found

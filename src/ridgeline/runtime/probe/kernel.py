@@ -23,6 +23,8 @@ DTYPES: dict[str, Any] = {
     "int8": torch.int8,
 }
 TOLERANCE = {"fp64": 1e-10, "fp32": 2e-4, "tf32": 3e-3, "bf16": 2e-2, "fp16": 4e-3, "fp8": 2e-2, "int8": 0.0}
+UNTRUE = 0.5  # share of disturbed runs in a median of several threads, which wait for each other, that is no time
+DRAWN = 65_537  # normal numbers a CPU draws for one tensor: a prime, so that rows begin at different ones
 MOST_SETS = 48  # buffer sets that are taken in turn so that the cache holds none of them
 
 
@@ -57,15 +59,11 @@ class Prepared:
     graph: bool = True
 
 
-def sets_for(bench: Bench, set_bytes: float, most: int = 0) -> int:
-    """Buffer sets that together exceed the cache three times, as far as memory and patience allow.
-
-    On a CPU a few are enough to keep inputs from sitting in a private cache, unless `most` asks for more.
-    """
+def sets_for(bench: Bench, set_bytes: float) -> int:
+    """Buffer sets that together exceed the cache three times, as far as memory and patience allow."""
     wanted = math.ceil(3 * bench.backend.cache_bytes / max(set_bytes, 1))
     fits = int(0.5 * bench.backend.free_bytes() / max(set_bytes, 1))
-    most = most or (MOST_SETS if bench.backend.type != "cpu" else 2)
-    return max(1, min(wanted, most, fits))
+    return max(1, min(wanted, MOST_SETS, fits))
 
 
 def is_cold(bench: Bench, prepared: Prepared) -> bool:
@@ -81,6 +79,8 @@ def measure(prepared: Prepared, bench: Bench) -> dict[str, Any]:
     found = timed(
         prepared.calls, bench.backend, seconds=bench.seconds, graph=prepared.graph, clock=bench.meter.clock_mhz
     )
+    if found.waited > UNTRUE and torch.get_num_threads() > 1:
+        return {"ok": False, "why": "threads waited for a core in most runs: other work has it"}
     row = {**found.row(), "ok": True, "error": float(f"{error:.2g}"), "cold": is_cold(bench, prepared)}
     default = "graph" if bench.backend.graph is not None else "events" if bench.backend.event else "host"
     if found.timer != default:
@@ -98,8 +98,16 @@ def relative_error(found: Any, reference: Any) -> float:
 
 
 def random(bench: Bench, *shape: int, dtype: Any, scale: float = 1.0) -> Any:
-    """Fresh normal numbers: zeros would hide unwritten outputs and draw less power."""
-    made = torch.randn(shape, device=bench.backend.name, dtype=torch.float32 if dtype.itemsize < 2 else dtype)
+    """Fresh normal numbers: zeros would hide unwritten outputs and draw less power.
+
+    A CPU draws slowly: beyond `DRAWN` numbers it repeats them, and no two rows of a product are alike all the same.
+    """
+    drawn = torch.float32 if dtype.itemsize < 2 else dtype
+    count = math.prod(shape)
+    if bench.backend.type == "cpu" and count > DRAWN:
+        made = torch.randn(DRAWN, dtype=drawn).repeat(-(-count // DRAWN))[:count].view(shape)
+    else:
+        made = torch.randn(shape, device=bench.backend.name, dtype=drawn)
     if scale != 1.0:
         made *= scale
     return made.to(dtype)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ridgeline.runtime.probe.case import Case
-from ridgeline.runtime.probe.kernel import MOST_SETS, Bench, Lacking, Prepared, is_cold, measure, sets_for
+from ridgeline.runtime.probe.kernel import Bench, Lacking, Prepared, is_cold, measure, sets_for
 from ridgeline.runtime.probe.timing import Call, summary, timed
 
 SUM_ERROR = 1e-2  # of a sum of normal numbers, over the root of their count
@@ -26,7 +26,7 @@ def traffic(case: Case, bench: Bench) -> dict[str, Any]:
     """The row of a copy, read or write on the device."""
     size = case["bytes"] // 4
     per_set = case["bytes"] * (2 if case.op == "copy" else 1)
-    count = sets_for(bench, per_set, MOST_SETS) if case["cold"] else 1
+    count = sets_for(bench, per_set) if case["cold"] else 1
     sources = [torch.randn(size, device=bench.backend.name) for _ in range(count)]
     calls: list[Call]
     if case.op == "copy":

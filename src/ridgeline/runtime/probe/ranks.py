@@ -40,14 +40,31 @@ def find_world(environment: Mapping[str, str] | None = None) -> World:
     told = dict(os.environ if environment is None else environment)
     if "RANK" in told and "WORLD_SIZE" in told:
         return _of(told["RANK"], told["WORLD_SIZE"], told.get("LOCAL_RANK", "0"), told.get("LOCAL_WORLD_SIZE", "1"), {})
-    if int(told.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in told:
-        local = re.match(r"\d+", told.get("SLURM_TASKS_PER_NODE", "1"))
-        names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
-        rank, ranks, local_rank = (told.get(name, "0") for name in names)
-        found = {"MASTER_ADDR": told.get("MASTER_ADDR") or _first_host(told.get("SLURM_JOB_NODELIST", ""))}
-        found["MASTER_PORT"] = told.get("MASTER_PORT") or str(FIRST_PORT + int(told.get("SLURM_JOB_ID", "0")) % PORTS)
-        return _of(rank, ranks, local_rank, local[0] if local else "1", found)
-    return World()
+    return _of_slurm(told) or World()
+
+
+def _of_slurm(told: Mapping[str, str]) -> World | None:
+    """The task of a Slurm step that this process is; None outside one, as in a batch script before its `srun`.
+
+    Tasks meet on the first host of the step, at a port made of job and step, unless MASTER_ADDR and MASTER_PORT say
+    otherwise.
+
+    >>> step = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "8", "SLURM_JOB_ID": "71",
+    ...     "SLURM_STEP_ID": "2", "SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_STEP_NODELIST": "127.0.0.1"}
+    >>> world = _of_slurm(step)
+    >>> world.rank, world.ranks, world.nodes, dict(world.environment)["MASTER_PORT"]
+    (5, 8, 2, '29573')
+    >>> _of_slurm({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "71"}) is None
+    True
+    """
+    ranks = told.get("SLURM_STEP_NUM_TASKS", "1")
+    if int(ranks) < 2 or "SLURM_PROCID" not in told:
+        return None
+    each = re.match(r"\d+", told.get("SLURM_STEP_TASKS_PER_NODE", "1"))
+    port = FIRST_PORT + (int(told.get("SLURM_JOB_ID", "0")) + int(told.get("SLURM_STEP_ID", "0"))) % PORTS
+    meet = {"MASTER_ADDR": told.get("MASTER_ADDR") or _first_host(told.get("SLURM_STEP_NODELIST", ""))}
+    meet["MASTER_PORT"] = told.get("MASTER_PORT") or str(port)
+    return _of(told["SLURM_PROCID"], ranks, told.get("SLURM_LOCALID", "0"), each[0] if each else "1", meet)
 
 
 def _of(rank: str, ranks: str, local_rank: str, local_ranks: str, more: Mapping[str, str]) -> World:

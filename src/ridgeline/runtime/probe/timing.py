@@ -4,6 +4,8 @@ s        median over runs of (elapsed of a run / calls in it), of the later half
 spread   interquartile range / median
 burst_s  the same of the first quarter, where it differs by more than 3 %: before the power limit lowers the clock
 timer    graph: device events around replays, no host in between; events: around enqueued calls; host: its clock
+left_out on a CPU: runs that are no part of the median, because a thread waited for a core that others had
+waited   on a CPU: share of the runs in the median in which one did all the same, taken off their seconds
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.runtime.probe.backend import Backend
+from ridgeline.runtime.probe.waiting import RunDelay, longest_wait
 
 Call = Callable[[], Any]
 GRAPH_S = 2e-3  # seconds a graph should last, so that the edges of a replay do not show
@@ -24,6 +27,8 @@ CALLS = 250  # calls of a measurement, as far as its shortest and longest time a
 SHORTEST_S, LONGEST_S = 0.03, 0.25
 FEWEST_RUNS, MOST_RUNS = 6, 125
 BURST = 0.03
+DISTURBED = 0.03  # share of a run in which a thread waited for a core, beyond which the run is left out
+PATIENCE = 4.0  # times the usual window that is spent to find runs which nobody disturbed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,8 @@ class Timing:
     timer: str
     clock_mhz: int = 0
     burst_s: float = 0.0
+    left_out: int = 0
+    waited: float = 0.0
 
     def row(self) -> dict[str, Any]:
         """As keys of a row."""
@@ -44,6 +51,10 @@ class Timing:
             found["clock_mhz"] = self.clock_mhz
         if abs(self.burst_s - self.s) > BURST * self.s and self.burst_s:
             found["burst_s"] = float(f"{self.burst_s:.5g}")
+        if self.left_out:
+            found["left_out"] = self.left_out
+        if self.waited:
+            found["waited"] = round(self.waited, 3)
         return found
 
 
@@ -154,15 +165,43 @@ def _by_events(
     return Timing(s=middle, spread=spread, runs=runs - runs // 2, timer=timer, clock_mhz=mhz, burst_s=burst)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """Seconds of a call in one run, and the share of the run in which a thread waited for a core."""
+
+    s: float
+    waited: float
+
+
 def _by_host(calls: Sequence[Call], backend: Backend, seconds: float, once: float) -> Timing:
+    """Runs by the host's clock; on a busy machine more of them, until enough had their cores to themselves."""
     inner = max(1, min(1000, int(2e-3 / once)))
-    runs = max(3, min(MOST_RUNS, int(seconds / (once * inner))))
-    samples = []
-    for run in range(runs):
-        began = time.perf_counter()
-        for at in range(inner):
-            calls[(run + at) % len(calls)]()
+    wanted = max(3, min(MOST_RUNS, int(seconds / (once * inner))))
+    delay = RunDelay(backend)
+    until = time.perf_counter() + PATIENCE * max(seconds, wanted * once * inner)
+    runs: list[_Run] = []
+    quiet = turn = 0
+    while len(runs) < wanted or (quiet < wanted and time.perf_counter() < until):
+        before, began = delay.read(), time.perf_counter()
+        for _ in range(inner):
+            calls[turn % len(calls)]()
+            turn += 1
         backend.synchronize()
-        samples.append((time.perf_counter() - began) / inner)
-    middle, spread = summary(samples)
-    return Timing(s=middle, spread=spread, runs=runs, timer="host")
+        elapsed = time.perf_counter() - began
+        waited = longest_wait(before, delay.read())
+        runs.append(_Run(s=max(elapsed - waited, 0.0) / inner, waited=waited / elapsed))
+        quiet += waited <= DISTURBED * elapsed
+    delay.close()
+    kept = undisturbed(runs)
+    middle, spread = summary([run.s for run in kept])
+    still = sum(run.waited > DISTURBED for run in kept) / len(kept)
+    return Timing(
+        s=middle, spread=spread, runs=len(kept), timer="host", left_out=len(runs) - len(kept), waited=still
+    )  # fmt: skip
+
+
+def undisturbed(runs: Sequence[_Run]) -> Sequence[_Run]:
+    """The runs whose threads had their cores; where hardly any had, those that waited least."""
+    quiet = [run for run in runs if run.waited <= DISTURBED]
+    few = max(3, len(runs) // 4)
+    return quiet if len(quiet) >= few else sorted(runs, key=lambda run: run.waited)[:few]

@@ -12,9 +12,15 @@ The modules, each importing only those before it:
     assemble      every stage a rank holds, sharded over its data-parallel ranks
     pipeline      Ridgeline's action table through torch's pipeline runtime
     step          one optimizer step: microbatches, gradients, update
+    token_files   documents packed into memory-mapped tokens, read by number
     data, loop    what is read; the steps, told as they go
+    metrics_file, event_file   those steps as lines of JSON, and for TensorBoard
     verify        loss and every gradient against one process
-    launch        processes of this host, or of torchrun
+    rank_work     what one rank does, in whatever process
+    local_workers processes of this host: started, listened to, ended
+    starter       attempts: again from the last checkpoint, then on fewer ranks
+    ray_cluster   ranks on the nodes of a Ray cluster
+    launch        which of these it is; or the ranks that torchrun or Slurm started
 
 Activations are plain tensors and every collective stands in the forward by name; parameters are DTensors, so that
 gradients, files and comparisons know where each piece belongs. The package imports `models` and `plan`, whose values it

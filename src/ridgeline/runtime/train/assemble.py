@@ -12,18 +12,20 @@ A shard degree below dp x cp is hybrid sharding. Experts are sharded over the re
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from ridgeline.core.dtype import DType
+from ridgeline.core.dtype import DType, dtype
 from ridgeline.models.spec import ModelSpec
-from ridgeline.plan.plan import Plan
+from ridgeline.plan.plan import Plan, Precision
+from ridgeline.plan.resolve import resolve_scaling
 from ridgeline.plan.schedules import virtual_stages_by_rank
 from ridgeline.runtime.train.ffn import MixtureOfExperts
 from ridgeline.runtime.train.layout import Layout
 from ridgeline.runtime.train.numerics import Numerics
+from ridgeline.runtime.train.offload import ActivationOffload
 from ridgeline.runtime.train.recompute_parts import recomputed_parts
 from ridgeline.runtime.train.stage import Stage
 from ridgeline.runtime.train.weights import Maker, begin, fill, first_value
@@ -38,6 +40,7 @@ class Blueprint:
     placement   layers of each virtual stage
     gradients   the format in which they are accumulated and reduced
     compiled    layers are compiled one by one (torch.compile)
+    fuses       words of `plan.engine.FUSIONS`: what runs as one kernel
     """
 
     model: ModelSpec
@@ -47,6 +50,7 @@ class Blueprint:
     gradients: DType
     seed: int = 0
     compiled: bool = False
+    fuses: frozenset[str] = frozenset({"norm", "cross-entropy", "optimizer"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,7 +77,11 @@ class Assembly:
 def assemble(blueprint: Blueprint, layout: Layout) -> Assembly:
     """The stages of this rank with their first weights."""
     plan = blueprint.plan
-    make = Maker(layout=layout, numerics=blueprint.numerics, dtype=TORCH_DTYPES[plan.precision.weights.id])
+    make = Maker(
+        layout=layout, numerics=blueprint.numerics, dtype=TORCH_DTYPES[plan.precision.weights.id],
+        fuses=blueprint.fuses, compiled=blueprint.compiled, narrow=narrow_scaling(plan.precision),
+    )  # fmt: skip
+    offload = ActivationOffload(layout.device, plan.offload.activations) if plan.offload.activations else None
     held = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)[layout.pp.index]
     stages = {index: _stage(make, blueprint, index) for index in held}
     for stage in stages.values():
@@ -84,9 +92,24 @@ def assemble(blueprint: Blueprint, layout: Layout) -> Assembly:
         if blueprint.compiled:
             for layer in stage.layers.values():
                 layer.compile()
+        stage.offload = offload
         if layout.sharded is not None:
             _shard(stage, blueprint, layout)
+        elif TORCH_DTYPES[blueprint.gradients.id] != make.dtype:
+            for parameter in stage.parameters():
+                parameter.grad_dtype = TORCH_DTYPES[blueprint.gradients.id]
     return Assembly(layout=layout, stages=stages, blueprint=blueprint)
+
+
+def narrow_scaling(precision: Precision) -> Literal["", "tensor", "row"]:
+    """What shares a scale where a plan's products are in 8 bits; empty where they are wider.
+
+    >>> narrow_scaling(Precision()), narrow_scaling(Precision(compute=dtype("fp8")))
+    ('', 'tensor')
+    """
+    if precision.compute.peak != "fp8":
+        return ""
+    return "row" if resolve_scaling(precision) == "row" else "tensor"
 
 
 def _stage(make: Maker, blueprint: Blueprint, index: int) -> Stage:

@@ -6,24 +6,32 @@ that a run resumes with other degrees, stages or sharding. What is written is co
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.runtime.train.assemble import Assembly
-from ridgeline.runtime.train.checkpoint_files import forget_parts, newest_sound, part, publish
-from ridgeline.runtime.train.step import MOMENTS, Update
+from ridgeline.runtime.train.checkpoint_files import facts_of, forget_parts, newest_sound, part, publish, steps
+from ridgeline.runtime.train.update import MOMENTS, Update
 
 
 class Checkpoints:
-    """The checkpoints of one run; at most one is being written at a time."""
+    """The checkpoints of one run; at most one is being written at a time.
 
-    def __init__(self, folder: Path, assembly: Assembly, update: Update) -> None:
-        self.folder, self.assembly, self.update = folder / "checkpoints", assembly, update
+    last      the newest that counts
+    unsaved   the newest that was begun could not be written: the run went on, and the one before it counts
+    """
+
+    def __init__(self, folder: Path, assembly: Assembly, update: Update, note: Callable[[str], None]) -> None:
+        self.folder, self.assembly, self.update, self.note = folder / "checkpoints", assembly, update, note
         self.pending: tuple[int, Any] | None = None
         self.last = ""
+        self.unsaved = False
         many = assembly.layout.ranks > 1
         self.group = dist.new_group(backend="gloo") if many else None  # beside the run's own collectives
         if assembly.layout.rank == 0:
@@ -48,25 +56,45 @@ class Checkpoints:
             self.finish()
 
     def finish(self) -> None:
-        """Wait for what is being written and make it count. Rank 0 ends last: it writes the list of all files."""
+        """Wait for what is being written and make it count. Rank 0 ends last: it writes the list of all files.
+
+        What cannot be written (a full disk) is forgotten by every rank alike, and said; the run goes on.
+        """
         if self.pending is None:
             return
         step, written = self.pending
         self.pending = None
-        written.result()
-        if self.assembly.layout.rank == 0:
-            self.last = str(publish(self.folder, step, self.facts))
+        try:
+            written.result()
+            if self.assembly.layout.rank == 0:
+                self.last = str(publish(self.folder, step, self.facts))
+            self.unsaved = False
+        except (OSError, CheckpointException) as wrong:
+            self.unsaved = True
+            if self.assembly.layout.rank == 0:
+                forget_parts(self.folder)
+                self.note(f"checkpoint of step {step} was not written: {_cause(wrong)}; {self._instead()} counts")
 
-    def load(self) -> tuple[int, list[str]]:
-        """Go on from the newest sound checkpoint: the step it was taken behind, and what was passed over."""
+    def _instead(self) -> str:
+        """The checkpoint that a resumed run would take now."""
+        found = steps(self.folder)
+        return f"that of step {found[0]}" if found else "none"
+
+    def load(self, facts: dict[str, Any]) -> tuple[int, list[str]]:
+        """Go on from the newest sound checkpoint: the step it was taken behind, and what was passed over or differs."""
         from torch.distributed.checkpoint import FileSystemReader, load
 
-        found: list[Any] = [newest_sound(self.folder) if self.assembly.layout.rank == 0 else None]
+        found: list[Any] = [_newest(self.folder, facts) if self.assembly.layout.rank == 0 else None]
         if self.group is not None:
             dist.broadcast_object_list(found, group=self.group)
-        if found[0] is None:
-            return 0, []
         path, step, passed = found[0]
+        if path is None and passed:
+            todo = "run without --resume to begin anew, or name another folder"
+            raise InputError(
+                Problem(path="--resume", given="; ".join(passed), expected="a sound checkpoint", todo=todo)
+            )
+        if path is None:
+            return 0, []
         state = self._state()
         told: dict[str, Any] = {"process_group": self.group} if self.group else {"no_dist": True}
         load(state, storage_reader=FileSystemReader(path), **told)
@@ -96,6 +124,26 @@ class Checkpoints:
         named = self.update.named
         if self.assembly.blueprint.model.embedding.tied and {"embedding.weight", "head.weight"} <= set(named):
             self.update.copy_state("head.weight", "embedding.weight")
+
+
+def _newest(folder: Path, facts: dict[str, Any]) -> tuple[Path | None, int, list[str]]:
+    """The newest sound checkpoint, and notes: damaged ones, and what of the data's order is not as it was."""
+    path, step, passed = newest_sound(folder)
+    before = facts_of(path) if path else {}
+    for name, now in facts.items():
+        if name in before and before[name] != now:
+            passed.append(f"{name} was {before[name]} up to step {step} and is {now}: other data follows")
+    return path, step, passed
+
+
+def _cause(wrong: BaseException) -> str:
+    """Why a checkpoint could not be written, of the first rank that says so."""
+    if isinstance(wrong, CheckpointException):
+        rank, (first, _) = next(iter(wrong.failures.items()))
+        return f"rank {rank}: {_cause(first)}"
+    if isinstance(wrong, OSError) and wrong.strerror:
+        return wrong.strerror
+    return f"{type(wrong).__name__}: {(str(wrong).strip().splitlines() or [''])[0][:200]}"
 
 
 def _as(parameter: Any, local: Tensor) -> Tensor:

@@ -58,15 +58,21 @@ def steps(folder: Path) -> list[int]:
     return sorted((int(name) for name in names if name.isdigit()), reverse=True)
 
 
-def newest_sound(folder: Path) -> tuple[Path, int, list[str]] | None:
-    """The newest checkpoint that is as it was written, its step, and what is wrong with newer ones."""
+def newest_sound(folder: Path) -> tuple[Path | None, int, list[str]]:
+    """The newest checkpoint that is as it was written (or None), its step, and what is wrong with newer ones."""
     passed: list[str] = []
     for step in steps(folder):
         wrong = damage(whole(folder, step))
         if wrong is None:
             return whole(folder, step), step, passed
         passed.append(f"checkpoint of step {step} is damaged: {wrong}")
-    return None
+    return None, 0, passed
+
+
+def facts_of(checkpoint: Path) -> dict[str, Any]:
+    """What was noted beside a sound checkpoint."""
+    told: dict[str, Any] = json.loads((checkpoint / SOUND).read_text(encoding="utf-8"))
+    return {name: value for name, value in told.items() if name != "files"}
 
 
 def damage(checkpoint: Path) -> str | None:

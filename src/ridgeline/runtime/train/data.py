@@ -1,4 +1,4 @@
-"""What is trained on: random tokens, a text, or a memory-mapped file of tokens; dealt to ranks by step alone.
+"""What is trained on: random tokens, a text, or memory-mapped files of tokens; dealt to ranks by step alone.
 
 Sequence i of step s is sequence s x batch + i of the stream, whatever the mesh: every plan sees the same data, and a
 resumed run goes on where it stopped. A rank takes the rows of its data-parallel index and the columns of its context
@@ -18,6 +18,7 @@ import ridgeline
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.runtime.train.layout import Layout
 from ridgeline.runtime.train.step import Batch
+from ridgeline.runtime.train.token_files import open_tokens
 
 TEXT = "text"
 SYNTHETIC = "synthetic"
@@ -33,7 +34,7 @@ class Source:
 
 
 def open_source(name: str, vocab: int, seed: int) -> Source:
-    """`synthetic`, `text` (bytes of Ridgeline's own source), or a file of 16- or 32-bit integers (.u16, .u32)."""
+    """`synthetic`, `text` (bytes of Ridgeline's own source), or files of 16- or 32-bit integers (.u16, .u32)."""
     if name == SYNTHETIC:
         return Source(name=name, read=lambda index, length: _random(index, length, vocab, seed))
     if name == TEXT:
@@ -42,8 +43,10 @@ def open_source(name: str, vocab: int, seed: int) -> Source:
             raise InputError(Problem(path="model.vocab", given=str(vocab), expected="256 or more: bytes", todo=todo))
         stream = torch.frombuffer(bytearray(_own_source()), dtype=torch.uint8)
         return Source(name=name, read=lambda index, length: _shuffled(stream, index, length, seed))
-    stream = _tokens(Path(name))
-    return Source(name=name, read=lambda index, length: _checked(_packed(stream, index, length), vocab, name))
+    files = open_tokens(Path(name))
+    return Source(
+        name=name, read=lambda index, length: _checked(torch.from_numpy(files.read(index, length)), vocab, name)
+    )
 
 
 def _own_source() -> bytes:
@@ -63,25 +66,6 @@ def _shuffled(stream: Tensor, index: int, length: int, seed: int) -> Tensor:
     start = int(torch.randint(max(1, len(stream) - length), (1,), generator=generator))
     window = stream[start : start + length]
     return window.repeat(-(-length // len(window)))[:length].long()
-
-
-def _packed(stream: Tensor, index: int, length: int) -> Tensor:
-    """Sequences lie end to end; the file begins anew behind its last whole one."""
-    count = max(1, (len(stream) - 1) // (length - 1))
-    start = index % count * (length - 1)
-    return stream[start : start + length].long()
-
-
-def _tokens(path: Path) -> Tensor:
-    kinds = {".u16": torch.uint16, ".u32": torch.uint32}
-    if path.suffix not in kinds or not path.is_file():
-        expected = "synthetic, text, or a file of tokens (.u16, .u32)"
-        raise InputError(Problem(path="--data", given=str(path), expected=expected, todo="write tokens as integers"))
-    dtype = kinds[path.suffix]
-    size = path.stat().st_size // dtype.itemsize
-    if size < 2:
-        raise InputError(Problem(path="--data", given=f"{size} tokens", expected="two or more", where=str(path)))
-    return torch.from_file(str(path), shared=False, size=size, dtype=dtype)
 
 
 def _checked(sequence: Tensor, vocab: int, name: str) -> Tensor:

@@ -21,7 +21,9 @@ from torch.nn import functional
 
 from ridgeline.models import spec
 from ridgeline.runtime.train.exchange import all_to_all, all_to_all_counts, gather, merge, scatter, split
+from ridgeline.runtime.train.fused import gated
 from ridgeline.runtime.train.mixers import enter, leave
+from ridgeline.runtime.train.recompute import recomputed
 from ridgeline.runtime.train.weights import Maker, Matrix, local
 
 ACTIVATIONS: dict[str, Any] = {
@@ -37,11 +39,18 @@ ACTIVATIONS: dict[str, Any] = {
 
 
 class FeedForward(nn.Module):  # type: ignore[misc]
-    """Two matrices, or three where a gate multiplies the activation (SwiGLU)."""
+    """Two matrices, or three where a gate multiplies the activation (SwiGLU).
+
+    again    the activation is computed again on the way back; the product behind it is not, since recomputation ends
+             with the last tensor that is asked for
+    """
+
+    again = False
 
     def __init__(self, make: Maker, mlp: spec.Mlp, hidden: int) -> None:
         super().__init__()
         self.layout, self.activation = make.layout, ACTIVATIONS[mlp.activation]
+        self.fused = make.fused("bias-activation") and self.activation is functional.silu
         self.up = Matrix(make, mlp.hidden, hidden, "out", mlp.bias)
         self.gate = Matrix(make, mlp.hidden, hidden, "out", mlp.bias) if mlp.gated else None
         self.down = Matrix(make, hidden, mlp.hidden, "in", mlp.bias)
@@ -49,12 +58,24 @@ class FeedForward(nn.Module):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """[batch, tokens, hidden] in and out."""
         x = enter(x, self.layout)
-        wide = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
-        return self.down.after(leave(self.down(wide), self.layout))
+        inner = (self.up(x),) if self.gate is None else (self.gate(x), self.up(x))
+        out = recomputed(lambda *inner: self.down(self._activated(*inner)), *inner, again=self.again)
+        return self.down.after(leave(out, self.layout))
+
+    def _activated(self, *inner: Tensor) -> Tensor:
+        if len(inner) == 2 and self.fused:
+            return gated(*inner, fused=True)
+        first = self.activation(inner[0])
+        return first * inner[1] if len(inner) == 2 else first
 
 
 class Experts(nn.Module):  # type: ignore[misc]
-    """The local experts' matrices, multiplied with rows that are sorted by expert."""
+    """The local experts' matrices, multiplied with rows that are sorted by expert.
+
+    again    the activation is computed again on the way back
+    """
+
+    again = False
 
     def __init__(self, make: Maker, moe: spec.Moe, hidden: int) -> None:
         super().__init__()
@@ -65,10 +86,14 @@ class Experts(nn.Module):  # type: ignore[misc]
 
     def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
         """Rows through their experts; expert e has the rows before ends[e] that no earlier one has."""
-        up = grouped_product(rows, local(self.up), ends)
-        gated = self.gate is not None
-        wide = self.activation(grouped_product(rows, local(self.gate), ends)) * up if gated else self.activation(up)
-        return grouped_product(wide, local(self.down), ends)
+        matrices = (self.up,) if self.gate is None else (self.gate, self.up)
+        inner = [grouped_product(rows, local(matrix), ends) for matrix in matrices]
+
+        def down(*inner: Tensor) -> Tensor:
+            first = self.activation(inner[0])
+            return grouped_product(first * inner[1] if len(inner) == 2 else first, local(self.down), ends)
+
+        return recomputed(down, *inner, again=self.again)
 
 
 def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:

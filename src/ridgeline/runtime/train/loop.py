@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -16,22 +18,23 @@ import torch.distributed as dist
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.resolve import resolve
 from ridgeline.runtime.probe.ranks import World
-from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble
+from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble, narrow_scaling
 from ridgeline.runtime.train.checkpoint import Checkpoints
 from ridgeline.runtime.train.data import Source, batch_of, open_source
 from ridgeline.runtime.train.layout import Layout, spread
-from ridgeline.runtime.train.request import Request, RunOutcome, StepRow, has_experts
-from ridgeline.runtime.train.step import Stepper, Update, gradient_norm
+from ridgeline.runtime.train.narrow import lacks_narrow
+from ridgeline.runtime.train.request import Listener, Options, Request, RunOutcome, StepRow, has_experts
+from ridgeline.runtime.train.step import Stepper
 from ridgeline.runtime.train.tracing import Tracer
+from ridgeline.runtime.train.update import Update
 from ridgeline.runtime.train.verification import Verification
 from ridgeline.runtime.train.verify import verify
+from ridgeline.runtime.train.whole_step import WholeStep
 
-BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}  # hccl through torch_npu: not tested
+BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 
 
-def train(
-    request: Request, world: World, tell: Callable[[StepRow], None], stop: Callable[[], bool], began: float
-) -> RunOutcome:
+def train(request: Request, world: World, listener: Listener, stop: Callable[[], bool], began: float) -> RunOutcome:
     """Train on this rank; rank 0 tells every step and may stop all ranks behind one."""
     options, workload = request.options, request.train
     with joined(request, world) as layout:
@@ -39,31 +42,35 @@ def train(
         assembly = assemble(blueprint_of(request), layout)
         update = Update(assembly, workload.optimizer, options.rate)
         _begin_from(request, assembly, update)
-        checkpoints = Checkpoints(Path(options.folder), assembly, update) if options.folder else None
-        done, notes = checkpoints.load() if checkpoints and options.resume else (0, [])
+        told = Path(options.folder), assembly, update, listener.note
+        checkpoints = Checkpoints(*told) if options.folder else None
+        facts = {"seed": options.seed, "data": options.data, "sequences": workload.sequences, "seq": workload.seq}
+        done, notes = checkpoints.load(facts) if checkpoints and options.resume else (0, [])
         first = done
         stepper = Stepper(assembly=assembly, microbatches=request.scenario.microbatches)
+        step = WholeStep(stepper, update, graph=resolve(request.scenario).graph == "full")
         rows: list[StepRow] = []
         startup = time.monotonic() - began
         stopped = False
         tracer = Tracer(options.trace, layout)
         while done < options.steps and not stopped:
-            row, stopped = _step(stepper, update, (source, done), request, stop)
+            row, stopped = _step(step, (source, done), request, stop)
             tracer.step()
             done += 1
             rows.append(row)
             if layout.rank == 0:
-                tell(row)
+                listener.step(row)
             if checkpoints:
                 checkpoints.look()
             if checkpoints and ((options.every and done % options.every == 0) or stopped or done == options.steps):
-                checkpoints.save(done, {"seed": options.seed, "data": options.data})
+                checkpoints.save(done, facts)
         tracer.end()
         if checkpoints:
             checkpoints.finish()
         return RunOutcome(
             rows=tuple(rows), ranks=layout.ranks, device=layout.device, stopped=stopped, resumed=first,
             checkpoint=checkpoints.last if checkpoints else "", startup=startup, notes=tuple(notes),
+            unsaved=bool(checkpoints and checkpoints.unsaved),
         )  # fmt: skip
 
 
@@ -86,6 +93,7 @@ def blueprint_of(request: Request) -> Blueprint:
         placement=scenario.placement,
         gradients=resolved.gradients,
         compiled=resolved.compiled,
+        fuses=resolved.fuses,
         seed=request.options.seed,
     )
 
@@ -96,11 +104,15 @@ def joined(request: Request, world: World) -> Iterator[Layout]:
     device, options = world.device(request.options.device), request.options
     kind = device.partition(":")[0]
     _refuse_absent(device, kind)
+    _refuse_narrow(request, device)
     if world.ranks == 1:
         yield spread(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
         return
-    backend = options.backend or BACKENDS.get(kind, "gloo")
-    dist.init_process_group(backend, timeout=timedelta(seconds=options.timeout))
+    if dist.is_initialized():  # Ray Train has, and will end it
+        yield spread(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
+        dist.barrier()
+        return
+    dist.init_process_group(backend_of(options), timeout=timedelta(seconds=options.timeout))
     try:
         yield spread(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
         dist.barrier()
@@ -108,17 +120,33 @@ def joined(request: Request, world: World) -> Iterator[Layout]:
         dist.destroy_process_group()
 
 
+def backend_of(options: Options) -> str:
+    """The backend of torch.distributed: as named, or the one that a device's maker wrote."""
+    return options.backend or BACKENDS.get(options.device.partition(":")[0], "gloo")
+
+
 def _refuse_absent(device: str, kind: str) -> None:
     if kind == "cpu":
         return
+    if kind == "npu" and importlib.util.find_spec("torch_npu") is not None:
+        importlib.import_module("torch_npu")  # brings torch.npu and the backend hccl; not tested: no NPU at hand
     module = getattr(torch, kind, None)
     if module is None or not module.is_available() or int(device.partition(":")[2] or 0) >= module.device_count():
         there = f"{module.device_count()} here" if module is not None and module.is_available() else "none here"
         todo = 'name another with --device, or run on the CPU with --set system="2xcpu" --device cpu'
+        todo = f"install torch_npu, or {todo}" if kind == "npu" and module is None else todo
         raise InputError(
             Problem(path="--device", given=f"{device} ({there})", expected="a device torch finds", todo=todo)
         )
     module.set_device(int(device.partition(":")[2] or 0))
+
+
+def _refuse_narrow(request: Request, device: str) -> None:
+    """Products in 8 bits where the device has none."""
+    why = lacks_narrow(device) if narrow_scaling(request.scenario.plan.precision) else ""
+    if why:
+        todo = 'set plan.precision = "bf16"'
+        raise InputError(Problem(path="plan.precision.compute", given=f"fp8 on {device}", expected=why, todo=todo))
 
 
 def _begin_from(request: Request, assembly: Assembly, update: Update) -> None:
@@ -132,15 +160,14 @@ def _begin_from(request: Request, assembly: Assembly, update: Update) -> None:
 
 
 def _step(
-    stepper: Stepper, update: Update, place: tuple[Source, int], request: Request, stop: Callable[[], bool]
+    step: WholeStep, place: tuple[Source, int], request: Request, stop: Callable[[], bool]
 ) -> tuple[StepRow, bool]:
     """One optimizer step, timed from its batch to its update; and whether any rank was asked to stop."""
-    workload, layout = request.train, stepper.assembly.layout
+    workload, layout = request.train, step.stepper.assembly.layout
     source, index = place
     began = time.perf_counter()
-    loss = stepper.gradients(batch_of(source, index, workload.sequences, workload.seq, layout))
-    norm = gradient_norm(stepper.assembly)
-    update.step(norm)
+    scale = step.stepper.scale
+    loss, norm = step(batch_of(source, index, workload.sequences, workload.seq, layout))
     if not layout.device.startswith("cpu"):
         getattr(torch, layout.device.partition(":")[0]).synchronize()
     seen = torch.tensor(
@@ -151,7 +178,7 @@ def _step(
         dist.all_reduce(seen, op=dist.ReduceOp.MAX)
     seconds, memory, stopped = seen.tolist()
     row = StepRow(step=index + 1, loss=float(loss), gradient_norm=float(norm), seconds=seconds,
-                  tokens=workload.tokens, memory=int(memory))  # fmt: skip
+                  tokens=workload.tokens, memory=int(memory), loss_scale=scale)  # fmt: skip
     return row, bool(stopped)
 
 

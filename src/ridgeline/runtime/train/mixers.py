@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ridgeline.models import spec
 from ridgeline.runtime.train.exchange import copy, gather, reduce, scatter
+from ridgeline.runtime.train.fused import turned
 from ridgeline.runtime.train.layout import Layout
 from ridgeline.runtime.train.recompute import recomputed
 from ridgeline.runtime.train.ring import attend
@@ -30,30 +31,29 @@ def leave(x: Tensor, layout: Layout) -> Tensor:
 
 
 class Rotary:
-    """Rotary position angles of the tokens that this rank holds, kept for as many tokens as were last asked."""
+    """Rotary position angles of the tokens that this rank holds, one table of them for all layers."""
 
     def __init__(self, make: Maker, width: int) -> None:
         self.layout, self.numerics, self.width = make.layout, make.numerics, width
-        self.kept: tuple[Tensor, Tensor] | None = None
+        self.known, self.fused = make.angles, make.fused("rotary")
 
     def angles(self, tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosine and sine, [tokens, width / 2]."""
-        if self.kept is None or self.kept[0].shape[0] != tokens:
+        key = self.width, tokens
+        if key not in self.known:
             spans = self.layout.positions(tokens)
             places = torch.cat([torch.arange(first, last, device=device) for first, last in spans])
             exponent = torch.arange(0, self.width, 2, dtype=torch.float32, device=device) / self.width
             turned = places.float()[:, None] * (self.numerics.rope_theta**-exponent)[None, :]
-            self.kept = turned.cos(), turned.sin()
-        return self.kept
+            self.known[key] = turned.cos(), turned.sin()
+        return self.known[key]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Turn [batch, heads, tokens, width]; pairs are halves of a head, or neighbours."""
-        cos, sin = self.angles(x.shape[2], x.device)
-        wide = x.float()
+        """Turn [batch, tokens, heads, width]; pairs are halves of a head, or neighbours."""
+        cos, sin = self.angles(x.shape[1], x.device)
         if self.numerics.rope_interleaved:  # neighbours become halves, as DeepSeek's own code leaves them
-            wide = wide.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
-        first, second = wide.chunk(2, -1)
-        return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
+            x = x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+        return turned(x, cos, sin, fused=self.fused)
 
 
 class SoftmaxAttention(nn.Module):  # type: ignore[misc]
@@ -81,10 +81,10 @@ class SoftmaxAttention(nn.Module):  # type: ignore[misc]
         q, k = self.query(x).unflatten(-1, (-1, width)), self.key(x).unflatten(-1, (-1, width))
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
-        q, k = q.transpose(1, 2), k.transpose(1, 2)
-        v = self.value(x).unflatten(-1, (-1, values)).transpose(1, 2)
+        v = self.value(x).unflatten(-1, (-1, values))
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # attention's output lies as its queries do
         window = self.attention.window
         mixed = recomputed(lambda q, k, v: attend(q, k, v, self.layout, window), q, k, v, again=self.again)
         mixed = mixed.transpose(1, 2).flatten(2)
@@ -115,13 +115,13 @@ class MultiHeadLatentAttention(nn.Module):  # type: ignore[misc]
         mla = self.mla
         x = enter(x, self.layout)
         queries = self.query_norm(self.query_down(x)) if mla.q_rank else x
-        q = self.query(queries).unflatten(-1, (-1, mla.nope_dim + mla.rope_dim)).transpose(1, 2)
-        latent, turned = self.latent(x).split((mla.kv_rank, mla.rope_dim), -1)
-        up = self.key_value(self.latent_norm(latent)).unflatten(-1, (-1, mla.nope_dim + mla.v_dim)).transpose(1, 2)
+        q = self.query(queries).unflatten(-1, (-1, mla.nope_dim + mla.rope_dim))
+        latent, latent_key = self.latent(x).split((mla.kv_rank, mla.rope_dim), -1)
+        up = self.key_value(self.latent_norm(latent)).unflatten(-1, (-1, mla.nope_dim + mla.v_dim))
         k, v = up.split((mla.nope_dim, mla.v_dim), -1)
-        turned = self.rotary(turned.unsqueeze(1)).expand(-1, k.shape[1], -1, -1)
+        rotated = self.rotary(latent_key.unsqueeze(2)).expand(-1, -1, k.shape[2], -1)
         q = torch.cat((q[..., : mla.nope_dim], self.rotary(q[..., mla.nope_dim :])), -1)
-        k = torch.cat((k, turned), -1)
+        q, k, v = (part.transpose(1, 2) for part in (q, torch.cat((k, rotated), -1), v))
         mixed = recomputed(lambda q, k, v: attend(q, k, v, self.layout), q, k, v, again=self.again)
         mixed = mixed.transpose(1, 2).flatten(2)
         return self.out.after(leave(self.out(mixed), self.layout))

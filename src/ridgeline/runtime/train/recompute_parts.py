@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ridgeline.plan.plan import Recompute
 
-PARTS = {"attention": "attention", "mixer": "mixer", "mlp": "ffn", "moe": "ffn"}
+PARTS = {"attention": "attention", "mixer": "mixer", "mlp": "ffn", "moe": "ffn", "activation": "activation"}
 """What selective recompute names, and the part of a layer that is."""
 
 

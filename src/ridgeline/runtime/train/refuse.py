@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 
 from ridgeline.core.errors import Problem
 from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe
+from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.runtime.train.recompute_parts import PARTS
 
-FORMATS = ("fp32", "bf16")
+FORMATS = ("fp32", "bf16", "fp16")
+PRODUCTS = (*FORMATS, "fp8-e4m3")
 ACTIVATION_NAMES = ("silu", "swish", "swiglu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2")
 
 
@@ -69,11 +71,15 @@ def _block(block: Block) -> Iterator[str]:
 
 def _formats(scenario: Scenario) -> Iterator[Problem]:
     precision = scenario.plan.precision
-    for path, format in (("compute", precision.compute), ("weights", precision.weights)):
-        if format.id not in FORMATS:
+    for path, format, known in (("compute", precision.compute, PRODUCTS), ("weights", precision.weights, FORMATS)):
+        if format.id not in known:
             todo = 'set plan.precision = "bf16"'
-            yield Problem(path=f"plan.precision.{path}", given=format.id, expected="fp32 or bf16", todo=todo)
-    if precision.compute.id != precision.weights.id or precision.activations.id != precision.weights.id:
+            yield Problem(path=f"plan.precision.{path}", given=format.id, expected=" or ".join(known), todo=todo)
+    if precision.scaling == "block":
+        todo = 'set plan.precision.scaling = "row"'
+        yield Problem(path="plan.precision.scaling", given="block", expected="tensor or row", todo=todo)
+    apart = precision.compute.id not in (precision.weights.id, PRODUCTS[-1])
+    if apart or precision.activations.id != precision.weights.id:
         given = f"compute {precision.compute.id}, weights {precision.weights.id}"
         yield Problem(path="plan.precision", given=given, expected="one format; a wider master is the optimizer's")
 
@@ -91,11 +97,7 @@ def _tensor(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _memory(scenario: Scenario) -> Iterator[Problem]:
-    plan = scenario.plan
-    for name, share in (("activations", plan.offload.activations), ("optimizer", plan.offload.optimizer)):
-        if share:
-            yield Problem(path=f"plan.offload.{name}", given=f"{share:g}", expected="0: not implemented yet")
-    recompute = plan.recompute
+    recompute = scenario.plan.recompute
     kinds = {recompute.kind, *recompute.blocks.values(), recompute.rest if recompute.layers is not None else "none"}
     if "selective" in kinds:
         for part in recompute.parts:
@@ -112,4 +114,31 @@ def _ranks(scenario: Scenario) -> Iterator[Problem]:
         yield Problem(path="plan.shard", given="zero2 with pp > 1", expected=expected, todo=todo)
 
 
-RULES: tuple[Callable[[Scenario], Iterator[Problem]], ...] = (_workload, _model, _formats, _tensor, _memory, _ranks)
+def _graph(scenario: Scenario) -> Iterator[Problem]:
+    """A graph of the whole step: one process on a chip, whose host need not look at anything."""
+    plan, graph = scenario.plan, resolve(scenario).graph
+    if graph == "none":
+        return
+    reasons = {
+        f"graph = {graph!r}": graph == "partial",
+        f"{plan.mesh.ranks} ranks": plan.mesh.ranks > 1,
+        "experts, whose sizes the host learns": any(isinstance(block.ffn, Moe) for block in scenario.model.blocks),
+        "offload": bool(plan.offload.activations or plan.offload.optimizer),
+        "fp16, whose scale the host moves": plan.precision.weights.id == "fp16",
+        "a host without an accelerator": scenario.system.chip.vendor == "host",
+    }
+    for given, so in reasons.items():
+        if so:
+            expected = "a full graph of one rank on a CUDA device, without experts and offload"
+            yield Problem(path="plan.graph", given=given, expected=expected, todo='set plan.graph = "none"')
+
+
+RULES: tuple[Callable[[Scenario], Iterator[Problem]], ...] = (
+    _workload,
+    _model,
+    _formats,
+    _tensor,
+    _memory,
+    _ranks,
+    _graph,
+)

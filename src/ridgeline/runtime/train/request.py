@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -30,13 +30,16 @@ class Options:
     """How a run goes, apart from what its scenario says.
 
     device       a torch device string; each rank takes its own index
-    data         synthetic, text, or a file of tokens (.u16, .u32)
+    data         synthetic, text, a file of tokens (.u16, .u32), or a folder of such files
     rate         learning rate
     folder       where metrics and checkpoints go; empty: nowhere
     every        steps between checkpoints; 0: only when the run ends
     resume       go on from the newest sound checkpoint of the folder
     timeout      seconds a collective may take before the run is given up
     restarts     how often lost workers are started again from the last checkpoint
+    elastic      go on with the best plan for the ranks that are left, where some are lost for good
+    tensorboard  write the scalars of every step for TensorBoard, beside the metrics
+    launcher     who starts the ranks: empty, this process (or torchrun or Slurm, found in the environment); ray
     trace        a folder for a trace of each rank, of two steps behind the first two
     weights      a folder of Hugging Face safetensors to begin from
     """
@@ -55,6 +58,9 @@ class Options:
     trace: str = ""
     weights: str = ""
     verify: bool = False
+    elastic: bool = False
+    tensorboard: bool = False
+    launcher: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +70,11 @@ class Request:
     scenario: Scenario
     options: Options
     numerics: Numerics
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the plan."""
+        return self.scenario.plan.mesh.ranks
 
     @property
     def train(self) -> Train:
@@ -86,7 +97,8 @@ def has_experts(model: ModelSpec) -> bool:
 class StepRow:
     """One optimizer step as it was measured, the slowest rank's time.
 
-    memory    largest so far on any rank: of the accelerator's allocator, or the process's resident set on a CPU
+    memory       largest so far on any rank: of the accelerator's allocator, or the process's resident set on a CPU
+    loss_scale   what the loss was multiplied by on its way back; 1 but in fp16
     """
 
     step: int
@@ -95,11 +107,24 @@ class StepRow:
     seconds: float
     tokens: int
     memory: int
+    loss_scale: float = 1.0
 
     @property
     def tokens_per_s(self) -> float:
         """Of all ranks together."""
         return self.tokens / self.seconds if self.seconds else 0.0
+
+
+def _nobody(told: object) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """Who is told how a run goes: every step of it, and a line now and then (a checkpoint that failed, ranks lost)."""
+
+    step: Callable[[StepRow], None] = _nobody
+    note: Callable[[str], None] = _nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +133,7 @@ class RunOutcome:
 
     stopped      it was interrupted and ended in order
     checkpoint   the last one it wrote
+    unsaved      the last one it should have written could not be
     resumed      the step it went on from; 0: the beginning
     startup      seconds from the request to the first step
     restarts     how often workers were started again
@@ -118,6 +144,7 @@ class RunOutcome:
     device: str
     stopped: bool = False
     checkpoint: str = ""
+    unsaved: bool = False
     resumed: int = 0
     startup: float = 0.0
     restarts: int = 0
@@ -125,8 +152,11 @@ class RunOutcome:
 
 
 class WorkerLost(RidgelineError):
-    """A worker ended before its time: killed, out of memory, in a collective nobody joined, or by a mistake."""
+    """A worker ended before its time: killed, out of memory, in a collective nobody joined, or by a mistake.
 
-    def __init__(self, rank: int, why: str, stack: str = "") -> None:
+    gone    the ranks that were killed or hang; empty where all said what was wrong
+    """
+
+    def __init__(self, rank: int, why: str, stack: str = "", gone: tuple[int, ...] = ()) -> None:
         super().__init__(f"rank {rank}: {why}" + (f"\n{stack.rstrip()}" if stack else ""))
-        self.rank, self.why, self.stack = rank, why, stack
+        self.rank, self.why, self.stack, self.gone = rank, why, stack, gone

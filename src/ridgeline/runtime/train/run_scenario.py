@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
-from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.files import refuse_unwritable
+from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.runtime.measure import need_torch
-from ridgeline.runtime.train.launch import execute
+from ridgeline.runtime.probe.ranks import find_world
+from ridgeline.runtime.train.event_file import EventFile, absent
+from ridgeline.runtime.train.launch import Replan, execute, started_again
+from ridgeline.runtime.train.metrics_file import Metrics
 from ridgeline.runtime.train.numerics import Numerics
 from ridgeline.runtime.train.refuse import refusals
-from ridgeline.runtime.train.request import Options, Request, RunOutcome, StepRow, make_request
+from ridgeline.runtime.train.request import Listener, Options, Request, RunOutcome, StepRow, make_request
 from ridgeline.runtime.train.tracing import QUIET, RECORDED, WARM
 from ridgeline.runtime.train.verification import Verification
 
-METRICS = "metrics.jsonl"
+LAUNCHERS = ("", "ray")
 
 
-def untold(row: StepRow) -> None:
+def untold(told: StepRow | str) -> None:
     """Nobody is told how far a run is."""
 
 
@@ -32,31 +34,33 @@ def run(
     *,
     numerics: Numerics | None = None,
     tell: Callable[[StepRow], None] = untold,
+    note: Callable[[str], None] = untold,
+    replan: Replan | None = None,
 ) -> RunOutcome | Verification | None:
     """Train the scenario's model by its plan here; with `options.verify` compare one step with a single process.
 
     Starts one process for each rank of the plan, or takes part in those of torchrun and Slurm, where every rank but 0
     gets None. Bad input is refused before anything starts; a `WorkerLost` says which rank ended, how and where.
+
+    tell, note   told every step as it was measured, and a line where something is worth one
+    replan       the best scenario for at most so many ranks: what an elastic run goes on with
     """
     options = options or Options()
     need_torch("run")
     problems = (*check(scenario), *refusals(scenario), *_options(options))
     if problems:
         raise InputError(problems)
+    if options.folder and (options.elastic or started_again()):
+        options = replace(options, resume=True)
     request: Request = make_request(scenario, options, numerics)
-    if not options.folder:
-        return execute(request, tell)  # type: ignore[no-any-return]
-    folder = Path(options.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    refuse_unwritable(folder / METRICS)
-    with (folder / METRICS).open("a" if options.resume else "w", encoding="utf-8") as metrics:
-
-        def told(row: StepRow) -> None:
-            metrics.write(json.dumps(asdict(row)) + "\n")
-            metrics.flush()
-            tell(row)
-
-        return execute(request, told)  # type: ignore[no-any-return]
+    listener = Listener(step=tell, note=note)
+    if not options.folder or find_world().rank != 0:
+        return execute(request, listener, replan)  # type: ignore[no-any-return]
+    with ExitStack() as open_files:
+        if options.tensorboard:
+            listener = open_files.enter_context(EventFile(Path(options.folder), listener))
+        listener = open_files.enter_context(Metrics(Path(options.folder), listener, append=options.resume))
+        return execute(request, listener, replan)  # type: ignore[no-any-return]
 
 
 def _options(options: Options) -> list[Problem]:
@@ -74,7 +78,12 @@ def _options(options: Options) -> list[Problem]:
     least = QUIET + WARM + RECORDED
     if options.trace and options.steps < least:
         found.append(Problem(path="--steps", given=str(options.steps), expected=f"{least} or more with --trace"))
-    if (options.every or options.resume or options.restarts) and not options.folder:
+    if options.tensorboard and (missing := absent()) is not None:
+        found.append(missing)
+    if options.launcher not in LAUNCHERS:
+        found.append(not_among("--launcher", options.launcher, LAUNCHERS))
+    kept = (options.every, options.resume, options.restarts, options.elastic, options.tensorboard)
+    if any(kept) and not options.folder:
         todo = "name a folder with -o"
-        found.append(Problem(path="-o", given="no folder", expected="where checkpoints go", todo=todo))
+        found.append(Problem(path="-o", given="no folder", expected="where metrics and checkpoints go", todo=todo))
     return found

@@ -16,9 +16,11 @@ from torch.nn import functional
 
 from ridgeline.models.spec import Block, ModelSpec
 from ridgeline.runtime.train.exchange import sum_over
-from ridgeline.runtime.train.ffn import make_ffn
+from ridgeline.runtime.train.ffn import Experts, FeedForward, make_ffn
 from ridgeline.runtime.train.layout import Axis, Layout
+from ridgeline.runtime.train.loss import fused_cross_entropy, linear_cross_entropy
 from ridgeline.runtime.train.mixers import enter, leave, make_mixer
+from ridgeline.runtime.train.offload import ActivationOffload
 from ridgeline.runtime.train.recompute import recomputed
 from ridgeline.runtime.train.weights import Maker, Norm, local
 
@@ -26,7 +28,8 @@ from ridgeline.runtime.train.weights import Maker, Norm, local
 class Layer(nn.Module):  # type: ignore[misc]
     """One layer: pre-norm mixer and pre-norm feed-forward, each added to the residual stream.
 
-    again    what the backward computes again: layer (full recompute), mixer, ffn, attention (between its projections)
+    again    what the backward computes again: layer (full recompute), mixer, ffn, attention (between its projections),
+             activation
     """
 
     def __init__(self, make: Maker, block: Block, hidden: int, again: frozenset[str]) -> None:
@@ -39,6 +42,9 @@ class Layer(nn.Module):  # type: ignore[misc]
         if block.ffn is not None:
             self.ffn_norm = Norm(make, block.norm, hidden)
             self.ffn = make_ffn(make, block.ffn, hidden)
+            for part in self.ffn.modules():
+                if isinstance(part, (FeedForward, Experts)):
+                    part.again = "activation" in again
         self.has = block.mixer is not None, block.ffn is not None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -90,7 +96,7 @@ class Head(nn.Module):  # type: ignore[misc]
 
     def __init__(self, make: Maker, model: ModelSpec) -> None:
         super().__init__()
-        self.layout = make.layout
+        self.layout, self.fuses = make.layout, make.fuses
         self.weight = make.weight(model.vocab, model.hidden, cut=0)
         self.bias = make.weight(model.vocab, cut=0) if model.embedding.head_bias else None
 
@@ -99,12 +105,22 @@ class Head(nn.Module):  # type: ignore[misc]
         bias = None if self.bias is None else local(self.bias)
         return functional.linear(enter(x, self.layout), local(self.weight), bias)
 
+    def loss(self, x: Tensor, targets: Tensor, scale: float) -> Tensor:
+        """`scale` times the summed loss of this rank's tokens; head and loss are one where the engine fuses them."""
+        if self.layout.tp.group is None and {"cross-entropy", "linear-cross-entropy"} & self.fuses:
+            bias = None if self.bias is None else local(self.bias)
+            chunked = "linear-cross-entropy" in self.fuses
+            return linear_cross_entropy(x, local(self.weight), bias, targets, scale, chunked=chunked)
+        return cross_entropy(self(x), targets, self.layout, scale)
+
 
 class Stage(nn.Module):  # type: ignore[misc]
     """Layers first to last of a model, with the embedding before the first and the head behind the last one.
 
-    tied    the head is this stage's own embedding matrix
+    offload    where saved activations go; None: they stay
     """
+
+    offload: ActivationOffload | None = None
 
     def __init__(self, make: Maker, model: ModelSpec, layers: Sequence[tuple[int, frozenset[str]]],
                  ends: tuple[bool, bool]) -> None:  # fmt: skip
@@ -112,7 +128,9 @@ class Stage(nn.Module):  # type: ignore[misc]
         first, last = ends
         self.embedding = Embedding(make, model) if first else None
         made = {str(index): Layer(make, model.layer(index), model.hidden, again) for index, again in layers}
-        self.layers = nn.ModuleDict(made)
+        self.layers, self.layout = nn.ModuleDict(made), make.layout
+        mixers = [layer.mixer for layer in made.values() if layer.has[0]]
+        self.rotaries = [mixer.rotary for mixer in mixers if mixer.rotary is not None]
         self.norm = Norm(make, model.norm, model.hidden) if last and model.norm else None
         self.head = Head(make, model) if last else None
         if first and last and model.embedding.tied:
@@ -120,15 +138,28 @@ class Stage(nn.Module):  # type: ignore[misc]
             assert self.embedding is not None
             self.head.weight = self.embedding.weight
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Tokens or the residual stream in; the residual stream or logits out."""
+    def forward(self, x: Tensor, targets: Tensor | None = None, scale: float = 1.0) -> Tensor:
+        """Tokens or the residual stream in; the residual stream or logits out, or the scaled loss against targets."""
         if self.embedding is not None:
             x = self.embedding(x)
-        for layer in self.layers.values():
-            x = layer(x)
+        x = self._layers(x)
         if self.norm is not None:
             x = self.norm(x)
-        return x if self.head is None else self.head(x)
+        if self.head is None:
+            return x
+        return self.head(x) if targets is None else self.head.loss(x, targets, scale)
+
+    def _layers(self, x: Tensor) -> Tensor:
+        layers, shelf = list(self.layers.values()), None
+        for rotary in self.rotaries:  # before a compiler sees the layers
+            rotary.angles(x.shape[1] * (self.layout.tp.degree if self.layout.sequence_parallel else 1), x.device)
+        for layer in layers:
+            if self.offload is None or layer is layers[-1] or not torch.is_grad_enabled():
+                x = layer(x)
+                continue
+            with self.offload.saving(layer, shelf) as shelf:
+                x = layer(x)
+        return x
 
 
 class _ParallelCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
@@ -155,9 +186,13 @@ class _ParallelCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
         return (d_logits * gradient).to(softmax.dtype), None, None
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, layout: Layout) -> Tensor:
-    """Summed over this rank's tokens, in 32 bits."""
+def cross_entropy(
+    logits: Tensor, targets: Tensor, layout: Layout, scale: float = 1.0, *, fused: bool = False
+) -> Tensor:
+    """`scale` times the sum over this rank's tokens, in 32 bits."""
     logits, targets = logits.flatten(0, 1), targets.flatten()
-    if layout.tp.group is None:
-        return functional.cross_entropy(logits.float(), targets, reduction="sum")
-    return _ParallelCrossEntropy.apply(logits, targets, layout.tp)
+    if layout.tp.group is not None:
+        return _ParallelCrossEntropy.apply(logits, targets, layout.tp) * scale
+    if fused:
+        return fused_cross_entropy(logits, targets, scale)
+    return functional.cross_entropy(logits.float(), targets, reduction="sum") * scale

@@ -13,15 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ridgeline.core.dtype import DType
 from ridgeline.plan.schedules import build
-from ridgeline.plan.workload import Optimizer
-from ridgeline.runtime.train.assemble import TORCH_DTYPES, Assembly
+from ridgeline.runtime.train.assemble import Assembly
+from ridgeline.runtime.train.fused import sum_of_squares
 from ridgeline.runtime.train.layout import Layout
 from ridgeline.runtime.train.stage import cross_entropy
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
-BETAS, EPSILON, DECAY, LARGEST_NORM = (0.9, 0.95), 1e-8, 0.1, 1.0
+from ridgeline.runtime.train.update import shard_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,22 +35,27 @@ class Batch:
 
 @dataclass(slots=True, kw_only=True)
 class Stepper:
-    """Runs forward and backward of a batch; the pipeline's runtime is made for the first one."""
+    """Runs forward and backward of a batch; the pipeline's runtime is made for the first one.
+
+    scale    the loss is multiplied by this on its way back, and gradients are as much larger (loss scaling of fp16)
+    """
 
     assembly: Assembly
     microbatches: int
     runtime: Any = None
     total: int = field(default=1)
+    scale: float = 1.0
 
     def gradients(self, batch: Batch) -> Tensor:
         """Leave every parameter with its whole gradient (as its own shard); the loss of the global batch."""
         self.total = batch.total
         loss = self._pipelined(batch) if self.assembly.layout.pp.degree > 1 else self._plain(batch)
         finish_gradients(self.assembly)
-        return whole_loss(loss, self.assembly)
+        return whole_loss(loss, self.assembly) / self.scale
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return cross_entropy(logits, targets, self.assembly.layout) / self.total
+        fused = bool({"cross-entropy", "linear-cross-entropy"} & self.assembly.blueprint.fuses)
+        return cross_entropy(logits, targets, self.assembly.layout, self.scale / self.total, fused=fused)
 
     def _plain(self, batch: Batch) -> Tensor:
         stage = self.assembly.stages[0]
@@ -65,7 +67,7 @@ class Stepper:
             if hasattr(stage, "set_requires_gradient_sync"):
                 stage.set_requires_gradient_sync(last or early)
                 stage.set_is_last_backward(last)
-            loss = self._loss(stage(tokens), targets)
+            loss = stage(tokens, targets, self.scale / self.total)
             loss.backward()
             total = total + loss.detach()
         return total
@@ -103,7 +105,7 @@ def _tie(assembly: Assembly) -> None:
     if not model.embedding.tied or assembly.virtual_stages == 1:
         return
     named = assembly.parameters()
-    ends = [_shard_of(named[name].grad) for name in ("embedding.weight", "head.weight") if name in named]
+    ends = [shard_of(named[name].grad) for name in ("embedding.weight", "head.weight") if name in named]
     if len(ends) == 1:  # the other end is on the last or first pipeline rank
         _add_from(layout, layout.pp.degree - 1 if 0 in assembly.stages else 0, ends[0])
     elif ends:
@@ -122,11 +124,6 @@ def _add_from(layout: Layout, stage: int, gradient: Tensor) -> None:
     gradient.add_(received)
 
 
-def _shard_of(tensor: Tensor) -> Tensor:
-    """This rank's piece of a DTensor, or the tensor itself; shares its memory."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
 def whole_loss(loss: Tensor, assembly: Assembly) -> Tensor:
     """The loss of the global batch on every rank: summed over data and context ranks, from the last stage."""
     layout = assembly.layout
@@ -143,75 +140,21 @@ def gradient_norm(assembly: Assembly) -> Tensor:
     named = assembly.parameters()
     if assembly.blueprint.model.embedding.tied and assembly.virtual_stages > 1:
         named.pop("head.weight", None)
-    total = torch.zeros((), device=assembly.layout.device)
+    gradients, copies = [], []
     for parameter in named.values():
         gradient = parameter.grad
         if gradient is None:
             continue
-        copies = 1
+        gradients.append(shard_of(gradient))
+        copies.append(1)
         if hasattr(gradient, "placements"):
             mesh = gradient.device_mesh
             for place, size in zip(gradient.placements, mesh.shape, strict=True):
-                copies *= size if isinstance(place, Replicate) else 1
-        total += _shard_of(gradient).float().square().sum() / copies
+                copies[-1] *= size if isinstance(place, Replicate) else 1
+    total = torch.zeros((), device=assembly.layout.device)
+    for shared in set(copies):
+        held = [gradient for gradient, many in zip(gradients, copies, strict=True) if many == shared]
+        total = total + sum_of_squares(held) / shared
     if assembly.layout.ranks > 1:
         dist.all_reduce(total)
     return total.sqrt()
-
-
-class Update:
-    """AdamW on this rank's shards, with master copies where the optimizer keeps weights wider than they are stored."""
-
-    def __init__(self, assembly: Assembly, optimizer: Optimizer, rate: float) -> None:
-        self.named = assembly.parameters()
-        self.shards = {name: _shard_of(held.detach()) for name, held in self.named.items()}
-        self.masters = {name: _master(shard, optimizer.master) for name, shard in self.shards.items()}
-        decayed = [shard for name, shard in self.masters.items() if shard.dim() > 1]
-        rest = [shard for name, shard in self.masters.items() if shard.dim() <= 1]
-        groups = [{"params": decayed, "weight_decay": DECAY}, {"params": rest, "weight_decay": 0.0}]
-        told: dict[str, Any] = {"lr": rate, "betas": BETAS, "eps": EPSILON, "fused": True}
-        self.adam = torch.optim.AdamW([group for group in groups if group["params"]], **told)
-        for master in self.masters.values():  # there before the first step, so that a checkpoint has where to go
-            steps = torch.zeros((), dtype=torch.float32, device=master.device)
-            self.adam.state[master] = {"step": steps, **{which: torch.zeros_like(master) for which in MOMENTS}}
-
-    def step(self, norm: Tensor) -> None:
-        """Clip to the largest norm, update, and forget the gradients."""
-        scale = (LARGEST_NORM / (norm + 1e-6)).clamp(max=1.0)
-        for name, parameter in self.named.items():
-            master = self.masters[name]
-            if parameter.grad is not None:
-                master.grad = _shard_of(parameter.grad).to(master.dtype) * scale.to(master.dtype)
-            parameter.grad = None
-        self.adam.step()
-        for name, master in self.masters.items():
-            master.grad = None
-            if master is not self.shards[name]:
-                self.shards[name].copy_(master)
-
-    def refresh_masters(self) -> None:
-        """Master copies as the weights are now."""
-        for name, master in self.masters.items():
-            if master is not self.shards[name]:
-                master.copy_(self.shards[name])
-
-    def moment(self, name: str, which: str) -> Tensor:
-        """A moment of a parameter's shard."""
-        return self.adam.state[self.masters[name]][which]
-
-    def set_steps(self, steps: int) -> None:
-        """How many steps the moments have seen."""
-        for master in self.masters.values():
-            self.adam.state[master]["step"].fill_(steps)
-
-    def copy_state(self, to: str, source: str) -> None:
-        """Weight, master and moments of one parameter as another's."""
-        self.shards[to].copy_(self.shards[source])
-        self.masters[to].copy_(self.masters[source])
-        for which in MOMENTS:
-            self.moment(to, which).copy_(self.moment(source, which))
-
-
-def _master(shard: Tensor, dtype: DType | None) -> Tensor:
-    wanted = shard.dtype if dtype is None else TORCH_DTYPES[dtype.id]
-    return shard if wanted == shard.dtype else shard.to(wanted)

@@ -29,6 +29,7 @@ from ridgeline.runtime.train.data import Source, batch_of
 from ridgeline.runtime.train.layout import Layout
 from ridgeline.runtime.train.step import Stepper
 from ridgeline.runtime.train.verification import Compared, Verification
+from ridgeline.runtime.train.whole_step import FIRST_SCALE
 
 FP32_TOLERANCE = 1e-5
 ROUNDED_TWICE = 2.0  # the plan's rounding and the reference's
@@ -60,11 +61,12 @@ def verify(blueprint: Blueprint, layout: Layout, source: Source, sequences: int,
 def _gradients(assembly: Assembly, source: Source, sequences: int, seq: int) -> tuple[float, dict[str, Tensor]]:
     layout, plan = assembly.layout, assembly.blueprint.plan
     stepper = Stepper(assembly=assembly, microbatches=sequences // (layout.dp.degree * plan.microbatch))
+    stepper.scale = FIRST_SCALE if plan.precision.weights.id == "fp16" else 1.0
     loss = float(stepper.gradients(batch_of(source, 0, sequences, seq, layout)))
     named = assembly.parameters()
     if assembly.blueprint.model.embedding.tied and assembly.virtual_stages > 1:
         named.pop("head.weight", None)
-    return loss, {name: _whole(held) for name, held in named.items()}
+    return loss, {name: _whole(held).float() / stepper.scale for name, held in named.items()}
 
 
 def _whole(parameter: Any) -> Tensor:
@@ -80,10 +82,12 @@ def model_order(blueprint: Blueprint) -> list[str]:
 
 
 def alone_of(blueprint: Blueprint, precision: Precision | None = None) -> Blueprint:
-    """The same model in one process, one microbatch after the other."""
+    """The same model in one process, one microbatch after the other, op by op: no kernel of Ridgeline's, no compiler."""
     plan = blueprint.plan
     single = Plan(mesh=Mesh(), microbatch=plan.microbatch, precision=precision or plan.precision, engine=plan.engine)
-    return replace(blueprint, plan=single, placement=(blueprint.model.layers,))
+    return replace(
+        blueprint, plan=single, placement=(blueprint.model.layers,), compiled=False, fuses=frozenset({"norm"})
+    )
 
 
 def _against_reference(

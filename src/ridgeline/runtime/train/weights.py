@@ -12,7 +12,7 @@ A weight begins as a function of its name and the seed, never of the mesh: every
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from ridgeline.models import spec
 from ridgeline.runtime.train.layout import Layout
+from ridgeline.runtime.train.narrow import scaled_linear
 from ridgeline.runtime.train.numerics import Numerics
 
 STANDARD_DEVIATION = 0.02  # of a matrix's first values, as GPT-2 and Llama begin
@@ -28,11 +29,25 @@ STANDARD_DEVIATION = 0.02  # of a matrix's first values, as GPT-2 and Llama begi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maker:
-    """What a module needs to make its parameters."""
+    """What a module needs to make its parameters, and how it is to compute.
+
+    fuses      words of `plan.engine.FUSIONS`: what is one kernel
+    compiled   layers are compiled: what is fused is left to the compiler
+    narrow     what shares a scale where products are in 8 bits; empty: products are as wide as the weights
+    angles     rotary angles by width and tokens, which all layers share
+    """
 
     layout: Layout
     numerics: Numerics
     dtype: Any
+    fuses: frozenset[str] = frozenset({"norm"})
+    compiled: bool = False
+    narrow: Literal["", "tensor", "row"] = ""
+    angles: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def fused(self, word: str) -> bool:
+        """Whether a layer calls a kernel of its own for this."""
+        return word in self.fuses and not self.compiled
 
     def weight(self, *shape: int, cut: int | None) -> nn.Parameter:
         """A parameter of the whole `shape`, cut along that dim over the tensor ranks."""
@@ -77,13 +92,14 @@ class Matrix(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.weight = make.weight(out, into, cut={"out": 0, "in": 1, "none": None}[cut])
         self.bias = make.weight(out, cut=0 if cut == "out" else None) if bias else None
-        self.row = cut == "in"
+        self.row, self.narrow = cut == "in", make.narrow if inside else ""
         self.summand = (inside and not self.row) or make.layout.sequence_parallel
 
     def forward(self, x: Tensor) -> Tensor:
         """The product; a row-parallel bias waits for `after`."""
         bias = None if self.bias is None or self.row else local(self.bias, partial=self.summand)
-        return functional.linear(x, local(self.weight, partial=self.summand), bias)
+        weight = local(self.weight, partial=self.summand)
+        return scaled_linear(x, weight, bias, self.narrow) if self.narrow else functional.linear(x, weight, bias)
 
     def after(self, x: Tensor) -> Tensor:
         """A row-parallel product's bias, added once the ranks' summands are one."""
@@ -97,6 +113,7 @@ class Norm(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.kind, self.width, self.epsilon = norm.kind, width, make.numerics.epsilon
         self.summand = inside or make.layout.sequence_parallel
+        self.one_kernel = make.compiled or "norm" in make.fuses
         self.weight = make.weight(width, cut=None) if norm.weight else None
         self.bias = make.weight(width, cut=None) if norm.bias else None
 
@@ -105,9 +122,20 @@ class Norm(nn.Module):  # type: ignore[misc]
         weight, bias = (
             None if held is None else local(held, partial=self.summand) for held in (self.weight, self.bias)
         )
+        if not self.one_kernel:
+            return _normed(x, weight, bias, self.epsilon, centred=self.kind == "layer")
         if self.kind == "layer":
             return functional.layer_norm(x, (self.width,), weight, bias, self.epsilon)
         return functional.rms_norm(x, (self.width,), weight, self.epsilon)
+
+
+def _normed(x: Tensor, weight: Tensor | None, bias: Tensor | None, epsilon: float, *, centred: bool) -> Tensor:
+    """A norm op by op, in 32 bits, as models write it that fuse nothing."""
+    wide = x.float()
+    wide = wide - wide.mean(-1, keepdim=True) if centred else wide
+    wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
+    wide = wide if weight is None else wide * weight.float()
+    return (wide if bias is None else wide + bias.float()).to(x.dtype)
 
 
 def begin(module: nn.Module, prefix: str, seed: int) -> None:

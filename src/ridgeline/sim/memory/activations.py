@@ -54,7 +54,8 @@ def pending_loss_bytes(ctx: LoweringContext, head: Section) -> Num:
     product = next((op for op in head.forward if isinstance(op, MatMul) and op.label == "logits"), None)
     if product is None:
         return 0.0
-    each = 2.0 if ctx.engine.saves.loss_bytes == 4.0 else 4.0
+    worst = ctx.engine.saves.loss_bytes
+    each = 2.0 if worst is not None and worst <= 4.0 else 4.0
     return _where(head.saved.logits, product.m * product.n * each)
 
 

@@ -7,14 +7,19 @@ from collections.abc import Iterator
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
+from ridgeline.targets.serving_formats import COMPUTE, WEIGHTS, FormatWords, cache_format, format_pieces, graph_pieces
 from ridgeline.targets.serving_pieces import Replica, knobs
 from ridgeline.targets.sglang.names import DISPATCH, DTYPES, ID, KV_DTYPES, NUMBERS, ONLINE, SWITCHES
+
+WORDS = FormatWords(
+    title="SGLang", dtype="--dtype", dtypes=DTYPES, kv_dtype="--kv-cache-dtype", kv_dtypes=KV_DTYPES
+)  # fmt: skip
 
 
 def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
     """Everything that an SGLang engine is told."""
     yield from mesh(scenario, one)
-    for part in (_formats, _cache_format, _knobs, _graphs, _speculation):
+    for part in (_formats, _knobs, _graphs, _speculation):
         yield from part(scenario)
 
 
@@ -39,31 +44,10 @@ def mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     precision = scenario.plan.precision
-    compute, weights, activations = precision.compute.id, precision.weights.id, precision.activations.id
-    wide = activations if activations in DTYPES else "bf16"
-    method = ONLINE.get((compute, weights))
-    yield Say("--dtype", DTYPES[wide], *(["plan.precision.activations"] if wide == activations else []))
-    if compute == weights == wide:
-        yield Say("--dtype", DTYPES[wide], "plan.precision.compute", "plan.precision.weights")
-    elif method is not None:
-        yield Say("--quantization", method, "plan.precision.compute", "plan.precision.weights")
-    why = "a checkpoint in such a format says so in its config.json, and SGLang reads it there: use one as MODEL"
-    for name, value in (("compute", compute), ("weights", weights), ("activations", activations)):
-        if value != wide and method is None:
-            yield Lose(f"plan.precision.{name}", why)
-    yield Lose("plan.precision.scaling", "which values share a scale follows from the method")
-    for name in ("compute", "weights", "activations"):
-        yield Fixed(f"plan.precision.{name}", wide, "products are multiplied as weights are stored")
-
-
-def _cache_format(scenario: Scenario) -> Iterator[Piece]:
-    kv = scenario.plan.precision.kv.id
-    if kv == scenario.plan.precision.activations.id:
-        yield Say("--kv-cache-dtype", "auto", "plan.precision.kv")
-    elif kv in KV_DTYPES:
-        yield Say("--kv-cache-dtype", KV_DTYPES[kv], "plan.precision.kv")
-    else:
-        yield Lose("plan.precision.kv", f"the cache holds {', '.join(KV_DTYPES)}: written as auto")
+    method = ONLINE.get((precision.compute.id, precision.weights.id))
+    quantised = Say("--quantization", method, COMPUTE, WEIGHTS) if method is not None else None
+    yield from format_pieces(scenario, WORDS, quantised)
+    yield from cache_format(scenario, WORDS)
 
 
 def _knobs(scenario: Scenario) -> Iterator[Piece]:
@@ -75,13 +59,8 @@ def _knobs(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _graphs(scenario: Scenario) -> Iterator[Piece]:
-    graph, compiled = scenario.plan.switches.graph, scenario.plan.switches.compiled
-    if graph == "none":
-        yield Say("--disable-cuda-graph", True, "plan.graph")
-    yield Fixed("plan.graph", "full", "decode steps replay graphs")
-    if compiled:
-        yield Say("--enable-torch-compile", True, "plan.compiled")
-    yield Fixed("plan.compiled", False, "not compiled unless told")
+    eager = Say("--disable-cuda-graph", True, "plan.graph")
+    yield from graph_pieces(scenario, eager=eager, compiled=Say("--enable-torch-compile", True, "plan.compiled"))
 
 
 def _speculation(scenario: Scenario) -> Iterator[Piece]:

@@ -7,8 +7,13 @@ from collections.abc import Iterator
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
+from ridgeline.targets.serving_formats import FormatWords, cache_format, format_pieces, graph_pieces
 from ridgeline.targets.serving_pieces import Replica, knobs
 from ridgeline.targets.tensorrt_llm.names import DRAFTS, DTYPES, ID, KNOBS, KV_DTYPES
+
+WORDS = FormatWords(
+    title="TensorRT-LLM", dtype="dtype", dtypes=DTYPES, kv_dtype="kv_cache_config.dtype", kv_dtypes=KV_DTYPES
+)  # fmt: skip
 
 
 def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
@@ -37,26 +42,8 @@ def _mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
 
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:
-    precision = scenario.plan.precision
-    compute, weights, activations = precision.compute.id, precision.weights.id, precision.activations.id
-    wide = activations if activations in DTYPES else "bf16"
-    yield Say("dtype", DTYPES[wide], *(["plan.precision.activations"] if wide == activations else []))
-    if compute == weights == wide:
-        yield Say("dtype", DTYPES[wide], "plan.precision.compute", "plan.precision.weights")
-    why = "a quantised checkpoint says its format, and TensorRT-LLM reads it there: use one as MODEL"
-    for name, value in (("compute", compute), ("weights", weights), ("activations", activations)):
-        if value != wide:
-            yield Lose(f"plan.precision.{name}", why)
-    yield Lose("plan.precision.scaling", why)
-    for name in ("compute", "weights", "activations"):
-        yield Fixed(f"plan.precision.{name}", wide, "products are multiplied as weights are stored")
-    kv = precision.kv.id
-    if kv == activations:
-        yield Say("kv_cache_config.dtype", "auto", "plan.precision.kv")
-    elif kv in KV_DTYPES:
-        yield Say("kv_cache_config.dtype", KV_DTYPES[kv], "plan.precision.kv")
-    else:
-        yield Lose("plan.precision.kv", f"the cache holds the format of activations, {' or '.join(KV_DTYPES)}")
+    yield from format_pieces(scenario, WORDS)
+    yield from cache_format(scenario, WORDS)
 
 
 def _knobs(scenario: Scenario) -> Iterator[Piece]:
@@ -65,13 +52,8 @@ def _knobs(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _graphs(scenario: Scenario) -> Iterator[Piece]:
-    graph, compiled = scenario.plan.switches.graph, scenario.plan.switches.compiled
-    if graph == "none":
-        yield Say("cuda_graph_config", None, "plan.graph")
-    yield Fixed("plan.graph", "full", "decode steps replay graphs")
-    if compiled:
-        yield Say("torch_compile_config.enable_fullgraph", True, "plan.compiled")
-    yield Fixed("plan.compiled", False, "not compiled unless told")
+    compiled = Say("torch_compile_config.enable_fullgraph", True, "plan.compiled")
+    yield from graph_pieces(scenario, eager=Say("cuda_graph_config", None, "plan.graph"), compiled=compiled)
 
 
 def _speculation(scenario: Scenario) -> Iterator[Piece]:

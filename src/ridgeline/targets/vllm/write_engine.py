@@ -9,14 +9,27 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
 from ridgeline.targets.options import options
+from ridgeline.targets.serving_formats import (
+    COMPUTE,
+    SCALING,
+    WEIGHTS,
+    FormatWords,
+    cache_format,
+    format_pieces,
+    wide_format,
+)
 from ridgeline.targets.serving_pieces import Replica, knobs
 from ridgeline.targets.vllm.names import DTYPES, GRAPHS, ID, KV_DTYPES, NUMBERS, ONLINE, SWITCHES, option
+
+WORDS = FormatWords(
+    title="vLLM", dtype="--dtype", dtypes=DTYPES, kv_dtype="--kv-cache-dtype", kv_dtypes=KV_DTYPES
+)  # fmt: skip
 
 
 def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
     """Everything that a vLLM engine is told."""
     yield from mesh(scenario, one)
-    for part in (_formats, _cache_format, _knobs, _graphs, _speculation):
+    for part in (_formats, _knobs, _graphs, _speculation):
         yield from part(scenario)
 
 
@@ -51,35 +64,20 @@ def mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     """Weights as a checkpoint has them, in one of three formats, or quantised while they are loaded."""
+    yield from format_pieces(scenario, WORDS, _quantised(scenario))
+    yield from cache_format(scenario, WORDS)
+
+
+def _quantised(scenario: Scenario) -> Say | None:
+    """How weights are narrowed while they are loaded; a method may say which values share a scale."""
     precision = scenario.plan.precision
-    compute, weights, activations = precision.compute.id, precision.weights.id, precision.activations.id
-    wide = activations if activations in DTYPES else "bf16"
-    method = ONLINE.get((compute, weights, precision.scaling)) or ONLINE.get((compute, weights, None))
-    yield Say("--dtype", DTYPES[wide], *(["plan.precision.activations"] if wide == activations else []))
-    if compute == weights == wide:
-        yield Say("--dtype", DTYPES[wide], "plan.precision.compute", "plan.precision.weights")
-    elif method is not None and wide in ("bf16", "fp16"):
-        known = (compute, weights, precision.scaling) in ONLINE
-        said = ["plan.precision.compute", "plan.precision.weights", *(["plan.precision.scaling"] if known else [])]
-        yield Say("--quantization", method, *said)
-    why = "a checkpoint in such a format says so in its config.json, and vLLM reads it there: use one as MODEL"
-    for name, value in (("compute", compute), ("weights", weights), ("activations", activations)):
-        if value != wide and method is None:
-            yield Lose(f"plan.precision.{name}", why)
-    if (compute, weights, precision.scaling) not in ONLINE:
-        yield Lose("plan.precision.scaling", "which values share a scale follows from the method")
-    for name in ("compute", "weights", "activations"):
-        yield Fixed(f"plan.precision.{name}", wide, "products are multiplied as weights are stored")
-
-
-def _cache_format(scenario: Scenario) -> Iterator[Piece]:
-    kv = scenario.plan.precision.kv.id
-    if kv == scenario.plan.precision.activations.id:
-        yield Say("--kv-cache-dtype", "auto", "plan.precision.kv")
-    elif kv in KV_DTYPES:
-        yield Say("--kv-cache-dtype", KV_DTYPES[kv], "plan.precision.kv")
-    else:
-        yield Lose("plan.precision.kv", f"the cache holds {', '.join(KV_DTYPES)}: written as auto")
+    formats = precision.compute.id, precision.weights.id
+    if wide_format(scenario, WORDS) not in ("bf16", "fp16"):
+        return None
+    if (*formats, precision.scaling) in ONLINE:
+        return Say("--quantization", ONLINE[(*formats, precision.scaling)], COMPUTE, WEIGHTS, SCALING)
+    method = ONLINE.get((*formats, None))
+    return Say("--quantization", method, COMPUTE, WEIGHTS) if method is not None else None
 
 
 def _knobs(scenario: Scenario) -> Iterator[Piece]:

@@ -175,6 +175,19 @@ class TestScenarios:
         part = made("mlperf-0031")  # 4 chips of each 8-chip host
         assert part.system.tiers[0].chips == 4
 
+    def test_a_dispatcher_is_read_where_the_name_alone_tells_of_experts(self) -> None:
+        """`experts` is blank, ep is not, and DeepEP stands beside the kernels: without it 22 copies of a token go."""
+        row = made("automodel-0001")
+        assert row.plan.switches.moe_dispatch == "deepep"
+        assert any("named beside the kernels" in note for note in row.assumptions)
+        assert made("automodel-0001", attention_impl="TE").plan.switches.moe_dispatch == "deepep"  # the engine's habit
+        assert made("automodel-0001", attention_impl="TE", x_complete="full").plan.switches.moe_dispatch is None
+
+    def test_recipes_of_nemo_overlap_tensor_parallelism(self) -> None:
+        assert dict(made("misc-0124").plan.switches.overlap)["tp"] is True
+        assert "tp" not in dict(made("misc-0124", framework="Megatron-LM").plan.switches.overlap)
+        assert dict(made("misc-0124", x_tp_overlap="0").plan.switches.overlap)["tp"] is False
+
     def test_mtp_is_read_or_follows_the_engine(self) -> None:
         assert made("mbridge-0001").model.mtp is not None
         assert made("tpu-0028").model.mtp is None
@@ -237,6 +250,19 @@ class TestMemory:
         assert scenario.plan.sharding.shard == "zero1"
         assert fits(scenario)
         assert not any(note.startswith("shard = none") for note in scenario.assumptions)
+
+    def test_a_blank_microbatch_is_the_largest_that_fits_where_no_pipeline_asks_for_small_ones(self) -> None:
+        """Nemotron-4 15B at tp 8: four sequences a replica, and room for all of them at once."""
+        scenario = made("paper-0002")
+        assert scenario.plan.microbatch == 4
+        assert fits(scenario)
+        assert any(note.startswith("micro_batch = 4: blank") for note in scenario.assumptions)
+        assert not any(note.startswith("micro_batch = 1") for note in scenario.assumptions)
+        assert made("paper-0002", micro_batch="2").plan.microbatch == 2
+        assert made("misc-0025").plan.microbatch == 1  # two stages
+        full = made("folding-0001")  # zero3 without recompute: two sequences do not fit
+        assert full.plan.microbatch == 1
+        assert not fits(made("folding-0001", micro_batch="2", recompute="none"))
 
     def test_single_layers_interleaved(self) -> None:
         """Llama 3: 126 layers are 8 x 16 stages less the embedding's and the head's."""

@@ -149,7 +149,7 @@ def test_an_interrupt_ends_the_run_behind_a_step_with_a_checkpoint(tmp_path: Pat
         out, err = running.communicate(timeout=60)
     assert running.returncode == 130, err
     assert "stopped at step" in out
-    assert newest_sound(tmp_path / "run" / "checkpoints") is not None
+    assert newest_sound(tmp_path / "run" / "checkpoints")[0] is not None
 
 
 @pytest.mark.slow

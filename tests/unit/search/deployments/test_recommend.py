@@ -10,7 +10,7 @@ import pytest
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.report.deployment import deployment_sheet
-from ridgeline.report.deployment_chart import frontier_svg, page
+from ridgeline.report.deployment_chart import frontier_png, frontier_svg, page, refuse_picture
 from ridgeline.report.plan_sheet import Took
 from ridgeline.search.deployments.question import DeploymentRequest
 from ridgeline.search.deployments.recommend import DeploymentAnswer, recommend_deployment
@@ -84,6 +84,12 @@ def test_sheet_and_pages(found: DeploymentAnswer) -> None:
     assert sheet["knobs"]
     assert "<svg" in page(sheet)
     assert frontier_svg(sheet).startswith("<svg")
+    drawn = frontier_png(sheet)
+    assert drawn.startswith(b"\x89PNG")
+    assert drawn != frontier_png({**sheet, "frontier": sheet["frontier"][1:]})
+    assert frontier_png({**sheet, "frontier": []}).startswith(b"\x89PNG")
+    with pytest.raises(InputError, match=r"\.png or \.svg"):
+        refuse_picture(Path("frontier.jpeg"))
 
 
 def test_goodput_fills_the_chips() -> None:

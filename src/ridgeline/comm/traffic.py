@@ -1,0 +1,132 @@
+"""Turn what an algorithm sends, message by message, into a time that it cannot beat on a graph: a floor.
+
+A link is taken by one round after the other, each for its latency and its bytes:
+
+    floor = max over links of the sum over rounds of (latency of the link + bytes on it / rate)
+
+and a chunk that goes round a ring makes one hop after the other. Messages instead of chunks: a ring of 1024 ranks is one
+row of 1024 pairs, 1023 times. Who cannot win by its floor need not be made and timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from ridgeline.comm.graph import Graph
+from ridgeline.comm.routes import routes
+from ridgeline.core.arrays import Index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Traffic:
+    """Pairs that each send `share` of M in each of `times` rounds.
+
+    alone   in rounds that nothing else is in
+    chain   the part of M that some chunk's own chain of `times` hops, one after the other, carries: 1 over the parts
+            that go on at once; 0 where no chunk makes all hops
+    """
+
+    source: Index
+    target: Index
+    share: float
+    times: int = 1
+    alone: bool = True
+    chain: float = 0.0
+
+    def turned(self) -> Traffic:
+        """What the reversed algorithm sends."""
+        return replace(self, source=self.target, target=self.source)
+
+
+def floor_seconds(graph: Graph, traffic: Iterable[Traffic], size_bytes: float) -> float:
+    """Seconds that no algorithm with this traffic beats."""
+    if graph.ranks < 2:
+        return 0.0
+    rows = [one for one in traffic if len(one.source)]
+    if not rows:
+        return 0.0
+    ways = routes(graph, np.concatenate([one.source for one in rows]), np.concatenate([one.target for one in rows]))
+    total, first, chained = np.zeros(graph.links), 0, 0.0
+    quickest = float(graph.bytes_per_s.max()), float(graph.latency_s.min())
+    for one in rows:
+        mine = ways[first : first + len(one.source)]
+        first += len(one.source)
+        count = np.bincount(mine[mine >= 0], minlength=graph.links)
+        spent = count * (one.share * size_bytes) / graph.bytes_per_s
+        total += one.times * (spent + (np.where(count > 0, graph.latency_s, 0.0) if one.alone else 0.0))
+        chained += one.chain * one.times * (one.share * size_bytes / quickest[0] + quickest[1])
+    return max(float(total.max(initial=0.0)), chained)
+
+
+def line_traffic(order: Index, pattern: str, parts: int = 1) -> list[Traffic]:
+    """An all-gather pattern over ranks in line (see `library.gathers`), with one of `parts` parts of the data."""
+    n = len(order)
+    share, alone = 1.0 / (n * parts), parts == 1
+    rounds = max(n - 1, 0).bit_length()
+    if pattern == "ring":
+        return [replace(_shifted(order, 1, share, n - 1, alone), chain=1 / parts)]
+    if pattern == "nhr":
+        far = [1 << (rounds - 1 - step) for step in range(rounds)]
+        return [_shifted(order, one, share * len(range(one, n, 2 * one)), 1, alone) for one in far]
+    if pattern == "nb":
+        near = [1 << step for step in range(rounds)]
+        return [_shifted(order, one, share * min(one, n - one), 1, alone) for one in near]
+    place = np.arange(n)
+    sign = np.where(place % 2 == 0, 1, -1)
+    made = []
+    for step in range(rounds):  # halving-doubling and swing: the last exchange is with the nearest peer
+        peer = place ^ (1 << step) if pattern == "halving-doubling" else place + sign * ((1 - (-2) ** (step + 1)) // 3)
+        blocks = 1 << (rounds - 1 - step)
+        made.append(Traffic(source=order, target=order[peer % n], share=share * blocks, alone=alone))
+    return made
+
+
+def _shifted(order: Index, shift: int, share: float, times: int, alone: bool) -> Traffic:
+    return Traffic(source=order, target=np.roll(order, -shift), share=share, times=times, alone=alone)
+
+
+def grid_traffic(grid: Index, axes: tuple[int, ...], parts: int) -> list[Traffic]:
+    """Rings along one axis of a grid after the other; `parts` such go on at once, each with its part of the data."""
+    held, made = 1, []
+    for axis in axes:
+        size = grid.shape[axis]
+        onward = np.roll(grid, -1, axis=axis)
+        share = held / (prod(grid.shape) * parts)
+        made.append(Traffic(source=grid.ravel(), target=onward.ravel(), share=share, times=size - 1, alone=parts == 1))
+        held *= size
+    return made
+
+
+def tree_traffic(parents: Sequence[Index]) -> list[Traffic]:
+    """Sums up and copies down each of some trees with its part of the vector."""
+    made = []
+    for parent in parents:
+        child = np.flatnonzero(parent >= 0)
+        made.append(Traffic(source=child, target=parent[child], share=1 / len(parents), alone=False))
+    return [*made, *(one.turned() for one in made)]
+
+
+def bruck_traffic(n: int) -> list[Traffic]:
+    """The all-to-all by the bits of the distance."""
+    ranks, distance = np.arange(n), np.arange(n)
+    steps = range((n - 1).bit_length())
+    return [_shifted(ranks, 1 << step, int((distance >> step & 1).sum()) / n, 1, True) for step in steps]
+
+
+def bucket_seconds(graph: Graph, size_bytes: float, passes: int) -> float:
+    """The bucket algorithm on a torus of equal sides and links, where its parts never meet.
+
+    passes (axes (side - 1) alpha + (N - 1) / N M / (2 axes b))       passes: 2 of an all-reduce, else 1
+    """
+    axes, side, n = len(graph.shape), graph.shape[0], graph.ranks
+    rate, alpha = float(graph.bytes_per_s[0]), float(graph.latency_s[0])
+    return passes * (axes * (side - 1) * alpha + (n - 1) / n * size_bytes / (2 * axes * rate))
+
+
+def closes_evenly(graph: Graph) -> bool:
+    """Whether it is a torus of equal sides and links."""
+    return bool(graph.shape) and all(graph.wraps) and len(set(graph.shape)) == 1 and graph.uniform

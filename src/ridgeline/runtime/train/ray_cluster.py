@@ -1,0 +1,191 @@
+"""Run a request on the nodes of a Ray cluster with Ray Train: it places the ranks, and tells them where they meet.
+
+Ranks talk to whoever asked through an actor, the mailbox: steps, notes and the outcome come out of it, a wish to stop
+goes in. Ray Train itself retries nothing: attempts are counted, resumed and made smaller as on one host.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.runtime.probe.ranks import find_world
+from ridgeline.runtime.train.rank_work import reason, work
+from ridgeline.runtime.train.request import Listener, Request, WorkerLost
+from ridgeline.runtime.train.starter import Starter
+
+POLL_S = 0.1
+RESOURCES = {"cpu": "CPU", "cuda": "GPU", "npu": "NPU"}  # what Ray calls a chip of a torch device
+FORGET_S = 30.0  # in which Ray notices that a node is gone
+
+
+class Mailbox:
+    """What ranks said and nobody has read yet, and whether they should stop."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, Any]] = []
+        self.stopped = False
+
+    def say(self, kind: str, value: Any) -> bool:
+        """Leave a message; whether to stop."""
+        self.said.append((kind, value))
+        return self.stopped
+
+    def take(self) -> list[tuple[str, Any]]:
+        """All messages since the last time."""
+        said, self.said = self.said, []
+        return said
+
+    def stop(self) -> None:
+        """Ask the ranks to end in order."""
+        self.stopped = True
+
+
+class Cluster(Starter):
+    """The Ray cluster that this host belongs to, or that RAY_ADDRESS names."""
+
+    def __init__(self, began: float) -> None:
+        self.asked = time.time() - (time.monotonic() - began)
+        self.resource, self._room_before = "CPU", 0
+        if importlib.util.find_spec("ray") is None:
+            todo = "`pip install ridgeline[ray]` on every node"
+            raise InputError(Problem(path="--launcher", given="no module ray", expected="Ray Train", todo=todo))
+        import ray
+
+        try:
+            if not ray.is_initialized():
+                ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+        except ConnectionError as wrong:
+            todo = "`ray start --head` here and `ray start --address` on the other nodes, or set RAY_ADDRESS"
+            given = "no Ray cluster that answers"
+            raise InputError(Problem(path="--launcher", given=given, expected="one", todo=todo)) from wrong
+
+    def attempt(self, request: Request, listener: Listener) -> Any:
+        import ray
+
+        self.resource = RESOURCES.get(request.options.device.partition(":")[0], "GPU")
+        room = self._room_before = self._room()
+        if room < request.ranks:
+            todo = "start more nodes, or run with --elastic"
+            given = f"{room} {self.resource} in the Ray cluster"
+            expected = f"one for each of the plan's {request.ranks} ranks"
+            raise InputError(Problem(path="--launcher", given=given, expected=expected, todo=todo))
+        mailbox = ray.remote(num_cpus=0)(Mailbox).remote()
+        wrong: list[BaseException] = []
+        fit = threading.Thread(target=self._fit, args=(_absolute(request), mailbox, wrong), daemon=True)
+        fit.start()
+        answer, refused = None, None
+        while True:
+            over = not fit.is_alive()
+            try:
+                for kind, value in ray.get(mailbox.take.remote()):
+                    if kind == "step":
+                        listener.step(value)
+                    elif kind == "note":
+                        listener.note(value)
+                    elif kind == "refused":
+                        refused = value
+                    else:
+                        answer = value
+                if over:
+                    break
+                time.sleep(POLL_S)
+            except KeyboardInterrupt:
+                ray.get(mailbox.stop.remote())
+        ray.kill(mailbox)
+        if refused is not None:
+            raise InputError(refused)
+        if wrong:
+            raise _lost(wrong[0])
+        return answer
+
+    def _fit(self, request: Request, mailbox: Any, wrong: list[BaseException]) -> None:
+        """Ray Train's own call, which blocks."""
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        from ridgeline.runtime.train.loop import backend_of
+
+        options = request.options
+        try:
+            TorchTrainer(
+                _rank,
+                train_loop_config={"request": request, "mailbox": mailbox, "asked": self.asked},
+                scaling_config=ScalingConfig(
+                    num_workers=request.ranks,
+                    use_gpu=self.resource == "GPU",
+                    resources_per_worker={self.resource: 1},
+                ),
+                torch_config=TorchConfig(backend=backend_of(options), timeout_s=max(1, int(options.timeout))),
+                run_config=RunConfig(
+                    storage_path=tempfile.mkdtemp(prefix="ridgeline-ray-"),
+                    failure_config=FailureConfig(max_failures=0),
+                ),
+            ).fit()
+        except BaseException as caught:
+            wrong.append(caught)
+
+    def left_without(self, gone: tuple[int, ...]) -> int:
+        """What the nodes that answer have, once Ray has noticed which do not; fewer by the lost ones in any case."""
+        fewer, until = self._room_before - len(gone), time.monotonic() + FORGET_S
+        while self._room() > fewer and time.monotonic() < until:
+            time.sleep(1.0)
+        return min(self._room(), fewer)
+
+    def _room(self) -> int:
+        """Chips of all nodes that are alive."""
+        import ray
+
+        alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
+        return int(sum(resources.get(self.resource, 0) for resources in alive))
+
+
+def _absolute(request: Request) -> Request:
+    """Paths that mean the same in the folder where Ray starts a worker; nodes share them, or have copies."""
+    options, paths = request.options, {}
+    for name in ("folder", "trace", "weights", "data"):
+        given = getattr(options, name)
+        if given and os.path.exists(given):
+            paths[name] = os.path.abspath(given)
+    return replace(request, options=replace(options, **paths)) if paths else request
+
+
+def _rank(told: Mapping[str, Any]) -> None:
+    """The main function of a rank, in a process of Ray; its environment is as torchrun would have it."""
+    import ray
+
+    request: Request = told["request"]
+    mailbox, stopped = told["mailbox"], [False]
+
+    def say(kind: str, value: Any) -> None:
+        stopped[0] = ray.get(mailbox.say.remote(kind, value)) or stopped[0]
+
+    world = find_world()
+    listener = Listener(step=lambda row: say("step", row), note=lambda line: say("note", line))
+    try:
+        began = time.monotonic() - (time.time() - told["asked"])  # the clock of this node
+        found = work(request, world, listener, lambda: stopped[0], began)
+    except InputError as wrong:
+        say("refused", wrong.problems or (Problem(path="", given=str(wrong), expected=""),))
+    except Exception as wrong:
+        raise RuntimeError(f"{reason(wrong)}\n{traceback.format_exc()}") from None
+    else:
+        if world.rank == 0:
+            say("done", found)
+
+
+def _lost(wrong: BaseException) -> WorkerLost:
+    """Which rank failed and why; gone are those that Ray lost, not those that said why."""
+    failures: dict[int, BaseException] = dict(getattr(wrong, "worker_failures", {}))
+    gone = tuple(sorted(rank for rank, why in failures.items() if "UserException" not in type(why).__name__))
+    rank = gone[0] if gone else min(failures, default=0)
+    lines = str(failures.get(rank, wrong)).strip().splitlines() or [type(wrong).__name__]
+    return WorkerLost(rank, lines[0][:300], "\n".join(lines[1:]), gone)

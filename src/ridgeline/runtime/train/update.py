@@ -1,0 +1,246 @@
+"""AdamW on this rank's shards: weights, master copies and moments in the formats that the optimizer names.
+
+    m <- b1 m + (1 - b1) g        v <- b2 v + (1 - b2) g^2        g = gradient x factor that clips it
+    w <- w (1 - rate decay) - rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon)
+
+All of it is worked out in 32 bits. Where the engine fuses the optimizer a tensor is one kernel: Ridgeline's own on a
+chip with Triton, which also widens, clips and writes the stored weight; torch's fused AdamW where formats are alike.
+
+States in host memory (optimizer offload) are fetched piece by piece into three slots on the chip, updated there, and
+written back, on streams of their own: while one piece is updated the next arrives and the one before it leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ridgeline.plan.workload import Optimizer
+from ridgeline.runtime.train.assemble import TORCH_DTYPES, Assembly
+from ridgeline.runtime.train.fused import has_kernels
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+BETAS, EPSILON, DECAY, LARGEST_NORM = (0.9, 0.95), 1e-8, 0.1, 1.0
+PIECE = 1 << 25  # elements of states that are fetched at a time
+SLOTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What is kept of a parameter, or of a piece of one: stored weight, what is updated, both moments, its decay."""
+
+    weight: Tensor
+    master: Tensor
+    states: tuple[Tensor, Tensor]
+    decay: float
+
+
+class Update:
+    """The states of every parameter that this rank holds, and the step that moves them.
+
+    masters    what is updated: the stored weight itself where the optimizer keeps no wider copy
+    count      steps so far, on the chip, so that a captured graph counts too
+    """
+
+    def __init__(self, assembly: Assembly, optimizer: Optimizer, rate: float) -> None:
+        plan = assembly.blueprint.plan
+        self.named = assembly.parameters()
+        self.shards = {name: shard_of(held.detach()) for name, held in self.named.items()}
+        self.away = _offloaded(self.shards, plan.offload.optimizer)
+        device, kind = torch.device(assembly.layout.device), TORCH_DTYPES[optimizer.states.id]
+        host = _Pinned(device)
+        self.masters = {}
+        self.states: dict[str, tuple[Tensor, Tensor]] = {}
+        for name, shard in self.shards.items():
+            wide = TORCH_DTYPES[optimizer.master.id] if optimizer.master else shard.dtype
+            apart = wide != shard.dtype
+            place = host.empty if name in self.away else torch.empty_like
+            self.masters[name] = place(shard, dtype=wide).copy_(shard) if apart else shard
+            first, second = (place(shard, dtype=kind).zero_() for _ in MOMENTS)
+            self.states[name] = first, second
+        self.rate, self.fused = rate, "optimizer" in assembly.blueprint.fuses
+        self.count = torch.zeros((), dtype=torch.float32, device=device)
+        self.slots = _Slots(device, self) if self.away else None
+
+    def forget(self) -> None:
+        """Move nothing: the gradients are gone."""
+        for parameter in self.named.values():
+            parameter.grad = None
+
+    def step(self, norm: Tensor, scale: float = 1.0) -> None:
+        """Clip to the largest norm, update, and forget the gradients, which are `scale` times too large."""
+        factor = (LARGEST_NORM / (norm.float() + 1e-6)).clamp(max=1.0) / scale
+        self.count += 1
+        for name, parameter in self.named.items():
+            gradient = parameter.grad
+            if gradient is not None and name not in self.away:
+                self.apply(self.held(name), shard_of(gradient).contiguous(), factor)
+                parameter.grad = None
+        if self.slots is not None:
+            for name in self.away:
+                gradient = self.named[name].grad
+                if gradient is not None:
+                    self.slots.move(name, shard_of(gradient).contiguous(), factor)
+                self.named[name].grad = None
+            self.slots.finish()
+
+    def apply(self, held: Held, gradient: Tensor, factor: Tensor) -> None:
+        """Update one tensor, or a piece of one."""
+        weight, master, states = held.weight, held.master, held.states
+        told = {"rate": self.rate, "decay": held.decay, "betas": BETAS, "epsilon": EPSILON}
+        if self.fused and has_kernels(weight):
+            from ridgeline.runtime.train import kernels
+
+            kernels.adamw(weight, master, gradient, states, (factor, self.count), told)
+            return
+        if self.fused and gradient.dtype == master.dtype == states[0].dtype:
+            lists = ([master], [gradient * factor.to(gradient.dtype)], [states[0]], [states[1]], [], [self.count])
+            torch._fused_adamw_(
+                *lists, lr=self.rate, beta1=BETAS[0], beta2=BETAS[1], weight_decay=told["decay"], eps=EPSILON,
+                amsgrad=False, maximize=False,
+            )  # fmt: skip
+        else:
+            _loose(master, gradient.float() * factor, states, self.count, told)
+        if master is not weight:
+            weight.copy_(master)
+
+    def held(self, name: str) -> Held:
+        """All that is kept of a parameter; only matrices decay."""
+        weight = self.shards[name]
+        decay = DECAY if weight.dim() > 1 else 0.0
+        return Held(weight=weight, master=self.masters[name], states=self.states[name], decay=decay)
+
+    def refresh_masters(self) -> None:
+        """Master copies as the weights are now."""
+        for name, master in self.masters.items():
+            if master is not self.shards[name]:
+                master.copy_(self.shards[name])
+
+    def moment(self, name: str, which: str) -> Tensor:
+        """A moment of a parameter's shard."""
+        return self.states[name][MOMENTS.index(which)]
+
+    def set_steps(self, steps: int) -> None:
+        """How many steps the moments have seen."""
+        self.count.fill_(steps)
+
+    def copy_state(self, to: str, source: str) -> None:
+        """Weight, master and moments of one parameter as another's."""
+        self.shards[to].copy_(self.shards[source])
+        self.masters[to].copy_(self.masters[source])
+        for which in MOMENTS:
+            self.moment(to, which).copy_(self.moment(source, which))
+
+
+def shard_of(tensor: Any) -> Tensor:
+    """This rank's piece of a DTensor, or the tensor itself; shares its memory."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _loose(
+    master: Tensor, gradient: Tensor, states: tuple[Tensor, Tensor], count: Tensor, told: dict[str, Any]
+) -> None:
+    """The formula op by op."""
+    (beta1, beta2), rate = told["betas"], told["rate"]
+    first = states[0].float().lerp_(gradient, 1 - beta1)
+    second = states[1].float().lerp_(gradient.square(), 1 - beta2)
+    states[0].copy_(first)
+    states[1].copy_(second)
+    root = (second / (1 - beta2**count)).sqrt_().add_(told["epsilon"])
+    moved = master.float() * (1 - rate * told["decay"])
+    master.copy_(moved - rate * (first / (1 - beta1**count)) / root)
+
+
+def _offloaded(shards: dict[str, Tensor], share: float) -> tuple[str, ...]:
+    """Parameters whose states live on the host: the last ones in the model, as many as make up the share."""
+    wanted, chosen = share * sum(shard.numel() for shard in shards.values()), []
+    for name, shard in reversed(shards.items()):
+        if wanted <= 0:
+            break
+        chosen.append(name)
+        wanted -= shard.numel()
+    return tuple(chosen)
+
+
+class _Pinned:
+    """Host memory that a chip copies from and to; plain memory on a host without one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.pinned = device.type != "cpu"
+
+    def empty(self, like: Tensor, *, dtype: torch.dtype) -> Tensor:
+        """Uninitialised, of that shape."""
+        return torch.empty(like.shape, dtype=dtype, device="cpu", pin_memory=self.pinned)
+
+
+class _Slots:
+    """Room on the chip for the states of three pieces, and the streams that fill and empty it."""
+
+    def __init__(self, device: torch.device, update: Update) -> None:
+        self.update = update
+        self.module: Any = None if device.type == "cpu" else getattr(torch, device.type)
+        size = min(PIECE, max(update.shards[name].numel() for name in update.away))
+        name = update.away[0]
+        kinds = [update.states[name][0].dtype] * 2
+        if update.masters[name] is not update.shards[name]:
+            kinds.append(update.masters[name].dtype)
+        self.rooms = [[torch.empty(size, dtype=kind, device=device) for kind in kinds] for _ in range(SLOTS)]
+        self.free: list[Any] = [None] * SLOTS
+        self.streams = (self.module.Stream(), self.module.Stream()) if self.module else None
+        self.turn = 0
+
+    def move(self, name: str, gradient: Tensor, factor: Tensor) -> None:
+        """Fetch, update and write back the states of one parameter, piece by piece."""
+        update = self.update
+        held = update.held(name)
+        hosts = [state.view(-1) for state in held.states]
+        if held.master is not held.weight:
+            hosts.append(held.master.view(-1))
+        for piece in _pieces(held.weight.numel(), len(self.rooms[0][0])):
+            room = [kept[: piece.stop - piece.start] for kept in self.rooms[self.turn]]
+            self._filled(room, [host[piece] for host in hosts])
+            part = held.weight.view(-1)[piece]
+            wide = room[2] if len(room) == 3 else part
+            here = Held(weight=part, master=wide, states=(room[0], room[1]), decay=held.decay)
+            update.apply(here, gradient.view(-1)[piece], factor)
+            self._emptied(room, [host[piece] for host in hosts])
+            self.turn = (self.turn + 1) % SLOTS
+
+    def _filled(self, room: list[Tensor], hosts: list[Tensor]) -> None:
+        if self.streams is None:
+            for held, host in zip(room, hosts, strict=True):
+                held.copy_(host)
+            return
+        into, _ = self.streams
+        if self.free[self.turn] is not None:
+            into.wait_event(self.free[self.turn])
+        with self.module.stream(into):
+            for held, host in zip(room, hosts, strict=True):
+                held.copy_(host, non_blocking=True)
+        self.module.current_stream().wait_stream(into)
+
+    def _emptied(self, room: list[Tensor], hosts: list[Tensor]) -> None:
+        if self.streams is None:
+            for held, host in zip(room, hosts, strict=True):
+                host.copy_(held)
+            return
+        _, out = self.streams
+        out.wait_stream(self.module.current_stream())
+        with self.module.stream(out):
+            for held, host in zip(room, hosts, strict=True):
+                host.copy_(held, non_blocking=True)
+            self.free[self.turn] = out.record_event()
+
+    def finish(self) -> None:
+        """States are whole in host memory before anybody reads them."""
+        if self.streams is not None:
+            self.module.current_stream().wait_stream(self.streams[1])
+
+
+def _pieces(size: int, most: int) -> Iterator[slice]:
+    for first in range(0, size, most):
+        yield slice(first, min(first + most, size))
