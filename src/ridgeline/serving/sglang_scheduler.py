@@ -225,7 +225,16 @@ class SglangScheduler:
 
     def _expected_growth(self) -> float:
         """Tokens that running answers are expected to need yet."""
-        return sum(map(self._growth, self.running))
+        ratio = 1.0 if self.settings.ignore_eos else self.ratio.current
+        have = self._clock.now + (not self.settings.overlap)
+        return sum(
+            [
+                min(state.request.max_new_tokens - (state.offset + have - state.prompt_tokens), MOST_NEW_TOKENS) * ratio
+                if state.decoding
+                else self._growth(state)
+                for state in self.running
+            ]
+        )
 
     def _growth(self, state: RequestState) -> float:
         ratio = 1.0 if self.settings.ignore_eos else self.ratio.current
