@@ -96,26 +96,34 @@ def _rank(rank: int, ranks: int, port: int, cases: list[Case], sabotage: str, pi
     dist.destroy_process_group()
 
 
-def _verified(name: str, table: dict[str, Any]) -> dict[str, Any] | None:
+def blueprint_and_layout(name: str, table: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """What is trained, where this rank stands, and the model; `fuses` in the table adds words to norms."""
     from ridgeline.core.dtype import dtype
     from ridgeline.core.table import decode
     from ridgeline.models.load import model
+    from ridgeline.plan.engine import engine
     from ridgeline.plan.plan import Plan
     from ridgeline.plan.scenario import default_placement
     from ridgeline.runtime.train.assemble import Blueprint
-    from ridgeline.runtime.train.data import open_source
     from ridgeline.runtime.train.layout import spread
     from ridgeline.runtime.train.numerics import usual_numerics
-    from ridgeline.runtime.train.verify import verify
 
     given = {"precision": "fp32", "engine": "ridgeline", **table}
-    sequences = given.pop("sequences", 4)
+    fuses = frozenset(given.pop("fuses", engine("ridgeline").fuses))
     spec, plan = model(MODELS[name]), decode(Plan, given)
     placement = plan.placement or default_placement(spec, plan.virtual_stages)
     blueprint = Blueprint(
-        model=spec, numerics=usual_numerics(spec), plan=plan, placement=placement, gradients=dtype("fp32")
+        model=spec, numerics=usual_numerics(spec), plan=plan, placement=placement, gradients=dtype("fp32"), fuses=fuses
     )
-    layout = spread(plan, experts="moe" in MODELS[name])
+    return blueprint, spread(plan, experts="moe" in MODELS[name]), spec
+
+
+def _verified(name: str, table: dict[str, Any]) -> dict[str, Any] | None:
+    from ridgeline.runtime.train.data import open_source
+    from ridgeline.runtime.train.verify import verify
+
+    sequences = table.get("sequences", 4)
+    blueprint, layout, spec = blueprint_and_layout(name, {key: of for key, of in table.items() if key != "sequences"})
     found = verify(blueprint, layout, open_source("synthetic", spec.vocab, 0), sequences, 32)
     if found is None:
         return None

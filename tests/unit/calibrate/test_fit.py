@@ -23,7 +23,8 @@ from ridgeline.calibrate.truth.rows import Row
 from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration, known_share, owners
 from ridgeline.report import accuracy as tables
 
-PLANTED = {"matmul_wide": 0.9, "traffic": 0.5, "fixed": -0.5}
+# slower products, not faster ones: an A100 is little short of what a matrix unit reaches at best already
+PLANTED = {"matmul_wide": -0.9, "traffic": 0.5, "fixed": -0.5}
 
 
 @cache

@@ -11,6 +11,7 @@ from ridgeline.calibrate.dominance import never_slower
 from ridgeline.core.errors import InputError
 from ridgeline.cost.anchored import Components, anchored_from
 from ridgeline.cost.calibration import PARAMETERS, Calibration, owners
+from ridgeline.cost.machine import density_of
 from ridgeline.hardware.load import CHIPS
 from ridgeline.plan.engine import ENGINES
 
@@ -51,6 +52,16 @@ def test_a_better_chip_is_raised_under_the_name_of_its_die() -> None:
     made = never_slower(Calibration(offsets=MappingProxyType(given))).offsets
     assert made["matmul_wide/a100-80-sxm"] == -1.0
     assert "matmul_wide/a100-40-sxm" not in made
+
+
+def test_a_family_that_nobody_measured_starts_at_what_its_peak_means() -> None:
+    """TPUs hold the clock of their peak: 1.2 times the common share. A GH200 has 560 W of a limit that Grace shares."""
+    bare = Calibration(offsets=MappingProxyType({}))
+    common = PARAMETERS["matmul_wide"].default
+    assert bare.value("matmul_wide", CHIPS["tpu-v5p"], ENGINES["maxtext"]) == pytest.approx(1.2 * common)
+    assert bare.value("matmul_wide", CHIPS["gh200-96"], ENGINE) == pytest.approx(common)
+    assert density_of(CHIPS["gh200-96"], "bf16") == pytest.approx(700 / 560)
+    assert PARAMETERS["power"].spread < 1
 
 
 def test_runs_anchored_before_dies_were_told_apart_are_read() -> None:

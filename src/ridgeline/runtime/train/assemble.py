@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ridgeline.core.dtype import DType, dtype
+from ridgeline.core.dtype import DType
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.plan import Plan, Precision
 from ridgeline.plan.resolve import resolve_scaling
@@ -104,6 +104,7 @@ def assemble(blueprint: Blueprint, layout: Layout) -> Assembly:
 def narrow_scaling(precision: Precision) -> Literal["", "tensor", "row"]:
     """What shares a scale where a plan's products are in 8 bits; empty where they are wider.
 
+    >>> from ridgeline.core.dtype import dtype
     >>> narrow_scaling(Precision()), narrow_scaling(Precision(compute=dtype("fp8")))
     ('', 'tensor')
     """

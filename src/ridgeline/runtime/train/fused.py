@@ -1,4 +1,4 @@
-"""Ops that are one kernel where an engine fuses them: Ridgeline's own where the device has Triton, torch's formula else.
+"""Ops that are one kernel where an engine fuses them: Ridgeline's own where there is Triton, torch's formula else.
 
     loss_and_slope   cross-entropy in 32 bits; the logits are overwritten by their gradient
     sum_of_squares   of many tensors
@@ -66,7 +66,8 @@ class _Turned(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         from ridgeline.runtime.train import kernels
 
-        return kernels.rotate(gradient, *ctx.saved_tensors, -1.0), None, None
+        cos, sin = ctx.saved_tensors
+        return kernels.rotate(gradient, cos, sin, -1.0), None, None
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor, *, fused: bool) -> Tensor:
@@ -90,7 +91,8 @@ class _Gated(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         from ridgeline.runtime.train import kernels
 
-        return kernels.gated_back(*ctx.saved_tensors, gradient)
+        gate, up = ctx.saved_tensors
+        return kernels.gated_back(gate, up, gradient)
 
 
 def gated(gate: Tensor, up: Tensor, *, fused: bool) -> Tensor:

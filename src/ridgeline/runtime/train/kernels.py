@@ -1,3 +1,4 @@
+# ruff: noqa: N803  constants of a Triton kernel are upper-case
 """Ridgeline's own Triton kernels: loss and its gradient in place, rotary positions, gated activation, AdamW.
 
     cross_entropy   a row of logits -> log sum exp - logit of the target; the row becomes its gradient
@@ -78,7 +79,7 @@ def _rotate(x, out, cos, sin, tokens, heads, half, sign, HEADS: tl.constexpr, HA
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, sign: float) -> Tensor:
-    """[batch, tokens, heads, width] turned by `sign` times the angles [tokens, width / 2]; pairs are halves of a head."""
+    """[batch, tokens, heads, width] turned by `sign` times angles [tokens, width / 2]; pairs are halves of a head."""
     x = x.contiguous()
     batch, tokens, heads, width = x.shape
     out = torch.empty_like(x)

@@ -48,7 +48,8 @@ class ActivationOffload:
         self.device, self.share = torch.device(device), share
         module = None if self.device.type == "cpu" else getattr(torch, self.device.type)
         self.module: Any = module
-        self.out, self.back = (module.Stream(), module.Stream()) if module else (None, None)
+        self.out: Any = module.Stream() if module else None
+        self.back: Any = module.Stream() if module else None
         self.seen = self.moved = 0  # bytes
 
     @contextmanager

@@ -98,7 +98,7 @@ class Update:
             kernels.adamw(weight, master, gradient, states, (factor, self.count), told)
             return
         if self.fused and gradient.dtype == master.dtype == states[0].dtype:
-            lists = ([master], [gradient * factor.to(gradient.dtype)], [states[0]], [states[1]], [], [self.count])
+            lists: Any = ([master], [gradient * factor.to(gradient.dtype)], [states[0]], [states[1]], [], [self.count])
             torch._fused_adamw_(
                 *lists, lr=self.rate, beta1=BETAS[0], beta2=BETAS[1], weight_decay=told["decay"], eps=EPSILON,
                 amsgrad=False, maximize=False,

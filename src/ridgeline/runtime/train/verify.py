@@ -82,7 +82,7 @@ def model_order(blueprint: Blueprint) -> list[str]:
 
 
 def alone_of(blueprint: Blueprint, precision: Precision | None = None) -> Blueprint:
-    """The same model in one process, one microbatch after the other, op by op: no kernel of Ridgeline's, no compiler."""
+    """The same model in one process, one microbatch after the other, op by op: no own kernel, no compiler."""
     plan = blueprint.plan
     single = Plan(mesh=Mesh(), microbatch=plan.microbatch, precision=precision or plan.precision, engine=plan.engine)
     return replace(

@@ -35,6 +35,8 @@ TWO: list[Case] = [
     ("mla", {"dp": 2, "ep": 2, "shard": "zero3"}),
     *(("dense", {"pp": 2, "schedule": name}) for name in SCHEDULES),
     ("moe", {"pp": 2, "schedule": "zbv"}),
+    ("dense", {"dp": 2, "shard": "zero3", "offload": "activations"}),
+    ("dense", {"pp": 2, "offload": "activations", "recompute": {"kind": "selective", "parts": ["activation"]}}),
     ("window", {"pp": 2, "placement": [0, 2], "recompute": {"kind": "full", "layers": 1}}),
 ]
 

@@ -1,0 +1,78 @@
+"""Write the figures of benchmarks/run_h200.json into `concepts/running.md`: the tables between their markers.
+
+    python docs/run_figures.py            rewrite the page
+    python docs/run_figures.py --check    fail when the page says something else than the file
+
+The file comes from `python benchmarks/run_h200.py benchmarks/run_h200.json` on a machine with the chip, all rows in one
+run; predictions are made again here, with the engine and the calibration as they are now.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import ridgeline
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from run_cases import CASES  # noqa: E402
+
+PAGE = ROOT / "docs" / "concepts" / "running.md"
+ROWS = ROOT / "benchmarks" / "run_h200.json"
+GIB = 2**30
+TERA = 1e12
+
+
+def speed(rows: dict[str, dict[str, Any]]) -> str:
+    """Llama-3-8B on 1 x 8192 tokens, each switch against the row it belongs to."""
+    flops = rows["8b compiled"]["flops"]
+    lines = ["| 1 x 8192 tokens of Llama-3-8B | ms a step | TFLOP/s | GiB at most |", "|---|---|---|---|"]
+    for id, row in rows.items():
+        if id.startswith("8b "):
+            name = id[3:].replace("plain", "plain PyTorch, compiled")
+            each = f"{row['step_s'] * 1e3:.0f} | {flops / row['step_s'] / TERA:.0f} | {row['peak_bytes'] / GIB:.1f}"
+            lines.append(f"| {name} | {each} |")
+    return "\n".join(lines)
+
+
+def predicted(rows: dict[str, dict[str, Any]]) -> str:
+    """Predicted against measured, every case: time and memory."""
+    lines = ["| | predicted ms | measured ms | | predicted GiB | measured GiB |", "|---|---|---|---|---|---|"]
+    for case in CASES:
+        row = rows.get(case.id)
+        if row is None:
+            continue
+        found = ridgeline.predict(case.scenario)
+        off = found.step_time_s / row["step_s"] - 1
+        memory = f"{found.memory.allocated_bytes / GIB:.1f} | {row['peak_bytes'] / GIB:.1f}"
+        lines.append(
+            f"| {case.id} | {found.step_time_s * 1e3:.0f} | {row['step_s'] * 1e3:.0f} | {off * 100:+.1f} % | {memory} |"
+        )
+    return "\n".join(lines)
+
+
+def put(text: str, name: str, table: str) -> str:
+    """The text with one table replaced."""
+    begin, end = f"<!-- run {name} -->\n", "\n<!-- end -->"
+    head, rest = text.split(begin, 1)
+    return f"{head}{begin}{table}{end}{rest.split(end, 1)[1]}"
+
+
+def main() -> int:
+    rows = {row["id"]: row for row in json.loads(ROWS.read_text(encoding="utf-8"))["rows"] if "failed" not in row}
+    old = PAGE.read_text(encoding="utf-8")
+    new = put(put(old, "speed", speed(rows)), "predicted", predicted(rows))
+    if "--check" not in sys.argv:
+        PAGE.write_text(new, encoding="utf-8")
+        return 0
+    if old != new:
+        print(f"{PAGE.name} shows other figures than {ROWS.name} gives; run `python docs/run_figures.py`")
+    return int(old != new)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
