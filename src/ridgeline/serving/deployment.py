@@ -274,7 +274,8 @@ def price_of(scenario: Scenario, priced: Priced, budget: int = 0) -> Price:
         alone = replace(part, prefill_tokens=none, prefill_pairs=none, prefills=none)
         others = np.where(part.decodes > 0, price_forward(scenario, alone, *known).interval_s, 0.0)
         first = price_forward(scenario, part, *known)
-        return np.maximum(first.seconds, filled * first.interval_s + (stages - filled) * others)
+        entering = filled * first.interval_s + (stages - filled) * others
+        return np.asarray(np.maximum(first.seconds, entering), dtype=np.float64)
 
     return seconds
 
