@@ -32,6 +32,8 @@ from ridgeline.serving.sglang_scheduler import SglangScheduler
 from ridgeline.serving.sglang_settings import SglangSettings
 from ridgeline.serving.step import Policy
 from ridgeline.serving.step_cost import LinearStepCost
+from ridgeline.serving.tensorrt_llm_scheduler import TensorrtLlmScheduler
+from ridgeline.serving.tensorrt_llm_settings import TensorrtLlmSettings
 from ridgeline.serving.vllm_scheduler import VllmScheduler
 from ridgeline.serving.vllm_settings import VllmSettings
 
@@ -43,6 +45,8 @@ ENGINES: dict[str, Callable[[], Policy]] = {
     "vLLM, synchronous": lambda: VllmScheduler(VllmSettings(num_blocks=BLOCKS)),
     "vLLM, asynchronous": lambda: VllmScheduler(VllmSettings(num_blocks=BLOCKS, async_scheduling=True)),
     "SGLang": lambda: SglangScheduler(SglangSettings(max_total_tokens=BLOCKS * 16)),
+    "SGLang, overlapped": lambda: SglangScheduler(SglangSettings(max_total_tokens=BLOCKS * 16, overlap=True)),
+    "TensorRT-LLM": lambda: TensorrtLlmScheduler(TensorrtLlmSettings(blocks=BLOCKS // 2)),
 }
 
 

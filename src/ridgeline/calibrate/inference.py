@@ -185,8 +185,8 @@ class RunColumns:
         step_s = np.sum(list(class_seconds(self.work, self.graphed, each).values()), axis=0)
         step_s = step_s + self.sends + host_seconds(self.requests, each)
         waits, others, amount, scale = self._facts()
-        total = np.bincount(self.own, step_s * self.share, len(self.runs))
-        total = total + waits * (values["first_token"] + others * values["arrival"])
+        ahead = waits * (values["first_token"] + others * values["arrival"])
+        total = np.bincount(self.own, step_s * self.share, len(self.runs)) + ahead
         return np.where(amount > 0, amount / total, total * scale)
 
     def slopes(self, values: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
@@ -219,8 +219,8 @@ class RunColumns:
         }
         many = len(self.runs)
         waits, others, amount, scale = self._facts()
-        total = np.bincount(self.own, step_s * self.share, many)
-        total = total + waits * (values["first_token"] + others * values["arrival"])
+        waited_s = waits * (values["first_token"] + others * values["arrival"])
+        total = np.bincount(self.own, step_s * self.share, many) + waited_s
         sign = np.where(amount > 0, -1.0, 1.0) / total
         found = {name: np.bincount(self.own, column, many) * sign for name, column in answers.items()}
         figure = np.where(amount > 0, amount / total, total * scale)

@@ -56,6 +56,7 @@ class SglangKnobs:
     mem_fraction_static: Share | None = None
     page_size: Count = 1
     disable_radix_cache: bool = False
+    disable_overlap_schedule: bool = False
     schedule_policy: Literal["fcfs", "lpm", "lof"] = "fcfs"
     schedule_conservativeness: Annotated[float, AtLeast(0)] = 1.0
 

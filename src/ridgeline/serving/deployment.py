@@ -149,8 +149,9 @@ def _instance(scenario: Scenario, mesh: Mesh, role: Role, count: int, priced: Pr
         case StaticKnobs():
             limits = replace(limits, max_num_seqs=knobs.batch_size)
     memory = serving_memory(own, limits)
-    settings, longest = _settings(own, knobs, memory, (limits.max_num_batched_tokens, limits.max_num_seqs))
-    cost = priced.cost or _cost(own, priced, settings)
+    round_tokens = limits.max_num_batched_tokens * own.plan.mesh.pp  # every microbatch of a round has the budget
+    settings, longest = _settings(own, knobs, memory, (round_tokens, limits.max_num_seqs))
+    cost = priced.cost or _cost(own, priced, settings, limits.max_num_batched_tokens)
     return Instance(
         scenario=own, role=role, count=count, memory=memory, cost=cost, settings=settings, longest=longest,
         notes=tuple(_notes(own)),
@@ -197,6 +198,7 @@ def _settings(scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tup
                 max_prefill_tokens=knobs.max_prefill_tokens,
                 page_size=knobs.page_size,
                 radix_cache=not knobs.disable_radix_cache,
+                overlap=not knobs.disable_overlap_schedule,
                 schedule_conservativeness=knobs.schedule_conservativeness,
                 policy=knobs.schedule_policy,
             )
@@ -226,7 +228,7 @@ def _ahead(knobs: VllmKnobs) -> bool:
     return not knobs.version or not all(one.isdigit() for one in parts) or tuple(map(int, parts)) >= ASYNC_SINCE
 
 
-def _cost(scenario: Scenario, priced: Priced, settings: Settings) -> PricedSteps:
+def _cost(scenario: Scenario, priced: Priced, settings: Settings, budget: int) -> PricedSteps:
     match settings:
         case VllmSettings():
             most = (settings.max_num_seqs, settings.max_num_batched_tokens)
@@ -239,34 +241,48 @@ def _cost(scenario: Scenario, priced: Priced, settings: Settings) -> PricedSteps
             most = (settings.batch_size, 16384)
     drafted = scenario.plan.speculation
     gained = drafted.tokens_per_step if drafted else 1.0
-    return priced_steps(price_of(scenario, priced), max_num_seqs=most[0], max_tokens=most[1], tokens_per_step=gained)
+    price = price_of(scenario, priced, budget)
+    return priced_steps(price, max_num_seqs=most[0], max_tokens=most[1], tokens_per_step=gained)
 
 
-def price_of(scenario: Scenario, priced: Priced) -> Price:
-    """Seconds of this replica's steps.
+def price_of(scenario: Scenario, priced: Priced, budget: int = 0) -> Price:
+    """Seconds of this replica's steps; `budget` tokens in one microbatch, as the engine's limits say unless told.
 
-    Stages of a pipeline run different requests at once: a round in which every request gets its token is as long as
-    `pp` steps with a share of the requests each, one after the other on the slowest stage.
+    Stages of a pipeline run different microbatches at once. A step of the replica is a round of `pp` of them: decodes
+    are dealt evenly, prompts fill one microbatch after the other up to the token budget (k of them). A microbatch is
+    through when it has passed every stage, and one enters whenever the slowest stage is free:
+
+        round = max(all stages of a microbatch with prompts,  k x its slowest stage + (pp - k) x that of decodes alone)
     """
     stages = scenario.plan.mesh.pp
     known = (priced.calibration, priced.serving)
+    most = budget or limits_of(scenario).max_num_batched_tokens
 
     def seconds(steps: ForwardSteps) -> Array:
         if stages == 1:
             return price_forward(scenario, steps, *known).seconds
-        part = replace(steps, decodes=np.ceil(steps.decodes / stages), kv_tokens=steps.kv_tokens / stages)
+        filled = np.clip(np.ceil(steps.prefill_tokens / most), 1.0, stages)
+        part = replace(
+            steps,
+            prefill_tokens=steps.prefill_tokens / filled,
+            prefill_pairs=steps.prefill_pairs / filled,
+            prefills=np.where(steps.prefills > 0, np.maximum(steps.prefills / filled, 1.0), 0.0),
+            decodes=np.ceil(steps.decodes / stages),
+            kv_tokens=steps.kv_tokens / stages,
+        )
         none = np.zeros(len(steps))
         alone = replace(part, prefill_tokens=none, prefill_pairs=none, prefills=none)
         others = np.where(part.decodes > 0, price_forward(scenario, alone, *known).interval_s, 0.0)
-        whole: Array = price_forward(scenario, part, *known).interval_s + (stages - 1) * others
-        return whole
+        first = price_forward(scenario, part, *known)
+        entering = filled * first.interval_s + (stages - filled) * others
+        return np.asarray(np.maximum(first.seconds, entering), dtype=np.float64)
 
     return seconds
 
 
 def _notes(scenario: Scenario) -> Iterator[str]:
     if scenario.plan.mesh.pp > 1:
-        yield "pipeline stages: a token of everybody takes as long as pp steps of the slowest stage"
+        yield "pipeline stages: a step is a round of pp microbatches, each through all stages, one entering at a time"
     if scenario.plan.speculation is not None:
         yield "speculation: a token takes the step's time over the mean number of tokens that a step yields"
 

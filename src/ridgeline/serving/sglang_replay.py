@@ -28,17 +28,24 @@ def sglang_records(case: SglangCase) -> Iterator[Record]:
     engine = SglangScheduler(case.settings)
     todo = deque(sorted(range(len(case.requests)), key=lambda index: (case.arrival_steps[index], index)))
     at = 0
+    late: Step | None = None  # with overlap: the step whose result comes after the next is decided
     while todo or engine.unfinished:
         if not engine.unfinished:
             at = max(at, case.arrival_steps[todo[0]])
         while todo and case.arrival_steps[todo[0]] <= at:
             engine.add(case.requests[todo.popleft()])
         step = engine.schedule()
-        if step.empty:
+        if step.empty and late is None:
             return
-        yield _record(engine, step)
-        engine.update(step)
-        at += 1
+        if not step.empty:
+            yield _record(engine, step)
+            at += 1
+        if engine.depth == 1:
+            engine.update(step)
+            continue
+        if late is not None:
+            engine.update(late)
+        late = None if step.empty else step
 
 
 def _record(engine: SglangScheduler, step: Step) -> Record:

@@ -1,7 +1,12 @@
 """SGLang's scheduler: prefill first and alone, decode otherwise, admission by an estimate of what answers will need.
 
-Turns a queue of requests, a pool of tokens and a radix tree into steps, as `srt/managers/scheduler.py` decides them
-without overlap: merge the last prefill batch, try a new one, else decode; retract when a decode does not fit.
+Turns a queue of requests, a pool of tokens and a radix tree into steps, as `srt/managers/scheduler.py` decides them:
+merge the last prefill batch, try a new one, else decode; retract when a decode does not fit.
+
+With overlap (`event_loop_overlap`) a step is decided before the result of the last one is known: answers count one
+token less, one whose last token is under way by its `max_new_tokens` is left out of the next decode, one that stops by
+itself computes a token that nobody gets, and where a decode does not fit while answers end, nothing runs until they
+have.
 """
 
 from __future__ import annotations
@@ -20,17 +25,16 @@ REFRESH_CALLS = 32  # prefill attempts between two refreshes of what the waiting
 class SglangScheduler:
     """`schedule` decides a step, `update` takes its result back; preemption is retraction."""
 
-    depth = 1
-
     def __init__(self, settings: SglangSettings) -> None:
         self.settings = settings
+        self.depth = 2 if settings.overlap else 1
         self.tree = RadixCache(settings.page_size)
         self.free_tokens = settings.max_total_tokens // settings.page_size * settings.page_size
         self.ratio = NewTokenRatio(settings.schedule_conservativeness)
         self.waiting: list[RequestState] = []
         self.running: list[RequestState] = []
         self.chunked: RequestState | None = None
-        self._clock = DecodeClock(settings.page_size, results_late=False)
+        self._clock = DecodeClock(settings.page_size, results_late=settings.overlap)
         self._last_prefill: list[Chunk] = []
         self._full = False
         self._arrivals = self._admissions = self._attempts = self._entries = 0
@@ -75,9 +79,11 @@ class SglangScheduler:
         return self._clock.computed(state)
 
     def produced(self, state: RequestState) -> int:
-        """Tokens of its answer so far."""
-        have = self._clock.computed(state) + 1 if state.decoding else state.known
-        return have - state.prompt_tokens
+        """Tokens of its answer that are known."""
+        if not self.settings.overlap:
+            return (self._clock.computed(state) + 1 if state.decoding else state.known) - state.prompt_tokens
+        computed = self._clock.computed(state)
+        return (computed if state.decoding or computed >= state.known else state.known) - state.prompt_tokens
 
     # ---- one step
 
@@ -219,7 +225,16 @@ class SglangScheduler:
 
     def _expected_growth(self) -> float:
         """Tokens that running answers are expected to need yet."""
-        return sum(map(self._growth, self.running))
+        ratio = 1.0 if self.settings.ignore_eos else self.ratio.current
+        have = self._clock.now + (not self.settings.overlap)
+        return sum(
+            [
+                min(state.request.max_new_tokens - (state.offset + have - state.prompt_tokens), MOST_NEW_TOKENS) * ratio
+                if state.decoding
+                else self._growth(state)
+                for state in self.running
+            ]
+        )
 
     def _growth(self, state: RequestState) -> float:
         ratio = 1.0 if self.settings.ignore_eos else self.ratio.current
@@ -235,9 +250,14 @@ class SglangScheduler:
     # ---- decode and retraction
 
     def _decode(self, step: Step) -> None:
+        ending = self._leave_out_ending() if self.settings.overlap else False
+        if not self.running:
+            return
         need = len(self._clock.needing()) * self.settings.page_size
         self._make_room(need)
         if self.free_tokens < need:
+            if ending:
+                return  # what they hold is free when their result is known
             self._retract(step)
             need = len(self._clock.needing()) * self.settings.page_size
         else:
@@ -247,6 +267,14 @@ class SglangScheduler:
             self.free_tokens -= need
             self._clock.tick(step)
             step.decoded = list(self.running)
+
+    def _leave_out_ending(self) -> bool:
+        """Answers whose last token is under way decode no more; whether there were any."""
+        decoding = [state for state in self.running if state.decoding]
+        if len(decoding) == len(self.running):
+            return False
+        self.running, self._full = decoding, False
+        return True
 
     def _retract(self, step: Step) -> None:
         """Drop requests, fewest produced first, then longest prompt, until the rest can decode; at least one."""
@@ -332,21 +360,33 @@ class SglangScheduler:
         """The result of a step is known: prompts enter the tree, finished requests leave."""
         ended = {id(state) for state in step.finishing}
         for chunk in step.chunks:
-            if chunk.last and id(chunk.state) not in ended:
-                self._keep(chunk.state, chunk.state.computed)
-                chunk.state.known = chunk.state.computed + 1
+            state, tokens = chunk.state, chunk.context + chunk.tokens
+            if chunk.last and id(state) not in ended and state.computed >= tokens:  # not retracted since
+                self._keep(state, tokens)
+                state.known = max(state.known, tokens + 1)
         if not ended:
             return []
-        order = [chunk.state for chunk in step.chunks] or self.running
-        finished = [state for state in order if id(state) in ended]
+        if self.settings.overlap:
+            finished = self._ended(step)
+        else:
+            order = [chunk.state for chunk in step.chunks] or self.running
+            finished = [state for state in order if id(state) in ended]
         for state in finished:
-            self._keep(state, state.computed)
+            self._keep(state, state.target)
             self._give_back(state)
         if not step.chunks:
             self.running = [state for state in self.running if id(state) not in ended]
             self._full = False
         if not self.unfinished:
             self.ratio.reset()
+        return finished
+
+    def _ended(self, step: Step) -> list[RequestState]:
+        """Who ends by a step whose result came late: not who was retracted since."""
+        finished = [state for state in step.finishing if self._clock.computed(state) >= state.target]
+        for state in finished:
+            if state.decoding:
+                self._clock.stop(state)
         return finished
 
     # ---- runs of pure decode

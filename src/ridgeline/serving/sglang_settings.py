@@ -23,6 +23,8 @@ class SglangSettings:
     page_size: int = 1
     radix_cache: bool = True
     ignore_eos: bool = False
+    overlap: bool = False
+    """A step is decided before the last one's result is known, as SGLang does unless `--disable-overlap-schedule`."""
     schedule_conservativeness: float = 1.0
     policy: Literal["fcfs", "lpm", "lof"] = "fcfs"
     priority_scheduling: bool = False

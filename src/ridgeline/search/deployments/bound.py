@@ -73,7 +73,8 @@ def bound_of(base: Scenario, shape: Shape, load: Load, objective: Objective, pri
     isl, osl = float(load.prompts.mean()), float(load.outputs.mean())
     long_prompt = float(np.percentile(load.prompts, objective.percentile))
     batches = np.array([float(many) for many in BATCHES if many <= max(seqs, 1)])
-    seconds = price_of(one.scenario, priced)(_steps(batches, isl + osl / 2, (min(long_prompt, tokens), float(tokens))))
+    price = price_of(one.scenario, priced, tokens // shape.mesh.pp)
+    seconds = price(_steps(batches, isl + osl / 2, (min(long_prompt, tokens), float(tokens))))
     gained = shape.speculation.tokens_per_step if shape.speculation else 1.0
     step, few, prompt, budget = seconds[: len(batches)], *seconds[len(batches) :]
     each = max((budget - few) / max(tokens - FEW, 1.0), budget / tokens / 4)
@@ -84,7 +85,7 @@ def bound_of(base: Scenario, shape: Shape, load: Load, objective: Objective, pri
     decode = float((step[able] / batches[able]).min()) * max(osl - 1, 0.0) / gained if able.any() else np.inf
     works = one.memory.fits and np.isfinite(decode)
     ranks = shape.mesh.dp
-    ttft = prompt * shape.mesh.pp * max(long_prompt / tokens, 1.0) if share == 1.0 else few / FEW
+    ttft = prompt * max(long_prompt / tokens, 1.0) if share == 1.0 else few / FEW
     return Bound(
         shape=shape,
         memory=one.memory,

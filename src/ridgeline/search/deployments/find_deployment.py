@@ -156,14 +156,15 @@ def keeps(bound: Bound, objective: Objective) -> bool:
 
 
 def _able(bounds: Sequence[Bound], bench: Bench) -> list[Bound]:
-    """Replicas that could keep the objective of every request; with stages only where nothing else fits.
+    """Replicas that could keep the objective of every request.
 
-    Stages are for models that the closest links cannot hold: a prompt passes them one after the other.
+    Stages compete where they promise more than tensor ranks alone: more requests/s a chip than any replica without
+    them, or a fit where nothing else fits. Otherwise they cost time to simulate and are seldom chosen.
     """
     longest = float((bench.load.prompts + bench.load.outputs - 1).max())
     able = [one for one in bounds if keeps(one, bench.objective) and longest <= one.longest]
-    flat = [one for one in able if one.shape.mesh.pp == 1]
-    return flat or able
+    best = max((one.rate / one.shape.mesh.ranks for one in able if one.shape.mesh.pp == 1), default=0.0)
+    return [one for one in able if one.shape.mesh.pp == 1 or one.rate / one.shape.mesh.ranks > best]
 
 
 # ---- candidates

@@ -11,7 +11,7 @@ ONLINE = {("fp8-e4m3", "fp8-e4m3"): "fp8", ("mxfp8", "mxfp8"): "mxfp8", ("nvfp4"
 STORED = {"modelopt_fp4": ("nvfp4", "nvfp4"), "w8a8_int8": ("int8", "int8"), "mxfp4": ("bf16", "mxfp4")}
 DISPATCH = {"all-to-all": "none", "deepep": "deepep"}
 ROUTERS = {"round-robin": "round_robin"}
-SWITCHES = ("disable_radix_cache",)
+SWITCHES = ("disable_radix_cache", "disable_overlap_schedule")
 NUMBERS = (
     "chunked_prefill_size",
     "max_prefill_tokens",
