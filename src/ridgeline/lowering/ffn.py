@@ -267,7 +267,8 @@ def _exchange(ctx: LoweringContext, moe: Moe, elements: Num) -> tuple[list[Op], 
     Both travel as they are stored. Where the engine dispatches in the narrow format of its products (DeepEP in fp8,
     with a 32-bit scale for every 128 values), tokens and gradients are sent so, and what experts return is not.
     """
-    ranks, stride = ctx.degrees.ep * ctx.degrees.etp, 1
+    ranks: Num = ctx.degrees.ep * ctx.degrees.etp
+    stride: Num = 1
     if ctx.engine.exchanges.experts_gathered:
         ranks, stride, elements = ctx.degrees.ep, ctx.degrees.etp, elements * ctx.degrees.etp
     if isinstance(ranks, int) and ranks == 1:

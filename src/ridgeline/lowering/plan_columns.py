@@ -69,7 +69,7 @@ class PlanColumns:
     @property
     def layer_by_layer(self) -> Mask:
         """Whether zero3 gathers the weights of each layer for each of its passes."""
-        return (self.shard == 3) & ~((self.stage_gathered > 0) & (self.pp > 1))
+        return np.asarray((self.shard == 3) & ~((self.stage_gathered > 0) & (self.pp > 1)), dtype=bool)
 
     @property
     def weights_apart(self) -> Mask:

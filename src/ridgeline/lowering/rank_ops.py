@@ -234,7 +234,7 @@ def _alike(scenario: Scenario, program: Program, often: Sequence[int]) -> Iterat
         if tensor.kind == "weight" and _is_alike(tensor, split=split)
     )
     each = plan.sharding.shard in ("zero2", "zero3") and mesh.pp == 1 and mesh.dp * mesh.cp > 1
-    size = round(params * plan.precision.weights.bytes_per_element)
+    size = round(float(params * plan.precision.weights.bytes_per_element))
     count = scenario.microbatches if each else 1
     if size:
         op = OpSize("all-reduce", (mesh.tp, 1, size))

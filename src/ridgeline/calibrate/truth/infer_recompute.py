@@ -59,7 +59,7 @@ def _largest_microbatch(scenario: Scenario) -> Scenario:
     pipeline asks for small ones."""
     plan, workload = scenario.plan, scenario.workload
     noted = next((note for note in scenario.assumptions if note.startswith(BLANK_MICROBATCH)), None)
-    if noted is None or plan.mesh.pp > 1 or not isinstance(workload, Train):
+    if noted is None or plan.mesh.pp > 1 or not isinstance(workload, Train) or workload.global_batch is None:
         return scenario
     best, size = scenario, 2
     while workload.global_batch % (plan.mesh.dp * size) == 0:

@@ -120,7 +120,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     before = _before(func, host_args, host_kwargs) if _alter else (host_args, host_kwargs)
     result = _kernel_result(func, host_args, host_kwargs)
     for alter in _alter:
-        other = alter(str(func), *before, result)
+        other = alter(str(func), before[0], before[1], result)
         if other is not None:
             result = _put(other, result, func)
     if leaves_device:

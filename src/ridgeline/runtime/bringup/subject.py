@@ -41,7 +41,8 @@ def subject_of(model: ModelSpec, dtype: str, device: str, seed: int = 0) -> Subj
     cut = [f"{len(order)} of {model.layers} layers, one of each kind"]
     if small.vocab < model.vocab:
         cut.append(f"{small.vocab:,} of {model.vocab:,} rows of the vocabulary")
-    plan = Plan(precision=Precision(**dict.fromkeys(("compute", "weights", "activations"), dtype_of(dtype))))
+    form = dtype_of(dtype)
+    plan = Plan(precision=Precision(compute=form, weights=form, activations=form))
     blueprint = Blueprint(
         model=small, numerics=usual_numerics(model), plan=plan, placement=(len(order),), gradients=dtype_of("fp32"),
         seed=seed, fuses=frozenset(),

@@ -86,10 +86,10 @@ def assemble(blueprint: Blueprint, layout: Layout) -> Assembly:
     stages = {index: _stage(make, blueprint, index) for index in held}
     for stage in stages.values():
         begin(stage, "", blueprint.seed)
-        apart = blueprint.model.embedding.tied and stage.head is not None and stage.embedding is None
-        if apart and not stage.head.weight.is_meta:
+        head = stage.head if blueprint.model.embedding.tied and stage.embedding is None else None
+        if head is not None and not head.weight.is_meta:
             with torch.no_grad():
-                fill(stage.head.weight, first_value("embedding.weight", stage.head.weight, blueprint.seed))
+                fill(head.weight, first_value("embedding.weight", head.weight, blueprint.seed))
         if blueprint.compiled:
             for layer in stage.layers.values():
                 layer.compile()

@@ -126,7 +126,7 @@ def _plain(assembly: Assembly, request: Request, microbatches: int) -> Counter[O
     stepper = Stepper(assembly=assembly, microbatches=microbatches)
     with TracedOps(_padded(assembly)) as traced:
         stepper.gradients(_batch(request, assembly.layout, microbatches))
-    return traced.seen
+    return Counter(traced.seen)
 
 
 def _batch(request: Request, layout: Layout, microbatches: int) -> Batch:
@@ -152,7 +152,7 @@ def _pipelined(assembly: Assembly, request: Request) -> Counter[OpSize]:
                 found.update(seen.get(action.computation_type.name, {}))
     with TracedOps(_padded(assembly)) as traced:
         finish_gradients(assembly)
-    return found + traced.seen
+    return found + Counter(traced.seen)
 
 
 def _flat(actions: Any) -> Iterator[Any]:

@@ -110,7 +110,7 @@ class _Ring(torch.autograd.Function):  # type: ignore[misc]
 
 def _halves(block: Tensor, heads: int, width: tuple[int, int]) -> tuple[Tensor, ...]:
     """Keys and values of a block in 32 bits, one for each query head."""
-    return _repeated(block, heads // block.shape[1]).float().split(width, -1)
+    return tuple(_repeated(block, heads // block.shape[1]).float().split(width, -1))
 
 
 def _passed_on(block: Tensor, axis: Axis) -> Tensor:
