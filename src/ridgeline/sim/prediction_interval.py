@@ -222,12 +222,12 @@ def _stranger(
 
 
 def _source_votes(runs: Sequence[Residual]) -> list[float]:
-    """What each run counts: configurations as in `_votes`, and those of a source as the square root of their number."""
+    """What each run counts: configurations as in `_votes`, those of a source as their number to the power of 2/3."""
     each = _votes(runs)
     total: dict[str, float] = {}
     for run, vote in zip(runs, each, strict=True):
         total[run.source] = total.get(run.source, 0.0) + vote
-    return [vote / total[run.source] ** 0.5 for run, vote in zip(runs, each, strict=True)]
+    return [vote / total[run.source] ** (1 / 3) for run, vote in zip(runs, each, strict=True)]
 
 
 def _factors(chip: str, engine: str, residuals: Sequence[Residual]) -> tuple[float, float, int, str]:
