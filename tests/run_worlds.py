@@ -25,6 +25,8 @@ DENSE: dict[str, Any] = {
 MODELS: dict[str, dict[str, Any]] = {
     "dense": DENSE,
     "deep": {**DENSE, "layers": 4},
+    "mtp": {**DENSE, "mtp": 1},
+    "mtp-tied": {**DENSE, "tied": True, "mtp": 2},
     "window": {**DENSE, "tied": True, "attention": {"heads": 4, "window": 9, "qkv_bias": True, "out_bias": True}},
     "gpt": {
         **DENSE, "norm": "layer", "positions": 64, "attention": {"heads": 4, "positions": "learned", "qkv_bias": True},
@@ -42,6 +44,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "moe": {"experts": 8, "topk": 2, "hidden": 32, "shared_hidden": 32, "groups": 4, "group_topk": 2},
     },
 }  # fmt: skip
+MODELS["mla-mtp"] = {**MODELS["mla"], "mtp": 1}
 
 
 def verified(ranks: int, cases: Sequence[Case], sabotage: str = "") -> list[dict[str, Any]]:

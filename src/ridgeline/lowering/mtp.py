@@ -45,7 +45,9 @@ def lower_prediction(ctx: LoweringContext, mtp: Mtp, kind: RecomputeKind, lowere
     return Section(
         key=SectionKey(SectionRole.MTP),
         forward=(*rows.forward, *entry.forward, *layer.forward, *head.forward),
-        backward_input=(*head.backward_input, *layer.backward_input, *entry.backward_input),
+        backward_input=(
+            *head.backward_input, *layer.backward_input, *entry.backward_input, *rows.backward_input,
+        ),
         backward_weight=(
             *head.backward_weight, *layer.backward_weight, *entry.backward_weight, *rows.backward_weight,
         ),
@@ -99,7 +101,8 @@ def _around(ctx: LoweringContext) -> tuple[list[Op], list[Op], list[Op], list[Op
     leave: list[Op] = [tensor_collective(ctx, "gather projected", "all-gather", out)]
     if not ctx.sequence_parallel:
         return [], leave, [], [tensor_collective(ctx, "sum joined gradients", "all-reduce", 2 * out)]
-    again: list[Op] = [] if ctx.frozen else [tensor_collective(ctx, "gather joined again", "all-gather", 2 * out)]
+    kept = ctx.frozen or ctx.engine.exchanges.inputs_kept
+    again: list[Op] = [] if kept else [tensor_collective(ctx, "gather joined again", "all-gather", 2 * out)]
     return (
         [tensor_collective(ctx, "gather joined", "all-gather", 2 * out)],
         leave,

@@ -203,14 +203,15 @@ def _tied(op: Collective, own: Sequence[int], stages: int) -> Iterator[RankOp]:
 
 
 def _beside(scenario: Scenario, own: Sequence[int], stages: int) -> Iterator[RankOp]:
-    """Weights of the last stage that no section counts: the final norm, and the copy of a tied embedding that a later
-    stage holds. They are gathered and reduced like any; too small to be priced, or priced with the embedding."""
+    """Weights of the last stage that no section counts: the final norm, and the copy of an embedding (tied, or read to
+    predict further tokens) that a later stage holds. They are gathered and reduced like any; too small to be priced, or
+    priced with the embedding."""
     if stages - 1 not in own:
         return
     model, plans = scenario.model, plan_columns([scenario])
     norm = float(model.norm.params(model.hidden)) if model.norm else 0.0
-    copied = float(plans.shared_rows[0]) if model.embedding.tied and stages > 1 else 0.0
-    for name, params in (("the final norm", norm), ("a tied copy", copied)):
+    copied = float(plans.shared_rows[0]) if stages > 1 else 0.0
+    for name, params in (("the final norm", norm), ("the embedding's copy", copied)):
         held = np.array([[params], [0.0]])
         ops = [(op, 1) for op in (*grad_reduce(held, plans), *param_gather(held, plans))]
         if plans.layer_by_layer[0]:

@@ -66,8 +66,16 @@ class Assembly:
         """Of the whole model."""
         return len(self.blueprint.placement)
 
+    @property
+    def embedding_copy(self) -> str:
+        """The name of the embedding in the last stage: a tied head, or what multi-token prediction reads; or none."""
+        model = self.blueprint.model
+        if self.virtual_stages == 1:
+            return ""
+        return "head.weight" if model.embedding.tied else "embedding_copy" if model.mtp else ""
+
     def parameters(self) -> dict[str, nn.Parameter]:
-        """By name; the copy of a tied matrix that a later stage holds is named `head.weight`."""
+        """By name; a copy of the embedding that a later stage holds has the name that `embedding_copy` says."""
         found: dict[str, nn.Parameter] = {}
         for stage in self.stages.values():
             found |= dict(stage.named_parameters())
@@ -87,11 +95,12 @@ def assemble(blueprint: Blueprint, layout: Layout) -> Assembly:
     for stage in stages.values():
         begin(stage, "", blueprint.seed)
         head = stage.head if blueprint.model.embedding.tied and stage.embedding is None else None
-        if head is not None and not head.weight.is_meta:
+        copy = stage.embedding_copy if head is None else head.weight
+        if copy is not None and not copy.is_meta:
             with torch.no_grad():
-                fill(head.weight, first_value("embedding.weight", head.weight, blueprint.seed))
+                fill(copy, first_value("embedding.weight", copy, blueprint.seed))
         if blueprint.compiled:
-            for layer in stage.layers.values():
+            for layer in (*stage.layers.values(), *(one.layer for one in stage.mtp)):
                 layer.compile()
         stage.offload = offload
         if layout.sharded is not None:
@@ -123,7 +132,8 @@ def _stage(make: Maker, blueprint: Blueprint, index: int) -> Stage:
         (layer, recomputed_parts(recompute, str(model.order[layer]), covered=layer - first < covered))
         for layer in range(first, first + placement[index])
     ]
-    return Stage(make, model, layers, (index == 0, index == len(placement) - 1))
+    ahead = recomputed_parts(recompute, "", covered=True)  # beyond every count of layers, as lowering has it
+    return Stage(make, model, layers, (index == 0, index == len(placement) - 1), ahead)
 
 
 def _shard(stage: Stage, blueprint: Blueprint, layout: Layout) -> None:
@@ -135,14 +145,15 @@ def _shard(stage: Stage, blueprint: Blueprint, layout: Layout) -> None:
         "mp_policy": MixedPrecisionPolicy(reduce_dtype=TORCH_DTYPES[blueprint.gradients.id]),
     }
     apart: set[nn.Parameter] = set()
-    for layer in stage.layers.values():
+    units = [(layer, layer) for layer in stage.layers.values()] + [(one, one.layer) for one in stage.mtp]
+    for unit, layer in units:
         experts = layer.ffn.experts if isinstance(getattr(layer, "ffn", None), MixtureOfExperts) else None
         if experts is not None and layout.experts is not None:
             if layout.sharded_experts is not None:
                 fully_shard(experts, mesh=layout.sharded_experts, **told)
             else:
                 apart |= set(experts.parameters())
-        fully_shard(layer, mesh=layout.sharded, ignored_params=apart, **told)
+        fully_shard(unit, mesh=layout.sharded, ignored_params=apart, **told)
     fully_shard(stage, mesh=layout.sharded, ignored_params=apart, **told)
     for module in stage.modules():
         if isinstance(module, FSDPModule):

@@ -104,10 +104,10 @@ class Checkpoints:
     def _state(self) -> dict[str, Tensor]:
         """Every tensor of the run by the name it is stored under, sharing memory with the run."""
         found: dict[str, Tensor] = {}
-        tied, both = self.assembly.blueprint.model.embedding.tied, "embedding.weight" in self.update.named
+        copy, both = self.assembly.embedding_copy, "embedding.weight" in self.update.named
         for name, parameter in self.update.named.items():
-            end = tied and name == "head.weight"
-            if end and both:  # the one matrix of a tied embedding is stored once
+            end = name == copy
+            if end and both:  # a matrix that two stages hold is stored once
                 continue
             stored = "embedding.weight" if end else name
             found[f"weight.{stored}"] = parameter.detach()
@@ -119,11 +119,11 @@ class Checkpoints:
         return found
 
     def _restore(self, step: int) -> None:
-        """The optimizer's own count of steps; and one matrix for both ends of a tied embedding on this rank."""
+        """The optimizer's own count of steps; and one matrix for both copies of an embedding on this rank."""
         self.update.set_steps(step)
-        named = self.update.named
-        if self.assembly.blueprint.model.embedding.tied and {"embedding.weight", "head.weight"} <= set(named):
-            self.update.copy_state("head.weight", "embedding.weight")
+        copy = self.assembly.embedding_copy
+        if copy and {"embedding.weight", copy} <= set(self.update.named):
+            self.update.copy_state(copy, "embedding.weight")
 
 
 def _newest(folder: Path, facts: dict[str, Any]) -> tuple[Path | None, int, list[str]]:

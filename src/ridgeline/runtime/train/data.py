@@ -16,6 +16,7 @@ from torch import Tensor
 
 import ridgeline
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.models.spec import ModelSpec
 from ridgeline.runtime.train.layout import Layout
 from ridgeline.runtime.train.step import Batch
 from ridgeline.runtime.train.token_files import open_tokens
@@ -27,26 +28,27 @@ BYTES = 256  # tokens of a text: its bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where sequences come from: `read(index, length)` gives sequence `index` with one token more than is fed."""
+    """Where sequences come from: `read(index, length, further)` gives sequence `index` with one token more than is fed,
+    and so many that follow it."""
 
     name: str
-    read: Callable[[int, int], Tensor]
+    read: Callable[..., Tensor]
 
 
 def open_source(name: str, vocab: int, seed: int) -> Source:
     """`synthetic`, `text` (bytes of Ridgeline's own source), or files of 16- or 32-bit integers (.u16, .u32)."""
     if name == SYNTHETIC:
-        return Source(name=name, read=lambda index, length: _random(index, length, vocab, seed))
+        return Source(name=name, read=lambda index, length, further=0: _random(index, length + further, vocab, seed))
     if name == TEXT:
         if vocab < BYTES:
             todo = "use --set model.vocab=256"
             raise InputError(Problem(path="model.vocab", given=str(vocab), expected="256 or more: bytes", todo=todo))
         stream = torch.frombuffer(bytearray(_own_source()), dtype=torch.uint8)
-        return Source(name=name, read=lambda index, length: _shuffled(stream, index, length, seed))
+        return Source(
+            name=name, read=lambda index, length, further=0: _shuffled(stream, index, (length, further), seed)
+        )
     files = open_tokens(Path(name))
-    return Source(
-        name=name, read=lambda index, length: _checked(torch.from_numpy(files.read(index, length)), vocab, name)
-    )
+    return Source(name=name, read=lambda *asked: _checked(torch.from_numpy(files.read(*asked)), vocab, name))
 
 
 def _own_source() -> bytes:
@@ -60,12 +62,13 @@ def _random(index: int, length: int, vocab: int, seed: int) -> Tensor:
     return torch.randint(vocab, (length,), generator=generator)
 
 
-def _shuffled(stream: Tensor, index: int, length: int, seed: int) -> Tensor:
+def _shuffled(stream: Tensor, index: int, lengths: tuple[int, int], seed: int) -> Tensor:
     """A window of a short text that begins anywhere."""
     generator = torch.Generator().manual_seed((seed << 32) + index)
-    start = int(torch.randint(max(1, len(stream) - length), (1,), generator=generator))
-    window = stream[start : start + length]
-    return window.repeat(-(-length // len(window)))[:length].long()
+    whole = sum(lengths)
+    start = int(torch.randint(max(1, len(stream) - lengths[0]), (1,), generator=generator))
+    window = stream[start : start + whole]
+    return window.repeat(-(-whole // len(window)))[:whole].long()
 
 
 def _checked(sequence: Tensor, vocab: int, name: str) -> Tensor:
@@ -75,14 +78,19 @@ def _checked(sequence: Tensor, vocab: int, name: str) -> Tensor:
     return sequence
 
 
-def batch_of(source: Source, step: int, sequences: int, seq: int, layout: Layout) -> Batch:
-    """This rank's share of a step."""
+def further_tokens(model: ModelSpec) -> int:
+    """Tokens behind the last target that a step reads: one for every depth of multi-token prediction."""
+    return model.mtp.depth if model.mtp else 0
+
+
+def batch_of(source: Source, step: int, sequences: int, seq: int, layout: Layout, further: int = 0) -> Batch:
+    """This rank's share of a step; with `further` tokens every place has a target at every depth."""
     rows = sequences // layout.dp.degree
     first = step * sequences + layout.dp.index * rows
-    whole = torch.stack([source.read(index, seq + 1) for index in range(first, first + rows)])
+    whole = torch.stack([source.read(index, seq + 1, further) for index in range(first, first + rows)])
     spans = layout.positions(seq // layout.cp.degree)
-    tokens, targets = (
-        torch.cat([part[:, begin:end] for begin, end in spans], 1).to(layout.device)
-        for part in (whole[:, :-1], whole[:, 1:])
+    tokens, *targets = (
+        torch.cat([whole[:, begin + ahead : end + ahead] for begin, end in spans], 1).to(layout.device)
+        for ahead in range(further + 2)
     )
-    return Batch(tokens=tokens, targets=targets, total=sequences * seq)
+    return Batch(tokens=tokens, targets=torch.stack(targets, 1) if further else targets[0], total=sequences * seq)

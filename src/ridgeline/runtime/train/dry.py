@@ -24,8 +24,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ridgeline.ir.rank_ops import OpSize
+from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.schedules import build, virtual_stages_by_rank
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble
+from ridgeline.runtime.train.data import further_tokens
 from ridgeline.runtime.train.fsdp_groups import padded_elements
 from ridgeline.runtime.train.layout import Layout, spread
 from ridgeline.runtime.train.pipeline import pipeline, stage_shapes
@@ -132,8 +134,8 @@ def _plain(assembly: Assembly, request: Request, microbatches: int) -> Counter[O
 def _batch(request: Request, layout: Layout, microbatches: int) -> Batch:
     work, plan = request.train, request.scenario.plan
     shape = (microbatches * plan.microbatch, work.seq // layout.cp.degree)
-    tokens, targets = (torch.zeros(shape, dtype=torch.int64) for _ in range(2))
-    return Batch(tokens=tokens, targets=targets, total=work.tokens)
+    tokens = torch.zeros(shape, dtype=torch.int64)
+    return Batch(tokens=tokens, targets=_targets(request.scenario.model, shape), total=work.tokens)
 
 
 def _pipelined(assembly: Assembly, request: Request) -> Counter[OpSize]:
@@ -174,10 +176,11 @@ def _stage_actions(
                 if hasattr(part, "unshard"):
                     part.unshard()
     given = _given(assembly, stage.stage_index, shape)
+    targets = _targets(assembly.blueprint.model, shape)
     with forward:
-        out = module(given)
+        out = module(given, further=targets)
         if stage.is_last:
-            out = stepper._loss(out, _targets(out))
+            out = stepper._loss(out, targets)
     with backward:
         if sharded:
             module.set_is_last_backward(False)
@@ -197,8 +200,10 @@ def _given(assembly: Assembly, index: int, shape: tuple[int, int]) -> Tensor:
     return torch.zeros(like.shape, dtype=like.dtype, requires_grad=like.is_floating_point())
 
 
-def _targets(logits: Tensor) -> Tensor:
-    return torch.zeros(logits.shape[:2], dtype=torch.int64)
+def _targets(model: ModelSpec, shape: tuple[int, int]) -> Tensor:
+    """What follows every token, and what follows that for every depth of multi-token prediction."""
+    further = further_tokens(model)
+    return torch.zeros((shape[0], 1 + further, shape[1]) if further else shape, dtype=torch.int64)
 
 
 def _sent(assembly: Assembly, tensor: Tensor) -> Counter[OpSize]:

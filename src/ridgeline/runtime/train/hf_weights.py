@@ -22,6 +22,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 from ridgeline.models.spec import Attention, Block, LatentAttention, ModelSpec, Moe
 from ridgeline.runtime.train.assemble import Assembly
+from ridgeline.runtime.train.data import further_tokens
 from ridgeline.runtime.train.layout import Layout
 from ridgeline.runtime.train.weights import fill
 from ridgeline.runtime.train.weights_folder import CONFIG, INDEX, SINGLE
@@ -45,6 +46,7 @@ LATENT = {
     "query_down": "q_a_proj", "query_norm": "q_a_layernorm", "query": "q_b_proj", "latent": "kv_a_proj_with_mqa",
     "latent_norm": "kv_a_layernorm", "key_value": "kv_b_proj", "out": "o_proj",
 }  # fmt: skip
+PREDICTION = {"embedding_norm": "enorm", "hidden_norm": "hnorm", "projection": "eh_proj", "norm": "shared_head.norm"}
 FEED_FORWARD = {"up": "up_proj", "gate": "gate_proj", "down": "down_proj"}
 
 
@@ -62,7 +64,21 @@ def hf_names(model: ModelSpec) -> dict[str, str | list[str]]:
         here, there = f"layers.{index}.", f"model.layers.{index}."
         for name, stored in _layer(model.layer(index)):
             found[here + name] = there + stored if isinstance(stored, str) else [there + one for one in stored]
-    return found
+    return found | dict(_predictions(model))
+
+
+def _predictions(model: ModelSpec) -> Iterator[tuple[str, str | list[str]]]:
+    """Multi-token prediction stands behind the last layer, as in DeepSeek-V3's files; its embedding and head are not
+    written a second time."""
+    if model.mtp is None:
+        return
+    yield "embedding_copy", ENDS["embedding.weight"]
+    for depth in range(model.mtp.depth):
+        here, there = f"mtp.{depth}.", f"model.layers.{model.layers + depth}."
+        for name, stored in PREDICTION.items():
+            yield f"{here}{name}.weight", f"{there}{stored}.weight"
+        for name, told in _layer(model.mtp.block):
+            yield f"{here}layer.{name}", there + told if isinstance(told, str) else [there + one for one in told]
 
 
 def _layer(block: Block) -> Iterator[tuple[str, str | list[str]]]:
@@ -90,18 +106,24 @@ def _layer(block: Block) -> Iterator[tuple[str, str | list[str]]]:
         yield f"ffn.experts.{ours}", [f"mlp.experts.{expert}.{theirs}.weight" for expert in range(ffn.experts)]
 
 
-def load_weights(assembly: Assembly, folder: Path) -> None:
-    """Fill this rank's shards from a folder of safetensors."""
+def load_weights(assembly: Assembly, folder: Path) -> list[int]:
+    """Fill this rank's shards from a folder of safetensors. Depths of multi-token prediction that are not in the files
+    (transformers writes none) begin as they are, and are returned: by every rank alike."""
     names = hf_names(assembly.blueprint.model)
     held: dict[str, Tensor] = {**assembly.parameters(), **_buffers(assembly)}
+    depths = range(further_tokens(assembly.blueprint.model))
     with _Files(folder) as files, torch.no_grad():
+        left = [depth for depth in depths if not files.has(str(names[f"mtp.{depth}.projection.weight"]))]
         for name, parameter in held.items():
             stored = names[name]
+            if name.startswith(tuple(f"mtp.{depth}." for depth in left)):
+                continue
             whole = files.read(stored) if isinstance(stored, str) else torch.stack([files.read(one) for one in stored])
             if whole.shape != parameter.shape:
                 given, expected = str(tuple(whole.shape)), f"{tuple(parameter.shape)} of {name}"
                 raise InputError(Problem(path=str(stored), given=given, expected=expected, where=str(folder)))
             fill(parameter, whole.to(parameter.dtype).to(parameter.device))
+    return left
 
 
 def save_weights(assembly: Assembly, folder: Path, config: Path | None = None) -> None:
@@ -133,13 +155,13 @@ def save_weights(assembly: Assembly, folder: Path, config: Path | None = None) -
 
 
 def _stored(assembly: Assembly) -> dict[str, Tensor]:
-    """Whole tensors of this rank's stages by their names in the files; a tied matrix once."""
-    names, tied = hf_names(assembly.blueprint.model), assembly.blueprint.model.embedding.tied
+    """Whole tensors of this rank's stages by their names in the files; a matrix that two stages hold once."""
+    names = hf_names(assembly.blueprint.model)
     stored: dict[str, Tensor] = {}
     for name, held in {**assembly.parameters(), **_buffers(assembly)}.items():
         value = (held.full_tensor() if hasattr(held, "full_tensor") else held).detach().cpu()
         known = names[name]
-        if not (tied and name == "head.weight"):
+        if name != assembly.embedding_copy:
             stored |= {known: value} if isinstance(known, str) else dict(zip(known, value.unbind(0), strict=True))
     return stored
 
@@ -186,6 +208,14 @@ class _Files:
 
     def __exit__(self, *_: object) -> None:
         self.open.clear()
+
+    def has(self, name: str) -> bool:
+        """Whether a tensor of this name is there."""
+        try:
+            self.read(name)
+        except InputError:
+            return False
+        return True
 
     def read(self, name: str) -> Tensor:
         """One tensor by its name in the files."""

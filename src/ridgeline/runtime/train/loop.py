@@ -21,7 +21,7 @@ from ridgeline.plan.resolve import resolve
 from ridgeline.runtime.probe.ranks import World
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble, narrow_scaling
 from ridgeline.runtime.train.checkpoint import Checkpoints
-from ridgeline.runtime.train.data import Source, batch_of, open_source
+from ridgeline.runtime.train.data import Source, batch_of, further_tokens, open_source
 from ridgeline.runtime.train.held_bytes import counted
 from ridgeline.runtime.train.layout import Layout, spread
 from ridgeline.runtime.train.narrow import lacks_narrow
@@ -43,7 +43,7 @@ def train(request: Request, world: World, listener: Listener, stop: Callable[[],
         source = open_source(options.data, request.scenario.model.vocab, options.seed)
         assembly = assemble(blueprint_of(request), layout)
         update = Update(assembly, workload.optimizer, options.rate)
-        _begin_from(request, assembly, update)
+        _begin_from(request, assembly, update, listener)
         told = Path(options.folder), assembly, update, listener.note
         checkpoints = Checkpoints(*told) if options.folder else None
         facts = {"seed": options.seed, "data": options.data, "sequences": workload.sequences, "seq": workload.seq}
@@ -166,13 +166,15 @@ def _refuse_narrow(request: Request, device: str) -> None:
         raise InputError(Problem(path="plan.precision.compute", given=f"fp8 on {device}", expected=why, todo=todo))
 
 
-def _begin_from(request: Request, assembly: Assembly, update: Update) -> None:
-    """Weights of a Hugging Face folder, where one is named."""
+def _begin_from(request: Request, assembly: Assembly, update: Update, listener: Listener) -> None:
+    """Weights of a Hugging Face folder, where one is named; rank 0 tells what was not in it."""
     if not request.options.weights:
         return
     from ridgeline.runtime.train.hf_weights import load_weights
 
-    load_weights(assembly, Path(request.options.weights))
+    left = load_weights(assembly, Path(request.options.weights))
+    if left and assembly.layout.rank == 0:
+        listener.note(f"multi-token prediction, {len(left)} deep, is not in the files and begins anew")
     update.refresh_masters()
 
 
@@ -198,7 +200,8 @@ def _step(
     began = time.perf_counter()
     scale = step.stepper.scale
     with counted(step.stepper.assembly, step.update, wanted=first) as held:
-        loss, norm = step(batch_of(source, index, workload.sequences, workload.seq, layout))
+        further = further_tokens(request.scenario.model)
+        loss, norm = step(batch_of(source, index, workload.sequences, workload.seq, layout, further))
     if not layout.device.startswith("cpu"):
         getattr(torch, layout.device.partition(":")[0]).synchronize()
     seen = torch.tensor(

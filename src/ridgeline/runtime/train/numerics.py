@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.models.spec import ModelSpec, Moe
+from ridgeline.models.spec import Block, ModelSpec, Moe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,7 @@ class Numerics:
     scoring           of experts: softmax over all, or a sigmoid each
     topk_normalised   weights of the chosen experts sum to one
     routed_scale      factor on the routed experts' sum
+    mtp_weight        of the losses of multi-token prediction, averaged over depths (DeepSeek-V3: 0.3, later 0.1)
     """
 
     epsilon: float = 1e-6
@@ -32,11 +33,17 @@ class Numerics:
     scoring: Literal["softmax", "sigmoid"] = "softmax"
     topk_normalised: bool = True
     routed_scale: float = 1.0
+    mtp_weight: float = 0.3
+
+
+def all_blocks(model: ModelSpec) -> tuple[Block, ...]:
+    """Distinct blocks of the layers, and the one of multi-token prediction."""
+    return (*model.blocks, *((model.mtp.block,) if model.mtp else ()))
 
 
 def usual_numerics(model: ModelSpec) -> Numerics:
     """What is assumed of a model without a config: a sigmoid router where experts are chosen inside groups."""
-    grouped = any(isinstance(block.ffn, Moe) and block.ffn.groups > 1 for block in model.blocks)
+    grouped = any(isinstance(block.ffn, Moe) and block.ffn.groups > 1 for block in all_blocks(model))
     return Numerics(scoring="sigmoid" if grouped else "softmax")
 
 

@@ -69,5 +69,6 @@ def stage_shapes(assembly: Assembly, index: int, shape: tuple[int, int]) -> dict
             (*shape, blueprint.model.vocab // layout.tp.degree),
         )
     )
-    last = index == assembly.virtual_stages - 1
-    return {"input_args": tokens if index == 0 else between, "output_args": logits if last else between}
+    last, ahead = index == assembly.virtual_stages - 1, blueprint.model.mtp
+    out = (logits,) * (1 + ahead.depth) if last and ahead else logits if last else between
+    return {"input_args": tokens if index == 0 else between, "output_args": out}

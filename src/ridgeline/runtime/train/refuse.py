@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ridgeline.core.errors import Problem
-from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe
+from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe, Mtp
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import Train
+from ridgeline.runtime.train.numerics import all_blocks
 from ridgeline.runtime.train.recompute_parts import PARTS
+from ridgeline.runtime.train.request import has_experts
 
 FORMATS = ("fp32", "bf16", "fp16")
 PRODUCTS = (*FORMATS, "fp8-e4m3")
@@ -39,14 +42,28 @@ def _workload(scenario: Scenario) -> Iterator[Problem]:
 def _model(scenario: Scenario) -> Iterator[Problem]:
     model = scenario.model
     if model.mtp is not None:
-        yield Problem(path="model.mtp", given=str(model.mtp.depth), expected="0", todo="use --set model.mtp=0")
+        yield from _prediction(scenario, model.mtp)
     if model.vision is not None:
         yield Problem(path="model.vision", given="an image encoder", expected="a language model alone")
     if model.embedding.width:
         yield Problem(path="model.embedding_width", given=str(model.embedding.width), expected="as wide as hidden")
-    for block in model.blocks:
+    for block in all_blocks(model):
         for what in _block(block):
             yield Problem(path="model", given=what, expected="attention or MLA with mlp or moe, as README lists")
+
+
+def _prediction(scenario: Scenario, mtp: Mtp) -> Iterator[Problem]:
+    """Multi-token prediction looks tokens up a second time, by their rows alone."""
+    embedding, todo = scenario.model.embedding, "use --set model.mtp=0"
+    if embedding.positions or embedding.norm:
+        given = "learned positions" if embedding.positions else "a norm behind the embedding"
+        yield Problem(path="model.mtp", given=f"{mtp.depth} with {given}", expected="an embedding of rows", todo=todo)
+    schedule = scenario.plan.schedule.name
+    several = "a tied embedding" if embedding.tied else f"depth {mtp.depth}" if mtp.depth > 1 else ""
+    if several and scenario.plan.mesh.pp > 1 and SCHEDULES[schedule].splits_backward:
+        expected = "a whole backward: torch's split one knows no weight that is read at two depths of a stage"
+        todo = 'set plan.schedule = "1f1b" or "interleaved"'
+        yield Problem(path="plan.schedule", given=f"{schedule} with {several} and mtp", expected=expected, todo=todo)
 
 
 def _block(block: Block) -> Iterator[str]:
@@ -90,7 +107,7 @@ def _tensor(scenario: Scenario) -> Iterator[Problem]:
         given, expected = str(model.vocab), f"a multiple of tp ({tp}): the vocabulary is split"
         todo = f"use --set model.vocab={-(-model.vocab // tp) * tp}"
         yield Problem(path="model.vocab", given=given, expected=expected, todo=todo)
-    for block in model.blocks:
+    for block in all_blocks(model):
         if isinstance(block.mixer, Attention) and block.mixer.kv_heads % tp:
             expected = f"a divisor of key-value heads ({block.mixer.kv_heads}): copies of heads are not implemented"
             yield Problem(path="plan.tp", given=str(tp), expected=expected, todo=f"use tp = {block.mixer.kv_heads}")
@@ -122,7 +139,7 @@ def _graph(scenario: Scenario) -> Iterator[Problem]:
     reasons = {
         f"graph = {graph!r}": graph == "partial",
         f"{plan.mesh.ranks} ranks": plan.mesh.ranks > 1,
-        "experts, whose sizes the host learns": any(isinstance(block.ffn, Moe) for block in scenario.model.blocks),
+        "experts, whose sizes the host learns": has_experts(scenario.model),
         "offload": bool(plan.offload.activations or plan.offload.optimizer),
         "fp16, whose scale the host moves": plan.precision.weights.id == "fp16",
         "a host without an accelerator": scenario.system.chip.vendor == "host",

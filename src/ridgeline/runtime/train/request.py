@@ -11,7 +11,7 @@ from ridgeline.core.errors import RidgelineError
 from ridgeline.models.spec import ModelSpec, Moe
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
-from ridgeline.runtime.train.numerics import Numerics, usual_numerics
+from ridgeline.runtime.train.numerics import Numerics, all_blocks, usual_numerics
 
 
 def _view(mapping: dict[object, object]) -> Mapping[object, object]:
@@ -91,8 +91,8 @@ def make_request(scenario: Scenario, options: Options, numerics: Numerics | None
 
 
 def has_experts(model: ModelSpec) -> bool:
-    """Whether any layer routes tokens to experts."""
-    return any(isinstance(block.ffn, Moe) for block in model.blocks)
+    """Whether any layer, one that predicts further tokens included, routes tokens to experts."""
+    return any(isinstance(block.ffn, Moe) for block in all_blocks(model))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

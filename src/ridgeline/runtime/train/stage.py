@@ -6,7 +6,7 @@ loss is computed from the logits of each rank without gathering them (parallel c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,13 +14,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ridgeline.models.spec import Block, ModelSpec
+from ridgeline.models.spec import Block, ModelSpec, Mtp
 from ridgeline.runtime.train.exchange import sum_over
 from ridgeline.runtime.train.ffn import Experts, FeedForward, make_ffn
 from ridgeline.runtime.train.layout import Axis, Layout
 from ridgeline.runtime.train.loss import fused_cross_entropy, linear_cross_entropy
 from ridgeline.runtime.train.mixers import enter, leave, make_mixer
 from ridgeline.runtime.train.offload import ActivationOffload
+from ridgeline.runtime.train.prediction import Prediction
 from ridgeline.runtime.train.recompute import recomputed
 from ridgeline.runtime.train.weights import Maker, Norm, local
 
@@ -47,6 +48,11 @@ class Layer(nn.Module):  # type: ignore[misc]
                     part.again = "activation" in again
         self.has = block.mixer is not None, block.ffn is not None
 
+    @property
+    def has_rotary(self) -> bool:
+        """Whether its mixer turns queries and keys by their place."""
+        return self.has[0] and self.mixer.rotary is not None
+
     def forward(self, x: Tensor) -> Tensor:
         """The residual stream behind this layer."""
         return recomputed(self._layer, x, again="layer" in self.again)
@@ -72,17 +78,22 @@ class Embedding(nn.Module):  # type: ignore[misc]
 
     def forward(self, tokens: Tensor) -> Tensor:
         """[batch, tokens] to [batch, tokens, hidden], dealt to tensor ranks where the sequence is split."""
-        rows, layout = local(self.weight), self.layout
-        if layout.tp.group is None:
-            x = functional.embedding(tokens, rows)
-        else:
-            own = tokens - layout.tp.index * rows.shape[0]
-            here = (own >= 0) & (own < rows.shape[0])
-            x = leave(functional.embedding(own * here, rows) * here.unsqueeze(-1).to(rows.dtype), layout)
+        layout = self.layout
+        x = look_up(self.weight, tokens, layout)
         if self.positions is not None:
             places = own_positions(layout, tokens.shape[1], tokens.device)
             x = x + functional.embedding(places, local(self.positions, partial=layout.sequence_parallel))
         return x if self.norm is None else self.norm(x)
+
+
+def look_up(weight: nn.Parameter, tokens: Tensor, layout: Layout) -> Tensor:
+    """Rows of tokens from a matrix whose rows tensor ranks share."""
+    rows = local(weight)
+    if layout.tp.group is None:
+        return functional.embedding(tokens, rows)
+    own = tokens - layout.tp.index * rows.shape[0]
+    here = (own >= 0) & (own < rows.shape[0])
+    return leave(functional.embedding(own * here, rows) * here.unsqueeze(-1).to(rows.dtype), layout)
 
 
 def own_positions(layout: Layout, tokens: int, device: Any) -> Tensor:
@@ -117,29 +128,42 @@ class Head(nn.Module):  # type: ignore[misc]
 class Stage(nn.Module):  # type: ignore[misc]
     """Layers first to last of a model, with the embedding before the first and the head behind the last one.
 
-    offload    where saved activations go; None: they stay
+    offload          where saved activations go; None: they stay
+    mtp              depths of multi-token prediction, where the head is
+    embedding_copy   the embedding that they read, where neither it nor a head tied to it is in this stage
     """
 
     offload: ActivationOffload | None = None
 
     def __init__(self, make: Maker, model: ModelSpec, layers: Sequence[tuple[int, frozenset[str]]],
-                 ends: tuple[bool, bool]) -> None:  # fmt: skip
+                 ends: tuple[bool, bool], ahead: frozenset[str] = frozenset()) -> None:  # fmt: skip
         super().__init__()
         first, last = ends
         self.embedding = Embedding(make, model) if first else None
         made = {str(index): Layer(make, model.layer(index), model.hidden, again) for index, again in layers}
         self.layers, self.layout = nn.ModuleDict(made), make.layout
-        mixers = [layer.mixer for layer in made.values() if layer.has[0]]
-        self.rotaries = [mixer.rotary for mixer in mixers if mixer.rotary is not None]
+        self.rotaries = [layer.mixer.rotary for layer in made.values() if layer.has_rotary]
         self.norm = Norm(make, model.norm, model.hidden) if last and model.norm else None
         self.head = Head(make, model) if last else None
         if first and last and model.embedding.tied:
             assert self.head is not None
             assert self.embedding is not None
             self.head.weight = self.embedding.weight
+        mtp = model.mtp if last else None
+        self.mtp = nn.ModuleList(_predictions(make, model, mtp, ahead) if mtp else ())
+        self.rotaries += [one.layer.mixer.rotary for one in self.mtp if one.layer.has_rotary]
+        self.mtp_weight = make.numerics.mtp_weight / max(1, len(self.mtp))
+        apart = mtp is not None and not first and not model.embedding.tied
+        self.embedding_copy = make.weight(model.vocab, model.hidden, cut=0) if apart else None
 
-    def forward(self, x: Tensor, targets: Tensor | None = None, scale: float = 1.0) -> Tensor:
-        """Tokens or the residual stream in; the residual stream or logits out, or the scaled loss against targets."""
+    def forward(
+        self, x: Tensor, targets: Tensor | None = None, scale: float = 1.0, further: Tensor | None = None
+    ) -> Any:
+        """Tokens or the residual stream in; the residual stream or logits out, or the scaled loss against targets.
+
+        With multi-token prediction targets are [batch, 1 + depth, tokens]. A pipeline, whose loss is computed outside,
+        names them `further` and gets a tuple of logits: the model's, and those of every depth.
+        """
         if self.embedding is not None:
             x = self.embedding(x)
         x = self._layers(x)
@@ -147,7 +171,26 @@ class Stage(nn.Module):  # type: ignore[misc]
             x = self.norm(x)
         if self.head is None:
             return x
-        return self.head(x) if targets is None else self.head.loss(x, targets, scale)
+        if not self.mtp or (targets is None and further is None):
+            return self.head(x) if targets is None else self.head.loss(x, targets, scale)
+        if targets is None:
+            assert further is not None
+            return (self.head(x), *(self.head(ahead) for ahead in self._ahead(x, further)))
+        loss = self.head.loss(x, targets[:, 0], scale)
+        for depth, ahead in enumerate(self._ahead(x, targets), 1):
+            loss = loss + self.head.loss(ahead, targets[:, depth], scale * self.mtp_weight)
+        return loss
+
+    def _ahead(self, x: Tensor, further: Tensor) -> Iterator[Tensor]:
+        """What the head reads of every depth: depth k is told the token k further and is to say the next one."""
+        if self.embedding is not None:
+            weight = self.embedding.weight
+        else:
+            assert self.head is not None
+            weight = self.head.weight if self.embedding_copy is None else self.embedding_copy
+        for depth, prediction in enumerate(self.mtp):
+            x, ahead = prediction(x, look_up(weight, further[:, depth], self.layout))
+            yield ahead
 
     def _layers(self, x: Tensor) -> Tensor:
         layers, shelf = list(self.layers.values()), None
@@ -160,6 +203,13 @@ class Stage(nn.Module):  # type: ignore[misc]
             with self.offload.saving(layer, shelf) as shelf:
                 x = layer(x)
         return x
+
+
+def _predictions(make: Maker, model: ModelSpec, mtp: Mtp, again: frozenset[str]) -> Iterator[Prediction]:
+    """Every depth; where whole layers run again so does what comes before theirs."""
+    for _ in range(mtp.depth):
+        layer = Layer(make, mtp.block, model.hidden, again - {"layer"})
+        yield Prediction(make, mtp, model.hidden, layer, again="layer" in again)
 
 
 class _ParallelCrossEntropy(torch.autograd.Function):  # type: ignore[misc]

@@ -25,6 +25,7 @@ from ridgeline.runtime.train.update import shard_of
 class Batch:
     """This rank's share of a step: its sequences and its part of each, and what follows every token.
 
+    targets  [batch, tokens]; with multi-token prediction [batch, 1 + depth, tokens]: tokens 1 to 1 + depth further
     total    tokens of the global batch, over which the loss is a mean
     """
 
@@ -53,9 +54,18 @@ class Stepper:
         finish_gradients(self.assembly)
         return whole_loss(loss, self.assembly) / self.scale
 
-    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        fused = bool({"cross-entropy", "linear-cross-entropy"} & self.assembly.blueprint.fuses)
-        return cross_entropy(logits, targets, self.assembly.layout, self.scale / self.total, fused=fused)
+    def _loss(self, logits: Tensor | tuple[Tensor, ...], targets: Tensor) -> Tensor:
+        """Of a pipeline's last stage: of the model's logits, and those of every depth where it predicts further."""
+        blueprint, scale = self.assembly.blueprint, self.scale / self.total
+        fused = bool({"cross-entropy", "linear-cross-entropy"} & blueprint.fuses)
+        if isinstance(logits, Tensor):
+            return cross_entropy(logits, targets, self.assembly.layout, scale, fused=fused)
+        shares = [1.0] + [blueprint.numerics.mtp_weight / (len(logits) - 1)] * (len(logits) - 1)
+        losses = [
+            cross_entropy(one, targets[:, depth], self.assembly.layout, scale * share, fused=fused)
+            for depth, (one, share) in enumerate(zip(logits, shares, strict=True))
+        ]
+        return torch.stack(losses).sum()
 
     def _plain(self, batch: Batch) -> Tensor:
         stage = self.assembly.stages[0]
@@ -86,12 +96,13 @@ class Stepper:
         first, last = 0 in assembly.stages, assembly.virtual_stages - 1 in assembly.stages
         losses: list[Tensor] = []
         given = (batch.tokens,) if first else ()
-        self.runtime.step(*given, target=batch.targets if last else None, losses=losses, return_outputs=False)
+        told = {"further": batch.targets} if last and assembly.blueprint.model.mtp else {}
+        self.runtime.step(*given, target=batch.targets if last else None, losses=losses, return_outputs=False, **told)
         return torch.stack(losses).detach().sum() if last else torch.zeros((), device=assembly.layout.device)
 
 
 def finish_gradients(assembly: Assembly) -> None:
-    """Sum what replicas of a weight saw, where FSDP2 has not; and both ends of a tied embedding."""
+    """Sum what replicas of a weight saw, where FSDP2 has not; and both copies of an embedding."""
     from torch.distributed.tensor import DTensor
 
     for parameter in assembly.parameters().values():
@@ -102,12 +113,13 @@ def finish_gradients(assembly: Assembly) -> None:
 
 
 def _tie(assembly: Assembly) -> None:
-    """Embedding and head in different stages hold one matrix twice: each gets the sum of both gradients."""
-    layout, model = assembly.layout, assembly.blueprint.model
-    if not model.embedding.tied or assembly.virtual_stages == 1:
+    """First and last stage hold one matrix twice (tied, or read again to predict further tokens): each gets the sum of
+    both gradients."""
+    layout, copy = assembly.layout, assembly.embedding_copy
+    if not copy:
         return
     named = assembly.parameters()
-    ends = [shard_of(named[name].grad) for name in ("embedding.weight", "head.weight") if name in named]
+    ends = [shard_of(named[name].grad) for name in ("embedding.weight", copy) if name in named]
     if len(ends) == 1:  # the other end is on the last or first pipeline rank
         _add_from(layout, layout.pp.degree - 1 if 0 in assembly.stages else 0, ends[0])
     elif ends:
@@ -140,8 +152,7 @@ def gradient_norm(assembly: Assembly) -> Tensor:
     from torch.distributed.tensor import Replicate
 
     named = assembly.parameters()
-    if assembly.blueprint.model.embedding.tied and assembly.virtual_stages > 1:
-        named.pop("head.weight", None)
+    named.pop(assembly.embedding_copy, None)
     gradients, copies = [], []
     for parameter in named.values():
         gradient = parameter.grad

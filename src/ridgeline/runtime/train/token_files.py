@@ -113,20 +113,25 @@ class TokenFiles:
 
     shards: tuple[np.ndarray[Any, Any], ...]
 
-    def read(self, index: int, length: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def read(self, index: int, length: int, further: int = 0) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Sequence `index` of so many tokens; neighbours share one, the last target of the first. Wraps at the end.
+        The `further` tokens that follow it in its shard come behind; a shard's beginning follows its end.
 
         >>> TokenFiles(shards=(np.arange(5), np.arange(10, 17))).read(2, 4)
         array([13, 14, 15, 16])
+        >>> TokenFiles(shards=(np.arange(5), np.arange(10, 17))).read(2, 4, 2)
+        array([13, 14, 15, 16, 10, 11])
         """
         counts = [max(0, (len(shard) - 1) // (length - 1)) for shard in self.shards]
         if not sum(counts):  # shorter than a sequence: repeated
             whole = np.concatenate([np.asarray(shard) for shard in self.shards])
-            return np.resize(whole, length).astype(np.int64)
+            return np.resize(whole, length + further).astype(np.int64)
         rest = index % sum(counts)
         for shard, count in zip(self.shards, counts, strict=True):
             if rest < count:
-                return np.asarray(shard[rest * (length - 1) :][:length], dtype=np.int64)
+                own = np.asarray(shard[rest * (length - 1) :][: length + further], dtype=np.int64)
+                missing = length + further - len(own)
+                return np.concatenate([own, np.resize(shard, missing).astype(np.int64)]) if missing else own
             rest -= count
         raise AssertionError("an index below the number of sequences is in a shard")
 

@@ -25,7 +25,7 @@ from ridgeline.core.dtype import dtype
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Plan, Precision
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble
-from ridgeline.runtime.train.data import Source, batch_of
+from ridgeline.runtime.train.data import Source, batch_of, further_tokens
 from ridgeline.runtime.train.layout import Layout
 from ridgeline.runtime.train.step import Stepper
 from ridgeline.runtime.train.verification import Compared, Verification
@@ -62,10 +62,10 @@ def _gradients(assembly: Assembly, source: Source, sequences: int, seq: int) -> 
     layout, plan = assembly.layout, assembly.blueprint.plan
     stepper = Stepper(assembly=assembly, microbatches=sequences // (layout.dp.degree * plan.microbatch))
     stepper.scale = FIRST_SCALE if plan.precision.weights.id == "fp16" else 1.0
-    loss = float(stepper.gradients(batch_of(source, 0, sequences, seq, layout)))
+    further = further_tokens(assembly.blueprint.model)
+    loss = float(stepper.gradients(batch_of(source, 0, sequences, seq, layout, further)))
     named = assembly.parameters()
-    if assembly.blueprint.model.embedding.tied and assembly.virtual_stages > 1:
-        named.pop("head.weight", None)
+    named.pop(assembly.embedding_copy, None)
     return loss, {name: _whole(held).float() / stepper.scale for name, held in named.items()}
 
 

@@ -32,6 +32,8 @@ SMALL: list[tuple[str, dict[str, Any]]] = [
     ),
     ("mla", {"tp": 2, "dp": 2, "ep": 4, "shard": "zero3"}),
     ("window", {"pp": 2, "dp": 2, "shard": "zero3", "placement": [0, 2]}),
+    ("mtp-tied", {"dp": 2, "tp": 2, "shard": "zero3", "recompute": "full"}),
+    ("mtp", {"pp": 2, "dp": 2, "shard": "zero1"}),
 ]
 LARGE: list[Case] = [
     *(("dense", {"dp": 2, "shard": name}) for name in ("none", "zero2", "zero3")),
@@ -46,6 +48,11 @@ LARGE: list[Case] = [
     ("moe", {"cp": 4, "ep": 4, "shard": "zero3"}),
     ("dense", {"dp": 3, "shard": "zero3", "sequences": 6}),  # rows of weights do not divide by three
     ("dense", {"dp": 2, "shard": "zero3", "precision": "bf16"}),
+    ("mtp", {}),
+    ("mtp", {"tp": 2, "sequence_parallel": False}),
+    ("mtp-tied", {"pp": 2, "tp": 2}),
+    ("mtp-tied", {"cp": 2, "tp": 2}),
+    ("mla-mtp", {"pp": 2, "tp": 2, "dp": 2, "ep": 2, "etp": 2, "schedule": "dualpipe-v", "shard": "zero1"}),
 ]
 
 

@@ -38,6 +38,12 @@ TWO: list[Case] = [
     ("dense", {"dp": 2, "shard": "zero3", "offload": "activations"}),
     ("dense", {"pp": 2, "offload": "activations", "recompute": {"kind": "selective", "parts": ["activation"]}}),
     ("window", {"pp": 2, "placement": [0, 2], "recompute": {"kind": "full", "layers": 1}}),
+    ("mtp", {"dp": 2, "shard": "zero3", "recompute": "full"}),
+    ("mtp-tied", {"tp": 2}),
+    ("mtp-tied", {"cp": 2}),
+    ("mtp", {"pp": 2, "schedule": "1f1b"}),
+    ("mtp-tied", {"pp": 2, "schedule": "interleaved"}),
+    ("mla-mtp", {"pp": 2, "schedule": "zbv"}),
 ]
 
 FOUR: list[Case] = [
@@ -62,6 +68,10 @@ FOUR: list[Case] = [
     ("mla", {"pp": 2, "tp": 2, "ep": 2, "schedule": "interleaved"}),
     ("mla", {"pp": 2, "cp": 2, "schedule": "zero-bubble-h1"}),
     ("moe", {"pp": 2, "cp": 2, "shard": "zero1"}),
+    ("mtp", {"pp": 2, "dp": 2, "shard": "zero3", "schedule": "zero-bubble-h1", "sequences": 8}),
+    ("mtp-tied", {"dp": 2, "tp": 2, "shard": "zero1", "sequence_parallel": False}),
+    ("mtp-tied", {"pp": 2, "cp": 2, "recompute": "full"}),
+    ("mla-mtp", {"pp": 2, "tp": 2, "ep": 2, "schedule": "dualpipe-v"}),
 ]
 
 

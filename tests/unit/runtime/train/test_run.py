@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 
 import ridgeline
 from ridgeline.core.errors import InputError
+from ridgeline.models.spec import Embedding
 from ridgeline.runtime.train.checkpoint_files import damage, newest_sound, steps, whole
 from ridgeline.runtime.train.request import Options, RunOutcome, StepRow, WorkerLost
 
@@ -194,8 +195,16 @@ def test_weights_go_to_a_folder_and_come_back_on_another_mesh(tmp_path: Path) ->
 
 def test_what_cannot_run_is_refused_before_anything_starts() -> None:
     base = tiny("1xcpu")
+    ahead = ridgeline.scenario(
+        {
+            **TINY,
+            "model": {**TINY["model"], "mtp": 1},
+            "plan": {"pp": 2, "schedule": "zero-bubble-h1", "precision": "fp32"},
+        }
+    )
     cases: list[tuple[ridgeline.Scenario, Options, str]] = [
-        (tiny("2xcpu", pp=2, dp=1, offload="activations"), Options(), "plan.offload.activations"),
+        (ahead, Options(), "plan.schedule"),
+        (replace(ahead, model=replace(ahead.model, embedding=Embedding(positions=32))), Options(), "model.mtp"),
         (tiny("1xcpu", recompute={"kind": "selective", "parts": ["norm"]}), Options(), "plan.recompute.parts"),
         (base, Options(steps=0), "--steps"),
         (base, Options(resume=True), "-o"),
