@@ -21,7 +21,7 @@ def bringup_sheet(found: Any, fault: str | None = None) -> BringUpSheet:
         "verdict": "right" if found.right else "wrong",
         "findings": [cast("FindingSheet", asdict(finding)) for finding in found.findings],
         "inventory": {"ops": dict(sorted(found.ops.items())), "signatures": found.signatures},
-        "coverage": {"probed": found.probed, "left_out": list(found.cut)},
+        "coverage": {"probed": found.probed, "unjudged": dict(found.unjudged), "left_out": list(found.cut)},
         "fault": fault,
         "fired": found.fired,
     }
@@ -47,6 +47,8 @@ def draw_bringup(sheet: BringUpSheet, console: Console) -> None:
     else:
         console.print(_table(sheet, f"{title}: wrong"))
     ops = sheet["inventory"]["ops"]
+    if sheet["coverage"]["unjudged"]:
+        console.print(f"not judged, for want of a contract: {', '.join(map(clean, sheet['coverage']['unjudged']))}")
     console.print(
         f"{len(ops)} ops in {sheet['inventory']['signatures']} signatures of a training step in fp32 and bf16, "
         f"{sheet['coverage']['probed']} calls of the standing set; left out: {', '.join(sheet['coverage']['left_out'])}"

@@ -36,9 +36,10 @@ class InventorySheet(TypedDict):
 
 
 class CoverageSheet(TypedDict):
-    """What was judged: calls of the standing set, and what of the architecture was left out."""
+    """Calls of the standing set, ops that nothing could judge, and what of the architecture was left out."""
 
     probed: int
+    unjudged: dict[str, int]
     left_out: list[str]
 
 

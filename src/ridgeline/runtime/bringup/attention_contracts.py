@@ -16,16 +16,19 @@ _FORWARD = {
     "aten::_scaled_dot_product_efficient_attention": (3, 6),
     "aten::_scaled_dot_product_cudnn_attention": (3, 6),
 }
+# where each has the output, the log-sums, a bias and the causal flag
 _BACKWARD = {
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": 7,
-    "aten::_scaled_dot_product_flash_attention_backward": 11,
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": (4, 5, None, 7),
+    "aten::_scaled_dot_product_flash_attention_backward": (4, 5, None, 11),
+    "aten::_scaled_dot_product_cudnn_attention_backward": (4, 5, 8, 14),
+    "aten::_scaled_dot_product_efficient_attention_backward": (5, 6, 4, 11),
 }
 
 
 def attention(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """softmax(q k scale + mask) v and the rows' log-sum-exp."""
     at_mask, at_causal = _FORWARD[func._schema.name]
-    mask = kwargs.get("attn_mask") if at_mask is None else _at(args, at_mask, None)
+    mask = kwargs.get("attn_mask") if at_mask is None else _bias(_at(args, at_mask, None))
     q, k, v = args[0], _as_many(args[1], args[0]), _as_many(args[2], args[0])
     scores = _scores(draw, q, k, mask, bool(_at(args, at_causal, kwargs.get("is_causal", False))), kwargs.get("scale"))
     lse = torch.logsumexp(scores, -1)
@@ -36,11 +39,14 @@ def attention(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 def attention_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """dV = P^T dO, dS = P (dO V^T - rowsum(dO O)), dQ = dS K scale, dK = dS^T Q scale; O and the log-sums as given."""
-    g, q, k, v, out, lse = args[:6]
-    causal = bool(_at(args, _BACKWARD[func._schema.name], kwargs.get("is_causal", False)))
+    g, q, k, v = args[:4]
+    at_out, at_lse, at_mask, at_causal = _BACKWARD[func._schema.name]
+    out, lse = args[at_out], args[at_lse].reshape(*q.shape[:2], -1)[..., : q.shape[2]]  # some kernels pad the rows
+    mask = kwargs.get("attn_mask") if at_mask is None else _bias(_at(args, at_mask, None))
+    causal = bool(_at(args, at_causal, kwargs.get("is_causal", False)))
     scale = _scale(q, kwargs.get("scale"))
     keys, values = _as_many(k, q), _as_many(v, q)
-    scores = _scores(draw, q, keys, kwargs.get("attn_mask"), causal, kwargs.get("scale"))
+    scores = _scores(draw, q, keys, mask, causal, kwargs.get("scale"))
     p = _weights(draw, scores, lse)
     delta = draw.summed((g * out).sum(-1, keepdim=True), (g * out).square().sum(-1, keepdim=True).sqrt(), q.shape[-1])
     d_p = draw.summed(g @ values.mT, (g.square() @ values.square().mT).sqrt(), q.shape[-1])
@@ -53,6 +59,10 @@ def attention_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dic
 
 def _at(args: tuple[Any, ...], index: int, default: Any) -> Any:
     return args[index] if len(args) > index else default
+
+
+def _bias(given: Tensor | None) -> Tensor | None:
+    return given if given is not None and given.numel() else None
 
 
 def _scale(q: Tensor, given: float | None) -> float:

@@ -198,6 +198,8 @@ CONTRACTS: dict[str, Program] = {
     "_scaled_dot_product_cudnn_attention": attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward": attention_backward,
     "_scaled_dot_product_flash_attention_backward": attention_backward,
+    "_scaled_dot_product_cudnn_attention_backward": attention_backward,
+    "_scaled_dot_product_efficient_attention_backward": attention_backward,
 }
 
 

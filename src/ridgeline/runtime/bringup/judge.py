@@ -46,6 +46,11 @@ class Verdict:
 
 RIGHT = Verdict(right=True)
 
+
+class NoContractError(Exception):
+    """An op that the host cannot compute and no contract describes: its results are not judged."""
+
+
 CHOSEN = frozenset(("topk", "sort", "max", "min"))  # values and where they stood: of equal values any may be named
 
 
@@ -68,9 +73,13 @@ def judge(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: lis
     program = contract_of(func)
     form = next((x.dtype for x in outputs if isinstance(x, Tensor) and x.is_floating_point()), torch.float32)
     sources = [None, *(torch.Generator().manual_seed(seed + k) for k in range(DRAWS))]
-    exact, *draws = (
-        program(Draw(source=source, format=form), func, _fresh(wide_args), _fresh(wide_kwargs)) for source in sources
-    )
+    try:
+        exact, *draws = (
+            program(Draw(source=source, format=form), func, _fresh(wide_args), _fresh(wide_kwargs))
+            for source in sources
+        )
+    except (NotImplementedError, RuntimeError) as error:
+        raise NoContractError(str(func)) from error
     if name_of(func) in CHOSEN and len(outputs) == 2:
         outputs = outputs[:1] if _chooses(args, outputs) else outputs
     worst = RIGHT

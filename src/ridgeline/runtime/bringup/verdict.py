@@ -51,6 +51,7 @@ class BringUp:
     """What became of it: `findings` are wrong results and ops that raise; empty where the device computes right.
 
     ops        distinct ops of the training steps, with how often they were called
+    unjudged   ops that the host cannot compute and no contract describes, with how often they were called
     probed     calls of the standing set that were judged
     fired      how often the fault answered, where one was given
     """
@@ -60,6 +61,7 @@ class BringUp:
     findings: tuple[Finding, ...] = ()
     ops: dict[str, int] = field(default_factory=dict)
     signatures: int = 0
+    unjudged: dict[str, int] = field(default_factory=dict)
     probed: int = 0
     cut: tuple[str, ...] = ()
     fired: int | None = None
@@ -91,6 +93,8 @@ def bringup(
             found.signatures += len(watch.calls)
             for called in watch.calls.values():
                 found.ops[called.op] = found.ops.get(called.op, 0) + called.count
+            for op, times in watch.unjudged.items():
+                found.unjudged[op] = found.unjudged.get(op, 0) + times
             wrong += watch.wrong
         tell("the standing set")
         for call in standing_calls(seed):
