@@ -41,6 +41,16 @@ class Mesh:
         return self.pp * self.dp * self.cp * self.tp
 
     @property
+    def split(self) -> dict[str, int]:
+        """Degrees above one, by axis.
+
+        >>> Mesh(dp=4, tp=8).split
+        {'dp': 4, 'tp': 8}
+        """
+        degrees = {"pp": self.pp, "dp": self.dp, "cp": self.cp, "tp": self.tp, "ep": self.ep, "etp": self.etp}
+        return {axis: degree for axis, degree in degrees.items() if degree > 1}
+
+    @property
     def edp(self) -> int:
         """Replicas of one expert shard; what expert gradients are reduced over. Whole only for a possible plan."""
         return self.tp * self.cp * self.dp // (self.ep * self.etp)

@@ -67,7 +67,7 @@ def _title(found: PhasePrediction) -> PhaseTitleSheet:
         "chips": scenario.system.chips,
         "seq": scenario.workload.seq,
         "sequences": scenario.workload.sequences,
-        "mesh": {axis: degree for axis, degree in plain(scenario.plan.mesh).items() if degree > 1},
+        "mesh": scenario.plan.mesh.split,
         "precision": precision.compute.id,
         "weights": precision.weights.id,
         "kv": precision.kv.id,

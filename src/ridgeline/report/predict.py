@@ -93,7 +93,6 @@ def refusal(reasons: Iterable[Problem]) -> RefusalSheet:
 
 
 def _title(scenario: Scenario) -> TitleSheet:
-    mesh = scenario.plan.mesh
     return {
         "name": scenario.name,
         "model": scenario.model.id,
@@ -102,7 +101,7 @@ def _title(scenario: Scenario) -> TitleSheet:
         "seq": scenario.workload.seq,
         "sequences": scenario.workload.sequences,
         "microbatches": scenario.microbatches,
-        "mesh": {axis: degree for axis, degree in plain(mesh).items() if degree > 1},
+        "mesh": scenario.plan.mesh.split,
         "shard": scenario.plan.sharding.shard,
         "recompute": str(scenario.plan.recompute),
         "precision": scenario.plan.precision.compute.id,

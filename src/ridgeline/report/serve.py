@@ -88,7 +88,6 @@ def _title(found: ServingPrediction) -> ServedScenarioSheet:
     replicas: dict[str, int] = {}
     for one in found.instances:
         replicas[one.role] = replicas.get(one.role, 0) + one.count
-    mesh = plain(found.instances[0].scenario.plan.mesh)
     return {
         "name": scenario.name,
         "model": scenario.model.id,
@@ -96,7 +95,7 @@ def _title(found: ServingPrediction) -> ServedScenarioSheet:
         "chips": found.run.chips,
         "engine": scenario.plan.engine,
         "precision": scenario.plan.precision.compute.id,
-        "mesh": {axis: degree for axis, degree in mesh.items() if degree > 1},
+        "mesh": found.instances[0].scenario.plan.mesh.split,
         "replicas": replicas,
         "router": scenario.plan.serving.router,
     }
