@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.pop("COLUMNS", None)  # the workers' own: screens are as wide as for a pipe
 sys.path.insert(0, str(Path(__file__).parent))  # traces.py, which tests and documentation share
 
 settings.register_profile("same", derandomize=True, deadline=None, print_blob=True)

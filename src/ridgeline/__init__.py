@@ -34,6 +34,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     preflight                                  ranks of torchrun -> Preflight: slow chips, slow links, wrong settings
     pack                                       documents -> Packed: a file of tokens that a run reads
     run                                        Scenario -> RunOutcome: trained here by its plan; or its Verification
+    bringup                                    ModelSpec, device -> BringUp: every op of it there, judged against fp64
     dry_run                                    Scenario -> DryRun: its step traced without its ranks, op by op
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
     next_measurements                          Scenario -> what to measure to be surer of it, the best first
@@ -85,6 +86,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.plan.schedules import SCHEDULES as SCHEDULES
     from ridgeline.plan.schedules import build
     from ridgeline.report.show import show as show
+    from ridgeline.runtime.bringup.verdict import bringup as bringup
     from ridgeline.runtime.collective_run import collective_run as collective_run
     from ridgeline.runtime.measure import characterize as characterize
     from ridgeline.runtime.preflight import preflight as preflight

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ridgeline.report.cells import clean
-from ridgeline.report.sheets.bringup import BringUpSheet, FaultsSheet, FindingSheet
+from ridgeline.report.sheets.bringup import BringUpSheet, FaultsSheet, WrongOpSheet
 
 
 def bringup_sheet(found: Any, fault: str | None = None) -> BringUpSheet:
@@ -19,7 +19,7 @@ def bringup_sheet(found: Any, fault: str | None = None) -> BringUpSheet:
         "model": found.model,
         "device": found.device,
         "verdict": "right" if found.right else "wrong",
-        "findings": [cast("FindingSheet", asdict(finding)) for finding in found.findings],
+        "findings": [cast("WrongOpSheet", asdict(finding)) for finding in found.findings],
         "inventory": {"ops": dict(sorted(found.ops.items())), "signatures": found.signatures},
         "coverage": {"probed": found.probed, "unjudged": dict(found.unjudged), "left_out": list(found.cut)},
         "fault": fault,

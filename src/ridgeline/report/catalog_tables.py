@@ -335,7 +335,8 @@ def _asked(work: Sheet, batch: str) -> str:
 def scenario(sheet: Sheet) -> RenderableType:
     """A scenario as it was understood."""
     work, plan = sheet["workload"], sheet["plan"]
-    mesh = " ".join(f"{axis}={degree}" for axis, degree in plan["mesh"].items() if degree > 1) or "one rank"
+    degrees = {axis: degree for axis, degree in plan["mesh"].items() if axis != "order"}
+    mesh = " ".join(f"{axis}={degree}" for axis, degree in degrees.items() if degree > 1) or "one rank"
     batch = f"{sheet['sequences']} sequences a step"
     about = facts(
         ("scenario", sheet["name"]),

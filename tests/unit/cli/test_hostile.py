@@ -76,7 +76,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-MEASURE = {"characterize", "preflight", "run"}  # take a device; tests/unit/runtime has them
+MEASURE = {"bringup", "characterize", "preflight", "run"}  # take a device; tests/unit/runtime has them
+
+
+def _text(folder: Path) -> Path:
+    (folder / "notes.txt").write_text("some words", encoding="utf-8")
+    return folder / "notes.txt"
 
 
 def working(folder: Path) -> dict[str, list[list[str]]]:
@@ -93,6 +98,7 @@ def working(folder: Path) -> dict[str, list[list[str]]]:
         "validate": [["--where", "source=dgxc"], ["collectives"]],
         "fit": [["--check"]],
         "export": [[run, "--to", "megatron"]],
+        "pack": [[str(_text(folder)), "--end", "0", "-o", str(out / "tokens.u16")]],
         "import": [[str(folder / "exported"), "--on", "8xh100-sxm", "--model", "llama3.2-1b"]],
         "analyze": [[trace]],
         "diff": [[run, trace]],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 
-class FindingSheet(TypedDict):
+class WrongOpSheet(TypedDict):
     """An op that gave a wrong result, or none.
 
     op          as torch names it, with its overload
@@ -54,7 +54,7 @@ class BringUpSheet(TypedDict):
     model: str
     device: str
     verdict: Literal["right", "wrong"]
-    findings: list[FindingSheet]
+    findings: list[WrongOpSheet]
     inventory: InventorySheet
     coverage: CoverageSheet
     fault: str | None

@@ -125,7 +125,7 @@ def test_a_full_disk_costs_lines_and_not_the_run(tmp_path: Path) -> None:
     (line,) = (tmp_path / "sound" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(line) == {
         "step": 1, "loss": 2.0, "gradient_norm": 1.0, "seconds": 0.5, "tokens": 100, "memory": 1 << 20,
-        "loss_scale": 1.0,
+        "loss_scale": 1.0, "held": {},
     }  # fmt: skip
 
 

@@ -227,7 +227,7 @@ def test_a_plan_that_does_not_fit_is_refused_with_the_nearest_that_does(
     file.write_text(json.dumps(TINY))
     wide = ("model.layers=8", "model.hidden=2048", "model.mlp.hidden=8192", "workload.seq=2048", "plan.shard=none")
     for settings, reason, nearest in (
-        ((*wide, "plan.microbatch=4"), "memory: ", "zero"),
+        ((*wide, "plan.microbatch=4"), "memory: ", "on 2 rank(s)"),
         (("plan.shard=zero2", "plan.pp=2", "plan.dp=1"), "plan.shard: ", "on 2 rank(s)"),
         (("plan.microbatch=3",), "a divisor of the global batch", "use a global batch of"),
     ):
