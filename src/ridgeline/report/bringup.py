@@ -48,7 +48,8 @@ def draw_bringup(sheet: BringUpSheet, console: Console) -> None:
         console.print(_table(sheet, f"{title}: wrong"))
     ops = sheet["inventory"]["ops"]
     if sheet["coverage"]["unjudged"]:
-        console.print(f"not judged, for want of a contract: {', '.join(map(clean, sheet['coverage']['unjudged']))}")
+        names = ", ".join(str(clean(op)) for op in sheet["coverage"]["unjudged"])
+        console.print(f"not judged, for want of a contract: {names}")
     console.print(
         f"{len(ops)} ops in {sheet['inventory']['signatures']} signatures of a training step in fp32 and bf16, "
         f"{sheet['coverage']['probed']} calls of the standing set; left out: {', '.join(sheet['coverage']['left_out'])}"
