@@ -59,6 +59,31 @@ class RidgeTensor(torch.Tensor):  # type: ignore[misc]
         return f"RidgeTensor({self.raw!r})"
 
 
+class _Backend:
+    """What torch asks of a device's module (`torch.ridge`): there is one device, and it is the host."""
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return True
+
+    def current_device(self) -> int:
+        return 0
+
+    def device_count(self) -> int:
+        return 1
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Random numbers are the host's."""
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
+
 def register() -> None:
     """Make `torch.device("ridge")` known; a second call does nothing."""
     if _registered:
@@ -70,7 +95,7 @@ def register() -> None:
             f"the fake device {NAME} needs torch 2.13's Python backend; this is torch {torch.__version__}: "
             "name a real device, or install torch 2.13"
         ) from error
-    set_up(NAME)
+    set_up(NAME, backend_module=_Backend())
     library = torch.library.Library("aten", "IMPL")
     for name in (*_FACTORIES, *_KERNELS):
         packet, _, overload = name.partition(".")
