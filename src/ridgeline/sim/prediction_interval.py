@@ -113,7 +113,7 @@ def new_source_interval(
     >>> runs = [Residual(**ours, source=str(r % 9), without_source=r / 100) for r in range(-30, 31)]
     >>> found = new_source_interval(1.0, "a", "x", runs)
     >>> round(found.low, 2), round(found.high, 2), found.basis
-    (0.78, 1.38, '61 runs of 9 sources, each predicted without its source')
+    (0.78, 1.39, '61 runs of 9 sources, each predicted without its source')
     """
     low, high, runs, basis = _stranger(chip, engine, family, residuals) or _factors(chip, engine, residuals)
     found = Interval(low=step_s * low, high=step_s * high, coverage=COVERAGE, runs=runs, basis=basis)
