@@ -44,7 +44,7 @@ def subject_of(model: ModelSpec, dtype: str, device: str, seed: int = 0) -> Subj
     form = dtype_of(dtype)
     plan = Plan(precision=Precision(compute=form, weights=form, activations=form))
     blueprint = Blueprint(
-        model=small, numerics=usual_numerics(model), plan=plan, placement=(len(order),), gradients=dtype_of("fp32"),
+        model=small, numerics=usual_numerics(model), plan=plan, placement=(len(order),), gradients=form,
         seed=seed, fuses=frozenset(),
     )  # fmt: skip
     layout = spread(plan, experts=False)
