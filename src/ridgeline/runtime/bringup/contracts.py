@@ -130,6 +130,12 @@ def reduced(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     return [draw.common(draw.summed(y, scale / terms**0.5, terms))]
 
 
+def scanned(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Running sums, kept in the tensor's own format at worst."""
+    y, scale = func(*args, **kwargs), func(args[0].abs(), *args[1:], **kwargs)
+    return [draw.off(y, scale, units=2.0, dtype=draw.format)]
+
+
 def gelu(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """x (1 + erf(x / sqrt 2)) / 2: the sum in the bracket keeps the error of a 1."""
     return [draw.off(y, args[0].abs(), units=2.0) for y in derived(draw, func, args, kwargs)]
@@ -171,7 +177,7 @@ CONTRACTS: dict[str, Program] = {
     "baddbmm": addmm,
     "sum": reduced,
     "mean": reduced,
-    "cumsum": reduced,
+    "cumsum": scanned,
     "gelu": gelu,
     "gelu_backward": gelu_backward,
     "nll_loss_forward": nll,

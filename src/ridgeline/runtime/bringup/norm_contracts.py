@@ -37,7 +37,8 @@ def softmax_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[
     if func._schema.name == "aten::_log_softmax_backward_data":
         total = row_sum(draw, g, (dim,))
         return [two_parts(draw, g, -draw.rounded(p.exp(), units=4.0) * total)]
-    return [two_parts(draw, p * g, -p * row_sum(draw, g * p, (dim,)))]
+    shares = draw.stored(g * p)  # kernels may be handed the product
+    return [two_parts(draw, shares, -p * row_sum(draw, shares, (dim,)))]
 
 
 def layer_norm(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

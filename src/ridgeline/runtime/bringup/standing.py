@@ -31,8 +31,10 @@ class Call:
 class Numbers:
     """Inputs of one format from one seed."""
 
-    def __init__(self, dtype: torch.dtype, seed: int = 0) -> None:
+    def __init__(self, dtype: torch.dtype, seed: int = 0, device: str = "cpu") -> None:
         self.dtype, self.source = dtype, torch.Generator().manual_seed(seed)
+        # what a norm's forward keeps for its backward: the host's kernels in the format, others in 32 bits
+        self.statistics = dtype if device.partition(":")[0] in ("cpu", "ridge") else torch.float32
 
     def normal(self, *shape: int, size: float = 1.0, at: float = 0.0) -> Tensor:
         """Gaussian, in the format."""
@@ -139,7 +141,7 @@ def norms(n: Numbers) -> Iterator[Call]:
         x, w, b, g = n.normal(40, 160, size=size, at=at), n.normal(160, at=1.0), n.normal(160), n.normal(40, 160)
         yield Call(op=A.native_layer_norm.default, args=(x, [160], w, b, 1e-5), why=why)
         mean, var = x.double().mean(-1, keepdim=True), x.double().var(-1, keepdim=True, correction=0)
-        told = mean.to(n.dtype), (var + 1e-5).rsqrt().to(n.dtype)
+        told = mean.to(n.statistics), (var + 1e-5).rsqrt().to(n.statistics)
         args = (g, x, [160], *told, w, b, [True, True, True])
         yield Call(op=A.native_layer_norm_backward.default, args=args, why=why, phase="backward")
 
@@ -223,8 +225,8 @@ STANDING: tuple[Callable[[Numbers], Iterator[Call]], ...] = (
 )  # fmt: skip
 
 
-def standing_calls(seed: int = 0) -> Iterator[Call]:
+def standing_calls(seed: int = 0, device: str = "cpu") -> Iterator[Call]:
     """Every call of the standing set, in fp32 and bf16."""
     for dtype in (torch.float32, torch.bfloat16):
         for build in STANDING:
-            yield from build(Numbers(dtype, seed))
+            yield from build(Numbers(dtype, seed, device))

@@ -97,7 +97,7 @@ def bringup(
                 found.unjudged[op] = found.unjudged.get(op, 0) + times
             wrong += watch.wrong
         tell("the standing set")
-        for call in standing_calls(seed):
+        for call in standing_calls(seed, device):
             found.probed += 1
             wrong += _probed(call, device)
     found.findings = tuple(_findings(wrong))
