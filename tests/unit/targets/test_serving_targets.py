@@ -256,12 +256,12 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {  # lines as documentation h
         },
     ),
     "an image": (
-        "docker run --runtime nvidia --gpus all -v ~/.cache/huggingface:/root/.cache/huggingface --env A=b -p 8000:8000"
+        "docker run --runtime nvidia --gpus all -v ~/models:/models --env A=b -p 8000:8000"
         " --ipc=host vllm/vllm-openai:latest --model meta-llama/Llama-3.1-70B-Instruct --tensor-parallel-size 4 -O3",
         {"engine": "vllm", "tp": 4, "compiled": True},
     ),
     "an image with a command": (
-        "docker run --gpus all --shm-size 32g -p 30000:30000 -v ~/.cache/x:/root/x --env A=b --ipc=host"
+        "docker run --gpus all --shm-size 32g -p 30000:30000 -v ~/models:/models --env A=b --ipc=host"
         " lmsysorg/sglang:latest python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct --tp 2",
         {"engine": "sglang", "tp": 2},
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -9,11 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.core.dtype import dtype as dtype_of
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.units import format_quantity
+from ridgeline.models.params import block_params
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.plan import Plan, Precision
 from ridgeline.runtime.train.assemble import Blueprint, assemble
 from ridgeline.runtime.train.layout import spread
 from ridgeline.runtime.train.numerics import usual_numerics
+from ridgeline.runtime.train.refuse import model_refusals
 from ridgeline.runtime.train.stage import cross_entropy
 
 VOCABULARY = 4096  # rows of the embedding and the head that are made: the rest is more of the same
@@ -33,11 +38,35 @@ class Subject:
     cut: tuple[str, ...] = ()
 
 
-def subject_of(model: ModelSpec, dtype: str, device: str, seed: int = 0) -> Subject:
-    """One layer of each kind, in one format."""
+BYTES_PER_PARAMETER = 4 + 4 + 8 + 8  # fp32 weight, gradient and AdamW's moments, and what judging copies of it
+
+
+def one_of_each(model: ModelSpec) -> ModelSpec:
+    """The architecture with one layer of each kind and few rows of its vocabulary.
+
+    An `InputError` says what of it is not built, or that the host has too little memory for a layer.
+    """
     first = {block: index for index, block in reversed(list(enumerate(model.order)))}
     order = tuple(model.order[index] for index in sorted(first.values()))
     small = replace(model, order=order, vocab=min(model.vocab, VOCABULARY), mtp=None)
+    problems = list(model_refusals(small))
+    needed = sum(block_params(block, model.hidden) for block in model.blocks) * BYTES_PER_PARAMETER
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        given, expected = f"about {format_quantity(needed, 'B')} for one layer of each kind", "what the host can hold"
+        todo = "bring up a smaller model of the same family, or use a host with more memory"
+        problems.append(
+            Problem(path="model", given=given, expected=f"{expected}: {format_quantity(there, 'B')}", todo=todo)
+        )
+    if problems:
+        raise InputError(problems)
+    return small
+
+
+def subject_of(model: ModelSpec, dtype: str, device: str, seed: int = 0) -> Subject:
+    """One layer of each kind, in one format."""
+    small = one_of_each(model)
+    order = small.order
     cut = [f"{len(order)} of {model.layers} layers, one of each kind"]
     if small.vocab < model.vocab:
         cut.append(f"{small.vocab:,} of {model.vocab:,} rows of the vocabulary")

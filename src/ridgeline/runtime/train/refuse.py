@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ridgeline.core.errors import Problem
-from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe, Mtp
+from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, ModelSpec, Moe, Mtp
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
@@ -43,6 +43,11 @@ def _model(scenario: Scenario) -> Iterator[Problem]:
     model = scenario.model
     if model.mtp is not None:
         yield from _prediction(scenario, model.mtp)
+    yield from model_refusals(model)
+
+
+def model_refusals(model: ModelSpec) -> Iterator[Problem]:
+    """What of an architecture the reference engine does not build."""
     if model.vision is not None:
         yield Problem(path="model.vision", given="an image encoder", expected="a language model alone")
     if model.embedding.width:

@@ -140,3 +140,7 @@ def test_refusals(
         code, _, err = run(capsys, monkeypatch, "bringup", str(small), *args)
         assert code == 2
         assert said in err
+    for model, said in (("mamba2-2.7b", "mamba2"), ("deepseek-v3", "memory")):
+        code, _, err = run(capsys, monkeypatch, "bringup", model, "--device", "ridge")
+        assert code == 2
+        assert said in err
