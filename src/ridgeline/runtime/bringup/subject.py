@@ -53,11 +53,10 @@ def one_of_each(model: ModelSpec) -> ModelSpec:
     needed = sum(block_params(block, model.hidden) for block in model.blocks) * BYTES_PER_PARAMETER
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
-        given, expected = f"about {format_quantity(needed, 'B')} for one layer of each kind", "what the host can hold"
+        given = f"about {format_quantity(needed, 'B')} for one layer of each kind"
+        expected = f"what the host's memory can hold: {format_quantity(there, 'B')}"
         todo = "bring up a smaller model of the same family, or use a host with more memory"
-        problems.append(
-            Problem(path="model", given=given, expected=f"{expected}: {format_quantity(there, 'B')}", todo=todo)
-        )
+        problems.append(Problem(path="model", given=given, expected=expected, todo=todo))
     if problems:
         raise InputError(problems)
     return small
