@@ -27,7 +27,7 @@ from ridgeline.runtime.train.weights_folder import folder_numerics, folder_probl
 if TYPE_CHECKING:
     from ridgeline.runtime.train.dry import TracedStage
 
-LAUNCHERS = ("", "ray")
+LAUNCHERS = ("ray",)
 
 
 def untold(told: StepRow | str) -> None:
@@ -104,7 +104,7 @@ def _options(options: Options) -> list[Problem]:
         found.append(Problem(path="--steps", given=str(options.steps), expected=f"{least} or more with --trace"))
     if options.tensorboard and (missing := absent()) is not None:
         found.append(missing)
-    if options.launcher not in LAUNCHERS:
+    if options.launcher and options.launcher not in LAUNCHERS:
         found.append(not_among("--launcher", options.launcher, LAUNCHERS))
     kept = (options.every, options.resume, options.restarts, options.elastic, options.tensorboard)
     if any(kept) and not options.folder:
