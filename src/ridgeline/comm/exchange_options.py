@@ -92,7 +92,8 @@ def _read(path: Path, ranks: int) -> list[list[float]]:
         with path.open(encoding="utf-8", newline="") as file:
             rows = [row for row in csv.reader(file) if row and not row[0].lstrip().startswith("#")]
     except (OSError, UnicodeDecodeError, csv.Error) as broken:
-        raise _wrong("matrix", f"{path}: {getattr(broken, 'strerror', None) or broken}"[:200], f"a CSV file of {ranks} rows") from None
+        why = getattr(broken, "strerror", None) or broken
+        raise _wrong("matrix", f"{path}: {why}"[:200], f"a CSV file of {ranks} rows") from None
     for number, row in enumerate(rows):
         for column, cell in enumerate(row):
             try:
