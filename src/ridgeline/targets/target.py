@@ -33,11 +33,15 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """Something a target's files say that a scenario has no place for, or that was not understood."""
+    """Something a target's files say that a scenario has no place for, or that was not understood.
+
+    matters   it changes what a step costs, or may: the step that is predicted is not quite the one the files mean
+    """
 
     option: str
     value: str
     why: str
+    matters: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,7 @@ class Imported:
     assumptions  what had to be assumed because the files do not say it
     per_rank     sequences each data-parallel rank handles in a step, where the files say that instead of a global
                  batch: the batch is known once the system is
+    chips        how many chips the files start the run on, where they say it
     """
 
     target: str
@@ -72,6 +77,7 @@ class Imported:
     unread: tuple[Unread, ...] = ()
     assumptions: tuple[str, ...] = ()
     per_rank: int | None = None
+    chips: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
