@@ -170,7 +170,9 @@ class Interpreter:
             case ast.Return(value=value):
                 raise Returned(None if value is None else self.value(value, scope, module))
             case ast.Expr(value=ast.Call() as call):
-                self.value(call, scope, module)
+                found = self.value(call, scope, module)
+                if isinstance(found, Made) and any(isinstance(part, Made) for part in found.given):
+                    self.notes.append(f"line {node.lineno}: {ast.unparse(call).splitlines()[0][:80]}")
             case ast.If():
                 self._if(node, scope, module)
             case ast.For():
@@ -270,7 +272,7 @@ class Interpreter:
         found = self.value(node, scope, module)
         if isinstance(found, Made):
             return found
-        if isinstance(node, ast.Name) and isinstance(found, Unknown):
+        if isinstance(node, ast.Name) and isinstance(found, (Unknown, Outside)):
             made = Made()
             scope[node.id] = made
             return made
@@ -336,7 +338,7 @@ class Interpreter:
             found = self.member(star, name)
             if not isinstance(found, Outside):
                 return found
-        return Outside(name) if name in builtin.NAMES else Unknown(name)
+        return Outside(name)
 
     def attribute(self, owner: Any, name: str, node: ast.expr | None = None) -> Any:
         """An attribute: set before, a default of the class, what the target knows, else unknown."""
@@ -468,7 +470,7 @@ class Interpreter:
         """What calling something yields."""
         name, seen = str(what) if isinstance(what, Outside) else text, given
         if isinstance(what, Function) and isinstance(what.node, ast.FunctionDef):
-            name = what.node.name
+            name = f"def.{what.node.name}"
         if isinstance(what, Bound):
             name, seen = f".{what.name}", (what.owner, *given)
         found = self.hook(name, seen, words)

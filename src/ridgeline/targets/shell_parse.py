@@ -5,6 +5,7 @@ Scripts as people write them are read; what does not fit the grammar (a stray `f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from ridgeline.targets.shell_lexer import Token, Word
 DEEPEST = 60  # statements inside statements
 REDIRECTIONS = frozenset({">", ">>", "<", "&>", "&>>", ">&", "<&", "<<", "<<-", "<<<"})
 ENDS = frozenset({"\n", ";", ";;", "&", "&&", "||", "|", ")"})
+_NAME = re.compile(r"[\w:.-]+")
 STRAY = frozenset({"then", "do", "done", "fi", "else", "elif", "esac", "}", "in"})
 
 
@@ -160,7 +162,7 @@ class _Reader:
             return While(test, self.body(depth), word == "until")
         if word == "{" or self.sign() == "(":
             return self.group(depth)
-        if word == "function" or (word and self.sign(1) == "(" and self.sign(2) == ")"):
+        if word == "function" or (_NAME.fullmatch(word) and self.sign(1) == "(" and self.sign(2) == ")"):
             return self.function(depth)
         return self.command()
 
@@ -253,8 +255,10 @@ class _Reader:
             self.at += 1
         name = self.word()
         self.at += 1
-        while self.sign() in ("(", ")", "\n"):
+        while self.at < len(self.tokens) and self.sign() in ("(", ")", "\n"):
             self.at += 1
+        if depth > DEEPEST:
+            return Function(name, ())
         found = self.statement(depth + 1)
         return Function(name, found.body if isinstance(found, Group) else (found,))
 

@@ -16,9 +16,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.options import options
 
+DIALECTS = ("megatron-deepspeed", "primus")  # read and not written: no options of their own are recorded
 Files = Mapping[str, str]  # relative file name -> text
 
 
@@ -97,7 +99,7 @@ class Target:
     @property
     def title(self) -> str:
         """What its makers call it."""
-        return options(self.id).target
+        return options(self.id).target if self.id not in DIALECTS else self.id
 
     @property
     def version(self) -> str:
@@ -108,3 +110,13 @@ class Target:
     def source(self) -> str:
         """Where those options are documented."""
         return options(self.id).source
+
+
+def not_written(id: str, instead: str) -> Callable[[Scenario], Export]:
+    """The `write` of a dialect that is read and not written."""
+
+    def write(scenario: Scenario) -> Export:
+        todo = f"--to {instead} writes for its software"
+        raise InputError(Problem(path="--to", given=f"{id}, which is read and not written", expected="a target", todo=todo))
+
+    return write

@@ -15,6 +15,7 @@ from ridgeline.targets.option_reader import model_in
 from ridgeline.targets.options import options
 from ridgeline.targets.run_files import around
 from ridgeline.targets.shell_eval import Script, read_script
+from ridgeline.targets.shell_expand import shown, split_words
 from ridgeline.targets.target import Files
 
 SCRIPTS = (".sh", ".sbatch", ".slurm")
@@ -95,7 +96,7 @@ def _collect(files: Files) -> Given:
         if name.endswith(TABLES):
             table = arguments_of(parse_table(Path(name), text).data)
             if table is not None:
-                return Given(options=table, source=name)
+                return Given(options=_filled(table, around(files).environment), source=name)
     expected = "a script that passes --num-layers to a training program, or a table with num-layers"
     todo = "a script called with arguments or environment: say them with --arg and --env"
     raise InputError(Problem(path="", given=", ".join(files) or "no file", expected=expected, todo=todo))
@@ -114,6 +115,16 @@ def arguments_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
     return {key: _listed(value) for key, value in plain.items() if value is not False and value is not None}
 
 
+def _filled(table: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Options with `${NAME}` filled in from the environment that the caller gives."""
+    found = dict(table)
+    for name, value in table.items():
+        if isinstance(value, str) and "$" in value:
+            words = [environment.get(key, f"${{{key}}}") for key in re.findall(r"^\$\{?(\w+)\}?$", value)]
+            found[name] = _value(words[0]) if words else value
+    return {name: True if value == "true" else value for name, value in found.items() if value != "false"}
+
+
 def _listed(value: Any) -> Any:
     """A value of a table as a command line would pass it: `"[a b]"` is two words."""
     if isinstance(value, str):
@@ -130,7 +141,17 @@ def from_script(name: str, text: str, files: Files | None = None, named: bool = 
     for command in script.commands:
         if any(word.startswith("--") and word[2:].split("=")[0].replace("_", "-") in signs for word in command):
             return _started(name, script, command)
-    return None
+    return _kept(name, script)
+
+
+def _kept(name: str, script: Script) -> Given | None:
+    """Options that a script only keeps in variables, for another to start a run with."""
+    words = [word for values in script.variables.values() for word in split_words(" ".join(values))]
+    found = parsed(shown(word) for word in words) if any(f"--{sign}" in words for sign in SIGNS) else {}
+    if not found:
+        return None
+    note = "which command takes the options that the script keeps in variables"
+    return Given(options=found, source=name, notes=(*dict.fromkeys(script.notes), note))
 
 
 def _started(name: str, script: Script, command: list[str]) -> Given:

@@ -55,6 +55,8 @@ def read_workload(reader: OptionReader) -> dict[str, Any]:
     tuned = [reader.switch(name, default=False) for name in ("sft", "is-instruction-dataset", "finetune")]
     if any(tuned[:2]):
         found["task"] = "finetune"
+    if found["seq"] is None and reader.problems:
+        raise InputError(reader.problems)
     if found["seq"] is None:
         raise InputError(Problem(path="--seq-length", given="nothing", expected="tokens of one sequence"))
     return pick(found)

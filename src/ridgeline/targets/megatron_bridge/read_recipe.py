@@ -50,7 +50,8 @@ def _read(reading: Interpreter, module: Module, chosen: str, source: str) -> Rec
     names = dict.fromkeys((*recipes_in(module), *_handed_on(reading, module)))
     if not names:
         return _config(dict(module.scope), reading, source, "")
-    if (chosen and chosen not in names) or (not chosen and len(names) > 1):
+    other = isinstance(module.scope.get(chosen), Function)  # one that takes arguments, or that is not its file's own
+    if (chosen and chosen not in names and not other) or (not chosen and len(names) > 1):
         known = ", ".join(sorted(names)[:40])
         todo = f"choose one: {source}::{min(names)}"
         raise InputError(Problem(path=source, given=chosen or f"{len(names)} recipes", expected=known, todo=todo))
@@ -116,7 +117,7 @@ def _hook(name: str, given: tuple[Any, ...], words: dict[str, Any]) -> Any:
         return first
     if last.endswith("_mixed") and not given:
         return Made(name=last)
-    if last == "_pretrain_common" and name != last:
+    if last == "_pretrain_common" and not name.startswith("def."):
         return common()
     if last == "apply_flex_dispatcher_backend" and isinstance(first, Made):
         backend = given[1] if len(given) > 1 else words.get("moe_flex_dispatcher_backend")
