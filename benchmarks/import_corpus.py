@@ -112,8 +112,10 @@ def tried(source: str, target: str, checkout: Path) -> Outcome:
         for chips in dict.fromkeys((*((first.chips,) if first.chips else ()), *LADDER)):
             try:
                 found = on_system(first, f"{chips}x{chip}")
-                step = ridgeline.predict(ridgeline.scenario(found.settings)).step_time_s
-                return Outcome(file=name, target=first.target, how="predicted", step=f"{step:.4g} s on {chips}x{chip}")
+                predicted = ridgeline.predict(ridgeline.scenario(found.settings))
+                step = getattr(predicted, "step_time_s", None)
+                said = f"{step:.4g} s" if step is not None else "cannot run"
+                return Outcome(file=name, target=first.target, how="predicted", step=f"{said} on {chips}x{chip}")
             except InputError as problem:
                 wrong = wrong or problem
                 if not divides(problem):

@@ -44,8 +44,11 @@ def nested(options: Mapping[str, Any]) -> dict[str, Any]:
         at = table
         *above, last = name.split(".")
         for key in above:
-            at = at.setdefault(key, {})
-        at[last] = value
+            if not isinstance(at.get(key), dict):  # a value and a table of one name: the table stands
+                at[key] = {}
+            at = at[key]
+        if not isinstance(at.get(last), dict):
+            at[last] = value
     return table
 
 
