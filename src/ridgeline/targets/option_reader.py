@@ -12,6 +12,7 @@ from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, Table, parse_table
 from ridgeline.core.table import BIGGEST, given
 from ridgeline.models.names import MODELS
+from ridgeline.targets.run_files import around
 from ridgeline.targets.shell_eval import read_script
 from ridgeline.targets.target import Files, Unread
 
@@ -194,9 +195,9 @@ def assigned(files: Files) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, text in files.items():
-        if not name.endswith((".sh", ".sbatch")):
+        if not name.endswith((".sh", ".sbatch", ".slurm")):
             continue
-        for command in read_script(text).commands:
+        for command in read_script(text, around(files)).commands:
             for word in command[1:]:
                 pair = re.fullmatch(r"\+{0,2}([A-Za-z_][\w.@]*)=(.*)", word, re.DOTALL)
                 if pair:
