@@ -207,6 +207,8 @@ def assigned(files: Files) -> dict[str, Any]:
 
 def _scalar(text: str) -> Any:
     """A word of a command line as the plain value it spells."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":  # quotes for the program's own parser
+        return text[1:-1]
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if text.lower() in ("null", "none", ""):

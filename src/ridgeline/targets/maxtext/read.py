@@ -37,7 +37,7 @@ from ridgeline.targets.option_reader import OptionReader, assigned, model_in, pi
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
 
-PLAIN_BLOCKS = ("llama2", "mistral", "mixtral", "default")
+PLAIN_BLOCKS = ("llama2", "mistral", "mixtral", "default", "qwen2", "qwen3", "qwen3_moe")
 # options of a model file beside its dimensions
 DESCRIBES = frozenset(
     {
@@ -142,12 +142,14 @@ def _model(reader: OptionReader) -> Any:
         reader.bad("global_parameter_scale", scale, "a scale whose model the catalog has, or dimensions", None)
     if "base_emb_dim" not in reader:
         return None
-    reader.word("decoder_block", among=dict.fromkeys(PLAIN_BLOCKS, 1), default=1)
+    block = reader.word("decoder_block", among={name: name for name in PLAIN_BLOCKS}, default="default")
+    normed = reader.switch("use_qk_norm", default=str(block).startswith("qwen3"))
+    biased = reader.switch("attention_bias", default=block == "qwen2")
     heads = reader.count("base_num_query_heads", default=16)
     inner = reader.count("base_mlp_dim", default=7168)
     experts = reader.degree("num_experts")
     mlp: dict[str, Any] = {"mlp": {"hidden": inner}}
-    moe_dim = reader.count("base_moe_mlp_dim")
+    moe_dim = None if reader.options.get("base_moe_mlp_dim") == -1 else reader.count("base_moe_mlp_dim")
     if experts > 1:
         topk = reader.degree("num_experts_per_tok")
         mlp = {"moe": {"experts": experts, "topk": topk, "hidden": moe_dim or inner}}
@@ -160,6 +162,8 @@ def _model(reader: OptionReader) -> Any:
             "heads": heads,
             "kv_heads": reader.count("base_num_kv_heads", default=16),
             "head_dim": reader.count("head_dim", default=128),
+            **({"qk_norm": "head"} if normed else {}),
+            **({"qkv_bias": True} if biased else {}),
         },
         **mlp,
     }
@@ -297,6 +301,7 @@ def _tensors(reader: OptionReader) -> tuple[str, float]:
 
 def _switches(reader: OptionReader) -> dict[str, Any]:
     kinds = {"autoselected": "flash", "flash": "flash", "cudnn_flash_te": "flash", "dot_product": "unfused"}
+    kinds |= {"cudnn_flash_jax": "flash"}
     return {"attention": reader.word("attention", among=kinds, default="flash")}
 
 
