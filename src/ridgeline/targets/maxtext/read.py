@@ -41,9 +41,11 @@ PLAIN_BLOCKS = ("llama2", "mistral", "mixtral", "default", "qwen2", "qwen3", "qw
 # options of a model file beside its dimensions
 DESCRIBES = frozenset(
     {
-        "head_dim", "mlp_activations", "vocab_size", "enable_dropout", "logits_via_embedding", "normalization_layer_epsilon",
+        "head_dim", "mlp_activations", "vocab_size", "enable_dropout", "logits_via_embedding",
+        "normalization_layer_epsilon",
         "decoder_block", "rope_max_timescale", "num_experts", "num_experts_per_tok", "attention_type", "q_lora_rank",
-        "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "shared_experts", "first_num_dense_layers",
+        "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "shared_experts",
+        "first_num_dense_layers",
         "use_qk_norm", "attention_bias", "sliding_window_size", "mtp_num_layers",
     }
 )  # fmt: skip
@@ -338,7 +340,9 @@ def recognises(files: Files) -> bool:
     """A YAML file or a script with several of MaxText's keys, a model file of it, or a manifest that starts it."""
     try:
         files = started(files)
-        if any({"base_emb_dim", "base_num_decoder_layers"} <= set(table.data) for table in tables(files, ".yml", ".yaml")):
+        if any(
+            {"base_emb_dim", "base_num_decoder_layers"} <= set(table.data) for table in tables(files, ".yml", ".yaml")
+        ):
             return True
         keys = {key for table in tables(files, ".yml", ".yaml") for key in table.data} | set(assigned(files))
     except InputError:

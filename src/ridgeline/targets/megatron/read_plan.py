@@ -34,9 +34,7 @@ class Seen:
 def read_workload(reader: OptionReader) -> dict[str, Any]:
     """The [workload] table; the global batch may stay open."""
     optimizer: dict[str, Any] = {}
-    kind = reader.word(
-        "optimizer", among=OPTIMIZERS, default="adamw"
-    )
+    kind = reader.word("optimizer", among=OPTIMIZERS, default="adamw")
     momentum = reader.take("sgd-momentum")
     if kind == "momentum" and momentum in (0, 0.0, "0", "0.0"):
         kind = "sgd"
@@ -146,9 +144,9 @@ def _memory(reader: OptionReader, layers: int) -> dict[str, Any]:
         kind = "selective"
     if reader.switch("checkpoint-activations", "deepspeed-activation-checkpointing", default=False):
         kind = kind or "full"  # before recompute had its name
-        some = reader.size("checkpoint-num-layers")
-        if some not in (None, 1):
-            reader.assumptions.append(f"recompute: every layer's input is kept, not one of {some}")
+        apart = reader.size("checkpoint-num-layers")
+        if apart not in (None, 1):
+            reader.assumptions.append(f"recompute: every layer's input is kept, not one of {apart}")
     reader.take("deepspeed-activation-checkpointing")
     method, count = reader.take("recompute-method"), reader.size("recompute-num-layers")
     modules = reader.take("recompute-modules")
