@@ -15,7 +15,8 @@ from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.gathers import reduce_then_gather
 from ridgeline.comm.select import beaten, candidates, fastest
-from ridgeline.comm.synthesis.exchange import balanced_ways, by_hops, one_by_one
+from ridgeline.comm.synthesis.exchange import balanced_ways
+from ridgeline.comm.synthesis.exchange_turns import by_hops, one_by_one
 from ridgeline.comm.synthesis.matching import SYNTHESIZED, matched_allgather, matched_broadcast
 from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
 from ridgeline.comm.synthesis.ports import ports_of
@@ -29,7 +30,7 @@ BROADCAST_CHUNKS = (1, 8, 32, 128, 512)
 BROADCAST_STEPS = 600_000
 SWITCHED_CHUNKS = (1, 2, 4, 8)  # a rank's part is cut into, through switches
 SWITCHED_STEPS = 50_000
-EXCHANGED_RANKS = 128  # ranks up to which ways of an all-to-all are searched
+EXCHANGED_RANKS = 512  # ranks up to which ways of an all-to-all are searched
 MOST_STEPS = 40_000_000
 MANY_STEPS = 1_000_000
 SMALL = 1 << 16  # places (rank, chunk) up to which many seeds are tried
