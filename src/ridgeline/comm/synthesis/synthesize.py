@@ -20,6 +20,7 @@ from ridgeline.comm.synthesis.exchange_turns import by_hops, one_by_one
 from ridgeline.comm.synthesis.matching import SYNTHESIZED, matched_allgather, matched_broadcast
 from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
 from ridgeline.comm.synthesis.ports import ports_of
+from ridgeline.comm.synthesis.switched_trees import TREED_RANKS, switched_allreduces
 from ridgeline.comm.synthesis.symmetric import is_symmetric, symmetric_allgather
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.core.errors import InputError, Problem
@@ -97,15 +98,21 @@ def _rooted(
 
 
 def _switched(collective: Collective, graph: Graph, size_bytes: float, chunks: int | None) -> Iterator[Algorithm]:
-    """All-gathers through switches in some numbers of chunks, and what is made of them."""
+    """All-gathers through switches in some numbers of chunks, and what is made of them; all-reduces by trees."""
     ports, n = ports_of(graph), graph.ranks
     least = lower_bound(graph, "allgather", size_bytes).seconds
+    gathered_s = float("inf")
     for per_rank in (_refused(graph, chunks),) if chunks else SWITCHED_CHUNKS:
         if chunks or n * (n - 1) * per_rank <= SWITCHED_STEPS or per_rank == 1:
             gather = matched_allgather(graph, per_rank, size_bytes, ports=ports)
             yield _changed(collective, gather)
-            if time_algorithm(gather, graph, size_bytes).seconds <= GOOD * least:
-                return
+            gathered_s = min(gathered_s, time_algorithm(gather, graph, size_bytes).seconds)
+            if gathered_s <= GOOD * least:
+                break
+    if collective != "allreduce" or n > TREED_RANKS:
+        return
+    if lower_bound(graph, "allreduce", size_bytes).seconds * WORTH < 2 * gathered_s:
+        yield from switched_allreduces(graph)
 
 
 def _changed(collective: Collective, gather: Algorithm) -> Algorithm:
