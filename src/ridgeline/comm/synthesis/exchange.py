@@ -87,7 +87,8 @@ def _eased(graph: Graph, cost: Array, at: Index, ways: Index, random: np.random.
             continue
         load[old] -= 1
         weight = cost * np.exp(STEEPS[-1] * np.minimum((load + 1) * cost / full[worst], 2.0))
-        last = dijkstra(_matrix(graph, weight), indices=pair // graph.ranks, return_predecessors=True)[1]
+        source = np.array([pair // graph.ranks])
+        last = dijkstra(_matrix(graph, weight), indices=source, return_predecessors=True)[1][0]
         new = _links(at, last, pair % graph.ranks)
         idle += 1
         if len(new) <= ways.shape[1] and ((load[new] + 1) * cost[new]).max() < full[worst] - 1e-9:
@@ -106,7 +107,8 @@ def _links(at: Index, last: Index, target: int) -> Index:
     while last[nodes[-1]] >= 0:
         nodes.append(int(last[nodes[-1]]))
     ends = np.array(nodes[::-1])
-    return at[ends[:-1], ends[1:]]
+    found: Index = at[ends[:-1], ends[1:]]
+    return found
 
 
 def _walked(at: Index, before: Index, sources: Index) -> Index:

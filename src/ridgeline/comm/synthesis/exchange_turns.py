@@ -57,7 +57,8 @@ def _ticks(graph: Graph, size_bytes: float) -> Index:
     each = size_bytes / graph.ranks / graph.bytes_per_s + graph.latency_s
     if np.ptp(each) <= 1e-12 * each.max():
         return np.ones(graph.links, np.int64)
-    return np.ceil(each / each.min() * TICKS - 1e-6).astype(np.int64)
+    ticks: Index = np.ceil(each / each.min() * TICKS - 1e-6).astype(np.int64)
+    return ticks
 
 
 class _Stacks:
