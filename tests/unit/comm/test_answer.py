@@ -61,12 +61,12 @@ def test_wrong_questions(options: dict[str, Any]) -> None:
 
 
 def test_a_root_in_the_middle_and_a_size_without_unit() -> None:
-    found = collective("broadcast", topology="mesh:5x5", size="7", root=12, synthesize=True)
+    found = ridgeline.collective("broadcast", topology="mesh:5x5", size="7", root=12, synthesize=True)
     assert found.size_bytes == 7
     assert 1 <= found.ratio_to_bound < 1.001
     assert found.seconds >= found.bound.seconds
     with pytest.raises(InputError, match="size: got 'seven'"):
-        collective("broadcast", topology="mesh:5x5", size="seven")
+        ridgeline.collective("broadcast", topology="mesh:5x5", size="seven")
 
 
 def test_one_rank_needs_no_time() -> None:
