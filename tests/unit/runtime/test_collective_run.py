@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,23 +128,10 @@ def test_three_ranks_on_gloo(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "backend", [pytest.param("gloo", marks=pytest.mark.slow), pytest.param("ridge_shm", marks=pytest.mark.shm)]
 )
-def test_ranks_of_torchrun(backend: str, tmp_path: Path) -> None:
+def test_ranks_of_torchrun(backend: str, torchrun: Callable[..., str]) -> None:
     """torchrun starts the ranks; rank 0 alone answers, and no rank starts others."""
-    own = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "ridgeline",
-    ]
-    command += ["collective", "run", "allgather", "--backend", backend, "--sizes", "1KB,1MB", "--ranks", "7", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=own, cwd=tmp_path, timeout=200)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    asked = ("--backend", backend, "--sizes", "1KB,1MB", "--ranks", "7", "--json")
+    found = json.loads(torchrun("collective", "run", "allgather", *asked))
     assert found["correct"]
     assert found["ranks"] == 2
 

@@ -89,7 +89,6 @@ bool Rounds::may_lend() {
       good = pipes_.take(peer, reinterpret_cast<char*>(&found), sizeof found) && found == kWord + peer && good;
     }
   good = agreed(good);
-  pipes_.opened();
   access_ = good ? Access::kGranted : Access::kRefused;
   return good;
 }
