@@ -62,7 +62,7 @@ def one_of_each(model: ModelSpec) -> ModelSpec:
     return small
 
 
-def subject_of(model: ModelSpec, dtype: str, device: str, seed: int = 0) -> Subject:
+def subject_of(model: ModelSpec, dtype: str, device: str, seed: int = 0, tokens: tuple[int, int] = TOKENS) -> Subject:
     """One layer of each kind, in one format."""
     small = one_of_each(model)
     order = small.order
@@ -78,8 +78,8 @@ def subject_of(model: ModelSpec, dtype: str, device: str, seed: int = 0) -> Subj
     layout = spread(plan, experts=False)
     stage = assemble(blueprint, layout).stages[0].to(device)  # made on the host: the same weights on every device
     source = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(0, small.vocab, (TOKENS[0], TOKENS[1] + 1), generator=source)
-    inputs = tokens[:, :-1].contiguous().to(device), tokens[:, 1:].contiguous().to(device)
+    drawn = torch.randint(0, small.vocab, (tokens[0], tokens[1] + 1), generator=source)
+    inputs = drawn[:, :-1].contiguous().to(device), drawn[:, 1:].contiguous().to(device)
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(stage(x), y, layout) / y.numel()

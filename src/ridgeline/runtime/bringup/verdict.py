@@ -17,10 +17,15 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.spec import ModelSpec
 from ridgeline.runtime.bringup import ridge
 from ridgeline.runtime.bringup.capture import Modules, Place, Watch, Wrong
+from ridgeline.runtime.bringup.devices import environment, open_device
 from ridgeline.runtime.bringup.faults import Fault
+from ridgeline.runtime.bringup.inventory import Inventory
 from ridgeline.runtime.bringup.judge import Verdict
+from ridgeline.runtime.bringup.roofline import Rates
+from ridgeline.runtime.bringup.speed import Speed
 from ridgeline.runtime.bringup.standing import Call, standing_calls
 from ridgeline.runtime.bringup.subject import Subject, subject_of
+from ridgeline.runtime.bringup.survey import surveyed, timed_step, warned
 
 FORMATS = ("fp32", "bf16")
 PROBE = "standing set"
@@ -54,6 +59,8 @@ class BringUp:
     unjudged   ops that the host cannot compute and no contract describes, with how often they were called
     probed     calls of the standing set that were judged
     fired      how often the fault answered, where one was given
+    inventory, speed    what the step asked of the device, and how fast it was: no part of the verdict
+    environment         device, driver and software
     """
 
     model: str
@@ -65,6 +72,9 @@ class BringUp:
     probed: int = 0
     cut: tuple[str, ...] = ()
     fired: int | None = None
+    inventory: Inventory = Inventory()
+    speed: Speed | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def right(self) -> bool:
@@ -77,50 +87,54 @@ def unheard(line: str) -> None:
 
 
 def bringup(
-    model: ModelSpec, device: str, *, fault: Fault | None = None, seed: int = 0,
-    tell: Callable[[str], None] = unheard,
+    model: ModelSpec, device: str, *, fault: Fault | None = None, lacks: ridge.Lacks | None = None, seed: int = 0,
+    rates: Rates | None = None, measure: bool = True, compiled: bool = False, tell: Callable[[str], None] = unheard,
 ) -> BringUp:  # fmt: skip
-    """Judge every op of a training step of a model, and the standing set, on a device."""
+    """Judge every op of a training step of a model, and the standing set, on a device.
+
+    lacks      kernels that the fake device does without
+    rates      what is possible on the chip, for the speed of its ops; measure: whether they are timed
+    compiled   look where dynamo would leave its graph
+    """
     _open(device, fault)
-    found = BringUp(model=model.id, device=device)
+    found = BringUp(model=model.id, device=device, environment=environment(device))
     wrong: list[Wrong] = []
-    with ridge.altered(fault) if fault is not None else nullcontext():
-        for format in FORMATS:
-            tell(f"a training step in {format}")
-            subject = subject_of(model, format, device, seed)
-            watch = _trained(subject)
-            found.cut = subject.cut
-            found.signatures += len(watch.calls)
-            for called in watch.calls.values():
-                found.ops[called.op] = found.ops.get(called.op, 0) + called.count
-            for op, times in watch.unjudged.items():
-                found.unjudged[op] = found.unjudged.get(op, 0) + times
-            wrong += watch.wrong
+    watches: list[Watch] = []
+    with ExitStack() as stack:
+        stack.enter_context(ridge.altered(fault) if fault is not None else nullcontext())
+        stack.enter_context(ridge.lacking(lacks) if lacks is not None else nullcontext())
+        with warned() as warnings:
+            for format in FORMATS:
+                tell(f"a training step in {format}")
+                subject = subject_of(model, format, device, seed)
+                watches.append(watch := _trained(subject))
+                found.cut = subject.cut
+                found.signatures += len(watch.calls)
+                for called in watch.calls.values():
+                    found.ops[called.op] = found.ops.get(called.op, 0) + called.count
+                for op, times in watch.unjudged.items():
+                    found.unjudged[op] = found.unjudged.get(op, 0) + times
+                wrong += watch.wrong
         tell("the standing set")
         for call in standing_calls(seed, device):
             found.probed += 1
             wrong += _probed(call, device)
+        found.inventory = surveyed(model, device, watches, seed=seed, warned=warnings, compiled=compiled)
+        if measure and fault is None:
+            tell("how fast each op is")
+            found.speed = timed_step(model, device, rates, seed)
     found.findings = tuple(_findings(wrong))
     found.fired = None if fault is None else fault.fired
     return found
 
 
 def _open(device: str, fault: Fault | None) -> None:
-    kind = device.partition(":")[0]
-    if kind == ridge.NAME:
-        ridge.register()
-        return
-    if fault is not None:
+    if fault is not None and device.partition(":")[0] != ridge.NAME:
         todo = f"use --device {ridge.NAME}"
         raise InputError(
             Problem(path="--faults", given=device, expected="the fake device, whose ops can be faulted", todo=todo)
         )
-    module = getattr(torch, kind, None)
-    if kind != "cpu" and (module is None or not hasattr(module, "is_available") or not module.is_available()):
-        expected = f"a device that torch {torch.__version__} finds here: cpu or {ridge.NAME}"
-        raise InputError(
-            Problem(path="--device", given=device, expected=expected, todo="install its backend, or name another")
-        )
+    open_device(device)
 
 
 def _trained(subject: Subject) -> Watch:
