@@ -12,6 +12,7 @@ import typer
 
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, console, print_json
+from ridgeline.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from ridgeline.runtime.bringup.roofline import Rates
@@ -35,6 +36,10 @@ Output = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="FILE.json", help="Save the report, which `ridgeline diff` compares."),
 ]
+Msprobe = Annotated[
+    Path | None,
+    typer.Option("--msprobe", metavar="FOLDER", help="Judge what mindstudio-probe dumped elsewhere, without a device."),
+]
 GraphBreaks = Annotated[
     bool, typer.Option("--graph-breaks", help="Say too where a compiler would leave its graph (dynamo; some seconds).")
 ]
@@ -46,7 +51,9 @@ def register(app: typer.Typer) -> None:
 
 
 def bringup(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A catalog id, a config.json or a model file.")],
+    model: Annotated[
+        str, typer.Argument(metavar="[MODEL]", help="A catalog id, a config.json or a model file; none with --msprobe.")
+    ] = "",
     device: Device = "cpu",
     faults: Faults = None,
     fault: Annotated[str, typer.Option(metavar="NAME", help="One fault of the file; else each in turn.")] = "",
@@ -54,6 +61,7 @@ def bringup(
     chip: Chip = None,
     profile: ProfileFile = None,
     graph_breaks: GraphBreaks = False,
+    msprobe: Msprobe = None,
     html: Html = None,
     output: Output = None,
     json: Json = False,
@@ -70,7 +78,9 @@ def bringup(
     need_torch("bringup")
     for path in filter(None, (html, output)):
         refuse_unwritable(path)
-    spec = read_model(model)
+    if msprobe is not None:
+        _dumped(msprobe, model, html, output, json)
+    spec = read_model(_named(model))
     tell = unheard if json else _aloud
     functions = chosen(read_faults(faults), fault) if faults is not None else {}
     options: dict[str, Any] = {"seed": seed, "tell": tell, "lacks": read_lacks(faults) if faults is not None else None}
@@ -90,6 +100,27 @@ def bringup(
     together = faults_sheet(each)
     _hand_over(together, html, output, json)
     raise typer.Exit(0 if together["caught"] == len(each) else 1)
+
+
+def _named(model: str) -> str:
+    if not model:
+        expected = "a model to bring up, or --msprobe FOLDER"
+        todo = "`ridgeline show models` lists them"
+        raise InputError(Problem(path="MODEL", given="none", expected=expected, todo=todo))
+    return model
+
+
+def _dumped(folder: Path, model: str, html: Path | None, output: Path | None, json: bool) -> None:
+    """Judge a dump of msprobe, and end."""
+    from ridgeline.report.bringup import dump_sheet
+    from ridgeline.runtime.bringup.msprobe.imported import bringup_msprobe
+    from ridgeline.runtime.bringup.verdict import unheard
+
+    if model:
+        raise InputError(Problem(path="MODEL", given=repr(model), expected="none beside --msprobe"))
+    sheet = dump_sheet(bringup_msprobe(folder, tell=unheard if json else _aloud))
+    _hand_over(sheet, html, output, json)
+    raise typer.Exit(0 if sheet["verdict"] == "right" else 1)
 
 
 def _aloud(line: str) -> None:
@@ -132,17 +163,19 @@ def _hand_over(sheet: Any, html: Path | None, output: Path | None, json: bool) -
     from json import dumps
 
     from ridgeline.core.files import write_text
-    from ridgeline.report.bringup import draw_bringup
-    from ridgeline.report.bringup_html import bringup_page, faults_page
+    from ridgeline.report.bringup import draw_bringup, draw_dump
+    from ridgeline.report.bringup_html import bringup_page, dump_page, faults_page
 
-    whole = sheet["kind"] != "bringup"
+    pages = {"bringup": bringup_page, "bringup-faults": faults_page, "bringup-msprobe": dump_page}
     if html is not None:
-        write_text(html, faults_page(sheet) if whole else bringup_page(sheet))
+        write_text(html, pages[sheet["kind"]](sheet))
     if output is not None:
         write_text(output, dumps(sheet, indent=1, allow_nan=False) + "\n")
     if json:
         print_json(sheet)
-    elif whole:
+    elif sheet["kind"] == "bringup-faults":
         say(f"{sheet['caught']} of {len(sheet['faults'])} faults caught")
+    elif sheet["kind"] == "bringup-msprobe":
+        draw_dump(sheet, console())
     else:
         draw_bringup(sheet, console())

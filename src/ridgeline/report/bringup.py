@@ -14,6 +14,7 @@ from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent
 from ridgeline.report.sheets.bringup import (
     BringUpSheet,
+    DumpSheet,
     FaultsSheet,
     InventorySheet,
     RemarkSheet,
@@ -92,12 +93,48 @@ def faults_sheet(each: list[BringUpSheet]) -> FaultsSheet:
     }
 
 
+def dump_sheet(found: Any) -> DumpSheet:
+    """What was found in a dump of msprobe."""
+    return {
+        "kind": "bringup-msprobe",
+        "folder": found.folder,
+        "framework": found.framework,
+        "tasks": list(found.tasks),
+        "dumps": found.dumps,
+        "calls": found.calls,
+        "verdict": "right" if found.right else "wrong",
+        "findings": [cast("WrongOpSheet", asdict(finding)) for finding in found.findings],
+        "replayed": found.replayed,
+        "by_statistics": found.by_statistics,
+        "unjudged": dict(found.unjudged),
+        "unreadable": dict(found.unreadable),
+    }
+
+
+def draw_dump(sheet: DumpSheet, console: Console) -> None:
+    """The verdict of a dump, its wrong calls, and how many were judged how."""
+    wrong = {one["op"] for one in sheet["findings"]}
+    told = f"{len(wrong)} API{'s' if len(wrong) > 1 else ''} wrong" if wrong else "every call that was judged is right"
+    ways = f"{sheet['replayed']:,} by their contract, {sheet['by_statistics']:,} by their statistics alone"
+    lines = [
+        Text.assemble(clean(sheet["folder"]), ": ", (told, "bold red" if wrong else "bold green")),
+        facts(
+            ("dump", f"{sheet['dumps']} of {sheet['framework']}, task {', '.join(sheet['tasks'])}"),
+            ("judged", f"{ways}, of {sheet['calls']:,} calls"),
+            ("not judged", ", ".join(f"{api} {count}" for api, count in sheet["unjudged"].items())),
+        ),
+    ]
+    refused = [f"{why} ({count})" for why, count in sheet["unreadable"].items()]
+    table = [findings_table(sheet["findings"])] if wrong else []
+    console.print(blocks(lines, table, listed("tensors that were not used", refused, most=SHOWN)))
+
+
 def draw_bringup(sheet: BringUpSheet, console: Console) -> None:
     """The verdict, the wrong ops, what was judged, what the device lacks, how fast it is."""
     console.print(
         blocks(
             [_verdict(sheet), _facts(sheet)],
-            [findings_table(sheet)] if sheet["findings"] else [],
+            [findings_table(sheet["findings"])] if sheet["findings"] else [],
             *(_remarks(sheet["inventory"], name) for name in LISTS),
             _compiler(sheet["inventory"]),
             _speed(sheet["speed"]) if sheet["speed"] else [],
@@ -130,11 +167,11 @@ def _facts(sheet: BringUpSheet) -> Table:
     )  # fmt: skip
 
 
-def findings_table(sheet: BringUpSheet) -> Table:
+def findings_table(findings: list[WrongOpSheet]) -> Table:
     """The wrong ops."""
     numbers = ("measured", "limit", "calls")
     table = headed(("wrong op", "format", "phase", "module", "broken", *numbers), right=numbers, overflow="fold")
-    for one in sheet["findings"]:
+    for one in findings:
         why = f"{one['statistic']}: {one['message']}" if one["message"] else one["statistic"]
         table.add_row(
             clean(one["op"]), clean(one["dtype"]), clean(one["phase"]), clean(one["module"]), clean(why),

@@ -10,7 +10,14 @@ from ridgeline.core.units import format_quantity
 from ridgeline.report.bringup import LISTS, remark
 from ridgeline.report.cells import DASH, percent
 from ridgeline.report.html import HOUSE, document, escaped, facts, svg, table
-from ridgeline.report.sheets.bringup import BringUpSheet, FaultsSheet, InventorySheet, SpeedSheet
+from ridgeline.report.sheets.bringup import (
+    BringUpSheet,
+    DumpSheet,
+    FaultsSheet,
+    InventorySheet,
+    SpeedSheet,
+    WrongOpSheet,
+)
 
 STYLE = (
     HOUSE
@@ -56,7 +63,7 @@ def bringup_page(sheet: BringUpSheet) -> str:
         f"<h1>Bring-up of {escaped(title + fault)}: "
         f'<span class="{"right" if right else "wrong"}">{verdict}</span></h1>{facts(told)}'
         f"<p>{escaped(', '.join(f'{key} {value}' for key, value in sheet['environment'].items()))}</p>"
-        f"{_findings(sheet)}{_further(sheet)}{''.join(_inventory(held))}"
+        f"{_findings(sheet['findings'])}{_further(sheet)}{''.join(_inventory(held))}"
         f"{_coverage(sheet)}{_speed(sheet['speed']) if sheet['speed'] else ''}{_rows(held)}"
     )
     return document(title=f"Ridgeline: bring-up of {title}", body=body, style=STYLE)
@@ -77,14 +84,26 @@ def faults_page(sheet: FaultsSheet) -> str:
     return document(title="Ridgeline: faults of a device", body=body, style=STYLE)
 
 
-def _findings(sheet: BringUpSheet) -> str:
-    if not sheet["findings"]:
+def dump_page(sheet: DumpSheet) -> str:
+    """What was found in a dump of msprobe."""
+    told = (
+        (sheet["verdict"], "verdict"), (f"{sheet['calls']:,}", "calls"),
+        (f"{sheet['replayed']:,}", "judged by contract"), (f"{sheet['by_statistics']:,}", "judged by statistics"),
+    )  # fmt: skip
+    rest = [*((api, count) for api, count in sheet["unjudged"].items()), *sheet["unreadable"].items()]
+    more = f"<h2>Not judged</h2>{table(('', 'calls'), rest)}" if rest else ""
+    body = f"<h1>A dump of msprobe: {escaped(sheet['folder'])}</h1>{facts(told)}{_findings(sheet['findings'])}{more}"
+    return document(title="Ridgeline: a dump of msprobe", body=body, style=STYLE)
+
+
+def _findings(findings: list[WrongOpSheet]) -> str:
+    if not findings:
         return ""
     rows = [
         (one["op"], one["dtype"], one["phase"], one["module"],
          f"{one['statistic']}: {one['message']}" if one["message"] else one["statistic"],
          f"{one['measured']:.3g}", f"{one['limit']:.3g}", one["times"])
-        for one in sheet["findings"]
+        for one in findings
     ]  # fmt: skip
     heads = ("op", "format", "phase", "module", "broken", "measured", "limit", "calls")
     return f"<h2>Wrong ops</h2>{table(heads, rows, text=range(5))}"

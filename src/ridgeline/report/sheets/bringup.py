@@ -180,6 +180,30 @@ class FaultsSheet(TypedDict):
     faults: list[BringUpSheet]
 
 
+class DumpSheet(TypedDict):
+    """What was found in a folder that msprobe dumped on another machine.
+
+    tasks           of the dumps: statistics, tensor
+    dumps, calls    ranks and steps that were read, and the calls in them
+    replayed        calls that their contract judged; by_statistics: those of which only max, min, mean and norm were
+    unjudged        APIs that nothing judged, with their calls
+    unreadable      why tensors were not used, with how often
+    """
+
+    kind: Literal["bringup-msprobe"]
+    folder: str
+    framework: str
+    tasks: list[str]
+    dumps: int
+    calls: int
+    verdict: Literal["right", "wrong"]
+    findings: list[WrongOpSheet]
+    replayed: int
+    by_statistics: int
+    unjudged: dict[str, int]
+    unreadable: dict[str, int]
+
+
 class ChangedOpSheet(TypedDict):
     """An op whose time changed by more than its spread: seconds of A, of B, and B over A."""
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ridgeline.core.errors import InputError, Problem, near
-from ridgeline.runtime.bringup import ridge
+from ridgeline.runtime.bringup import dispatcher, ridge
 from ridgeline.runtime.probe.backend import PLUG_INS
 from ridgeline.runtime.probe.describe import cpu_name, guess_chip
 
@@ -75,10 +75,10 @@ def _refused(name: str, expected: str, todo: str) -> InputError:
 
 def _open(name: str, kind: str) -> None:
     """Import what registers a device type, and see that there is one."""
-    if kind not in INSTALL and not hasattr(torch, kind):
+    if kind not in INSTALL and kind != dispatcher.plugged_in():
         known = ("cpu", ridge.NAME, *INSTALL)
         meant = ALIASES.get(kind.lower()) or next(iter(near(kind.lower(), known, 1)), "")
-        todo = f"did you mean {meant!r}?" if meant else "or import the package that registers it (--import PACKAGE)"
+        todo = f"did you mean {meant!r}?" if meant else "or install the package that registers it with torch"
         raise _refused(name, "a device type that torch knows: " + ", ".join(known), todo)
     install = f"it needs {INSTALL.get(kind, 'the package that registers it')}; or try --device cpu or {ridge.NAME}"
     if kind in PLUG_INS:

@@ -22,6 +22,7 @@ Kernel = Literal["own", "composite", "fallback", "none"]
 PARTS = (
     "_dispatch_key_for_device", "_dispatch_has_kernel", "_dispatch_has_kernel_for_dispatch_key",
     "_dispatch_has_backend_fallback", "_dispatch_key_parse", "_current_autograd_node", "_current_graph_task_id",
+    "_get_privateuse1_backend_name",
 )  # fmt: skip
 COMPOSITE = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeImplicitAutogradNestedTensor")
 # their result is a number of the host, or has a shape that depends on numbers of the device
@@ -45,10 +46,12 @@ def key_of(kind: str) -> str | None:
     try:
         return str(torch._C._dispatch_key_for_device(kind))
     except (RuntimeError, AttributeError):
-        try:
-            return "PrivateUse1" if torch._C._get_privateuse1_backend_name() == kind else None
-        except AttributeError:
-            return None
+        return "PrivateUse1" if plugged_in() == kind else None
+
+
+def plugged_in() -> str:
+    """The name of the device type that a package has added to torch; `privateuseone` where none has."""
+    return str(torch._C._get_privateuse1_backend_name())
 
 
 @cache
