@@ -15,7 +15,7 @@ from ridgeline.cli.terminal import Json, console, print_json
 from ridgeline.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from ridgeline.runtime.bringup.roofline import Rates
+    from ridgeline.runtime.bringup.observations import Rates
 
 Device = Annotated[
     str, typer.Option(metavar="NAME", help="A torch device; ridge: a fake one, whose ops can be faulted.")
@@ -34,7 +34,12 @@ ProfileFile = Annotated[
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page as well: one file, offline.")]
 Output = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="FILE.json", help="Save the report, which `ridgeline diff` compares."),
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE.json|FOLDER",
+        help="Save the report, which `ridgeline diff` compares; into a folder with the reproductions of findings.",
+    ),
 ]
 Msprobe = Annotated[
     Path | None,
@@ -52,7 +57,10 @@ def register(app: typer.Typer) -> None:
 
 def bringup(
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="A catalog id, a config.json or a model file; none with --msprobe.")
+        str,
+        typer.Argument(
+            metavar="[MODEL]", help="A catalog id, a config.json, a model file, or module:function for a torch module."
+        ),
     ] = "",
     device: Device = "cpu",
     faults: Faults = None,
@@ -66,40 +74,51 @@ def bringup(
     output: Output = None,
     json: Json = False,
 ) -> None:
-    """Run a model's ops on a device and judge every result against fp64 arithmetic on the host."""
-    from ridgeline.core.files import refuse_unwritable
-    from ridgeline.models.load import model as read_model
+    """Run a model on a device: every op, the ladder, invariances; judged against fp64 arithmetic on the host."""
     from ridgeline.report.bringup import bringup_sheet, draw_bringup, faults_sheet
-    from ridgeline.runtime.bringup.faults import Fault, chosen, read_faults, read_lacks
-    from ridgeline.runtime.bringup.verdict import bringup as library
-    from ridgeline.runtime.bringup.verdict import unheard
+    from ridgeline.runtime.bringup.findings import unheard
+    from ridgeline.runtime.bringup.supervise import bringup as library
+    from ridgeline.runtime.bringup.supervise import fault_names, folder_of, target_of
     from ridgeline.runtime.measure import need_torch
 
     need_torch("bringup")
-    for path in filter(None, (html, output)):
-        refuse_unwritable(path)
+    report, repros = _outputs(html, output)
     if msprobe is not None:
-        _dumped(msprobe, model, html, output, json)
-    spec = read_model(_named(model))
-    tell = unheard if json else _aloud
-    functions = chosen(read_faults(faults), fault) if faults is not None else {}
-    options: dict[str, Any] = {"seed": seed, "tell": tell, "lacks": read_lacks(faults) if faults is not None else None}
-    if not functions:
-        rates = _rates(device, chip, profile)
-        sheet = bringup_sheet(library(spec, device, rates=rates, compiled=graph_breaks, **options))
-        _hand_over(sheet, html, output, json)
+        _dumped(msprobe, model, html, report, json)
+    target = target_of(_named(model))
+    options: dict[str, Any] = {"seed": seed, "tell": unheard if json else _aloud, "faults": faults or ""}
+    names = fault_names(faults, fault) if faults is not None else []
+    if not names:
+        folder = folder_of(repros, target, device)
+        options |= {"rates": _rates(chip, profile), "graph_breaks": graph_breaks}
+        sheet = bringup_sheet(library(target, device, folder=folder, **options))
+        _hand_over(sheet, html, report, json)
         raise typer.Exit(0 if sheet["verdict"] == "right" else 1)
     each = []
-    for name, alter in functions.items():
-        each.append(bringup_sheet(library(spec, device, fault=Fault(name, alter), **options), name))
+    for name in names:
+        folder = folder_of(repros, target, device, name)
+        each.append(bringup_sheet(library(target, device, fault=name, folder=folder, **options), name))
         if not json and not fault:
             draw_bringup(each[-1], console())
     if fault:
-        _hand_over(each[0], html, output, json)
+        _hand_over(each[0], html, report, json)
         raise typer.Exit(0 if each[0]["verdict"] == "right" else 1)
     together = faults_sheet(each)
-    _hand_over(together, html, output, json)
+    _hand_over(together, html, report, json)
     raise typer.Exit(0 if together["caught"] == len(each) else 1)
+
+
+def _outputs(html: Path | None, output: Path | None) -> tuple[Path | None, Path | None]:
+    """Where the report goes, and where reproductions do; both are refused before the work if they cannot be written."""
+    from ridgeline.core.files import refuse_unwritable
+
+    is_file = output is not None and output.suffix == ".json"
+    report = output if output is None or is_file else output / "report.json"
+    if output is not None and not is_file:
+        output.mkdir(parents=True, exist_ok=True)
+    for path in filter(None, (html, report)):
+        refuse_unwritable(path)
+    return report, None if is_file else output
 
 
 def _named(model: str) -> str:
@@ -113,8 +132,8 @@ def _named(model: str) -> str:
 def _dumped(folder: Path, model: str, html: Path | None, output: Path | None, json: bool) -> None:
     """Judge a dump of msprobe, and end."""
     from ridgeline.report.bringup import dump_sheet
+    from ridgeline.runtime.bringup.findings import unheard
     from ridgeline.runtime.bringup.msprobe.imported import bringup_msprobe
-    from ridgeline.runtime.bringup.verdict import unheard
 
     if model:
         raise InputError(Problem(path="MODEL", given=repr(model), expected="none beside --msprobe"))
@@ -128,17 +147,13 @@ def _aloud(line: str) -> None:
     say(line, err=True)
 
 
-def _rates(device: str, chip: str | None, profile: Path | None) -> Rates | None:
-    """What is possible: of a profile, of a chip that is named, or of the one that the device's name tells."""
+def _rates(chip: str | None, profile: Path | None) -> Rates | None:
+    """What is possible, of a profile or of a chip that is named; else the device's name tells."""
     from ridgeline.hardware.load import chip as read_chip
-    from ridgeline.runtime.bringup.devices import likely_chip, open_device
-    from ridgeline.runtime.bringup.roofline import rates_of
+    from ridgeline.runtime.bringup.observations import rates_of
 
     if profile is not None:
         return _measured(profile)
-    if chip is None:
-        open_device(device)
-        chip = likely_chip(device)
     return rates_of(read_chip(chip)) if chip is not None else None
 
 
@@ -146,7 +161,7 @@ def _measured(path: Path) -> Rates:
     """The best rates that a profile holds."""
     from ridgeline.cost.ceilings import ceilings
     from ridgeline.cost.profile import read_profile
-    from ridgeline.runtime.bringup.roofline import Rates
+    from ridgeline.runtime.bringup.observations import Rates
 
     profile = read_profile(path)
     best = {one.name: one.measured for one in ceilings(profile)}

@@ -14,6 +14,8 @@ from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent
 from ridgeline.report.sheets.bringup import (
     BringUpSheet,
+    CheckSheet,
+    DeterminismSheet,
     DumpSheet,
     FaultsSheet,
     InventorySheet,
@@ -38,6 +40,11 @@ def bringup_sheet(found: Any, fault: str | None = None) -> BringUpSheet:
         "device": found.device,
         "verdict": "right" if found.right else "wrong",
         "findings": [cast("WrongOpSheet", asdict(finding)) for finding in found.findings],
+        "ladder": [cast("CheckSheet", asdict(check)) for check in found.ladder],
+        "invariances": [cast("CheckSheet", asdict(check)) for check in found.invariances],
+        "determinism": cast("DeterminismSheet", plain(found.determinism)),
+        "not_run": dict(found.not_run),
+        "isolated": found.isolated,
         "inventory": inventory_sheet(found),
         "coverage": {"probed": found.probed, "unjudged": dict(found.unjudged), "left_out": list(found.cut)},
         "speed": speed_sheet(found),
@@ -135,6 +142,7 @@ def draw_bringup(sheet: BringUpSheet, console: Console) -> None:
         blocks(
             [_verdict(sheet), _facts(sheet)],
             [findings_table(sheet["findings"])] if sheet["findings"] else [],
+            _checks(sheet),
             *(_remarks(sheet["inventory"], name) for name in LISTS),
             _compiler(sheet["inventory"]),
             _speed(sheet["speed"]) if sheet["speed"] else [],
@@ -148,7 +156,9 @@ def _verdict(sheet: BringUpSheet) -> Text:
         title += f", {sheet['fault']}" + ("" if sheet["fired"] or sheet["findings"] else " (never answered)")
     wrong = {one["op"] for one in sheet["findings"]}
     told = f"{len(wrong)} op{'s' if len(wrong) > 1 else ''} wrong" if wrong else "every op that was judged is right"
-    return Text.assemble(clean(title), ": ", (told, "bold red" if wrong else "bold green"))
+    lacks = len(sheet["inventory"]["missing"])
+    rest = (f", {lacks} {'is' if lacks == 1 else 'are'} missing on the device", "bold yellow") if lacks else ""
+    return Text.assemble(clean(title), ": ", (told, "bold red" if wrong else "bold green"), rest)
 
 
 def _facts(sheet: BringUpSheet) -> Table:
@@ -178,6 +188,34 @@ def findings_table(findings: list[WrongOpSheet]) -> Table:
             f"{one['measured']:.3g}", f"{one['limit']:.3g}", str(one["times"]),
         )  # fmt: skip
     return table
+
+
+def _checks(sheet: BringUpSheet) -> list[RenderableType]:
+    """Rungs and invariances that fail, a line for those that pass, and what was not run."""
+    lines: list[RenderableType] = []
+    for name, rows in (("ladder", sheet["ladder"]), ("invariances", sheet["invariances"])):
+        failed = [one for one in rows if one["verdict"] == "fail"]
+        passed = sum(one["verdict"] == "pass" for one in rows)
+        if rows:
+            told = f"{passed} pass, {len(failed)} fail, {len(rows) - passed - len(failed)} not run"
+            lines.append(Text.assemble((name, "bold"), f"  {told}"))
+        lines += listed("", [_check(one) for one in failed])[1:]
+    again = sheet["determinism"]
+    if again["runs"]:
+        parts = (("reordered", again["reordered"]), ("races", again["races"]))
+        told = "; ".join(f"{word}: {', '.join(ops)}" for word, ops in parts if ops)
+        lines.append(
+            Text.assemble(("determinism", "bold"), f"  {again['runs']} runs, ", clean(told or "the same bits"))
+        )
+    return [*lines, *listed("not run", [f"{name}: {why}" for name, why in sheet["not_run"].items()], most=SHOWN)]
+
+
+def _check(one: CheckSheet) -> str:
+    blame = f", {one['op']}" if one["op"] else ""
+    where = f" at {one['where']}" if one["where"] else ""
+    return (
+        f"{one['name']} in {one['format']}{where}{blame}: {one['statistic']} {one['measured']:.3g} > {one['limit']:.3g}"
+    )
 
 
 def _remarks(held: InventorySheet, name: str) -> list[RenderableType]:

@@ -52,6 +52,7 @@ def bringup_page(sheet: BringUpSheet) -> str:
     told = (
         (sheet["verdict"], "verdict"),
         (f"{len({one['op'] for one in sheet['findings']})}", "wrong ops"),
+        (f"{len(held['missing'])}", "missing ops"),
         (f"{len(held['ops'])}", "ops of a training step"),
         (f"{held['signatures']}", "signatures judged"),
         (f"{seen['probed']}", "calls of the standing set"),

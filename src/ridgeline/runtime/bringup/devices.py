@@ -49,14 +49,17 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 )  # fmt: skip
 
 
-def open_device(name: str) -> None:
-    """Make a device usable; an `InputError` says why it is not."""
+def open_device(name: str, *, faulted: bool = False) -> None:
+    """Make a device usable; an `InputError` says why it is not. Only the fake one can be given faults."""
     found = FORM.fullmatch(name)
     if found is None:
         raise _refused(
             name, "a torch device such as cpu, cuda, cuda:1 or ridge", "write its type, and a colon and index"
         )
     kind, index = found["kind"], int(found["index"] or 0)
+    if faulted and kind != ridge.NAME:
+        expected, todo = "the fake device, whose ops can be faulted", f"use --device {ridge.NAME}"
+        raise InputError(Problem(path="--faults", given=name, expected=expected, todo=todo))
     if kind == ridge.NAME:
         ridge.register()
     elif kind != "cpu":
@@ -149,3 +152,10 @@ def likely_chip(name: str) -> str | None:
     with contextlib.suppress(Exception):
         memory = int(torch.get_device_module(kind).mem_get_info(int(index or 0))[1])
     return guess_chip(device_name(name), memory)
+
+
+def settle(device: str) -> None:
+    """Wait until everything asked of a device is done."""
+    wait = getattr(getattr(torch, device.partition(":")[0], None), "synchronize", None)
+    if wait is not None and device.partition(":")[0] != "cpu":
+        wait()

@@ -8,7 +8,7 @@ flops count products and attention; everything else moves its arguments and resu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ridgeline.hardware.chip import Chip
+from ridgeline.runtime.bringup.observations import Rates
 
 # the key of a chip's peak at which a format of torch is multiplied
 PEAKS: Mapping[str, str] = MappingProxyType(
@@ -28,32 +28,6 @@ PEAKS: Mapping[str, str] = MappingProxyType(
 PRODUCTS: Mapping[str, tuple[int, int]] = MappingProxyType(
     {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "_scaled_mm": (0, 1), "_int_mm": (0, 1)}
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """What is possible on a chip.
-
-    flops_per_s    by key of a peak: fp32, tf32, bf16, fp8
-    bytes_per_s    of its memory; None where nobody says
-    cache_bytes    what the last cache holds: smaller tensors may be faster than memory
-    source         data sheet, or the profile that measured them
-    """
-
-    name: str
-    flops_per_s: Mapping[str, float] = field(default_factory=dict)
-    bytes_per_s: float | None = None
-    cache_bytes: float = 0.0
-    source: str = ""
-
-
-def rates_of(chip: Chip) -> Rates:
-    """The data sheet's."""
-    return Rates(
-        name=chip.id, flops_per_s={key: quoted.value for key, quoted in chip.peak.items()},
-        bytes_per_s=chip.hbm.bandwidth.value if chip.hbm.bandwidth else None,
-        cache_bytes=chip.cache.capacity.value if chip.cache.capacity else 0.0, source="data sheet",
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

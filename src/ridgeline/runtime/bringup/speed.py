@@ -22,7 +22,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.runtime.bringup.capture import Modules, Place
 from ridgeline.runtime.bringup.contracts import is_view
-from ridgeline.runtime.bringup.roofline import Rates, Work, seconds_at_best, work_of
+from ridgeline.runtime.bringup.guard import host_result
+from ridgeline.runtime.bringup.observations import OpSpeed, Rates, Speed, Stretch
+from ridgeline.runtime.bringup.roofline import Work, seconds_at_best, work_of
 
 SLOW, POSSIBLE = 0.3, 1.0
 TRUST = 1.05  # of a roof: clocks of hosts and devices agree no better
@@ -30,69 +32,6 @@ LAUNCH, SMALL = 2.0, 10.0  # times an op that does nothing: no longer is launch 
 ROUNDS, ROUND_S, MOST_CALLS = 3, 4e-3, 50
 CACHES = 4.0  # times a cache: larger work comes from memory
 STRETCH = 4  # launch-bound ops in a row that are worth naming
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpSpeed:
-    """One signature of an op.
-
-    seconds    of one call, median of rounds; spread: of the rounds, over the median
-    roof_s     at best; share: roof over seconds; None where the chip's rates do not say
-    bound      compute, memory, cache (memory's roof, which a cache may beat) or launch
-    flag       slow, impossible, or nothing
-    """
-
-    op: str
-    dtype: str
-    shapes: tuple[tuple[int, ...], ...]
-    module: str
-    phase: str
-    calls: int
-    seconds: float
-    spread: float
-    flops: float
-    bytes: float
-    bound: str = ""
-    roof_s: float | None = None
-    share: float | None = None
-    flag: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """Launch-bound ops in a row: from the module of the first to that of the last."""
-
-    begin: str
-    end: str
-    phase: str
-    ops: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """A step's ops, the slowest first, and the chip they are held against.
-
-    nothing_s    an op that does nothing, as the step calls it
-    step_s       all calls, one after the other
-    """
-
-    device: str
-    rates: Rates | None
-    tokens: tuple[int, int]
-    dtype: str
-    nothing_s: float
-    ops: tuple[OpSpeed, ...]
-    stretches: tuple[Stretch, ...]
-
-    @property
-    def step_s(self) -> float:
-        return sum(one.seconds * one.calls for one in self.ops)
-
-    @property
-    def flagged(self) -> tuple[OpSpeed, ...]:
-        """Those that are slow or impossible, what costs most first."""
-        return tuple(one for one in self.ops if one.flag)
 
 
 @dataclass(slots=True)
@@ -128,7 +67,10 @@ class Timer(TorchDispatchMode):  # type: ignore[misc]
             result = func(*args, **kwargs)
         else:
             again = tree_map(_copied, (args, kwargs)) if func._schema.is_mutable else (args, kwargs)
-            result = func(*args, **kwargs)
+            try:
+                result = func(*args, **kwargs)
+            except NotImplementedError:  # missing, as the inventory says: the step goes on without a time
+                return host_result(func, args, kwargs)
             seconds, spread = timed(lambda: func(*again[0], **again[1]), self.wait)
             self.seen[key] = _Seen(
                 func=func, place=place, dtype=_dtype(tensors, result), shapes=tuple(tuple(x.shape) for x in tensors),
