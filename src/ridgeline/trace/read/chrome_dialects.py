@@ -29,12 +29,18 @@ HOSTS = re.compile(r"^/host:")
 OPS = ("XLA Ops", "Tensor Core", "Sparse Core Ops")
 ASYNC = "Async XLA Ops"
 STEPS = ("Steps", "Sparse Core Steps")
+BY_HOST = re.compile(r"^(gloo|mpi|ucc):")
 _COLLECTIVE = r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective|send|recv|ragged"
 _RULES: Mapping[str, tuple[tuple[str, re.Pattern[str], str], ...]] = MappingProxyType({
+    KINETO: (  # PyTorch before 1.10 calls annotations operators; MTIA calls everything a kernel
+        (HOST, re.compile(r"^ProfilerStep#\d|^Optimizer\.(step|zero_grad)#|^enumerate\(DataLoader\)#|^[nrhx]ccl:"), ANNOTATION),
+        (KERNEL, re.compile(r"^dma_(request|transfer|copy)"), MEMCPY),
+        (KERNEL, re.compile(r"^event_(wait|record)$"), SYNC),
+    ),
     XLA: (
         (KERNEL, re.compile(r"^(while|conditional|call)([._ ]|$)"), MARKER),
-        (KERNEL, re.compile(r"^Memcpy", re.IGNORECASE), MEMCPY),
-        (KERNEL, re.compile(r"^Memset", re.IGNORECASE), MEMSET),
+        (KERNEL, re.compile(r"^Memcpy|^Copy(Device|Host)To|^__amd_rocclr_copy|^copyBuffer", re.IGNORECASE), MEMCPY),
+        (KERNEL, re.compile(r"^Memset|^Fill(Buffer|Device)|^__amd_rocclr_fill", re.IGNORECASE), MEMSET),
         (HOST, re.compile(r"^\$"), PYTHON),
         (HOST, re.compile(r"^(cuda|cu|hip)[A-Z]\w*( \(|$)"), RUNTIME),
         (HOST, re.compile(r"^step \d{1,9}$"), ANNOTATION),
@@ -79,18 +85,29 @@ class Dialect:
         table: list[str],
     ) -> NDArray[np.int32]:  # fmt: skip
         """The kinds, with what this dialect knows better."""
-        if self.format == KINETO:
-            return kind
-        codes = np.array([table.index(self.kinds[one]) if one in self.kinds else -9 for one in found.tracks], np.int32)
-        kind = np.where(codes[track] > -9, codes[track], kind)
-        for old, pattern, new in _RULES[self.format]:
-            matching = np.array([bool(pattern.search(text)) for text in found.names], np.bool_)
-            kind = np.where((kind == table.index(old)) & matching[name], table.index(new), kind)
+        if self.kinds:
+            codes = [table.index(self.kinds[one]) if one in self.kinds else -9 for one in found.tracks]
+            by_track = np.array(codes, np.int32)[track]
+            kind = np.where(by_track > -9, by_track, kind)
+        names = list(found.names)
+        for old, pattern, new in (*_RULES[self.format], *self._without_device(kind, table)):
+            rows = np.flatnonzero(kind == table.index(old))
+            told = [code for code in np.unique(name[rows]).tolist() if pattern.search(names[code])]
+            if told:
+                kind = kind.copy()
+                kind[rows[np.isin(name[rows], told)]] = table.index(new)
         if self.format == XLA:
             moved = np.array([found.threads.get(one, "") == ASYNC for one in found.tracks], np.bool_)[track]
             calls = np.array([bool(re.search(_COLLECTIVE, text)) for text in found.names], np.bool_)
             kind = np.where(moved & (kind == table.index(KERNEL)) & ~calls[name], table.index(MEMCPY), kind)
         return kind.astype(np.int32)
+
+    def _without_device(
+        self, kind: NDArray[np.int32], table: list[str]
+    ) -> tuple[tuple[str, re.Pattern[str], str], ...]:
+        """Where the host is all there is, the collectives that its threads run are ops as others are."""
+        work = [table.index(one) for one in (KERNEL, MEMCPY, MEMSET)]
+        return () if np.isin(kind, work).any() else ((ANNOTATION, BY_HOST, HOST),)
 
 
 def _number(name: str) -> tuple[int, str]:

@@ -43,7 +43,9 @@ FACTS = (
     "cuda_runtime_version", "cuda_driver_version", "hip_runtime_version", "record_shapes", "profile_memory",
     "with_stack", OWN,
 )  # fmt: skip
-_DEVICE = re.compile(r"\b(GPU|NPU|XPU|HPU|MTIA|TPU|device|chip|accelerator|Ascend Hardware)\b", re.IGNORECASE)
+_DEVICE = re.compile(
+    r"\b(GPU|NPU|XPU|HPU|MTIA|TPU|device|chip|accelerator|Ascend Hardware)(?=\d|\b)", re.IGNORECASE
+)
 _NOISE = frozenset({"trace", "overlap analysis"})
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from ridgeline.core.errors import InputError
 from ridgeline.trace.classes import Rules, classify
 from ridgeline.trace.read import ascend, chakra, kineto, nsys
+from ridgeline.trace.read.captures import last_captures
 from ridgeline.trace.read.folder import Found, files_of
 from ridgeline.trace.read.join import TracePart, join
+from ridgeline.trace.read.name_collectives import name_collectives
 from ridgeline.trace.read.source import Progress, Source, refuse
 from ridgeline.trace.read.unit_check import WORDS, nanos_of
 from ridgeline.trace.timeline import Timeline
@@ -66,8 +68,10 @@ def read_timeline(
             passed_over.append(wrong)
     if not parts:
         raise passed_over[0]
+    parts, told = last_captures(parts)
+    told += [f"not read: {wrong}" for wrong in passed_over]
     line = join([parts.pop(0) for _ in range(len(parts))])  # handed over: only the timeline is held from here on
-    return classify(_told(line, passed_over), rules)
+    return classify(name_collectives(_told(line, told)), rules)
 
 
 def _placed(part: TracePart, found: Found) -> TracePart:
@@ -84,12 +88,9 @@ def _placed(part: TracePart, found: Found) -> TracePart:
         return replace(part, about=replace(part.about, warnings=(*part.about.warnings, f"not read: {wrong}")))
 
 
-def _told(line: Timeline, passed_over: Sequence[InputError]) -> Timeline:
-    """The timeline with a warning for every file of a folder that is no trace."""
-    if not passed_over:
-        return line
-    warnings = (*line.about.warnings, *(f"not read: {wrong}" for wrong in passed_over))
-    return replace(line, about=replace(line.about, warnings=warnings))
+def _told(line: Timeline, more: Sequence[str]) -> Timeline:
+    """The timeline with further warnings."""
+    return replace(line, about=replace(line.about, warnings=(*line.about.warnings, *more))) if more else line
 
 
 def _read(source: Source) -> TracePart:
