@@ -36,6 +36,9 @@ LONGEST = 400  # characters of a name that patterns see: names of templates run 
 UP = 10  # spans looked at above a launch until one is an op that a class knows
 GRAPH = re.compile(r"graph_?launch", re.IGNORECASE)
 """Calls that launch a captured graph: what is around them launched all of it, and says nothing about one kernel."""
+_SCOPED = re.compile(r"(?:^|/)([^/]+?)-op\d+(?:_\d+)*$")
+"""MindSpore's names: the scopes of a kernel, then its op and its number."""
+_EXCHANGES = re.compile(r"(all_?reduce|all_?gather|reduce_?scatter|broadcast|all_?to_?all|all_?swap|neighbor_?exchange|send|receive)")
 _INDUCTOR = re.compile(r"^triton_(poi|red|per|for|spl)_")
 _NEIGHBOURS = re.compile(
     r"_(addmm|baddbmm|b?mm|linear|convolution|scaled_mm|matmul|(aiter_)?fmha_v\d_(fwd|bwd)|(_?scaled_dot_product_)?"
@@ -200,9 +203,7 @@ class _Matcher:
         """Its class, and whether no op has a say in it."""
         if kind in self._passed_over:
             return "", True
-        text = name[:LONGEST].lower().removesuffix(".kd")
-        if _INDUCTOR.match(text):
-            text = _NEIGHBOURS.sub("", text)
+        text = _telling(name)
         for place, (entry, words, patterns) in enumerate(self._classes):
             if not _of_kind(entry, kind):
                 continue
@@ -212,6 +213,21 @@ class _Matcher:
             if by_kind or any(map(text.__contains__, words)) or any(found(text) for found in patterns):
                 return entry.id, bool(entry.kinds) or entry.group == COMMUNICATION or place < self._own
         return UNKNOWN, False
+
+
+def _telling(name: str) -> str:
+    """The part of a name that says what runs, in lower case.
+
+    >>> _telling("Default/network-Net/conv1-Conv2d/Cast-op239"), _telling("wrapped_convert.kd")
+    ('cast', 'wrapped_convert')
+    """
+    text = name[:LONGEST].lower().removesuffix(".kd")
+    if _INDUCTOR.match(text):
+        return _NEIGHBOURS.sub("", text)
+    scoped = _SCOPED.search(text)
+    if scoped:
+        return f"hccl_{scoped[1]}" if _EXCHANGES.match(scoped[1]) else scoped[1]
+    return text
 
 
 def _compiled(patterns: Iterable[str]) -> tuple[tuple[str, ...], tuple[Callable[[str], object], ...]]:

@@ -45,7 +45,7 @@ def last_captures(parts: Sequence[TracePart]) -> tuple[list[TracePart], list[str
 
 def _owner(part: TracePart) -> object:
     """What says whose capture this is; None for nothing."""
-    if part.tables.ranks or not part.about.sources or not len(part.start_ns):
+    if part.piece or part.tables.ranks or not part.about.sources or not len(part.start_ns):
         return None
     named = STAMPED.match(part.about.sources[0])
     if part.rank is not None:

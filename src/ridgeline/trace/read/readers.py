@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.core.errors import InputError
-from ridgeline.trace.classes import Rules, classify
-from ridgeline.trace.read import ascend, chakra, kineto, nsys
+from ridgeline.trace.classes import Rules, built_in, classify
+from ridgeline.trace.read import ascend, chakra, kineto, sqlite_files, xplane
 from ridgeline.trace.read.captures import last_captures
 from ridgeline.trace.read.folder import Found, files_of
 from ridgeline.trace.read.join import TracePart, join
 from ridgeline.trace.read.name_collectives import name_collectives
 from ridgeline.trace.read.source import Progress, Source, refuse
 from ridgeline.trace.read.unit_check import WORDS, nanos_of
+from ridgeline.trace.read.vendor_check import overlap_doubts
 from ridgeline.trace.timeline import Timeline
 
 
@@ -31,8 +32,9 @@ class Reader:
 
 READERS: tuple[Reader, ...] = (
     Reader(name=kineto.FORMAT, recognises=kineto.recognises, read=kineto.read),
-    Reader(name=nsys.FORMAT, recognises=nsys.recognises, read=nsys.read, any_unit=False),
+    Reader(name=sqlite_files.FORMAT, recognises=sqlite_files.recognises, read=sqlite_files.read, any_unit=False),
     Reader(name=ascend.FORMAT, recognises=ascend.recognises, read=ascend.read),
+    Reader(name=xplane.FORMAT, recognises=xplane.recognises, read=xplane.read, any_unit=False),
     Reader(name=chakra.FORMAT, recognises=chakra.recognises, read=chakra.read),
 )
 """All formats, in the order they are tried."""
@@ -71,15 +73,16 @@ def read_timeline(
     parts, told = last_captures(parts)
     told += [f"not read: {wrong}" for wrong in passed_over]
     line = join([parts.pop(0) for _ in range(len(parts))])  # handed over: only the timeline is held from here on
-    return classify(name_collectives(_told(line, told)), rules)
+    line = classify(name_collectives(_told(line, told)), rules)
+    return _told(line, overlap_doubts(line, rules or built_in()))
 
 
 def _placed(part: TracePart, found: Found) -> TracePart:
     """The part with what its folder says: its rank, the table of kernels beside it."""
     if found.label:
         part = replace(part, about=replace(part.about, sources=(found.label,)))
-    if found.rank is not None and part.rank is None:
-        part = replace(part, rank=found.rank)
+    if found.rank is not None and part.rank is None and not part.tables.ranks:
+        part = replace(part, rank=found.rank, piece=found.piece)
     if found.beside is None:
         return part
     try:
