@@ -38,7 +38,9 @@ GRAPH = re.compile(r"graph_?launch", re.IGNORECASE)
 """Calls that launch a captured graph: what is around them launched all of it, and says nothing about one kernel."""
 _SCOPED = re.compile(r"(?:^|/)([^/]+?)-op\d+(?:_\d+)*$")
 """MindSpore's names: the scopes of a kernel, then its op and its number."""
-_EXCHANGES = re.compile(r"(all_?reduce|all_?gather|reduce_?scatter|broadcast|all_?to_?all|all_?swap|neighbor_?exchange|send|receive)")
+_EXCHANGES = re.compile(
+    r"(all_?reduce|all_?gather|reduce_?scatter|broadcast|all_?to_?all|all_?swap|neighbor_?exchange|send|receive)"
+)
 _INDUCTOR = re.compile(r"^triton_(poi|red|per|for|spl)_")
 _NEIGHBOURS = re.compile(
     r"_(addmm|baddbmm|b?mm|linear|convolution|scaled_mm|matmul|(aiter_)?fmha_v\d_(fwd|bwd)|(_?scaled_dot_product_)?"

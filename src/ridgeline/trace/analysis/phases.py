@@ -48,7 +48,8 @@ NAMED = (
         BACKWARD,
         re.compile(
             r"^\W*backward( pass)?\W*$|^autograd::engine::evaluate_|CompiledFunctionBackward"
-            r"|^\w+Backward\d*$|^torch::autograd::(AccumulateGrad|CopyBackwards|CopySlices)$", re.I,
+            r"|^\w+Backward\d*$|^torch::autograd::(AccumulateGrad|CopyBackwards|CopySlices)$",
+            re.I,
         ),
     ),
     (FORWARD, re.compile(r"^\W*forward( pass)?\W*$|\.forward$", re.I)),

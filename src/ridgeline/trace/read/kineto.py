@@ -44,9 +44,7 @@ FACTS = (
     "cuda_runtime_version", "cuda_driver_version", "hip_runtime_version", "record_shapes", "profile_memory",
     "with_stack", OWN,
 )  # fmt: skip
-_DEVICE = re.compile(
-    r"\b(GPU|NPU|XPU|HPU|MTIA|TPU|device|chip|accelerator|Ascend Hardware)(?=\d|\b)", re.IGNORECASE
-)
+_DEVICE = re.compile(r"\b(GPU|NPU|XPU|HPU|MTIA|TPU|device|chip|accelerator|Ascend Hardware)(?=\d|\b)", re.IGNORECASE)
 _NOISE = frozenset({"trace"})
 
 
@@ -114,7 +112,13 @@ class Finish:
     """From gathered columns to a part: units, kinds, processes, counters, and what has to be said."""
 
     def __init__(
-        self, source: Source, gathered: ChromeColumns, facts: Mapping[str, Any], *, exact: bool = False, format: str = ""
+        self,
+        source: Source,
+        gathered: ChromeColumns,
+        facts: Mapping[str, Any],
+        *,
+        exact: bool = False,
+        format: str = "",
     ) -> None:
         self.source, self.gathered, self.facts = source, gathered, facts
         self.exact, self.format = exact, format

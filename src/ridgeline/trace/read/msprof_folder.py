@@ -71,9 +71,7 @@ def _of_run(run: Path) -> Iterator[Piece]:
 
 def _iterations(files: list[Path], rank: int) -> list[Piece]:
     """The last stretch of iterations without a gap, of the last model."""
-    told = sorted(
-        (int(match[2]), int(match[3]), file) for file in files if (match := ITERATION.match(file.name))
-    )
+    told = sorted((int(match[2]), int(match[3]), file) for file in files if (match := ITERATION.match(file.name)))
     own = [entry for entry in told if entry[0] == told[-1][0]]
     first = len(own) - 1
     while first > 0 and own[first - 1][1] == own[first][1] - 1:

@@ -76,9 +76,7 @@ def _recorded(line: Timeline, detail: SideTables, kernels: Rows, around: Rows, p
     rows = np.concatenate([detail.collective.rows, kernels.astype(np.int32)])
     values = np.concatenate([detail.collective.values, np.array(codes, np.int64)])
     order = np.argsort(rows, kind="stable")
-    return replace(
-        detail, collective=Sparse(rows=rows[order], values=values[order]), collectives=tuple(table)
-    )
+    return replace(detail, collective=Sparse(rows=rows[order], values=values[order]), collectives=tuple(table))
 
 
 def _record(line: Timeline, name: int, shape: int, pattern: re.Pattern[str]) -> RecordedCollective:
