@@ -3,7 +3,7 @@
     copies, predictions    by their kind
     communication          by the kernel's name
     other kernels          by the innermost op around their launch that a class knows (`aten::cudnn_convolution`), where
-                           there is one; else by their own name; else by an op around the launch that does several things
+                           there is one; else by their own name; else by an op around the launch that does many things
 
 A class has a group: compute, communication, copy or waiting. What no pattern matches is `unknown`, counts as compute
 and is listed by name, never hidden. A user's patterns of names go before all of this.

@@ -63,8 +63,10 @@ def _unpack(path: Path, folder: Path) -> Path:
                     while chunk := source.read(CHUNK):
                         written += len(chunk)
                         if written > room or (written > SMALL and written > MOST_RATIO * path.stat().st_size):
-                            raise refuse(path, f"an archive that grows beyond {written:,} bytes",
-                                         f"at most {MOST_RATIO} times its size", "unpack it yourself if it is honest")  # fmt: skip
+                            raise refuse(
+                                path, f"an archive that grows beyond {written:,} bytes",
+                                f"at most {MOST_RATIO} times its size", "unpack it yourself if it is honest",
+                            )  # fmt: skip
                         sink.write(chunk)
     except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, EOFError) as wrong:
         raise refuse(

@@ -1,6 +1,6 @@
 """Turn several captures of one rank into the last of them: a profiler that was switched on twice is not two ranks.
 
-    the same rank     both files say so, or their names begin alike before the time (`worker0.1694128201545.pt.trace.json`)
+    the same rank     both files say so, or their names are alike up to the time (`worker0.1694128201545.pt.trace.json`)
     another capture   one ended before the other began
 
 Files of the same rank that overlap in time are what they look like: several ranks of which two give the same number.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ridgeline.trace.read.join import TracePart
 
@@ -30,7 +31,7 @@ def last_captures(parts: Sequence[TracePart]) -> tuple[list[TracePart], list[str
             continue
         by_time = sorted(places, key=lambda place: int(parts[place].start_ns.min()))
         windows = [_window(parts[place]) for place in by_time]
-        if any(after[0] < before[1] for before, after in zip(windows, windows[1:], strict=False)):
+        if any(after[0] < before[1] for before, after in pairwise(windows)):
             continue
         kept = parts[by_time[-1]].about.sources[0]
         for place, window in zip(by_time[:-1], windows, strict=False):

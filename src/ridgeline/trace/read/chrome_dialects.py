@@ -8,7 +8,8 @@ Ascend: `Ascend Hardware` runs kernels, `CANN` is the runtime, `HCCL` or `Commun
 planes, the transfers each is made of, which become marks; collectives belong to the chip beside them. Streams of the
 hardware that carry nothing but notifications, reductions and copies are those transfers once more, and marks too. The
 thread `Step Trace` holds steps. MindSpore's own timeline has the same under other names: `AI Core Op`, `AI CPU Op`,
-`Communication Op`, `Host CPU Op`. Both sum up what overlaps in a process of their own, which is no work: see `vendor_check`.
+`Communication Op`, `Host CPU Op`. Both sum up what overlaps in a process of its own, which is no work, see
+`vendor_check`.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ TRANSFERS = re.compile(r"^(NOTIFY|EVENT|MEMCPY|REDUCE|SDMA|RDMA|CAPTURE|WRITE_VA
 SUMMED = re.compile(r"^(op )?overlap analy", re.IGNORECASE)
 """Processes in which a vendor's tool sums up what the others show."""
 PARTS = {"ai core op": KERNEL, "ai cpu op": KERNEL, "communication op": KERNEL, "host cpu op": HOST}
+OLD_MARKS = re.compile(r"^ProfilerStep#\d|^Optimizer\.(step|zero_grad)#|^enumerate\(DataLoader\)#|^[nrhx]ccl:")
 BY_HOST = re.compile(r"^(gloo|mpi|ucc):")
 _COLLECTIVE = r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective|send|recv|ragged"
 _RULES: Mapping[str, tuple[tuple[str, re.Pattern[str], str], ...]] = MappingProxyType({
     KINETO: (  # PyTorch before 1.10 calls annotations operators; MTIA calls everything a kernel
-        (HOST, re.compile(r"^ProfilerStep#\d|^Optimizer\.(step|zero_grad)#|^enumerate\(DataLoader\)#|^[nrhx]ccl:"), ANNOTATION),
+        (HOST, OLD_MARKS, ANNOTATION),
         (KERNEL, re.compile(r"^dma_(request|transfer|copy)"), MEMCPY),
         (KERNEL, re.compile(r"^event_(wait|record)$"), SYNC),
     ),
@@ -212,5 +214,5 @@ def _mindspore(found: ChromeColumns, parts: Mapping[Any, str]) -> Dialect:
             steps.add((pid, tid))
     cores = [pid for pid, part in parts.items() if part == "ai core op"]
     others = [pid for pid, part in parts.items() if part in PARTS and part != "ai core op" and PARTS[part] == KERNEL]
-    chips = {pid: cores[0] for pid in others} if len(cores) == 1 else {}
+    chips = dict.fromkeys(others, cores[0]) if len(cores) == 1 else {}
     return Dialect(format=MINDSPORE, kinds=kinds, chips=chips, steps=frozenset(steps))

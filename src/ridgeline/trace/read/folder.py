@@ -1,7 +1,8 @@
 """Turn paths that a user named into the trace files behind them: files, folders of ranks, Ascend's and JAX's folders.
 
-JAX writes into `plugins/profile/DATE` of the folder it is given, one profile a host (`*.xplane.pb`), the same as JSON up
-to a million events, and on demand once more for Perfetto; of these the first is read. msprof's folders: `msprof_folder`.
+JAX writes into `plugins/profile/DATE` of the folder it is given, one profile a host (`*.xplane.pb`), the same as JSON
+up to a million events, and on demand once more for Perfetto; of these the first is read. For msprof's folders see
+`msprof_folder`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turn a folder of msprof (`PROF_*`) into the files to read: timelines by iteration, else its database, else its tables.
+"""Turn a folder of msprof (`PROF_*`) into the files to read: timelines by iteration, else a database, else tables.
 
     PROF_x/mindstudio_profiler_output/msprof_*.json, op_summary_*.csv      one timeline of all devices, or slices of it
     PROF_x/device_N/timeline/msprof_N_MODEL_ITERATION.json                 one timeline an iteration (before CANN 7)

@@ -24,8 +24,8 @@ from ridgeline.trace.read.folder import Found, files_of
 from ridgeline.trace.read.join import TracePart, join
 from ridgeline.trace.read.name_collectives import name_collectives
 from ridgeline.trace.read.source import Progress, Source, refuse
-from ridgeline.trace.read.unreadable import what_it_is
 from ridgeline.trace.read.unit_check import WORDS, nanos_of
+from ridgeline.trace.read.unreadable import what_it_is
 from ridgeline.trace.read.vendor_check import overlap_doubts
 from ridgeline.trace.timeline import Timeline
 

@@ -49,7 +49,6 @@ def texts_in(base: sqlite3.Connection, table: str, key: str, *texts: str) -> dic
     column = next((one for one in texts if one in known), None)
     if column is None or key not in known:
         return {}
-    cursor = base.execute(
-        f'SELECT "{key}", CAST(substr("{column}", 1, {LONGEST}) AS TEXT) FROM "{table}" WHERE typeof("{key}") = \'integer\''
-    )
+    text = f'CAST(substr("{column}", 1, {LONGEST}) AS TEXT)'
+    cursor = base.execute(f'SELECT "{key}", {text} FROM "{table}" WHERE typeof("{key}") = \'integer\'')
     return {int(id): text or "" for id, text in cursor}

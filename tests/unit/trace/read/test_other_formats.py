@@ -188,14 +188,14 @@ class TestXplane:
         write({"traceEvents": []}, run / "host.trace.json.gz")
         assert read_timeline(tmp_path).about.sources == ("host.xplane.pb",)
 
-    @pytest.mark.parametrize("cut", [3, 40, 150])
-    def test_a_cut_file_is_kept_as_far_as_it_goes_or_refused(self, cut: int, tmp_path: Path) -> None:
+    def test_a_cut_file_is_kept_as_far_as_it_goes(self, tmp_path: Path) -> None:
         path = tmp_path / "x.xplane.pb"
-        path.write_bytes(xplane()[:-cut])
-        try:
-            assert any("cut" in one for one in read_timeline(path).about.warnings)
-        except InputError as wrong:
-            assert str(path) in str(wrong)
+        path.write_bytes(xplane()[:-40])
+        line = read_timeline(path)
+        assert (total(line).compute_ns, "cut" in line.about.warnings[0]) == (59_000, True)
+        path.write_bytes(xplane()[:60])
+        with pytest.raises(InputError, match="without spans"):
+            read_timeline(path)
 
 
 # -- ROCm -------------------------------------------------------------------------------------------------------------
@@ -264,7 +264,8 @@ def test_an_execution_trace(tmp_path: Path) -> None:
 
     file = {
         "schema": "1.1.1-chakra.0.0.4", "pid": 7, "nodes": [
-            op(1, "[pytorch|profiler|execution_trace|process]", 1), op(2, "[pytorch|profiler|execution_trace|thread]", 1),
+            op(1, "[pytorch|profiler|execution_trace|process]", 1),
+            op(2, "[pytorch|profiler|execution_trace|thread]", 1),
             op(3, "aten::linear", 2), op(4, "aten::t", 3),
             op(5, "aten::addmm", 3, [[8], [4, 2], [2, 8]], ["Tensor(float)"] * 3), op(6, "aten::relu", 2),
         ],
