@@ -25,7 +25,7 @@ from ridgeline.serving.priced_steps import Price, PricedSteps, priced_steps
 from ridgeline.serving.replica import Replica
 from ridgeline.serving.request import Request
 from ridgeline.serving.router import LeastLoaded, PrefixAware, RoundRobin, Router
-from ridgeline.serving.sglang_scheduler import SglangScheduler
+from ridgeline.serving.sglang_overlap import sglang_scheduler
 from ridgeline.serving.sglang_settings import SglangSettings
 from ridgeline.serving.static_batcher import StaticBatcher
 from ridgeline.serving.step import Policy
@@ -82,7 +82,7 @@ class Instance:
             case VllmSettings():
                 return VllmScheduler(self.settings)
             case SglangSettings():
-                return SglangScheduler(self.settings)
+                return sglang_scheduler(self.settings)
             case TensorrtLlmSettings():
                 return TensorrtLlmScheduler(self.settings)
             case StaticKnobs():
