@@ -364,7 +364,7 @@ class SglangScheduler:
             return []
         finished = self._ended(step)
         for state in finished:
-            self._keep(state, state.target)
+            self._keep(state, state.computed)
             self._give_back(state)
         left = [state for state in self.running if id(state) not in ended]
         if len(left) < len(self.running):
