@@ -57,11 +57,13 @@ class Called:
     waits: bool = False
 
     def note(self, place: Place, func: Any, args: Any, kwargs: Any, layers: int = 1) -> None:
-        """It came once more, for so many layers."""
+        """It came once more, for so many layers; on the device it counts anew, whatever the host did with the same."""
+        kind = dispatcher.device_of(args, kwargs)
+        if kind != self.kind and self.kind in ("", "cpu"):
+            self.kind, self.place, self.places, self.count, self.captured = kind, place, set(), 0, 0
         self.count += layers
         self.captured += 1
         self.places.add(place)
-        self.kind = self.kind or dispatcher.device_of(args, kwargs)
         self.waits = self.waits or dispatcher.synchronises(func, args, kwargs)
 
 
