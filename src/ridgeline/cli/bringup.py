@@ -59,7 +59,7 @@ def bringup(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="[MODEL]", help="A catalog id, a config.json, a model file, or module:function for a torch module."
+            metavar="MODEL", help="A catalog id, a config.json, a model file, or module:function for a torch module."
         ),
     ] = "",
     device: Device = "cpu",
