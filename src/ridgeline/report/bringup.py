@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from math import isfinite
+from sys import float_info
 from typing import Any, cast
 
 from rich.console import Console, RenderableType
@@ -39,9 +41,9 @@ def bringup_sheet(found: Any, fault: str | None = None) -> BringUpSheet:
         "model": found.model,
         "device": found.device,
         "verdict": "right" if found.right else "wrong",
-        "findings": [cast("WrongOpSheet", asdict(finding)) for finding in found.findings],
-        "ladder": [cast("CheckSheet", asdict(check)) for check in found.ladder],
-        "invariances": [cast("CheckSheet", asdict(check)) for check in found.invariances],
+        "findings": [_wrong(finding) for finding in found.findings],
+        "ladder": [_check_sheet(check) for check in found.ladder],
+        "invariances": [_check_sheet(check) for check in found.invariances],
         "determinism": cast("DeterminismSheet", plain(found.determinism)),
         "not_run": dict(found.not_run),
         "isolated": found.isolated,
@@ -52,6 +54,20 @@ def bringup_sheet(found: Any, fault: str | None = None) -> BringUpSheet:
         "fault": fault,
         "fired": found.fired,
     }
+
+
+def _wrong(finding: Any) -> WrongOpSheet:
+    """A finding whose figures JSON can hold."""
+    return cast("WrongOpSheet", {key: _finite(value) for key, value in asdict(finding).items()})
+
+
+def _check_sheet(check: Any) -> CheckSheet:
+    return cast("CheckSheet", {key: _finite(value) for key, value in asdict(check).items()})
+
+
+def _finite(value: Any) -> Any:
+    """Infinities and what is no number at all as the largest number."""
+    return value if not isinstance(value, float) or isfinite(value) else float_info.max
 
 
 def inventory_sheet(found: Any) -> InventorySheet:
@@ -110,7 +126,7 @@ def dump_sheet(found: Any) -> DumpSheet:
         "dumps": found.dumps,
         "calls": found.calls,
         "verdict": "right" if found.right else "wrong",
-        "findings": [cast("WrongOpSheet", asdict(finding)) for finding in found.findings],
+        "findings": [_wrong(finding) for finding in found.findings],
         "replayed": found.replayed,
         "by_statistics": found.by_statistics,
         "unjudged": dict(found.unjudged),
@@ -123,7 +139,7 @@ def draw_dump(sheet: DumpSheet, console: Console) -> None:
     wrong = {one["op"] for one in sheet["findings"]}
     told = f"{len(wrong)} API{'s' if len(wrong) > 1 else ''} wrong" if wrong else "every call that was judged is right"
     ways = f"{sheet['replayed']:,} by their contract, {sheet['by_statistics']:,} by their statistics alone"
-    lines = [
+    lines: list[RenderableType] = [
         Text.assemble(clean(sheet["folder"]), ": ", (told, "bold red" if wrong else "bold green")),
         facts(
             ("dump", f"{sheet['dumps']} of {sheet['framework']}, task {', '.join(sheet['tasks'])}"),
@@ -132,7 +148,7 @@ def draw_dump(sheet: DumpSheet, console: Console) -> None:
         ),
     ]
     refused = [f"{why} ({count})" for why, count in sheet["unreadable"].items()]
-    table = [findings_table(sheet["findings"])] if wrong else []
+    table: list[RenderableType] = [findings_table(sheet["findings"])] if wrong else []
     console.print(blocks(lines, table, listed("tensors that were not used", refused, most=SHOWN)))
 
 
