@@ -19,10 +19,19 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ridgeline.runtime.bringup.contracts import judged, outputs_of
-from ridgeline.runtime.bringup.judge import NoContractError, Verdict, judge
+from ridgeline.runtime.bringup.arithmetic import PLAIN, Unit
+from ridgeline.runtime.bringup.choices import is_random
+from ridgeline.runtime.bringup.contracts import is_view, judged, outputs_of
+from ridgeline.runtime.bringup.judge import NoContractError, judge, unequal
+from ridgeline.runtime.bringup.outcome import RIGHT, Verdict, worse, wrong
 
+FAR = 1 << 16  # elements of an argument that are read back from a device to see whether it was written
+KEPT = 2  # wrong calls of an op whose arguments are kept
 Signature = tuple[str, tuple[Any, ...]]
+
+
+class EndedError(Exception):
+    """An op raised on the device, and on the host with the same arguments: what follows cannot be run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +108,16 @@ class Modules:
 class Watch(TorchDispatchMode):  # type: ignore[misc]
     """Sees every op below autograd and compares the device's result with the contract's."""
 
-    def __init__(self, modules: Modules | None = None) -> None:
+    def __init__(
+        self, modules: Modules | None = None, *, sound: set[Signature] | None = None, unit: Unit = PLAIN
+    ) -> None:
         super().__init__()
         self.modules = modules or Modules()
         self.calls: dict[Signature, Called] = {}
         self.wrong: list[Wrong] = []
         self.unjudged: dict[str, int] = {}
-        self.sound: set[Signature] = set()  # signatures whose host kernel kept the contract
+        self.sound: set[Signature] = set() if sound is None else sound  # whose host kernel kept the contract
+        self.unit = unit
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -113,30 +125,139 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         signature = (str(func), tuple(_described(x) for x in tree_leaves((args, kwargs))))
         called = self.calls.setdefault(signature, Called(op=signature[0], described=signature[1], place=place))
         called.count += 1
+        if is_view(func):
+            result = func(*args, **kwargs)
+            self._note(signature, place, seen_through(func, args, kwargs, result), args, kwargs, result)
+            return result
         if not judged(func):
             return func(*args, **kwargs)
         host = tree_map(on_host, (args, kwargs))
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as error:
+            return self._instead(func, (args, kwargs), host, signature, place, error)
         outputs = [on_host(x) for x in outputs_of(func, args, kwargs, result)]
         verdict = self._verdict(func, host, outputs, signature)
-        if not verdict.right:
-            self.wrong.append(Wrong(
-                op=signature[0], place=place, dtype=dtype_of(outputs), verdict=verdict, args=host[0], kwargs=host[1],
-            ))  # fmt: skip
+        if verdict.right and not untouched(func, args, kwargs, host):
+            verdict = wrong("argument", 1.0)
+        self._note(signature, place, verdict, *host, outputs)
         return result
+
+    def _note(
+        self, signature: Signature, place: Place, verdict: Verdict, args: Any, kwargs: Any, outputs: Any,
+        message: str = "",
+    ) -> None:  # fmt: skip
+        if verdict.right:
+            return
+        args, kwargs, outputs = tree_map(on_host, (args, kwargs, outputs))
+        if sum(one.op == signature[0] for one in self.wrong) >= KEPT:
+            args, kwargs = (), {}
+        self.wrong.append(Wrong(
+            op=signature[0], place=place, dtype=dtype_of(tree_leaves(outputs)), verdict=verdict, args=args,
+            kwargs=kwargs, message=message,
+        ))  # fmt: skip
+
+    def _instead(
+        self, func: Any, given: tuple[Any, Any], host: tuple[Any, Any], signature: Signature, place: Place,
+        error: Exception,
+    ) -> Any:  # fmt: skip
+        """An op that raised where the host's does not is wrong; the run goes on with the host's result."""
+        args, kwargs = host
+        device = next((x.device for x in tree_leaves(given) if isinstance(x, Tensor)), torch.device("cpu"))
+        try:
+            own = tree_map(_copied, host)
+            result = func(*own[0], **own[1])
+        except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
+            raise EndedError(str(error)) from error
+        message = str(error).partition("\n")[0]
+        absent = isinstance(error, NotImplementedError)
+        self._note(signature, place, wrong("missing" if absent else "raised", 1.0), args, kwargs, result, message)
+        if not func._schema.is_mutable:
+            return tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, result)
+        for old, new in zip(tree_leaves(given), tree_leaves(own), strict=True):
+            if isinstance(old, Tensor):
+                getattr(old, "raw", old).copy_(new)
+        return given[0][0] if func._schema.returns else None
 
     def _verdict(self, func: Any, host: tuple[Any, Any], outputs: list[Any], signature: Signature) -> Verdict:
         args, kwargs = host
-        if signature in self.sound and _equal(outputs, host_outputs(func, args, kwargs)):
-            return Verdict(right=True)
+        theirs = None if is_random(func) else host_outputs(func, args, kwargs)
+        same = _equal(outputs, theirs)
+        if signature in self.sound and same:
+            return RIGHT
         try:
-            found = judge(func, args, kwargs, outputs)
+            found = judge(func, args, kwargs, outputs, unit=self.unit)
         except NoContractError:
             self.unjudged[signature[0]] = self.unjudged.get(signature[0], 0) + 1
-            return Verdict(right=True)
-        if found.right and signature not in self.sound and _equal(outputs, host_outputs(func, args, kwargs)):
+            return RIGHT
+        if found.right and same:
             self.sound.add(signature)
+        if found.right and theirs and isinstance(theirs[0], Tensor) and theirs[0].dtype != outputs[0].dtype:
+            return wrong("format", float(outputs[0].element_size()), float(theirs[0].element_size()))
         return found
+
+
+def seen_through(func: Any, args: Any, kwargs: Any, result: Any) -> Verdict:
+    """A view: the memory of its argument by the sizes, strides and offset that torch gives it, or equal numbers."""
+    base = next((x for x in tree_leaves(args) if isinstance(x, Tensor)), None)
+    if base is None:
+        return RIGHT
+    views = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
+    try:
+        shapes = [x for x in tree_leaves(func(*tree_map(_without_numbers, args), **kwargs)) if isinstance(x, Tensor)]
+    except (RuntimeError, NotImplementedError):
+        return RIGHT
+    if len(views) != len(shapes):
+        return wrong("shape", float(len(views)), float(len(shapes)))
+    memory = _memory(base)
+    if memory and all(_memory(x) == memory and _layout(x) == _layout(y) for x, y in zip(views, shapes, strict=True)):
+        return RIGHT
+    own = tree_map(on_host, (args, kwargs))
+    expected = [x for x in tree_leaves(func(*own[0], **own[1])) if isinstance(x, Tensor)]
+    worst = RIGHT
+    for ours, theirs in zip(views, expected, strict=True):
+        worst = worse(worst, unequal(on_host(ours), theirs))
+    return worst
+
+
+def _without_numbers(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    reach = 1 + value.storage_offset() + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
+    whole = torch.empty((max(reach, 1),), dtype=value.dtype, device="meta")
+    return whole.as_strided(value.shape, value.stride(), value.storage_offset())
+
+
+def _memory(x: Tensor) -> int:
+    try:
+        return int(getattr(x, "raw", x).untyped_storage().data_ptr())
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def _layout(x: Tensor) -> tuple[Any, ...]:
+    return tuple(x.shape), x.stride(), x.storage_offset(), x.dtype
+
+
+def untouched(func: Any, args: Any, kwargs: Any, host: tuple[Any, Any]) -> bool:
+    """Whether an op left alone the arguments that it does not write; what is large and far away is not read again."""
+    writes = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+    names = [a.name for a in func._schema.arguments]
+    pairs = [*zip(names, args, host[0], strict=False), *((k, v, host[1][k]) for k, v in kwargs.items())]
+    for name, ours, before in pairs:
+        if name in writes:
+            continue
+        for now, then in zip(tree_leaves(ours), tree_leaves(before), strict=True):
+            if isinstance(now, Tensor) and not _unchanged(now, then):
+                return False
+    return True
+
+
+def _unchanged(now: Tensor, then: Tensor) -> bool:
+    near = getattr(now, "raw", now if now.device.type == "cpu" else None)
+    if near is None and now.numel() > FAR:
+        return True
+    return _equal([on_host(now) if near is None else near], [then])
 
 
 def host_outputs(func: Any, args: Any, kwargs: Any) -> list[Any] | None:
@@ -154,6 +275,9 @@ def on_host(value: Any) -> Any:
         return torch.device("cpu")
     if not isinstance(value, Tensor):
         return value
+    raw = getattr(value, "raw", None)  # of the fake device: read past its ops, which may be faulty
+    if raw is not None:
+        return raw.detach().clone()
     return torch.ops.aten._to_copy.default(value.detach(), device=torch.device("cpu"))  # a copy, even of the host's own
 
 
@@ -170,6 +294,8 @@ def _equal(ours: list[Any], theirs: list[Any] | None) -> bool:
     if theirs is None or len(ours) != len(theirs):
         return False
     pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if isinstance(a, Tensor)]
+    if any(a != b for a, b in zip(ours, theirs, strict=True) if isinstance(a, bool | int | float)):
+        return False
     return all(a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b)) for a, b in pairs)
 
 

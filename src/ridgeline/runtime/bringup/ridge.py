@@ -24,7 +24,11 @@ NAME = "ridge"
 
 Alter = Callable[[str, tuple[Any, ...], dict[str, Any], Any], Any]
 
-_FACTORIES = ("empty.memory_format", "empty_strided")
+_FACTORIES = (
+    "empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step", "zeros", "ones", "full",
+    "scalar_tensor", "eye", "eye.m", "tril_indices", "triu_indices", "linspace", "randn", "rand", "randint",
+    "randint.low", "randperm",
+)  # fmt: skip
 # composite elsewhere, a kernel of its own on the host: the device has the kernel as well
 _KERNELS = ("silu_backward", "mish_backward", "_fused_rms_norm", "_fused_rms_norm_backward")
 

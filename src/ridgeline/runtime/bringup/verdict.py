@@ -7,23 +7,21 @@ bringup(model, "ridge", fault=f)             the same on the fake device with a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 
 import torch
-from torch.utils._pytree import tree_map
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.spec import ModelSpec
 from ridgeline.runtime.bringup import ridge
-from ridgeline.runtime.bringup.capture import Modules, Place, Watch, Wrong
+from ridgeline.runtime.bringup.capture import EndedError, Modules, Signature, Watch, Wrong
 from ridgeline.runtime.bringup.faults import Fault
-from ridgeline.runtime.bringup.judge import Verdict
-from ridgeline.runtime.bringup.standing import Call, standing_calls
+from ridgeline.runtime.bringup.probing import probe
+from ridgeline.runtime.bringup.standing import standing_calls
 from ridgeline.runtime.bringup.subject import Subject, subject_of
 
 FORMATS = ("fp32", "bf16")
-PROBE = "standing set"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +75,13 @@ def unheard(line: str) -> None:
 
 
 def bringup(
-    model: ModelSpec, device: str, *, fault: Fault | None = None, seed: int = 0,
+    model: ModelSpec, device: str, *, fault: Fault | None = None, seed: int = 0, sound: set[Signature] | None = None,
     tell: Callable[[str], None] = unheard,
 ) -> BringUp:  # fmt: skip
-    """Judge every op of a training step of a model, and the standing set, on a device."""
+    """Judge every op of a training step of a model, and the standing set, on a device.
+
+    sound    signatures whose host kernel was judged before: handed on from one fault to the next
+    """
     _open(device, fault)
     found = BringUp(model=model.id, device=device)
     wrong: list[Wrong] = []
@@ -88,7 +89,7 @@ def bringup(
         for format in FORMATS:
             tell(f"a training step in {format}")
             subject = subject_of(model, format, device, seed)
-            watch = _trained(subject)
+            watch = _trained(subject, sound)
             found.cut = subject.cut
             found.signatures += len(watch.calls)
             for called in watch.calls.values():
@@ -99,7 +100,7 @@ def bringup(
         tell("the standing set")
         for call in standing_calls(seed, device):
             found.probed += 1
-            wrong += _probed(call, device)
+            wrong += probe(call, device, sound=sound)
     found.findings = tuple(_findings(wrong))
     found.fired = None if fault is None else fault.fired
     return found
@@ -123,13 +124,14 @@ def _open(device: str, fault: Fault | None) -> None:
         )
 
 
-def _trained(subject: Subject) -> Watch:
-    """One step, forward to optimizer, with every op judged."""
+def _trained(subject: Subject, sound: set[Signature] | None) -> Watch:
+    """One step, forward to optimizer, with every op judged; it ends early where an op raises that the host's does too."""
     modules = Modules()
-    watch = Watch(modules)
+    watch = Watch(modules, sound=sound)
     optimizer = torch.optim.AdamW(subject.module.parameters(), lr=1e-3, foreach=False)
     with ExitStack() as stack:
         stack.callback(modules.follow(subject.module))
+        stack.enter_context(suppress(EndedError))
         stack.enter_context(watch)
         modules.phase = "forward"
         loss = subject.loss(*subject.inputs)
@@ -137,28 +139,6 @@ def _trained(subject: Subject) -> Watch:
         modules.phase = "optimizer"
         optimizer.step()
     return watch
-
-
-def _probed(call: Call, device: str) -> list[Wrong]:
-    """One call of the standing set on the device; an op that raises where the host's does not is wrong too."""
-    args = tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, call.args)
-    modules = Modules(phase=call.phase)
-    watch = Watch(modules)
-    modules.stack.append(f"{PROBE}: {call.why}")
-    try:
-        with watch:
-            call.op(*args, **call.kwargs)
-    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
-        return [_raised(call, error)] if not isinstance(error, NotImplementedError) else []
-    return watch.wrong
-
-
-def _raised(call: Call, error: Exception) -> Wrong:
-    return Wrong(
-        op=str(call.op), place=Place(module=f"{PROBE}: {call.why}", phase=call.phase), dtype="",
-        verdict=Verdict(right=False, statistic="raised", measured=1.0, limit=0.5), args=call.args, kwargs=call.kwargs,
-        message=str(error).partition("\n")[0],
-    )  # fmt: skip
 
 
 def _findings(wrong: list[Wrong]) -> Iterator[Finding]:
