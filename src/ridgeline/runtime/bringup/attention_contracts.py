@@ -48,8 +48,10 @@ def attention_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dic
     keys, values = _as_many(k, q), _as_many(v, q)
     scores = _scores(draw, q, keys, mask, causal, kwargs.get("scale"))
     p = _weights(draw, scores, lse)
-    delta = draw.summed((g * out).sum(-1, keepdim=True), (g * out).square().sum(-1, keepdim=True).sqrt(), q.shape[-1])
     d_p = draw.product(g, values.mT)
+    delta = draw.summed((g * out).sum(-1, keepdim=True), (g * out).square().sum(-1, keepdim=True).sqrt(), q.shape[-1])
+    if draw.number % 2:
+        delta = (p * d_p).sum(-1, keepdim=True)  # the same sum by the weights
     d_s = draw.stored(draw.off(p * (d_p - delta), p * (d_p.abs() + delta.abs()), units=2.0))
     kept = draw.stored(p)
     parts = (d_s, keys), (d_s.mT, q), (kept.mT, g)

@@ -36,7 +36,7 @@ Program = Callable[[Draw, Any, tuple[Any, ...], dict[str, Any]], list[Any]]
 
 # functions that hardware approximates: off by some units, and all to one side
 APPROXIMATED = frozenset((
-    "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "silu", "gelu", "erf",
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "tan", "tanh", "sigmoid", "silu", "gelu", "erf",
     "rsqrt", "pow", "softplus", "mish", "elu", "sigmoid_backward", "tanh_backward", "silu_backward",
     "gelu_backward", "logsumexp", "reciprocal", "div", "div_", "sqrt", "sqrt_", "addcdiv", "addcdiv_",
     "log_sigmoid_forward", "mish_backward", "softplus_backward", "_fused_adamw_", "_fused_adam_", "_foreach_sqrt",
@@ -159,6 +159,36 @@ def scanned(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     return [draw.off(y, scale, units=2.0, dtype=draw.format)]
 
 
+def angular(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Sines and cosines: the angle is what it is, however long; the result has the error of a 1."""
+    y = func(*args, **kwargs)
+    return [draw.common(draw.rounded(draw.off(y, torch.ones_like(y)), units=4.0))]
+
+
+def lerp(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """a + w (b - a), or (1 - w) a + w b: either share is a rounded constant."""
+    a, b, w = args[:3]
+    w = w if isinstance(w, Tensor) else torch.tensor(float(w), dtype=torch.float64)
+    kept, new = draw.common(1 - w, 1.0, draw.format) * a, draw.common(w, 1.0, draw.format) * b
+    return [draw.off(kept + new, kept.abs() + new.abs(), units=2.0)]
+
+
+def sigmoid(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """1 / (1 + exp(-x)), also by way of tanh: far below zero it keeps the error of a 1."""
+    return [draw.off(y, torch.ones_like(y)) for y in derived(draw, func, args, kwargs)]
+
+
+def silu(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """x sigmoid(x)."""
+    return [draw.off(y, args[0].abs()) for y in derived(draw, func, args, kwargs)]
+
+
+def silu_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """g s (1 + x (1 - s)), the sigmoids with the error of a 1."""
+    g, x = args[:2]
+    return [draw.off(y, g.abs() * (1 + x.abs())) for y in derived(draw, func, args, kwargs)]
+
+
 def gelu(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """x (1 + erf(x / sqrt 2)) / 2: the sum in the bracket keeps the error of a 1."""
     return [draw.off(y, args[0].abs(), units=2.0) for y in derived(draw, func, args, kwargs)]
@@ -251,6 +281,13 @@ CONTRACTS: dict[str, Program] = {
     "mean": reduced,
     "cumsum": scanned,
     "gelu": gelu,
+    "lerp": lerp,
+    "lerp_": lerp,
+    "sigmoid": sigmoid,
+    "silu": silu,
+    "silu_backward": silu_backward,
+    "sin": angular,
+    "cos": angular,
     "gelu_backward": gelu_backward,
     "nll_loss_forward": nll,
     "embedding_dense_backward": scattered,

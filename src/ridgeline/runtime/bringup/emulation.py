@@ -26,8 +26,7 @@ def on(*packets: str, dtype: torch.dtype | None = None) -> Callable[[Callable[..
                 return None
             return alter(args, kwargs, result)
 
-        answer.__name__, answer.__doc__ = alter.__name__, alter.__doc__
-        answer.packets = packets  # type: ignore[attr-defined]
+        answer.__doc__ = alter.__doc__
         return answer
 
     return wrap

@@ -75,7 +75,7 @@ def judge(
     worst = RIGHT
     for output, right in zip(outputs, expected, strict=False):
         if isinstance(output, Tensor) and right is not None:
-            worst = worse(worst, measure(_level(output, right), right))
+            worst = worse(worst, measure(level(output, right), right))
     return worst
 
 
@@ -128,7 +128,7 @@ def _fresh(value: Any) -> Any:
     return tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, value)
 
 
-def _level(output: Tensor, right: Expected | Tensor) -> Tensor:
+def level(output: Tensor, right: Expected | Tensor) -> Tensor:
     """Log-sums one column wide, as a contract without the column has them."""
     exact = right.exact if isinstance(right, Expected) else right
     if output.is_complex():

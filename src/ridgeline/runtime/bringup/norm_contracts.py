@@ -18,6 +18,7 @@ def softmax(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     top = x.amax(dim, keepdim=True)
     spread = (x - torch.where(top.isinf(), torch.zeros_like(top), top)).abs()
     row = draw.rounded(draw.summed(one := torch.ones_like(top), one, x.shape[dim] if x.dim() else 1), units=4.0)
+    row = draw.off(row, torch.logsumexp(x, dim, keepdim=True).abs())  # exp(x - log-sum): the sum has its own rounding
     y = draw.tilted(draw.off(y, y * spread, units=2.0), y * spread)
     return [draw.common(draw.rounded(y * row, units=4.0), 2.0)]
 

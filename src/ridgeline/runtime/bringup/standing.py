@@ -46,7 +46,9 @@ def products(n: Numbers) -> Iterator[Call]:
     zeros = n.normal(40, 24)
     zeros[5], zeros[:, 3] = 0.0, 0.0
     yield Call(op=A.mm.default, args=(odd, zeros), why="zero times infinity")
-    yield Call(op=A.bmm.default, args=(odd[None], zeros[None]), why="zero times infinity")
+    odd = odd.nan_to_num(nan=1.0, posinf=torch.inf, neginf=-torch.inf)
+    yield Call(op=A.mm.default, args=(odd, zeros), why="zero times infinity, no NaN")
+    yield Call(op=A.bmm.default, args=(odd[None], zeros[None]), why="zero times infinity, no NaN")
     yield Call(op=A.mm.default, args=(n.dressed(n.normal(13, 37)), n.dressed(n.normal(37, 21))), why="rows apart")
     yield Call(op=A.bmm.default, args=(n.normal(3, 29, 19), n.normal(3, 19, 23)), why="tails")
     yield Call(op=A.mm.default, args=(n.normal(0, 16), n.normal(16, 8)), why="empty")
