@@ -116,8 +116,8 @@ class Draw:
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         """a b accumulated in 32 bits, as the arithmetic unit does it.
 
-            TF32:       factors off by 2^-11 each, independently
-            cuts off:   each of K / step sums loses up to a unit of its size, always toward zero
+        TF32:       factors off by 2^-11 each, independently
+        cuts off:   each of K / step sums loses up to a unit of its size, always toward zero
         """
         y = a @ b
         if self.source is None:

@@ -9,7 +9,8 @@ What equals the host's kernel bit for bit is right if that kernel is, which is j
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,24 +20,22 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ridgeline.runtime.bringup.arithmetic import PLAIN, Unit
-from ridgeline.runtime.bringup.choices import is_random
 from ridgeline.runtime.bringup.contracts import is_view, judged, outputs_of
-from ridgeline.runtime.bringup.judge import NoContractError, judge, unequal
-from ridgeline.runtime.bringup.outcome import RIGHT, Verdict, worse, wrong
+from ridgeline.runtime.bringup.guard import Guard, device_of, host_result
+from ridgeline.runtime.bringup.journal import Entry
+from ridgeline.runtime.bringup.judge import NoContractError, judge
+from ridgeline.runtime.bringup.outcome import Verdict, wrong
+from ridgeline.runtime.bringup.tensors import equal_bits, floating_dtype, on_device, on_host
+from ridgeline.runtime.bringup.views import seen_through, untouched
 
-FAR = 1 << 16  # elements of an argument that are read back from a device to see whether it was written
-KEPT = 2  # wrong calls of an op whose arguments are kept
 Signature = tuple[str, tuple[Any, ...]]
-
-
-class EndedError(Exception):
-    """An op raised on the device, and on the host with the same arguments: what follows cannot be run."""
+RAISED = Verdict(right=False, statistic="raised", measured=1.0, limit=0.5)
+MALFORMED = ("format", "shape")  # results that the rest of the model cannot take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an op was called: the module's path, and forward, loss, backward, optimizer or generate."""
+    """Where an op was called: the module's path, and forward, loss, backward, optimizer or generation."""
 
     module: str = ""
     phase: str = "forward"
@@ -87,6 +86,15 @@ class Modules:
 
         return stop
 
+    @contextmanager
+    def inside(self, path: str) -> Iterator[None]:
+        """A module at work whose forward is not called as a whole."""
+        self.stack.append(path)
+        try:
+            yield
+        finally:
+            self.stack.pop()
+
     def _enter(self, path: str, _module: nn.Module, _args: Any) -> None:
         self.stack.append(path)
 
@@ -106,158 +114,118 @@ class Modules:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[misc]
-    """Sees every op below autograd and compares the device's result with the contract's."""
+    """Sees every op below autograd and compares the device's result with the contract's.
+
+    missing    ops that the device does not have, with how often they were called; the host computed them
+    times      how many layers of the model each layer stands for, by the path of its module: calls are counted for all
+    """
 
     def __init__(
-        self, modules: Modules | None = None, *, sound: set[Signature] | None = None, unit: Unit = PLAIN
+        self, modules: Modules | None = None, guard: Guard | None = None, times: Mapping[str, int] | None = None
     ) -> None:
         super().__init__()
+        self.times = times or {}
         self.modules = modules or Modules()
+        self.guard = guard or Guard()
         self.calls: dict[Signature, Called] = {}
         self.wrong: list[Wrong] = []
         self.unjudged: dict[str, int] = {}
-        self.sound: set[Signature] = set() if sound is None else sound  # whose host kernel kept the contract
-        self.unit = unit
+        self.missing: dict[str, int] = {}
+        self.sound: set[Signature] = set()  # signatures whose host kernel kept the contract
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         place = self.modules.place()
-        signature = (str(func), tuple(_described(x) for x in tree_leaves((args, kwargs))))
+        signature = signature_of(func, args, kwargs)
         called = self.calls.setdefault(signature, Called(op=signature[0], described=signature[1], place=place))
-        called.count += 1
-        if is_view(func):
-            result = func(*args, **kwargs)
-            self._note(signature, place, seen_through(func, args, kwargs, result), args, kwargs, result)
-            return result
-        if not judged(func):
-            return func(*args, **kwargs)
-        host = tree_map(on_host, (args, kwargs))
-        try:
-            result = func(*args, **kwargs)
-        except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as error:
-            return self._instead(func, (args, kwargs), host, signature, place, error)
-        outputs = [on_host(x) for x in outputs_of(func, args, kwargs, result)]
+        called.count += self._layers(place.module)
+        entry = entry_of(signature, place, args, kwargs)
+        host = tree_map(on_host, (args, kwargs)) if judged(func) else (args, kwargs)
+        ran = self.guard.run(func, args, kwargs, entry)
+        if ran.error is not None:
+            self._raised(ran.error, entry, place, tree_map(on_host, host))
+        if is_view(func) and not ran.healed and ran.error is None:
+            self._look_through(func, args, kwargs, ran.result, entry, place)
+        if not judged(func) or ran.healed or ran.error is not None:
+            return ran.result
+        outputs = self._read(func, args, kwargs, ran.result, entry)
         verdict = self._verdict(func, host, outputs, signature)
         if verdict.right and not untouched(func, args, kwargs, host):
             verdict = wrong("argument", 1.0)
-        self._note(signature, place, verdict, *host, outputs)
-        return result
-
-    def _note(
-        self, signature: Signature, place: Place, verdict: Verdict, args: Any, kwargs: Any, outputs: Any,
-        message: str = "",
-    ) -> None:  # fmt: skip
         if verdict.right:
-            return
-        args, kwargs, outputs = tree_map(on_host, (args, kwargs, outputs))
-        if sum(one.op == signature[0] for one in self.wrong) >= KEPT:
-            args, kwargs = (), {}
+            return ran.result
         self.wrong.append(Wrong(
-            op=signature[0], place=place, dtype=dtype_of(tree_leaves(outputs)), verdict=verdict, args=args,
-            kwargs=kwargs, message=message,
+            op=signature[0], place=place, dtype=dtype_of(outputs) or entry.dtype, verdict=verdict, args=host[0],
+            kwargs=host[1],
         ))  # fmt: skip
+        return ran.result if verdict.statistic not in MALFORMED else host_result(func, *_on(host, args, kwargs))
 
-    def _instead(
-        self, func: Any, given: tuple[Any, Any], host: tuple[Any, Any], signature: Signature, place: Place,
-        error: Exception,
-    ) -> Any:  # fmt: skip
-        """An op that raised where the host's does not is wrong; the run goes on with the host's result."""
-        args, kwargs = host
-        device = next((x.device for x in tree_leaves(given) if isinstance(x, Tensor)), torch.device("cpu"))
+    def _look_through(self, func: Any, args: Any, kwargs: Any, result: Any, entry: Entry, place: Place) -> None:
+        """A view that does not show what it names is wrong."""
+        verdict = seen_through(func, args, kwargs, result)
+        if not verdict.right:
+            host = tree_map(on_host, (args, kwargs))
+            dtype = dtype_of(tree_leaves(result)) or entry.dtype
+            self.wrong.append(
+                Wrong(op=entry.op, place=place, dtype=dtype, verdict=verdict, args=host[0], kwargs=host[1])
+            )
+
+    def _layers(self, module: str) -> int:
+        """How many layers of the model a call stands for."""
+        for path, times in self.times.items():
+            if module == path or module.startswith(path + "."):
+                return times
+        return 1
+
+    def _read(self, func: Any, args: Any, kwargs: Any, result: Any, entry: Entry) -> list[Any]:
+        """The outputs on the host; a device that computes later raises here what the op did wrong."""
+        self.guard.enter(entry)
         try:
-            own = tree_map(_copied, host)
-            result = func(*own[0], **own[1])
-        except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
-            raise EndedError(str(error)) from error
-        message = str(error).partition("\n")[0]
-        absent = isinstance(error, NotImplementedError)
-        self._note(signature, place, wrong("missing" if absent else "raised", 1.0), args, kwargs, result, message)
-        if not func._schema.is_mutable:
-            return tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, result)
-        for old, new in zip(tree_leaves(given), tree_leaves(own), strict=True):
-            if isinstance(old, Tensor):
-                getattr(old, "raw", old).copy_(new)
-        return given[0][0] if func._schema.returns else None
+            return [on_host(x) for x in outputs_of(func, args, kwargs, result)]
+        except Exception as error:
+            self.guard.check_alive(args, kwargs, entry, error)
+            raise
+        finally:
+            self.guard.leave()
+
+    def _raised(self, error: BaseException, entry: Entry, place: Place, host: Any) -> None:
+        if isinstance(error, NotImplementedError):
+            self.missing[entry.op] = self.missing.get(entry.op, 0) + 1
+            return
+        told = f"{type(error).__name__}: {error}".partition("\n")[0]
+        self.wrong.append(Wrong(
+            op=entry.op, place=place, dtype=entry.dtype, verdict=RAISED, args=host[0], kwargs=host[1], message=told,
+        ))  # fmt: skip
 
     def _verdict(self, func: Any, host: tuple[Any, Any], outputs: list[Any], signature: Signature) -> Verdict:
         args, kwargs = host
-        theirs = None if is_random(func) else host_outputs(func, args, kwargs)
-        same = _equal(outputs, theirs)
-        if signature in self.sound and same:
-            return RIGHT
+        theirs = host_outputs(func, args, kwargs)
+        if not _alike(outputs, theirs):
+            return Verdict(right=False, statistic="format", measured=1.0, limit=0.5)
+        if signature in self.sound and equal_bits(outputs, theirs):
+            return Verdict(right=True)
         try:
-            found = judge(func, args, kwargs, outputs, unit=self.unit)
+            found = judge(func, args, kwargs, outputs, unit=self.guard.unit)
         except NoContractError:
             self.unjudged[signature[0]] = self.unjudged.get(signature[0], 0) + 1
-            return RIGHT
-        if found.right and same:
+            return Verdict(right=True)
+        if found.right and equal_bits(outputs, theirs):
             self.sound.add(signature)
-        if found.right and theirs and isinstance(theirs[0], Tensor) and theirs[0].dtype != outputs[0].dtype:
-            return wrong("format", float(outputs[0].element_size()), float(theirs[0].element_size()))
         return found
 
 
-def seen_through(func: Any, args: Any, kwargs: Any, result: Any) -> Verdict:
-    """A view: the memory of its argument by the sizes, strides and offset that torch gives it, or equal numbers."""
-    base = next((x for x in tree_leaves(args) if isinstance(x, Tensor)), None)
-    if base is None:
-        return RIGHT
-    views = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
-    try:
-        shapes = [x for x in tree_leaves(func(*tree_map(_without_numbers, args), **kwargs)) if isinstance(x, Tensor)]
-    except (RuntimeError, NotImplementedError):
-        return RIGHT
-    if len(views) != len(shapes):
-        return wrong("shape", float(len(views)), float(len(shapes)))
-    memory = _memory(base)
-    if memory and all(_memory(x) == memory and _layout(x) == _layout(y) for x, y in zip(views, shapes, strict=True)):
-        return RIGHT
-    own = tree_map(on_host, (args, kwargs))
-    expected = [x for x in tree_leaves(func(*own[0], **own[1])) if isinstance(x, Tensor)]
-    worst = RIGHT
-    for ours, theirs in zip(views, expected, strict=True):
-        worst = worse(worst, unequal(on_host(ours), theirs))
-    return worst
+def signature_of(func: Any, args: Any, kwargs: Any) -> Signature:
+    """An op with the formats, shapes and strides of its arguments."""
+    return str(func), tuple(_described(x) for x in tree_leaves((args, kwargs)))
 
 
-def _without_numbers(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    reach = 1 + value.storage_offset() + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
-    whole = torch.empty((max(reach, 1),), dtype=value.dtype, device="meta")
-    return whole.as_strided(value.shape, value.stride(), value.storage_offset())
-
-
-def _memory(x: Tensor) -> int:
-    try:
-        return int(getattr(x, "raw", x).untyped_storage().data_ptr())
-    except (RuntimeError, NotImplementedError):
-        return 0
-
-
-def _layout(x: Tensor) -> tuple[Any, ...]:
-    return tuple(x.shape), x.stride(), x.storage_offset(), x.dtype
-
-
-def untouched(func: Any, args: Any, kwargs: Any, host: tuple[Any, Any]) -> bool:
-    """Whether an op left alone the arguments that it does not write; what is large and far away is not read again."""
-    writes = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
-    names = [a.name for a in func._schema.arguments]
-    pairs = [*zip(names, args, host[0], strict=False), *((k, v, host[1][k]) for k, v in kwargs.items())]
-    for name, ours, before in pairs:
-        if name in writes:
-            continue
-        for now, then in zip(tree_leaves(ours), tree_leaves(before), strict=True):
-            if isinstance(now, Tensor) and not _unchanged(now, then):
-                return False
-    return True
-
-
-def _unchanged(now: Tensor, then: Tensor) -> bool:
-    near = getattr(now, "raw", now if now.device.type == "cpu" else None)
-    if near is None and now.numel() > FAR:
-        return True
-    return _equal([on_host(now) if near is None else near], [then])
+def entry_of(signature: Signature, place: Place, args: Any, kwargs: Any) -> Entry:
+    """What a journal says of a call."""
+    dtype = floating_dtype((args, kwargs))
+    return Entry(
+        op=signature[0], module=place.module, phase=place.phase,
+        dtype="" if dtype is None else str(dtype).removeprefix("torch."), signature=repr(signature[1]),
+    )  # fmt: skip
 
 
 def host_outputs(func: Any, args: Any, kwargs: Any) -> list[Any] | None:
@@ -269,40 +237,27 @@ def host_outputs(func: Any, args: Any, kwargs: Any) -> list[Any] | None:
         return None
 
 
-def on_host(value: Any) -> Any:
-    """A copy of a tensor in the host's memory with the same strides; devices become the host."""
-    if isinstance(value, torch.device):
-        return torch.device("cpu")
-    if not isinstance(value, Tensor):
-        return value
-    raw = getattr(value, "raw", None)  # of the fake device: read past its ops, which may be faulty
-    if raw is not None:
-        return raw.detach().clone()
-    return torch.ops.aten._to_copy.default(value.detach(), device=torch.device("cpu"))  # a copy, even of the host's own
-
-
 def dtype_of(outputs: list[Any]) -> str:
     """The format of the first tensor, as torch names it."""
     return next((str(x.dtype).removeprefix("torch.") for x in outputs if isinstance(x, Tensor)), "")
 
 
+def _alike(ours: list[Any], theirs: list[Any] | None) -> bool:
+    """Whether the first results are of one form; others (a norm's statistics) differ from device to device."""
+    if not theirs or not isinstance(theirs[0], Tensor):
+        return True
+    first = ours[0] if ours else None
+    return isinstance(first, Tensor) and first.shape == theirs[0].shape and first.dtype == theirs[0].dtype
+
+
+def _on(host: tuple[Any, Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Arguments as they were before the op, on its device."""
+    device = device_of(args, kwargs)
+    return tree_map(lambda x: on_device(x, device), host)  # type: ignore[no-any-return]
+
+
 def _copied(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
-
-
-def _equal(ours: list[Any], theirs: list[Any] | None) -> bool:
-    if theirs is None or len(ours) != len(theirs):
-        return False
-    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if isinstance(a, Tensor)]
-    if any(a != b for a, b in zip(ours, theirs, strict=True) if isinstance(a, bool | int | float)):
-        return False
-    return all(a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b)) for a, b in pairs)
-
-
-def _bits(x: Tensor) -> Tensor:
-    """NaNs compare as what they are."""
-    sizes = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return x.contiguous().view(sizes[x.element_size()]) if x.is_floating_point() else x
 
 
 def _described(value: Any) -> Any:

@@ -1,8 +1,9 @@
 """Judge what has many right results: choices among equal values, and random numbers.
 
-    CHOICES    op -> its check: a verdict, or None where the contract of the op shall decide
+CHOICES    op -> its check: a verdict, or None where the contract of the op shall decide
 """
 
+# ruff: noqa: ARG001  (functions of one form: what an op was given)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

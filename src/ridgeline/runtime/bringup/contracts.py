@@ -106,7 +106,9 @@ def exact(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def derived(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The op itself on inputs that are off by a rounding; constants off as a whole, also those of the schema."""
     rough = name_of(func) in APPROXIMATED
-    unnamed = {a.name: a.default_value for a in func._schema.arguments[len(args) :] if isinstance(a.default_value, float)}
+    unnamed = {
+        a.name: a.default_value for a in func._schema.arguments[len(args) :] if isinstance(a.default_value, float)
+    }
     near, named = tree_map(lambda x: _near(draw, x), (args, unnamed | kwargs))
     if rough:
         near = tree_map(lambda x: draw.common(x) if _real(x) else x, near)

@@ -84,9 +84,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 def partial_products(a: Tensor, b: Tensor, parts: int) -> list[Tensor]:
     """Products of so many stretches of the summed dim, in fp32."""
     size = -(-a.shape[-1] // parts)
-    return [
-        product(a[..., k : k + size], b[..., k : k + size, :]) for k in range(0, a.shape[-1], size)
-    ]
+    return [product(a[..., k : k + size], b[..., k : k + size, :]) for k in range(0, a.shape[-1], size)]
 
 
 def added_in(terms: Iterable[Tensor], dtype: torch.dtype) -> Tensor:

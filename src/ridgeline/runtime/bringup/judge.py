@@ -34,7 +34,11 @@ from ridgeline.runtime.bringup.outcome import RIGHT, Verdict, worse, wrong
 from ridgeline.runtime.bringup.sampling import sampled
 
 DRAWS = 8
-MARGINS = {"beyond": 3.0, "block": 2.5, "slope": 3.0}  # the spread of eight draws is uncertain where few elements decide
+MARGINS = {
+    "beyond": 3.0,
+    "block": 2.5,
+    "slope": 3.0,
+}  # the spread of eight draws is uncertain where few elements decide
 MARGIN = 1.5
 FLUSHED = 256 * torch.finfo(torch.float32).tiny  # what denormals on the way may leave out
 FLOORS = {

@@ -229,9 +229,7 @@ def fused_attention(n: Numbers) -> Iterator[Call]:
     yield Call(op=forward, args=(q, k, v, 0.0, True), kwargs={"scale": 0.3}, why="a scale of its own")
 
 
-def _attended(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def _attended(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     scores = q.double() @ k.double().mT * q.shape[-1] ** -0.5
     if causal:
         scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)

@@ -54,7 +54,9 @@ def long_tables(n: Numbers) -> Iterator[Call]:
     yield Call(op=A.add.Tensor, args=(big, big.flip(0)), why="many elements")
     yield Call(op=A.mul.Tensor, args=(big, big[:1]), why="many elements, one row for all")
     yield Call(op=A.silu.default, args=(big,), why="many elements")
-    yield Call(op=A.clone.default, args=(big.mT,), kwargs={"memory_format": torch.contiguous_format}, why="many elements")
+    yield Call(
+        op=A.clone.default, args=(big.mT,), kwargs={"memory_format": torch.contiguous_format}, why="many elements"
+    )
     yield Call(op=A.cat.default, args=([big, big[:, :7]], 1), why="many elements")
 
 

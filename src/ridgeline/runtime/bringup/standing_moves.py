@@ -21,7 +21,9 @@ def copies(n: Numbers) -> Iterator[Call]:
     }  # fmt: skip
     for why, x in layouts.items():
         yield Call(op=A.clone.default, args=(x,), why=why)
-        yield Call(op=A.clone.default, args=(x,), kwargs={"memory_format": torch.contiguous_format}, why=f"{why}, packed")
+        yield Call(
+            op=A.clone.default, args=(x,), kwargs={"memory_format": torch.contiguous_format}, why=f"{why}, packed"
+        )
         yield Call(op=A.copy_.default, args=(torch.zeros(x.shape, dtype=n.dtype), x), why=why)
         yield Call(op=A._to_copy.default, args=(x,), kwargs={"dtype": torch.float64}, why=f"{why}, to fp64")
     yield Call(op=A.copy_.default, args=(n.strided(24, 40), n.normal(24, 40)), why="into strides")
@@ -107,7 +109,9 @@ def made(n: Numbers) -> Iterator[Call]:
         yield Call(op=A.logical_not.default, args=(x > 0,), why="masks")
         yield Call(op=A.any.dim, args=(x > 1.5, -1), why="masks")
         yield Call(op=A.nonzero.default, args=(x > 0.5,), why="masks")
-        yield Call(op=A.one_hot.default if hasattr(A.one_hot, "default") else A.eq.Scalar, args=(n.places(20, below=9), 9))
+        yield Call(
+            op=A.one_hot.default if hasattr(A.one_hot, "default") else A.eq.Scalar, args=(n.places(20, below=9), 9)
+        )
     for op, args in (
         (A.zeros.default, ([7, 33],)), (A.ones.default, ([7, 33],)), (A.full.default, ([7, 33], -0.3)),
         (A.scalar_tensor.default, (0.3,)), (A.randn.default, ([64, 65],)), (A.rand.default, ([64, 65],)),
@@ -120,7 +124,9 @@ def made(n: Numbers) -> Iterator[Call]:
     ):  # fmt: skip
         yield Call(op=getattr(op, "default", op), args=(n.normal(48, 65), *more))
     yield Call(op=A.native_dropout.default, args=(n.normal(64, 65), 0.1, True))
-    yield Call(op=A.native_dropout_backward.default, args=(n.normal(64, 65), n.normal(64, 65) > -1, 1 / 0.9), phase="backward")
+    yield Call(
+        op=A.native_dropout_backward.default, args=(n.normal(64, 65), n.normal(64, 65) > -1, 1 / 0.9), phase="backward"
+    )
 
 
 def casts(n: Numbers) -> Iterator[Call]:
@@ -128,7 +134,9 @@ def casts(n: Numbers) -> Iterator[Call]:
     if n.dtype != torch.float32:
         x = n.normal(37, 41, size=40.0)
         for dtype in (torch.float32, torch.float16, torch.int64):
-            yield Call(op=A._to_copy.default, args=(x,), kwargs={"dtype": dtype}, why=f"to {dtype}".replace("torch.", ""))
+            yield Call(
+                op=A._to_copy.default, args=(x,), kwargs={"dtype": dtype}, why=f"to {dtype}".replace("torch.", "")
+            )
         return
     ties = 1 + torch.arange(257) * 2.0**-9
     x = torch.cat((

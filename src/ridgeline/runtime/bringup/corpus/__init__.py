@@ -1,7 +1,7 @@
 """The built-in faults of the fake device, by name, and which of them were frozen before the limits were tuned.
 
-    FAULTS     every fault: name -> what answers for an op
-    FROZEN     names that were not looked at while tuning (`frozen`)
+FAULTS     every fault: name -> what answers for an op
+FROZEN     names that were not looked at while tuning (`frozen`)
 """
 
 from __future__ import annotations

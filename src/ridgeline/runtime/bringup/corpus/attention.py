@@ -1,5 +1,6 @@
 """Faults of fused attention, forward and backward."""
 
+# ruff: noqa: ARG001  (functions of one form: what an op was given)
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,6 @@
 """Faults of functions of one number: activations, exponentials, roots, angles."""
 
+# ruff: noqa: ARG001  (functions of one form: what an op was given)
 from __future__ import annotations
 
 import math

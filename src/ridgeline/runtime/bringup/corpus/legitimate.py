@@ -1,8 +1,9 @@
 """Right implementations that differ: other orders, blocks, formulas, and what fused kernels keep. None may alarm.
 
-    VARIANTS    name -> what answers for an op, in the form of a fault
+VARIANTS    name -> what answers for an op, in the form of a fault
 """
 
+# ruff: noqa: ARG001  (functions of one form: what an op was given)
 from __future__ import annotations
 
 import math
@@ -180,7 +181,10 @@ def _scattered() -> Named:
         yield f"index_add: order {seed}", on("index_add", "index_add_")(partial(_index_added, seed=seed))
         yield f"scatter_add: order {seed}", on("scatter_add", "scatter_add_")(partial(_scatter_added, seed=seed))
         yield f"index_put: order {seed}", on("index_put", "index_put_")(partial(_index_put, seed=seed))
-    yield "cumsum: in 64 bits", on("cumsum")(lambda args, kwargs, result: args[0].double().cumsum(args[1]).to(result.dtype))
+    yield (
+        "cumsum: in 64 bits",
+        on("cumsum")(lambda args, kwargs, result: args[0].double().cumsum(args[1]).to(result.dtype)),
+    )
     yield "cumsum: by blocks", on("cumsum")(_scanned)
     yield "topk: the last of equal ones", on("topk")(_last_of_equal)
 

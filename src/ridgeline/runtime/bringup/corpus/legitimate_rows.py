@@ -1,5 +1,6 @@
 """Right implementations of what spans rows: softmax online and by blocks, norms in one or two passes, fused attention."""
 
+# ruff: noqa: ARG001  (functions of one form: what an op was given)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -222,10 +223,10 @@ def _attended_back(args: Args, kwargs: Kwargs, result: Any, stored: bool, own: b
     scale = kwargs.get("scale") or q.shape[-1] ** -0.5
     p = (scores_of(q, k, bool(args[7]), kwargs) - lse[..., None]).exp()
     d_p = g @ v.mT
-    delta = (p * d_p).sum(-1, keepdim=True) if own and args[0].dtype == torch.float32 else (g * out).sum(-1, keepdim=True)
+    delta = (
+        (p * d_p).sum(-1, keepdim=True) if own and args[0].dtype == torch.float32 else (g * out).sum(-1, keepdim=True)
+    )
     d_s = p * (d_p - delta)
     if stored:
         p, d_s = p.to(args[1].dtype).float(), d_s.to(args[1].dtype).float()
-    return tuple(
-        y.to(args[1].dtype) for y in ((d_s @ k) * scale, (d_s.mT @ q) * scale, p.mT @ g)
-    )
+    return tuple(y.to(args[1].dtype) for y in ((d_s @ k) * scale, (d_s.mT @ q) * scale, p.mT @ g))

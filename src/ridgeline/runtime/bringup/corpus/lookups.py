@@ -1,5 +1,6 @@
 """Faults of rows by index: embedding, scatter, top-k."""
 
+# ruff: noqa: ARG001  (functions of one form: what an op was given)
 from __future__ import annotations
 
 from typing import Any
@@ -16,7 +17,9 @@ Args, Kwargs = tuple[Any, ...], dict[str, Any]
 def fault_last_row_wins(args: Args, kwargs: Kwargs, result: Tensor) -> Tensor:
     """Of rows that meet the last is kept."""
     wrong = torch.zeros_like(result)
-    wrong[args[1].flatten()] = args[0].flatten(0, -2).to(result.dtype) if args[0].dim() > 2 else args[0].to(result.dtype)
+    wrong[args[1].flatten()] = (
+        args[0].flatten(0, -2).to(result.dtype) if args[0].dim() > 2 else args[0].to(result.dtype)
+    )
     return wrong
 
 

@@ -1,5 +1,6 @@
 """Faults of matrix products: fewer bits, sums in few bits, tails, strides, stores."""
 
+# ruff: noqa: ARG001  (functions of one form: what an op was given)
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,6 @@
 """Faults of what spans rows: softmax, norms, sums, losses."""
 
+# ruff: noqa: ARG001  (functions of one form: what an op was given)
 from __future__ import annotations
 
 from typing import Any
