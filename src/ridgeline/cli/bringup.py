@@ -33,7 +33,12 @@ def bringup(
     faults: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Python functions fault_*(op, args, kwargs, result) for ridge.")
     ] = None,
-    fault: Annotated[str, typer.Option(metavar="NAME", help="One fault of the file; else each in turn.")] = "",
+    fault: Annotated[
+        str, typer.Option(metavar="NAME", help="One fault of the file, or of the corpus; else each in turn.")
+    ] = "",
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="What the device may do: tf32. May be repeated.")
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Of weights and inputs.")] = 0,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="Where reproductions of findings go.")
@@ -44,21 +49,23 @@ def bringup(
     from ridgeline.report.bringup import bringup_sheet, draw_bringup, faults_sheet
     from ridgeline.runtime.bringup.findings import unheard
     from ridgeline.runtime.bringup.supervise import bringup as library
-    from ridgeline.runtime.bringup.supervise import fault_names, folder_of, target_of
+    from ridgeline.runtime.bringup.supervise import CORPUS, allowances, fault_names, folder_of, target_of
     from ridgeline.runtime.measure import need_torch
 
     need_torch("bringup")
     target = target_of(model)
     tell = unheard if json else say
+    allowed = allowances(allow or [])
+    faults = Path(CORPUS) if faults is None and fault else faults
     if faults is None:
         folder = folder_of(output, target, device)
-        sheet = bringup_sheet(library(target, device, seed=seed, tell=tell, folder=folder))
+        sheet = bringup_sheet(library(target, device, seed=seed, tell=tell, folder=folder, allow=allowed))
         print_json(sheet) if json else draw_bringup(sheet, console())
         raise typer.Exit(0 if sheet["verdict"] == "right" else 1)
     each = []
     for name in fault_names(faults, fault):
         folder = folder_of(output, target, device, name)
-        found = library(target, device, faults=faults, fault=name, seed=seed, tell=tell, folder=folder)
+        found = library(target, device, faults=faults, fault=name, seed=seed, tell=tell, folder=folder, allow=allowed)
         each.append(bringup_sheet(found, name))
         if not json:
             draw_bringup(each[-1], console())

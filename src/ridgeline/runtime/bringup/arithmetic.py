@@ -38,7 +38,7 @@ def nearest(y: Tensor, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """What a device's arithmetic unit is known, or allowed, to do to products, beyond rounding sums to nearest in 32 bits.
+    """What a device is known, or allowed, to do to products, beyond rounding sums to nearest in 32 bits.
 
     factor_bits    significant bits of fp32 factors: 11 for TF32, 24 for all of them
     cuts_off       the accumulator rounds toward zero at every step
@@ -116,16 +116,17 @@ class Draw:
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         """a b accumulated in 32 bits, as the arithmetic unit does it.
 
-        TF32:       factors off by 2^-11 each, independently
+        TF32:       every factor off by up to 2^-11
         cuts off:   each of K / step sums loses up to a unit of its size, always toward zero
         """
+        if self.source is not None and self.unit.factor_bits < 24 and self.format == torch.float32:
+            off = 2.0**-self.unit.factor_bits
+            a, b = (x * (1 + off * self._uniform(x.shape)) for x in (a, b))
         y = a @ b
         if self.source is None:
             return y
         scale = (a.square() @ b.square()).sqrt()
         noisy = self.summed(y, scale, a.shape[-1])
-        if self.unit.factor_bits < 24 and self.format == torch.float32:
-            noisy = noisy + 2.0**-self.unit.factor_bits * 1.5 * scale * self._uniform(y.shape)
         if self.unit.cuts_off:
             steps = max(1.0, a.shape[-1] / self.unit.step)
             lost = UNIT[torch.float32] * 2 * steps**0.5 * torch.maximum(scale, y.abs())

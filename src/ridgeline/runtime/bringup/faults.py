@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.runtime.bringup.corpus import FAULTS
 from ridgeline.runtime.bringup.ridge import Alter
 
 PREFIX = "fault_"
+CORPUS = "corpus"  # stands for the faults that come with Ridgeline
 
 
 @dataclass(slots=True)
@@ -35,7 +37,9 @@ class Fault:
 
 
 def read_faults(path: Path) -> Mapping[str, Alter]:
-    """The functions `fault_*` of a Python file, by name."""
+    """The functions `fault_*` of a Python file, by name; those of the corpus by that word."""
+    if str(path) == CORPUS:
+        return FAULTS
     try:
         found = runpy.run_path(str(path))
     except OSError as error:
@@ -56,7 +60,7 @@ def chosen(faults: Mapping[str, Alter], name: str) -> Mapping[str, Alter]:
     """One of them, with or without its prefix, or all."""
     if not name:
         return faults
-    for known in (name, PREFIX + name):
+    for known in (name, PREFIX + name, name.removeprefix(PREFIX)):
         if known in faults:
             return {known: faults[known]}
-    raise InputError(not_among("--fault", name, sorted(faults), "a fault of the file"))
+    raise InputError(not_among("--fault", name, sorted(faults), "a fault of the file, or without a file of the corpus"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from ridgeline.runtime.bringup.prints import Fingerprint
+
 Told = Literal["pass", "fail", "not run"]
 
 
@@ -76,6 +78,7 @@ class BringUp:
     probed     calls of the standing set that were judged
     fired      how often the fault answered, where one was given
     not_run    what could not be run at all, with the reason
+    fingerprint    what is known of the arithmetic unit; allowed: what of it the user accepts
     isolated   whether ops ran in a process of their own, which may die
     """
 
@@ -94,6 +97,8 @@ class BringUp:
     determinism: Determinism = Determinism()
     not_run: dict[str, str] = field(default_factory=dict)
     isolated: bool = False
+    fingerprint: Fingerprint | None = None
+    allowed: tuple[str, ...] = ()
 
     @property
     def right(self) -> bool:

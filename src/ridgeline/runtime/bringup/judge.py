@@ -241,31 +241,56 @@ def _statistics(
     z = d / (ulp * sigma + sigma.square()).sqrt()
     n = max(1, int(sane.sum()))
     signed, squares = z * exact.sign(), z.square()
-    size = torch.where(sane & (exact != 0), exact.abs().clamp(min=1e-300).log(), zero)
-    size = torch.where(sane, size - size.sum() / n, zero)
+    misses = torch.where(sane, (sigma / ulp).clamp(max=1.0), zero)  # how many elements may be expected to miss
+    among = misses.sum()
     found = {
         "beyond": float(beyond.max()),
-        "power": float(squares.sum() / n),
-        "bias": abs(float(signed.sum())) / n**0.5,
-        "shift": abs(float(z.sum())) / n**0.5,
+        "power": float(squares.sum() / n / _chance(among, FLOORS["power"])),
+        "bias": abs(float(signed.sum() * _rare(among))) / n**0.5,
+        "shift": abs(float(z.sum() * _rare(among))) / n**0.5,
         "row": 0.0,
         "column": 0.0,
-        "slope": abs(float((signed * size).sum())) / max(float(size.square().sum()), 1e-300) ** 0.5,
+        "slope": _slope(signed, exact, sane, float(among)),
         "block": 0.0,
     }
     if y.dim() >= 2 and y.shape[-1] > 1:
-        flat = signed.flatten(0, -2)
-        found["row"] = float((flat.sum(1).abs() / flat.shape[1] ** 0.5).max())
-        found["column"] = float((flat.sum(0).abs() / flat.shape[0] ** 0.5).max())
-        found["block"] = _blocks(squares.flatten(0, -2))
+        flat, few = signed.flatten(0, -2), misses.flatten(0, -2)
+        for name, dim in (("row", 1), ("column", 0)):
+            found[name] = float((flat.sum(dim).abs() / flat.shape[dim] ** 0.5 * _rare(few.sum(dim))).max())
+        found["block"] = _blocks(squares.flatten(0, -2), few)
     return found
 
 
-def _blocks(squares: Tensor) -> float:
+def _rare(among: Tensor) -> Tensor:
+    """What a sum of misses is worth: three of them are chance, however few were to be expected."""
+    return 8 / (8 + 3 / among.clamp(min=1e-9).sqrt())
+
+
+def _chance(among: Tensor, floor: float) -> Tensor:
+    """By how much a mean square may pass its floor by chance: misses are a Poisson number, each worth 1 / its mean."""
+    among = among.clamp(min=1e-9)
+    return ((1 + 6 / among.sqrt() + 4 / among) / floor).clamp(min=1.0)
+
+
+def _slope(signed: Tensor, exact: Tensor, sane: Tensor, among: float) -> float:
+    """The share of the error that grows with log |y|."""
+    zero = torch.zeros((), dtype=torch.float64)
+    inside = sane & (exact != 0)
+    n = max(1, int(inside.sum()))
+    size = torch.where(inside, exact.abs().clamp(min=1e-300).log(), zero)
+    size = torch.where(inside, size - size.sum() / n, zero)
+    norm = max(float(size.square().sum()), 1e-300) ** 0.5
+    lever = max(1.0, float(size.abs().max()) * n**0.5 / norm)
+    return abs(float((signed * size).sum())) / norm * 12 / (12 + 3 * lever / max(among, 1e-9) ** 0.5)
+
+
+def _blocks(squares: Tensor, misses: Tensor) -> float:
     """The largest mean of a tile; tiles that stand over the edge are moved inside."""
     rows, columns = squares.shape
     if rows < BLOCK or columns < BLOCK:
         return 0.0
-    pooled = torch.nn.functional.avg_pool2d(squares[None, None], BLOCK)
-    edge = torch.nn.functional.avg_pool2d(squares[None, None, rows % BLOCK :, columns % BLOCK :], BLOCK)
-    return max(float(pooled.max()), float(edge.max()))
+    worst = 0.0
+    for top, left in ((0, 0), (rows % BLOCK, columns % BLOCK)):
+        mean, share = (torch.nn.functional.avg_pool2d(x[None, None, top:, left:], BLOCK) for x in (squares, misses))
+        worst = max(worst, float((mean / _chance(share * BLOCK * BLOCK, FLOORS["block"])).max()))
+    return worst

@@ -28,6 +28,7 @@ class Session:
     faults      the file that the fault came from, for reproductions to load it again
     position    where a part that was interrupted goes on
     kept        is called when something is known that must not be lost
+    personality    whose arithmetic the fake device has
     room        bytes that reproductions may still take
     """
 
@@ -43,6 +44,7 @@ class Session:
     kept: Callable[[], None] = lambda: None
     tell: Callable[[str], None] = unheard
     room: int = MOST_BYTES
+    personality: str = ""
 
     def note(self, wrong: list[Wrong]) -> None:
         """Take wrong calls in: one finding for each op and format, with the smallest inputs that show it."""

@@ -18,8 +18,10 @@ from ridgeline.runtime.bringup import ridge
 from ridgeline.runtime.bringup.capture import Modules, Watch
 from ridgeline.runtime.bringup.devices import open_device
 from ridgeline.runtime.bringup.faults import Fault
+from ridgeline.runtime.bringup.fingerprint import fingerprint, unit_of
 from ridgeline.runtime.bringup.findings import BringUp, Finding, unheard
 from ridgeline.runtime.bringup.guard import Guard
+from ridgeline.runtime.bringup.personality import PERSONALITIES
 from ridgeline.runtime.bringup.probing import PROBE, probe
 from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.standing import standing_calls
@@ -51,7 +53,8 @@ def go_on(session: Session, at: int = 0, kept: Callable[[int], None] = unkept, o
     open_device(session.device, faulted=session.fault is not None)
     session.guard.saw = session.saw
     fired = session.found.fired or 0
-    with ridge.altered(session.fault) if session.fault is not None else nullcontext():
+    as_other = ridge.altered(PERSONALITIES[session.personality]) if session.personality else nullcontext()
+    with as_other, ridge.altered(session.fault) if session.fault is not None else nullcontext():
         for index, (kind, name, part) in enumerate(PARTS):
             if index < at or (only and kind not in only):
                 continue
@@ -62,6 +65,7 @@ def go_on(session: Session, at: int = 0, kept: Callable[[int], None] = unkept, o
                 kept(index)
 
             session.kept = keep
+            session.guard.unit = unit_of(session.found.fingerprint, frozenset(session.found.allowed))
             try:
                 part(session)
             except InputError:
@@ -71,6 +75,12 @@ def go_on(session: Session, at: int = 0, kept: Callable[[int], None] = unkept, o
             session.position = 0
             keep(index + 1)
     return session.found
+
+
+def take_print(session: Session) -> None:
+    """The fingerprint of the arithmetic unit."""
+    session.tell("the fingerprint of its arithmetic")
+    session.found.fingerprint = fingerprint(session.device)
 
 
 def step(session: Session, format: str) -> None:
@@ -119,6 +129,7 @@ def standing(session: Session) -> None:
 
 
 PARTS: tuple[tuple[str, str, Part], ...] = (
+    ("fingerprint", "the fingerprint", take_print),
     *(("steps", f"a training step in {format}", partial(step, format=format)) for format in FORMATS),
     *(("generation", f"generation in {format}", partial(generation, format=format)) for format in FORMATS),
     ("standing", PROBE, standing),

@@ -18,6 +18,7 @@ class Job:
     """An attempt: from which part and position on, with what is known so far; without a target only faults are named.
 
     healed    ops and signatures that the host computes, since they ended an earlier attempt
+    personality    whose arithmetic the fake device has
     only      kinds of parts; empty: all of them
     cwd       the folder of whoever asks, and the modules that it finds (paths)
     """
@@ -37,6 +38,7 @@ class Job:
     only: tuple[str, ...] = ()
     cwd: str = ""
     paths: tuple[str, ...] = ()
+    personality: str = ""
 
 
 def put(stream: BinaryIO, value: Any) -> None:
