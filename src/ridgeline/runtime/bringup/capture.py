@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ridgeline.runtime.bringup import dispatcher
 from ridgeline.runtime.bringup.contracts import is_view, judged, outputs_of
 from ridgeline.runtime.bringup.guard import Guard, device_of, host_result
 from ridgeline.runtime.bringup.journal import Entry
@@ -43,12 +44,29 @@ class Place:
 
 @dataclass(slots=True, kw_only=True)
 class Called:
-    """One signature: how often it came, and where first."""
+    """One signature: where first and where else, on what type of device, whether the host waits.
+
+    count     calls in as many layers as the model has; captured: those that were seen
+    """
 
     op: str
     described: tuple[Any, ...]
     place: Place
     count: int = 0
+    captured: int = 0
+    places: set[Place] = field(default_factory=set)
+    kind: str = ""
+    waits: bool = False
+
+    def note(self, place: Place, func: Any, args: Any, kwargs: Any, layers: int = 1) -> None:
+        """It came once more, for so many layers; on the device it counts anew, whatever the host did with the same."""
+        kind = dispatcher.device_of(args, kwargs)
+        if kind != self.kind and self.kind in ("", "cpu"):
+            self.kind, self.place, self.places, self.count, self.captured = kind, place, set(), 0, 0
+        self.count += layers
+        self.captured += 1
+        self.places.add(place)
+        self.waits = self.waits or dispatcher.synchronises(func, args, kwargs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +84,26 @@ class Wrong:
 
 @dataclass(slots=True)
 class Modules:
-    """Which module is at work, also in the backward: its nodes carry the numbers that the forward's ops had."""
+    """Which module is at work: in the backward by the number of the forward's node, in the optimizer by the parameter.
+
+    outside    the module of an op that no module calls: `loss` once a module is followed
+    owners     the module of each parameter, by the parameter's identity; owner: that of the last one seen
+    """
 
     stack: list[str] = field(default_factory=list)
     by_sequence: dict[int, str] = field(default_factory=dict)
     phase: str = "forward"
+    outside: str = ""
+    owners: dict[int, str] = field(default_factory=dict)
+    owner: str = ""
 
     def follow(self, module: nn.Module, root: str = "") -> Callable[[], None]:
         """Keep the stack through every forward of a module and its parts; call what is returned to stop."""
         handles = []
+        self.outside = "loss"
         for name, part in module.named_modules():
             path = ".".join(piece for piece in (root, name) if piece)
+            self.owners |= {id(weight): path for weight in part.parameters(recurse=False)}
             handles.append(part.register_forward_pre_hook(partial(self._enter, path)))
             handles.append(part.register_forward_hook(self._leave, always_call=True))
 
@@ -101,15 +128,17 @@ class Modules:
     def _leave(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         self.stack.pop()
 
-    def place(self) -> Place:
-        """Of the op that is being dispatched."""
-        node = torch._C._current_autograd_node()
-        if torch._C._current_graph_task_id() != -1:
-            sequence = -1 if node is None else node._sequence_nr()
-            return Place(module=self.by_sequence.get(sequence, ""), phase="backward")
-        module = self.stack[-1] if self.stack else ""
-        made = torch.autograd._get_sequence_nr() - 1  # of the newest node: whoever has the number first made it
-        self.by_sequence.setdefault(made, module)
+    def place(self, args: Any = ()) -> Place:
+        """Of the op that is being dispatched with these arguments."""
+        if dispatcher.in_backward():
+            return Place(module=self.by_sequence.get(dispatcher.backward_number(), ""), phase="backward")
+        if self.phase == "optimizer":
+            known = (self.owners.get(id(x)) for x in tree_leaves(args) if isinstance(x, Tensor))
+            self.owner = next((path for path in known if path is not None), self.owner)
+            return Place(module=self.owner, phase=self.phase)
+        outside = self.outside if self.phase in ("forward", "loss") else ""
+        module = self.stack[-1] if self.stack else outside
+        self.by_sequence.setdefault(dispatcher.newest_number(), module)  # whoever has the number first made the node
         return Place(module=module, phase=self.phase)
 
 
@@ -135,10 +164,10 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        place = self.modules.place()
+        place = self.modules.place(args)
         signature = signature_of(func, args, kwargs)
         called = self.calls.setdefault(signature, Called(op=signature[0], described=signature[1], place=place))
-        called.count += self._layers(place.module)
+        called.note(place, func, args, kwargs, self._layers(place.module))
         entry = entry_of(signature, place, args, kwargs)
         host = tree_map(on_host, (args, kwargs)) if judged(func) else (args, kwargs)
         ran = self.guard.run(func, args, kwargs, entry)

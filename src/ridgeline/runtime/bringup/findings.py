@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from ridgeline.runtime.bringup.observations import Inventory, Speed
 from ridgeline.runtime.bringup.prints import Fingerprint
 
 Told = Literal["pass", "fail", "not run"]
@@ -80,6 +81,8 @@ class BringUp:
     not_run    what could not be run at all, with the reason
     fingerprint    what is known of the arithmetic unit; allowed: what of it the user accepts
     isolated   whether ops ran in a process of their own, which may die
+    inventory, speed    what the steps asked of the device, and how fast it was: no part of the verdict
+    environment         device, driver and software
     """
 
     model: str
@@ -99,6 +102,9 @@ class BringUp:
     isolated: bool = False
     fingerprint: Fingerprint | None = None
     allowed: tuple[str, ...] = ()
+    inventory: Inventory = Inventory()
+    speed: Speed | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def right(self) -> bool:

@@ -3,6 +3,7 @@
     torch.device("ridge")        a tensor there wraps one on the host; every op that reaches the device unwraps its
                                  arguments, runs the host's kernel, and wraps the result
     with altered(f): ...         f(op, args, kwargs, result) sees each op with host tensors and may answer for it
+    with lacking(l): ...         ops that the device does not have, or leaves to the host with torch's usual warning
 
 Private parts of torch are used here and nowhere else: the Python backend of torch 2.13
 (`_setup_privateuseone_for_python_backend`, experimental) and wrapper subclasses with a dispatch of their own.
@@ -10,8 +11,10 @@ Private parts of torch are used here and nowhere else: the Python backend of tor
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,6 +40,15 @@ _WIDENED = frozenset(("aten.native_layer_norm_backward.default", "aten.rsqrt.def
 
 _registered: list[torch.library.Library] = []
 _alter: list[Alter] = []
+_lacks: list[Lacks] = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacks:
+    """Ops as `aten.silu.default`: `missing` raise, `fallback` run on the host with a warning."""
+
+    missing: frozenset[str] = frozenset()
+    fallback: frozenset[str] = frozenset()
 
 
 class RidgeTensor(torch.Tensor):  # type: ignore[misc]
@@ -120,6 +132,26 @@ def altered(alter: Alter) -> Iterator[None]:
         _alter.remove(alter)
 
 
+@contextmanager
+def lacking(lacks: Lacks) -> Iterator[None]:
+    """Take kernels away from the device."""
+    _lacks.append(lacks)
+    try:
+        yield
+    finally:
+        _lacks.remove(lacks)
+
+
+def _without_kernel(op: str) -> None:
+    name = op.replace(".", "::", 1).removesuffix(".default")
+    for lacks in _lacks:
+        if op in lacks.missing:
+            raise NotImplementedError(f"Could not run '{name}' with arguments from the '{NAME}' backend.")
+        if op in lacks.fallback:
+            told = f"The operator '{name}' is not currently supported on the {NAME} backend and will fall back to "
+            warnings.warn(told + "run on the CPU. This may have performance implications.", stacklevel=2)
+
+
 def to_host(value: Any) -> Any:
     """The host tensors behind the device's, in any nest of arguments."""
     return tree_map(_unwrap, value)
@@ -144,6 +176,8 @@ def _unwrap(value: Any) -> Any:
 
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """One op of the device: the host's kernel, then whoever alters it."""
+    if _lacks:
+        _without_kernel(str(func))
     leaves_device = kwargs.get("device") is not None and torch.device(kwargs["device"]).type != NAME
     host_args, host_kwargs = to_host(args), to_host(kwargs)
     before = _before(func, host_args, host_kwargs) if _alter else (host_args, host_kwargs)

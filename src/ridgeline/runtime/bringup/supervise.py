@@ -31,6 +31,7 @@ from ridgeline.runtime.bringup.cut import one_of_each
 from ridgeline.runtime.bringup.faults import CORPUS
 from ridgeline.runtime.bringup.findings import BringUp, Finding, unheard
 from ridgeline.runtime.bringup.journal import Entry, Journal
+from ridgeline.runtime.bringup.observations import Rates
 from ridgeline.runtime.bringup.personality import split
 from ridgeline.runtime.bringup.target import OwnModule, Target, target_of
 from ridgeline.runtime.bringup.wire import Job, put, take
@@ -194,7 +195,8 @@ def _how(code: int) -> str:
 
 def bringup(
     model: Any, device: str, *, example_inputs: Any = None, faults: Path | str = "", fault: str = "", seed: int = 0,
-    folder: Path | str = "", allow: tuple[str, ...] = (), tell: Callable[[str], None] = unheard, limit_s: float = 0.0, only: tuple[str, ...] = (),
+    folder: Path | str = "", tell: Callable[[str], None] = unheard, limit_s: float = 0.0, only: tuple[str, ...] = (),
+    rates: Rates | None = None, graph_breaks: bool = False, allow: tuple[str, ...] = (),
 ) -> BringUp:  # fmt: skip
     """Judge every op of a model on a device, climb the ladder, try the invariances; say what is wrong.
 
@@ -202,8 +204,11 @@ def bringup(
     faults, fault    a file of faults for the device `ridge`, and which of them
     folder           where reproductions of findings go
     limit_s          how long one op may take
+    only             fingerprint, steps, generation, standing, ladder, invariances, determinism, inventory, speed;
+                     empty: all
+    rates            what is possible on the chip, to hold the speed of ops against; else by the device's name
+    graph_breaks     ask dynamo where it would leave its graph
     allow            what the device may do and is not to be a finding: tf32
-    only             fingerprint, steps, generation, standing, ladder, invariances, determinism; empty: all of them
     """
     target = target_of(model, example_inputs)
     if not isinstance(target, OwnModule):
@@ -220,7 +225,7 @@ def bringup(
             journal=str(journal), found=BringUp(model=target.id, device=shown, isolated=True, allowed=allow), room=MOST_BYTES,
             faults=_file(faults), fault=fault, personality=personality,
             folder=str(Path(folder).resolve()) if folder else "", cwd=str(Path.cwd()), paths=tuple(sys.path),
-            only=only,
+            only=only, rates=rates, graph_breaks=graph_breaks,
         )  # fmt: skip
         attempts = Attempts(job=job, limit_s=limit_s or OP_LIMIT_S.get(kind, OTHER_LIMIT_S), tell=tell)
         attempts.run()

@@ -11,21 +11,20 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from functools import partial
 
-import torch
-
 from ridgeline.core.errors import InputError
 from ridgeline.runtime.bringup import ridge
 from ridgeline.runtime.bringup.capture import Modules, Watch
 from ridgeline.runtime.bringup.devices import open_device
 from ridgeline.runtime.bringup.faults import Fault
-from ridgeline.runtime.bringup.fingerprint import fingerprint, unit_of
 from ridgeline.runtime.bringup.findings import BringUp, Finding, unheard
+from ridgeline.runtime.bringup.fingerprint import fingerprint, unit_of
 from ridgeline.runtime.bringup.guard import Guard
 from ridgeline.runtime.bringup.personality import PERSONALITIES
 from ridgeline.runtime.bringup.probing import PROBE, probe
 from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.standing import standing_calls
-from ridgeline.runtime.bringup.subject import Subject, subject_of
+from ridgeline.runtime.bringup.subject import subject_of
+from ridgeline.runtime.bringup.survey import look_around, step_under, time_ops, took, warned
 from ridgeline.runtime.bringup.target import Target
 
 FORMATS = ("fp32", "bf16")
@@ -54,7 +53,8 @@ def go_on(session: Session, at: int = 0, kept: Callable[[int], None] = unkept, o
     session.guard.saw = session.saw
     fired = session.found.fired or 0
     as_other = ridge.altered(PERSONALITIES[session.personality]) if session.personality else nullcontext()
-    with as_other, ridge.altered(session.fault) if session.fault is not None else nullcontext():
+    altered = ridge.altered(session.fault) if session.fault is not None else nullcontext()
+    with as_other, altered, ridge.lacking(session.lacks):
         for index, (kind, name, part) in enumerate(PARTS):
             if index < at or (only and kind not in only):
                 continue
@@ -88,11 +88,14 @@ def step(session: Session, format: str) -> None:
     session.tell(f"a training step in {format}")
     subject = subject_of(session.target, format, session.device, session.seed)
     watch = Watch(Modules(), session.guard, subject.times)
+    messages: list[str] = []
     try:
-        _trained(subject, watch)
+        with warned() as messages:
+            step_under(watch, watch.modules, subject)
     finally:
         session.found.cut = subject.cut
         _took(session, watch)
+        took(session, watch, messages)
 
 
 def generation(session: Session, format: str) -> None:
@@ -110,6 +113,7 @@ def generation(session: Session, format: str) -> None:
             subject.generate(watch.modules.inside)
     finally:
         _took(session, watch)
+        took(session, watch)
 
 
 def standing(session: Session) -> None:
@@ -133,6 +137,8 @@ PARTS: tuple[tuple[str, str, Part], ...] = (
     *(("steps", f"a training step in {format}", partial(step, format=format)) for format in FORMATS),
     *(("generation", f"generation in {format}", partial(generation, format=format)) for format in FORMATS),
     ("standing", PROBE, standing),
+    ("inventory", "the inventory", look_around),
+    ("speed", "the speed of ops", time_ops),
 )
 
 
@@ -146,21 +152,6 @@ def _took(session: Session, watch: Watch) -> None:
         for op, times in seen.items():
             told[op] = told.get(op, 0) + times
     session.note(watch.wrong)
-
-
-def _trained(subject: Subject, watch: Watch) -> None:
-    modules = watch.modules
-    optimizer = torch.optim.AdamW(subject.module.parameters(), lr=1e-3, foreach=False)
-    with ExitStack() as stack:
-        stack.callback(modules.follow(subject.module))
-        stack.enter_context(watch)
-        modules.phase = "forward"
-        outputs = subject.forward()
-        modules.phase = "loss"
-        loss = subject.loss(outputs)
-        loss.backward()
-        modules.phase = "optimizer"
-        optimizer.step()
 
 
 __all__ = ["PARTS", "BringUp", "Finding", "Guard", "bringup", "go_on", "unheard"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from ridgeline.runtime.bringup.findings import BringUp
+from ridgeline.runtime.bringup.observations import Rates
 from ridgeline.runtime.bringup.target import Target
 
 LENGTH = struct.Struct("<Q")
@@ -20,6 +21,7 @@ class Job:
     healed    ops and signatures that the host computes, since they ended an earlier attempt
     personality    whose arithmetic the fake device has
     only      kinds of parts; empty: all of them
+    rates     what is possible on the chip, for the speed of its ops; graph_breaks: ask dynamo too
     cwd       the folder of whoever asks, and the modules that it finds (paths)
     """
 
@@ -36,6 +38,8 @@ class Job:
     folder: str = ""
     healed: frozenset[str] = frozenset()
     only: tuple[str, ...] = ()
+    rates: Rates | None = None
+    graph_breaks: bool = False
     cwd: str = ""
     paths: tuple[str, ...] = ()
     personality: str = ""
