@@ -64,7 +64,12 @@ def bringup(
     ] = "",
     device: Device = "cpu",
     faults: Faults = None,
-    fault: Annotated[str, typer.Option(metavar="NAME", help="One fault of the file; else each in turn.")] = "",
+    fault: Annotated[
+        str, typer.Option(metavar="NAME", help="One fault of the file, or of the corpus; else each in turn.")
+    ] = "",
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="What the device may do: tf32. May be repeated.")
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Of weights and inputs.")] = 0,
     chip: Chip = None,
     profile: ProfileFile = None,
@@ -77,8 +82,8 @@ def bringup(
     """Run a model on a device: every op, the ladder, invariances; judged against fp64 arithmetic on the host."""
     from ridgeline.report.bringup import bringup_sheet, draw_bringup, faults_sheet
     from ridgeline.runtime.bringup.findings import unheard
+    from ridgeline.runtime.bringup.supervise import CORPUS, allowances, fault_names, folder_of
     from ridgeline.runtime.bringup.supervise import bringup as library
-    from ridgeline.runtime.bringup.supervise import fault_names, folder_of
     from ridgeline.runtime.bringup.target import target_of
     from ridgeline.runtime.measure import need_torch
 
@@ -87,7 +92,9 @@ def bringup(
     if msprobe is not None:
         _dumped(msprobe, model, html, report, json)
     target = target_of(_named(model))
+    faults = Path(CORPUS) if faults is None and fault else faults
     options: dict[str, Any] = {"seed": seed, "tell": unheard if json else _aloud, "faults": faults or ""}
+    options |= {"allow": allowances(allow or [])}
     names = fault_names(faults, fault) if faults is not None else []
     if not names:
         folder = folder_of(repros, target, device)

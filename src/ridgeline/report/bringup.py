@@ -20,6 +20,7 @@ from ridgeline.report.sheets.bringup import (
     DeterminismSheet,
     DumpSheet,
     FaultsSheet,
+    FingerprintSheet,
     InventorySheet,
     RemarkSheet,
     SpeedSheet,
@@ -51,6 +52,7 @@ def bringup_sheet(found: Any, fault: str | None = None) -> BringUpSheet:
         "coverage": {"probed": found.probed, "unjudged": dict(found.unjudged), "left_out": list(found.cut)},
         "speed": speed_sheet(found),
         "environment": dict(found.environment),
+        "fingerprint": fingerprint_sheet(found),
         "fault": fault,
         "fired": found.fired,
     }
@@ -68,6 +70,15 @@ def _check_sheet(check: Any) -> CheckSheet:
 def _finite(value: Any) -> Any:
     """Infinities and what is no number at all as the largest number."""
     return value if not isinstance(value, float) or isfinite(value) else float_info.max
+
+
+def fingerprint_sheet(found: Any) -> FingerprintSheet | None:
+    """What is known of the arithmetic unit."""
+    known = found.fingerprint
+    if known is None:
+        return None
+    notes = list(known.notes(frozenset(found.allowed)))
+    return cast("FingerprintSheet", asdict(known) | {"allowed": list(found.allowed), "notes": notes})
 
 
 def inventory_sheet(found: Any) -> InventorySheet:
@@ -159,6 +170,7 @@ def draw_bringup(sheet: BringUpSheet, console: Console) -> None:
             [_verdict(sheet), _facts(sheet)],
             [findings_table(sheet["findings"])] if sheet["findings"] else [],
             _checks(sheet),
+            [Text(f"its arithmetic: {clean(note)}") for note in (sheet["fingerprint"] or {"notes": []})["notes"]],
             *(_remarks(sheet["inventory"], name) for name in LISTS),
             _compiler(sheet["inventory"]),
             _speed(sheet["speed"]) if sheet["speed"] else [],

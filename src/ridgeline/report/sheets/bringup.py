@@ -190,6 +190,44 @@ class CoverageSheet(TypedDict):
     left_out: list[str]
 
 
+class ProductsSheet(TypedDict):
+    """Matrix products of one format: bits of a factor, right bits of a long sum, how sums round and how far they lean."""
+
+    factor_bits: int
+    bits: float
+    sums: str
+    lean: float
+
+
+class RoughSheet(TypedDict):
+    """A function in fp32: largest error in units in the last place, mean of all."""
+
+    ulp: float
+    bias: float
+
+
+class FingerprintSheet(TypedDict):
+    """The arithmetic unit.
+
+    products    by format; functions: exp, rsqrt, log, tanh, sin
+    cast        how fp32 becomes bf16
+    denormals   by format: kept, flushed, read only, made only
+    fma         whether addcmul adds its product unrounded; null where it cannot be asked
+    fp8         by format: the largest number, and what lies beyond
+    allowed     what --allow accepts
+    notes       what is unlike IEEE arithmetic, and what judgements took from it
+    """
+
+    products: dict[str, ProductsSheet]
+    cast: str
+    denormals: dict[str, str]
+    fma: bool | None
+    functions: dict[str, RoughSheet]
+    fp8: dict[str, str]
+    allowed: list[str]
+    notes: list[str]
+
+
 class BringUpSheet(TypedDict):
     """Whether a device computes a model right.
 
@@ -216,6 +254,7 @@ class BringUpSheet(TypedDict):
     coverage: CoverageSheet
     speed: SpeedSheet | None
     environment: dict[str, str]
+    fingerprint: FingerprintSheet | None
     fault: str | None
     fired: int | None
 

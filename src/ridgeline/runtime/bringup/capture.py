@@ -21,11 +21,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.runtime.bringup import dispatcher
-from ridgeline.runtime.bringup.contracts import judged, outputs_of
+from ridgeline.runtime.bringup.contracts import is_view, judged, outputs_of
 from ridgeline.runtime.bringup.guard import Guard, device_of, host_result
 from ridgeline.runtime.bringup.journal import Entry
-from ridgeline.runtime.bringup.judge import NoContractError, Verdict, judge
+from ridgeline.runtime.bringup.judge import NoContractError, judge
+from ridgeline.runtime.bringup.outcome import Verdict, wrong
 from ridgeline.runtime.bringup.tensors import equal_bits, floating_dtype, on_device, on_host
+from ridgeline.runtime.bringup.views import seen_through, untouched
 
 Signature = tuple[str, tuple[Any, ...]]
 RAISED = Verdict(right=False, statistic="raised", measured=1.0, limit=0.5)
@@ -171,10 +173,14 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         ran = self.guard.run(func, args, kwargs, entry)
         if ran.error is not None:
             self._raised(ran.error, entry, place, tree_map(on_host, host))
+        if is_view(func) and not ran.healed and ran.error is None:
+            self._look_through(func, args, kwargs, ran.result, entry, place)
         if not judged(func) or ran.healed or ran.error is not None:
             return ran.result
         outputs = self._read(func, args, kwargs, ran.result, entry)
         verdict = self._verdict(func, host, outputs, signature)
+        if verdict.right and not untouched(func, args, kwargs, host):
+            verdict = wrong("argument", 1.0)
         if verdict.right:
             return ran.result
         self.wrong.append(Wrong(
@@ -182,6 +188,16 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
             kwargs=host[1],
         ))  # fmt: skip
         return ran.result if verdict.statistic not in MALFORMED else host_result(func, *_on(host, args, kwargs))
+
+    def _look_through(self, func: Any, args: Any, kwargs: Any, result: Any, entry: Entry, place: Place) -> None:
+        """A view that does not show what it names is wrong."""
+        verdict = seen_through(func, args, kwargs, result)
+        if not verdict.right:
+            host = tree_map(on_host, (args, kwargs))
+            dtype = dtype_of(tree_leaves(result)) or entry.dtype
+            self.wrong.append(
+                Wrong(op=entry.op, place=place, dtype=dtype, verdict=verdict, args=host[0], kwargs=host[1])
+            )
 
     def _layers(self, module: str) -> int:
         """How many layers of the model a call stands for."""
@@ -218,7 +234,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         if signature in self.sound and equal_bits(outputs, theirs):
             return Verdict(right=True)
         try:
-            found = judge(func, args, kwargs, outputs)
+            found = judge(func, args, kwargs, outputs, unit=self.guard.unit)
         except NoContractError:
             self.unjudged[signature[0]] = self.unjudged.get(signature[0], 0) + 1
             return Verdict(right=True)

@@ -16,9 +16,11 @@ from typing import Any
 import torch
 
 from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.runtime.bringup.corpus import FAULTS
 from ridgeline.runtime.bringup.ridge import Alter, Lacks
 
 PREFIX, MISSING, FALLBACK = "fault_", "MISSING", "FALLBACK"
+CORPUS = "corpus"  # stands for the faults that come with Ridgeline
 
 
 @dataclass(slots=True)
@@ -37,7 +39,9 @@ class Fault:
 
 
 def read_faults(path: Path) -> Mapping[str, Alter]:
-    """The functions `fault_*` of a Python file, by name; none where it only takes kernels away."""
+    """The functions `fault_*` of a Python file, by name; the corpus by that word; none where it only lacks kernels."""
+    if str(path) == CORPUS:
+        return FAULTS
     found = _run(path)
     faults = {name: value for name, value in found.items() if name.startswith(PREFIX) and callable(value)}
     if not faults and not any(name in found for name in (MISSING, FALLBACK)):
@@ -48,6 +52,8 @@ def read_faults(path: Path) -> Mapping[str, Alter]:
 
 def read_lacks(path: Path) -> Lacks:
     """Ops that a file takes away from the fake device: its lists MISSING and FALLBACK."""
+    if str(path) == CORPUS:
+        return Lacks()
     found = _run(path)
     lists = {name: found.get(name, ()) for name in (MISSING, FALLBACK)}
     for name, ops in lists.items():
@@ -73,7 +79,7 @@ def chosen(faults: Mapping[str, Alter], name: str) -> Mapping[str, Alter]:
     """One of them, with or without its prefix, or all."""
     if not name:
         return faults
-    for known in (name, PREFIX + name):
+    for known in (name, PREFIX + name, name.removeprefix(PREFIX)):
         if known in faults:
             return {known: faults[known]}
-    raise InputError(not_among("--fault", name, sorted(faults), "a fault of the file"))
+    raise InputError(not_among("--fault", name, sorted(faults), "a fault of the file, or without a file of the corpus"))

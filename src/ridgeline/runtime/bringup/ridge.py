@@ -27,7 +27,11 @@ NAME = "ridge"
 
 Alter = Callable[[str, tuple[Any, ...], dict[str, Any], Any], Any]
 
-_FACTORIES = ("empty.memory_format", "empty_strided")
+_FACTORIES = (
+    "empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step", "zeros", "ones", "full",
+    "scalar_tensor", "eye", "eye.m", "tril_indices", "triu_indices", "linspace", "randn", "rand", "randint",
+    "randint.low", "randperm",
+)  # fmt: skip
 # composite elsewhere, a kernel of its own on the host: the device has the kernel as well
 _KERNELS = ("silu_backward", "mish_backward", "_fused_rms_norm", "_fused_rms_norm_backward")
 
@@ -179,13 +183,23 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     before = _before(func, host_args, host_kwargs) if _alter else (host_args, host_kwargs)
     result = _kernel_result(func, host_args, host_kwargs)
     for alter in _alter:
-        other = alter(str(func), before[0], before[1], result)
+        shown = result if result is not None else _written(func, host_args, host_kwargs)
+        other = alter(str(func), before[0], before[1], shown)
         if other is not None:
-            result = _put(other, result, func)
+            put = _put(other, shown, func)
+            result = put if result is not None else None
     if leaves_device:
         return result
     wrappers = {id(x.raw): x for x in tree_leaves((args, kwargs)) if isinstance(x, RidgeTensor)}
     return tree_map(lambda x: _wrap(x, wrappers) if isinstance(x, Tensor) else x, result)
+
+
+def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What an op without a result wrote: its lists of tensors."""
+    names = [a.name for a in func._schema.arguments]
+    written = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+    found = [value for name, value in (*zip(names, args, strict=False), *kwargs.items()) if name in written]
+    return found[0] if len(found) == 1 else tuple(found)
 
 
 def _wrap(raw: Tensor, wrappers: dict[int, RidgeTensor]) -> RidgeTensor:
@@ -194,7 +208,21 @@ def _wrap(raw: Tensor, wrappers: dict[int, RidgeTensor]) -> RidgeTensor:
     return RidgeTensor(raw) if found is None else found
 
 
+def _rms_norm_backward(g: Tensor, x: Tensor, shape: Any, rstd: Tensor, w: Tensor | None, mask: Any) -> Any:
+    """The host has none: in 32 bits, row by row."""
+    wide, dims = x.float(), tuple(range(-len(shape), 0))
+    hat, scaled = wide * rstd.float(), g.float() if w is None else g.float() * w.float()
+    d_x = rstd.float() * (scaled - hat * (scaled * hat).mean(dims, keepdim=True))
+    d_w = (g.float() * hat).reshape(-1, *shape).sum(0) if w is not None and mask[1] else None
+    return d_x.to(x.dtype) if mask[0] else None, None if d_w is None or w is None else d_w.to(w.dtype)
+
+
+_OWN = {"aten._fused_rms_norm_backward.default": _rms_norm_backward}
+
+
 def _kernel_result(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    if str(func) in _OWN:
+        return _OWN[str(func)](*args, **kwargs)
     if str(func) not in _WIDENED:
         return func(*args, **kwargs)
     narrow = next((x.dtype for x in tree_leaves(args) if _floats(x)), torch.float32)

@@ -11,24 +11,23 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from functools import partial
 
-import torch
-from torch.utils._pytree import tree_map
-
 from ridgeline.core.errors import InputError
 from ridgeline.runtime.bringup import ridge
-from ridgeline.runtime.bringup.capture import Modules, Watch, Wrong
+from ridgeline.runtime.bringup.capture import Modules, Watch
 from ridgeline.runtime.bringup.devices import open_device
 from ridgeline.runtime.bringup.faults import Fault
 from ridgeline.runtime.bringup.findings import BringUp, Finding, unheard
+from ridgeline.runtime.bringup.fingerprint import fingerprint, unit_of
 from ridgeline.runtime.bringup.guard import Guard
+from ridgeline.runtime.bringup.personality import PERSONALITIES
+from ridgeline.runtime.bringup.probing import PROBE, probe
 from ridgeline.runtime.bringup.session import Session
-from ridgeline.runtime.bringup.standing import Call, standing_calls
+from ridgeline.runtime.bringup.standing import standing_calls
 from ridgeline.runtime.bringup.subject import subject_of
 from ridgeline.runtime.bringup.survey import look_around, step_under, time_ops, took, warned
 from ridgeline.runtime.bringup.target import Target
 
 FORMATS = ("fp32", "bf16")
-PROBE = "standing set"
 KEEP_EVERY = 40  # calls of the standing set after which what is known is kept
 
 Part = Callable[[Session], None]
@@ -53,8 +52,9 @@ def go_on(session: Session, at: int = 0, kept: Callable[[int], None] = unkept, o
     open_device(session.device, faulted=session.fault is not None)
     session.guard.saw = session.saw
     fired = session.found.fired or 0
+    as_other = ridge.altered(PERSONALITIES[session.personality]) if session.personality else nullcontext()
     altered = ridge.altered(session.fault) if session.fault is not None else nullcontext()
-    with altered, ridge.lacking(session.lacks):
+    with as_other, altered, ridge.lacking(session.lacks):
         for index, (kind, name, part) in enumerate(PARTS):
             if index < at or (only and kind not in only):
                 continue
@@ -65,6 +65,7 @@ def go_on(session: Session, at: int = 0, kept: Callable[[int], None] = unkept, o
                 kept(index)
 
             session.kept = keep
+            session.guard.unit = unit_of(session.found.fingerprint, frozenset(session.found.allowed))
             try:
                 part(session)
             except InputError:
@@ -74,6 +75,12 @@ def go_on(session: Session, at: int = 0, kept: Callable[[int], None] = unkept, o
             session.position = 0
             keep(index + 1)
     return session.found
+
+
+def take_print(session: Session) -> None:
+    """The fingerprint of the arithmetic unit."""
+    session.tell("the fingerprint of its arithmetic")
+    session.found.fingerprint = fingerprint(session.device)
 
 
 def step(session: Session, format: str) -> None:
@@ -115,7 +122,10 @@ def standing(session: Session) -> None:
     for index, call in enumerate(standing_calls(session.seed, session.device)):
         if index < session.position:
             continue
-        session.note(_probed(call, session))
+        watch = probe(call, session.device, session.guard)
+        session.note(watch.wrong)
+        for op, times in watch.missing.items():
+            session.found.missing[op] = session.found.missing.get(op, 0) + times
         session.found.probed += 1
         session.position = index + 1
         if session.position % KEEP_EVERY == 0:
@@ -123,6 +133,7 @@ def standing(session: Session) -> None:
 
 
 PARTS: tuple[tuple[str, str, Part], ...] = (
+    ("fingerprint", "the fingerprint", take_print),
     *(("steps", f"a training step in {format}", partial(step, format=format)) for format in FORMATS),
     *(("generation", f"generation in {format}", partial(generation, format=format)) for format in FORMATS),
     ("standing", PROBE, standing),
@@ -141,21 +152,6 @@ def _took(session: Session, watch: Watch) -> None:
         for op, times in seen.items():
             told[op] = told.get(op, 0) + times
     session.note(watch.wrong)
-
-
-def _probed(call: Call, session: Session) -> list[Wrong]:
-    """One call of the standing set on the device; an op that raises where the host's does not is wrong too."""
-    args = tree_map(lambda x: x.to(session.device) if isinstance(x, torch.Tensor) else x, call.args)
-    watch = Watch(Modules(phase=call.phase), session.guard)
-    watch.modules.stack.append(f"{PROBE}: {call.why}")
-    try:
-        with watch:
-            call.op(*args, **call.kwargs)
-    except (RuntimeError, NotImplementedError, TypeError, ValueError):
-        return []  # the host cannot either: not the device's fault
-    for op, times in watch.missing.items():
-        session.found.missing[op] = session.found.missing.get(op, 0) + times
-    return watch.wrong
 
 
 __all__ = ["PARTS", "BringUp", "Finding", "Guard", "bringup", "go_on", "unheard"]

@@ -19,6 +19,7 @@ class Job:
     """An attempt: from which part and position on, with what is known so far; without a target only faults are named.
 
     healed    ops and signatures that the host computes, since they ended an earlier attempt
+    personality    whose arithmetic the fake device has
     only      kinds of parts; empty: all of them
     rates     what is possible on the chip, for the speed of its ops; graph_breaks: ask dynamo too
     cwd       the folder of whoever asks, and the modules that it finds (paths)
@@ -41,6 +42,7 @@ class Job:
     graph_breaks: bool = False
     cwd: str = ""
     paths: tuple[str, ...] = ()
+    personality: str = ""
 
 
 def put(stream: BinaryIO, value: Any) -> None:

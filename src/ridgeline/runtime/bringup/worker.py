@@ -77,7 +77,7 @@ def run(job: Job, fault: Fault | None, answers: BinaryIO) -> None:
     session = Session(
         target=job.target, device=job.device, found=job.found, seed=job.seed, fault=fault, faults=job.faults,
         guard=Guard(journal=Journal(Path(job.journal)), healed=set(job.healed)), position=job.position,
-        folder=Path(job.folder) if job.folder else None, room=job.room,
+        folder=Path(job.folder) if job.folder else None, room=job.room, personality=job.personality,
         tell=lambda line: put(answers, ("tell", line)), rates=job.rates, graph_breaks=job.graph_breaks,
         lacks=read_lacks(Path(job.faults)) if job.faults else Lacks(),
     )  # fmt: skip
