@@ -11,7 +11,7 @@ Private parts of torch are used here and nowhere else: the Python backend of tor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -55,6 +55,10 @@ class RidgeTensor(torch.Tensor):  # type: ignore[misc]
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(func, args, kwargs or {})
 
+    def tolist(self) -> Any:
+        """The numbers; torch refuses to list those of a subclass."""
+        return self.raw.tolist()
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"RidgeTensor({self.raw!r})"
 
@@ -79,6 +83,18 @@ class _Backend:
 
     def _is_in_bad_fork(self) -> bool:
         return False
+
+    def get_rng_state(self, device: Any = None) -> Tensor:  # noqa: ARG002
+        """Random numbers are the host's."""
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: Tensor, device: Any = None) -> None:  # noqa: ARG002
+        """Random numbers are the host's."""
+        torch.set_rng_state(state)
+
+    def device(self, device: Any) -> AbstractContextManager[None]:  # noqa: ARG002
+        """There is one device."""
+        return nullcontext()
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]

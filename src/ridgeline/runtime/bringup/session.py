@@ -43,6 +43,7 @@ class Session:
     kept: Callable[[], None] = lambda: None
     tell: Callable[[str], None] = unheard
     room: int = MOST_BYTES
+    rigs: dict[str, Any] = field(default_factory=dict)
 
     def note(self, wrong: list[Wrong]) -> None:
         """Take wrong calls in: one finding for each op and format, with the smallest inputs that show it."""

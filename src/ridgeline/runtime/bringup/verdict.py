@@ -17,10 +17,13 @@ from torch.utils._pytree import tree_map
 from ridgeline.core.errors import InputError
 from ridgeline.runtime.bringup import ridge
 from ridgeline.runtime.bringup.capture import Modules, Watch, Wrong
+from ridgeline.runtime.bringup.determinism import repeated
 from ridgeline.runtime.bringup.devices import open_device
 from ridgeline.runtime.bringup.faults import Fault
 from ridgeline.runtime.bringup.findings import BringUp, Finding, unheard
 from ridgeline.runtime.bringup.guard import Guard
+from ridgeline.runtime.bringup.invariances import tried
+from ridgeline.runtime.bringup.ladder import climbed
 from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.standing import Call, standing_calls
 from ridgeline.runtime.bringup.subject import Subject, subject_of
@@ -116,10 +119,31 @@ def standing(session: Session) -> None:
             session.kept()
 
 
+def ladder(session: Session, format: str) -> None:
+    """Module, two layers, whole model, logits, training, resume."""
+    session.tell(f"the ladder in {format}")
+    session.found.ladder = (*session.found.ladder, *climbed(session, format))
+
+
+def invariances(session: Session, format: str) -> None:
+    """Batch, padding, causal, rotary, microbatch, recompute, compiled, decode, parallel."""
+    session.tell(f"invariances in {format}")
+    session.found.invariances = (*session.found.invariances, *tried(session, format))
+
+
+def determinism(session: Session) -> None:
+    """The same step some times."""
+    session.tell("the same step again")
+    session.found.determinism = repeated(session)
+
+
 PARTS: tuple[tuple[str, str, Part], ...] = (
     *(("steps", f"a training step in {format}", partial(step, format=format)) for format in FORMATS),
     *(("generation", f"generation in {format}", partial(generation, format=format)) for format in FORMATS),
     ("standing", PROBE, standing),
+    *(("ladder", f"the ladder in {format}", partial(ladder, format=format)) for format in FORMATS),
+    *(("invariances", f"invariances in {format}", partial(invariances, format=format)) for format in FORMATS),
+    ("determinism", "determinism", determinism),
 )
 
 
