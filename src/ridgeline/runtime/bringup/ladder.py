@@ -125,7 +125,7 @@ def training(session: Session, rig: Rig) -> Check:
 
 
 def resume(session: Session, rig: Rig) -> Check:
-    """Steps, a checkpoint, as many steps: the same bits as without the checkpoint; by noise where runs differ anyway."""
+    """Steps, a checkpoint, as many steps: the bits of a run without it, or nearer than two such runs are."""
 
     def final(at: int | None) -> list[Tensor]:
         subject = rig.subject()

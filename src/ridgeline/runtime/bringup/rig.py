@@ -1,11 +1,11 @@
-"""A small model of the target's architecture on the device, its exact self and draws of right devices; and who is to blame.
+"""A small model of the target's architecture on the device, its exact self, draws of right devices; who is to blame.
 
     rig_of(session, format)           narrow layers, two at least, or the user's module; made once for each format
-    checked(session, rig, name, f)    f measures something on the device; where it is beyond its limit the op to blame is
-                                      named by healing bisection and becomes a finding
+    checked(session, rig, name, f)    f measures something on the device; where it is beyond its limit the op to blame
+                                      is named by healing bisection and becomes a finding
 
-Healing bisection: from op i on the host computes. With i = 0 the run is right, with i past the last op it is wrong; log2
-of the ops' number runs find the first op whose own result makes it wrong.
+Healing bisection: from op i on the host computes. With i = 0 the run is right, with i past the last op it is wrong;
+log2 of the ops' number runs find the first op whose own result makes it wrong.
 """
 
 from __future__ import annotations
