@@ -22,7 +22,7 @@ from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.op_flops import OpWork, op_work
 from ridgeline.trace.arrays import Codes
-from ridgeline.trace.graph.call_stack import parents
+from ridgeline.trace.call_stack import parents
 from ridgeline.trace.timeline import KERNEL, Timeline
 
 TF32 = re.compile(r"tf32|s1688|16816", re.IGNORECASE)
