@@ -293,4 +293,7 @@ def _described(value: Any) -> Any:
     if isinstance(value, Tensor):
         offset = value.storage_offset() if value.layout == torch.strided else 0
         return str(value.dtype).removeprefix("torch."), tuple(value.shape), value.stride(), offset
-    return str(value) if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format) else value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    told = isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format)
+    return str(value) if told else type(value).__name__  # a storage would spell every byte
