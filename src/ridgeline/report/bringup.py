@@ -170,6 +170,7 @@ def draw_bringup(sheet: BringUpSheet, console: Console) -> None:
             [_verdict(sheet), _facts(sheet)],
             [findings_table(sheet["findings"])] if sheet["findings"] else [],
             _checks(sheet),
+            _arithmetic(sheet["fingerprint"]),
             [Text(f"its arithmetic: {clean(note)}") for note in (sheet["fingerprint"] or {"notes": []})["notes"]],
             *(_remarks(sheet["inventory"], name) for name in LISTS),
             _compiler(sheet["inventory"]),
@@ -216,6 +217,33 @@ def findings_table(findings: list[WrongOpSheet]) -> Table:
             f"{one['measured']:.3g}", f"{one['limit']:.3g}", str(one["times"]),
         )  # fmt: skip
     return table
+
+
+def _arithmetic(known: FingerprintSheet | None) -> list[RenderableType]:
+    if known is None:
+        return []
+    told = facts(*fingerprint_facts(known))
+    return [Text("arithmetic", style="bold"), told, *listed("unlike IEEE", known["notes"], style="bold yellow")]
+
+
+def fingerprint_facts(known: FingerprintSheet) -> list[tuple[str, str]]:
+    """The arithmetic unit in some lines: a name and what is said of it."""
+    rows = [
+        (
+            f"products in {form}",
+            f"{one['factor_bits']}-bit factors, {one['bits']:g} right bits of a long sum, sums: {one['sums']}",
+        )
+        for form, one in known["products"].items()
+    ]  # fmt: skip
+    rough = (f"{name} {one['ulp']:g} ulp" for name, one in known["functions"].items())
+    fused = {True: "fused", False: "rounded before it is added", None: ""}[known["fma"]]
+    return [
+        *rows, ("functions in fp32", ", ".join(rough)), ("cast to bf16", known["cast"]),
+        ("denormals", ", ".join(f"{form} {what}" for form, what in known["denormals"].items())),
+        ("multiply-add", fused),
+        ("fp8", "; ".join(f"{form} {what}" for form, what in known["fp8"].items())),
+        ("allowed", ", ".join(known["allowed"])),
+    ]  # fmt: skip
 
 
 def _checks(sheet: BringUpSheet) -> list[RenderableType]:

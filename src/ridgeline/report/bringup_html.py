@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ridgeline.core.units import format_quantity
-from ridgeline.report.bringup import LISTS, remark
+from ridgeline.report.bringup import LISTS, fingerprint_facts, remark
 from ridgeline.report.cells import DASH, percent
 from ridgeline.report.html import HOUSE, document, escaped, facts, svg, table
 from ridgeline.report.sheets.bringup import (
@@ -29,20 +29,8 @@ STYLE = (
 ROWS = 400  # signatures on the page
 SHOWN = 60  # timed ops
 BAR = 120  # pixels of a whole share
-# parts of a report that other tables of this page do not show
-TOLD = (
-    "kind",
-    "model",
-    "device",
-    "verdict",
-    "findings",
-    "inventory",
-    "coverage",
-    "speed",
-    "environment",
-    "fault",
-    "fired",
-)
+# parts of a report that have tables of their own
+TOLD = frozenset(BringUpSheet.__annotations__)
 
 
 def bringup_page(sheet: BringUpSheet) -> str:
@@ -110,8 +98,39 @@ def _findings(findings: list[WrongOpSheet]) -> str:
     return f"<h2>Wrong ops</h2>{table(heads, rows, text=range(5))}"
 
 
+def _checks(sheet: BringUpSheet) -> str:
+    """Rungs, invariances and repeated runs; what fails first."""
+    parts = []
+    for name, checks in (("Ladder", sheet["ladder"]), ("Invariances", sheet["invariances"])):
+        ordered = sorted(checks, key=lambda one: ("fail", "pass", "not run").index(one["verdict"]))
+        rows = [
+            (one["name"], one["format"], one["verdict"], one["where"], one["op"] or one["reason"],
+             f"{one['measured']:.3g}", f"{one['limit']:.3g}")
+            for one in ordered
+        ]  # fmt: skip
+        heads = ("", "format", "", "where", "op, or why it was not run", "measured", "limit")
+        parts += [f"<h2>{name}</h2>{table(heads, rows, text=(0, 1, 2, 3, 4))}"] if rows else []
+    again = sheet["determinism"]
+    if again["runs"]:
+        lists = (("reordered", again["reordered"]), ("races", again["races"]))
+        told = [f"{word}: {', '.join(ops)}" for word, ops in lists if ops] or ["every op gave the same bits"]
+        parts.append(f"<h2>The same step {again['runs']} times</h2><ul>{_items(told)}</ul>")
+    if sheet["not_run"]:
+        parts.append(f"<h2>Not run</h2><ul>{_items(f'{name}: {why}' for name, why in sheet['not_run'].items())}</ul>")
+    return "".join(parts)
+
+
+def _arithmetic(sheet: BringUpSheet) -> str:
+    known = sheet["fingerprint"]
+    if known is None:
+        return ""
+    rows = [pair for pair in fingerprint_facts(known) if pair[1]]
+    notes = f"<ul>{_items(known['notes'])}</ul>" if known["notes"] else ""
+    return f"<h2>Arithmetic</h2>{table(('', ''), rows, text=(0, 1))}{notes}"
+
+
 def _further(sheet: BringUpSheet) -> str:
-    """Parts of the report that have no table of their own: fingerprint, ladder, invariances, determinism."""
+    """Parts of a report that this page knows nothing of."""
     return "".join(
         f"<h2>{escaped(key.replace('_', ' ').capitalize())}</h2>{_any(value)}"
         for key, value in sheet.items()
