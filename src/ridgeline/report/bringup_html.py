@@ -27,7 +27,7 @@ STYLE = (
 """
 )
 ROWS = 400  # signatures on the page
-SHOWN = 60  # timed ops
+SHOWN = 40  # timed ops
 BAR = 120  # pixels of a whole share
 # parts of a report that have tables of their own
 TOLD = frozenset(BringUpSheet.__annotations__)
@@ -192,7 +192,7 @@ def _speed(speed: SpeedSheet) -> str:
         best = DASH if one["roof_s"] is None else format_quantity(one["roof_s"], "s", 3)
         where = f"{one['phase']} {one['module']}"
         rows.append((
-            one["op"], one["dtype"], shapes, where, one["calls"], format_quantity(one["seconds"], "s", 3), best,
+            _named(one["op"]), one["dtype"], shapes, where, one["calls"], format_quantity(one["seconds"], "s", 3), best,
             percent(one["share"]), one["bound"], one["flag"],
         ))  # fmt: skip
     heads = ("op", "format", "shapes", "where", "calls", "each", "at best", "share", "bound", "")
@@ -208,6 +208,11 @@ def _speed(speed: SpeedSheet) -> str:
     return f"<h2>Speed</h2><p>{escaped(about)}</p>{chart}{table(heads, rows, text=(0, 1, 2, 3, 8, 9))}{runs}"
 
 
+def _named(op: str) -> str:
+    """An op without what most have in common."""
+    return op.removeprefix("aten.").removesuffix(".default")
+
+
 def _chart(speed: SpeedSheet) -> str:
     """Share of the roof of the ops that cost most, as bars."""
     known = [one for one in speed["ops"] if one["share"] is not None][:20]
@@ -217,7 +222,7 @@ def _chart(speed: SpeedSheet) -> str:
     for number, one in enumerate(known):
         y, share = number * 16, min(one["share"] or 0.0, 1.5)
         kind = one["flag"] or "bar"
-        name = f"{one['op'].removeprefix('aten.').removesuffix('.default')} {one['phase']} {percent(one['share'])}"
+        name = f"{_named(one['op'])} {one['phase']} {percent(one['share'])}"
         marks.append(
             f'<rect class="{escaped(kind)}" x="0" y="{y}" width="{max(share * 2 * BAR, 1):.1f}" height="12"/>'
             f'<text class="faint" x="{max(share * 2 * BAR, 1) + 6:.1f}" y="{y + 10}">{escaped(name)}</text>'
