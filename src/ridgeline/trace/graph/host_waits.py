@@ -5,7 +5,7 @@ it: DeepEP spins on mapped memory until its counts of tokens are there, `.item()
 
     silence    no call of the runtime but queries, and no op, begins on the thread for 1 ms
     awaited    one of the last `LAST` spans the thread launched before; the thread goes on within 100 us of its end
-               (5 % of a long silence)
+               (5 % of a long silence, at most 200)
 
 That the chip is busy proves nothing, for some kernel always ends; that the very last launched one does, is no accident.
 """
@@ -22,7 +22,7 @@ from ridgeline.trace.arrays import Longs
 from ridgeline.trace.timeline import HOST, RUNTIME, Timeline
 
 SILENT_NS = 1_000_000
-NEAR_NS, SHARE = 100_000, 0.05
+NEAR_NS, FAR_NS, SHARE = 100_000, 200_000, 0.05
 LAST = 3
 PASSIVE = re.compile(r"Query|PeekAtLastError|GetLastError|GetDevice|IsCapturing|GetAttribute", re.IGNORECASE)
 """Calls that a thread makes while it waits."""
@@ -79,7 +79,7 @@ def _of_thread(
     found = []
     for gap in gaps.tolist():
         begin, until = int(reached[gap]), int(begins[gap + 1])
-        near = max(NEAR_NS, round(SHARE * (until - begin)))
+        near = min(FAR_NS, max(NEAR_NS, round(SHARE * (until - begin))))
         place = int(np.searchsorted(at, begin, side="right"))
         last = launched[max(0, place - LAST) : place]
         apart = np.abs(line.end_ns[last] - until)
