@@ -107,7 +107,7 @@ INTERIOR = {
         ("block_pool", "step", "load", "request_log"),
         ("decode_clock", "served", "sglang_prefill", "sglang_queue"),
         ("vllm_scheduler", "sglang_scheduler", "static_batcher", "metrics", "token_notes"),
-        ("tensorrt_llm_scheduler",),
+        ("tensorrt_llm_scheduler", "sglang_overlap"),
         ("replica",),
         ("vllm_replay", "sglang_replay", "event_loop", "lockstep", "bench_analysis"),
         ("vllm_recording", "sglang_recording", "router"),
