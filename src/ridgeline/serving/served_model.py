@@ -7,6 +7,7 @@ only, up to a degree of tensor parallelism, that is taken; of several, the one t
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -35,14 +36,9 @@ def served_model(named: str | ModelSpec) -> ServedModel:
         raise InputError(Problem(path="model", given=repr(named), expected="ID or ID:TP with a tensor-parallel degree"))
     found = _sizes(spec, int(degree or 1))
     if found is None:
-        raise InputError(
-            Problem(
-                path="model",
-                given=spec.id,
-                expected="layers of plain attention and one sort of ffn without shared experts",
-                todo="record the capture of its graphs and name it with --capture",
-            )  # fmt: skip
-        )
+        expected = "layers of plain attention and one sort of ffn without shared experts"
+        todo = "record the capture of its graphs and name it with --capture"
+        raise InputError(Problem(path="model", given=spec.id, expected=expected, todo=todo))
     return found
 
 
@@ -86,9 +82,16 @@ def likely_models(line: Timeline, engine: Inference | None) -> tuple[ServedModel
 
 
 def likely_model(line: Timeline, engine: Inference | None) -> ServedModel | None:
-    """The only model of the catalog that a timeline can be of; None for none or several."""
+    """The only model of the catalog that a timeline can be of, or that its file names; None for none or several."""
     found = likely_models(line, engine)
-    return found[0] if len(found) == 1 else None
+    text = _plain(" ".join(line.about.sources))
+    named = [one for one in found if _plain(one.name) in text]
+    chosen = found if len(found) == 1 else named
+    return chosen[0] if len(chosen) == 1 else None
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
 def _layers(line: Timeline, engine: Inference | None) -> set[int]:

@@ -58,6 +58,8 @@ class Analysis:
     """Kernels with counters, where there are any."""
     inference: Inference | None = None
     """Steps of an inference engine, None where no annotation names one."""
+    model: ServedModel | None = None
+    """The model whose sizes tell what kernels without recorded operands compute, None where none does."""
     left_out: tuple[str, ...] = ()
     """What was not worked out because the timeline is too large, and what stands in its place."""
 
@@ -113,7 +115,8 @@ def _analysed(
     counted = counted_rows(line, policy)
     gaps = gaps_of(line, rules, counted)
     engine = inference(line, counted)
-    rates = op_rates(line, counted, found, _behind_graphs(line, counted, engine, *replays))
+    sizes, priced = _behind_graphs(line, counted, engine, *replays)
+    rates = op_rates(line, counted, found, priced)
     graph = graph_of(line, rules, policy)
     replayed = len(graph.at) <= LARGEST
     gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if replayed else None
@@ -137,6 +140,7 @@ def _analysed(
         memory=memory_peaks(line),
         what_if=answers(graph, rules, questions, sizes_of(graph, found)),
         inference=engine,
+        model=sizes,
         left_out=tuple(text for text in (graph.left_out, "" if replayed else UNREPLAYED) if text),
     )
 
@@ -147,14 +151,14 @@ def _behind_graphs(
     engine: Inference | None,
     model: ServedModel | Callable[[Timeline, Inference | None], ServedModel | None] | None,
     capture: Path | str | None,
-) -> tuple[PricedSpan, ...]:
-    """What spans without an op of their own compute: by the capture of their graph, else by the model."""
+) -> tuple[ServedModel | None, tuple[PricedSpan, ...]]:
+    """What spans without an op of their own compute, by the capture of their graph, else by the model; and the model."""
     known = captures(line) if capture is None else captures(read_timeline(capture))
     found = replayed_spans(line, counted, known, engine)
     sizes = model(line, engine) if callable(model) else model
     told = {one.row for one in found}
     more = priced_spans(line, counted, engine, sizes) if sizes is not None else ()
-    return (*found, *(one for one in more if one.row not in told))
+    return sizes if more else None, (*found, *(one for one in more if one.row not in told))
 
 
 def _counters(given: Path | str | None, files: Sequence[Path | str]) -> list[KernelCounters]:

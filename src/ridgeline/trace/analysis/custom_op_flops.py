@@ -1,8 +1,8 @@
 """Turn the operands of ops outside ATen into arithmetic and traffic, by what kind of op their name says they are.
 
 Engines and libraries register ops of their own: vllm::, _C::, sgl_kernel::, aiter::, flash_attn::, deep_gemm::,
-transformer_engine::, and kernels of Triton as ops with the kernel's arguments. Their signatures differ from version to version,
-so operands are told by their shapes, not by their places:
+transformer_engine::, and kernels of Triton as ops with the kernel's arguments. Their signatures differ from version to
+version, so operands are told by their shapes, not by their places:
 
     matrix product    [m, k] with [n, k] or [k, n]; an operand [m, n] in front is the result
     experts           tokens [T, H], weights [E, a, b] and [E, c, d], choices [T, c]:  2 T c (a b + c d) flops

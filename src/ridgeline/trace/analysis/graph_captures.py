@@ -3,7 +3,7 @@
 While a stream is captured, ops run and call launches, but nothing runs on the chip; a replay later runs all of it from
 one call. The n-th launch of the capture is the n-th span of the replay:
 
-    capture    calls that launch, between StreamBeginCapture and StreamEndCapture of a thread, each in an op with operands
+    capture    calls that launch, between StreamBeginCapture and StreamEndCapture of a thread, in ops with operands
     replay     the spans that one GraphLaunch launched, in the order they began
     the same   as many of both, and, where several captures have as many, the smallest whose tokens hold the step's
 

@@ -100,7 +100,7 @@ class Inference:
 
     @property
     def tpot_ns(self) -> float | None:
-        """Median from the end of a step that decodes to the end of the next such on its rank; None for less than two."""
+        """Median from the end of a step that decodes to the end of the next on its rank; None for less than two."""
         apart: list[int] = []
         for rank in {step.rank for step in self.steps}:
             ends = [step.end_ns for step in self.of(DECODE, MIXED) if step.rank == rank]

@@ -6,7 +6,7 @@ attention kernels lie the same products in the same order,
     o, gate and up, down, qkv of the next layer          dense;        o, router, experts up, experts down, qkv   of MoE
 
 and their sizes from the model and the tokens of the step. A step is priced only where the count of attention kernels is
-the count of layers and that of products between them fits; a step that does not fit has no rates, rather than wrong ones.
+the count of layers and that of products between them fits; a step that does not fit has no rates, rather than wrong.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,7 +134,7 @@ def _of_step(line: Timeline, rows: NDArray[np.intp], step: EngineStep, model: Se
 
 
 def _between(anchors: Sequence[int]) -> Iterator[tuple[int, int]]:
-    return zip(anchors, anchors[1:], strict=False)
+    return pairwise(anchors)
 
 
 def _queries(inner: Sequence[str]) -> int:
