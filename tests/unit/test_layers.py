@@ -43,7 +43,7 @@ INTERIOR = {
         ("graph",),
         ("analysis",),
         ("findings",),
-        ("analyze", "diff"),
+        ("analyze", "diff", "span_query"),
     ),
     "comm": (
         ("contract", "graph", "libraries"),

@@ -152,7 +152,7 @@ def _behind_graphs(
     model: ServedModel | Callable[[Timeline, Inference | None], ServedModel | None] | None,
     capture: Path | str | None,
 ) -> tuple[ServedModel | None, tuple[PricedSpan, ...]]:
-    """What spans without an op of their own compute, by the capture of their graph, else by the model; and the model."""
+    """The model, and what spans without an op of their own compute, by the capture of their graph, else by it."""
     known = captures(line) if capture is None else captures(read_timeline(capture))
     found = replayed_spans(line, counted, known, engine)
     sizes = model(line, engine) if callable(model) else model
