@@ -123,8 +123,9 @@ def _experts(tensors: list[Tensor]) -> OpWork | None:
     if hidden is None or not weights or (len(weights) > 1 and weights[0][0][0] != weights[1][0][0]):
         return None
     tokens, width = hidden[0]
-    chosen = next((dims[1] for dims, _ in tensors if len(dims) == 2 and dims[0] == tokens and dims[1] <= 64), None)
-    if chosen is None:
+    others = [dims[1] for dims, _ in tensors if len(dims) == 2 and dims[0] == tokens and dims is not hidden[0]]
+    chosen = min(others, default=0)
+    if not 0 < chosen <= weights[0][0][0]:
         return None
     own = 0
     for (_, rows, columns), kind in weights[:2]:

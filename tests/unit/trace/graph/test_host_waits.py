@@ -20,7 +20,9 @@ def polling(wake: float, *, rounds: int = 4, busy: bool = False) -> dict[str, An
     events: list[dict[str, Any]] = []
 
     def span(cat: str, name: str, pid: int, tid: int, at: float, length: float, **args: Any) -> None:
-        events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": at, "dur": length, "args": args})
+        events.append(
+            {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": at, "dur": length, "args": args}
+        )
 
     at, link = 10_000.0, 0
     for _ in range(rounds):
