@@ -191,7 +191,7 @@ class CoverageSheet(TypedDict):
 
 
 class ProductsSheet(TypedDict):
-    """Matrix products of one format: bits of a factor, right bits of a long sum, how sums round and how far they lean."""
+    """Matrix products of one format: bits of a factor, right bits of a long sum, how sums round and lean."""
 
     factor_bits: int
     bits: float

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.runtime.bringup.findings import Finding, unheard
-from ridgeline.runtime.bringup.outcome import Verdict
 from ridgeline.runtime.bringup.msprobe.dump import ApiCall, Dump, TensorNote, read_dumps
 from ridgeline.runtime.bringup.msprobe.replay import replay_backward, replay_forward, replayable
 from ridgeline.runtime.bringup.msprobe.statistics import judge_statistics
 from ridgeline.runtime.bringup.msprobe.tensor_files import UnreadableError
+from ridgeline.runtime.bringup.outcome import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ridgeline.runtime.bringup.arithmetic import UNIT, Draw
 from ridgeline.runtime.bringup.contracts import contract_of, is_view, judged, outputs_of
 from ridgeline.runtime.bringup.judge import DRAWS, judge_output, widened
-from ridgeline.runtime.bringup.outcome import Verdict
 from ridgeline.runtime.bringup.msprobe.dump import ApiCall, TensorNote
 from ridgeline.runtime.bringup.msprobe.functions import CASTS, FUNCTIONS
 from ridgeline.runtime.bringup.msprobe.tensor_files import UnreadableError, read_tensor
+from ridgeline.runtime.bringup.outcome import Verdict
 
 LARGEST = 1 << 22  # elements of a tensor that is replayed
 RIGHT = Verdict(right=True)

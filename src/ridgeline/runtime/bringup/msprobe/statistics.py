@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.runtime.bringup.outcome import Verdict
 from ridgeline.runtime.bringup.msprobe.dump import ApiCall, TensorNote
+from ridgeline.runtime.bringup.outcome import Verdict
 
 RIGHT = Verdict(right=True)
 UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
