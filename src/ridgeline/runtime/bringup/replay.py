@@ -39,11 +39,12 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What was answered for a call, and what the judge says of it."""
+    """What was answered for a call, what the judge says of it, and the exact results, where a contract gives them."""
 
     call: Recorded
     outputs: list[Any]
     verdict: Verdict
+    exact: list[Any]
 
 
 def recorded(run: Callable[[], Any]) -> list[Recorded]:
@@ -93,7 +94,9 @@ class Replay:
             if other is None or not (judged(call.func) or is_view(call.func)):
                 continue
             outputs = _outputs(call, other)
-            yield Answer(call=call, outputs=outputs, verdict=self._verdict(index, call, outputs))
+            verdict = self._verdict(index, call, outputs)
+            exact = [x.exact if isinstance(x, Expected) else x for x in self.allowed.get(index, ())]
+            yield Answer(call=call, outputs=outputs, verdict=verdict, exact=exact)
 
     def _verdict(self, index: int, call: Recorded, outputs: list[Any]) -> Verdict:
         own = [x for x in tree_leaves(call.result) if isinstance(x, Tensor)]
