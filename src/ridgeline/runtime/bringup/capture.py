@@ -234,7 +234,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         if signature in self.sound and equal_bits(outputs, theirs):
             return Verdict(right=True)
         try:
-            found = judge(func, args, kwargs, outputs, unit=self.guard.unit)
+            found = judge(func, args, kwargs, outputs, unit=self.guard.unit, theirs=theirs)
         except NoContractError:
             self.unjudged[signature[0]] = self.unjudged.get(signature[0], 0) + 1
             return Verdict(right=True)
