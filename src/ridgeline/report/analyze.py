@@ -10,6 +10,7 @@ from ridgeline.core.units import DECIMAL
 from ridgeline.report.cells import NANO, bar, blocks, clean, grid, listed, time
 from ridgeline.report.counters import measured_lines, measured_sheet
 from ridgeline.report.dependencies import dependencies_sheet, memory_lines, path_lines, rank_lines, what_if_lines
+from ridgeline.report.inference import inference_lines, inference_sheet
 from ridgeline.report.sheets.analyze import (
     AnalysisSheet,
     ClassTimesSheet,
@@ -55,6 +56,8 @@ def analysis_sheet(found: Analysis) -> AnalysisSheet:
         "idle_causes": [_cause(one, parts) for one in found.idle],
         "findings": [_finding(one) for one in found.findings],
         **dependencies_sheet(found),
+        "inference": inference_sheet(found.inference),
+        "model": found.model.name if found.model else None,
         "op_rates": [_rate(one) for one in found.rates[:RATES]],
         **measured_sheet(found.measured),
         "launches": [_launches(one) for one in found.launches],
@@ -165,6 +168,7 @@ def _rate(one: OpRate) -> OpRateSheet:
         "bound": one.bound,
         "efficiency": one.efficiency,
         "span_ids": list(one.rows),
+        "by_model": one.by_model,
     }
 
 
@@ -200,7 +204,8 @@ def page(sheet: AnalysisSheet) -> RenderableType:
     """What was read, where the time went, in which classes and ops, why the chip idled, and what to do."""
     depend = path_lines(sheet) + rank_lines(sheet) + memory_lines(sheet)
     return blocks(
-        _headline(sheet), [_split(sheet)], [_by_class(sheet)], _idle(sheet), depend, _rates(sheet),
+        _headline(sheet), [_split(sheet)], [_by_class(sheet)], _idle(sheet), depend,
+        inference_lines(sheet["inference"], sheet["model"]), _rates(sheet),
         measured_lines(sheet), [_ops(sheet)], _found(sheet), what_if_lines(sheet), _doubts(sheet),
     )  # fmt: skip
 
