@@ -58,6 +58,11 @@ class Called:
     kind: str = ""
     waits: bool = False
 
+    @property
+    def dtype(self) -> str:
+        """The format of its first tensor."""
+        return next((x[0] for x in self.described if isinstance(x, tuple) and len(x) == 4), "")
+
     def note(self, place: Place, func: Any, args: Any, kwargs: Any, layers: int = 1) -> None:
         """It came once more, for so many layers; on the device it counts anew, whatever the host did with the same."""
         kind = dispatcher.device_of(args, kwargs)

@@ -176,6 +176,12 @@ def _took(session: Session, watch: Watch) -> None:
         for op, times in seen.items():
             told[op] = told.get(op, 0) + times
     session.note(watch.wrong)
+    for called in watch.calls.values():
+        if called.op in watch.missing:  # the model does not run there without the host's help
+            found.add(Finding(
+                op=called.op, module=called.place.module, phase=called.place.phase, dtype=called.dtype, measured=1.0,
+                limit=0.5, statistic="missing", times=called.count, message="the device has no kernel for it",
+            ))  # fmt: skip
 
 
 __all__ = ["PARTS", "BringUp", "Finding", "Guard", "bringup", "go_on", "unheard"]
