@@ -212,3 +212,14 @@ def biogpt(cfg: Config) -> ModelSpec:
     embedding = Embedding(tied=cfg.flag("tie_word_embeddings"), positions=cfg.count("max_position_embeddings") + 2)
     block = Block(mixer=attention, ffn=mlp(cfg, gated=False, bias=True), norm=LAYER)
     return model(cfg, [block] * cfg.layers(), norm=LAYER, embedding=embedding)
+
+
+def gpt_neox_japanese(cfg: Config) -> ModelSpec:
+    """GPT-NeoX for Japanese: no biases but that of the last layer's output projection."""
+    hidden, layers = hidden_size(cfg), cfg.layers()
+    attention = _all_heads(cfg, hidden, "num_attention_heads")
+    inner = cfg.count("intermediate_multiple_size") * hidden
+    ffn = Mlp(hidden=inner, gated=False, activation=cfg.word("hidden_act"))
+    block = Block(mixer=attention, ffn=ffn, norm=LAYER)
+    last = replace(block, mixer=replace(attention, out_bias=True))
+    return model(cfg, [*[block] * (layers - 1), last], norm=LAYER)

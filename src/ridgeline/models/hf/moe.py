@@ -313,3 +313,35 @@ def hunyuan_moe(cfg: Config) -> ModelSpec:
     )  # fmt: skip
     moe = replace(moe, shared_hidden=moe.hidden)
     return model(cfg, [Block(mixer=attention, ffn=moe)] * cfg.layers())
+
+
+def mimo_v2_flash(cfg: Config) -> ModelSpec:
+    """MiMo-V2-Flash: narrow values; sliding layers have sinks and twice the key-value heads, every sixth is full."""
+    layers = cfg.layers()
+    cfg.ignore("attention_value_scale", "sliding_window_size")
+    far = heads(cfg, hidden_size(cfg), v_head_dim=cfg.count("v_head_dim"), qkv_bias=cfg.flag("attention_bias"))
+    near = replace(far, kv_heads=2 * far.kv_heads, sinks=True)
+    moe, dense = grouped(cfg), mlp(cfg)
+    spans = windows(cfg, layers, lambda index: index > 0 and (index + 1) % 6 != 0)
+    mixers = [replace(near, window=window) if window else far for window in spans]
+    chosen = zip(mixers, dense_first(cfg, layers, 1), strict=True)
+    return model(cfg, [Block(mixer=mixer, ffn=moe if e else dense) for mixer, e in chosen])
+
+
+def laguna(cfg: Config) -> ModelSpec:
+    """Laguna: heads counted layer by layer, each weighed by a gate; a shared expert beside the routed ones."""
+    hidden, layers = hidden_size(cfg), cfg.layers()
+    cfg.ignore("moe_apply_router_weight_on_input", "moe_routed_scaling_factor", "moe_router_logit_softcapping")
+    cfg.only("gating", True, "per-head")
+    attention = heads(cfg, hidden, qk_norm="head", **biased(cfg))
+    counts = cfg.counts("num_attention_heads_per_layer") or (attention.heads,) * layers
+    if len(counts) != layers:
+        cfg.bad("num_attention_heads_per_layer", counts, f"a list of {layers} numbers, one for each layer")
+        counts = (attention.heads,) * layers
+    moe, dense = experts(cfg, shared_hidden=cfg.size("shared_expert_intermediate_size", 0)), mlp(cfg)
+    spans = windows(cfg, layers, lambda _: False)
+    blocks = []
+    for number, window, routed in zip(counts, spans, dense_first(cfg, layers, 1), strict=True):
+        mixer = replace(attention, heads=number, window=window)
+        blocks.append(Block(mixer=mixer, ffn=moe if routed else dense, extra=number * hidden))
+    return model(cfg, blocks)
