@@ -35,7 +35,7 @@ from ridgeline.runtime.bringup.corpus import FAULTS, FROZEN
 from ridgeline.runtime.bringup.corpus.legitimate import VARIANTS
 from ridgeline.runtime.bringup.faults import Fault
 from ridgeline.runtime.bringup.findings import BringUp
-from ridgeline.runtime.bringup.probing import PROBE, probe, there
+from ridgeline.runtime.bringup.probing import probe, there
 from ridgeline.runtime.bringup.replay import Answer, Replay, recorded
 from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.standing import standing_calls

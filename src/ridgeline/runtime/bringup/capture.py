@@ -27,6 +27,7 @@ from ridgeline.runtime.bringup.journal import Entry
 from ridgeline.runtime.bringup.judge import NoContractError, judge
 from ridgeline.runtime.bringup.outcome import Verdict, wrong
 from ridgeline.runtime.bringup.tensors import equal_bits, floating_dtype, on_device, on_host
+from ridgeline.runtime.bringup.variants import collect
 from ridgeline.runtime.bringup.views import seen_through, untouched
 
 Signature = tuple[str, tuple[Any, ...]]
@@ -182,6 +183,8 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
             self._look_through(func, args, kwargs, ran.result, entry, place)
         if not judged(func) or ran.healed or ran.error is not None:
             return ran.result
+        if self.guard.samples is not None:
+            collect(self.guard.samples, func, host, place.module, place.phase)
         outputs = self._read(func, args, kwargs, ran.result, entry)
         verdict = self._verdict(func, host, outputs, signature)
         if verdict.right and not untouched(func, args, kwargs, host):

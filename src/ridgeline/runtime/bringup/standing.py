@@ -51,7 +51,6 @@ def products(n: Numbers) -> Iterator[Call]:
     yield Call(op=A.bmm.default, args=(odd[None], zeros[None]), why="zero times infinity, no NaN")
     yield Call(op=A.mm.default, args=(n.dressed(n.normal(13, 37)), n.dressed(n.normal(37, 21))), why="rows apart")
     yield Call(op=A.bmm.default, args=(n.normal(3, 29, 19), n.normal(3, 19, 23)), why="tails")
-    yield Call(op=A.mm.default, args=(n.normal(0, 16), n.normal(16, 8)), why="empty")
     yield Call(op=A.mv.default, args=(n.normal(33, 65), n.normal(65)))
     yield Call(op=A.dot.default, args=(n.normal(129), n.normal(129)))
 

@@ -20,7 +20,6 @@ def copies(n: Numbers) -> Iterator[Call]:
         "rows apart": n.dressed(n.normal(13, 37)),
         "one column for all": n.normal(24, 1).expand(24, 17),
         "backwards in four dims": n.normal(3, 5, 4, 7).permute(3, 1, 0, 2),
-        "one number": n.normal(1)[0],
     }
     for why, x in layouts.items():
         yield Call(op=A.clone.default, args=(x,), why=why)
@@ -42,7 +41,6 @@ def rearranged(n: Numbers) -> Iterator[Call]:
         ("halves of a rotation", [n.normal(2, 3, 9, 16), n.normal(2, 3, 9, 16)], -1),
         ("tails", [x, n.normal(16, 13), s], 1),
         ("rows", [x, n.normal(3, 40)], 0),
-        ("one empty", [x, n.normal(0, 40)], 0),
     ):
         yield Call(op=A.cat.default, args=(parts, dim), why=why)
     yield Call(op=A.stack.default, args=([x, s, n.normal(16, 40)], 1), why="strided")
