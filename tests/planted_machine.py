@@ -236,7 +236,7 @@ class Rank:
         self.now += 1.0
         self.span("cpu_op", f"c10d::{WORDS[one.name][0].strip('_')}_", begin, self.now - begin)
         self.span("user_annotation", f"nccl:{one.name}", begin, self.now - begin)
-        return correlation, self.begins(NETWORK, self.free.get(COMPUTE, 0.0))
+        return correlation, self.begins(NETWORK, self.free.get(COMPUTE, 0.0) + GAP_US)
 
     def ends(self, one: Collective, correlation: int, begin: float, end: float) -> None:
         """The kernel of a part, from its arrival to the end that all share."""

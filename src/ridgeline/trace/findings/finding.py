@@ -10,7 +10,7 @@ A rule is a small function that yields findings; one that has nothing to say yie
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,17 @@ from numpy.typing import NDArray
 from ridgeline.core.arrays import Mask
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.breakdown import Breakdown
+from ridgeline.trace.analysis.collectives import CollectiveSize, Talk
 from ridgeline.trace.analysis.idle import Gaps
+from ridgeline.trace.analysis.patterns import Patterns
 from ridgeline.trace.analysis.roofline import OpRate
 from ridgeline.trace.analysis.stragglers import RankReport
+from ridgeline.trace.arrays import Codes
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.findings.gains import Gains
+from ridgeline.trace.findings.software import Software
+from ridgeline.trace.graph.call_stack import parents
+from ridgeline.trace.intervals import cover
 from ridgeline.trace.timeline import Timeline
 
 LEAST = 0.01  # of the span: less is not worth saying
@@ -50,6 +56,10 @@ class Finding:
     share_of_step: float
     predicted_gain: float
     action: str
+    rule: str = ""
+    """Name of the rule that found it."""
+    capture: bool = False
+    """Whether it is of how the trace was taken, not of the step: told behind findings that gain something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,12 @@ class Facts:
     chip: Chip | None
     gains: Gains | None = None
     """None where the timeline is too large to be replayed for each finding."""
+    patterns: Patterns = field(default_factory=Patterns)
+    software: Software = Software()
+    talk: Talk | None = None
+    sizes: tuple[CollectiveSize, ...] = ()
+    outliers: tuple[int, ...] = ()
+    """Steps that took far longer than the others; rates leave them out."""
 
     @property
     def span_ns(self) -> int:
@@ -92,7 +108,7 @@ class Facts:
     @property
     def steps(self) -> int:
         """Steps of all chips together; 1 where none is marked."""
-        return max(1, len(self.parts.steps) * len(self.parts.chips))
+        return max(1, len(self.parts.steps))
 
     def worth(self, lost_ns: float) -> bool:
         """Whether so much time, of all chips together, is worth a finding, and a replay."""
@@ -107,6 +123,22 @@ class Facts:
         """Which rows count and are of these classes."""
         own = np.array([class_ in ids for class_ in self.line.classes], np.bool_)
         return np.asarray(self.counted & own[self.line.class_])
+
+    def union_ns(self, rows: NDArray[np.intp]) -> int:
+        """Time in which at least one of these spans is open, chip by chip, all chips together."""
+        process = self.line.process[rows]
+        parts = (rows[process == one] for one in np.unique(process).tolist())
+        return sum(cover(self.line.start_ns[own], self.line.end_ns[own]).length for own in parts)
+
+    @property
+    def above(self) -> Codes:
+        """The innermost host span around each."""
+        return parents(self.line)
+
+    @property
+    def ranks_seen(self) -> int:
+        """Ranks that have a chip; processes of one rank are not ranks."""
+        return len({row.rank for row in self.parts.chips}) if self.line.is_work.any() else 1
 
     def longest(self, rows: NDArray[np.intp]) -> tuple[int, ...]:
         """The longest of some rows."""
@@ -130,8 +162,8 @@ class Facts:
         return Finding(
             what=what,
             evidence=spans,
-            share_of_step=lost_ns / self.span_ns,
-            predicted_gain=max(0.0, real) / self.span_ns,
+            share_of_step=min(1.0, lost_ns / self.span_ns),
+            predicted_gain=min(1.0, max(0.0, real) / self.span_ns),
             action=action + (BEHIND if real < HIDDEN * promised else ""),
         )
 

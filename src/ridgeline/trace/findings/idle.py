@@ -1,18 +1,19 @@
-"""Rules about idle chips: launch-bound steps, pauses, synchronisation, start-up, data loading and held-back work."""
+"""Rules about idle chips: launch-bound steps, pauses, synchronisation, data loading and held-back work."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.analysis.host_activity import host_activity, scopes, short
-from ridgeline.trace.analysis.idle import BEGINS, MEANING
+from ridgeline.trace.analysis.idle import MEANING
 from ridgeline.trace.findings.finding import Facts, Finding, Gain, count
 from ridgeline.trace.graph.call_stack import parents
 from ridgeline.trace.graph.edges import WAITS
-from ridgeline.trace.intervals import cover, covered
 from ridgeline.trace.timeline import RUNTIME, SYNC
 
 REPLAY_GAP_NS = 1500  # what remains between kernels of a replayed graph
@@ -20,24 +21,30 @@ PAUSE_NS = 1_000_000  # no launch takes this long: the host did something else
 ALONE = 0.1  # of the span: one gap longer than this and than all others together stands alone
 MOSTLY = 0.2  # of a finding's time: a name for less is not worth saying
 ACTIONS = {
-    "data loading": "more loader workers, prefetching, pinned memory; or prepare the data beforehand",
+    "data loading": "",
     "communication": "start the communication earlier, or the work that does not need it first",
     "copy": "pinned memory and non_blocking copies on a stream of their own; keep data on the chip",
     "dependency": "look for waits between streams and for other programs on the chip",
 }
 RECORDED = {"record_shapes": "shapes", "profile_memory": "memory", "with_stack": "stacks"}  # what costs the host time
+COMPILES = "compile(?!d)|dynamo|inductor.*compil|triton.*(jit|compile)"
 CURES = (  # what the host was in -> what helps
     ("zero_grad", "zero_grad(set_to_none=True)"),
     ("unflatten_dense|_broadcast_coalesced|broadcast", "broadcast_buffers=False, or synchronised norms instead"),
     ("clip_grad", "clip_grad_norm_(foreach=True), and read the norm later"),
     ("optimizer|_foreach|\\.step", "a fused optimizer (fused=True, or foreach=True), or compile its step"),
     (
-        "compile|dynamo|inductor|triton.*(jit|compile)",
+        COMPILES,
         "warm up; fixed or marked dynamic shapes, so that nothing recompiles",
     ),
     ("\\bgc\\b|gc_collect|garbage", "gc.disable() or gc.freeze() after warm-up; collect between steps"),
     ("loader|_next_data|get_batch|collate", "more loader workers, prefetching, pinned memory"),
-    ("save|checkpoint", "asynchronous checkpoints"),
+    (
+        "decode_|jpeg|zoom|resize|augment|transforms|tokeniz|PIL|cv2|dataset",
+        "prepare data on other threads or beforehand: loader workers, prefetching",
+    ),
+    ("save|checkpoint|serializ", "asynchronous checkpoints"),
+    ("logging|print|wandb|tensorboard", "log rarely, from another thread"),
 )
 
 
@@ -47,8 +54,6 @@ def cure(name: str, otherwise: str) -> str:
     >>> cure("Optimizer.zero_grad#SGD.zero_grad", "less of it")
     'zero_grad(set_to_none=True)'
     """
-    import re
-
     return next((advice for pattern, advice in CURES if re.search(pattern, name, re.IGNORECASE)), otherwise)
 
 
@@ -79,7 +84,7 @@ def launches_late(facts: Facts) -> Iterator[Finding]:
     under = scopes(facts.line, *_start(facts, places))
     where = next(((name, time) for name, time in under.items() if time >= MOSTLY * lost and time < 0.95 * lost), None)
     told = f"; {where[1] / lost:.0%} of it in {where[0]}" if where else ""
-    action = "replay graphs (torch.compile mode='reduce-overhead', CUDA graphs), fuse, or make kernels larger"
+    action = facts.software.says("launch")
     advice = cure(where[0], "") if where else ""
     yield facts.finding(
         f"idle, host: {MEANING['host']} ({count(len(places), 'gap')}, longest {longest:,.0f} us){told}",
@@ -103,7 +108,7 @@ def pauses(facts: Facts) -> Iterator[Finding]:
         facts.gaps.ended[places].tolist(), lost, gain,
         cure(name, "take it out of the step, or do it while the chip works: on another thread, or earlier")
         if name
-        else "record Python as well (with_stack=True) to see what the host did; often the garbage collector or logging",
+        else facts.software.says("stacks"),
     )  # fmt: skip
 
 
@@ -144,7 +149,7 @@ def waits(facts: Facts) -> Iterator[Finding]:
         f"idle, synchronisation: {MEANING['synchronisation']} "
         f"({count(len(places), 'gap')}, longest {facts.gaps.length[places[0]] / 1000:,.0f} us){where}",
         [*seen, *facts.gaps.ended[places].tolist()], lost, Gain(lost - REPLAY_GAP_NS * len(places)),
-        "remove what makes the host wait (.item(), .cpu(), nonzero, prints) or do it rarely",
+        facts.software.says("synchronisation"),
     )  # fmt: skip
 
 
@@ -157,42 +162,6 @@ def _caller(facts: Facts, call: int, above: NDArray[np.int32]) -> str:
     return name if at == call else f"{name} of {short(line.names[int(line.name[at])])}"
 
 
-STARTS = (
-    ("compile|inductor|dynamo", "compilation", "warm up; fixed or marked dynamic shapes, so that nothing recompiles"),
-    ("malloc|hostalloc|memcreate|memaddress", "allocation",
-     "warm up until memory no longer grows; expandable_segments=True; equal shapes in every step"),
-    ("graphinstantiate", "instantiating graphs", "capture once, replay often"),
-    ("module|library|funcgetattr|lazy", "loading code", "warm up before profiling"),
-)  # fmt: skip
-
-
-def start_up(facts: Facts) -> Iterator[Finding]:
-    """Gain: all gaps spent loading code, allocating memory or compiling; names which of them."""
-    import re
-
-    places = facts.gaps.of("start-up")
-    lost = int(facts.gaps.length[places].sum())
-    if not facts.worth(lost):
-        return
-    line = facts.line
-    rows = np.flatnonzero(line.named(BEGINS))
-    gaps = cover(*_start(facts, places))
-    seen = rows[covered(gaps, line.start_ns[rows], line.end_ns[rows]) > 0]
-    by: dict[str, float] = {}
-    for row in seen.tolist():
-        text = line.names[int(line.name[row])]
-        by[text] = by.get(text, 0) + int(line.end_ns[row] - line.start_ns[row])
-    name = max(by, key=lambda one: by[one], default="")
-    what, action = next(
-        ((what, action) for pattern, what, action in STARTS if re.search(pattern, name, re.IGNORECASE)),
-        ("start-up", "warm up before profiling; allocate once and keep"),
-    )
-    yield facts.finding(
-        f"idle, start-up: {what} inside the measured time ({count(len(places), 'gap')}; {short(name)})",
-        [*facts.longest(seen), *facts.gaps.ended[places].tolist()], lost, Gain(lost), action,
-    )  # fmt: skip
-
-
 def held_back(facts: Facts) -> Iterator[Finding]:
     """Gain: all gaps before work that was launched in time and waited: for a loader, communication, a copy, unknown."""
     for cause, action in ACTIONS.items():
@@ -201,15 +170,18 @@ def held_back(facts: Facts) -> Iterator[Finding]:
         if not facts.worth(lost):
             continue
         longest = int(facts.gaps.length[places[0]])
-        if cause == "dependency" and longest * 2 > lost and longest > ALONE * facts.span_ns:
+        action = action or facts.software.says("loader")
+        one = cause == "dependency" and longest * 2 > lost and longest > ALONE * facts.span_ns
+        if one:
             action = (
                 "one wait: record again to see whether it returns (code loaded late, a profiler starting, a neighbour)"
             )
         told = _told(facts, places)[0] if cause == "dependency" else ""
         told = told.replace("; ", "; the host was meanwhile ", 1).replace(" of it in ", " of the time in ")
-        yield facts.finding(
+        found = facts.finding(
             f"idle, {cause}: {MEANING[cause]} "
             f"({count(len(places), 'gap')}, longest {longest / 1000:,.0f} us)"
             f"{'' if 'does not show' in told else told}",
             facts.gaps.ended[places].tolist(), lost, Gain(lost - REPLAY_GAP_NS * len(places)), action,
         )  # fmt: skip
+        yield replace(found, capture=one)
