@@ -134,6 +134,7 @@ def talk_of(line: Timeline, rows: Rows, matched: MatchedCollectives | None) -> T
         [wire_bytes(*each) for each in zip(kind, payload.tolist(), group.tolist(), strict=True)], np.float64
     )
     arrived, known = _arrivals(line, rows, matched)
+    kind = ["alltoall" if word == "sendrecv" and met else word for word, met in zip(kind, known.tolist(), strict=True)]
     return Talk(rows=rows, kind=tuple(kind), payload=payload, group=group, wire=wire, arrived=arrived, matched=known)
 
 

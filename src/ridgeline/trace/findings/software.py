@@ -38,8 +38,8 @@ class Software:
     def says(self, topic: str) -> str:
         """The advice on a topic that fits this software best."""
         words = ADVICE[topic]
-        keys = (self.engine, self.framework + "+compiled" * self.compiled, self.framework, self.vendor, "")
-        return next(words[key] for key in keys if key in words)
+        keys = (self.engine, self.framework + "+compiled" * self.compiled, self.framework, self.vendor)
+        return next((words[key] for key in keys if key and key in words), words[""])
 
 
 def software_of(line: Timeline, chip: Chip | None) -> Software:
