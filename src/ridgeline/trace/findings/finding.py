@@ -29,10 +29,11 @@ from ridgeline.trace.findings.gains import Gains
 from ridgeline.trace.findings.software import Software
 from ridgeline.trace.graph.call_stack import parents
 from ridgeline.trace.intervals import cover
-from ridgeline.trace.timeline import Timeline
+from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Timeline
 
 LEAST = 0.01  # of the span: less is not worth saying
 MOST = 5  # spans named as evidence
+STACK = 12  # host spans named over a gap
 HIDDEN = 0.1  # of what a formula promises: a replay that gives less says that something else holds the step back
 BEHIND = "; alone this gains little: the step waits for something else, or cannot do without it"
 
@@ -48,6 +49,17 @@ class SpanEvidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GapEvidence:
+    """The longest gap of an idle finding: when the chip had nothing to do, and the host's stack meanwhile."""
+
+    process: str
+    start_ns: int
+    end_ns: int
+    host: tuple[int, ...]
+    """Rows of the host that cover most of it, the outermost first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that limits the time."""
 
@@ -58,6 +70,8 @@ class Finding:
     action: str
     rule: str = ""
     """Name of the rule that found it."""
+    gap: GapEvidence | None = None
+    """Of a finding about an idle chip."""
     capture: bool = False
     """Whether it is of how the trace was taken, not of the step: told behind findings that gain something."""
 
@@ -144,6 +158,23 @@ class Facts:
         """The longest of some rows."""
         order = np.argsort(-self.line.durations_ns(rows), kind="stable")[:MOST]
         return tuple(rows[order].tolist())
+
+    def gap(self, places: NDArray[np.intp]) -> GapEvidence | None:
+        """The longest of some gaps."""
+        if not len(places):
+            return None
+        line, place = self.line, int(places[int(self.gaps.length[places].argmax())])
+        ended = int(self.gaps.ended[place])
+        end = int(line.start_ns[ended])
+        start = end - int(self.gaps.length[place])
+        host = np.flatnonzero(line.of_kind(HOST, RUNTIME, PYTHON, ANNOTATION) & (line.rank == line.rank[ended]))
+        inside = np.minimum(line.end_ns[host], end) - np.maximum(line.start_ns[host], start)
+        over = host[inside * 2 >= end - start]
+        over = over[np.argsort(-line.durations_ns(over), kind="stable")]
+        return GapEvidence(
+            process=line.processes[int(line.process[ended])], start_ns=start, end_ns=end,
+            host=tuple(over[-STACK:].tolist()),
+        )  # fmt: skip
 
     def finding(self, what: str, rows: Iterable[int], lost_ns: float, gain: Gain, action: str) -> Finding:
         """A finding with its spans looked up and its times made shares."""

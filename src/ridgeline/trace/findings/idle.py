@@ -19,6 +19,7 @@ from ridgeline.trace.timeline import RUNTIME, SYNC
 REPLAY_GAP_NS = 1500  # what remains between kernels of a replayed graph
 PAUSE_NS = 1_000_000  # no launch takes this long: the host did something else
 ALONE = 0.1  # of the span: one gap longer than this and than all others together stands alone
+FIRST, FEW_FIRST = 0.5, 3  # of the time of pauses, and pauses: kernels that ran for the first time behind them
 MOSTLY = 0.2  # of a finding's time: a name for less is not worth saying
 ACTIONS = {
     "data loading": "",
@@ -86,11 +87,12 @@ def launches_late(facts: Facts) -> Iterator[Finding]:
     told = f"; {where[1] / lost:.0%} of it in {where[0]}" if where else ""
     action = facts.software.says("launch")
     advice = cure(where[0], "") if where else ""
-    yield facts.finding(
+    found = facts.finding(
         f"idle, host: {MEANING['host']} ({count(len(places), 'gap')}, longest {longest:,.0f} us){told}",
         facts.gaps.ended[places].tolist(), lost, gain,
         (f"{action}; {advice}" if advice else action) + slowed(facts),
     )  # fmt: skip
+    yield replace(found, gap=facts.gap(places))
 
 
 def pauses(facts: Facts) -> Iterator[Finding]:
@@ -101,15 +103,31 @@ def pauses(facts: Facts) -> Iterator[Finding]:
     if not facts.worth(lost):
         return
     told, name = _told(facts, places)
+    first = _first_uses(facts, places)
+    told = f"{told}; {first:.0%} of it before the first use of a kernel" if first > FIRST else told
     gain = Gain(lost, None if facts.gains is None else facts.gains.by("no launch gaps"))
-    yield facts.finding(
+    found = facts.finding(
         f"idle, pauses: the host launched nothing ({count(len(places), 'pause')} of 1 ms and more, "
         f"longest {facts.gaps.length[places[0]] / 1e6:,.1f} ms){told}",
         facts.gaps.ended[places].tolist(), lost, gain,
-        cure(name, "take it out of the step, or do it while the chip works: on another thread, or earlier")
+        "kernels are loaded at their first use: warm up before measuring; it is no part of a steady step"
+        if first > FIRST
+        else cure(name, "take it out of the step, or do it while the chip works: on another thread, or earlier")
         if name
         else facts.software.says("stacks"),
     )  # fmt: skip
+    yield replace(found, gap=facts.gap(places))
+
+
+def _first_uses(facts: Facts, places: NDArray[np.intp]) -> float:
+    """The share of some gaps that ended with a kernel which had not run before; 0 where steps say they are steady."""
+    line = facts.line
+    work = np.flatnonzero(facts.counted)
+    first = work[np.unique(line.name[work], return_index=True)[1]]
+    new = np.isin(facts.gaps.ended[places], first)
+    length = facts.gaps.length[places]
+    later = line.step[facts.gaps.ended[places]] > line.step[work].min(initial=-1)
+    return float(length[new & ~later].sum() / max(1, length.sum())) if new.sum() >= FEW_FIRST else 0.0
 
 
 def _told(facts: Facts, places: NDArray[np.intp]) -> tuple[str, str]:
@@ -145,12 +163,13 @@ def waits(facts: Facts) -> Iterator[Finding]:
     by = max(told.items(), key=lambda entry: entry[1], default=("", 0))
     where = f"; {by[1] / lost:.0%} of it by {by[0]}" if by[1] >= MOSTLY * lost else ""
     seen = dict.fromkeys(rows[last[inside][:3]].tolist())
-    yield facts.finding(
+    found = facts.finding(
         f"idle, synchronisation: {MEANING['synchronisation']} "
         f"({count(len(places), 'gap')}, longest {facts.gaps.length[places[0]] / 1000:,.0f} us){where}",
         [*seen, *facts.gaps.ended[places].tolist()], lost, Gain(lost - REPLAY_GAP_NS * len(places)),
         facts.software.says("synchronisation"),
     )  # fmt: skip
+    yield replace(found, gap=facts.gap(places))
 
 
 def _caller(facts: Facts, call: int, above: NDArray[np.int32]) -> str:
@@ -184,4 +203,4 @@ def held_back(facts: Facts) -> Iterator[Finding]:
             f"{'' if 'does not show' in told else told}",
             facts.gaps.ended[places].tolist(), lost, Gain(lost - REPLAY_GAP_NS * len(places)), action,
         )  # fmt: skip
-        yield replace(found, capture=one)
+        yield replace(found, capture=one, gap=facts.gap(places))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,12 +83,13 @@ def _found(facts: Facts, code: int, places: NDArray[np.intp], seen: NDArray[np.i
     once = len(every) > 1 and len(steps) * 3 <= len(every) + 1
     when = f"; only in {count(len(steps), 'step')} of {len(every)}" if once else ""
     apart = "; it is no part of a steady step: leave these steps out, and read the other findings" if once else ""
-    return facts.finding(
+    found = facts.finding(
         f"idle, start-up: {what} inside the measured time ({count(len(places), 'gap')}; "
         f"{name}{_around(facts, seen)}){when}",
         [*facts.longest(seen), *facts.gaps.ended[places].tolist()], lost, Gain(lost),
         (action or facts.software.says("compile")) + apart,
     )  # fmt: skip
+    return replace(found, gap=facts.gap(places))
 
 
 def _around(facts: Facts, seen: NDArray[np.intp]) -> str:

@@ -91,7 +91,7 @@ def _end_together(line: Timeline, rows: NDArray[np.intp]) -> bool:
     rank = line.rank[rows]
     ranks = np.unique(rank)
     many = np.array([int((rank == one).sum()) for one in ranks])
-    if len(ranks) < 3 or (many != many[0]).any() or line.predicted:
+    if len(ranks) < 3 or many[0] < 2 or (many != many[0]).any() or line.predicted:
         return False
     ends = np.stack([np.sort(line.end_ns[rows[rank == one]]) for one in ranks])
     apart = ends - ends[0]
