@@ -86,7 +86,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.plan.schedules import SCHEDULES as SCHEDULES
     from ridgeline.plan.schedules import build
     from ridgeline.report.show import show as show
-    from ridgeline.runtime.bringup.verdict import bringup as bringup
+    from ridgeline.runtime.bringup.supervise import bringup as bringup
     from ridgeline.runtime.collective_run import collective_run as collective_run
     from ridgeline.runtime.measure import characterize as characterize
     from ridgeline.runtime.preflight import preflight as preflight
@@ -158,7 +158,7 @@ _HOMES = {
     "characterize": "ridgeline.runtime.measure",
     "preflight": "ridgeline.runtime.preflight",
     "run": "ridgeline.runtime.train.run_scenario",
-    "bringup": "ridgeline.runtime.bringup.verdict",
+    "bringup": "ridgeline.runtime.bringup.supervise",
     "pack": "ridgeline.runtime.train.token_files",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read.readers",

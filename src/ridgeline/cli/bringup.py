@@ -20,7 +20,12 @@ def register(app: typer.Typer) -> None:
 
 
 def bringup(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A catalog id, a config.json or a model file.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A catalog id, a config.json, a model file, or module:function for a torch module."
+        ),
+    ],
     device: Annotated[
         str,
         typer.Option(metavar="NAME", help="A torch device; ridge: a fake one, whose ops can be faulted."),
@@ -30,26 +35,31 @@ def bringup(
     ] = None,
     fault: Annotated[str, typer.Option(metavar="NAME", help="One fault of the file; else each in turn.")] = "",
     seed: Annotated[int, typer.Option(metavar="N", help="Of weights and inputs.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="Where reproductions of findings go.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Run a model's ops on a device and judge every result against fp64 arithmetic on the host."""
-    from ridgeline.models.load import model as read_model
+    """Run a model on a device: every op, the ladder, invariances; judged against fp64 arithmetic on the host."""
     from ridgeline.report.bringup import bringup_sheet, draw_bringup, faults_sheet
-    from ridgeline.runtime.bringup.faults import Fault, chosen, read_faults
-    from ridgeline.runtime.bringup.verdict import bringup as library
-    from ridgeline.runtime.bringup.verdict import unheard
+    from ridgeline.runtime.bringup.findings import unheard
+    from ridgeline.runtime.bringup.supervise import bringup as library
+    from ridgeline.runtime.bringup.supervise import fault_names, folder_of, target_of
     from ridgeline.runtime.measure import need_torch
 
     need_torch("bringup")
-    spec = read_model(model)
+    target = target_of(model)
     tell = unheard if json else say
     if faults is None:
-        sheet = bringup_sheet(library(spec, device, seed=seed, tell=tell))
+        folder = folder_of(output, target, device)
+        sheet = bringup_sheet(library(target, device, seed=seed, tell=tell, folder=folder))
         print_json(sheet) if json else draw_bringup(sheet, console())
         raise typer.Exit(0 if sheet["verdict"] == "right" else 1)
     each = []
-    for name, alter in chosen(read_faults(faults), fault).items():
-        each.append(bringup_sheet(library(spec, device, fault=Fault(name, alter), seed=seed, tell=tell), name))
+    for name in fault_names(faults, fault):
+        folder = folder_of(output, target, device, name)
+        found = library(target, device, faults=faults, fault=name, seed=seed, tell=tell, folder=folder)
+        each.append(bringup_sheet(found, name))
         if not json:
             draw_bringup(each[-1], console())
     if fault:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ridgeline.report.cells import clean
-from ridgeline.report.sheets.bringup import BringUpSheet, FaultsSheet, WrongOpSheet
+from ridgeline.report.sheets.bringup import BringUpSheet, CheckSheet, DeterminismSheet, FaultsSheet, WrongOpSheet
 
 
 def bringup_sheet(found: Any, fault: str | None = None) -> BringUpSheet:
@@ -20,11 +20,20 @@ def bringup_sheet(found: Any, fault: str | None = None) -> BringUpSheet:
         "device": found.device,
         "verdict": "right" if found.right else "wrong",
         "findings": [cast("WrongOpSheet", asdict(finding)) for finding in found.findings],
+        "ladder": [cast("CheckSheet", asdict(check)) for check in found.ladder],
+        "invariances": [cast("CheckSheet", asdict(check)) for check in found.invariances],
+        "determinism": cast("DeterminismSheet", _lists(asdict(found.determinism))),
+        "not_run": dict(found.not_run),
+        "isolated": found.isolated,
         "inventory": {"ops": dict(sorted(found.ops.items())), "signatures": found.signatures},
         "coverage": {"probed": found.probed, "unjudged": dict(found.unjudged), "left_out": list(found.cut)},
         "fault": fault,
         "fired": found.fired,
     }
+
+
+def _lists(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in table.items()}
 
 
 def faults_sheet(each: list[BringUpSheet]) -> FaultsSheet:

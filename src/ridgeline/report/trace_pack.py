@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Index, Mask
 from ridgeline.report.html import printable
-from ridgeline.trace.graph.call_stack import launching_ops
+from ridgeline.trace.call_stack import launching_ops
 from ridgeline.trace.side_tables import RecordedCollective, RecordedShape
 from ridgeline.trace.timeline import Timeline
 

@@ -78,6 +78,10 @@ class Ranks:
     def occupancy(self) -> float:
         return max(policy.occupancy() for policy in self.policies)
 
+    def rest(self) -> None:
+        for policy in self.policies:
+            policy.rest()
+
     @property
     def unfinished(self) -> bool:
         return any(policy.unfinished for policy in self.policies)

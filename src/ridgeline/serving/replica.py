@@ -72,7 +72,7 @@ class Replica(TokenNotes):
                 if self.pending is not None:
                     self._settle()
                 elif self._inbox and self._inbox[0][0] < until:
-                    self.now = self._inbox[0][0]
+                    self._wait()
                 else:
                     return
                 continue
@@ -88,7 +88,7 @@ class Replica(TokenNotes):
         elif self.pending is not None:
             self._settle()
         elif self._inbox:
-            self.now = max(self.now, self._inbox[0][0])
+            self._wait()
 
     def next_finish(self) -> float:
         """No request is done before that time unless more arrive."""
@@ -105,6 +105,11 @@ class Replica(TokenNotes):
         first, growth = self._line()
         end = begin + first * room + growth * (room * (room - 1) / 2)
         return min(end, self._inbox[0][0]) if self._inbox else end
+
+    def _wait(self) -> None:
+        """Idle until the next arrival."""
+        self.policy.rest()
+        self.now = max(self.now, self._inbox[0][0])
 
     def _arrive(self) -> None:
         inbox = self._inbox

@@ -1,12 +1,8 @@
 """SGLang's scheduler: prefill first and alone, decode otherwise, admission by an estimate of what answers will need.
 
 Turns a queue of requests, a pool of tokens and a radix tree into steps, as `srt/managers/scheduler.py` decides them:
-merge the last prefill batch, try a new one, else decode; retract when a decode does not fit.
-
-With overlap (`event_loop_overlap`) a step is decided before the result of the last one is known: answers count one
-token less, one whose last token is under way by its `max_new_tokens` is left out of the next decode, one that stops by
-itself computes a token that nobody gets, and where a decode does not fit while answers end, nothing runs until they
-have.
+merge the last prefill batch, try a new one, else decode; retract when a decode does not fit. What overlap scheduling
+changes is in `sglang_overlap`.
 """
 
 from __future__ import annotations
@@ -25,16 +21,19 @@ REFRESH_CALLS = 32  # prefill attempts between two refreshes of what the waiting
 class SglangScheduler:
     """`schedule` decides a step, `update` takes its result back; preemption is retraction."""
 
+    depth = 1
+    sampled = 1
+    """Tokens of a decoding answer that are known beyond those in the cache: the one sampled last."""
+
     def __init__(self, settings: SglangSettings) -> None:
         self.settings = settings
-        self.depth = 2 if settings.overlap else 1
         self.tree = RadixCache(settings.page_size)
         self.free_tokens = settings.max_total_tokens // settings.page_size * settings.page_size
         self.ratio = NewTokenRatio(settings.schedule_conservativeness)
         self.waiting: list[RequestState] = []
         self.running: list[RequestState] = []
         self.chunked: RequestState | None = None
-        self._clock = DecodeClock(settings.page_size, results_late=settings.overlap)
+        self._clock = DecodeClock(settings.page_size, results_late=self.depth > 1)
         self._last_prefill: list[Chunk] = []
         self._full = False
         self._arrivals = self._admissions = self._attempts = self._entries = 0
@@ -80,10 +79,7 @@ class SglangScheduler:
 
     def produced(self, state: RequestState) -> int:
         """Tokens of its answer that are known."""
-        if not self.settings.overlap:
-            return (self._clock.computed(state) + 1 if state.decoding else state.known) - state.prompt_tokens
-        computed = self._clock.computed(state)
-        return (computed if state.decoding or computed >= state.known else state.known) - state.prompt_tokens
+        return (self._clock.computed(state) + 1 if state.decoding else state.known) - state.prompt_tokens
 
     # ---- one step
 
@@ -108,8 +104,7 @@ class SglangScheduler:
 
     def _merge(self) -> None:
         """The last prefill batch joins the running ones, without what is finished or goes on in chunks."""
-        whole = [chunk.state for chunk in self._last_prefill if chunk.last]
-        joining = [state for state in whole if state.computed < state.target]
+        joining = self._joining()
         if len(joining) < len(self._last_prefill) or (joining and not self.running):
             self._full = False  # the mark belongs to a batch, and an empty one is replaced by the one that joins
         begin = Step()
@@ -117,6 +112,11 @@ class SglangScheduler:
             self._clock.start(state, begin)
         self.running += joining
         self._last_prefill = []
+
+    def _joining(self) -> list[RequestState]:
+        """Who of the last prefill batch decodes from now on."""
+        whole = [chunk.state for chunk in self._last_prefill if chunk.last]
+        return [state for state in whole if state.computed < state.target]
 
     def _prefill(self) -> list[Chunk]:
         settings = self.settings
@@ -226,7 +226,7 @@ class SglangScheduler:
     def _expected_growth(self) -> float:
         """Tokens that running answers are expected to need yet."""
         ratio = 1.0 if self.settings.ignore_eos else self.ratio.current
-        have = self._clock.now + (not self.settings.overlap)
+        have = self._clock.now + self.sampled
         return sum(
             [
                 min(state.request.max_new_tokens - (state.offset + have - state.prompt_tokens), MOST_NEW_TOKENS) * ratio
@@ -250,7 +250,7 @@ class SglangScheduler:
     # ---- decode and retraction
 
     def _decode(self, step: Step) -> None:
-        ending = self._leave_out_ending() if self.settings.overlap else False
+        ending = self._leave_out_ending()
         if not self.running:
             return
         need = len(self._clock.needing()) * self.settings.page_size
@@ -269,12 +269,8 @@ class SglangScheduler:
             step.decoded = list(self.running)
 
     def _leave_out_ending(self) -> bool:
-        """Answers whose last token is under way decode no more; whether there were any."""
-        decoding = [state for state in self.running if state.decoding]
-        if len(decoding) == len(self.running):
-            return False
-        self.running, self._full = decoding, False
-        return True
+        """Whether there are answers whose last token is under way: none where every result is known."""
+        return False
 
     def _retract(self, step: Step) -> None:
         """Drop requests, fewest produced first, then longest prompt, until the rest can decode; at least one."""
@@ -366,28 +362,23 @@ class SglangScheduler:
                 state.known = max(state.known, tokens + 1)
         if not ended:
             return []
-        if self.settings.overlap:
-            finished = self._ended(step)
-        else:
-            order = [chunk.state for chunk in step.chunks] or self.running
-            finished = [state for state in order if id(state) in ended]
+        finished = self._ended(step)
         for state in finished:
-            self._keep(state, state.target)
+            self._keep(state, state.computed)
             self._give_back(state)
-        if not step.chunks:
-            self.running = [state for state in self.running if id(state) not in ended]
-            self._full = False
-        if not self.unfinished:
-            self.ratio.reset()
+        left = [state for state in self.running if id(state) not in ended]
+        if len(left) < len(self.running):
+            self.running, self._full = left, False
         return finished
 
+    def rest(self) -> None:
+        """Nothing is left to do before the next arrival: expectations are those of a fresh engine."""
+        self.ratio.reset()
+
     def _ended(self, step: Step) -> list[RequestState]:
-        """Who ends by a step whose result came late: not who was retracted since."""
-        finished = [state for state in step.finishing if self._clock.computed(state) >= state.target]
-        for state in finished:
-            if state.decoding:
-                self._clock.stop(state)
-        return finished
+        """Who ends by a step, in the order of its batch."""
+        ended = {id(state) for state in step.finishing}
+        return [state for state in ([chunk.state for chunk in step.chunks] or self.running) if id(state) in ended]
 
     # ---- runs of pure decode
 

@@ -9,7 +9,8 @@ What equals the host's kernel bit for bit is right if that kernel is, which is j
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,14 +21,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.runtime.bringup.contracts import judged, outputs_of
+from ridgeline.runtime.bringup.guard import Guard, device_of, host_result
+from ridgeline.runtime.bringup.journal import Entry
 from ridgeline.runtime.bringup.judge import NoContractError, Verdict, judge
+from ridgeline.runtime.bringup.tensors import equal_bits, floating_dtype, on_device, on_host
 
 Signature = tuple[str, tuple[Any, ...]]
+RAISED = Verdict(right=False, statistic="raised", measured=1.0, limit=0.5)
+MALFORMED = ("format", "shape")  # results that the rest of the model cannot take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an op was called: the module's path, and forward, loss, backward, optimizer or generate."""
+    """Where an op was called: the module's path, and forward, loss, backward, optimizer or generation."""
 
     module: str = ""
     phase: str = "forward"
@@ -78,6 +84,15 @@ class Modules:
 
         return stop
 
+    @contextmanager
+    def inside(self, path: str) -> Iterator[None]:
+        """A module at work whose forward is not called as a whole."""
+        self.stack.append(path)
+        try:
+            yield
+        finally:
+            self.stack.pop()
+
     def _enter(self, path: str, _module: nn.Module, _args: Any) -> None:
         self.stack.append(path)
 
@@ -97,46 +112,104 @@ class Modules:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[misc]
-    """Sees every op below autograd and compares the device's result with the contract's."""
+    """Sees every op below autograd and compares the device's result with the contract's.
 
-    def __init__(self, modules: Modules | None = None) -> None:
+    missing    ops that the device does not have, with how often they were called; the host computed them
+    times      how many layers of the model each layer stands for, by the path of its module: calls are counted for all
+    """
+
+    def __init__(
+        self, modules: Modules | None = None, guard: Guard | None = None, times: Mapping[str, int] | None = None
+    ) -> None:
         super().__init__()
+        self.times = times or {}
         self.modules = modules or Modules()
+        self.guard = guard or Guard()
         self.calls: dict[Signature, Called] = {}
         self.wrong: list[Wrong] = []
         self.unjudged: dict[str, int] = {}
+        self.missing: dict[str, int] = {}
         self.sound: set[Signature] = set()  # signatures whose host kernel kept the contract
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         place = self.modules.place()
-        signature = (str(func), tuple(_described(x) for x in tree_leaves((args, kwargs))))
+        signature = signature_of(func, args, kwargs)
         called = self.calls.setdefault(signature, Called(op=signature[0], described=signature[1], place=place))
-        called.count += 1
-        if not judged(func):
-            return func(*args, **kwargs)
-        host = tree_map(on_host, (args, kwargs))
-        result = func(*args, **kwargs)
-        outputs = [on_host(x) for x in outputs_of(func, args, kwargs, result)]
+        called.count += self._layers(place.module)
+        entry = entry_of(signature, place, args, kwargs)
+        host = tree_map(on_host, (args, kwargs)) if judged(func) else (args, kwargs)
+        ran = self.guard.run(func, args, kwargs, entry)
+        if ran.error is not None:
+            self._raised(ran.error, entry, place, tree_map(on_host, host))
+        if not judged(func) or ran.healed or ran.error is not None:
+            return ran.result
+        outputs = self._read(func, args, kwargs, ran.result, entry)
         verdict = self._verdict(func, host, outputs, signature)
-        if not verdict.right:
-            self.wrong.append(Wrong(
-                op=signature[0], place=place, dtype=dtype_of(outputs), verdict=verdict, args=host[0], kwargs=host[1],
-            ))  # fmt: skip
-        return result
+        if verdict.right:
+            return ran.result
+        self.wrong.append(Wrong(
+            op=signature[0], place=place, dtype=dtype_of(outputs) or entry.dtype, verdict=verdict, args=host[0],
+            kwargs=host[1],
+        ))  # fmt: skip
+        return ran.result if verdict.statistic not in MALFORMED else host_result(func, *_on(host, args, kwargs))
+
+    def _layers(self, module: str) -> int:
+        """How many layers of the model a call stands for."""
+        for path, times in self.times.items():
+            if module == path or module.startswith(path + "."):
+                return times
+        return 1
+
+    def _read(self, func: Any, args: Any, kwargs: Any, result: Any, entry: Entry) -> list[Any]:
+        """The outputs on the host; a device that computes later raises here what the op did wrong."""
+        self.guard.enter(entry)
+        try:
+            return [on_host(x) for x in outputs_of(func, args, kwargs, result)]
+        except Exception as error:
+            self.guard.check_alive(args, kwargs, entry, error)
+            raise
+        finally:
+            self.guard.leave()
+
+    def _raised(self, error: BaseException, entry: Entry, place: Place, host: Any) -> None:
+        if isinstance(error, NotImplementedError):
+            self.missing[entry.op] = self.missing.get(entry.op, 0) + 1
+            return
+        told = f"{type(error).__name__}: {error}".partition("\n")[0]
+        self.wrong.append(Wrong(
+            op=entry.op, place=place, dtype=entry.dtype, verdict=RAISED, args=host[0], kwargs=host[1], message=told,
+        ))  # fmt: skip
 
     def _verdict(self, func: Any, host: tuple[Any, Any], outputs: list[Any], signature: Signature) -> Verdict:
         args, kwargs = host
-        if signature in self.sound and _equal(outputs, host_outputs(func, args, kwargs)):
+        theirs = host_outputs(func, args, kwargs)
+        if not _alike(outputs, theirs):
+            return Verdict(right=False, statistic="format", measured=1.0, limit=0.5)
+        if signature in self.sound and equal_bits(outputs, theirs):
             return Verdict(right=True)
         try:
             found = judge(func, args, kwargs, outputs)
         except NoContractError:
             self.unjudged[signature[0]] = self.unjudged.get(signature[0], 0) + 1
             return Verdict(right=True)
-        if found.right and signature not in self.sound and _equal(outputs, host_outputs(func, args, kwargs)):
+        if found.right and equal_bits(outputs, theirs):
             self.sound.add(signature)
         return found
+
+
+def signature_of(func: Any, args: Any, kwargs: Any) -> Signature:
+    """An op with the formats, shapes and strides of its arguments."""
+    return str(func), tuple(_described(x) for x in tree_leaves((args, kwargs)))
+
+
+def entry_of(signature: Signature, place: Place, args: Any, kwargs: Any) -> Entry:
+    """What a journal says of a call."""
+    dtype = floating_dtype((args, kwargs))
+    return Entry(
+        op=signature[0], module=place.module, phase=place.phase,
+        dtype="" if dtype is None else str(dtype).removeprefix("torch."), signature=repr(signature[1]),
+    )  # fmt: skip
 
 
 def host_outputs(func: Any, args: Any, kwargs: Any) -> list[Any] | None:
@@ -148,35 +221,27 @@ def host_outputs(func: Any, args: Any, kwargs: Any) -> list[Any] | None:
         return None
 
 
-def on_host(value: Any) -> Any:
-    """A copy of a tensor in the host's memory with the same strides; devices become the host."""
-    if isinstance(value, torch.device):
-        return torch.device("cpu")
-    if not isinstance(value, Tensor):
-        return value
-    return torch.ops.aten._to_copy.default(value.detach(), device=torch.device("cpu"))  # a copy, even of the host's own
-
-
 def dtype_of(outputs: list[Any]) -> str:
     """The format of the first tensor, as torch names it."""
     return next((str(x.dtype).removeprefix("torch.") for x in outputs if isinstance(x, Tensor)), "")
 
 
+def _alike(ours: list[Any], theirs: list[Any] | None) -> bool:
+    """Whether the first results are of one form; others (a norm's statistics) differ from device to device."""
+    if not theirs or not isinstance(theirs[0], Tensor):
+        return True
+    first = ours[0] if ours else None
+    return isinstance(first, Tensor) and first.shape == theirs[0].shape and first.dtype == theirs[0].dtype
+
+
+def _on(host: tuple[Any, Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Arguments as they were before the op, on its device."""
+    device = device_of(args, kwargs)
+    return tree_map(lambda x: on_device(x, device), host)  # type: ignore[no-any-return]
+
+
 def _copied(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
-
-
-def _equal(ours: list[Any], theirs: list[Any] | None) -> bool:
-    if theirs is None or len(ours) != len(theirs):
-        return False
-    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if isinstance(a, Tensor)]
-    return all(a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b)) for a, b in pairs)
-
-
-def _bits(x: Tensor) -> Tensor:
-    """NaNs compare as what they are."""
-    sizes = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return x.contiguous().view(sizes[x.element_size()]) if x.is_floating_point() else x
 
 
 def _described(value: Any) -> Any:

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from ridgeline.core.arrays import Mask
 from ridgeline.trace.arrays import Longs
 from ridgeline.trace.graph.dependency_graph import NEVER, EdgeCount, Graph, by_parts
+from ridgeline.trace.graph.device_edges import LONGEST_DELAY_NS
 from ridgeline.trace.graph.edges import (
     BODY,
     CALL,
+    CLOSE_NS,
     COLLECTIVE,
     CROSS,
     DEVICE_SYNC,
@@ -191,7 +193,8 @@ def _walk(graph: Graph, last: int) -> _Walk:
     reached = np.where(own, begin, np.clip(graph.at[source_of] + graph.lag[edge], begin, until))
     names, class_codes, waits, kinds = _labels(graph)
     whole = np.where(body, class_codes[graph.line.class_[np.maximum(row, 0)]], kinds[kind])
-    late = np.where(own, whole, np.where(np.isin(kind, (STREAM, LAUNCH)), kinds[kind], waits))
+    short = np.isin(kind, (STREAM, LAUNCH)) & (until - reached <= np.where(kind == LAUNCH, LONGEST_DELAY_NS, CLOSE_NS))
+    late = np.where(own, whole, np.where(short, kinds[kind], waits))
     columns = (
         np.stack([np.where(own, row, -1), np.full(len(row), -1)], axis=1).ravel(),
         np.stack([late, kinds[kind]], axis=1).ravel(),

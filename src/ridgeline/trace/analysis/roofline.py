@@ -23,7 +23,7 @@ from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.op_flops import OpWork, op_work
 from ridgeline.trace.analysis.reachable import reachable
 from ridgeline.trace.arrays import Codes
-from ridgeline.trace.graph.call_stack import parents
+from ridgeline.trace.call_stack import parents
 from ridgeline.trace.timeline import KERNEL, Timeline
 
 TF32 = re.compile(r"tf32|s1688|16816", re.IGNORECASE)

@@ -24,10 +24,10 @@ from ridgeline.trace.analysis.patterns import Patterns
 from ridgeline.trace.analysis.roofline import OpRate
 from ridgeline.trace.analysis.stragglers import RankReport
 from ridgeline.trace.arrays import Codes
+from ridgeline.trace.call_stack import parents
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.findings.gains import Gains
 from ridgeline.trace.findings.software import Software
-from ridgeline.trace.graph.call_stack import parents
 from ridgeline.trace.intervals import cover
 from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Timeline
 

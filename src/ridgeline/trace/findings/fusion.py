@@ -11,8 +11,8 @@ from ridgeline.core.units import DECIMAL
 from ridgeline.trace.analysis.op_flops import op_work
 from ridgeline.trace.analysis.reachable import reachable
 from ridgeline.trace.analysis.roofline import SOFTMAX
+from ridgeline.trace.call_stack import launching_ops
 from ridgeline.trace.findings.finding import MOST, Facts, Finding, Gain
-from ridgeline.trace.graph.call_stack import launching_ops
 
 FUSIBLE = ("elementwise", "norm", "kernel-copy", "reduction", "rope", "quantize", "random", "softmax", "loss")
 TOGETHER_NS = 20_000  # kernels this close to each other are one chain

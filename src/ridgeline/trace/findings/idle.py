@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ridgeline.trace.analysis.host_activity import host_activity, scopes, short
 from ridgeline.trace.analysis.idle import MEANING
+from ridgeline.trace.call_stack import parents
 from ridgeline.trace.findings.finding import Facts, Finding, Gain, count
-from ridgeline.trace.graph.call_stack import parents
 from ridgeline.trace.graph.edges import WAITS
 from ridgeline.trace.timeline import RUNTIME, SYNC
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ridgeline.trace.analysis.host_activity import short
 from ridgeline.trace.analysis.idle import BEGINS
+from ridgeline.trace.call_stack import parents
 from ridgeline.trace.findings.finding import Facts, Finding, Gain, count
-from ridgeline.trace.graph.call_stack import parents
 from ridgeline.trace.intervals import cover, covered
 
 CONTEXT_NS = 50_000_000  # a call that frees nothing takes this long only where it makes a context first

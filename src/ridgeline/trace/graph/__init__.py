@@ -4,7 +4,6 @@ edges                       the points, and the kinds of dependency
 device_, host_, rank_edges  who finds them: on chips' streams, on hosts' threads, between ranks
 match_collectives           the parts of one collective on all ranks, and how far the ranks' clocks are apart
 match_p2p                   sends with their receives
-call_stack                  the innermost host span around each
 toposort                    an order in which every edge goes forward
 dependency_graph            all of it together; `replay`
 """

@@ -27,6 +27,7 @@ from ridgeline.trace.timeline import RUNTIME
 LONGEST_DELAY_NS = 50_000  # from a call to its work where nothing else is in the way
 MOST_STREAMS = 512  # of a chip, beyond which waits between them are not searched for
 LOOKED_AT = 4  # spans that ended last, among which the one waited for is sought
+LONG_WAIT, FAR_NS = 50, 200_000  # a stream that was idle 50 times as long waited for what ended so much before
 TIE_NS = 1_000  # apart at most, ends of which either may have been waited for
 EVENT_WAIT = re.compile(r"StreamWaitEvent|StreamWaitValue", re.IGNORECASE)
 
@@ -108,7 +109,9 @@ def _by_times(points: Points, given: Queued, own: Rows) -> Edges:
         ready[known] = np.maximum(ready[known], points.at[point(other[known])] + delay)
     found = _ended_before(points, rows, start, end)
     near = start - end[np.maximum(found, 0)]
-    late = (found >= 0) & (start - ready > CLOSE_NS) & (near <= CLOSE_NS) & (near < (start - ready) // 2)
+    idle = start - ready
+    close = np.clip(idle // LONG_WAIT, CLOSE_NS, FAR_NS)
+    late = (found >= 0) & (idle > CLOSE_NS) & (near <= close) & (near < idle // 2)
     return edges_of(points, points.end(rows[found[late]]), points.start(rows[late]), MOST, CROSS)
 
 
