@@ -150,12 +150,11 @@ def _arrivals(line: Timeline, rows: Rows, matched: MatchedCollectives | None) ->
 
 
 def link_of(chip: Chip | None, group_size: int) -> float | None:
-    """Bandwidth of the link a group of so many can use: scale-up inside a domain, scale-out beyond, if published."""
-    if chip is None:
+    """Bandwidth of the links inside a domain, for a group that fits one; beyond, the path is not in the trace."""
+    if chip is None or chip.scaleup.bandwidth is None:
         return None
     domain = chip.scaleup.domain
-    link = chip.scaleup if domain is None or group_size <= domain.value else chip.scaleout
-    return link.bandwidth.value if link.bandwidth is not None else None
+    return chip.scaleup.bandwidth.value if domain is None or group_size <= domain.value else None
 
 
 def collective_sizes(

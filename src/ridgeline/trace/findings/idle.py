@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ridgeline.trace.analysis.host_activity import host_activity, scopes, short
 from ridgeline.trace.analysis.idle import MEANING
+from ridgeline.trace.analysis.launches import GRAPH
 from ridgeline.trace.call_stack import parents
 from ridgeline.trace.findings.finding import Facts, Finding, Gain, count
 from ridgeline.trace.graph.edges import WAITS
@@ -130,6 +131,19 @@ def _first_uses(facts: Facts, places: NDArray[np.intp]) -> float:
     return float(length[new & ~later].sum() / max(1, length.sum())) if new.sum() >= FEW_FIRST else 0.0
 
 
+def _in_graphs(facts: Facts, places: NDArray[np.intp]) -> float:
+    """The share of some gaps that lie between two spans of one replayed graph."""
+    line = facts.line
+    ended = facts.gaps.ended[places]
+    replays = line.named(GRAPH, np.maximum(line.launch[ended], 0)) & (line.launch[ended] >= 0)
+    inside = np.zeros(len(places), np.bool_)
+    for at in np.flatnonzero(replays).tolist():
+        row = int(ended[at])
+        others = facts.counted & (line.launch == line.launch[row])
+        inside[at] = bool((others & (line.end_ns <= line.start_ns[row])).any())
+    return float(facts.gaps.length[places][inside].sum() / max(1, facts.gaps.length[places].sum()))
+
+
 def _told(facts: Facts, places: NDArray[np.intp]) -> tuple[str, str]:
     """What the host did in most of these gaps, in words and as a name."""
     line = facts.line
@@ -195,11 +209,17 @@ def held_back(facts: Facts) -> Iterator[Finding]:
             action = (
                 "one wait: record again to see whether it returns (code loaded late, a profiler starting, a neighbour)"
             )
+        graph = _in_graphs(facts, places) if cause == "dependency" else 0.0
+        if graph > MOSTLY and not one:
+            action = (
+                "something inside replayed graphs was not recorded: kernels the profiler dropped, a node of the host"
+            )
         told = _told(facts, places)[0] if cause == "dependency" else ""
         told = told.replace("; ", "; the host was meanwhile ", 1).replace(" of it in ", " of the time in ")
         found = facts.finding(
             f"idle, {cause}: {MEANING[cause]} "
             f"({count(len(places), 'gap')}, longest {longest / 1000:,.0f} us)"
+            f"{f'; {graph:.0%} of it inside a replayed graph' if graph > MOSTLY else ''}"
             f"{'' if 'does not show' in told else told}",
             facts.gaps.ended[places].tolist(), lost, Gain(lost - REPLAY_GAP_NS * len(places)), action,
         )  # fmt: skip

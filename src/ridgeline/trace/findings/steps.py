@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -54,12 +55,14 @@ def outlier_steps(facts: Facts) -> Iterator[Finding]:
     if facts.gains is not None and why not in CAUSES:
         replayed = facts.gains.faster_rows(work, took / max(1.0, usual * len(chosen)))
     numbers = ", ".join(map(str, chosen[:5]))
-    yield facts.finding(
+    found = facts.finding(
         f"outlier steps: {numbers} of {len(steps)} took {took / max(1.0, usual * len(chosen)):.1f} times the median"
         f"{f'; most more in {why}' if why else ''}{_prefills(facts, chosen)}",
         facts.longest(work), over * len(facts.parts.chips), Gain(over * len(facts.parts.chips), replayed),
         _advice(facts),
     )  # fmt: skip
+    first = min((step for step in steps if step is not None), default=0)
+    yield replace(found, capture=chosen == (first,))  # the first of a capture is often longer: ranks begin apart
 
 
 def _spans(facts: Facts, chosen: Sequence[int]) -> tuple[float, float]:
