@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from ridgeline.trace.analysis.breakdown import Breakdown, breakdown
 from ridgeline.trace.analysis.chip_names import chip_of
 from ridgeline.trace.analysis.collectives import CollectiveSize, collective_sizes, talk_of
 from ridgeline.trace.analysis.critical_path import CriticalPaths, critical_path
-from ridgeline.trace.analysis.idle import IdleCause, gaps_of, idle_causes
+from ridgeline.trace.analysis.idle import Gaps, IdleCause, gaps_of, idle_causes
 from ridgeline.trace.analysis.join_counters import JoinedCounters, join_counters
 from ridgeline.trace.analysis.launches import Launches, launches
 from ridgeline.trace.analysis.memory_peaks import MemoryPeak, memory_peaks
@@ -28,7 +28,7 @@ from ridgeline.trace.findings.gains import LARGEST, Gains, sizes_of
 from ridgeline.trace.findings.rules import findings
 from ridgeline.trace.findings.software import software_of
 from ridgeline.trace.findings.steps import outlier_numbers
-from ridgeline.trace.graph.dependency_graph import graph_of
+from ridgeline.trace.graph.dependency_graph import Graph, graph_of
 from ridgeline.trace.graph.match_collectives import communication_rows, match_collectives
 from ridgeline.trace.policy import ALL, counted_rows
 from ridgeline.trace.read.folder import tables_of
@@ -63,6 +63,9 @@ class Analysis:
     """Kernels with counters, where there are any."""
     left_out: tuple[str, ...] = ()
     """What was not worked out because the timeline is too large, and what stands in its place."""
+    gaps: Gaps | None = field(default=None, repr=False)
+    graph: Graph | None = field(default=None, repr=False)
+    """What idle causes and replays rest on; a page draws them."""
 
 
 def analyze(
@@ -139,6 +142,8 @@ def _analysed(
         memory=memory_peaks(line),
         what_if=answers(graph, rules, questions, sizes_of(graph, found)),
         left_out=tuple(text for text in (graph.left_out, "" if replayed else UNREPLAYED) if text),
+        gaps=gaps,
+        graph=graph,
     )
 
 
