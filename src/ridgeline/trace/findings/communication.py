@@ -20,6 +20,7 @@ LARGE = 8e6  # bytes a rank sends before bandwidth is what counts
 SMALL, OFTEN = 2e6, 24  # bytes; calls a step and rank
 SHORT_NS = 300_000  # a collective of unknown size that is as short is small
 BUCKET = 25e6  # bytes, DDP's
+ONE_SHOT_NS = 10_000  # what an exchange of few bytes takes inside a node with a kernel made for it
 OVERLAPS = (
     ("reducescatter", "start reduce-scatters as gradients are ready (FSDP, overlap_grad_reduce)"),
     ("allreduce|reduce", "bucket gradients and start reductions during backward (DDP, overlap_grad_reduce)"),
@@ -159,17 +160,42 @@ def small_collectives(facts: Facts) -> Iterator[Finding]:
         lost = facts.union_ns(rows)
         if not facts.worth(lost):
             continue
-        kept = _in_buckets(facts, talk, own)
+        apart = _between_layers(facts, rows)
+        kept = _at_once(facts, talk, own) if apart else _in_buckets(facts, talk, own)
         replayed = None if facts.gains is None else facts.gains.lasting(rows, np.full(len(rows), kept))
         size = float(np.median(talk.payload[own]))
         told = f" of {size / 1e3:,.0f} kB" if size else ""
+        what = "small collectives between kernels that wait for them" if apart else "unbucketed reductions"
         yield facts.finding(
-            f"unbucketed reductions: {len(own) / facts.steps:,.0f} small {kind} a step{told}, "
+            f"{what}: {len(own) / facts.steps:,.0f} small {kind} a step{told}, "
             f"{np.median(time[own]) / 1000:,.0f} us each: latency, not bandwidth",
             facts.longest(rows), lost, Gain(lost * (1 - kept), replayed),
-            "put them together: gradient buckets of 25 MB and more (bucket_cap_mb, DDP instead of hooks), "
+            "a kernel made for few bytes (one-shot or custom all-reduce, symmetric memory, NVLS), fused with the norm "
+            "behind it; fewer ranks in the group"
+            if apart
+            else "put them together: gradient buckets of 25 MB and more (bucket_cap_mb, DDP instead of hooks), "
             "coalesced collectives",
         )  # fmt: skip
+
+
+def _between_layers(facts: Facts, rows: NDArray[np.intp]) -> bool:
+    """Whether most of these have compute of their chip between them and the one before: they cannot be one."""
+    line, compute = facts.line, facts.group(COMPUTE)
+    divided = total = 0
+    for process in np.unique(line.process[rows]).tolist():
+        own = rows[line.process[rows] == process]
+        work = np.sort(line.start_ns[compute & (line.process == process)])
+        begun = np.searchsorted(work, line.start_ns[own[1:]]) - np.searchsorted(work, line.end_ns[own[:-1]])
+        divided, total = divided + int((begun > 0).sum()), total + len(begun)
+    return 2 * divided > total
+
+
+def _at_once(facts: Facts, talk: Talk, own: NDArray[np.intp]) -> float:
+    """The share of their time that small collectives need as one exchange of a few microseconds."""
+    taken = facts.line.end_ns[talk.rows[own]] - talk.arrived[own]
+    link = link_of(facts.chip, int(talk.group[own].max(initial=0)))
+    needed = len(own) * ONE_SHOT_NS + (float(talk.wire[own].sum()) / (0.5 * link) * DECIMAL["G"] if link else 0.0)
+    return min(1.0, needed / max(1.0, float(taken.sum())))
 
 
 def _in_buckets(facts: Facts, talk: Talk, own: NDArray[np.intp]) -> float:

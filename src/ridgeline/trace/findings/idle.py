@@ -27,6 +27,7 @@ ACTIONS = {
     "communication": "start the communication earlier, or the work that does not need it first",
     "copy": "pinned memory and non_blocking copies on a stream of their own; keep data on the chip",
     "dependency": "look for waits between streams and for other programs on the chip",
+    "unlinked": "the trace holds no launches here: record the host as well (CPU activities, runtime calls) to see why",
 }
 RECORDED = {"record_shapes": "shapes", "profile_memory": "memory", "with_stack": "stacks"}  # what costs the host time
 COMPILES = "compile(?!d)|dynamo|inductor.*compil|triton.*(jit|compile)"
@@ -131,6 +132,17 @@ def _first_uses(facts: Facts, places: NDArray[np.intp]) -> float:
     return float(length[new & ~later].sum() / max(1, length.sum())) if new.sum() >= FEW_FIRST else 0.0
 
 
+def _inside_steps(facts: Facts, places: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Which gaps do not lie between two steps: captures of single steps leave nothing to say of what is between."""
+    line = facts.line
+    work = np.flatnonzero(facts.counted)
+    order = work[np.lexsort((line.start_ns[work], line.process[work]))]
+    before = np.full(len(line), -1, np.int64)
+    before[order[1:]] = order[:-1]
+    ended = facts.gaps.ended[places]
+    return np.asarray(line.step[ended] == line.step[np.maximum(before[ended], 0)])
+
+
 def _in_graphs(facts: Facts, places: NDArray[np.intp]) -> float:
     """The share of some gaps that lie between two spans of one replayed graph."""
     line = facts.line
@@ -199,6 +211,7 @@ def held_back(facts: Facts) -> Iterator[Finding]:
     """Gain: all gaps before work that was launched in time and waited: for a loader, communication, a copy, unknown."""
     for cause, action in ACTIONS.items():
         places = facts.gaps.of(cause)
+        places = places[_inside_steps(facts, places)] if cause == "unlinked" else places
         lost = int(facts.gaps.length[places].sum())
         if not facts.worth(lost):
             continue

@@ -16,7 +16,7 @@ from ridgeline.trace.timeline import Timeline
 VLLM = re.compile(r"\bvllm::|_C_cache_ops::|gpu_model_runner|vllm/|execute_(new|context)_\d+", re.IGNORECASE)
 SGLANG = re.compile(r"\bsgl_kernel\b|sglang|sgl_hip|TpModelWorker|ScheduleBatch", re.IGNORECASE)
 ROCM = re.compile(r"^hip[A-Z]|\bCijk_|__amd_rocclr|ck_tile::|MIOpen|rccl", re.MULTILINE)
-COMPILED = re.compile(r"Torch-Compiled Region|CompiledFxGraph|CompiledFunction|torchinductor")
+COMPILED = re.compile(r"Torch-Compiled Region|CompiledFxGraph|torchinductor|^triton_(poi|red|per|tem)_", re.MULTILINE)
 JAX = re.compile(r"\bPjitFunction|\bjit_\w+|XlaModule|hlo_module|PjRt", re.IGNORECASE)
 ASCEND = re.compile(r"ascend|msprof|cann", re.IGNORECASE)
 NO_BF16 = re.compile(r"V100|\bT4\b|RTX 20\d\d|2080|TITAN V|P100|P40|GTX", re.IGNORECASE)
