@@ -1,6 +1,7 @@
-"""Turn `ridgeline analyze`, `diff` and `explain` into calls of the library.
+"""Turn `ridgeline analyze`, `query`, `diff` and `explain` into calls of the library.
 
-0  done        1  a step slower than `diff --fail-above` allows        2  the input cannot be used
+0  done        1  a step slower than `diff --fail-above` allows, or a report of bringup that is worse
+2  the input cannot be used
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Give the command line the verbs of this module."""
     app.command()(analyze)
+    app.command()(query)
     app.command()(diff)
     app.command()(explain)
 
@@ -59,6 +61,18 @@ Html = Annotated[
 HtmlSpans = Annotated[
     int, typer.Option(metavar="N", help="Spans that report keeps one by one; the shortest beyond are merged.")
 ]
+ModelId = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID[:TP]",
+        help="Model that an engine served: its sizes price kernels behind graphs; guessed if left out.",
+    ),
+]
+CaptureFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Trace of the capture of the graphs that the trace replays.")
+]
+OneTrace = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, a folder of ranks, or - .")]
+Sql = Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over spans and counters.")]
 WhatIf = Annotated[
     list[str] | None,
     typer.Option(
@@ -79,6 +93,8 @@ def analyze(
     html: Html = None,
     html_spans: HtmlSpans = 400_000,
     what_if: WhatIf = None,
+    model: ModelId = None,
+    capture: CaptureFile = None,
     json: Json = False,
 ) -> None:
     """Read traces: where the time went, why chips idled, how near ops are to the roofline, and what to change first."""
@@ -96,9 +112,13 @@ def analyze(
             kernels = counters_sheet(paths[0])
             print_json(kernels) if json else draw_counters(kernels, console())
             return
+        if _only_memory(paths):
+            _analyze_memory(paths[0], json)
+            return
         found = _analysed(
-            paths, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or []
-        )
+            paths, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or [],
+            model=_model(model), capture=capture,
+        )  # fmt: skip
     if html is not None:
         _write(found, html, html_spans)
     sheet = analysis_sheet(found)
@@ -122,6 +142,45 @@ def _only_counters(traces: list[Path]) -> bool:
     return len(traces) == 1 and traces[0].is_file() and recognises(Source(traces[0]).head())
 
 
+def _only_memory(traces: list[Path]) -> bool:
+    """Whether one file is named, and it is a record of PyTorch's allocator."""
+    from ridgeline.trace.read.memory_snapshot import recognises
+    from ridgeline.trace.read.source import Source
+
+    return len(traces) == 1 and traces[0].is_file() and recognises(Source(traces[0]).head())
+
+
+def _analyze_memory(path: Path, json: bool) -> None:
+    from ridgeline.report.query import draw_memory, memory_sheet
+
+    sheet = memory_sheet(path)
+    print_json(sheet) if json else draw_memory(sheet, console())
+
+
+def _model(named: str | None) -> Any:
+    """The sizes of the model that was named, else who looks for it in the trace."""
+    from ridgeline.serving.served_model import likely_model, served_model
+
+    return served_model(named) if named is not None else likely_model
+
+
+def query(
+    trace: OneTrace,
+    sql: Sql = "SELECT * FROM spans",
+    limit: Annotated[int, typer.Option(metavar="N", help="Most rows of the answer.")] = 10_000,
+    seconds: Annotated[float, typer.Option(metavar="S", help="Longest time the query may take.")] = 60.0,
+    unit: Unit = None,
+    json: Json = False,
+) -> None:
+    """Ask a trace in SQL: a table `spans` with a row a span, a table `counters`; read-only and bounded."""
+    from ridgeline.report.query import draw_query, query_sheet
+    from ridgeline.trace.span_query import query as library
+
+    with plain_files([trace]) as paths:
+        sheet = query_sheet(library(*paths, sql=sql, limit=limit, seconds=seconds, unit=unit))
+    print_json(sheet) if json else draw_query(sheet, console())
+
+
 def _only_bench_results(traces: list[Path]) -> bool:
     """Whether every file is the result of a load generator."""
     from ridgeline.serving.bench_result import is_bench_result
@@ -140,7 +199,10 @@ def _analyze_bench(paths: list[Path], json: bool) -> None:
 
 def diff(
     before: Annotated[
-        Path, typer.Argument(metavar="A", help="A trace, a folder of ranks, a scenario file, or a profile.")
+        Path,
+        typer.Argument(
+            metavar="A", help="A trace, a folder of ranks, a scenario file, a profile, or a report of bringup."
+        ),
     ],
     after: Annotated[
         list[Path] | None,
@@ -160,15 +222,19 @@ def diff(
 ) -> None:
     """Compare traces, predictions, or one of each: why B's step differs from A's, in causes that sum to it.
 
-    Several B are each compared with A. Two profiles: which kernels differ beyond their spread.
+    Several B are each compared with A. Two profiles: which kernels differ beyond their spread. Two reports of bringup:
+    what is newly wrong, missing or slower; exit code 1 where B is wrong or lacks an op and A was not.
 
-    0  done        1  slower than --fail-above allows        2  the input cannot be used
+    0  done        1  slower than --fail-above allows, or a worse report        2  the input cannot be used
     """
     from ridgeline.core.files import refuse_unwritable, write_text
     from ridgeline.report.diff import diff_sheet, draw_diff, draw_runs
 
     limit = None if fail_above is None else _share(fail_above)
     others = after or []
+    if len(others) == 1 and _are_reports(before, others[0]):
+        _diff_reports(before, others[0], json)
+        return
     if len(others) == 1 and _are_profiles(before, others[0]):
         _diff_profiles(before, others[0], json)
         return
@@ -223,6 +289,21 @@ def _share(text: str) -> float:
             Problem(path="--fail-above", given=repr(text), expected="a share from 0 up, such as 3% or 0.03")
         )
     return value
+
+
+def _are_reports(*paths: Path) -> bool:
+    from ridgeline.runtime.bringup.compare import is_report
+
+    return all(path.is_file() and is_report(path) for path in paths)
+
+
+def _diff_reports(before: Path, after: Path, json: bool) -> None:
+    from ridgeline.report.bringup_diff import bringup_diff_sheet, draw_bringup_diff
+    from ridgeline.runtime.bringup.compare import diff_reports, read_report
+
+    sheet = bringup_diff_sheet(diff_reports(read_report(before), read_report(after)))
+    print_json(sheet) if json else draw_bringup_diff(sheet, console())
+    raise typer.Exit(1 if sheet["worse"] else 0)
 
 
 def _are_profiles(*paths: Path) -> bool:

@@ -17,6 +17,7 @@ from ridgeline.report.dependencies import (
     rank_lines,
     what_if_lines,
 )
+from ridgeline.report.inference import inference_lines, inference_sheet
 from ridgeline.report.sheets.analyze import (
     AnalysisSheet,
     ClassTimesSheet,
@@ -64,6 +65,8 @@ def analysis_sheet(found: Analysis) -> AnalysisSheet:
         "idle_causes": [_cause(one, parts) for one in found.idle],
         "findings": [_finding(one, found.timeline) for one in found.findings],
         **dependencies_sheet(found),
+        "inference": inference_sheet(found.inference),
+        "model": found.model.name if found.model else None,
         "op_rates": [_rate(one) for one in found.rates[:RATES]],
         **measured_sheet(found.measured),
         "launches": [_launches(one) for one in found.launches],
@@ -193,6 +196,7 @@ def _rate(one: OpRate) -> OpRateSheet:
         "bound": one.bound,
         "efficiency": one.efficiency,
         "span_ids": list(one.rows),
+        "by_model": one.by_model,
     }
 
 
@@ -229,7 +233,8 @@ def page(sheet: AnalysisSheet) -> RenderableType:
     depend = path_lines(sheet) + rank_lines(sheet) + memory_lines(sheet)
     return blocks(
         _headline(sheet), [_split(sheet)], [_by_class(sheet)], _idle(sheet), depend, collective_lines(sheet),
-        _rates(sheet), measured_lines(sheet), [_ops(sheet)], _found(sheet), what_if_lines(sheet), _doubts(sheet),
+        inference_lines(sheet["inference"], sheet["model"]), _rates(sheet),
+        measured_lines(sheet), [_ops(sheet)], _found(sheet), what_if_lines(sheet), _doubts(sheet),
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal, NotRequired, TypedDict
 
 from ridgeline.report.sheets.dependencies import DependenciesSheet
+from ridgeline.report.sheets.inference import InferenceSheet
 
 _Classed = TypedDict("_Classed", {"class": str})  # a key that is a word of Python
 
@@ -121,6 +122,7 @@ class OpRateSheet(_Classed):
     """Rates of an op with recorded operands, against the roofline.
 
     efficiency   over the peak that bounds it; null where no chip is known
+    by_model     operands come from a model's sizes or the capture of a graph; `span_ids` are then kernels
     """
 
     op: str
@@ -135,6 +137,7 @@ class OpRateSheet(_Classed):
     bound: str | None
     efficiency: float | None
     span_ids: list[int]
+    by_model: bool
 
 
 class LaunchesSheet(TypedDict):
@@ -198,6 +201,8 @@ class AnalysisSheet(TimesSheet, DependenciesSheet, MeasuredSheet):
     """A trace: where the time went, and what to do about it.
 
     policy           which spans are counted; `policy_statement` says it in words
+    inference        steps of an inference engine; null where no annotation names one
+    model            whose sizes tell what kernels without recorded operands compute; null where none does
     top_ops          names with the most time; `unknown_ops` those of no class
     kept, dropped    events of the files, by kind
     """
@@ -215,6 +220,8 @@ class AnalysisSheet(TimesSheet, DependenciesSheet, MeasuredSheet):
     top_ops: list[OpTimesSheet]
     idle_causes: list[IdleCauseSheet]
     findings: list[FindingSheet]
+    inference: InferenceSheet | None
+    model: str | None
     op_rates: list[OpRateSheet]
     launches: list[LaunchesSheet]
     unknown_ops: list[OpTimesSheet]

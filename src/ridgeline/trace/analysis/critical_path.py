@@ -31,6 +31,7 @@ from ridgeline.trace.graph.edges import (
     HAND_OVER,
     LAUNCH,
     ORDER,
+    POLLING,
     QUEUE,
     RECEIVE,
     SEND,
@@ -40,7 +41,8 @@ from ridgeline.trace.graph.edges import (
 
 HOST_PARTS = {
     CALL: "host call", ORDER: "host work", HAND_OVER: "host work", LAUNCH: "launch", DEVICE_SYNC: "synchronisation",
-    SYNC: "synchronisation", QUEUE: "full queue", STREAM: "between kernels", CROSS: "between streams",
+    SYNC: "synchronisation", POLLING: "synchronisation",
+    QUEUE: "full queue", STREAM: "between kernels", CROSS: "between streams",
     EVENT: "between streams", SEND: "between ranks", COLLECTIVE: "between ranks", RECEIVE: "between ranks",
 }  # fmt: skip
 HOST_OP, WAITING, BEFORE = "host op", "unexplained wait", "before the path"

@@ -5,8 +5,8 @@ The gap before a span is judged by when that span was launched and by what the h
     launched after the chip went idle     the host was late, unless most of a long gap came after the launch:
         start-up          most of the wait was loading code or allocating memory
         data loading      most of it was inside a data loader
-        synchronisation   a call that waits for the device ended in it: the host had let the queue run empty; not where
-                          it then did something else for a millisecond and most of the gap
+        synchronisation   a call that waits for the device ended in it, or a silence that was a wait: the host had let
+                          the queue run empty; not where it then did something else for a millisecond and more than half
         host              otherwise: launches came too slowly
     launched before                       the span was held back:
         between kernels   at most 10 us: one span follows another
@@ -30,7 +30,8 @@ from ridgeline.core.arrays import Mask
 from ridgeline.trace.arrays import Longs
 from ridgeline.trace.classes import COMMUNICATION, COPY, Rules
 from ridgeline.trace.graph.edges import WAITS
-from ridgeline.trace.intervals import Cover, cover, covered, gaps
+from ridgeline.trace.graph.host_waits import host_waits
+from ridgeline.trace.intervals import Cover, cover, covered, gaps, union
 from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Timeline
 
 CAUSES = (
@@ -151,6 +152,9 @@ def _why_late(line: Timeline, between: Cover, ended: NDArray[np.intp]) -> Longs:
     loading = _named(line, LOADS, rank & line.of_kind(HOST, ANNOTATION, PYTHON))
     beginning = _named(line, BEGINS, threads & line.of_kind(RUNTIME, HOST))
     waiting = _named(line, WAITS, threads & line.of_kind(RUNTIME))
+    polled = host_waits(line, np.flatnonzero(rank & line.is_work))
+    silent = np.isin(polled.track, np.unique(line.tracks(call)))
+    waiting = union(waiting, cover(polled.start_ns[silent], polled.end_ns[silent]))
     in_wait = covered(waiting, between.start - 1, until)
     rest = waited - in_wait
     cause = np.where((in_wait > 0) & ~((rest >= PAUSE_NS) & (rest * 2 > waited)), SYNC, HOST_LATE)
