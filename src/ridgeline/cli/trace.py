@@ -1,6 +1,6 @@
 """Turn `ridgeline analyze`, `query`, `diff` and `explain` into calls of the library.
 
-0  done        2  the input cannot be used
+0  done        1  diff of two reports of bringup: B is worse        2  the input cannot be used
 """
 
 from __future__ import annotations
@@ -198,7 +198,10 @@ def _analyze_bench(paths: list[Path], json: bool) -> None:
 
 def diff(
     before: Annotated[
-        Path, typer.Argument(metavar="A", help="A trace, a folder of ranks, a scenario file, or a profile.")
+        Path,
+        typer.Argument(
+            metavar="A", help="A trace, a folder of ranks, a scenario file, a profile, or a report of bringup."
+        ),
     ],
     after: Annotated[
         Path | None, typer.Argument(metavar="B", help="The same; its step is compared with A's. Or none, and --set.")
@@ -210,10 +213,13 @@ def diff(
 ) -> None:
     """Compare two traces, two predictions, or one of each: why B's step differs from A's, in causes that sum to it.
 
-    Two profiles: which kernels differ beyond their spread."""
+    Two profiles: which kernels differ beyond their spread. Two reports of bringup: what is newly wrong, missing or
+    slower; exit code 1 where B is wrong or lacks an op and A was not."""
     from ridgeline.calibrate.compare import diff as library
     from ridgeline.report.diff import diff_sheet, draw_diff
 
+    if after is not None and _are_reports(before, after):
+        _diff_reports(before, after, json)
     if after is not None and _are_profiles(before, after):
         _diff_profiles(before, after, json)
         return
@@ -224,6 +230,21 @@ def diff(
         print_json(sheet)
         return
     draw_diff(sheet, console())
+
+
+def _are_reports(*paths: Path) -> bool:
+    from ridgeline.runtime.bringup.compare import is_report
+
+    return all(path.is_file() and is_report(path) for path in paths)
+
+
+def _diff_reports(before: Path, after: Path, json: bool) -> None:
+    from ridgeline.report.bringup_diff import bringup_diff_sheet, draw_bringup_diff
+    from ridgeline.runtime.bringup.compare import diff_reports, read_report
+
+    sheet = bringup_diff_sheet(diff_reports(read_report(before), read_report(after)))
+    print_json(sheet) if json else draw_bringup_diff(sheet, console())
+    raise typer.Exit(1 if sheet["worse"] else 0)
 
 
 def _are_profiles(*paths: Path) -> bool:

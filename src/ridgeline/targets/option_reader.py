@@ -94,7 +94,9 @@ class OptionReader:
     def count(self, *names: str, default: int | None = None) -> int | None:
         """A whole number of at least 1; "auto", null and a variable left open count as not given."""
         value = self.take(*names)
-        if isinstance(value, str) and (value.lower() in OPEN or "$" in value):
+        if isinstance(value, str) and "$" in value:
+            return self.left_open(names[0], value, default)
+        if isinstance(value, str) and value.lower() in OPEN:
             self.assumptions.append(f"{names[0]} = {value[:40]}: left to the software")
             return default
         if value is None:
@@ -106,6 +108,28 @@ class OptionReader:
         if not 1 <= number <= BIGGEST:
             return self.bad(names[0], value, "a whole number of at least 1", default)
         return int(number)
+
+    def left_open(self, option: str, value: str, instead: int | None) -> int | None:
+        """Note a value that the files leave to their caller."""
+        name = re.search(r"\$\{?(\w+)", value)
+        said = name.group(1) if name else ""
+        todo = f"say it with --env {said}=..." if said and not said.isdigit() else "say it with --env or --arg"
+        if said.isdigit():
+            todo = f"it is argument {said} of the script: say the arguments with --arg, in order"
+        expected = "a value that the files state"
+        self.problems.append(Problem(path=option, given=f"{value[:60]}, which is left open", expected=expected, todo=todo))
+        return instead
+
+    def size(self, *names: str) -> int | None:
+        """A whole number, 0 included; words such as "auto" count as not given."""
+        value = self.take(*names)
+        if value is None or (type(value) is int and 0 <= value < 2**31):
+            return value
+        if isinstance(value, str) and "$" in value:
+            return self.left_open(names[0], value, None)
+        if isinstance(value, str) and value.lower() in OPEN:
+            return None
+        return self.bad(names[0], value, "a whole number", None)
 
     def degree(self, *names: str) -> int:
         """A degree; 1 where the file is silent."""

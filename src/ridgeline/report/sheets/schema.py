@@ -10,7 +10,7 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 
 from ridgeline.report.sheets.analyze import AnalysisSheet, CountersSheet
 from ridgeline.report.sheets.bench import BenchSheet
-from ridgeline.report.sheets.bringup import BringUpSheet, FaultsSheet
+from ridgeline.report.sheets.bringup import BringUpDiffSheet, BringUpSheet, DumpSheet, FaultsSheet
 from ridgeline.report.sheets.collective import (
     CollectiveLibrarySheet,
     CollectiveRunSheet,
@@ -49,7 +49,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "import": (ImportSheet,),
         "analyze": (AnalysisSheet, CountersSheet, BenchSheet, MemorySheet),
         "query": (QuerySheet,),
-        "diff": (DiffSheet, ProfileDiffSheet),
+        "diff": (DiffSheet, ProfileDiffSheet, BringUpDiffSheet),
         "profile": (ProfileSheet,),
         "roofline": (RooflineSheet,),
         "collective": (
@@ -64,7 +64,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "preflight": (PreflightSheet,),
         "pack": (PackSheet,),
         "run": (TrainedSheet, EquivalenceSheet, DrySheet, SbatchSheet),
-        "bringup": (BringUpSheet, FaultsSheet),
+        "bringup": (BringUpSheet, FaultsSheet, DumpSheet),
     }
 )
 

@@ -20,11 +20,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ridgeline.runtime.bringup.contracts import judged, outputs_of
+from ridgeline.runtime.bringup import dispatcher
+from ridgeline.runtime.bringup.contracts import is_view, judged, outputs_of
 from ridgeline.runtime.bringup.guard import Guard, device_of, host_result
 from ridgeline.runtime.bringup.journal import Entry
-from ridgeline.runtime.bringup.judge import NoContractError, Verdict, judge
+from ridgeline.runtime.bringup.judge import NoContractError, judge
+from ridgeline.runtime.bringup.outcome import Verdict, wrong
 from ridgeline.runtime.bringup.tensors import equal_bits, floating_dtype, on_device, on_host
+from ridgeline.runtime.bringup.views import seen_through, untouched
 
 Signature = tuple[str, tuple[Any, ...]]
 RAISED = Verdict(right=False, statistic="raised", measured=1.0, limit=0.5)
@@ -41,12 +44,29 @@ class Place:
 
 @dataclass(slots=True, kw_only=True)
 class Called:
-    """One signature: how often it came, and where first."""
+    """One signature: where first and where else, on what type of device, whether the host waits.
+
+    count     calls in as many layers as the model has; captured: those that were seen
+    """
 
     op: str
     described: tuple[Any, ...]
     place: Place
     count: int = 0
+    captured: int = 0
+    places: set[Place] = field(default_factory=set)
+    kind: str = ""
+    waits: bool = False
+
+    def note(self, place: Place, func: Any, args: Any, kwargs: Any, layers: int = 1) -> None:
+        """It came once more, for so many layers; on the device it counts anew, whatever the host did with the same."""
+        kind = dispatcher.device_of(args, kwargs)
+        if kind != self.kind and self.kind in ("", "cpu"):
+            self.kind, self.place, self.places, self.count, self.captured = kind, place, set(), 0, 0
+        self.count += layers
+        self.captured += 1
+        self.places.add(place)
+        self.waits = self.waits or dispatcher.synchronises(func, args, kwargs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +84,26 @@ class Wrong:
 
 @dataclass(slots=True)
 class Modules:
-    """Which module is at work, also in the backward: its nodes carry the numbers that the forward's ops had."""
+    """Which module is at work: in the backward by the number of the forward's node, in the optimizer by the parameter.
+
+    outside    the module of an op that no module calls: `loss` once a module is followed
+    owners     the module of each parameter, by the parameter's identity; owner: that of the last one seen
+    """
 
     stack: list[str] = field(default_factory=list)
     by_sequence: dict[int, str] = field(default_factory=dict)
     phase: str = "forward"
+    outside: str = ""
+    owners: dict[int, str] = field(default_factory=dict)
+    owner: str = ""
 
     def follow(self, module: nn.Module, root: str = "") -> Callable[[], None]:
         """Keep the stack through every forward of a module and its parts; call what is returned to stop."""
         handles = []
+        self.outside = "loss"
         for name, part in module.named_modules():
             path = ".".join(piece for piece in (root, name) if piece)
+            self.owners |= {id(weight): path for weight in part.parameters(recurse=False)}
             handles.append(part.register_forward_pre_hook(partial(self._enter, path)))
             handles.append(part.register_forward_hook(self._leave, always_call=True))
 
@@ -99,15 +128,17 @@ class Modules:
     def _leave(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         self.stack.pop()
 
-    def place(self) -> Place:
-        """Of the op that is being dispatched."""
-        node = torch._C._current_autograd_node()
-        if torch._C._current_graph_task_id() != -1:
-            sequence = -1 if node is None else node._sequence_nr()
-            return Place(module=self.by_sequence.get(sequence, ""), phase="backward")
-        module = self.stack[-1] if self.stack else ""
-        made = torch.autograd._get_sequence_nr() - 1  # of the newest node: whoever has the number first made it
-        self.by_sequence.setdefault(made, module)
+    def place(self, args: Any = ()) -> Place:
+        """Of the op that is being dispatched with these arguments."""
+        if dispatcher.in_backward():
+            return Place(module=self.by_sequence.get(dispatcher.backward_number(), ""), phase="backward")
+        if self.phase == "optimizer":
+            known = (self.owners.get(id(x)) for x in tree_leaves(args) if isinstance(x, Tensor))
+            self.owner = next((path for path in known if path is not None), self.owner)
+            return Place(module=self.owner, phase=self.phase)
+        outside = self.outside if self.phase in ("forward", "loss") else ""
+        module = self.stack[-1] if self.stack else outside
+        self.by_sequence.setdefault(dispatcher.newest_number(), module)  # whoever has the number first made the node
         return Place(module=module, phase=self.phase)
 
 
@@ -133,19 +164,23 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        place = self.modules.place()
+        place = self.modules.place(args)
         signature = signature_of(func, args, kwargs)
         called = self.calls.setdefault(signature, Called(op=signature[0], described=signature[1], place=place))
-        called.count += self._layers(place.module)
+        called.note(place, func, args, kwargs, self._layers(place.module))
         entry = entry_of(signature, place, args, kwargs)
         host = tree_map(on_host, (args, kwargs)) if judged(func) else (args, kwargs)
         ran = self.guard.run(func, args, kwargs, entry)
         if ran.error is not None:
             self._raised(ran.error, entry, place, tree_map(on_host, host))
+        if is_view(func) and not ran.healed and ran.error is None:
+            self._look_through(func, args, kwargs, ran.result, entry, place)
         if not judged(func) or ran.healed or ran.error is not None:
             return ran.result
         outputs = self._read(func, args, kwargs, ran.result, entry)
         verdict = self._verdict(func, host, outputs, signature)
+        if verdict.right and not untouched(func, args, kwargs, host):
+            verdict = wrong("argument", 1.0)
         if verdict.right:
             return ran.result
         self.wrong.append(Wrong(
@@ -153,6 +188,16 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
             kwargs=host[1],
         ))  # fmt: skip
         return ran.result if verdict.statistic not in MALFORMED else host_result(func, *_on(host, args, kwargs))
+
+    def _look_through(self, func: Any, args: Any, kwargs: Any, result: Any, entry: Entry, place: Place) -> None:
+        """A view that does not show what it names is wrong."""
+        verdict = seen_through(func, args, kwargs, result)
+        if not verdict.right:
+            host = tree_map(on_host, (args, kwargs))
+            dtype = dtype_of(tree_leaves(result)) or entry.dtype
+            self.wrong.append(
+                Wrong(op=entry.op, place=place, dtype=dtype, verdict=verdict, args=host[0], kwargs=host[1])
+            )
 
     def _layers(self, module: str) -> int:
         """How many layers of the model a call stands for."""
@@ -189,7 +234,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         if signature in self.sound and equal_bits(outputs, theirs):
             return Verdict(right=True)
         try:
-            found = judge(func, args, kwargs, outputs)
+            found = judge(func, args, kwargs, outputs, unit=self.guard.unit)
         except NoContractError:
             self.unjudged[signature[0]] = self.unjudged.get(signature[0], 0) + 1
             return Verdict(right=True)
@@ -248,4 +293,7 @@ def _described(value: Any) -> Any:
     if isinstance(value, Tensor):
         offset = value.storage_offset() if value.layout == torch.strided else 0
         return str(value.dtype).removeprefix("torch."), tuple(value.shape), value.stride(), offset
-    return str(value) if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format) else value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    told = isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format)
+    return str(value) if told else type(value).__name__  # a storage would spell every byte

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from ridgeline.runtime.bringup.observations import Inventory, Speed
+from ridgeline.runtime.bringup.prints import Fingerprint
+
 Told = Literal["pass", "fail", "not run"]
 
 
@@ -76,7 +79,10 @@ class BringUp:
     probed     calls of the standing set that were judged
     fired      how often the fault answered, where one was given
     not_run    what could not be run at all, with the reason
+    fingerprint    what is known of the arithmetic unit; allowed: what of it the user accepts
     isolated   whether ops ran in a process of their own, which may die
+    inventory, speed    what the steps asked of the device, and how fast it was: no part of the verdict
+    environment         device, driver and software
     """
 
     model: str
@@ -94,6 +100,11 @@ class BringUp:
     determinism: Determinism = Determinism()
     not_run: dict[str, str] = field(default_factory=dict)
     isolated: bool = False
+    fingerprint: Fingerprint | None = None
+    allowed: tuple[str, ...] = ()
+    inventory: Inventory = Inventory()
+    speed: Speed | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def right(self) -> bool:

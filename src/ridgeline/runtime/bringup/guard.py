@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.runtime.bringup import ridge
+from ridgeline.runtime.bringup.arithmetic import PLAIN, Unit
 from ridgeline.runtime.bringup.journal import Entry, Journal
 from ridgeline.runtime.bringup.tensors import on_device, on_host
 
@@ -42,11 +43,13 @@ class Guard:
 
     journal   where they are written down; None: nobody will look
     healed    ops (`aten.mm.default`) and signatures (op, a bar, the line of the entry) that the host computes
+    unit      what products of this device are known, or allowed, to do
     saw       is given every call that was healed by request: the op, its arguments on the host, its entry
     """
 
     journal: Journal | None = None
     healed: set[str] = field(default_factory=set)
+    unit: Unit = PLAIN
     saw: Callable[[Any, tuple[Any, Any], Entry], None] | None = None
 
     def heals(self, entry: Entry) -> bool:

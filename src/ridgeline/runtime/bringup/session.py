@@ -15,8 +15,10 @@ from ridgeline.runtime.bringup.faults import Fault
 from ridgeline.runtime.bringup.findings import BringUp, Finding, unheard
 from ridgeline.runtime.bringup.guard import Guard
 from ridgeline.runtime.bringup.journal import Entry
-from ridgeline.runtime.bringup.judge import Verdict
+from ridgeline.runtime.bringup.observations import Rates
+from ridgeline.runtime.bringup.outcome import Verdict
 from ridgeline.runtime.bringup.repro import MOST_BYTES, SCRIPT, Recipe, save
+from ridgeline.runtime.bringup.ridge import Lacks
 from ridgeline.runtime.bringup.target import Target
 
 
@@ -28,7 +30,10 @@ class Session:
     faults      the file that the fault came from, for reproductions to load it again
     position    where a part that was interrupted goes on
     kept        is called when something is known that must not be lost
+    personality    whose arithmetic the fake device has
     room        bytes that reproductions may still take
+    lacks       kernels that the fake device does without
+    rates       what is possible on the chip; graph_breaks: whether dynamo is asked where it would leave its graph
     """
 
     target: Target
@@ -43,6 +48,11 @@ class Session:
     kept: Callable[[], None] = lambda: None
     tell: Callable[[str], None] = unheard
     room: int = MOST_BYTES
+    personality: str = ""
+    lacks: Lacks = Lacks()
+    rates: Rates | None = None
+    graph_breaks: bool = False
+    rigs: dict[str, Any] = field(default_factory=dict)
 
     def note(self, wrong: list[Wrong]) -> None:
         """Take wrong calls in: one finding for each op and format, with the smallest inputs that show it."""

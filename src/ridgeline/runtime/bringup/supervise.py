@@ -26,10 +26,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.runtime.bringup.cut import one_of_each
+from ridgeline.runtime.bringup.faults import CORPUS
 from ridgeline.runtime.bringup.findings import BringUp, Finding, unheard
 from ridgeline.runtime.bringup.journal import Entry, Journal
+from ridgeline.runtime.bringup.observations import Rates
+from ridgeline.runtime.bringup.personality import split
 from ridgeline.runtime.bringup.target import OwnModule, Target, target_of
 from ridgeline.runtime.bringup.wire import Job, put, take
 
@@ -40,6 +43,7 @@ ENTRY = (
 OP_LIMIT_S = {"cpu": 10.0, "ridge": 10.0}  # how long one op may take
 OTHER_LIMIT_S = 180.0  # the first call of a device may compile
 SILENT_LIMIT_S = 900.0  # without any answer, whatever goes on
+ALLOWED = ["tf32"]
 DEATHS = 24  # after which what is left is not run
 MOST_BYTES = 100_000_000  # that reproductions may take in all
 
@@ -192,6 +196,7 @@ def _how(code: int) -> str:
 def bringup(
     model: Any, device: str, *, example_inputs: Any = None, faults: Path | str = "", fault: str = "", seed: int = 0,
     folder: Path | str = "", tell: Callable[[str], None] = unheard, limit_s: float = 0.0, only: tuple[str, ...] = (),
+    rates: Rates | None = None, graph_breaks: bool = False, allow: tuple[str, ...] = (),
 ) -> BringUp:  # fmt: skip
     """Judge every op of a model on a device, climb the ladder, try the invariances; say what is wrong.
 
@@ -199,23 +204,28 @@ def bringup(
     faults, fault    a file of faults for the device `ridge`, and which of them
     folder           where reproductions of findings go
     limit_s          how long one op may take
-    only             steps, generation, standing, ladder, invariances, determinism; empty: all of them
+    only             fingerprint, steps, generation, standing, ladder, invariances, determinism, inventory, speed;
+                     empty: all
+    rates            what is possible on the chip, to hold the speed of ops against; else by the device's name
+    graph_breaks     ask dynamo where it would leave its graph
+    allow            what the device may do and is not to be a finding: tf32
     """
     target = target_of(model, example_inputs)
     if not isinstance(target, OwnModule):
         one_of_each(target)  # refused before anything starts
     if isinstance(target, OwnModule) and not target.portable:
         return _here(target, device, seed, tell)
+    shown, (device, personality) = device, split(device)
     kind = device.partition(":")[0]
     with tempfile.TemporaryDirectory(prefix="ridgeline-bringup-") as scratch:
         journal = Path(scratch) / "journal"
         Journal(journal, create=True)
         job = Job(
             target=replace(target, held=None) if isinstance(target, OwnModule) else target, device=device, seed=seed,
-            journal=str(journal), found=BringUp(model=target.id, device=device, isolated=True), room=MOST_BYTES,
-            faults=str(Path(faults).resolve()) if faults else "", fault=fault,
+            journal=str(journal), found=BringUp(model=target.id, device=shown, isolated=True, allowed=allow), room=MOST_BYTES,
+            faults=_file(faults), fault=fault, personality=personality,
             folder=str(Path(folder).resolve()) if folder else "", cwd=str(Path.cwd()), paths=tuple(sys.path),
-            only=only,
+            only=only, rates=rates, graph_breaks=graph_breaks,
         )  # fmt: skip
         attempts = Attempts(job=job, limit_s=limit_s or OP_LIMIT_S.get(kind, OTHER_LIMIT_S), tell=tell)
         attempts.run()
@@ -226,10 +236,23 @@ def bringup(
 def fault_names(file: Path, name: str = "") -> list[str]:
     """The faults of a file, or the one of that name; the file is run in another process."""
     attempts = Attempts(
-        job=Job(faults=str(file.resolve()), fault=name, cwd=str(Path.cwd()), paths=tuple(sys.path)), limit_s=60.0
+        job=Job(faults=_file(file), fault=name, cwd=str(Path.cwd()), paths=tuple(sys.path)), limit_s=60.0
     )
     attempts.run()
     return attempts.names
+
+
+def allowances(names: list[str]) -> tuple[str, ...]:
+    """What may be allowed, of what was asked for."""
+    for name in names:
+        if name not in ALLOWED:
+            raise InputError(not_among("--allow", name, ALLOWED, "something a device may do"))
+    return tuple(names)
+
+
+def _file(faults: Path | str) -> str:
+    """Where faults are read from: a file, or the corpus."""
+    return str(faults) if str(faults) in ("", CORPUS) else str(Path(faults).resolve())
 
 
 def _here(target: Target, device: str, seed: int, tell: Callable[[str], None]) -> BringUp:

@@ -11,23 +11,26 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from functools import partial
 
-import torch
-from torch.utils._pytree import tree_map
-
 from ridgeline.core.errors import InputError
 from ridgeline.runtime.bringup import ridge
-from ridgeline.runtime.bringup.capture import Modules, Watch, Wrong
+from ridgeline.runtime.bringup.capture import Modules, Watch
+from ridgeline.runtime.bringup.determinism import repeated
 from ridgeline.runtime.bringup.devices import open_device
 from ridgeline.runtime.bringup.faults import Fault
 from ridgeline.runtime.bringup.findings import BringUp, Finding, unheard
+from ridgeline.runtime.bringup.fingerprint import fingerprint, unit_of
 from ridgeline.runtime.bringup.guard import Guard
+from ridgeline.runtime.bringup.invariances import tried
+from ridgeline.runtime.bringup.ladder import climbed
+from ridgeline.runtime.bringup.personality import PERSONALITIES
+from ridgeline.runtime.bringup.probing import PROBE, probe
 from ridgeline.runtime.bringup.session import Session
-from ridgeline.runtime.bringup.standing import Call, standing_calls
-from ridgeline.runtime.bringup.subject import Subject, subject_of
+from ridgeline.runtime.bringup.standing import standing_calls
+from ridgeline.runtime.bringup.subject import subject_of
+from ridgeline.runtime.bringup.survey import look_around, step_under, time_ops, took, warned
 from ridgeline.runtime.bringup.target import Target
 
 FORMATS = ("fp32", "bf16")
-PROBE = "standing set"
 KEEP_EVERY = 40  # calls of the standing set after which what is known is kept
 
 Part = Callable[[Session], None]
@@ -52,7 +55,9 @@ def go_on(session: Session, at: int = 0, kept: Callable[[int], None] = unkept, o
     open_device(session.device, faulted=session.fault is not None)
     session.guard.saw = session.saw
     fired = session.found.fired or 0
-    with ridge.altered(session.fault) if session.fault is not None else nullcontext():
+    as_other = ridge.altered(PERSONALITIES[session.personality]) if session.personality else nullcontext()
+    altered = ridge.altered(session.fault) if session.fault is not None else nullcontext()
+    with as_other, altered, ridge.lacking(session.lacks):
         for index, (kind, name, part) in enumerate(PARTS):
             if index < at or (only and kind not in only):
                 continue
@@ -63,6 +68,7 @@ def go_on(session: Session, at: int = 0, kept: Callable[[int], None] = unkept, o
                 kept(index)
 
             session.kept = keep
+            session.guard.unit = unit_of(session.found.fingerprint, frozenset(session.found.allowed))
             try:
                 part(session)
             except InputError:
@@ -74,16 +80,25 @@ def go_on(session: Session, at: int = 0, kept: Callable[[int], None] = unkept, o
     return session.found
 
 
+def take_print(session: Session) -> None:
+    """The fingerprint of the arithmetic unit."""
+    session.tell("the fingerprint of its arithmetic")
+    session.found.fingerprint = fingerprint(session.device)
+
+
 def step(session: Session, format: str) -> None:
     """A training step in one format, forward to optimizer, with every op judged."""
     session.tell(f"a training step in {format}")
     subject = subject_of(session.target, format, session.device, session.seed)
     watch = Watch(Modules(), session.guard, subject.times)
+    messages: list[str] = []
     try:
-        _trained(subject, watch)
+        with warned() as messages:
+            step_under(watch, watch.modules, subject)
     finally:
         session.found.cut = subject.cut
         _took(session, watch)
+        took(session, watch, messages)
 
 
 def generation(session: Session, format: str) -> None:
@@ -101,6 +116,7 @@ def generation(session: Session, format: str) -> None:
             subject.generate(watch.modules.inside)
     finally:
         _took(session, watch)
+        took(session, watch)
 
 
 def standing(session: Session) -> None:
@@ -109,17 +125,44 @@ def standing(session: Session) -> None:
     for index, call in enumerate(standing_calls(session.seed, session.device)):
         if index < session.position:
             continue
-        session.note(_probed(call, session))
+        watch = probe(call, session.device, session.guard)
+        session.note(watch.wrong)
+        for op, times in watch.missing.items():
+            session.found.missing[op] = session.found.missing.get(op, 0) + times
         session.found.probed += 1
         session.position = index + 1
         if session.position % KEEP_EVERY == 0:
             session.kept()
 
 
+def ladder(session: Session, format: str) -> None:
+    """Module, two layers, whole model, logits, training, resume."""
+    session.tell(f"the ladder in {format}")
+    session.found.ladder = (*session.found.ladder, *climbed(session, format))
+
+
+def invariances(session: Session, format: str) -> None:
+    """Batch, padding, causal, rotary, microbatch, recompute, compiled, decode, parallel."""
+    session.tell(f"invariances in {format}")
+    session.found.invariances = (*session.found.invariances, *tried(session, format))
+
+
+def determinism(session: Session) -> None:
+    """The same step some times."""
+    session.tell("the same step again")
+    session.found.determinism = repeated(session)
+
+
 PARTS: tuple[tuple[str, str, Part], ...] = (
+    ("fingerprint", "the fingerprint", take_print),
     *(("steps", f"a training step in {format}", partial(step, format=format)) for format in FORMATS),
     *(("generation", f"generation in {format}", partial(generation, format=format)) for format in FORMATS),
     ("standing", PROBE, standing),
+    *(("ladder", f"the ladder in {format}", partial(ladder, format=format)) for format in FORMATS),
+    *(("invariances", f"invariances in {format}", partial(invariances, format=format)) for format in FORMATS),
+    ("determinism", "determinism", determinism),
+    ("inventory", "the inventory", look_around),
+    ("speed", "the speed of ops", time_ops),
 )
 
 
@@ -133,36 +176,6 @@ def _took(session: Session, watch: Watch) -> None:
         for op, times in seen.items():
             told[op] = told.get(op, 0) + times
     session.note(watch.wrong)
-
-
-def _trained(subject: Subject, watch: Watch) -> None:
-    modules = watch.modules
-    optimizer = torch.optim.AdamW(subject.module.parameters(), lr=1e-3, foreach=False)
-    with ExitStack() as stack:
-        stack.callback(modules.follow(subject.module))
-        stack.enter_context(watch)
-        modules.phase = "forward"
-        outputs = subject.forward()
-        modules.phase = "loss"
-        loss = subject.loss(outputs)
-        loss.backward()
-        modules.phase = "optimizer"
-        optimizer.step()
-
-
-def _probed(call: Call, session: Session) -> list[Wrong]:
-    """One call of the standing set on the device; an op that raises where the host's does not is wrong too."""
-    args = tree_map(lambda x: x.to(session.device) if isinstance(x, torch.Tensor) else x, call.args)
-    watch = Watch(Modules(phase=call.phase), session.guard)
-    watch.modules.stack.append(f"{PROBE}: {call.why}")
-    try:
-        with watch:
-            call.op(*args, **call.kwargs)
-    except (RuntimeError, NotImplementedError, TypeError, ValueError):
-        return []  # the host cannot either: not the device's fault
-    for op, times in watch.missing.items():
-        session.found.missing[op] = session.found.missing.get(op, 0) + times
-    return watch.wrong
 
 
 __all__ = ["PARTS", "BringUp", "Finding", "Guard", "bringup", "go_on", "unheard"]

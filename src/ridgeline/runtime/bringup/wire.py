@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from ridgeline.runtime.bringup.findings import BringUp
+from ridgeline.runtime.bringup.observations import Rates
 from ridgeline.runtime.bringup.target import Target
 
 LENGTH = struct.Struct("<Q")
@@ -18,7 +19,9 @@ class Job:
     """An attempt: from which part and position on, with what is known so far; without a target only faults are named.
 
     healed    ops and signatures that the host computes, since they ended an earlier attempt
+    personality    whose arithmetic the fake device has
     only      kinds of parts; empty: all of them
+    rates     what is possible on the chip, for the speed of its ops; graph_breaks: ask dynamo too
     cwd       the folder of whoever asks, and the modules that it finds (paths)
     """
 
@@ -35,8 +38,11 @@ class Job:
     folder: str = ""
     healed: frozenset[str] = frozenset()
     only: tuple[str, ...] = ()
+    rates: Rates | None = None
+    graph_breaks: bool = False
     cwd: str = ""
     paths: tuple[str, ...] = ()
+    personality: str = ""
 
 
 def put(stream: BinaryIO, value: Any) -> None:

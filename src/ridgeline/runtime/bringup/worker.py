@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ridgeline.core.errors import InputError
-from ridgeline.runtime.bringup.faults import Fault, chosen, read_faults
+from ridgeline.runtime.bringup.faults import Fault, chosen, read_faults, read_lacks
 from ridgeline.runtime.bringup.guard import Guard
 from ridgeline.runtime.bringup.journal import Journal
+from ridgeline.runtime.bringup.ridge import Lacks
 from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.verdict import go_on
 from ridgeline.runtime.bringup.wire import Job, put, take
@@ -76,8 +77,9 @@ def run(job: Job, fault: Fault | None, answers: BinaryIO) -> None:
     session = Session(
         target=job.target, device=job.device, found=job.found, seed=job.seed, fault=fault, faults=job.faults,
         guard=Guard(journal=Journal(Path(job.journal)), healed=set(job.healed)), position=job.position,
-        folder=Path(job.folder) if job.folder else None, room=job.room,
-        tell=lambda line: put(answers, ("tell", line)),
+        folder=Path(job.folder) if job.folder else None, room=job.room, personality=job.personality,
+        tell=lambda line: put(answers, ("tell", line)), rates=job.rates, graph_breaks=job.graph_breaks,
+        lacks=read_lacks(Path(job.faults)) if job.faults else Lacks(),
     )  # fmt: skip
 
     def kept(at: int) -> None:

@@ -13,6 +13,7 @@ STABLE = 0.95  # of the best case: beyond that a queue grows without end, howeve
 QUIET = 0.12  # of the best case: a rate at which users are served fast, for the frontier
 LOWEST = 0.04  # of the best case: a replica that cannot do so much is given up
 HALVINGS = 4
+ROUGH = 2  # halvings where a replica is a point of the frontier and nothing else
 BELOW = (0.8, 0.5)  # of a rate that another replica holds
 
 
@@ -40,7 +41,9 @@ class Capacity:
         return last.worst if last is not None else ""
 
 
-def capacity(bench: Bench, bound: Bound, role: Role = "both", *, near: Capacity | None = None) -> Capacity:
+def capacity(
+    bench: Bench, bound: Bound, role: Role = "both", *, near: Capacity | None = None, halvings: int = HALVINGS
+) -> Capacity:  # fmt: skip
     """The highest rate of a replica under the objective; told another's, how it compares with that.
 
     The best case is tried first: where a replica holds nearly that, nothing needs to be halved. Another's comparison is
@@ -67,7 +70,7 @@ def capacity(bench: Bench, bound: Bound, role: Role = "both", *, near: Capacity 
             high = rate
     elif holds(ceiling):
         low = ceiling
-    for _ in range(0 if near and low <= near.rate else HALVINGS):
+    for _ in range(0 if near and low <= near.rate else halvings):
         rate = (low + high) / 2
         if rate < LOWEST * ceiling or high - low < 0.05 * ceiling:
             break

@@ -30,6 +30,7 @@ from ridgeline.targets.maxtext.names import (
     parts_of,
 )
 from ridgeline.targets.option_reader import OptionReader, assigned, model_in, pick, tables
+from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
 
 MANY = frozenset({"per_device_batch_size", "ici_fsdp_parallelism", "max_target_length", "remat_policy", "model_name"})
@@ -61,10 +62,17 @@ APART = {
 
 def read(files: Files) -> Imported:
     """What a configuration says; a launch script's arguments stand above the file."""
-    reader = OptionReader(_merged(files))
-    model = _model(reader) or model_in(files)
+    return read_table(_merged(files), around(files).model or model_in(files), _second(files))
+
+
+def read_table(table: Table, named: str | None, second: str = "") -> Imported:
+    """What the options of a configuration say; `named` stands in for a model that they do not tell."""
+    reader = OptionReader(table)
+    found = _model(reader)
+    model = found or named
+    if found is None and named is not None:
+        reader.notes = [note for note in reader.notes if note.option != "model_name"]
     spec = load_model(model) if model is not None else None
-    second = _second(files)
     plan = _mesh(reader, second)
     batch, per_rank = _batch(reader, plan, 2 if second else 1)
     if plan["pp"] > 1:

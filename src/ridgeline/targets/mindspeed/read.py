@@ -8,7 +8,8 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.megatron.layout import layout_of, pattern_of
 from ridgeline.targets.megatron.names import MODULES
-from ridgeline.targets.megatron.read import collect, settings_of, speaking
+from ridgeline.targets.megatron.collect import collect, speaking
+from ridgeline.targets.megatron.read import settings_of, with_model
 from ridgeline.targets.mindspeed.names import ALGORITHMS, ID, PARTS, RENAMED
 from ridgeline.targets.target import Files, Imported
 
@@ -27,7 +28,7 @@ def recognises(files: Files) -> bool:
 
 def read(files: Files) -> Imported:
     """The settings of a script."""
-    found = collect(files)
+    found = with_model(collect(files), files)
     said = dict(found.options)
     dual = said.pop("schedules-method", None) == "dualpipev"
     again = _again(said)
