@@ -7,7 +7,7 @@ one call. The n-th launch of the capture is the n-th span of the replay:
     replay     the spans that one GraphLaunch launched, in the order they began
     the same   as many of both, and, where several captures have as many, the smallest whose tokens hold the step's
 
-The capture may be in the trace itself, or in files that were recorded when the engine started (`--capture PATH`); a file
+The capture may be in the trace itself, or in files recorded when the engine started (`--capture PATH`); a file
 in which launches launch nothing is one capture, whether or not it shows begin and end.
 """
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import pickle
+import random
 import sqlite3
 import zipfile
 from pathlib import Path
@@ -356,3 +358,16 @@ def test_what_cannot_be_read_is_named(name: str, begins: bytes, says: str, tmp_p
     (tmp_path / name).write_bytes(begins)
     with pytest.raises(InputError, match=says):
         read_timeline(tmp_path / name)
+
+
+def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
+    """Whatever a byte is changed to: a timeline, or a message."""
+    chance, seeds = random.Random(7), {"x.xplane.pb": xplane(), "a.json": json.dumps(msprof_json(1, 1000)).encode()}
+    for _ in range(60):
+        for name, seed in seeds.items():
+            data = bytearray(seed)
+            for _ in range(chance.choice((1, 3, 20))):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+            (tmp_path / name).write_bytes(data[: chance.randrange(len(data) // 2, len(data) + 1)])
+            with contextlib.suppress(InputError):
+                assert len(read_timeline(tmp_path / name))
