@@ -117,9 +117,7 @@ class OptionReader:
         if said.isdigit():
             todo = f"it is argument {said} of the script: say the arguments with --arg, in order"
         expected = "a value that the files state"
-        self.problems.append(
-            Problem(path=option, given=f"{value[:60]}, which is left open", expected=expected, todo=todo)
-        )
+        self.problems.append(Problem(path=option, given=f"{value[:60]}, which is left open", expected=expected, todo=todo))
         return instead
 
     def size(self, *names: str) -> int | None:

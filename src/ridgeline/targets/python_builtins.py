@@ -112,9 +112,7 @@ def compare(op: ast.cmpop, left: Any, right: Any) -> bool | None:
         return (left is None) is isinstance(op, ast.Is)
     if isinstance(left, Outside) and isinstance(right, Outside):
         same = str(left).rpartition(".")[2] == str(right).rpartition(".")[2]
-        return (
-            same if isinstance(op, (ast.Eq, ast.Is)) else not same if isinstance(op, (ast.NotEq, ast.IsNot)) else None
-        )
+        return same if isinstance(op, (ast.Eq, ast.Is)) else not same if isinstance(op, (ast.NotEq, ast.IsNot)) else None
     if isinstance(op, (ast.In, ast.NotIn)):
         if isinstance(right, (list, dict, str)) and is_known(left) and isinstance(left, (str, int, float, type(None))):
             if isinstance(right, str) and not isinstance(left, str):

@@ -194,9 +194,7 @@ def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
 def _indexer(reader: OptionReader) -> dict[str, Any]:
     """Sparse attention that an indexer chooses keys for."""
     names = {"heads": "dsa-indexer-n-heads", "head_dim": "dsa-indexer-head-dim", "topk": "dsa-indexer-topk"}
-    if reader.options.get("experimental-attention-variant") != "dsa" and not any(
-        name in reader for name in names.values()
-    ):
+    if reader.options.get("experimental-attention-variant") != "dsa" and not any(name in reader for name in names.values()):
         return {}
     reader.take("experimental-attention-variant")
     usual = {"heads": 64, "head_dim": 128, "topk": 2048}
