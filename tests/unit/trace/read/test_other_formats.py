@@ -157,7 +157,7 @@ def event(name: int, offset_ps: int, length_ps: int, *stats: tuple[int, int]) ->
 
 def xplane() -> bytes:
     """A GPU with a product and a copy, launched by calls on a host's thread; a step."""
-    names = entry(4, 1, "gemm_fusion.kd") + entry(4, 2, "MemcpyD2H") + entry(5, 7, "correlation_id")
+    names = entry(4, 1, "gemm_fusion.kd") + entry(4, 2, "odd_copy") + entry(5, 7, "correlation_id")
     gpu = block(2, b"/device:GPU:0") + names + block(3, number(1, 17) + block(2, b"Stream #17(Kernel)") + number(3, 500)
         + event(1, 1_000_000, 50_000_900, (7, 3)) + event(1, 51_000_900, 9_000_000, (7, 5)))  # fmt: skip
     gpu += block(
