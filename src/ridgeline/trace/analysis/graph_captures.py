@@ -8,7 +8,7 @@ one call. The n-th launch of the capture is the n-th span of the replay:
     the same   as many of both, and, where several captures have as many, the smallest whose tokens hold the step's
 
 The capture may be in the trace itself, or in files recorded when the engine started (`--capture PATH`); a file
-in which launches launch nothing is one capture, whether or not it shows begin and end.
+that does not show begin and end is one capture of the launches of which nothing ran.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ def captures(line: Timeline) -> tuple[Capture, ...]:
 
 
 def _whole(line: Timeline, launching: NDArray[np.intp]) -> tuple[Capture, ...]:
-    """A file that holds nothing but a capture: its launches, of which nothing ran."""
-    if not len(launching) or line.is_work.any():
+    """A file that shows a capture without its begin and end: the launches of which nothing ran."""
+    launching = launching[~np.isin(launching, line.launch)]
+    if len(launching) < 2:
         return ()
     tracks = line.tracks(launching)
     busiest = np.bincount(np.unique(tracks, return_inverse=True)[1]).argmax()
