@@ -69,7 +69,8 @@ ModelId = Annotated[
     ),
 ]
 CaptureFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Trace of the capture of the graphs that the trace replays.")
+    Path | None,
+    typer.Option(metavar="PATH", help="Trace, or a folder, of the capture of the graphs that the trace replays."),
 ]
 OneTrace = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, a folder of ranks, or - .")]
 Sql = Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over spans and counters.")]

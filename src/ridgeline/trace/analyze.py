@@ -35,7 +35,7 @@ from ridgeline.trace.findings.steps import outlier_numbers
 from ridgeline.trace.graph.dependency_graph import Graph, graph_of
 from ridgeline.trace.graph.match_collectives import communication_rows, match_collectives
 from ridgeline.trace.policy import ALL, counted_rows
-from ridgeline.trace.read.folder import tables_of
+from ridgeline.trace.read.folder import files_of, tables_of
 from ridgeline.trace.read.kernel_counters import KernelCounters, read_counters
 from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.read.source import Progress
@@ -174,7 +174,8 @@ def _behind_graphs(
     capture: Path | str | None,
 ) -> tuple[ServedModel | None, tuple[PricedSpan, ...]]:
     """The model, and what spans without an op of their own compute, by the capture of their graph, else by it."""
-    known = captures(line) if capture is None else captures(read_timeline(capture))
+    paths = [one.path for one in files_of([Path(capture)])] if capture is not None else []
+    known = [one for path in paths for one in captures(read_timeline(path))] or captures(line)
     found = replayed_spans(line, counted, known, engine)
     sizes = model(line, engine) if callable(model) else model
     told = {one.row for one in found}
