@@ -99,6 +99,8 @@ def _named(reader: OptionReader, table: dict[str, Any], vocab: int | None, hint:
 
 def _need(reader: OptionReader, name: str) -> int:
     value = reader.count(name)
+    if value is None and reader.problems:
+        raise InputError(reader.problems)
     if value is None:
         expected, todo = "a number of the model", "is this the right script? only what it says itself is read"
         raise InputError(Problem(path=f"--{name}", given="nothing", expected=expected, todo=todo))
