@@ -108,15 +108,18 @@ def _keeper(found: dict[str, Tensor], path: str) -> Callable[[nn.Module, Any, An
 
 def trained(
     subject: Subject, steps: int, optimizer: torch.optim.Optimizer | None = None,
-    mode: AbstractContextManager[Any] | None = None,
+    mode: AbstractContextManager[Any] | None = None, modules: Modules | None = None,
 ) -> list[Tensor]:  # fmt: skip
-    """Losses of so many steps of AdamW; forward and backward in a mode."""
+    """Losses of so many steps of AdamW; forward and backward in a mode; modules are told the phase."""
     optimizer = optimizer or adamw(subject)
+    modules = modules or Modules()
     losses = []
     for _ in range(steps):
+        modules.phase = "forward"
         with mode or nullcontext():
             loss = subject.loss(subject.forward())
             loss.backward()
+        modules.phase = "optimizer"
         optimizer.step()
         optimizer.zero_grad()
         losses.append(on_host(loss))
