@@ -54,6 +54,7 @@ class Rig:
     spread: Spread
     chooses: bool = False
     unit: Unit = PLAIN
+    guard: Guard = field(default_factory=Guard)
     modules: Modules = field(default_factory=Modules)
 
     def rounded(self, seed: int) -> Rounded:
@@ -76,6 +77,12 @@ class Rig:
         return made
 
 
+def _still(subject: Subject) -> Subject:
+    """Without dropout: runs are compared."""
+    subject.module.eval()
+    return subject
+
+
 def _wide(value: object) -> object:
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
@@ -83,10 +90,11 @@ def _wide(value: object) -> object:
 def rig_of(session: Session, format: str) -> Rig | str:
     """The rig of a format, or why there is none."""
     if format in session.rigs:
-        return session.rigs[format]
+        known: Rig = session.rigs[format]
+        return known
     target = session.target
     if isinstance(target, OwnModule):
-        build: Callable[[str], Subject] = lambda device: subject_of(target, format, device, session.seed)  # noqa: E731
+        build: Callable[[str], Subject] = lambda device: _still(subject_of(target, format, device, session.seed))  # noqa: E731
         chooses = False
     else:
         small = narrowed(two_layers(one_of_each(target)), WIDE)
@@ -99,7 +107,7 @@ def rig_of(session: Session, format: str) -> Rig | str:
     paths = traced_paths(host.module)
     rig = Rig(
         format=format, device=session.device, build=build, paths=paths, spread=Spread(exact={}, draws=()),
-        chooses=chooses, unit=session.guard.unit,
+        chooses=chooses, unit=session.guard.unit, guard=session.guard,
     )  # fmt: skip
     rig.spread = spread_of(rig, partial(traced, paths=paths))
     session.rigs[format] = rig
