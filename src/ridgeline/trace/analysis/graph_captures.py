@@ -7,7 +7,8 @@ one call. The n-th launch of the capture is the n-th span of the replay:
     replay     the spans that one GraphLaunch launched, in the order they began
     the same   as many of both, and, where several captures have as many, the smallest whose tokens hold the step's
 
-The capture may be in the trace itself, or in one that was recorded when the engine started (`--capture FILE`).
+The capture may be in the trace itself, or in files recorded when the engine started (`--capture PATH`); a file
+that does not show begin and end is one capture of the launches of which nothing ran.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ def captures(line: Timeline) -> tuple[Capture, ...]:
     """The graphs that were captured while a timeline was recorded."""
     calls = np.flatnonzero(line.of_kind(RUNTIME))
     begins, ends = calls[line.named(BEGIN, calls)], calls[line.named(END, calls)]
-    if not len(begins) or not len(ends):
-        return ()
     launching = calls[line.named(LAUNCHES, calls) & ~line.named(GRAPH, calls)]
+    if not len(begins) or not len(ends):
+        return _whole(line, launching)
     above = parents(line)
     found = []
     for begin in begins.tolist():
@@ -77,6 +78,16 @@ def captures(line: Timeline) -> tuple[Capture, ...]:
         if len(own):
             found.append(_capture(line, own, above))
     return tuple(found)
+
+
+def _whole(line: Timeline, launching: NDArray[np.intp]) -> tuple[Capture, ...]:
+    """A file that shows a capture without its begin and end: the launches of which nothing ran."""
+    launching = launching[~np.isin(launching, line.launch)]
+    if len(launching) < 2:
+        return ()
+    tracks = line.tracks(launching)
+    busiest = np.bincount(np.unique(tracks, return_inverse=True)[1]).argmax()
+    return (_capture(line, launching[tracks == np.unique(tracks)[busiest]], parents(line)),)
 
 
 def _capture(line: Timeline, calls: NDArray[np.intp], above: NDArray[np.int32]) -> Capture:

@@ -161,6 +161,13 @@ class TestCapture:
         path = write(self.trace(()), tmp_path / "t.json")
         assert analyze(path).rates == ()
         assert covered(analyze(path, capture=capture)) == 1.0
+        (tmp_path / "captures").mkdir()
+        for many in (8, 16):  # a file for each, without begin and end
+            trace = self.trace((many,), replay=False)
+            trace["traceEvents"] = [one for one in trace["traceEvents"] if "Capture" not in one["name"]]
+            write(trace, tmp_path / "captures" / f"bs{many}.json")
+        found = analyze(path, capture=tmp_path / "captures")
+        assert {rate.operands for rate in found.rates} == {"16x64 64x32", "16x32 16x32 32"}
 
 
 @pytest.mark.parametrize(
