@@ -161,7 +161,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         self.wrong: list[Wrong] = []
         self.unjudged: dict[str, int] = {}
         self.missing: dict[str, int] = {}
-        self.sound: set[Signature] = set()  # signatures whose host kernel kept the contract
+        self.sound: set[Signature] = self.guard.sound
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
