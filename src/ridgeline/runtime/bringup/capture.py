@@ -133,7 +133,7 @@ class Modules:
         """Of the op that is being dispatched with these arguments."""
         if dispatcher.in_backward():
             return Place(module=self.by_sequence.get(dispatcher.backward_number(), ""), phase="backward")
-        if self.phase == "optimizer":
+        if self.phase == "optimizer" and not self.stack:
             known = (self.owners.get(id(x)) for x in tree_leaves(args) if isinstance(x, Tensor))
             self.owner = next((path for path in known if path is not None), self.owner)
             return Place(module=self.owner, phase=self.phase)
