@@ -43,7 +43,7 @@ INTERIOR = {
         ("graph",),
         ("analysis",),
         ("findings",),
-        ("analyze", "diff"),
+        ("analyze", "diff", "span_query"),
     ),
     "comm": (
         ("contract", "graph", "libraries"),
@@ -101,9 +101,9 @@ INTERIOR = {
         ("events", "roofline", "network_contention"),
     ),
     "serving": (
-        ("request", "step_cost", "priced_steps", "vllm_settings", "sglang_settings", "radix_cache"),
+        ("served_model", "request", "step_cost", "priced_steps", "vllm_settings", "sglang_settings", "radix_cache"),
         ("tensorrt_llm_settings",),
-        ("content", "recorded_fields", "arrivals", "trace_files", "saturated", "bench_result"),
+        ("content", "recorded_fields", "arrivals", "trace_files", "saturated", "bench_result", "misses"),
         ("block_pool", "step", "load", "request_log"),
         ("decode_clock", "served", "sglang_prefill", "sglang_queue"),
         ("vllm_scheduler", "sglang_scheduler", "static_batcher", "metrics", "token_notes"),

@@ -81,9 +81,11 @@ def bringup(
 ) -> None:
     """Run a model on a device: every op, the ladder, invariances; judged against fp64 arithmetic on the host."""
     from ridgeline.report.bringup import bringup_sheet, draw_bringup, faults_sheet
+    from ridgeline.runtime.bringup.faults import CORPUS
     from ridgeline.runtime.bringup.findings import unheard
-    from ridgeline.runtime.bringup.supervise import CORPUS, allowances, fault_names, folder_of, target_of
+    from ridgeline.runtime.bringup.supervise import allowances, fault_names, folder_of
     from ridgeline.runtime.bringup.supervise import bringup as library
+    from ridgeline.runtime.bringup.target import target_of
     from ridgeline.runtime.measure import need_torch
 
     need_torch("bringup")
@@ -188,7 +190,7 @@ def _hand_over(sheet: Any, html: Path | None, output: Path | None, json: bool) -
     from ridgeline.report.bringup import draw_bringup, draw_dump
     from ridgeline.report.bringup_html import bringup_page, dump_page, faults_page
 
-    pages = {"bringup": bringup_page, "bringup-faults": faults_page, "bringup-msprobe": dump_page}
+    pages: dict[str, Any] = {"bringup": bringup_page, "bringup-faults": faults_page, "bringup-msprobe": dump_page}
     if html is not None:
         write_text(html, pages[sheet["kind"]](sheet))
     if output is not None:

@@ -93,6 +93,13 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 'ridgeline analyze trace.json.gz --what-if "matmul x2"',
             ),
         ),
+        "query": Verb(
+            summary="The spans of a trace as a table, asked in SQL.",
+            examples=(
+                'ridgeline query trace.json.gz "SELECT class, sum(duration_us) FROM spans GROUP BY class"',
+                'ridgeline query ranks "SELECT rank, max(end_us) FROM spans GROUP BY rank" --json',
+            ),
+        ),
         "diff": Verb(
             summary="Why two traces or predictions differ.",
             examples=(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from math import isfinite
+from sys import float_info
 from typing import Any, cast
 
 from rich.console import Console, RenderableType
@@ -40,9 +42,9 @@ def bringup_sheet(found: Any, fault: str | None = None) -> BringUpSheet:
         "model": found.model,
         "device": found.device,
         "verdict": "right" if found.right else "wrong",
-        "findings": [cast("WrongOpSheet", asdict(finding)) for finding in found.findings],
-        "ladder": [cast("CheckSheet", asdict(check)) for check in found.ladder],
-        "invariances": [cast("CheckSheet", asdict(check)) for check in found.invariances],
+        "findings": [_wrong(finding) for finding in found.findings],
+        "ladder": [_check_sheet(check) for check in found.ladder],
+        "invariances": [_check_sheet(check) for check in found.invariances],
         "determinism": cast("DeterminismSheet", plain(found.determinism)),
         "not_run": dict(found.not_run),
         "isolated": found.isolated,
@@ -54,6 +56,20 @@ def bringup_sheet(found: Any, fault: str | None = None) -> BringUpSheet:
         "fault": fault,
         "fired": found.fired,
     }
+
+
+def _wrong(finding: Any) -> WrongOpSheet:
+    """A finding whose figures JSON can hold."""
+    return cast("WrongOpSheet", {key: _finite(value) for key, value in asdict(finding).items()})
+
+
+def _check_sheet(check: Any) -> CheckSheet:
+    return cast("CheckSheet", {key: _finite(value) for key, value in asdict(check).items()})
+
+
+def _finite(value: Any) -> Any:
+    """Infinities and what is no number at all as the largest number."""
+    return value if not isinstance(value, float) or isfinite(value) else float_info.max
 
 
 def fingerprint_sheet(found: Any) -> FingerprintSheet | None:
@@ -121,7 +137,7 @@ def dump_sheet(found: Any) -> DumpSheet:
         "dumps": found.dumps,
         "calls": found.calls,
         "verdict": "right" if found.right else "wrong",
-        "findings": [cast("WrongOpSheet", asdict(finding)) for finding in found.findings],
+        "findings": [_wrong(finding) for finding in found.findings],
         "replayed": found.replayed,
         "by_statistics": found.by_statistics,
         "unjudged": dict(found.unjudged),
@@ -134,7 +150,7 @@ def draw_dump(sheet: DumpSheet, console: Console) -> None:
     wrong = {one["op"] for one in sheet["findings"]}
     told = f"{len(wrong)} API{'s' if len(wrong) > 1 else ''} wrong" if wrong else "every call that was judged is right"
     ways = f"{sheet['replayed']:,} by their contract, {sheet['by_statistics']:,} by their statistics alone"
-    lines = [
+    lines: list[RenderableType] = [
         Text.assemble(clean(sheet["folder"]), ": ", (told, "bold red" if wrong else "bold green")),
         facts(
             ("dump", f"{sheet['dumps']} of {sheet['framework']}, task {', '.join(sheet['tasks'])}"),
@@ -143,7 +159,7 @@ def draw_dump(sheet: DumpSheet, console: Console) -> None:
         ),
     ]
     refused = [f"{why} ({count})" for why, count in sheet["unreadable"].items()]
-    table = [findings_table(sheet["findings"])] if wrong else []
+    table: list[RenderableType] = [findings_table(sheet["findings"])] if wrong else []
     console.print(blocks(lines, table, listed("tensors that were not used", refused, most=SHOWN)))
 
 
@@ -154,6 +170,7 @@ def draw_bringup(sheet: BringUpSheet, console: Console) -> None:
             [_verdict(sheet), _facts(sheet)],
             [findings_table(sheet["findings"])] if sheet["findings"] else [],
             _checks(sheet),
+            _arithmetic(sheet["fingerprint"]),
             [Text(f"its arithmetic: {clean(note)}") for note in (sheet["fingerprint"] or {"notes": []})["notes"]],
             *(_remarks(sheet["inventory"], name) for name in LISTS),
             _compiler(sheet["inventory"]),
@@ -200,6 +217,33 @@ def findings_table(findings: list[WrongOpSheet]) -> Table:
             f"{one['measured']:.3g}", f"{one['limit']:.3g}", str(one["times"]),
         )  # fmt: skip
     return table
+
+
+def _arithmetic(known: FingerprintSheet | None) -> list[RenderableType]:
+    if known is None:
+        return []
+    told = facts(*fingerprint_facts(known))
+    return [Text("arithmetic", style="bold"), told, *listed("unlike IEEE", known["notes"], style="bold yellow")]
+
+
+def fingerprint_facts(known: FingerprintSheet) -> list[tuple[str, str]]:
+    """The arithmetic unit in some lines: a name and what is said of it."""
+    rows = [
+        (
+            f"products in {form}",
+            f"{one['factor_bits']}-bit factors, {one['bits']:g} right bits of a long sum, sums: {one['sums']}",
+        )
+        for form, one in known["products"].items()
+    ]  # fmt: skip
+    rough = (f"{name} {one['ulp']:g} ulp" for name, one in known["functions"].items())
+    fused = {True: "fused", False: "rounded before it is added", None: ""}[known["fma"]]
+    return [
+        *rows, ("functions in fp32", ", ".join(rough)), ("cast to bf16", known["cast"]),
+        ("denormals", ", ".join(f"{form} {what}" for form, what in known["denormals"].items())),
+        ("multiply-add", fused),
+        ("fp8", "; ".join(f"{form} {what}" for form, what in known["fp8"].items())),
+        ("allowed", ", ".join(known["allowed"])),
+    ]  # fmt: skip
 
 
 def _checks(sheet: BringUpSheet) -> list[RenderableType]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ridgeline.core.units import format_quantity
-from ridgeline.report.bringup import LISTS, remark
+from ridgeline.report.bringup import LISTS, fingerprint_facts, remark
 from ridgeline.report.cells import DASH, percent
 from ridgeline.report.html import HOUSE, document, escaped, facts, svg, table
 from ridgeline.report.sheets.bringup import (
@@ -27,22 +27,10 @@ STYLE = (
 """
 )
 ROWS = 400  # signatures on the page
-SHOWN = 60  # timed ops
+SHOWN = 40  # timed ops
 BAR = 120  # pixels of a whole share
-# parts of a report that other tables of this page do not show
-TOLD = (
-    "kind",
-    "model",
-    "device",
-    "verdict",
-    "findings",
-    "inventory",
-    "coverage",
-    "speed",
-    "environment",
-    "fault",
-    "fired",
-)
+# parts of a report that have tables of their own
+TOLD = frozenset(BringUpSheet.__annotations__)
 
 
 def bringup_page(sheet: BringUpSheet) -> str:
@@ -110,8 +98,39 @@ def _findings(findings: list[WrongOpSheet]) -> str:
     return f"<h2>Wrong ops</h2>{table(heads, rows, text=range(5))}"
 
 
+def _checks(sheet: BringUpSheet) -> str:
+    """Rungs, invariances and repeated runs; what fails first."""
+    parts = []
+    for name, checks in (("Ladder", sheet["ladder"]), ("Invariances", sheet["invariances"])):
+        ordered = sorted(checks, key=lambda one: ("fail", "pass", "not run").index(one["verdict"]))
+        rows = [
+            (one["name"], one["format"], one["verdict"], one["where"], one["op"] or one["reason"],
+             f"{one['measured']:.3g}", f"{one['limit']:.3g}")
+            for one in ordered
+        ]  # fmt: skip
+        heads = ("", "format", "", "where", "op, or why it was not run", "measured", "limit")
+        parts += [f"<h2>{name}</h2>{table(heads, rows, text=(0, 1, 2, 3, 4))}"] if rows else []
+    again = sheet["determinism"]
+    if again["runs"]:
+        lists = (("reordered", again["reordered"]), ("races", again["races"]))
+        told = [f"{word}: {', '.join(ops)}" for word, ops in lists if ops] or ["every op gave the same bits"]
+        parts.append(f"<h2>The same step {again['runs']} times</h2><ul>{_items(told)}</ul>")
+    if sheet["not_run"]:
+        parts.append(f"<h2>Not run</h2><ul>{_items(f'{name}: {why}' for name, why in sheet['not_run'].items())}</ul>")
+    return "".join(parts)
+
+
+def _arithmetic(sheet: BringUpSheet) -> str:
+    known = sheet["fingerprint"]
+    if known is None:
+        return ""
+    rows = [pair for pair in fingerprint_facts(known) if pair[1]]
+    notes = f"<ul>{_items(known['notes'])}</ul>" if known["notes"] else ""
+    return f"<h2>Arithmetic</h2>{table(('', ''), rows, text=(0, 1))}{notes}"
+
+
 def _further(sheet: BringUpSheet) -> str:
-    """Parts of the report that have no table of their own: fingerprint, ladder, invariances, determinism."""
+    """Parts of a report that this page knows nothing of."""
     return "".join(
         f"<h2>{escaped(key.replace('_', ' ').capitalize())}</h2>{_any(value)}"
         for key, value in sheet.items()
@@ -173,7 +192,7 @@ def _speed(speed: SpeedSheet) -> str:
         best = DASH if one["roof_s"] is None else format_quantity(one["roof_s"], "s", 3)
         where = f"{one['phase']} {one['module']}"
         rows.append((
-            one["op"], one["dtype"], shapes, where, one["calls"], format_quantity(one["seconds"], "s", 3), best,
+            _named(one["op"]), one["dtype"], shapes, where, one["calls"], format_quantity(one["seconds"], "s", 3), best,
             percent(one["share"]), one["bound"], one["flag"],
         ))  # fmt: skip
     heads = ("op", "format", "shapes", "where", "calls", "each", "at best", "share", "bound", "")
@@ -189,6 +208,11 @@ def _speed(speed: SpeedSheet) -> str:
     return f"<h2>Speed</h2><p>{escaped(about)}</p>{chart}{table(heads, rows, text=(0, 1, 2, 3, 8, 9))}{runs}"
 
 
+def _named(op: str) -> str:
+    """An op without what most have in common."""
+    return op.removeprefix("aten.").removesuffix(".default")
+
+
 def _chart(speed: SpeedSheet) -> str:
     """Share of the roof of the ops that cost most, as bars."""
     known = [one for one in speed["ops"] if one["share"] is not None][:20]
@@ -198,7 +222,7 @@ def _chart(speed: SpeedSheet) -> str:
     for number, one in enumerate(known):
         y, share = number * 16, min(one["share"] or 0.0, 1.5)
         kind = one["flag"] or "bar"
-        name = f"{one['op'].removeprefix('aten.').removesuffix('.default')} {one['phase']} {percent(one['share'])}"
+        name = f"{_named(one['op'])} {one['phase']} {percent(one['share'])}"
         marks.append(
             f'<rect class="{escaped(kind)}" x="0" y="{y}" width="{max(share * 2 * BAR, 1):.1f}" height="12"/>'
             f'<text class="faint" x="{max(share * 2 * BAR, 1) + 6:.1f}" y="{y + 10}">{escaped(name)}</text>'

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.serving.misses import Misses
 from ridgeline.serving.request import Request
 from ridgeline.serving.step import Chunk, Policy, RequestState, Step
 from ridgeline.serving.step_cost import StepCost
@@ -47,6 +48,10 @@ class Replica(TokenNotes):
         self.carried: dict[str, Carried] = {}
         self._inbox: list[tuple[float, int, Request]] = []
         self._sequence = 0
+
+    def watched(self, misses: Misses) -> None:
+        """Tell of first tokens, so that the run can be given up."""
+        self.misses = misses
 
     def add(self, request: Request, at: float) -> None:
         """A request is sent to this engine at a time that is not past."""
@@ -178,6 +183,9 @@ class Replica(TokenNotes):
         for state in self.policy.update(step):
             self.done.append(state)
             self.done_s.append(end)
+            if self.misses is not None:
+                answer = end - state.first_token_s
+                self.misses.last_token(end - state.sent_s, answer, state.request.output_tokens)
             if self.finish is not None:
                 self.finish(state, end)
 

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import Table, read_table
 from ridgeline.core.table import Doc, decode
-from ridgeline.trace.arrays import Classes, Codes
+from ridgeline.trace.arrays import Classes
 from ridgeline.trace.call_stack import parents
 from ridgeline.trace.timeline import HOST, KERNEL, NOT_WORK, Timeline
 
@@ -160,7 +161,7 @@ def classify(timeline: Timeline, rules: Rules | None = None) -> Timeline:
     return timeline.with_classes(class_, ids)
 
 
-def _by_ops(timeline: Timeline, rules: Rules, code: Mapping[str, int], given: tuple[Codes, Classes]) -> None:
+def _by_ops(timeline: Timeline, rules: Rules, code: Mapping[str, int], given: tuple[NDArray[np.intp], Classes]) -> None:
     """Put kernels into the class of the op that launched them; ``given`` are their rows, and the classes of all."""
     rows, class_ = given
     above = parents(timeline)

@@ -26,6 +26,7 @@ from ridgeline.report.sheets.phase import PhaseSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
 from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet, RooflineSheet
+from ridgeline.report.sheets.query import MemorySheet, QuerySheet
 from ridgeline.report.sheets.run import DrySheet, EquivalenceSheet, PackSheet, SbatchSheet, TrainedSheet
 from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet, StandaloneSheet
 from ridgeline.report.sheets.serve import RequestLogSheet, ServingSheet, WhySlowSheet
@@ -46,7 +47,8 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "fit": (FitWithSheet,),
         "export": (ExportSheet,),
         "import": (ImportSheet,),
-        "analyze": (AnalysisSheet, CountersSheet, BenchSheet),
+        "analyze": (AnalysisSheet, CountersSheet, BenchSheet, MemorySheet),
+        "query": (QuerySheet,),
         "diff": (DiffSheet, ProfileDiffSheet, BringUpDiffSheet),
         "profile": (ProfileSheet,),
         "roofline": (RooflineSheet,),

@@ -59,6 +59,11 @@ class Called:
     kind: str = ""
     waits: bool = False
 
+    @property
+    def dtype(self) -> str:
+        """The format of its first tensor."""
+        return next((x[0] for x in self.described if isinstance(x, tuple) and len(x) == 4), "")
+
     def note(self, place: Place, func: Any, args: Any, kwargs: Any, layers: int = 1) -> None:
         """It came once more, for so many layers; on the device it counts anew, whatever the host did with the same."""
         kind = dispatcher.device_of(args, kwargs)
@@ -296,4 +301,7 @@ def _described(value: Any) -> Any:
     if isinstance(value, Tensor):
         offset = value.storage_offset() if value.layout == torch.strided else 0
         return str(value.dtype).removeprefix("torch."), tuple(value.shape), value.stride(), offset
-    return str(value) if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format) else value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    told = isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format)
+    return str(value) if told else type(value).__name__  # a storage would spell every byte

@@ -107,7 +107,7 @@ def diff_reports(before: Mapping[str, Any], after: Mapping[str, Any]) -> ReportD
         lacks={name: _less(sides[1], sides[0]) for name, sides in lists.items()},
         regained={name: _less(sides[0], sides[1]) for name, sides in lists.items()},
         ops=_less(ops[1], ops[0]), no_longer=_less(ops[0], ops[1]),
-        fingerprint=_changes(*(_flat(side.get("fingerprint")) for side in both)),
+        fingerprint=_beyond_noise(*(_flat(side.get("fingerprint")) for side in both)),
         step_ratio=ratio, changed=changed,
     )  # fmt: skip
 
@@ -153,6 +153,24 @@ def _flat(value: Any, path: str = "", depth: int = 4) -> dict[str, str]:
 def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     keys = dict.fromkeys((*before, *after))
     return {key: (before.get(key, "–"), after.get(key, "–")) for key in keys if before.get(key) != after.get(key)}
+
+
+def _beyond_noise(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """What differs of a fingerprint: measured figures by more than a tenth, and by more than a fiftieth at all."""
+    return {
+        key: pair
+        for key, pair in _changes(before, after).items()
+        if not _close(*pair) and not key.startswith(("allowed", "notes"))
+    }
+
+
+def _close(one: str, other: str) -> bool:
+    try:
+        a, b = float(one), float(other)
+    except ValueError:
+        return False
+    whole = a.is_integer() and b.is_integer()
+    return not whole and abs(a - b) <= max(0.02, 0.1 * max(abs(a), abs(b)))
 
 
 def _speeds(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[float | None, tuple[OpChange, ...]]:

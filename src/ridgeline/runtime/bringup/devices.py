@@ -12,6 +12,7 @@ import platform
 import re
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -40,6 +41,7 @@ INSTALL: Mapping[str, str] = MappingProxyType(
         "maia": "a build of torch with MAIA",
     }
 )
+DRIVERS = {"nvidia": "/proc/driver/nvidia/version", "amdgpu": "/sys/module/amdgpu/version"}
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
         "gpu": "cuda", "nvidia": "cuda", "rocm": "cuda", "hip": "cuda", "amd": "cuda", "tpu": "xla", "trainium": "xla",
@@ -125,6 +127,10 @@ def environment(name: str) -> dict[str, str]:
             for key in ("gcnArchName", "driver_version", "major", "minor")
             if (value := getattr(properties, key, None))
         }
+    for vendor, path in DRIVERS.items():
+        with contextlib.suppress(OSError):
+            version = re.search(r"\d+\.\d+[\d.]*", Path(path).read_text(encoding="utf-8")[:400])
+            found |= {f"{vendor} driver": version[0]} if version and kind == "cuda" else {}
     with contextlib.suppress(Exception):
         if kind in PLUG_INS:
             package = PLUG_INS[kind].partition(".")[0]

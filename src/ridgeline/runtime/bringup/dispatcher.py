@@ -112,7 +112,7 @@ def synchronises(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
         target = kwargs.get("device")
         return target is not None and torch.device(target).type == "cpu"
     if name == "copy_":
-        return args[0].device.type == "cpu" and args[1].device.type != "cpu"
+        return bool(args[0].device.type == "cpu" and args[1].device.type != "cpu")
     if name in ("index", "index_put_", "index_put", "_index_put_impl_"):
         masks = (torch.bool, torch.uint8)
         return any(isinstance(x, Tensor) and x.dtype in masks for x in tree_leaves(args[1]))
@@ -123,7 +123,7 @@ def device_of(args: Any, kwargs: dict[str, Any]) -> str:
     """The type of the device that an op reads from: not the host's where any of its tensors is elsewhere."""
     tensors = [x.device.type for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     if not tensors:
-        return torch.device(kwargs.get("device") or "cpu").type
+        return str(torch.device(kwargs.get("device") or "cpu").type)
     return next((kind for kind in tensors if kind != "cpu"), "cpu")
 
 

@@ -141,10 +141,10 @@ def unsupported(device: str) -> dict[str, tuple[str, ...]]:
             found[name] = ("hold",)
             continue
         small = dtype.itemsize == 1 and dtype.is_floating_point  # 8-bit formats are multiplied with scales, not added
-        for action, call in (("add", lambda x: x + x), ("multiply", lambda x: x @ x)):
+        for action, call in (("add", torch.add), ("multiply", torch.mm)):
             try:
                 if not (dtype == torch.bool or small):
-                    call(x)
+                    call(x, x)
             except (RuntimeError, NotImplementedError, TypeError):
                 lacks.append(action)
         if lacks:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,10 @@ class RidgeTensor(torch.Tensor):  # type: ignore[misc]
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(func, args, kwargs or {})
 
+    def tolist(self) -> Any:
+        """The numbers; torch refuses to list those of a subclass."""
+        return self.raw.tolist()
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"RidgeTensor({self.raw!r})"
 
@@ -95,6 +99,18 @@ class _Backend:
 
     def _is_in_bad_fork(self) -> bool:
         return False
+
+    def get_rng_state(self, device: Any = None) -> Tensor:  # noqa: ARG002
+        """Random numbers are the host's."""
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: Tensor, device: Any = None) -> None:  # noqa: ARG002
+        """Random numbers are the host's."""
+        torch.set_rng_state(state)
+
+    def device(self, device: Any) -> AbstractContextManager[None]:  # noqa: ARG002
+        """There is one device."""
+        return nullcontext()
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]

@@ -28,6 +28,8 @@ PEAKS: Mapping[str, str] = MappingProxyType(
 PRODUCTS: Mapping[str, tuple[int, int]] = MappingProxyType(
     {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "_scaled_mm": (0, 1), "_int_mm": (0, 1)}
 )
+PICKED = frozenset(("embedding", "gather", "index", "index_select"))
+FILLED = frozenset(("zeros_like", "ones_like", "full_like", "zero_", "fill_", "empty_like", "zeros", "ones", "full"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +46,11 @@ def work_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: An
     name = str(func._schema.name).removeprefix("aten::").partition(".")[0]
     inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     moved = sum(_bytes(x) for x in inputs) + sum(_bytes(x) for x in tree_leaves(result) if isinstance(x, Tensor))
-    if name in ("embedding", "gather", "index", "index_select"):  # rows that are picked, not the table
-        moved = 2 * sum(_bytes(x) for x in tree_leaves(result) if isinstance(x, Tensor))
+    written = sum(_bytes(x) for x in tree_leaves(result) if isinstance(x, Tensor))
+    if name in PICKED:  # rows, not the table
+        moved = 2 * written
+    elif name in FILLED:
+        moved = written
     first = next((x for x in inputs if x.is_floating_point()), inputs[0] if inputs else None)
     form = "" if first is None else str(first.dtype).removeprefix("torch.")
     peak = PEAKS.get(form, "")
@@ -56,21 +61,21 @@ def work_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: An
 
 def _bytes(x: Tensor) -> int:
     """Memory that is touched: an expanded dim is read once."""
-    touched = 1
+    touched = int(x.element_size())
     for size, stride in zip(x.shape, x.stride(), strict=True):
-        touched *= size if stride else 1
-    return touched * x.element_size()
+        touched *= int(size) if stride else 1
+    return touched
 
 
 def _flops(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
     if name in PRODUCTS:
         a, b = (args[at] for at in PRODUCTS[name])
-        return 2.0 * a.numel() * b.shape[-1]
+        return float(2 * a.numel() * b.shape[-1])
     if "scaled_dot_product" not in name or "math" in name:
         return 0.0
     q, k, v = args[1:4] if name.endswith("backward") else args[:3]
     pairs = float(q.shape[0] * q.shape[1] * q.shape[-2] * k.shape[-2])
-    once = 2.0 * pairs * (q.shape[-1] + v.shape[-1])
+    once = 2.0 * pairs * float(q.shape[-1] + v.shape[-1])
     causal = bool(kwargs.get("is_causal", any(a is True for a in args)))
     return once * (2.5 if name.endswith("backward") else 1.0) * (0.5 if causal else 1.0)
 

@@ -52,6 +52,7 @@ class Session:
     lacks: Lacks = Lacks()
     rates: Rates | None = None
     graph_breaks: bool = False
+    rigs: dict[str, Any] = field(default_factory=dict)
 
     def note(self, wrong: list[Wrong]) -> None:
         """Take wrong calls in: one finding for each op and format, with the smallest inputs that show it."""

@@ -47,6 +47,7 @@ class Subject:
     cut         what was left out of the architecture, in words
     times       how many layers of the model each layer stands for, by the path of its module
     tokens      whether it is a language model of the reference engine: token ids in, logits out
+    share       the loss of some rows of its outputs, as their share of the whole batch's
     """
 
     module: nn.Module
@@ -57,6 +58,7 @@ class Subject:
     cut: tuple[str, ...] = ()
     times: Mapping[str, int] = field(default_factory=dict)
     tokens: bool = False
+    share: Callable[[Tensor, slice], Tensor] | None = None
 
     def forward(self) -> Any:
         """The module on its inputs."""
@@ -87,13 +89,16 @@ def stage_subject(
         fuses=frozenset(),
     )  # fmt: skip
     layout = spread(plan, experts=False)
-    stage = assemble(blueprint, layout).stages[0].to(device)
+    stage = moved(assemble(blueprint, layout).stages[0], device)
     source = torch.Generator().manual_seed(seed)
     drawn = torch.randint(0, model.vocab, (tokens[0], tokens[1] + 1), generator=source)
     x, y = drawn[:, :-1].contiguous().to(device), drawn[:, 1:].contiguous().to(device)
 
     def loss(logits: Tensor) -> Tensor:
         return cross_entropy(logits, y, layout) / y.numel()
+
+    def share(logits: Tensor, rows: slice) -> Tensor:
+        return cross_entropy(logits, y[rows], layout) / y.numel()
 
     def generate(within: Within) -> Tensor:
         with torch.no_grad():
@@ -102,7 +107,7 @@ def stage_subject(
                 logits, cache = decode(stage, sampled(logits, source), cache, within)
             return logits
 
-    return Subject(module=stage, inputs=(x,), loss=loss, generate=generate, tokens=True)
+    return Subject(module=stage, inputs=(x,), loss=loss, generate=generate, tokens=True, share=share)
 
 
 def _own(target: OwnModule, dtype: str, device: str, seed: int) -> Subject:
@@ -110,7 +115,7 @@ def _own(target: OwnModule, dtype: str, device: str, seed: int) -> Subject:
     torch.manual_seed(seed)
     module, given = made_module(target)
     form = TORCH_DTYPES[dtype]
-    module = module.to(dtype=form).to(device)
+    module = moved(module.to(dtype=form), device)
     move = lambda x: (x.to(form) if x.is_floating_point() else x).to(device) if isinstance(x, Tensor) else x  # noqa: E731
     inputs, named = tree_map(move, split_inputs(given))
     ids = next((x for x in (*inputs, *named.values()) if isinstance(x, Tensor) and not x.is_floating_point()), None)
@@ -125,6 +130,19 @@ def _own(target: OwnModule, dtype: str, device: str, seed: int) -> Subject:
 
     able = callable(getattr(module, "generate", None)) and ids is not None
     return Subject(module=module, inputs=inputs, named=named, loss=loss, generate=generate if able else None)
+
+
+def moved(module: nn.Module, device: str) -> nn.Module:
+    """A module on a device; parameters that are one stay one, which torch undoes where tensors change their class."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    module = module.to(device)
+    for first, *others in names.values():
+        for other in others:
+            path, _, last = other.rpartition(".")
+            setattr(module.get_submodule(path), last, module.get_parameter(first))
+    return module
 
 
 def weighed(outputs: Any, seed: int = 0) -> Tensor:

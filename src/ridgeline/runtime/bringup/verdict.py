@@ -15,11 +15,14 @@ from ridgeline.core.errors import InputError
 from ridgeline.runtime.bringup import ridge
 from ridgeline.runtime.bringup.calls import Call
 from ridgeline.runtime.bringup.capture import Modules, Watch
+from ridgeline.runtime.bringup.determinism import repeated
 from ridgeline.runtime.bringup.devices import open_device
 from ridgeline.runtime.bringup.faults import Fault
 from ridgeline.runtime.bringup.findings import BringUp, Finding, unheard
 from ridgeline.runtime.bringup.fingerprint import fingerprint, unit_of
 from ridgeline.runtime.bringup.guard import Guard
+from ridgeline.runtime.bringup.invariances import tried
+from ridgeline.runtime.bringup.ladder import climbed
 from ridgeline.runtime.bringup.personality import PERSONALITIES
 from ridgeline.runtime.bringup.probing import PROBE, probe
 from ridgeline.runtime.bringup.session import Session
@@ -146,12 +149,33 @@ def _probed(session: Session, calls: Iterable[Call], within: str) -> None:
             session.kept()
 
 
+def ladder(session: Session, format: str) -> None:
+    """Module, two layers, whole model, logits, training, resume."""
+    session.tell(f"the ladder in {format}")
+    session.found.ladder = (*session.found.ladder, *climbed(session, format))
+
+
+def invariances(session: Session, format: str) -> None:
+    """Batch, padding, causal, rotary, microbatch, recompute, compiled, decode, parallel."""
+    session.tell(f"invariances in {format}")
+    session.found.invariances = (*session.found.invariances, *tried(session, format))
+
+
+def determinism(session: Session) -> None:
+    """The same step some times."""
+    session.tell("the same step again")
+    session.found.determinism = repeated(session)
+
+
 PARTS: tuple[tuple[str, str, Part], ...] = (
     ("fingerprint", "the fingerprint", take_print),
     *(("steps", f"a training step in {format}", partial(step, format=format)) for format in FORMATS),
     *(("generation", f"generation in {format}", partial(generation, format=format)) for format in FORMATS),
     ("captured", "hard variants", captured),
     ("standing", PROBE, standing),
+    *(("ladder", f"the ladder in {format}", partial(ladder, format=format)) for format in FORMATS),
+    *(("invariances", f"invariances in {format}", partial(invariances, format=format)) for format in FORMATS),
+    ("determinism", "determinism", determinism),
     ("inventory", "the inventory", look_around),
     ("speed", "the speed of ops", time_ops),
 )
@@ -167,6 +191,12 @@ def _took(session: Session, watch: Watch) -> None:
         for op, times in seen.items():
             told[op] = told.get(op, 0) + times
     session.note(watch.wrong)
+    for called in watch.calls.values():
+        if called.op in watch.missing:  # the model does not run there without the host's help
+            found.add(Finding(
+                op=called.op, module=called.place.module, phase=called.place.phase, dtype=called.dtype, measured=1.0,
+                limit=0.5, statistic="missing", times=called.count, message="the device has no kernel for it",
+            ))  # fmt: skip
 
 
 __all__ = ["PARTS", "BringUp", "Finding", "Guard", "bringup", "go_on", "unheard"]

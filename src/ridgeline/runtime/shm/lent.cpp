@@ -89,7 +89,6 @@ bool Rounds::may_lend() {
       good = pipes_.take(peer, reinterpret_cast<char*>(&found), sizeof found) && found == kWord + peer && good;
     }
   good = agreed(good);
-  pipes_.opened();
   access_ = good ? Access::kGranted : Access::kRefused;
   return good;
 }
@@ -117,7 +116,7 @@ void Rounds::lost(int peer) {
                op_.name + "; RIDGE_SHM_DIRECT=0 copies through shared memory instead");
 }
 
-void Rounds::gather_lent(const std::vector<Bytes>& parts, Bytes own, size_t largest) {
+void Rounds::gather_lent(const std::vector<Bytes>& parts, Bytes own, size_t largest, bool streamed) {
   const int ranks = shared_.ranks(), me = shared_.rank();
   const size_t burst = pipes_.burst();
   const bool in_place = parts[me].data == own.data;
@@ -125,7 +124,7 @@ void Rounds::gather_lent(const std::vector<Bytes>& parts, Bytes own, size_t larg
     open();
     for (int step = 1; step < ranks; ++step) lend((me + step) % ranks, own.data + at, cut(own.size, at, burst));
     post();
-    if (!in_place) copy(parts[me].data + at, own.data + at, cut(own.size, at, burst), own.size >= kPast);
+    if (!in_place) copy(parts[me].data + at, own.data + at, cut(own.size, at, burst), streamed);
     for (int step = 1; step < ranks; ++step) {
       const int peer = (me + step) % ranks;
       take(peer, parts[peer].data + at, cut(parts[peer].size, at, burst));
@@ -175,7 +174,7 @@ void Rounds::sum_lent(Bytes vector, const Reduction& how) {
   for (size_t rank = 0; rank < ranks; ++rank)
     parts[rank] = {vector.data + std::min(vector.size, rank * part), cut(vector.size, rank * part, part)};
   scatter_lent(parts, parts[me], parts[0].size, how);
-  gather_lent(parts, parts[me], parts[0].size);
+  gather_lent(parts, parts[me], parts[0].size, false);
 }
 
 }  // namespace ridge

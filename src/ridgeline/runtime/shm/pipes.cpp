@@ -57,10 +57,6 @@ bool Pipes::open(int peer, int pid, int descriptor) {
   return ends_[peer].read >= 0;
 }
 
-void Pipes::opened() {
-  for (Ends& one : ends_) shut(one.given);
-}
-
 bool Pipes::lend(int peer, const char* data, size_t size) const {
   for (size_t done = 0; done < size;) {
     const iovec pages{const_cast<char*>(data + done), size - done};

@@ -23,7 +23,6 @@ class Pipes {
   bool make();                      // a pipe to every peer; false where the kernel gives none that is large enough
   int descriptor(int peer) const;   // of the end that this peer is to open, in this process
   bool open(int peer, int pid, int descriptor);
-  void opened();                    // all peers have opened their ends
   // False where the kernel refuses, or what was promised is not there. Neither waits.
   bool lend(int peer, const char* data, size_t size) const;
   bool take(int peer, char* to, size_t size) const;
@@ -31,7 +30,7 @@ class Pipes {
  private:
   struct Ends {
     int write = -1;
-    int given = -1;  // what the peer opens
+    int given = -1;  // what the peer opens; kept, so that a pipe has a reader when the peer has died
     int read = -1;   // of the peer's pipe to this rank
   };
 

@@ -13,7 +13,6 @@ namespace {
 
 constexpr size_t kWhole = 16384;       // times the peers: a vector up to this is summed by every rank
 constexpr size_t kReduceBlock = 8192;  // bytes summed and then copied while they are in the first cache
-constexpr size_t kStreaming = 16 << 20;  // outputs from here on do not fit the cache: they are written past it
 
 // The part of `size` bytes that chunk `index` of `chunk` bytes is.
 size_t cut(size_t size, size_t index, size_t chunk) {
@@ -178,7 +177,7 @@ void Rounds::all_gather(const std::vector<Bytes>& parts, Bytes own, Operation op
   size_t total = 0, largest = 0;
   for (const Bytes& part : parts) total += part.size, largest = std::max(largest, part.size);
   begin(kAllGather, -1, 0, total, op);
-  if (lends(total)) return gather_lent(parts, own, largest), end();
+  if (lends(total)) return gather_lent(parts, own, largest, total >= kStreaming), end();
   const size_t piece = shared_.slot_bytes();
   const bool streamed = total >= kStreaming;
   for (size_t index = 0, chunks = std::max<size_t>(chunks_of(largest, piece), 1); index < chunks; ++index) {

@@ -25,7 +25,7 @@ struct Reduction {
   uint32_t flavour = 0;
 };
 
-constexpr size_t kPast = 1 << 20;  // a rank's own part from here on is written past the cache
+constexpr size_t kStreaming = 16 << 20;  // outputs from here on do not fit the cache: they are written past it
 
 // `past_cache`: to where nobody looks soon.
 void copy(char* to, const char* from, size_t size, bool past_cache);
@@ -64,7 +64,7 @@ class Rounds {
   void lend(int peer, const char* data, size_t size);
   void take(int peer, char* to, size_t size);
   [[noreturn]] void lost(int peer);
-  void gather_lent(const std::vector<Bytes>& parts, Bytes own, size_t largest);
+  void gather_lent(const std::vector<Bytes>& parts, Bytes own, size_t largest, bool streamed);
   void scatter_lent(const std::vector<Bytes>& parts, Bytes own, size_t largest, const Reduction& how);
   void broadcast_lent(Bytes vector, int root);
   void sum_lent(Bytes vector, const Reduction& how);

@@ -7,10 +7,11 @@ namespace ridge {
 
 namespace {
 
-constexpr uint32_t kFirst = 4;       // calls that take turns
-constexpr uint32_t kTrials = 32;     // calls between looks at the other way, times how much slower it was
-constexpr double kMostSlower = 8;
-constexpr double kUp = 1.0 / 8;      // how much of a longer time is believed: a core may have been taken away
+constexpr uint32_t kFirst = 4;      // calls that take turns
+constexpr uint32_t kSecondLook = 8;  // calls after these
+constexpr uint32_t kTrials = 32;    // calls between further looks at the other way, times how much slower it was
+constexpr double kMostSlower = 4;
+constexpr double kUp = 1.1;         // times what was known, of a longer time: a core may have been taken away
 
 }  // namespace
 
@@ -20,7 +21,7 @@ Way Ways::choose(Kind kind, size_t bytes) {
   way_ = lent <= slots ? kLent : kSlots;
   if (known.calls < kFirst) {
     way_ = known.calls % 2 == 0 ? kLent : kSlots;
-    known.next_trial = kFirst + kTrials;
+    known.next_trial = kFirst + kSecondLook;
   } else if (known.calls >= known.next_trial) {
     const double slower = std::max(lent, slots) / std::max(std::min(lent, slots), 1e-9);
     known.next_trial = known.calls + static_cast<uint32_t>(kTrials * std::min(slower, kMostSlower));
@@ -33,7 +34,7 @@ Way Ways::choose(Kind kind, size_t bytes) {
 
 void Ways::learn(double seconds) {
   double& before = last_->seconds[way_];
-  before = before == 0 || seconds < before ? seconds : before + (seconds - before) * kUp;
+  before = before == 0 ? seconds : std::min(seconds, before * kUp);
 }
 
 }  // namespace ridge

@@ -38,6 +38,7 @@ TRANSFERS = re.compile(r"^(NOTIFY|EVENT|MEMCPY|REDUCE|SDMA|RDMA|CAPTURE|WRITE_VA
 SUMMED = re.compile(r"^(op )?overlap analy", re.IGNORECASE)
 """Processes in which a vendor's tool sums up what the others show."""
 PARTS = {"ai core op": KERNEL, "ai cpu op": KERNEL, "communication op": KERNEL, "host cpu op": HOST}
+COPY_STREAM = re.compile(r"^Stream #\d+\((Memcpy\w*,? ?)+\)$")
 OLD_MARKS = re.compile(r"^ProfilerStep#\d|^Optimizer\.(step|zero_grad)#|^enumerate\(DataLoader\)#|^[nrhx]ccl:")
 BY_HOST = re.compile(r"^(gloo|mpi|ucc):")
 _COLLECTIVE = r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective|send|recv|ragged"
@@ -161,7 +162,8 @@ def _xla(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
         if pid in devices:
             ops = thread.startswith("Stream #") if pid in streams else thread in (*OPS, ASYNC)
             ops = ops or devices[pid][1] == "CPU"
-            kinds[pid, tid] = KERNEL if ops else MARKER
+            copies = bool(COPY_STREAM.match(thread))
+            kinds[pid, tid] = MEMCPY if copies else KERNEL if ops else MARKER
         else:
             kinds[pid, tid] = MARKER if DEVICE.match(names.get(pid, "")) else HOST
     first: dict[str, Any] = {}

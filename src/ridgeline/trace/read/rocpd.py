@@ -82,8 +82,8 @@ class _Reading:
             names = [kernels.get(one, f"kernel {one}") for one in kernel.tolist()]
             self._add(start, end, [agents.get(one, f"chip {one}") for one in agent.tolist()],
                       [f"stream {one}" for one in lane.tolist()], names, KERNEL, stacks(event))  # fmt: skip
-        columns = ("start", "end", "dst_agent_id", "src_agent_id", "name_id", "stream_id", "event_id", "size")
-        for start, end, to, begin, name, stream, event, size in self._in("memory_copy", suffix, *columns):
+        moved = ("start", "end", "dst_agent_id", "src_agent_id", "name_id", "stream_id", "event_id", "size")
+        for start, end, to, begin, name, stream, event, size in self._in("memory_copy", suffix, *moved):
             first = self.rows.count
             chips = [
                 agents.get(one) or agents.get(other) or "chip 0"
@@ -91,8 +91,8 @@ class _Reading:
             ]
             kept = self._add(start, end, chips, [f"copies {one}" for one in stream.tolist()],
                              [strings.get(one, "Memcpy") for one in name.tolist()], MEMCPY, stacks(event))  # fmt: skip
-            for place, moved in enumerate(size[kept].tolist()):
-                self.rows.sizes.add(first + place, max(0, moved))
+            for place, one in enumerate(size[kept].tolist()):
+                self.rows.sizes.add(first + place, max(0, one))
         for start, end, pid, tid, name, event in self._in(
             "region", suffix, "start", "end", "pid", "tid", "name_id", "event_id"
         ):

@@ -76,9 +76,10 @@ def read(source: Source) -> TracePart:
     fate.listed = fate.closed = True
     facts: dict[str, Any] = {}
     try:
+        _name_planes(gathered, data)
         for number, plane in fields(data):
             if number == PLANE and isinstance(plane, bytes):
-                _take_plane(gathered, plane, facts, gathered.count)
+                _take_plane(gathered, plane, facts)
             if gathered.full:
                 break
     except Damaged as wrong:
@@ -87,6 +88,15 @@ def read(source: Source) -> TracePart:
         why = source.damage or "no plane has an event"
         raise refuse(source.path, f"an XLA profile without spans ({why})", FORMAT, "was anything running?")
     return Finish(source, gathered, facts, exact=True, format=FORMAT).part(fate, gathered.full)
+
+
+def _name_planes(gathered: ChromeColumns, data: bytes) -> None:
+    """Tell all processes before the first span: whether the host is the device depends on the others."""
+    for number, plane in _safely(data):
+        told = next((value for at, value in _safely(plane) if at == 2), b"") if isinstance(plane, bytes) else b""
+        if number == PLANE and isinstance(told, bytes) and told.decode("utf-8", "replace") not in PASSED:
+            name = told[:LONGEST].decode("utf-8", "replace")
+            gathered.take([_metadata("process_name", name, "", name)])
 
 
 def _bounded(source: Source) -> Iterator[bytes]:
@@ -98,7 +108,7 @@ def _bounded(source: Source) -> Iterator[bytes]:
         yield chunk
 
 
-def _take_plane(gathered: ChromeColumns, plane: bytes, facts: dict[str, Any], place: int) -> None:
+def _take_plane(gathered: ChromeColumns, plane: bytes, facts: dict[str, Any]) -> None:
     """Add the lines of a plane: a process named like it, its lines as threads."""
     names, lines, stats, title = Names(), list[bytes](), list[bytes](), ""
     for number, value in _safely(plane):
@@ -114,11 +124,9 @@ def _take_plane(gathered: ChromeColumns, plane: bytes, facts: dict[str, Any], pl
             stats.append(value)
     if title in PASSED:
         return
-    pid = f"{title} {place}" if title in gathered.processes.values() else title
-    gathered.take([_metadata("process_name", pid, "", title)])
     _properties(names, stats, title, facts)
     for line in lines:
-        _take_line(gathered, names, line, pid)
+        _take_line(gathered, names, line, title)
 
 
 def _take_name(names: Names, number: int, entry: bytes) -> None:

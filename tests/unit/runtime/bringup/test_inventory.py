@@ -10,8 +10,12 @@ from command import run
 
 torch = pytest.importorskip("torch")
 
+from rich.console import Console  # noqa: E402
+
 from ridgeline.core.errors import InputError  # noqa: E402
 from ridgeline.hardware.load import chip  # noqa: E402
+from ridgeline.report.bringup import bringup_sheet, draw_bringup  # noqa: E402
+from ridgeline.report.bringup_html import bringup_page  # noqa: E402
 from ridgeline.runtime.bringup import dispatcher, ridge  # noqa: E402
 from ridgeline.runtime.bringup.capture import Modules, Watch  # noqa: E402
 from ridgeline.runtime.bringup.devices import open_device  # noqa: E402
@@ -19,6 +23,7 @@ from ridgeline.runtime.bringup.inventory import Recorder, decomposed, inventory_
 from ridgeline.runtime.bringup.observations import Rates, rates_of  # noqa: E402
 from ridgeline.runtime.bringup.roofline import seconds_at_best, work_of  # noqa: E402
 from ridgeline.runtime.bringup.speed import Timer, speed_of  # noqa: E402
+from ridgeline.runtime.bringup.supervise import bringup  # noqa: E402
 from ridgeline.runtime.bringup.survey import warned  # noqa: E402
 
 A = torch.ops.aten
@@ -154,33 +159,63 @@ def test_devices_that_are_not_there(name: str, said: str) -> None:
         open_device(name)
 
 
-def test_the_verb_tells_what_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 48,
-        "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 60,
-        "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False,
-    }))  # fmt: skip
+CONFIG = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 60,
+    "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "faults.py").write_text('MISSING = ["aten.silu.default"]\nFALLBACK = ["aten.cos.default"]\n')
     monkeypatch.chdir(tmp_path)
-    code, out, err = run(
-        capsys, monkeypatch, "bringup", "config.json", "--device", "ridge", "--faults", "faults.py", "--chip",
-        "h200-sxm", "-o", "saved.json", "--html", "page.html", "--json",
-    )  # fmt: skip
-    told = json.loads(out)
-    assert code == 0, err
-    assert json.loads((tmp_path / "saved.json").read_text()) == told
+    return tmp_path
+
+
+def test_a_report_as_json_page_and_screen(asked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = bringup(
+        "config.json",
+        "ridge",
+        faults="faults.py",
+        rates=rates_of(chip("h200-sxm")),
+        only=("steps", "inventory", "speed"),
+    )
+    sheet = bringup_sheet(found)
+    told = json.loads(json.dumps(sheet, allow_nan=False))
     held = told["inventory"]
+    assert {(one["op"], one["module"], one["statistic"]) for one in told["findings"]} == {
+        ("aten.silu.default", "layers.0.ffn", "missing")
+    }
     assert [one["op"] for one in held["missing"]] == ["aten.silu.default"]
     assert [one["op"] for one in held["fallback"]] == ["aten.cos.default"]
+    assert any("scaled_dot_product" in one["op"] for one in held["decomposed"])
     assert {"forward", "loss", "backward", "optimizer"} <= set(held["phases"])
+    product = next(row for row in held["rows"] if row["module"] == "layers.0.mixer.query" and row["phase"] == "forward")
+    assert product["model_calls"] == 3 * product["calls"]
     assert told["speed"]["chip"] == "h200-sxm"
     assert told["speed"]["fallback"] == ["aten.cos.default"]
     assert told["environment"]["torch"] == torch.__version__
-    page = (tmp_path / "page.html").read_text()
+    page = bringup_page({**sheet, "model": "<b>\x1b[31m"})
     assert "aten.silu.default" in page
     assert "<script" not in page
+    assert "<b>\x1b" not in page
+    draw_bringup(sheet, Console(width=120, force_terminal=False))
+    out = capsys.readouterr().out
+    assert "1 is missing on the device" in out
+    assert "launch-bound stretches" in out
+
+
+@pytest.mark.slow
+def test_the_verb_saves_a_report_that_diff_reads(
+    asked: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "bringup", "config.json", "--device", "ridge", "--faults", "faults.py", "--chip", "h200-sxm"
+    code, out, err = run(capsys, monkeypatch, *words, "-o", "saved.json", "--html", "page.html", "--json")
+    assert code == 1, err
+    assert json.loads((asked / "saved.json").read_text()) == json.loads(out)
+    assert "aten.silu.default" in (asked / "page.html").read_text()
     code, out, _ = run(capsys, monkeypatch, "diff", "saved.json", "saved.json")
     assert code == 0
-    assert "right  ->  right" in out
+    assert "wrong  ->  wrong" in out

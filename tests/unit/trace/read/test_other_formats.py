@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import pickle
+import random
 import sqlite3
 import zipfile
 from pathlib import Path
@@ -155,7 +157,7 @@ def event(name: int, offset_ps: int, length_ps: int, *stats: tuple[int, int]) ->
 
 def xplane() -> bytes:
     """A GPU with a product and a copy, launched by calls on a host's thread; a step."""
-    names = entry(4, 1, "gemm_fusion.kd") + entry(4, 2, "MemcpyD2H") + entry(5, 7, "correlation_id")
+    names = entry(4, 1, "gemm_fusion.kd") + entry(4, 2, "odd_copy") + entry(5, 7, "correlation_id")
     gpu = block(2, b"/device:GPU:0") + names + block(3, number(1, 17) + block(2, b"Stream #17(Kernel)") + number(3, 500)
         + event(1, 1_000_000, 50_000_900, (7, 3)) + event(1, 51_000_900, 9_000_000, (7, 5)))  # fmt: skip
     gpu += block(
@@ -356,3 +358,16 @@ def test_what_cannot_be_read_is_named(name: str, begins: bytes, says: str, tmp_p
     (tmp_path / name).write_bytes(begins)
     with pytest.raises(InputError, match=says):
         read_timeline(tmp_path / name)
+
+
+def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
+    """Whatever a byte is changed to: a timeline, or a message."""
+    chance, seeds = random.Random(7), {"x.xplane.pb": xplane(), "a.json": json.dumps(msprof_json(1, 1000)).encode()}
+    for _ in range(60):
+        for name, seed in seeds.items():
+            data = bytearray(seed)
+            for _ in range(chance.choice((1, 3, 20))):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+            (tmp_path / name).write_bytes(data[: chance.randrange(len(data) // 2, len(data) + 1)])
+            with contextlib.suppress(InputError):
+                assert len(read_timeline(tmp_path / name))

@@ -167,7 +167,7 @@ def _value(one: Any, tensors: Path) -> Any:
 
 def _note(one: dict[str, Any], tensors: Path) -> TensorNote:
     shape = one.get("shape")
-    sizes = tuple(int(n) for n in shape) if _is_shape(shape) else (-1,)
+    sizes = tuple(int(n) for n in shape) if isinstance(shape, list) and _is_shape(shape) else (-1,)
     name = one.get("data_name")
     file = confined(tensors, name) if isinstance(name, str) and len(name) < 400 and "\0" not in name else None
     return TensorNote(
@@ -177,10 +177,8 @@ def _note(one: dict[str, Any], tensors: Path) -> TensorNote:
     )  # fmt: skip
 
 
-def _is_shape(shape: Any) -> bool:
-    if not isinstance(shape, list) or len(shape) > 16:
-        return False
-    return all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**40 for n in shape)
+def _is_shape(shape: list[Any]) -> bool:
+    return len(shape) <= 16 and all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**40 for n in shape)
 
 
 def _figure(value: Any) -> float | None:

@@ -53,7 +53,7 @@ def _rotary(x: Tensor, cosines: Tensor, sines: Tensor, rotary_mode: str = "half"
 
 
 def _known() -> dict[str, Callable[..., Any]]:
-    found = {}
+    found: dict[str, Callable[..., Any]] = {}
     for prefix, owner, names in (
         ("Functional", functional, FUNCTIONAL), ("Torch", torch, TORCH), ("Tensor", Tensor, TENSOR),
     ):  # fmt: skip
