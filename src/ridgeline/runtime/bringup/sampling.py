@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-ROWS, COLUMNS, ELEMENTS = 64, 256, 1 << 16
+ROWS, COLUMNS, ELEMENTS = 64, 256, 1 << 15
 SUSPECTS = 8  # places that are furthest from the host's result
 PRODUCTS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2)}
 
@@ -52,6 +52,8 @@ def _distance(output: Tensor, theirs: list[Any] | None) -> Tensor | None:
     """How far every element lies from the host's result, relative; infinite where one of them is no number."""
     host = theirs[0] if theirs else None
     if not isinstance(host, Tensor) or host.shape != output.shape or not output.is_floating_point():
+        return None
+    if torch.equal(output, host):
         return None
     ours, other = output.float(), host.float()
     far = (ours - other).abs() / (other.abs() + other.abs().mean().nan_to_num() * 1e-3 + 1e-30)

@@ -325,7 +325,9 @@ def recognises(files: Files) -> bool:
     """A YAML file or a script with several of MaxText's keys, a model file of it, or a manifest that starts it."""
     try:
         files = started(files)
-        if any({"base_emb_dim", "base_num_decoder_layers"} <= set(table.data) for table in tables(files, ".yml", ".yaml")):
+        if any(
+            {"base_emb_dim", "base_num_decoder_layers"} <= set(table.data) for table in tables(files, ".yml", ".yaml")
+        ):
             return True
         keys = {key for table in tables(files, ".yml", ".yaml") for key in table.data} | set(assigned(files))
     except InputError:
