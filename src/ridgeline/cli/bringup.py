@@ -81,8 +81,9 @@ def bringup(
 ) -> None:
     """Run a model on a device: every op, the ladder, invariances; judged against fp64 arithmetic on the host."""
     from ridgeline.report.bringup import bringup_sheet, draw_bringup, faults_sheet
+    from ridgeline.runtime.bringup.faults import CORPUS
     from ridgeline.runtime.bringup.findings import unheard
-    from ridgeline.runtime.bringup.supervise import CORPUS, allowances, fault_names, folder_of
+    from ridgeline.runtime.bringup.supervise import allowances, fault_names, folder_of
     from ridgeline.runtime.bringup.supervise import bringup as library
     from ridgeline.runtime.bringup.target import target_of
     from ridgeline.runtime.measure import need_torch

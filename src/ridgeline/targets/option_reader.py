@@ -12,6 +12,7 @@ from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, Table, parse_table
 from ridgeline.core.table import BIGGEST, given
 from ridgeline.models.names import MODELS
+from ridgeline.targets.run_files import around
 from ridgeline.targets.shell_eval import read_script
 from ridgeline.targets.target import Files, Unread
 
@@ -44,8 +45,11 @@ def nested(options: Mapping[str, Any]) -> dict[str, Any]:
         at = table
         *above, last = name.split(".")
         for key in above:
-            at = at.setdefault(key, {})
-        at[last] = value
+            if not isinstance(at.get(key), dict):  # a value and a table of one name: the table stands
+                at[key] = {}
+            at = at[key]
+        if not isinstance(at.get(last), dict):
+            at[last] = value
     return table
 
 
@@ -117,7 +121,9 @@ class OptionReader:
         if said.isdigit():
             todo = f"it is argument {said} of the script: say the arguments with --arg, in order"
         expected = "a value that the files state"
-        self.problems.append(Problem(path=option, given=f"{value[:60]}, which is left open", expected=expected, todo=todo))
+        self.problems.append(
+            Problem(path=option, given=f"{value[:60]}, which is left open", expected=expected, todo=todo)
+        )
         return instead
 
     def size(self, *names: str) -> int | None:
@@ -191,9 +197,9 @@ def assigned(files: Files) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, text in files.items():
-        if not name.endswith((".sh", ".sbatch")):
+        if not name.endswith((".sh", ".sbatch", ".slurm")):
             continue
-        for command in read_script(text).commands:
+        for command in read_script(text, around(files)).commands:
             for word in command[1:]:
                 pair = re.fullmatch(r"\+{0,2}([A-Za-z_][\w.@]*)=(.*)", word, re.DOTALL)
                 if pair:
@@ -203,6 +209,8 @@ def assigned(files: Files) -> dict[str, Any]:
 
 def _scalar(text: str) -> Any:
     """A word of a command line as the plain value it spells."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":  # quotes for the program's own parser
+        return text[1:-1]
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if text.lower() in ("null", "none", ""):

@@ -84,11 +84,17 @@ def unary(op: ast.unaryop, value: Any, node: ast.expr) -> Any:
 
 def truth(value: Any) -> bool | None:
     """Whether a value counts as true; None where that cannot be told."""
-    if isinstance(value, (Unknown, Outside, Bound)):
+    if isinstance(value, (Unknown, Outside, Bound)) or is_answer(value):
         return None
     if isinstance(value, (Made, Function, Class)):
         return True
     return bool(value)
+
+
+def is_answer(value: Any) -> bool:
+    """Whether a value is what a function from outside gave back, and not an object that a class made."""
+    last = value.name.removesuffix(".Config").rpartition(".")[2] if isinstance(value, Made) else ""
+    return bool(last) and " " not in value.name and not last.lstrip("_")[:1].isupper()
 
 
 def joined(op: ast.boolop, values: Iterable[Any], node: ast.expr) -> Any:
@@ -107,12 +113,14 @@ def joined(op: ast.boolop, values: Iterable[Any], node: ast.expr) -> Any:
 def compare(op: ast.cmpop, left: Any, right: Any) -> bool | None:
     """A comparison; None where it cannot be told."""
     if isinstance(op, (ast.Is, ast.IsNot)) and right is None:
-        if isinstance(left, (Unknown, Bound)):
+        if isinstance(left, (Unknown, Bound)) or is_answer(left):
             return None
         return (left is None) is isinstance(op, ast.Is)
     if isinstance(left, Outside) and isinstance(right, Outside):
         same = str(left).rpartition(".")[2] == str(right).rpartition(".")[2]
-        return same if isinstance(op, (ast.Eq, ast.Is)) else not same if isinstance(op, (ast.NotEq, ast.IsNot)) else None
+        return (
+            same if isinstance(op, (ast.Eq, ast.Is)) else not same if isinstance(op, (ast.NotEq, ast.IsNot)) else None
+        )
     if isinstance(op, (ast.In, ast.NotIn)):
         if isinstance(right, (list, dict, str)) and is_known(left) and isinstance(left, (str, int, float, type(None))):
             if isinstance(right, str) and not isinstance(left, str):

@@ -131,8 +131,10 @@ class Interpreter:
         self.tick()
         self.depth += 1
         try:
-            return self.member(value.module, value.name) if value.name else self.module(value.module) or Outside(
-                value.module
+            return (
+                self.member(value.module, value.name)
+                if value.name
+                else self.module(value.module) or Outside(value.module)
             )
         finally:
             self.depth -= 1
@@ -312,8 +314,10 @@ class Interpreter:
                 return self._compared(node, scope, module)
             case ast.IfExp(test=test, body=body, orelse=other):
                 held = builtin.truth(self.value(test, scope, module))
-                return Unknown(ast.unparse(node)[:80]) if held is None else self.value(
-                    body if held else other, scope, module
+                return (
+                    Unknown(ast.unparse(node)[:80])
+                    if held is None
+                    else self.value(body if held else other, scope, module)
                 )
             case ast.Call():
                 return self._call(node, scope, module)

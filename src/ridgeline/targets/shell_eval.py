@@ -393,6 +393,10 @@ class _Shell:
         """`bash -c "..."` and `bash other.sh ...`: what they start is followed too."""
         if depth >= DEEPEST:
             return
+        for word in words:  # a launcher of containers: what it starts is one word
+            if word.startswith("--command=") and " " in word:
+                self.run(_parsed(word.partition("=")[2]), depth + 4)
+                return
         for at, word in enumerate(words[:-1]):
             if word not in SHELLS:
                 continue

@@ -24,7 +24,7 @@ MOST_WORDS = 20_000  # of all commands, and of one array
 LONGEST = 1_000_000  # characters of one variable
 DEEPEST = 20  # expansions inside expansions
 WINDOW = 4000  # characters of ${...}, $(...), $((...)) and backquotes
-OPENS, CLOSES = "\ue000", "\ue001"
+OPENS, CLOSES, BLANK = "\ue000", "\ue001", "\ue002"
 _MARK = re.compile(f"{OPENS}([^{CLOSES}]*){CLOSES}")
 _NAME = re.compile(r"[A-Za-z_]\w*|\d+|[@*#?!$]")
 _BRACED = re.compile(r"(!?)(#?)(\w+|[@*])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
@@ -72,8 +72,9 @@ class Script:
 
 
 def mark(name: str) -> str:
-    """The mark of something left open."""
-    return f"{OPENS}{name}{CLOSES}"
+    """The mark of something left open: one word without quotes, whatever it says."""
+    plain = re.sub(r"[\"'\\`]", "", re.sub(r"\s+", BLANK, name))
+    return f"{OPENS}{plain}{CLOSES}"
 
 
 def shown(text: str) -> str:
@@ -82,7 +83,7 @@ def shown(text: str) -> str:
     >>> shown("a" + mark("B"))
     'a$B'
     """
-    return _MARK.sub(lambda found: f"${found.group(1)}", text)
+    return _MARK.sub(lambda found: f"${found.group(1)}", text).replace(BLANK, " ")
 
 
 def known(text: str) -> str:

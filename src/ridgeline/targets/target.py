@@ -117,6 +117,8 @@ def not_written(id: str, instead: str) -> Callable[[Scenario], Export]:
 
     def write(scenario: Scenario) -> Export:
         todo = f"--to {instead} writes for its software"
-        raise InputError(Problem(path="--to", given=f"{id}, which is read and not written", expected="a target", todo=todo))
+        raise InputError(
+            Problem(path="--to", given=f"{id}, which is read and not written", expected="a target", todo=todo)
+        )
 
     return write

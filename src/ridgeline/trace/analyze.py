@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from ridgeline.core.arrays import Mask
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.breakdown import Breakdown, breakdown
 from ridgeline.trace.analysis.chip_names import chip_of
+from ridgeline.trace.analysis.collectives import CollectiveSize, collective_sizes, talk_of
 from ridgeline.trace.analysis.critical_path import CriticalPaths, critical_path
 from ridgeline.trace.analysis.graph_captures import captures, replayed_spans
-from ridgeline.trace.analysis.idle import IdleCause, gaps_of, idle_causes
+from ridgeline.trace.analysis.idle import Gaps, IdleCause, gaps_of, idle_causes
 from ridgeline.trace.analysis.inference import Inference, inference
 from ridgeline.trace.analysis.join_counters import JoinedCounters, join_counters
 from ridgeline.trace.analysis.launches import Launches, launches
 from ridgeline.trace.analysis.memory_peaks import MemoryPeak, memory_peaks
+from ridgeline.trace.analysis.patterns import patterns_of
 from ridgeline.trace.analysis.roofline import OpRate, op_rates
 from ridgeline.trace.analysis.served_shapes import PricedSpan, ServedModel, priced_spans
 from ridgeline.trace.analysis.stragglers import RankReport, rank_report
@@ -26,7 +30,10 @@ from ridgeline.trace.classes import Rules, classify, read_rules
 from ridgeline.trace.findings.finding import Facts, Finding
 from ridgeline.trace.findings.gains import LARGEST, Gains, sizes_of
 from ridgeline.trace.findings.rules import findings
-from ridgeline.trace.graph.dependency_graph import graph_of
+from ridgeline.trace.findings.software import software_of
+from ridgeline.trace.findings.steps import outlier_numbers
+from ridgeline.trace.graph.dependency_graph import Graph, graph_of
+from ridgeline.trace.graph.match_collectives import communication_rows, match_collectives
 from ridgeline.trace.policy import ALL, counted_rows
 from ridgeline.trace.read.folder import files_of, tables_of
 from ridgeline.trace.read.kernel_counters import KernelCounters, read_counters
@@ -52,6 +59,8 @@ class Analysis:
     critical: CriticalPaths | None
     """None where nothing counts."""
     ranks: RankReport
+    collectives: tuple[CollectiveSize, ...]
+    """By type and size, most time first."""
     memory: tuple[MemoryPeak, ...]
     what_if: tuple[WhatIfAnswer, ...]
     measured: JoinedCounters = JoinedCounters()
@@ -62,6 +71,9 @@ class Analysis:
     """The model whose sizes tell what kernels without recorded operands compute, None where none does."""
     left_out: tuple[str, ...] = ()
     """What was not worked out because the timeline is too large, and what stands in its place."""
+    gaps: Gaps | None = field(default=None, repr=False)
+    graph: Graph | None = field(default=None, repr=False)
+    """What idle causes and replays rest on; a page draws them."""
 
 
 def analyze(
@@ -120,10 +132,16 @@ def _analysed(
     graph = graph_of(line, rules, policy)
     replayed = len(graph.at) <= LARGEST
     gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if replayed else None
-    ranks = rank_report(line, rules, counted, None if graph.left_out else graph.matched)
+    matched = match_collectives(line, rules, counted) if graph.left_out else graph.matched
+    ranks = rank_report(line, rules, counted, matched)
+    outliers = outlier_numbers(parts.steps)
+    talk = talk_of(line, communication_rows(line, rules, counted), matched)
+    exchanged = collective_sizes(line, talk, matched, found)
     facts = Facts(
-        line=line, counted=counted, rules=rules, parts=parts, gaps=gaps, rates=rates, ranks=ranks, chip=found,
-        gains=gains,
+        line=line, counted=counted, rules=rules, parts=parts, gaps=gaps, ranks=ranks, chip=found, gains=gains,
+        rates=op_rates(line, counted & ~np.isin(line.step, outliers), found, priced) if outliers else rates,
+        patterns=patterns_of(line, counted, max(1, len(parts.steps))),
+        software=software_of(line, found), talk=talk, sizes=exchanged, outliers=outliers,
     )  # fmt: skip
     return Analysis(
         timeline=line,
@@ -137,11 +155,14 @@ def _analysed(
         measured=join_counters(line, counted, counters),
         critical=critical_path(graph),
         ranks=ranks,
+        collectives=exchanged,
         memory=memory_peaks(line),
         what_if=answers(graph, rules, questions, sizes_of(graph, found)),
         inference=engine,
         model=sizes,
         left_out=tuple(text for text in (graph.left_out, "" if replayed else UNREPLAYED) if text),
+        gaps=gaps,
+        graph=graph,
     )
 
 

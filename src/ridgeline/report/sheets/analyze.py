@@ -92,17 +92,30 @@ class EvidenceSheet(TypedDict):
     duration_us: float
 
 
+class GapSheet(TypedDict):
+    """The longest gap of a finding about an idle chip, and the host spans that cover most of it, outermost first."""
+
+    process: str
+    start_us: float
+    end_us: float
+    host: list[EvidenceSheet]
+
+
 class FindingSheet(TypedDict):
     """Something that costs time, and what to do.
 
+    rule             name of the rule that found it
     predicted_gain   share of the step it could gain at most
+    gap              null where no chip idled for it
     """
 
+    rule: str
     what: str
     evidence: list[EvidenceSheet]
     share_of_step: float
     predicted_gain: float
     action: str
+    gap: GapSheet | None
 
 
 class OpRateSheet(_Classed):

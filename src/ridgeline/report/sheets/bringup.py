@@ -12,8 +12,8 @@ class WrongOpSheet(TypedDict):
     module      path in the model, or `standing set` with what was hard about the input
     phase       forward, loss, backward, optimizer or generation
     statistic   what broke the op's contract: beyond, power, bias, shift, row, column, nonfinite, shape, format,
-                unequal; raised, died or hung where there was no result; a rung, an invariance or `race` where a
-                bisection named the op
+                unequal; raised, missing, died or hung where there was no result; a rung, an invariance or `race`
+                where a bisection named the op
     measured    its value; limit: what the contract allows
     times       calls that were wrong
     message     of an op that raised or ended its process

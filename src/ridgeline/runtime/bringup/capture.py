@@ -27,6 +27,7 @@ from ridgeline.runtime.bringup.journal import Entry
 from ridgeline.runtime.bringup.judge import NoContractError, judge
 from ridgeline.runtime.bringup.outcome import Verdict, wrong
 from ridgeline.runtime.bringup.tensors import equal_bits, floating_dtype, on_device, on_host
+from ridgeline.runtime.bringup.variants import collect
 from ridgeline.runtime.bringup.views import seen_through, untouched
 
 Signature = tuple[str, tuple[Any, ...]]
@@ -57,6 +58,11 @@ class Called:
     places: set[Place] = field(default_factory=set)
     kind: str = ""
     waits: bool = False
+
+    @property
+    def dtype(self) -> str:
+        """The format of its first tensor."""
+        return next((x[0] for x in self.described if isinstance(x, tuple) and len(x) == 4), "")
 
     def note(self, place: Place, func: Any, args: Any, kwargs: Any, layers: int = 1) -> None:
         """It came once more, for so many layers; on the device it counts anew, whatever the host did with the same."""
@@ -177,6 +183,8 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
             self._look_through(func, args, kwargs, ran.result, entry, place)
         if not judged(func) or ran.healed or ran.error is not None:
             return ran.result
+        if self.guard.samples is not None:
+            collect(self.guard.samples, func, host, place.module, place.phase)
         outputs = self._read(func, args, kwargs, ran.result, entry)
         verdict = self._verdict(func, host, outputs, signature)
         if verdict.right and not untouched(func, args, kwargs, host):
@@ -234,7 +242,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         if signature in self.sound and equal_bits(outputs, theirs):
             return Verdict(right=True)
         try:
-            found = judge(func, args, kwargs, outputs, unit=self.guard.unit)
+            found = judge(func, args, kwargs, outputs, unit=self.guard.unit, theirs=theirs)
         except NoContractError:
             self.unjudged[signature[0]] = self.unjudged.get(signature[0], 0) + 1
             return Verdict(right=True)

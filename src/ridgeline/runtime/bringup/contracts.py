@@ -150,9 +150,10 @@ def dot(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def reduced(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Sums and means: accumulated in 32 bits, divided by a constant."""
-    y, scale = func(*args, **kwargs), func(args[0].abs(), *args[1:], **kwargs)
+    y, squares = func(*args, **kwargs), func(args[0].square(), *args[1:], **kwargs)
     terms = max(1, args[0].numel() // max(1, y.numel()))
-    return [draw.common(draw.summed(y, scale / terms**0.5, terms))]
+    scale = (squares / terms if name_of(func) == "mean" else squares).sqrt()  # a few large terms decide, not the many
+    return [draw.common(draw.summed(y, scale, terms))]
 
 
 def scanned(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

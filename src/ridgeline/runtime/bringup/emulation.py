@@ -27,6 +27,7 @@ def on(*packets: str, dtype: torch.dtype | None = None) -> Callable[[Callable[..
             return alter(args, kwargs, result)
 
         answer.__doc__ = alter.__doc__
+        answer.packets = packets  # type: ignore[attr-defined]
         return answer
 
     return wrap

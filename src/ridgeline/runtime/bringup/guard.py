@@ -23,6 +23,7 @@ from ridgeline.runtime.bringup import ridge
 from ridgeline.runtime.bringup.arithmetic import PLAIN, Unit
 from ridgeline.runtime.bringup.journal import Entry, Journal
 from ridgeline.runtime.bringup.tensors import on_device, on_host
+from ridgeline.runtime.bringup.variants import Samples
 
 POISONED = 3  # exit code after an error that the device does not recover from
 HOSTS = ("cpu", ridge.NAME)  # whose errors leave the process as it was
@@ -44,12 +45,14 @@ class Guard:
     journal   where they are written down; None: nobody will look
     healed    ops (`aten.mm.default`) and signatures (op, a bar, the line of the entry) that the host computes
     unit      what products of this device are known, or allowed, to do
+    samples   where calls are kept of which hard variants are made; None: nowhere
     saw       is given every call that was healed by request: the op, its arguments on the host, its entry
     """
 
     journal: Journal | None = None
     healed: set[str] = field(default_factory=set)
     unit: Unit = PLAIN
+    samples: Samples | None = None
     saw: Callable[[Any, tuple[Any, Any], Entry], None] | None = None
 
     def heals(self, entry: Entry) -> bool:

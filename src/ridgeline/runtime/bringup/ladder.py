@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ridgeline.runtime.bringup.findings import Check
 from ridgeline.runtime.bringup.noise import Measured, Spread
-from ridgeline.runtime.bringup.reference import Exact, Rounded
+from ridgeline.runtime.bringup.reference import Exact
 from ridgeline.runtime.bringup.rig import DRAWS, Rig, checked, rig_of
 from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.stepper import adamw, first_tensor, traced, trained
@@ -64,7 +64,7 @@ def modules(session: Session, rig: Rig) -> Check:
     draws = []
     for seed in range(DRAWS):
         made = rig.build("cpu")
-        with Rounded(seed):
+        with rig.rounded(seed):
             draws.append(outputs(made))
     spread = Spread(exact=exact, draws=draws, chooses=rig.chooses)
     there = rig.subject()
@@ -112,7 +112,7 @@ def training(session: Session, rig: Rig) -> Check:
         return {"losses": torch.stack([x.double() for x in trained(subject, STEPS, mode=mode)])}
 
     exact = losses(rig.wide(), Exact())
-    draws = [losses(rig.build("cpu"), Rounded(seed)) for seed in range(TRAINING_DRAWS)]
+    draws = [losses(rig.build("cpu"), rig.rounded(seed)) for seed in range(TRAINING_DRAWS)]
     spread = Spread(exact=exact, draws=draws)
 
     def measure() -> tuple[Measured, str]:

@@ -15,9 +15,9 @@ from ridgeline.runtime.bringup.guard import Guard
 PROBE = "standing set"
 
 
-def probe(call: Call, device: str, guard: Guard | None = None, within: str = PROBE) -> Watch:
+def probe(call: Call, device: str, guard: Guard | None = None, within: str = f"{PROBE}: ") -> Watch:
     """What was seen of a call: its second run must be right as well."""
-    watch = Watch(Modules(phase=call.phase, stack=[f"{within}: {call.why}"]), guard)
+    watch = Watch(Modules(phase=call.phase, stack=[f"{within}{call.why}"]), guard)
     try:
         for _ in range(2):
             args, kwargs = tree_map(lambda x: there(x, device), (call.args, call.kwargs))

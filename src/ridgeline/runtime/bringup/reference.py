@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ridgeline.runtime.bringup.arithmetic import Draw
+from ridgeline.runtime.bringup.arithmetic import PLAIN, Draw, Unit
 from ridgeline.runtime.bringup.contracts import contract_of, exact, judged, outputs_of
 from ridgeline.runtime.bringup.judge import widened
 
@@ -37,9 +37,9 @@ class Exact(TorchDispatchMode):  # type: ignore[misc]
 class Rounded(TorchDispatchMode):  # type: ignore[misc]
     """Every op by its contract with noise at its rounding points, then rounded to the format that the op gives."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, unit: Unit = PLAIN) -> None:
         super().__init__()
-        self.source = torch.Generator().manual_seed(seed)
+        self.source, self.number, self.unit = torch.Generator().manual_seed(seed), seed, unit
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -53,7 +53,7 @@ class Rounded(TorchDispatchMode):  # type: ignore[misc]
         if form is None:
             return result
         try:
-            drawn = program(Draw(source=self.source, format=form), func, *wide)
+            drawn = program(Draw(source=self.source, format=form, number=self.number, unit=self.unit), func, *wide)
         except (RuntimeError, NotImplementedError):
             return result  # no program: the host's own result
         for ours, other in zip(outputs, drawn, strict=False):

@@ -23,7 +23,7 @@ from ridgeline.runtime.bringup.contracts import is_view, judged, moves, name_of,
 from ridgeline.runtime.bringup.emulation import Alter
 from ridgeline.runtime.bringup.judge import Expected, NoContractError, expect, judge, level, measure, unequal
 from ridgeline.runtime.bringup.outcome import RIGHT, Verdict, worse
-from ridgeline.runtime.bringup.sampling import sampled
+from ridgeline.runtime.bringup.sampling import ELEMENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,12 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What was answered for a call, and what the judge says of it."""
+    """What was answered for a call, what the judge says of it, and the exact results, where a contract gives them."""
 
     call: Recorded
     outputs: list[Any]
     verdict: Verdict
+    exact: list[Any]
 
 
 def recorded(run: Callable[[], Any]) -> list[Recorded]:
@@ -93,7 +94,9 @@ class Replay:
             if other is None or not (judged(call.func) or is_view(call.func)):
                 continue
             outputs = _outputs(call, other)
-            yield Answer(call=call, outputs=outputs, verdict=self._verdict(index, call, outputs))
+            verdict = self._verdict(index, call, outputs)
+            exact = [x.exact if isinstance(x, Expected) else x for x in self.allowed.get(index, ())]
+            yield Answer(call=call, outputs=outputs, verdict=verdict, exact=exact)
 
     def _verdict(self, index: int, call: Recorded, outputs: list[Any]) -> Verdict:
         own = [x for x in tree_leaves(call.result) if isinstance(x, Tensor)]
@@ -103,15 +106,15 @@ class Replay:
                 worst = worse(worst, unequal(ours, theirs))
             return worst
         try:
-            if name_of(call.func) in CHOICES or moves(call.func):
-                return judge(call.func, call.args, call.kwargs, outputs)
-            args, kwargs, parts = sampled(call.func, call.args, call.kwargs, outputs)
+            large = isinstance(outputs[0], Tensor) and outputs[0].numel() > ELEMENTS
+            if large or name_of(call.func) in CHOICES or moves(call.func):
+                return judge(call.func, call.args, call.kwargs, outputs, theirs=own)
             if index not in self.allowed:
-                self.allowed[index] = expect(call.func, args, kwargs, parts)
+                self.allowed[index] = expect(call.func, call.args, call.kwargs, outputs)
         except NoContractError:
             return RIGHT
         worst = RIGHT
-        for output, right in zip(parts, self.allowed[index], strict=False):
+        for output, right in zip(outputs, self.allowed[index], strict=False):
             if isinstance(output, Tensor) and right is not None:
                 worst = worse(worst, measure(level(output, right), right))
         return worst

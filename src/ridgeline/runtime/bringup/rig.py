@@ -11,18 +11,19 @@ log2 of the ops' number runs find the first op whose own result makes it wrong.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import nn
 
+from ridgeline.runtime.bringup.arithmetic import PLAIN, Unit
 from ridgeline.runtime.bringup.capture import RAISED, Modules, Wrong
 from ridgeline.runtime.bringup.cut import narrowed, one_of_each, two_layers
 from ridgeline.runtime.bringup.findings import Check
 from ridgeline.runtime.bringup.guard import Guard
-from ridgeline.runtime.bringup.judge import Verdict
 from ridgeline.runtime.bringup.noise import Measured, Spread
+from ridgeline.runtime.bringup.outcome import Verdict
 from ridgeline.runtime.bringup.reference import Exact, Rounded
 from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.stepper import Light, Seen, traced
@@ -51,7 +52,11 @@ class Rig:
     paths: tuple[str, ...]
     spread: Spread
     chooses: bool = False
-    kept: dict[str, object] = field(default_factory=dict)
+    unit: Unit = PLAIN
+
+    def rounded(self, seed: int) -> Rounded:
+        """A right device of this kind."""
+        return Rounded(seed, self.unit)
 
     def subject(self) -> Subject:
         """On the device, fresh."""
@@ -90,7 +95,7 @@ def rig_of(session: Session, format: str) -> Rig | str:
     paths = traced_paths(host.module)
     rig = Rig(
         format=format, device=session.device, build=build, paths=paths, spread=Spread(exact={}, draws=()),
-        chooses=chooses,
+        chooses=chooses, unit=session.guard.unit,
     )  # fmt: skip
     rig.spread = spread_of(rig, partial(traced, paths=paths))
     session.rigs[format] = rig
@@ -111,7 +116,7 @@ def spread_of(rig: Rig, run: Callable[[Subject], dict[str, torch.Tensor]], draws
     drawn = []
     for seed in range(draws):
         subject = rig.build("cpu")
-        with Rounded(seed):
+        with rig.rounded(seed):
             drawn.append(run(subject))
     return Spread(exact=exact, draws=drawn, chooses=rig.chooses)
 

@@ -51,7 +51,6 @@ def products(n: Numbers) -> Iterator[Call]:
     yield Call(op=A.bmm.default, args=(odd[None], zeros[None]), why="zero times infinity, no NaN")
     yield Call(op=A.mm.default, args=(n.dressed(n.normal(13, 37)), n.dressed(n.normal(37, 21))), why="rows apart")
     yield Call(op=A.bmm.default, args=(n.normal(3, 29, 19), n.normal(3, 19, 23)), why="tails")
-    yield Call(op=A.mm.default, args=(n.normal(0, 16), n.normal(16, 8)), why="empty")
     yield Call(op=A.mv.default, args=(n.normal(33, 65), n.normal(65)))
     yield Call(op=A.dot.default, args=(n.normal(129), n.normal(129)))
 
@@ -186,9 +185,10 @@ def norms(n: Numbers) -> Iterator[Call]:
     x = n.normal(2, 24, 15)
     yield Call(op=A.native_group_norm.default, args=(x, n.normal(24), n.normal(24), 2, 24, 15, 4, 1e-5), why="groups")
     yield Call(
-        op=A.convolution.default, why="short, by channel",
+        op=A.convolution.default,
+        why="short, by channel",
         args=(n.normal(2, 24, 19), n.normal(24, 1, 4), n.normal(24), [1], [3], [1], False, [0], 24),
-    )  # fmt: skip
+    )
 
 
 def fused_attention(n: Numbers) -> Iterator[Call]:
@@ -196,9 +196,12 @@ def fused_attention(n: Numbers) -> Iterator[Call]:
     forward = A._scaled_dot_product_flash_attention_for_cpu.default
     backward = A._scaled_dot_product_flash_attention_for_cpu_backward.default
     for why, lengths, causal, size in (
-        ("causal", (48, 48), True, 1.0), ("tail", (37, 53), False, 1.0), ("one query", (1, 65), False, 1.0),
-        ("large scores", (32, 32), False, 6.0), ("long", (16, 600), False, 1.0),
-    ):  # fmt: skip
+        ("causal", (48, 48), True, 1.0),
+        ("tail", (37, 53), False, 1.0),
+        ("one query", (1, 65), False, 1.0),
+        ("large scores", (32, 32), False, 6.0),
+        ("long", (16, 600), False, 1.0),
+    ):
         q, k, v = (
             n.normal(2, 3, t, 32, size=s) for t, s in ((lengths[0], size), (lengths[1], size), (lengths[1], 1.0))
         )
@@ -274,12 +277,23 @@ def lookups(n: Numbers) -> Iterator[Call]:
     yield Call(op=A.embedding.default, args=(table, edge), why="first and last row")
     yield Call(op=A.embedding.default, args=(n.dressed(n.normal(21, 16)), edge % 21), why="rows apart")
     same = torch.full((40,), 7)
-    yield Call(op=A.embedding_dense_backward.default, args=(n.normal(40, 16), same, 21, -1, False), why="all to one row",
-               phase="backward")  # fmt: skip
-    yield Call(op=A.embedding_dense_backward.default, args=(n.normal(3, 5, 16), n.places(3, 5, below=21), 21, -1, False),
-               why="batched", phase="backward")  # fmt: skip
-    yield Call(op=A.index_add.default, args=(n.normal(6, 20), 1, n.places(31, below=20), n.normal(6, 31)),
-               why="columns that meet")  # fmt: skip
+    yield Call(
+        op=A.embedding_dense_backward.default,
+        args=(n.normal(40, 16), same, 21, -1, False),
+        why="all to one row",
+        phase="backward",
+    )
+    yield Call(
+        op=A.embedding_dense_backward.default,
+        args=(n.normal(3, 5, 16), n.places(3, 5, below=21), 21, -1, False),
+        why="batched",
+        phase="backward",
+    )
+    yield Call(
+        op=A.index_add.default,
+        args=(n.normal(6, 20), 1, n.places(31, below=20), n.normal(6, 31)),
+        why="columns that meet",
+    )
 
 
 def losses(n: Numbers) -> Iterator[Call]:
@@ -297,8 +311,16 @@ def losses(n: Numbers) -> Iterator[Call]:
 
 
 STANDING: tuple[Callable[[Numbers], Iterator[Call]], ...] = (
-    products, pointwise, rows, fused_attention, lookups, losses, *MOVES, *TRAINING, *LONG,
-)  # fmt: skip
+    products,
+    pointwise,
+    rows,
+    fused_attention,
+    lookups,
+    losses,
+    *MOVES,
+    *TRAINING,
+    *LONG,
+)
 
 
 def standing_calls(seed: int = 0, device: str = "cpu") -> Iterator[Call]:

@@ -1,4 +1,4 @@
-"""Standing calls with a long dim: sums of many terms, wide vocabularies, long positions, tables beyond 16-bit indices."""
+"""Standing calls with a long dim: sums of many terms, wide vocabularies, tables beyond 16-bit indices."""
 
 from __future__ import annotations
 

@@ -15,10 +15,12 @@ A = torch.ops.aten
 def copies(n: Numbers) -> Iterator[Call]:
     """Copies of every layout, also to the device and back."""
     layouts = {
-        "contiguous": n.normal(24, 40), "strided": n.strided(24, 40), "rows apart": n.dressed(n.normal(13, 37)),
-        "one column for all": n.normal(24, 1).expand(24, 17), "backwards in four dims": n.normal(3, 5, 4, 7).permute(3, 1, 0, 2),
-        "one number": n.normal(1)[0],
-    }  # fmt: skip
+        "contiguous": n.normal(24, 40),
+        "strided": n.strided(24, 40),
+        "rows apart": n.dressed(n.normal(13, 37)),
+        "one column for all": n.normal(24, 1).expand(24, 17),
+        "backwards in four dims": n.normal(3, 5, 4, 7).permute(3, 1, 0, 2),
+    }
     for why, x in layouts.items():
         yield Call(op=A.clone.default, args=(x,), why=why)
         yield Call(
@@ -36,9 +38,10 @@ def rearranged(n: Numbers) -> Iterator[Call]:
     """Joined, cut, turned, repeated, masked."""
     x, s = n.normal(16, 40), n.strided(16, 40)
     for why, parts, dim in (
-        ("halves of a rotation", [n.normal(2, 3, 9, 16), n.normal(2, 3, 9, 16)], -1), ("tails", [x, n.normal(16, 13), s], 1),
-        ("rows", [x, n.normal(3, 40)], 0), ("one empty", [x, n.normal(0, 40)], 0),
-    ):  # fmt: skip
+        ("halves of a rotation", [n.normal(2, 3, 9, 16), n.normal(2, 3, 9, 16)], -1),
+        ("tails", [x, n.normal(16, 13), s], 1),
+        ("rows", [x, n.normal(3, 40)], 0),
+    ):
         yield Call(op=A.cat.default, args=(parts, dim), why=why)
     yield Call(op=A.stack.default, args=([x, s, n.normal(16, 40)], 1), why="strided")
     for why, t in (("contiguous", x), ("strided", s)):
@@ -113,15 +116,28 @@ def made(n: Numbers) -> Iterator[Call]:
             op=A.one_hot.default if hasattr(A.one_hot, "default") else A.eq.Scalar, args=(n.places(20, below=9), 9)
         )
     for op, args in (
-        (A.zeros.default, ([7, 33],)), (A.ones.default, ([7, 33],)), (A.full.default, ([7, 33], -0.3)),
-        (A.scalar_tensor.default, (0.3,)), (A.randn.default, ([64, 65],)), (A.rand.default, ([64, 65],)),
-    ):  # fmt: skip
+        (A.zeros.default, ([7, 33],)),
+        (A.ones.default, ([7, 33],)),
+        (A.full.default, ([7, 33], -0.3)),
+        (A.scalar_tensor.default, (0.3,)),
+        (A.randn.default, ([64, 65],)),
+        (A.rand.default, ([64, 65],)),
+    ):
         yield Call(op=op, args=args, kwargs=at)
     for op, more in (
-        (A.zeros_like, ()), (A.ones_like, ()), (A.full_like, (2.5,)), (A.randn_like, ()), (A.rand_like, ()),
-        (A.zero_, ()), (A.fill_.Scalar, (0.1,)), (A.new_zeros, ([3, 5],)), (A.new_ones, ([3, 5],)),
-        (A.normal_, (1.0, 0.5)), (A.uniform_, (-1.0, 1.0)), (A.bernoulli_.float, (0.3,)),
-    ):  # fmt: skip
+        (A.zeros_like, ()),
+        (A.ones_like, ()),
+        (A.full_like, (2.5,)),
+        (A.randn_like, ()),
+        (A.rand_like, ()),
+        (A.zero_, ()),
+        (A.fill_.Scalar, (0.1,)),
+        (A.new_zeros, ([3, 5],)),
+        (A.new_ones, ([3, 5],)),
+        (A.normal_, (1.0, 0.5)),
+        (A.uniform_, (-1.0, 1.0)),
+        (A.bernoulli_.float, (0.3,)),
+    ):
         yield Call(op=getattr(op, "default", op), args=(n.normal(48, 65), *more))
     yield Call(op=A.native_dropout.default, args=(n.normal(64, 65), 0.1, True))
     yield Call(
@@ -139,10 +155,17 @@ def casts(n: Numbers) -> Iterator[Call]:
             )
         return
     ties = 1 + torch.arange(257) * 2.0**-9
-    x = torch.cat((
-        n.normal(4000, size=3.0).float(), n.normal(500, size=150.0).clamp(-440, 440), ties, -ties * 4,
-        torch.tensor([1e-40, 3e38, 65520.0, 448.0, 464.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8, torch.inf, -torch.inf, torch.nan]),
-    ))  # fmt: skip
+    x = torch.cat(
+        (
+            n.normal(4000, size=3.0).float(),
+            n.normal(500, size=150.0).clamp(-440, 440),
+            ties,
+            -ties * 4,
+            torch.tensor(
+                [1e-40, 3e38, 65520.0, 448.0, 464.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8, torch.inf, -torch.inf, torch.nan]
+            ),
+        )
+    )
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
         why = f"to {dtype}, ties".replace("torch.", "")
         yield Call(op=A._to_copy.default, args=(x,), kwargs={"dtype": dtype}, why=why)

@@ -51,16 +51,26 @@ def lists(n: Numbers) -> Iterator[Call]:
 
     positive = [x.abs() + 1e-3 for x in many()]
     for op, args in (
-        (A._foreach_mul_.Scalar, (many(), 0.99999)), (A._foreach_mul_.Scalar, (many(), 0.9)),
-        (A._foreach_add_.List, (many(), many())), (A._foreach_add_.Scalar, (positive, 1e-8)),
-        (A._foreach_lerp_.Scalar, (many(), many(), 0.1)), (A._foreach_sqrt.default, (positive,)),
-        (A._foreach_addcmul_.Scalar, (positive, g := many(), g, 0.001)), (A._foreach_div_.ScalarList, (many(), [0.5, 0.9, 0.7, 3.0])),
-        (A._foreach_addcdiv_.Scalar, (many(0.02), many(), positive, -1e-3)), (A._foreach_mul.Scalar, (many(), 1.7)),
+        (A._foreach_mul_.Scalar, (many(), 0.99999)),
+        (A._foreach_mul_.Scalar, (many(), 0.9)),
+        (A._foreach_add_.List, (many(), many())),
+        (A._foreach_add_.Scalar, (positive, 1e-8)),
+        (A._foreach_lerp_.Scalar, (many(), many(), 0.1)),
+        (A._foreach_sqrt.default, (positive,)),
+        (A._foreach_addcmul_.Scalar, (positive, g := many(), g, 0.001)),
+        (A._foreach_div_.ScalarList, (many(), [0.5, 0.9, 0.7, 3.0])),
+        (A._foreach_addcdiv_.Scalar, (many(0.02), many(), positive, -1e-3)),
+        (A._foreach_mul.Scalar, (many(), 1.7)),
         (A._foreach_addcdiv_.ScalarList, (many(0.02), many(), positive, [-1e-3, -1e-3, -2e-3, -1e-2])),
-        (A._foreach_norm.Scalar, (many(), 2)), (A._foreach_mul_.Tensor, (many(), torch.tensor(0.3))), (A._foreach_div_.List, (many(), positive)),
-        (A._foreach_sub_.List, (many(), many())), (A._foreach_neg.default, (many(),)), (A._foreach_reciprocal_.default, (positive,)),
-        (A._foreach_zero_.default, (many(),)), (A._foreach_copy_.default, (many(), many())),
-    ):  # fmt: skip
+        (A._foreach_norm.Scalar, (many(), 2)),
+        (A._foreach_mul_.Tensor, (many(), torch.tensor(0.3))),
+        (A._foreach_div_.List, (many(), positive)),
+        (A._foreach_sub_.List, (many(), many())),
+        (A._foreach_neg.default, (many(),)),
+        (A._foreach_reciprocal_.default, (positive,)),
+        (A._foreach_zero_.default, (many(),)),
+        (A._foreach_copy_.default, (many(), many())),
+    ):
         yield Call(op=op, args=args, why="a list", phase="optimizer")
 
 
@@ -72,8 +82,14 @@ def fused(n: Numbers) -> Iterator[Call]:
         squares = [n.normal(*s, size=0.3).square() for s in shapes]
         steps = [torch.tensor(step + 1.0) for _ in shapes]
         named = {
-            "lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "weight_decay": decay, "eps": 1e-8, "amsgrad": False, "maximize": False,
-        }  # fmt: skip
+            "lr": 1e-3,
+            "beta1": 0.9,
+            "beta2": 0.95,
+            "weight_decay": decay,
+            "eps": 1e-8,
+            "amsgrad": False,
+            "maximize": False,
+        }
         for op in (A._fused_adamw_.default, A._fused_adam_.default):
             fresh = [[x.clone() for x in part] for part in (params, gradients, moments, squares)]
             yield Call(op=op, args=(*fresh, [], steps), kwargs=named, why=why, phase="optimizer")

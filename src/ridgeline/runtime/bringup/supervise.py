@@ -222,7 +222,8 @@ def bringup(
         Journal(journal, create=True)
         job = Job(
             target=replace(target, held=None) if isinstance(target, OwnModule) else target, device=device, seed=seed,
-            journal=str(journal), found=BringUp(model=target.id, device=shown, isolated=True, allowed=allow), room=MOST_BYTES,
+            journal=str(journal), found=BringUp(model=target.id, device=shown, isolated=True, allowed=allow),
+            room=MOST_BYTES,
             faults=_file(faults), fault=fault, personality=personality,
             folder=str(Path(folder).resolve()) if folder else "", cwd=str(Path.cwd()), paths=tuple(sys.path),
             only=only, rates=rates, graph_breaks=graph_breaks,

@@ -74,7 +74,7 @@ def look_around(session: Session) -> None:
     absent = [
         Remark(op=op, module="standing set", phase="", calls=times)
         for op, times in session.found.missing.items()
-        if all(op != one.op for one in held.missing)
+        if all(op != one.op for one in held.missing) and "_for_cpu" not in op  # what only a host is asked for
     ]
     held = replace(held, missing=(*held.missing, *absent))
     held = replace(held, decomposed=remarks((*held.decomposed, *split)), unsupported=unsupported(session.device))

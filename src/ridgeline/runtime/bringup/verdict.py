@@ -7,12 +7,13 @@ go_on(session, at, kept)                     the same from a part on, as a proce
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, nullcontext
 from functools import partial
 
 from ridgeline.core.errors import InputError
 from ridgeline.runtime.bringup import ridge
+from ridgeline.runtime.bringup.calls import Call
 from ridgeline.runtime.bringup.capture import Modules, Watch
 from ridgeline.runtime.bringup.determinism import repeated
 from ridgeline.runtime.bringup.devices import open_device
@@ -29,6 +30,7 @@ from ridgeline.runtime.bringup.standing import standing_calls
 from ridgeline.runtime.bringup.subject import subject_of
 from ridgeline.runtime.bringup.survey import look_around, step_under, time_ops, took, warned
 from ridgeline.runtime.bringup.target import Target
+from ridgeline.runtime.bringup.variants import hard_variants
 
 FORMATS = ("fp32", "bf16")
 KEEP_EVERY = 40  # calls of the standing set after which what is known is kept
@@ -54,6 +56,7 @@ def go_on(session: Session, at: int = 0, kept: Callable[[int], None] = unkept, o
     """Run every part from one on; `kept` hears how many parts are behind it whenever something is known."""
     open_device(session.device, faulted=session.fault is not None)
     session.guard.saw = session.saw
+    session.guard.samples = {}
     fired = session.found.fired or 0
     as_other = ridge.altered(PERSONALITIES[session.personality]) if session.personality else nullcontext()
     altered = ridge.altered(session.fault) if session.fault is not None else nullcontext()
@@ -122,10 +125,21 @@ def generation(session: Session, format: str) -> None:
 def standing(session: Session) -> None:
     """Every call of the standing set."""
     session.tell("the standing set")
-    for index, call in enumerate(standing_calls(session.seed, session.device)):
+    _probed(session, standing_calls(session.seed, session.device), f"{PROBE}: ")
+
+
+def captured(session: Session) -> None:
+    """Hard variants of every op and format that the steps and the generation called."""
+    session.tell("hard variants of captured calls")
+    samples, session.guard.samples = session.guard.samples or {}, None
+    _probed(session, hard_variants(samples), "")
+
+
+def _probed(session: Session, calls: Iterable[Call], within: str) -> None:
+    for index, call in enumerate(calls):
         if index < session.position:
             continue
-        watch = probe(call, session.device, session.guard)
+        watch = probe(call, session.device, session.guard, within)
         session.note(watch.wrong)
         for op, times in watch.missing.items():
             session.found.missing[op] = session.found.missing.get(op, 0) + times
@@ -157,6 +171,7 @@ PARTS: tuple[tuple[str, str, Part], ...] = (
     ("fingerprint", "the fingerprint", take_print),
     *(("steps", f"a training step in {format}", partial(step, format=format)) for format in FORMATS),
     *(("generation", f"generation in {format}", partial(generation, format=format)) for format in FORMATS),
+    ("captured", "hard variants", captured),
     ("standing", PROBE, standing),
     *(("ladder", f"the ladder in {format}", partial(ladder, format=format)) for format in FORMATS),
     *(("invariances", f"invariances in {format}", partial(invariances, format=format)) for format in FORMATS),
@@ -176,6 +191,12 @@ def _took(session: Session, watch: Watch) -> None:
         for op, times in seen.items():
             told[op] = told.get(op, 0) + times
     session.note(watch.wrong)
+    for called in watch.calls.values():
+        if called.op in watch.missing:  # the model does not run there without the host's help
+            found.add(Finding(
+                op=called.op, module=called.place.module, phase=called.place.phase, dtype=called.dtype, measured=1.0,
+                limit=0.5, statistic="missing", times=called.count, message="the device has no kernel for it",
+            ))  # fmt: skip
 
 
 __all__ = ["PARTS", "BringUp", "Finding", "Guard", "bringup", "go_on", "unheard"]

@@ -46,10 +46,15 @@ void set(Counter& counter, uint32_t value) {
   if (counter.sleepers.load() != 0) futex(&counter.value, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
-int usable_cores() {
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;
-  return CPU_COUNT(&cores);
+// Cores that any of the ranks may run on: each may be bound to one of its own.
+int usable_cores(const std::vector<Peer>& peers) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (const Peer& peer : peers) {
+    cpu_set_t own;
+    if (sched_getaffinity(peer.pid, sizeof own, &own) == 0) CPU_OR(&all, &all, &own);
+  }
+  return CPU_COUNT(&all);
 }
 
 }  // namespace
@@ -134,7 +139,7 @@ Segment::Segment(int rank, std::vector<Peer> peers, int file)
   slot_stride_ = at.slot_stride;
   ring_stride_ = at.ring_stride;
   length_ = at.length;
-  most_spins_ = ranks_ <= usable_cores() ? kMostSpins : kLeastSpins;
+  most_spins_ = ranks_ <= usable_cores(peers_) ? kMostSpins : kLeastSpins;
   spins_ = most_spins_;
   std::memset(slots_ + rank_ * kDepth * slot_stride_, 0, kDepth * slot_stride_);  // page faults now, not in a round
   for (const Peer& peer : peers_)

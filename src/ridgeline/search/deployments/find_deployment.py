@@ -39,6 +39,7 @@ from ridgeline.search.deployments.trial import Bench
 from ridgeline.search.deployments.verify import verified
 from ridgeline.search.progress import Progress, Watch, unwatched
 from ridgeline.serving.deployment import Priced
+from ridgeline.serving.event_loop import settled_heap
 from ridgeline.serving.fleet import Role
 
 MESHES = 10  # kinds of degrees whose capacity is simulated
@@ -120,7 +121,9 @@ def find_deployment(
         bench = _busier(bench, bounds)
     made = _Work(bench=bench, space=space, goal=goal, rate=bench.load.rate, watch=watch)
     made.bounds = {one.shape: one for one in bounds}
-    candidates = _candidates(made, _able(bounds, bench))
+    with settled_heap():
+        candidates = _candidates(made, _able(bounds, bench))
+        fleets = _verified(made, candidates)
     return DeploymentSearch(
         scenario=bench.base,
         space=space,
@@ -130,7 +133,7 @@ def find_deployment(
         bounds=tuple(bounds),
         capacities=tuple(made.found.values()),
         candidates=tuple(candidates),
-        verified=_verified(made, candidates),
+        verified=fleets,
         bench=bench,
         complete=not made.stopped,
     )

@@ -40,8 +40,6 @@ OTHER_WORK = {
     "biencoder-projection-dim": "retrieval",
     "export-kd-teacher-load": "distillation from a teacher",
     "kd": "distillation from a teacher",
-    "valid-data": "a task for classification",
-    "task": "a task for classification",
 }
 PROGRAMS = {
     "pretrain_bert": "an encoder",

@@ -1,7 +1,7 @@
 """Turn a hybrid pattern of Megatron-Core (`M-M*E`) into the kinds of layers it spells, in order.
 
-    M mamba    G gated delta net    * attention    D sparse attention    + latent attention    - mlp    E experts
-    | begins a pipeline segment     / begins a layer of multi-token prediction
+M mamba    G gated delta net    * attention    D sparse attention    + latent attention    - mlp    E experts
+| begins a pipeline segment     / begins a layer of multi-token prediction
 """
 
 from __future__ import annotations

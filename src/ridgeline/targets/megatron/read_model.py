@@ -99,6 +99,8 @@ def _named(reader: OptionReader, table: dict[str, Any], vocab: int | None, hint:
 
 def _need(reader: OptionReader, name: str) -> int:
     value = reader.count(name)
+    if value is None and reader.problems:
+        raise InputError(reader.problems)
     if value is None:
         expected, todo = "a number of the model", "is this the right script? only what it says itself is read"
         raise InputError(Problem(path=f"--{name}", given="nothing", expected=expected, todo=todo))
@@ -194,7 +196,9 @@ def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
 def _indexer(reader: OptionReader) -> dict[str, Any]:
     """Sparse attention that an indexer chooses keys for."""
     names = {"heads": "dsa-indexer-n-heads", "head_dim": "dsa-indexer-head-dim", "topk": "dsa-indexer-topk"}
-    if reader.options.get("experimental-attention-variant") != "dsa" and not any(name in reader for name in names.values()):
+    if reader.options.get("experimental-attention-variant") != "dsa" and not any(
+        name in reader for name in names.values()
+    ):
         return {}
     reader.take("experimental-attention-variant")
     usual = {"heads": 64, "head_dim": 128, "topk": 2048}

@@ -34,9 +34,7 @@ class Seen:
 def read_workload(reader: OptionReader) -> dict[str, Any]:
     """The [workload] table; the global batch may stay open."""
     optimizer: dict[str, Any] = {}
-    kind = reader.word(
-        "optimizer", among=OPTIMIZERS, default="adamw"
-    )
+    kind = reader.word("optimizer", among=OPTIMIZERS, default="adamw")
     momentum = reader.take("sgd-momentum")
     if kind == "momentum" and momentum in (0, 0.0, "0", "0.0"):
         kind = "sgd"

@@ -20,7 +20,23 @@ from ridgeline.targets.target import Files, Imported
 NAMES = {field: option for option, field in FIELDS.items()}
 FORMATS = {code: word for word, code in DTYPES.items()}
 SIDES = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-SECTIONS = frozenset(("train", "ddp", "optimizer", "scheduler", "dataset", "logger", "tokenizer", "checkpoint", "rng", "dist", "comm_overlap", "validation", "rerun_state_machine"))
+SECTIONS = frozenset(
+    (
+        "train",
+        "ddp",
+        "optimizer",
+        "scheduler",
+        "dataset",
+        "logger",
+        "tokenizer",
+        "checkpoint",
+        "rng",
+        "dist",
+        "comm_overlap",
+        "validation",
+        "rerun_state_machine",
+    )
+)
 ALL_LINEAR = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 LORA = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "gate": "linear_fc1", "down": "linear_fc2"}
 

@@ -84,7 +84,9 @@ def _stage(said: dict[str, Any], config: dict[str, Any] | None, source: str) -> 
         name = str(said.get("deepspeed-config", "none"))
         expected = "the stage of ZeRO, in a DeepSpeed configuration that is here or as --zero-stage"
         todo = "put the configuration beside the script, or say its stage with --env where the script asks for it"
-        raise InputError(Problem(path="--deepspeed_config", given=name[:60], expected=expected, todo=todo, where=source))
+        raise InputError(
+            Problem(path="--deepspeed_config", given=name[:60], expected=expected, todo=todo, where=source)
+        )
     if stage not in STAGES:
         raise InputError(Problem(path="--zero-stage", given=repr(stage)[:40], expected="0, 1, 2 or 3", where=source))
     return STAGES[stage], []
@@ -99,7 +101,11 @@ def _layout(said: dict[str, Any]) -> None:
         said |= {"context-parallel-size": split, "cp-comm-type": "a2a"}
     for name in NOISE:
         said.pop(name, None)
-    if said.pop("use-flash-attn-v2", None) or said.pop("use-flash-attn-v1", None) or said.pop("use-flash-attn-triton", None):
+    if (
+        said.pop("use-flash-attn-v2", None)
+        or said.pop("use-flash-attn-v1", None)
+        or said.pop("use-flash-attn-triton", None)
+    ):
         said["use-flash-attn"] = True
     said.setdefault("attention-backend", "flash" if said.get("use-flash-attn") else "unfused")
 
@@ -150,5 +156,3 @@ def _offload(config: dict[str, Any] | None, said: dict[str, Any]) -> dict[str, A
     moved = isinstance(inner, dict) and isinstance(inner.get("offload_optimizer"), dict)
     there = moved and inner["offload_optimizer"].get("device", "none") in ("cpu", "nvme")  # type: ignore[index]
     return {"offload": {"optimizer": 1.0}} if there or said.get("cpu-optimizer") else {}
-
-

@@ -41,6 +41,15 @@ _QWEN3 = {"heads": 16, "kv_heads": 8, "head_dim": 128, "qk_norm": "head"}
 _SMALL = {"hidden": 256, "vocab": 2048}
 # models that the software's own tests train, as tables of dimensions
 DEBUG: dict[tuple[str, str], dict[str, Any]] = {
+    ("gpt_oss", "debugmodel"): {
+        **_SMALL,
+        "name": "torchtitan's small gpt-oss",
+        "layers": 4,
+        "pattern": ["local", "full"],
+        "attention": {"heads": 64, "kv_heads": 8, "head_dim": 64, "qkv_bias": True, "out_bias": True, "sinks": True},
+        "moe": {"experts": 8, "topk": 4, "hidden": 2880, "bias": True, "router_bias": True},
+        "block": {"local": {"attention": {"window": 128}}, "full": {}},
+    },
     ("llama3", "debugmodel"): {
         **_SMALL,
         "name": "torchtitan's small Llama 3",

@@ -13,6 +13,7 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.targets.option_reader import nested
+from ridgeline.targets.python_builtins import copied
 from ridgeline.targets.python_eval import MISSING, Interpreter, Stop
 from ridgeline.targets.python_values import Function, Made, Module, Outside, Unknown, is_known, shown
 from ridgeline.targets.run_files import Around, around
@@ -76,7 +77,10 @@ def job_of(files: Files) -> tuple[Table, tuple[str, ...]]:
         raise InputError(Problem(path=chosen, given=shown(made), expected="a Trainer.Config", where=source))
     folder = around(files).folder
     options = _options(made, chosen, folder.name if folder else "", source)
-    return Table(data=nested(options), source=source), tuple(dict.fromkeys(reading.notes))
+    notes = list(dict.fromkeys(reading.notes))
+    if "graph_trainer" in chosen:
+        notes.append("the graph that this trainer captures of a whole step: priced as its kernels, launched one by one")
+    return Table(data=nested(options), source=source), tuple(notes)
 
 
 def _python(name: str) -> bool:
@@ -100,6 +104,12 @@ def _hook(name: str, given: tuple[Any, ...], words: dict[str, Any]) -> Any:
     last = name.rpartition(".")[2]
     if last.endswith("model_registry"):
         return Made(name="model_registry", given=given, parts=words)
+    if last == "to_graph_trainer_config" and given and isinstance(given[0], Made):
+        made: Made = copied(given[0])
+        made.parts.pop("compile", None)
+        if made.parts.get("activation_checkpoint") is not None:
+            made.parts["activation_checkpoint"] = Made(name="SelectiveAC.Config")
+        return made
     if last in ("decoder_vocab_size", "default_adamw") or last.endswith("DataLoader"):
         return Made(name=last, given=given, parts=words)
     return MISSING

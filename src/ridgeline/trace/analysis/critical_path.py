@@ -102,6 +102,18 @@ class Slack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PathPieces:
+    """Pieces of the path, last first: rows (-1 for waits), codes of labels, whether work, from when to when."""
+
+    row: Longs
+    label: Longs
+    chip: Mask
+    start: Longs
+    end: Longs
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CriticalPaths:
     """The critical path of a timeline, by step and whole."""
 
@@ -112,18 +124,8 @@ class CriticalPaths:
     """Of every span of `Graph.points.work`."""
     edges: tuple[EdgeCount, ...]
     """What the path rests on: dependencies by kind, recorded or inferred."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Walk:
-    """Pieces of the path, last first: rows (-1 for waits), codes of labels, whether work, from when to when."""
-
-    row: Longs
-    label: Longs
-    chip: Mask
-    start: Longs
-    end: Longs
-    labels: tuple[str, ...]
+    pieces: PathPieces
+    """All of it, to be drawn."""
 
 
 def critical_path(graph: Graph) -> CriticalPaths | None:
@@ -141,6 +143,7 @@ def critical_path(graph: Graph) -> CriticalPaths | None:
         slack=tuple(_by_class(graph, work, slack)),
         slack_ns=slack[graph.points.end(work)],
         edges=graph.counts,
+        pieces=walk,
     )
 
 
@@ -176,7 +179,7 @@ def _binding(graph: Graph) -> Longs:
     return found
 
 
-def _walk(graph: Graph, last: int) -> _Walk:
+def _walk(graph: Graph, last: int) -> PathPieces:
     """The path backwards from a point, along the edges that held each point back."""
     binding = _binding(graph)
     before = np.full(len(graph.at), -1, np.int64)
@@ -206,7 +209,7 @@ def _walk(graph: Graph, last: int) -> _Walk:
     lasting = columns[3] > columns[2]
     row, label, start, end = (column[lasting] for column in columns)
     chip = (row >= 0) & graph.line.is_work[np.maximum(row, 0)]
-    return _Walk(row=row, label=label, chip=chip, start=start, end=end, labels=names)
+    return PathPieces(row=row, label=label, chip=chip, start=start, end=end, labels=names)
 
 
 def _labels(graph: Graph) -> tuple[tuple[str, ...], Longs, int, Longs]:
@@ -219,7 +222,7 @@ def _labels(graph: Graph) -> tuple[tuple[str, ...], Longs, int, Longs]:
     return tuple(table), classes, waits, kinds
 
 
-def _path(graph: Graph, walk: _Walk, begin: int, end: int, step: int | None) -> CriticalPath:
+def _path(graph: Graph, walk: PathPieces, begin: int, end: int, step: int | None) -> CriticalPath:
     line = graph.line
     first, last = _within(walk, begin, end)
     row, label, chip = walk.row[first:last], walk.label[first:last], walk.chip[first:last]
@@ -250,7 +253,7 @@ def _path(graph: Graph, walk: _Walk, begin: int, end: int, step: int | None) -> 
     )
 
 
-def _within(walk: _Walk, begin: int, end: int) -> tuple[int, int]:
+def _within(walk: PathPieces, begin: int, end: int) -> tuple[int, int]:
     """Which pieces of a walk lie in a window: pieces descend and touch."""
     ends, starts = -walk.end, -walk.start
     return int(np.searchsorted(starts, -end, side="right")), int(np.searchsorted(ends, -begin))

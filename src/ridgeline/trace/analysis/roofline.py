@@ -23,13 +23,13 @@ from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.op_flops import op_work
 from ridgeline.trace.analysis.op_work import OpWork
+from ridgeline.trace.analysis.reachable import reachable
 from ridgeline.trace.analysis.served_shapes import PricedSpan
 from ridgeline.trace.arrays import Codes
 from ridgeline.trace.call_stack import parents
 from ridgeline.trace.timeline import KERNEL, Timeline
 
 TF32 = re.compile(r"tf32|s1688|16816", re.IGNORECASE)
-REACHABLE = {"compute": 0.75, "memory": 0.8}  # of the roof: what good kernels reach
 FEW_TOKENS = 0.5  # of the memory roof: attention over few tokens
 SOFTMAX = 64  # columns of a head whose products take as long as the exponentials of its scores on Hopper
 UP = 6  # ops looked at above a launch until one has a formula and shapes
@@ -55,6 +55,7 @@ class OpRate:
     efficiency: float | None
     rows: tuple[int, ...]
     """The longest calls, as rows of the timeline."""
+    chip: str | None = None
     by_model: bool = False
     """Whether a model's sizes or the capture of a graph tell the work: rows are then kernels, not ops."""
 
@@ -68,19 +69,19 @@ class OpRate:
 
     @property
     def reachable(self) -> float:
-        """Efficiency good kernels reach: 75 % of the compute roof, 80 % of the memory roof; of attention
+        """Efficiency good kernels reach on this chip, see `reachable`; of attention
 
-            75 % * d / (d + 64)        d = size of a head; a score needs an exponential beside its 4 d flops
+            of products * d / (d + 64)        d = size of a head; a score needs an exponential beside its 4 d flops
 
         because the exponential unit is busy as long as the matrix unit at d = 64 (16 a cycle and core on Hopper); where
         its few tokens make it bound by memory, half of that roof.
         """
         if self.class_ != "attention":
-            return REACHABLE[self.bound or "compute"]
+            return reachable(self.chip, self.dtype, self.bound or "compute")
         if self.bound == "memory":
             return FEW_TOKENS
         width = int(self.operands.split(" ")[0].rsplit("x", 1)[-1] or 128)
-        return REACHABLE["compute"] * width / (width + SOFTMAX)
+        return reachable(self.chip, self.dtype, "compute") * width / (width + SOFTMAX)
 
     @property
     def roof_ns(self) -> float | None:
@@ -125,7 +126,7 @@ def _by_model(line: Timeline, chip: Chip | None, priced: Sequence[PricedSpan]) -
             op=op, operands=operands, dtype=work.dtype, class_=line.classes[int(line.class_[longest[0]])], calls=calls,
             total_ns=total, flops=work.flops, size_bytes=work.size_bytes, bound=bound,
             efficiency=None if roof is None else roof * DECIMAL["G"] * calls / total, rows=tuple(longest.tolist()),
-            by_model=True,
+            by_model=True, chip=chip.id if chip else None,
         )  # fmt: skip
 
 
@@ -206,6 +207,7 @@ def _rate(
         bound=bound,
         efficiency=None if roof is None else roof * DECIMAL["G"] * len(calls) / total,
         rows=tuple(dict.fromkeys(longest.tolist())),
+        chip=chip.id if chip else None,
     )
 
 

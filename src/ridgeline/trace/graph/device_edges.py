@@ -58,14 +58,15 @@ def queued(points: Points) -> Queued:
     ended = np.where(before >= 0, points.at[points.end(np.maximum(before, 0))], np.iinfo(np.int64).min)
     launched = np.where(call >= 0, points.at[points.start(np.maximum(call, 0))], 0)
     gap = start - np.maximum(ended, -(2**62))
-    in_time = (before >= 0) & (gap >= 0) & (gap <= CLOSE_NS) & (launched < ended)
     alone = (call >= 0) & (launched >= ended) & (start >= launched)
+    delay = min(LONGEST_DELAY_NS, int(np.quantile((start - launched)[alone], 0.1))) if alone.any() else 0
+    in_time = (before >= 0) & (gap >= 0) & (gap <= CLOSE_NS) & (launched + delay < ended)
     return Queued(
         rows=rows,
         before=before,
         call=call,
         gap_ns=int(np.median(gap[in_time])) if in_time.any() else 0,
-        delay_ns=min(LONGEST_DELAY_NS, int(np.quantile((start - launched)[alone], 0.1))) if alone.any() else 0,
+        delay_ns=delay,
     )
 
 

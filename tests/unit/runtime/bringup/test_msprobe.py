@@ -6,14 +6,16 @@ import json
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command import run
 
 torch = pytest.importorskip("torch")
 
 from ridgeline.core.errors import InputError  # noqa: E402
-from ridgeline.runtime.bringup.msprobe.dump import read_dump  # noqa: E402
+from ridgeline.runtime.bringup.msprobe.dump import TensorNote, read_dump  # noqa: E402
 from ridgeline.runtime.bringup.msprobe.imported import bringup_msprobe  # noqa: E402
+from ridgeline.runtime.bringup.msprobe.tensor_files import UnreadableError, read_tensor  # noqa: E402
 
 DUMPS = Path(__file__).parents[3] / "data" / "msprobe" / "dumps.zip"
 
@@ -97,6 +99,19 @@ def test_a_dump_of_a_stranger_runs_nothing(dumps: Path) -> None:
     assert any("not as torch.save writes it" in why for why in found.unreadable)
     calls = {call.api: call for call in read_dump(dumps / "tensors").calls}
     assert calls["Torch.load"].args[0].file is None
+
+
+def test_numpy_files_are_read_as_bytes(tmp_path: Path) -> None:
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for name, array in {"c.npy": values, "f.npy": np.asfortranarray(values)}.items():
+        np.save(tmp_path / name, array)
+        note = TensorNote(dtype="float32", shape=(3, 4), file=tmp_path / name)
+        assert torch.equal(read_tensor(note), torch.tensor(values))
+    np.save(tmp_path / "o.npy", np.array([{}], dtype=object), allow_pickle=True)
+    (tmp_path / "s.npy").write_bytes((tmp_path / "c.npy").read_bytes()[:-1])
+    for name, shape in (("o.npy", (1,)), ("s.npy", (3, 4)), ("c.npy", (4, 3))):
+        with pytest.raises(UnreadableError):
+            read_tensor(TensorNote(dtype="float32", shape=shape, file=tmp_path / name))
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "{}", '{"data": []}', "[" * 100_000])

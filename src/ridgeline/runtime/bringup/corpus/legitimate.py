@@ -183,7 +183,7 @@ def _scattered() -> Named:
         yield f"index_put: order {seed}", on("index_put", "index_put_")(partial(_index_put, seed=seed))
     yield (
         "cumsum: in 64 bits",
-        on("cumsum")(lambda args, kwargs, result: args[0].double().cumsum(args[1]).to(result.dtype)),
+        on("cumsum")(_scanned_wide),
     )
     yield "cumsum: by blocks", on("cumsum")(_scanned)
     yield "topk: the last of equal ones", on("topk")(_last_of_equal)
@@ -225,6 +225,10 @@ def _index_put(args: Args, kwargs: Kwargs, result: Tensor, seed: int) -> Any:
         return None
     turn = _order(len(args[1][0]), seed)
     return args[0].float().index_put((args[1][0][turn],), args[2][turn].float(), accumulate=True).to(result.dtype)
+
+
+def _scanned_wide(args: Args, kwargs: Kwargs, result: Tensor) -> Tensor:
+    return args[0].double().cumsum(args[1]).to(result.dtype)
 
 
 def _scanned(args: Args, kwargs: Kwargs, result: Tensor) -> Any:

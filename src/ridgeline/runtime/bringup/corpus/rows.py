@@ -76,7 +76,7 @@ def fault_epsilon(args: Args, kwargs: Kwargs, result: Tensor) -> Tensor:
 @on("native_layer_norm")
 def fault_layer_norm_sample_variance(args: Args, kwargs: Kwargs, result: Any) -> Any:
     """The variance is divided by n - 1."""
-    x, shape, w, b, eps = args[:5]
+    x, _, w, b, eps = args[:5]
     var, mean = torch.var_mean(x.float(), -1, correction=1, keepdim=True)
     rstd = (var + eps).rsqrt()
     y = (x.float() - mean) * rstd
@@ -88,7 +88,7 @@ def fault_layer_norm_sample_variance(args: Args, kwargs: Kwargs, result: Any) ->
 @on("native_layer_norm", dtype=torch.bfloat16)
 def fault_layer_norm_variance_bf16(args: Args, kwargs: Kwargs, result: Any) -> Any:
     """The variance is kept in bf16."""
-    x, shape, w, b, eps = args[:5]
+    x, _, w, b, eps = args[:5]
     mean = x.float().mean(-1, keepdim=True)
     var = (x.float() - mean).square().mean(-1, keepdim=True).bfloat16().float()
     y = (x.float() - mean) * (var + eps).rsqrt()
