@@ -81,6 +81,12 @@ def import_run(
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="The model, where the files leave it to a script.")
     ] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Option("--arg", metavar="WORD", help="An argument the script is called with; in order.")
+    ] = None,
+    environment: Annotated[
+        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable the script is called with.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Scenario file to write; printed if left out.")
     ] = None,
@@ -92,7 +98,14 @@ def import_run(
     from ridgeline.core.toml_text import toml_text
     from ridgeline.targets.api import import_run as library
 
-    found = library(source, target=target, system=system, model=model)
+    found = library(
+        source,
+        target=target,
+        system=system,
+        model=model,
+        arguments=arguments or (),
+        environment=_variables(environment or []),
+    )
     _refuse_incomplete(found)
     text = _notes(found) + toml_text(found.settings)
     if output is not None:
@@ -104,8 +117,35 @@ def import_run(
     say(f"wrote {output}" if output is not None else text, nl=output is not None)
     for note in found.assumptions:
         say(f"assumed {_one_line(note)}", err=True)
-    for why, names in _by_reason(found).items():
-        say(f"unread ({why}): {', '.join(names)}", err=True)
+    for line in _unread(found):
+        say(line, err=True)
+
+
+def _variables(given: list[str]) -> dict[str, str]:
+    """`NAME=VALUE` words as a table."""
+    from ridgeline.core.errors import InputError, Problem
+
+    found: dict[str, str] = {}
+    for word in given:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(Problem(path="--env", given=word[:60], expected="NAME=VALUE"))
+        found[name] = value
+    return found
+
+
+def _unread(found: Imported) -> Iterator[str]:
+    """What was not read: what changes the step by name and reason, then the rest by how many."""
+    from dataclasses import replace
+
+    matters = replace(found, unread=tuple(part for part in found.unread if part.matters))
+    for why, names in _by_reason(matters).items():
+        yield _one_line(f"unread, changes the step ({why}): {', '.join(names)}")
+    rest = [part for part in found.unread if not part.matters]
+    if rest:
+        named = ", ".join(_one_line(f"{part.option} {part.value}".strip()) for part in rest[:MOST])
+        more = f", and {len(rest) - MOST} more (--json lists them)" if len(rest) > MOST else ""
+        yield f"unread, does not: {named}{more}"
 
 
 def _refuse_incomplete(found: Imported) -> None:
@@ -164,7 +204,7 @@ def _notes(found: Imported) -> str:
     """The scenario file's head: where it came from, what was assumed and what did not reach it."""
     lines = [f"Read by Ridgeline from a {found.target} configuration."]
     lines += [f"assumed: {note}" for note in found.assumptions]
-    lines += [f"unread ({why}): {', '.join(names)}" for why, names in _by_reason(found).items()]
+    lines += list(_unread(found))
     return "".join(f"# {_one_line(line)}\n" for line in lines)
 
 
@@ -191,6 +231,10 @@ def _import_sheet(found: Imported) -> dict[str, Any]:
     return {
         "target": found.target,
         "scenario": plain(found.settings),
-        "unread": [{"option": part.option, "value": part.value, "why": part.why} for part in found.unread],
+        "unread": [
+            {"option": part.option, "value": part.value, "why": part.why, "changes_step": part.matters}
+            for part in found.unread
+        ],
         "assumptions": list(found.assumptions),
+        "chips": found.chips,
     }

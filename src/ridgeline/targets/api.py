@@ -7,7 +7,7 @@ and `import_` is too easily read as it; what is imported is the configuration of
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +18,10 @@ from ridgeline.hardware.system import System
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.launch import system_in
 from ridgeline.targets.registry import TARGETS, detect
+from ridgeline.targets.run_files import BIGGEST_TEXT, Around, RunFiles, top_of
 from ridgeline.targets.target import Export, Imported
 
-SUFFIXES = (".sh", ".sbatch", ".toml", ".json", ".yaml", ".yml", ".py")
-BIGGEST_TEXT = 1024 * 1024  # bytes of one configuration file
+SUFFIXES = (".sh", ".sbatch", ".slurm", ".toml", ".json", ".yaml", ".yml", ".py")
 MOST_FILES = 64
 
 
@@ -43,20 +43,33 @@ def import_run(
     target: str | None = None,
     system: str | None = None,
     model: str | None = None,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Imported:
     """What a run's configuration says: a file, a folder of files, or texts by name. Text is parsed, never executed.
 
     `system` names the machine, which most configurations do not; a folder that Ridgeline wrote does. `model` names the
-    model where the configuration leaves it to a script.
+    model where the configuration leaves it to a script. `arguments` and `environment` are what a script is called with.
     """
-    files = dict(source) if isinstance(source, Mapping) else read_files(Path(source))
+    files = read_files(Path(source)) if isinstance(source, (str, Path)) else RunFiles(source, Around())
+    files.around.arguments = tuple(arguments)
+    files.around.environment = dict(environment or {})
+    files.around.model = model
     found = (TARGETS[target] if target else detect(files)).read(files)
     if model is not None:
         found = replace(found, settings={**found.settings, "model": model})
     name = system or system_in(files)
-    if name is None or "system" in found.settings:
-        return found
-    return _with_batch(replace(found, settings={**found.settings, "system": name}), load_system(name))
+    return found if name is None or "system" in found.settings else on_system(found, name)
+
+
+def on_system(found: Imported, name: str) -> Imported:
+    """What was read, on a machine: the global batch follows where files say what one rank handles."""
+    built = load_system(name)
+    placed = _with_batch(replace(found, settings={**found.settings, "system": name}), built)
+    if found.chips is None or found.chips == built.chips:
+        return placed
+    note = f"{built.chips} chips, where the files start the run on {found.chips}"
+    return replace(placed, assumptions=(note, *placed.assumptions))
 
 
 def _with_batch(found: Imported, system: System) -> Imported:
@@ -72,7 +85,7 @@ def _with_batch(found: Imported, system: System) -> Imported:
     return replace(found, settings=settings, assumptions=(*found.assumptions, note))
 
 
-def read_files(path: Path) -> dict[str, str]:
+def read_files(path: Path) -> RunFiles:
     """The configuration files of a folder (not of folders below it), or the one file, by name.
 
     `recipes.py::name` picks one of several functions in a Python file; the name stays with the file's.
@@ -81,10 +94,14 @@ def read_files(path: Path) -> dict[str, str]:
     if mark:
         path = Path(stem)
     if not os.path.isdir(path):  # a name no file system takes is no folder
-        return {f"{path.name}{mark}{chosen}": read_text(path, BIGGEST_TEXT)}
+        folder = Path(os.path.realpath(path)).parent
+        text = read_text(path, BIGGEST_TEXT)
+        return RunFiles({f"{path.name}{mark}{chosen}": text}, Around(folder=folder, top=top_of(folder)))
     named = sorted(part for part in path.iterdir() if part.suffix in SUFFIXES and part.is_file())
     if not named or len(named) > MOST_FILES:
         given = f"{len(named)} configuration files" if named else "no configuration file"
         expected = f"1 to {MOST_FILES} files ending in {', '.join(SUFFIXES)}"
         raise InputError(Problem(path="", given=given, expected=expected, todo="name the file itself", where=str(path)))
-    return {part.name: read_text(part, BIGGEST_TEXT) for part in named}
+    folder = Path(os.path.realpath(path))
+    texts = {part.name: read_text(part, BIGGEST_TEXT) for part in named}
+    return RunFiles(texts, Around(folder=folder, top=top_of(folder)))

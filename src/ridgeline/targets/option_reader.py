@@ -12,6 +12,7 @@ from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, Table, parse_table
 from ridgeline.core.table import BIGGEST, given
 from ridgeline.models.names import MODELS
+from ridgeline.targets.run_files import around
 from ridgeline.targets.shell_eval import read_script
 from ridgeline.targets.target import Files, Unread
 
@@ -44,8 +45,11 @@ def nested(options: Mapping[str, Any]) -> dict[str, Any]:
         at = table
         *above, last = name.split(".")
         for key in above:
-            at = at.setdefault(key, {})
-        at[last] = value
+            if not isinstance(at.get(key), dict):  # a value and a table of one name: the table stands
+                at[key] = {}
+            at = at[key]
+        if not isinstance(at.get(last), dict):
+            at[last] = value
     return table
 
 
@@ -94,7 +98,9 @@ class OptionReader:
     def count(self, *names: str, default: int | None = None) -> int | None:
         """A whole number of at least 1; "auto", null and a variable left open count as not given."""
         value = self.take(*names)
-        if isinstance(value, str) and (value.lower() in OPEN or "$" in value):
+        if isinstance(value, str) and "$" in value:
+            return self.left_open(names[0], value, default)
+        if isinstance(value, str) and value.lower() in OPEN:
             self.assumptions.append(f"{names[0]} = {value[:40]}: left to the software")
             return default
         if value is None:
@@ -106,6 +112,30 @@ class OptionReader:
         if not 1 <= number <= BIGGEST:
             return self.bad(names[0], value, "a whole number of at least 1", default)
         return int(number)
+
+    def left_open(self, option: str, value: str, instead: int | None) -> int | None:
+        """Note a value that the files leave to their caller."""
+        name = re.search(r"\$\{?(\w+)", value)
+        said = name.group(1) if name else ""
+        todo = f"say it with --env {said}=..." if said and not said.isdigit() else "say it with --env or --arg"
+        if said.isdigit():
+            todo = f"it is argument {said} of the script: say the arguments with --arg, in order"
+        expected = "a value that the files state"
+        self.problems.append(
+            Problem(path=option, given=f"{value[:60]}, which is left open", expected=expected, todo=todo)
+        )
+        return instead
+
+    def size(self, *names: str) -> int | None:
+        """A whole number, 0 included; words such as "auto" count as not given."""
+        value = self.take(*names)
+        if value is None or (type(value) is int and 0 <= value < 2**31):
+            return value
+        if isinstance(value, str) and "$" in value:
+            return self.left_open(names[0], value, None)
+        if isinstance(value, str) and value.lower() in OPEN:
+            return None
+        return self.bad(names[0], value, "a whole number", None)
 
     def degree(self, *names: str) -> int:
         """A degree; 1 where the file is silent."""
@@ -167,9 +197,9 @@ def assigned(files: Files) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, text in files.items():
-        if not name.endswith((".sh", ".sbatch")):
+        if not name.endswith((".sh", ".sbatch", ".slurm")):
             continue
-        for command in read_script(text).commands:
+        for command in read_script(text, around(files)).commands:
             for word in command[1:]:
                 pair = re.fullmatch(r"\+{0,2}([A-Za-z_][\w.@]*)=(.*)", word, re.DOTALL)
                 if pair:
@@ -179,6 +209,8 @@ def assigned(files: Files) -> dict[str, Any]:
 
 def _scalar(text: str) -> Any:
     """A word of a command line as the plain value it spells."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":  # quotes for the program's own parser
+        return text[1:-1]
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if text.lower() in ("null", "none", ""):

@@ -16,11 +16,14 @@ if TYPE_CHECKING:  # the command line names the targets in its help, which has t
 TRAIN = ("megatron-bridge", "verl", "maxtext", "mindspeed", "megatron", "torchtitan", "deepspeed")
 SERVE = ("dynamo", "tensorrt-llm", "sglang", "vllm")
 IDS = (*SERVE, *TRAIN)
+# dialects that are read and not written, tried before the software they are dialects of
+READ_ONLY = ("primus", "megatron-deepspeed")
+READABLE = (*SERVE, *READ_ONLY, *TRAIN)
 
 
 class _Targets(Mapping[str, "Target"]):
     def __getitem__(self, id: str) -> Target:
-        if id not in IDS:
+        if id not in READABLE:
             from ridgeline.core.errors import InputError, not_among
 
             raise InputError(not_among("--to", id, IDS))
@@ -43,9 +46,9 @@ def detect(files: Files) -> Target:
     """The first target that recognises the files, or an `InputError` that lists the targets."""
     from ridgeline.core.errors import InputError, Problem
 
-    for target in TARGETS.values():
-        if target.recognises(files):
-            return target
+    for id in READABLE:
+        if TARGETS[id].recognises(files):
+            return TARGETS[id]
     names = ", ".join(sorted(files)[:5])
     raise InputError(
         Problem(

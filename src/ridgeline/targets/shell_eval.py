@@ -1,42 +1,43 @@
 """Turn a shell script that starts a training run into the commands it would run, without running anything.
 
-Variables, arrays, defaults (`${X:-8}`), whole-number arithmetic and simple conditions are followed; everything else
-(command substitution, loops, functions, positional arguments) is left out and named in `notes`.
+Variables, arrays, defaults, arithmetic, conditions, choices, loops over known words, functions, the script's own
+arguments and environment, files that it sources or writes: followed. A condition that cannot be told does not hold,
+what only running would tell is left open, and both are named in `notes`.
 """
 
 from __future__ import annotations
 
-import ast
 import operator
 import re
-import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
 
-from ridgeline.core.errors import InputError, Problem
-from ridgeline.targets.shell_lexer import Token, Word, tokens
-
-# what a hostile script may cost: lengths are bounded so that text made of nothing but openings is read in linear time
-MOST_WORDS = 20_000  # of all commands, and of one array
-LONGEST = 1_000_000  # characters of one variable
-DEEPEST = 20  # expansions inside expansions
-_BRACES = 2000  # characters of ${...}, $(...) and backquotes
-_SUM = 500  # characters of $((...))
-_ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_VARIABLE = re.compile(
-    rf"\$(?:(\w+|[@*#?])|\{{([^{{}}]{{0,{_BRACES}}})\}})|\$\(\((.{{0,{_SUM}}}?)\)\)"
-    rf"|(\$\(.{{0,{_BRACES}}}?\)|`[^`]{{0,{_BRACES}}}`)",
-    re.DOTALL,
+from ridgeline.targets.run_files import Around
+from ridgeline.targets.shell_expand import (
+    MOST_WORDS,
+    Script,
+    arithmetic,
+    bounded,
+    expand,
+    fill,
+    is_open,
+    known,
+    mark,
+    shown,
+    split_words,
 )
-_BRACED = re.compile(r"(\w+)(?:\[[@*]\])?(?:(:?[-=+])(.*))?", re.DOTALL)
-_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}
+from ridgeline.targets.shell_lexer import Token, Word, WordPart, tokens
+from ridgeline.targets.shell_parse import Case, Chain, Command, For, Function, Group, If, Statement, While, parse
+
+__all__ = ["Script", "read_script"]
+
+MOST_STEPS = 20_000  # statements followed
+MOST_TURNS = 200  # of one loop
+DEEPEST = 12  # functions, sourced files and quoted commands inside each other
+_ASSIGN = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]{0,80})\])?(\+?)=")
 _COMPARE: Mapping[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq,
     "-ne": operator.ne,
@@ -45,307 +46,466 @@ _COMPARE: Mapping[str, Callable[[int, int], bool]] = {
     "-ge": operator.ge,
     "-le": operator.le,
 }
-SKIPPED = {"for": "done", "while": "done", "until": "done", "case": "esac"}
 DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
+SHELLS = frozenset({"bash", "sh", "/bin/bash", "zsh"})
+OURS = frozenset({"cuda", "gpu", "nvidia", "GPU"})  # what a script that asks for its own device is taken to run on
 
 
-@dataclass(slots=True)
-class Script:
-    """What was learnt of a script: values of variables, exported names, commands as words, and what was left out."""
-
-    variables: dict[str, list[str]] = field(default_factory=dict)
-    exported: set[str] = field(default_factory=set)
-    commands: list[list[str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Exported variables and their values."""
-        return {name: " ".join(self.variables.get(name, [])) for name in self.exported}
-
-
-def read_script(text: str) -> Script:
+def read_script(text: str, around: Around | None = None) -> Script:
     """The script's commands with everything filled in that can be known without running it.
 
     >>> read_script('TP=${TP:-2}; A=(--tp $TP)\\nif [ $TP -gt 1 ]; then A+=(--sp); fi\\nrun ${A[@]}').commands
     [['run', '--tp', '2', '--sp']]
     """
-    script = Script()
-    _follow(script, list(tokens(text)))
+    place = around or Around()
+    script = Script(arguments=list(place.arguments), given=place.environment)
+    for name, value in {**_asked(text), **place.environment}.items():
+        script.variables[name] = [value]
+    _Shell(script, place).run(_parsed(text), 0)
     return script
 
 
-def _follow(script: Script, stream: list[Token]) -> None:
-    """Follow the statements of a script in order, those of a branch only where its condition holds."""
-    branches = _Branches(script)
-    at = 0
-    while at < len(stream):
-        end = _statement_end(stream, at)
-        words, at = stream[at:end], end + 1
-        while (keyword := _keyword(words)) in KEYWORDS:
-            words = KEYWORDS[keyword](branches, words)
-        if keyword in SKIPPED:
-            at = _after(stream, at, SKIPPED[keyword])
-            script.notes.append(f"a {keyword} block")
-        elif words and branches.live:
-            _statement(script, words)
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> tuple[Statement, ...]:
+    return parse(tuple(tokens(text)))
+
+
+def _asked(text: str) -> dict[str, str]:
+    """What Slurm tells a script that asks it for nodes."""
+    found: dict[str, str] = {}
+    for line in re.findall(r"^#SBATCH\s+(.{1,200})$", text, re.MULTILINE):
+        nodes = re.match(r"(?:--nodes[= ]|-N ?)(\d{1,5})\b", line)
+        each = re.match(r"--(?:gres[= ]gpu:(?:[\w.-]+:)?|gpus-per-node[= ](?:[\w.-]+:)?)(\d{1,3})\b", line)
+        if nodes:
+            found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes.group(1))
+        if each:
+            found |= dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), each.group(1))
+    return found
+
+
+class _Left(Exception):
+    """`return` was reached."""
+
+
+class _Broke(Exception):
+    """`break` or `continue` was reached."""
 
 
 @dataclass(slots=True)
-class _Branches:
-    """The stack of open `if`s: of each, whether its present branch is taken, and whether that or an earlier one is.
-
-    The methods take a statement that begins with a keyword and leave the words behind it that are a statement too.
-    """
-
+class _Shell:
     script: Script
-    stack: list[tuple[bool, bool]] = field(default_factory=list)
+    around: Around
+    functions: dict[str, tuple[Statement, ...]] = field(default_factory=dict)
+    steps: int = 0
+    asking: bool = False  # a condition is followed: what it starts is no run
 
-    @property
-    def live(self) -> bool:
-        """Whether a statement here runs."""
-        return all(taken for taken, _ in self.stack)
+    def run(self, statements: Iterable[Statement], depth: int) -> bool | None:
+        """Follow statements; whether the last one succeeds, None where that cannot be told."""
+        held: bool | None = True
+        for statement in statements:
+            self.steps += 1
+            if self.steps > MOST_STEPS or depth > DEEPEST * 4:
+                return None
+            held = self.one(statement, depth)
+        return held
 
-    def begin(self, words: list[Token]) -> list[Token]:
-        holds = self.live and _condition(self.script, words[1:])
-        self.stack.append((holds, holds))
-        return []
+    def one(self, statement: Statement, depth: int) -> bool | None:
+        match statement:
+            case Command():
+                return self.command(statement, depth)
+            case Chain():
+                return self.chain(statement, depth)
+            case If():
+                return self.conditional(statement, depth)
+            case Case():
+                return self.choice(statement, depth)
+            case For():
+                return self.loop(statement, depth)
+            case While():
+                return self.repeat(statement, depth)
+            case Function(name=name, body=body):
+                self.functions[name] = body
+                return True
+            case Group(body=body):
+                return self.run(body, depth + 1)
 
-    def otherwise_if(self, words: list[Token]) -> list[Token]:
-        if not self.stack:
-            return words[1:]
-        _, before = self.stack.pop()
-        holds = self.live and not before and _condition(self.script, words[1:])
-        self.stack.append((holds, before or holds))
-        return []
+    def chain(self, chain: Chain, depth: int) -> bool | None:
+        """`a && b || c`, from left to right; the text that a pipe of known commands makes is kept."""
+        if any(joint == "|" for joint, _ in chain.parts):
+            self.pipe(chain)
+        held: bool | None = True
+        for joint, statement in chain.parts:
+            if (joint == "&&" and held is False) or (joint == "||" and held is not False):
+                continue
+            held = self.one(statement, depth + 1)
+        return held
 
-    def otherwise(self, words: list[Token]) -> list[Token]:
-        if self.stack:
-            _, before = self.stack.pop()
-            self.stack.append((not before, True))
-        return words[1:]
+    def pipe(self, chain: Chain) -> None:
+        """`sed s/A/B/ template | sed ... > file` and the like: how scripts fill in a configuration."""
+        text: str | None = None
+        for joint, statement in chain.parts:
+            if joint not in ("", "|") or not isinstance(statement, Command):
+                return
+            text = self.text_of(statement, text)
+            if text is None:
+                return
+            self.write(statement, text)
 
-    def end(self, words: list[Token]) -> list[Token]:
-        if self.stack:
-            self.stack.pop()
-        return words[1:]
+    def text_of(self, command: Command, given: str | None) -> str | None:
+        """What `echo`, `cat` or a plain `sed` prints."""
+        here = next((word for sign, word in command.redirections if sign in ("<<", "<<-")), None)
+        words = [value for word in command.words if isinstance(word, Word) for value in expand(self.script, word)]
+        if not words:
+            return None
+        if words[0] == "echo":
+            return " ".join(word for word in words[1:] if word not in ("-n", "-e"))
+        if words[0] == "cat":
+            if here is not None:
+                return "".join(expand(self.script, here, split=False))
+            return given if len(words) == 1 else self.nearby(words[1])
+        if words[0] == "sed":
+            return self.sed(words[1:], given)
+        return None
 
-    def go_on(self, words: list[Token]) -> list[Token]:
-        return words[1:]
+    def sed(self, words: Sequence[str], given: str | None) -> str | None:
+        swaps = [word for word in words if re.fullmatch(r"s(.).+?\1.*?\1g?", word, re.DOTALL)]
+        files = [word for word in words if word not in swaps and not word.startswith("-")]
+        text = self.nearby(files[0]) if files else given
+        for swap in swaps if text is not None else ():
+            _, old, new, *_ = swap.split(swap[1])
+            text = text.replace(old.replace("\\", ""), new) if text is not None else None
+        return text if swaps else None
 
+    def write(self, command: Command, text: str) -> None:
+        for sign, word in command.redirections:
+            if sign in (">", ">>", "&>"):
+                name = shown("".join(expand(self.script, word, split=False)))
+                before = self.script.texts.get(name, "") if sign == ">>" else ""
+                self.script.texts[name] = bounded([before + text])[0]
 
-KEYWORDS: Mapping[str, Callable[[_Branches, list[Token]], list[Token]]] = {
-    "if": _Branches.begin,
-    "elif": _Branches.otherwise_if,
-    "else": _Branches.otherwise,
-    "fi": _Branches.end,
-    "then": _Branches.go_on,
-    "do": _Branches.go_on,
-    "{": _Branches.go_on,
-}
+    def nearby(self, name: str) -> str | None:
+        """The text of a file that the script names: one it wrote, or one of its checkout."""
+        if shown(name) in self.script.texts:
+            return self.script.texts[shown(name)]
+        folder = self.around.folder
+        if folder is None:
+            return None
+        plain = known(name)
+        last = plain.rstrip("/").split("/")[-1]
+        for path in (folder / plain.lstrip("/"), folder / last) if last else ():
+            text = self.around.text(Path(path))
+            if text is not None:
+                return text
+        return None
 
+    # conditions
 
-def _keyword(words: list[Token]) -> str:
-    """The first word of a statement, where it is one that may be a keyword: plain text."""
-    return words[0].bare if words and isinstance(words[0], Word) else ""
+    def conditional(self, statement: If, depth: int) -> bool | None:
+        unsure: list[Statement] = []
+        for test, body in statement.arms:
+            held = self.asked(test, depth + 1)
+            if held:
+                return self.run(body, depth + 1)
+            if held is None:
+                unsure += body
+        found = self.run(statement.otherwise, depth + 1)
+        self.leave_open(unsure)
+        return found
 
+    def asked(self, test: tuple[Statement, ...], depth: int) -> bool | None:
+        before, self.asking = self.asking, True
+        try:
+            return self.run(test, depth)
+        finally:
+            self.asking = before
 
-def _statement_end(stream: list[Token], at: int) -> int:
-    """Where the statement that begins here ends, outside parentheses; a condition goes on behind `||` and `&&`."""
-    stops = "\n;" if _keyword(stream[at : at + 1]) in ("if", "elif") else "\n;|&"
-    depth = 0
-    while at < len(stream):
-        token = stream[at]
-        depth += (token == "(") - (token == ")")
-        if isinstance(token, str) and depth <= 0 and token in stops:
-            return at
-        at += 1
-    return at
+    def leave_open(self, skipped: Iterable[Statement]) -> None:
+        """Variables that a branch nobody can tell about would set, and that nothing else set."""
+        for name in _assigned(skipped, 0):
+            self.script.variables.setdefault(name, [mark(name)])
 
+    def choice(self, statement: Case, depth: int) -> bool | None:
+        subject = "".join(expand(self.script, statement.subject, split=False))
+        unsure = is_open(subject) and "(" in subject
+        for patterns, body in statement.arms:
+            texts = ["".join(expand(self.script, pattern, split=False)) for pattern in patterns]
+            if any(fnmatchcase(known(subject), text) for text in texts) or (unsure and OURS & set(texts)):
+                if unsure:
+                    self.script.notes.append(f"which case {shown(subject)[:40]} is: taken as {' '.join(texts)[:40]}")
+                return self.run(body, depth + 1)
+        return True
 
-def _after(stream: list[Token], at: int, closer: str) -> int:
-    depth = 1
-    openers = {word for word, end in SKIPPED.items() if end == closer}
-    while at < len(stream) and depth:
-        token = stream[at]
-        word = token.bare if isinstance(token, Word) else ""
-        depth += (word in openers) - (word == closer)
-        at += 1
-    return at
+    def loop(self, statement: For, depth: int) -> bool | None:
+        if not statement.name:
+            self.script.notes.append("a for block")
+            return None
+        words = self.script.arguments if statement.words is None else self.values(statement.words)
+        for value in list(words)[:MOST_TURNS]:
+            self.script.variables[statement.name] = [value]
+            try:
+                self.run(statement.body, depth + 1)
+            except _Broke as broke:
+                if str(broke) == "break":
+                    break
+        return True
 
+    def repeat(self, statement: While, depth: int) -> bool | None:
+        for _ in range(MOST_TURNS):
+            held = self.asked(statement.test, depth + 1)
+            if held is None:
+                self.script.notes.append("a while block")
+                self.leave_open(statement.body)
+                return None
+            if held is statement.until:
+                return True
+            try:
+                self.run(statement.body, depth + 1)
+            except _Broke as broke:
+                if str(broke) == "break":
+                    break
+        return True
 
-def _statement(script: Script, words: list[Token]) -> None:
-    """An assignment, a declaration, or a command."""
-    plain = [word for word in words if isinstance(word, Word)]
-    if plain and plain[0].bare in DECLARING:
-        for declared in plain[1:]:
-            name = declared.parts[0].text.partition("=")[0]
-            if plain[0].bare == "export" and name.isidentifier():
-                script.exported.add(name)
-        words = words[words.index(plain[0]) + 1 :]
-        if not any(isinstance(word, Word) and _ASSIGN.match(word.parts[0].text) for word in words):
-            return
-    at = 0
-    while at < len(words):
+    # commands
+
+    def values(self, words: Iterable[Token]) -> list[str]:
+        return [value for word in words if isinstance(word, Word) for value in expand(self.script, word)]
+
+    def command(self, command: Command, depth: int) -> bool | None:
+        words = list(command.words)
+        negated = bool(words) and isinstance(words[0], Word) and words[0].bare == "!"
+        words = words[1:] if negated else words
+        first = words[0].bare if words and isinstance(words[0], Word) else ""
+        if first in ("[", "[[", "test"):
+            held = self.test(words)
+            return held if held is None or not negated else not held
+        if words and words[:1] == ["("]:
+            text = "".join(token if isinstance(token, str) else f" {token.text} " for token in words).strip("() ")
+            worth = arithmetic(self.script, text)
+            return None if worth is None else worth != 0
+        if first in DECLARING:
+            words = self.declare(words)
+        at = 0
+        while at < len(words):
+            word = words[at]
+            plain = isinstance(word, Word) and bool(word.parts) and word.parts[0].quote == "plain"
+            found = _ASSIGN.match(word.parts[0].text) if plain and isinstance(word, Word) else None
+            if found is None:
+                break
+            at = self.assign(words, at, found)
+        if command.redirections and len(words) > at:
+            text = self.text_of(command, None)
+            if text is not None:
+                self.write(command, text)
+        filled = self.values(words[at:])
+        return self.started(filled, depth) if filled else True
+
+    def declare(self, words: list[Token]) -> list[Token]:
+        export = isinstance(words[0], Word) and words[0].bare == "export"
+        rest = [word for word in words[1:] if not (isinstance(word, Word) and word.bare.startswith("-"))]
+        for word in rest:
+            name = word.parts[0].text.partition("=")[0] if isinstance(word, Word) and word.parts else ""
+            if export and name.isidentifier():
+                self.script.exported.add(name)
+        assigns = any(isinstance(word, Word) and word.parts and _ASSIGN.match(word.parts[0].text) for word in rest)
+        return rest if assigns else []
+
+    def assign(self, words: list[Token], at: int, found: re.Match[str]) -> int:
+        """Store `NAME=value`, `NAME[key]=value`, `NAME=( ... )` or either with `+=`; the index after it."""
         word = words[at]
-        found = _ASSIGN.match(word.parts[0].text) if isinstance(word, Word) and word.parts[0].quote == "plain" else None
-        if found is None:
-            break
-        at = _assign(script, words, at, found)
-    filled = [value for word in words[at:] if isinstance(word, Word) for value in expand(script, word)]
-    if filled and sum(map(len, script.commands)) + len(filled) <= MOST_WORDS:
-        script.commands.append(filled)
+        assert isinstance(word, Word)
+        name, key, more = found.group(1), found.group(2), bool(found.group(3))
+        if key is not None:
+            name = f"{name}[{known(fill(self.script, key)).strip(chr(34) + chr(39))}]"
+        before = self.script.variables.get(name, [])
+        if at + 1 < len(words) and words[at + 1] == "(" and found.end() == len(word.text):
+            end = at + 2
+            values: list[str] = []
+            while end < len(words) and words[end] != ")":
+                values += self.element(name, words[end])
+                end += 1
+            self.script.variables[name] = bounded((before if more else []) + values)
+            return end + 1
+        first = word.parts[0]
+        rest = Word((WordPart(first.text[found.end() :], first.quote), *word.parts[1:]))
+        value = " ".join(expand(self.script, rest, split=False))
+        if is_open(value) and "(" in value and name in self.around.environment:
+            value = self.around.environment[name]
+        self.script.variables[name] = bounded([" ".join(before) + value] if more else [value])
+        return at + 1
+
+    def element(self, name: str, token: Token) -> list[str]:
+        """The words that an element of an array becomes; `[key]=value` is kept by its key."""
+        if not isinstance(token, Word):
+            return []
+        keyed = re.match(r"\[([^\]]{1,80})\]=", token.text)
+        if keyed and token.parts[0].quote == "plain":
+            value = "".join(expand(self.script, token, split=False)).partition("]=")[2]
+            key = known(fill(self.script, keyed.group(1))).strip("\"'")
+            self.script.variables[f"{name}[{key}]"] = [value]
+            return []
+        return expand(self.script, token)
+
+    def started(self, words: list[str], depth: int) -> bool | None:
+        """A command with its words: one of the shell's own, a function, another script, or a program."""
+        name = known(words[0])
+        if name in self.functions and depth < DEEPEST:
+            return self.call(self.functions[name], words[1:], depth)
+        if name in ("break", "continue"):
+            raise _Broke(name)
+        if name == "return":
+            raise _Left
+        if name in ("shift", "set", "source", ".", "eval", "exit", "unset", "true", "false", ":"):
+            return self.own(name, words, depth)
+        if self.asking and not any(word.endswith(".py") for word in words):
+            self.script.notes.append(f"whether {shown(' '.join(words))[:60]} succeeds")
+            return None
+        self.keep(words)
+        self.inner(words, depth)
+        return None
+
+    def own(self, name: str, words: list[str], depth: int) -> bool | None:
+        if name == "shift":
+            count = int(words[1]) if len(words) > 1 and words[1].isdigit() else 1
+            self.script.arguments[: min(count, len(self.script.arguments))] = []
+        elif name == "set" and len(words) > 1 and words[1] == "--":
+            self.script.arguments = words[2:]
+        elif name in ("source", ".") and len(words) > 1 and depth < DEEPEST:
+            text = self.nearby(words[1])
+            if text is None:
+                self.script.notes.append(f"{shown(words[1])[:60]}, which is sourced and not here")
+                return True
+            return self.run(_parsed(text), depth + 4)
+        elif name == "eval" and depth < DEEPEST:
+            return self.run(_parsed(" ".join(words[1:])), depth + 4)
+        return name != "false"
+
+    def call(self, body: tuple[Statement, ...], arguments: list[str], depth: int) -> bool | None:
+        before = self.script.arguments
+        self.script.arguments = arguments
+        try:
+            return self.run(body, depth + 2)
+        except _Left:
+            return None
+        finally:
+            self.script.arguments = before
+
+    def inner(self, words: list[str], depth: int) -> None:
+        """`bash -c "..."` and `bash other.sh ...`: what they start is followed too."""
+        if depth >= DEEPEST:
+            return
+        for word in words:  # a launcher of containers: what it starts is one word
+            if word.startswith("--command=") and " " in word:
+                self.run(_parsed(word.partition("=")[2]), depth + 4)
+                return
+        for at, word in enumerate(words[:-1]):
+            if word not in SHELLS:
+                continue
+            flags = [flag for flag in words[at + 1 : at + 3] if flag.startswith("-")]
+            rest = words[at + 1 + len(flags) :]
+            if any("c" in flag for flag in flags) and rest:
+                self.run(_parsed(rest[0]), depth + 4)
+            elif rest and rest[0].endswith((".sh", ".slurm", ".sbatch")):
+                text = self.nearby(rest[0])
+                if text is not None:
+                    self.call(_parsed(text), rest[1:], depth + 4)
+            return
+
+    def keep(self, words: list[str]) -> None:
+        """Keep a command, what is left open as it was written; an open word alone is nothing unless it is a value."""
+        kept: list[str] = []
+        for word in words:
+            alone = is_open(word) and not known(word)
+            if alone and kept and not kept[-1].startswith("-"):
+                continue
+            kept.append(shown(word))
+        if sum(map(len, self.script.commands)) + len(kept) <= MOST_WORDS:
+            self.script.commands.append(kept)
+
+    def test(self, words: list[Token]) -> bool | None:
+        """Whether `[ ... ]` or `[[ ... ]]` holds, parts joined by `&&`, `||`, -a and -o from left to right."""
+        parts: list[tuple[str, list[Word]]] = [("", [])]
+        for token in words[1:]:
+            if isinstance(token, str):
+                parts += [(token, [])] if token in ("&&", "||") else []
+            elif token.bare in ("-a", "-o"):
+                parts.append(("&&" if token.bare == "-a" else "||", []))
+            elif token.bare not in ("]", "]]"):
+                parts[-1][1].append(token)
+        held: bool | None = None
+        for joint, part in parts:
+            if (joint == "&&" and held is False) or (joint == "||" and held is True):
+                continue
+            held = self.holds(part)
+        return held
+
+    def holds(self, words: list[Word]) -> bool | None:
+        raw = ["".join(expand(self.script, word, split=False)) for word in words]
+        negated = bool(raw) and raw[0] == "!"
+        raw = raw[1:] if negated else raw
+        found = self.compared(raw)
+        return found if found is None or not negated else not found
+
+    def compared(self, raw: list[str]) -> bool | None:
+        unsure = any(is_open(text) and "(" in text for text in raw)
+        match [known(text) for text in raw]:
+            case ["-z", value]:
+                return None if unsure else not value
+            case ["-n", value] | [value]:
+                return None if unsure else bool(value)
+            case [("-f" | "-d" | "-e" | "-s" | "-x" | "-r" | "-L" | "-w"), _]:
+                return False
+            case [("-v"), name]:
+                return name in self.script.variables
+            case ["-z" | "-n" as how]:
+                return how == "-z"
+            case [left, ("=" | "==" | "!=") as how, right]:
+                if unsure and not (right in OURS or left in OURS):
+                    self.script.notes.append(f"whether {shown(' '.join(raw))[:60]} holds")
+                    return None
+                same = True if unsure else left == right or ("*" in right and fnmatchcase(left, right))
+                return same is (how != "!=")
+            case [left, "=~", right]:
+                return self.matches(left, right)
+            case [("=" | "==" | "!=") as how, right]:  # an unquoted variable that is not set
+                return ("" == right) is (how != "!=")
+            case [left, how, right] if how in _COMPARE:
+                numbers = [arithmetic(self.script, text) if text else None for text in (left, right)]
+                if numbers[0] is None or numbers[1] is None:
+                    return None if unsure else False
+                return _COMPARE[how](numbers[0], numbers[1])
+            case _:
+                self.script.notes.append(f"whether {shown(' '.join(raw))[:60]} holds")
+                return None
+
+    def matches(self, left: str, right: str) -> bool | None:
+        """A pattern of plain characters, anchors and alternatives; others are not followed."""
+        if not re.fullmatch(r"[\w^$|().\-/ \[\]+]{1,80}", right) or "+)" in right or len(left) > 300:
+            return None
+        try:
+            return re.search(right, left) is not None
+        except re.error:
+            return None
 
 
-def _assign(script: Script, words: list[Token], at: int, found: re.Match[str]) -> int:
-    """Store `NAME=value`, `NAME=( ... )` or either with `+=`; the index after it."""
-    word = words[at]
-    assert isinstance(word, Word)
-    name, more = found.group(1), bool(found.group(2))
-    before = script.variables.get(name, [])
-    if at + 1 < len(words) and words[at + 1] == "(" and found.end() == len(word.text):
-        end = at + 2
-        values: list[str] = []
-        while end < len(words) and words[end] != ")":
-            inner = words[end]
-            values += expand(script, inner) if isinstance(inner, Word) else []
-            end += 1
-        script.variables[name] = _bounded((before if more else []) + values)
-        return end + 1
-    first = word.parts[0]
-    rest = Word((type(first)(first.text[found.end() :], first.quote), *word.parts[1:]))
-    value = " ".join(expand(script, rest, split=False))
-    script.variables[name] = _bounded([" ".join(before) + value] if more else [value])
-    return at + 1
-
-
-def _bounded(values: list[str]) -> list[str]:
-    """The values, unless a script that doubles a variable again and again has made them too long."""
-    if len(values) > MOST_WORDS or sum(map(len, values)) > LONGEST:
-        expected = f"at most {LONGEST} characters in a variable"
-        raise InputError(Problem(path="", given="a variable that grows without end", expected=expected))
-    return values
-
-
-def expand(script: Script, word: Word, split: bool = True, depth: int = 0) -> list[str]:
-    """The words a word becomes: variables filled in, unquoted ones split at blanks."""
-    if depth > DEEPEST:
-        return []
-    if word.text in ("$@", "$*", "${@}"):  # the script's own arguments: none are known
-        return []
-    whole = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", word.text)
-    if whole and split:  # an array, each element a word, split again when unquoted
-        values = script.variables.get(whole.group(1), [])
-        return values if word.parts[0].quote == "double" else [piece for value in values for piece in _split(value)]
-    pieces = [""]
-    for part in word.parts:
-        if part.quote == "single":
-            pieces[-1] += part.text
-            continue
-        text = part.text.replace("\\\n", " ") if part.quote == "double" else part.text
-        filled = _fill(script, text, depth)
-        if part.quote == "double" or not split or filled == text:
-            pieces[-1] += filled
-        else:
-            inner = _split(filled)
-            pieces[-1] += inner[0] if inner else ""
-            pieces += inner[1:]
-    keep = any(part.quote != "plain" for part in word.parts)
-    return pieces if keep or not split else [piece for piece in pieces if piece]
-
-
-def _split(text: str) -> list[str]:
-    """Blank-separated words, quotes inside a value taken as quotes (scripts rely on `eval` for that, or err)."""
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
-
-
-def _fill(script: Script, text: str, depth: int) -> str:
-    """The text with variables, arithmetic and defaults filled in; what cannot be known becomes nothing."""
-
-    def value(match: re.Match[str]) -> str:
-        name, braced, sum_, command = match.groups()
-        if command is not None:
-            script.notes.append(f"the output of {command[:60]}")
-            return ""
-        if sum_ is not None:
-            return _sum(_fill(script, sum_, depth + 1), script)
-        found = _BRACED.fullmatch(braced if braced is not None else name)
-        if found is None:
-            script.notes.append(f"${{{braced}}}")
-            return ""
-        known = script.variables.get(found.group(1))
-        how, other = found.group(2) or "", found.group(3) or ""
-        unset = known is None or (how.startswith(":") and not "".join(known))
-        if how.endswith("+"):
-            return "" if unset else _fill(script, other, depth + 1)
-        if unset:
-            return _fill(script, other.strip("\"'"), depth + 1) if how else ""
-        return " ".join(known or [])
-
-    return text if depth > DEEPEST else _VARIABLE.sub(value, text)
-
-
-def _sum(text: str, script: Script) -> str:
-    """Whole-number arithmetic; bare names are variables."""
-    filled = re.sub(r"[A-Za-z_]\w*", lambda name: " ".join(script.variables.get(name.group(0), ["0"])), text)
-    try:
-        return str(_evaluate(ast.parse(filled.strip(), mode="eval").body))
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
-        script.notes.append(f"the value of {text[:60]}")
-        return ""
-
-
-def _evaluate(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < 2**53:
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_evaluate(node.operand)
-    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        return _ARITHMETIC[type(node.op)](_evaluate(node.left), _evaluate(node.right))
-    raise ValueError("not whole-number arithmetic")
-
-
-def _condition(script: Script, words: list[Token]) -> bool:
-    """Whether tests joined by `||` and `&&` hold, taken from left to right as the shell does."""
-    held = None
-    start = 0
-    joint = "|"
-    for at in range(len(words) + 1):
-        if at < len(words) and words[at] not in ("|", "&"):
-            continue
-        if at > start:
-            if held is None or (joint == "|" and not held) or (joint == "&" and held):
-                held = _test(script, words[start:at])
-            joint = str(words[at]) if at < len(words) else joint
-        start = at + 1
-    return bool(held)
-
-
-def _test(script: Script, words: list[Token]) -> bool:
-    """Whether `[ ... ]` or `[[ ... ]]` holds; one that cannot be told does not, and is noted."""
-    plain = [word for word in words if isinstance(word, Word)]
-    filled = ["".join(expand(script, word, split=False)) for word in plain]
-    if not filled or filled[0] not in ("[", "[[", "test"):
-        script.notes.append(f"whether {' '.join(filled)[:60]} succeeds")
-        return False
-    test = [word for word in filled[1:] if word not in ("]", "]]")]
-    negated = bool(test) and test[0] == "!"
-    test = test[1:] if negated else test
-    match test:
-        case ["-z", value]:
-            held = not value
-        case ["-n", value] | [value]:
-            held = bool(value)
-        case [left, "=" | "==", right]:
-            held = left == right
-        case [left, "!=", right]:
-            held = left != right
-        case [left, how, right] if how in _COMPARE and left.lstrip("-").isdigit() and right.lstrip("-").isdigit():
-            held = _COMPARE[how](int(left), int(right))
-        case _:
-            script.notes.append(f"whether {' '.join(test)[:60]} holds")
-            return False
-    return held != negated
+def _assigned(statements: Iterable[Statement], depth: int) -> set[str]:
+    """Names that statements give a value."""
+    found: set[str] = set()
+    for statement in statements if depth < 10 else ():
+        match statement:
+            case Command(words=words):
+                for word in words:
+                    text = word.parts[0].text if isinstance(word, Word) and word.parts else ""
+                    assigns = _ASSIGN.match(text)
+                    found |= {assigns.group(1)} if assigns else set()
+            case Chain(parts=parts):
+                found |= _assigned((part for _, part in parts), depth + 1)
+            case If(arms=arms, otherwise=otherwise):
+                found |= _assigned((one for _, body in arms for one in body), depth + 1)
+                found |= _assigned(otherwise, depth + 1)
+            case Case(arms=choices):
+                found |= _assigned((one for _, body in choices for one in body), depth + 1)
+            case For(body=body) | While(body=body) | Group(body=body):
+                found |= _assigned(body, depth + 1)
+            case _:
+                pass
+    return found

@@ -3,11 +3,13 @@
     Word      pieces as written: plain text, 'single', "double" (the last two quoted), each with its text
     str       an operator: newline, ;, (, ), |, &, <, > and their doubles
 
-`$( )`, backquotes and here-documents are kept as text; whoever expands a word sees that they are there.
+`$( )` and backquotes are kept as text; whoever expands a word sees that they are there. The text of a here-document is
+the word behind its `<<`. The number of a stream before `<` or `>` belongs to the redirection and is no word.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +17,9 @@ from typing import Literal
 from ridgeline.core.errors import InputError, Problem
 
 OPERATORS = frozenset("();|&<>\n")
+LONG_OPERATORS = ("<<<", "&>>", "<<-", "&&", "||", ";;", "<<", ">>", "&>", ">&", "<&")
 BLANK = " \t\r"
+_DELIMITER = re.compile(r"[ \t]*(['\"\\]?)(\w{0,60})['\"]?")
 CLOSERS = {"(": ")", "{": "}"}
 
 
@@ -55,8 +59,11 @@ def tokens(text: str) -> Iterator[Token]:
     """
     at = 0
     parts: list[WordPart] = []
+    after = 0  # where the line behind a here-document begins
     while at < len(text):
         char = text[at]
+        if char == "\n" and after > at:
+            at = after - 1
         if char == "\\" and at + 1 < len(text):
             if text[at + 1] != "\n":
                 parts.append(WordPart(text[at + 1], "single"))
@@ -73,15 +80,21 @@ def tokens(text: str) -> Iterator[Token]:
             at = end
             continue
         if char in BLANK or char in OPERATORS or (char == "#" and not parts):
-            if parts:
+            if parts and not (char in "<>" and _is_stream(parts)):
                 yield _word(parts)
-                parts = []
+            parts = []
             if char == "#":
                 end = text.find("\n", at)
                 at = len(text) if end < 0 else end
                 continue
             if char in OPERATORS:
-                yield char
+                sign = next((sign for sign in LONG_OPERATORS if text.startswith(sign, at)), char)
+                yield sign
+                at += len(sign)
+                if sign in ("<<", "<<-"):
+                    body, at, after = _here(text, at, max(after, at))
+                    yield body
+                continue
             at += 1
             continue
         end = at + 1
@@ -91,6 +104,24 @@ def tokens(text: str) -> Iterator[Token]:
         at = end
     if parts:
         yield _word(parts)
+
+
+def _is_stream(parts: list[WordPart]) -> bool:
+    return len(parts) == 1 and parts[0].quote == "plain" and parts[0].text in ("0", "1", "2", "3")
+
+
+def _here(text: str, at: int, after: int) -> tuple[Word, int, int]:
+    """The text of a here-document as a word, where its delimiter ends, and where the line behind it begins."""
+    line = text.find("\n", at)
+    line = len(text) if line < 0 else line
+    mark = _DELIMITER.match(text, at)
+    if mark is None or not mark.group(2):
+        return Word((WordPart("", "single"),)), at, after
+    begins = after if after > line else line + 1
+    found = re.compile(rf"^\t*{re.escape(mark.group(2))}[ \t]*$", re.MULTILINE).search(text, begins)
+    end, behind = (found.start(), found.end() + 1) if found else (len(text), len(text))
+    quoted = bool(mark.group(1))
+    return Word((WordPart(text[begins:end], "single" if quoted else "double"),)), mark.end(), behind
 
 
 def _word(parts: list[WordPart]) -> Word:
@@ -133,6 +164,6 @@ def _expansion(text: str, start: int) -> int:
     end = start + 1
     while end < len(text) and (text[end].isalnum() or text[end] == "_"):
         end += 1
-    if end == start + 1 and end < len(text) and text[end] in "@*#?":
+    if end == start + 1 and end < len(text) and text[end] in "@*#?!$":
         end += 1
     return end

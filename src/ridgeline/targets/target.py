@@ -16,9 +16,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.options import options
 
+DIALECTS = ("megatron-deepspeed", "primus")  # read and not written: no options of their own are recorded
 Files = Mapping[str, str]  # relative file name -> text
 
 
@@ -33,11 +35,15 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """Something a target's files say that a scenario has no place for, or that was not understood."""
+    """Something a target's files say that a scenario has no place for, or that was not understood.
+
+    matters   it changes what a step costs, or may: the step that is predicted is not quite the one the files mean
+    """
 
     option: str
     value: str
     why: str
+    matters: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,7 @@ class Imported:
     assumptions  what had to be assumed because the files do not say it
     per_rank     sequences each data-parallel rank handles in a step, where the files say that instead of a global
                  batch: the batch is known once the system is
+    chips        how many chips the files start the run on, where they say it
     """
 
     target: str
@@ -72,6 +79,7 @@ class Imported:
     unread: tuple[Unread, ...] = ()
     assumptions: tuple[str, ...] = ()
     per_rank: int | None = None
+    chips: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +99,7 @@ class Target:
     @property
     def title(self) -> str:
         """What its makers call it."""
-        return options(self.id).target
+        return options(self.id).target if self.id not in DIALECTS else self.id
 
     @property
     def version(self) -> str:
@@ -102,3 +110,15 @@ class Target:
     def source(self) -> str:
         """Where those options are documented."""
         return options(self.id).source
+
+
+def not_written(id: str, instead: str) -> Callable[[Scenario], Export]:
+    """The `write` of a dialect that is read and not written."""
+
+    def write(scenario: Scenario) -> Export:
+        todo = f"--to {instead} writes for its software"
+        raise InputError(
+            Problem(path="--to", given=f"{id}, which is read and not written", expected="a target", todo=todo)
+        )
+
+    return write

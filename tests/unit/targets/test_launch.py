@@ -106,7 +106,7 @@ def test_written_scripts_are_shell(tmp_path: Path, target: str, system: str) -> 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_torchrun_gets_what_the_reader_reads(tmp_path: Path) -> None:
     """The reader that never runs a script agrees with a shell that does."""
-    from ridgeline.targets.megatron.read import from_script, parsed
+    from ridgeline.targets.megatron.collect import from_script, parsed
 
     text = ridgeline.export(made(), to="megatron").files["launch.sh"]
     fake = tmp_path / "torchrun"

@@ -18,7 +18,7 @@ from target_cases import CASES, made
 
 from ridgeline.targets.api import export
 from ridgeline.targets.megatron.layout import placement_of
-from ridgeline.targets.megatron.read import from_script
+from ridgeline.targets.megatron.collect import from_script
 from ridgeline.targets.options import options
 
 Said = Mapping[str, Any]

@@ -8,7 +8,7 @@ import ridgeline
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.api import export, import_run
 from ridgeline.targets.decisions import decisions_of
-from ridgeline.targets.megatron.read import from_script
+from ridgeline.targets.megatron.collect import from_script
 from ridgeline.targets.options import options
 
 # arguments of examples/mcore/deepseek3/pretrain_deepseek3_671b_4k_ptd.sh @015ce048, as facts in a script of our own

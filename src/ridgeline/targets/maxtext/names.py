@@ -57,6 +57,16 @@ ALSO_NAMED = {
     "qwen3-8b-base": "qwen3-8b",
     "qwen3-14b-base": "qwen3-14b",
     "qwen3-30b-a3b-base": "qwen3-30b-a3b",
+    "qwen3-4b-thinking-2507": "qwen3-4b",
+    "qwen2.5-1.5b": "qwen2.5-1.5b",
+    "qwen3-vl-30b-a3b": "qwen3-vl-30b-a3b",
+    "qwen3.5-35b-a3b": "qwen3.5-35b-a3b",
+    "qwen3.5-397b-a17b": "qwen3.5-397b-a17b",
+    "gemma2-2b": "gemma2-2b",
+    "gemma4-26b": "gemma4-26b-a4b",
+    "gemma4-31b": "gemma4-31b",
+    "deepseek3.2-671b": "deepseek-v3.2",
+    "deepseek4-284b": "deepseek-v4-flash",
 }
 # model_name -> the vocabulary of its file, where it is rounded
 VOCABULARIES = {

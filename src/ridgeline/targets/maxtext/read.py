@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.models.dimensions import MOST_LAYERS
+from ridgeline.models.load import MODELS
 from ridgeline.models.load import model as load_model
 from ridgeline.models.spec import ModelSpec
 from ridgeline.targets.catalog_match import known_as
@@ -29,9 +32,21 @@ from ridgeline.targets.maxtext.names import (
     WIDE,
     parts_of,
 )
+from ridgeline.targets.maxtext.read_machine import machine_of, spare_axis, started
 from ridgeline.targets.option_reader import OptionReader, assigned, model_in, pick, tables
+from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
 
+PLAIN_BLOCKS = ("llama2", "mistral", "mixtral", "default", "qwen2", "qwen3", "qwen3_moe")
+# options of a model file beside its dimensions
+DESCRIBES = frozenset(
+    {
+        "head_dim", "mlp_activations", "vocab_size", "enable_dropout", "logits_via_embedding", "normalization_layer_epsilon",
+        "decoder_block", "rope_max_timescale", "num_experts", "num_experts_per_tok", "attention_type", "q_lora_rank",
+        "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "shared_experts", "first_num_dense_layers",
+        "use_qk_norm", "attention_bias", "sliding_window_size", "mtp_num_layers",
+    }
+)  # fmt: skip
 MANY = frozenset({"per_device_batch_size", "ici_fsdp_parallelism", "max_target_length", "remat_policy", "model_name"})
 APART = {
     "base_config": "the file this one changes",
@@ -61,10 +76,22 @@ APART = {
 
 def read(files: Files) -> Imported:
     """What a configuration says; a launch script's arguments stand above the file."""
-    reader = OptionReader(_merged(files))
-    model = _model(reader) or model_in(files)
+    files = started(files)
+    chips, halves = machine_of(files)
+    table = _merged(files)
+    second = _second(files) or (spare_axis(table.data) if halves else "")
+    found = read_table(table, around(files).model or model_in(files), second)
+    return replace(found, chips=chips) if chips else found
+
+
+def read_table(table: Table, named: str | None, second: str = "") -> Imported:
+    """What the options of a configuration say; `named` stands in for a model that they do not tell."""
+    reader = OptionReader(table)
+    found = _model(reader)
+    model = found or named
+    if found is None and named is not None:
+        reader.notes = [note for note in reader.notes if note.option != "model_name"]
     spec = load_model(model) if model is not None else None
-    second = _second(files)
     plan = _mesh(reader, second)
     batch, per_rank = _batch(reader, plan, 2 if second else 1)
     if plan["pp"] > 1:
@@ -87,7 +114,7 @@ def read(files: Files) -> Imported:
 
 def _merged(files: Files) -> Table:
     """The YAML file with the arguments of launch scripts on top."""
-    found = [table for table in tables(files, ".yml", ".yaml") if MANY & set(table.data)]
+    found = [table for table in tables(files, ".yml", ".yaml") if (MANY | {"base_emb_dim"}) & set(table.data)]
     words = {key: value for key, value in assigned(files).items() if "." not in key}
     if len(found) > 1 or not (found or MANY & set(words)):
         expected = "one YAML file, or a script whose arguments are MaxText's"
@@ -100,23 +127,29 @@ def _merged(files: Files) -> Table:
 
 def _model(reader: OptionReader) -> Any:
     name = str(reader.take("model_name", default="default"))
+    if name == "default" and "base_emb_dim" in reader:
+        name = _file_named(reader)
     if name != "default":
         id = next((id for id, word in MODELS_NAMED.items() if word == name), ALSO_NAMED.get(name))
         if id is None:
             reader.notes.append(Unread(option="model_name", value=name[:60], why="no catalog entry is it"))
         reader.take("mtp_num_layers")
         return id
-    if "base_emb_dim" not in reader:
-        return None
     scale = reader.degree("global_parameter_scale")
     if scale != 1:
-        reader.notes.append(Unread(option="global_parameter_scale", value=str(scale), why="give the dimensions"))
-    reader.word("decoder_block", among={"llama2": 1, "mistral": 1, "mixtral": 1, "default": 1}, default=1)
+        if f"maxtext-{scale}b" in MODELS and "base_emb_dim" not in reader:
+            return f"maxtext-{scale}b"
+        reader.bad("global_parameter_scale", scale, "a scale whose model the catalog has, or dimensions", None)
+    if "base_emb_dim" not in reader:
+        return None
+    block = reader.word("decoder_block", among={name: name for name in PLAIN_BLOCKS}, default="default")
+    normed = reader.switch("use_qk_norm", default=str(block).startswith("qwen3"))
+    biased = reader.switch("attention_bias", default=block == "qwen2")
     heads = reader.count("base_num_query_heads", default=16)
     inner = reader.count("base_mlp_dim", default=7168)
     experts = reader.degree("num_experts")
     mlp: dict[str, Any] = {"mlp": {"hidden": inner}}
-    moe_dim = reader.count("base_moe_mlp_dim")
+    moe_dim = None if reader.options.get("base_moe_mlp_dim") == -1 else reader.count("base_moe_mlp_dim")
     if experts > 1:
         topk = reader.degree("num_experts_per_tok")
         mlp = {"moe": {"experts": experts, "topk": topk, "hidden": moe_dim or inner}}
@@ -129,10 +162,23 @@ def _model(reader: OptionReader) -> Any:
             "heads": heads,
             "kv_heads": reader.count("base_num_kv_heads", default=16),
             "head_dim": reader.count("head_dim", default=128),
+            **({"qk_norm": "head"} if normed else {}),
+            **({"qkv_bias": True} if biased else {}),
         },
         **mlp,
     }
     return known_as(table, ("context",))
+
+
+def _file_named(reader: OptionReader) -> str:
+    """The model that a file of MaxText's own model folder is named after."""
+    stem = Path(reader.table.source).stem
+    known = stem in ALSO_NAMED or stem in MODELS_NAMED.values()
+    if known:
+        for option in list(reader.options):
+            if option.startswith("base_") or option in DESCRIBES:
+                reader.take(option)
+    return stem if known else "default"
 
 
 def _second(files: Files) -> str:
@@ -255,6 +301,7 @@ def _tensors(reader: OptionReader) -> tuple[str, float]:
 
 def _switches(reader: OptionReader) -> dict[str, Any]:
     kinds = {"autoselected": "flash", "flash": "flash", "cudnn_flash_te": "flash", "dot_product": "unfused"}
+    kinds |= {"cudnn_flash_jax": "flash"}
     return {"attention": reader.word("attention", among=kinds, default="flash")}
 
 
@@ -275,8 +322,11 @@ def _formats(reader: OptionReader) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def recognises(files: Files) -> bool:
-    """A YAML file or a script with several of MaxText's keys."""
+    """A YAML file or a script with several of MaxText's keys, a model file of it, or a manifest that starts it."""
     try:
+        files = started(files)
+        if any({"base_emb_dim", "base_num_decoder_layers"} <= set(table.data) for table in tables(files, ".yml", ".yaml")):
+            return True
         keys = {key for table in tables(files, ".yml", ".yaml") for key in table.data} | set(assigned(files))
     except InputError:
         return False

@@ -7,49 +7,100 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.catalog_match import known_as
-from ridgeline.targets.megatron.layout import flags_of
+from ridgeline.targets.megatron.layout import flags_of, layout_of
 from ridgeline.targets.megatron.names import POSITIONS
+from ridgeline.targets.megatron.read_hybrid import HybridPattern, hybrid_pattern, linear, mamba, spelled
+from ridgeline.targets.megatron.vocabulary import named_by_tokenizer, usual_vocabulary, vocabulary_of
 from ridgeline.targets.option_reader import OptionReader
+
+ROTARY = ("rotary", "mrope", "yarn", "dynamic", "llama3")  # words of dialects for kinds of rotary embedding
+UNITS = {"swiglu": "silu", "geglu": "gelu", "liglu": "identity", "reglu": "relu"}
 
 
 def read_model(reader: OptionReader, hint: str = "") -> str | Mapping[str, Any]:
     """The model; what the options leave open is filled in from a catalog entry that agrees in everything else."""
-    layers, hidden = _need(reader, "num-layers"), _need(reader, "hidden-size")
-    vocab = reader.count("vocab-size", "padded-vocab-size")
-    reader.take("padded-vocab-size")
+    pattern = hybrid_pattern(reader)
+    layers = len(pattern.layers) if pattern else _need(reader, "num-layers")
+    if pattern:
+        reader.take("num-layers")
+    hidden = _need(reader, "hidden-size")
+    hint = hint or named_by_tokenizer(reader) or ""
+    vocab = vocabulary_of(reader)
     table: dict[str, Any] = {"hidden": hidden, "layers": layers, "vocab": vocab or 1}
-    longest = reader.count("max-position-embeddings") or 0
+    longest = reader.count("max-position-embeddings") or reader.count("seq-length") or 0
     table |= {"context": longest} if longest else {}
     if not reader.switch("untie-embeddings-and-output-weights", default=False):
         table["tied"] = True
-    parts = list(_layers(reader, layers, hidden))
-    if any(part["attention"].get("positions") == "learned" for part in parts):
+    parts = list(_hybrid(reader, pattern, hidden) if pattern else _layers(reader, layers, hidden))
+    if any(part.get("attention", {}).get("positions") == "learned" for part in parts):
         table["positions"] = longest
     kind = reader.word("normalization", among={"LayerNorm": "layer", "RMSNorm": "rms"}, default="layer")
     if kind == "layer":
         table["norm"] = "layer"
     table |= _blocks(parts)
-    ahead = reader.count("mtp-num-layers")
-    table |= {"mtp": ahead} if ahead else {}
+    table |= _ahead(reader, table, pattern, parts)
     return _named(reader, table, vocab, hint)
+
+
+def _hybrid(reader: OptionReader, pattern: HybridPattern, hidden: int) -> Iterator[dict[str, Any]]:
+    """The parts of every layer that a hybrid pattern spells: one part each."""
+    kinds = _parts_of(reader, pattern, hidden)
+    if len(pattern.segments) > 1:  # pipeline stages are spelled by the pattern
+        reader.options["pipeline-model-parallel-layout"] = layout_of(pattern.segments)
+    yield from spelled(pattern.layers, kinds)
+
+
+def _parts_of(reader: OptionReader, pattern: HybridPattern, hidden: int) -> dict[str, dict[str, Any]]:
+    used = set(pattern.layers + "".join(pattern.ahead))
+    attends = bool(used & set("*D+"))
+    whole = next(_layers(reader, 1, hidden)) if attends or used & set("-E") else {}
+    mixer = {"attention": whole["attention"]} if attends else {}
+    biased = not reader.switch("disable-bias-linear", default=False)
+    act = _activation(reader)
+    ffn = _ffn(reader, hidden)
+    experts = _experts(reader, ffn, act, biased)
+    dense = {"hidden": ffn, **act, **({"bias": True} if biased else {})}
+    kinds = {"M": {"attention": mamba(reader, hidden)} if "M" in used else {}}
+    kinds |= {"G": {"attention": linear(reader)} if "G" in used else {}, "*": mixer, "D": mixer, "+": mixer}
+    kinds |= {"-": {"mlp": dense}, "E": {"moe": experts} if experts else {}}
+    return {symbol: {**parts, "norms": 1} if parts else {} for symbol, parts in kinds.items()}
+
+
+def _ahead(
+    reader: OptionReader, table: dict[str, Any], pattern: HybridPattern | None, parts: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Layers of multi-token prediction."""
+    depth = reader.size("mtp-num-layers") or 0
+    if pattern is None or not pattern.ahead:
+        return {"mtp": depth} if depth else {}
+    kinds = _parts_of(reader, pattern, table["hidden"])
+    block: dict[str, Any] = {}
+    for part in spelled(pattern.ahead[0], kinds):
+        block |= part
+    block["norms"] = len(pattern.ahead[0])
+    if "block" not in table:
+        return {"mtp": len(pattern.ahead)}
+    table["block"]["ahead"] = block
+    return {"mtp": len(pattern.ahead), "mtp_block": "ahead"}
 
 
 def _named(reader: OptionReader, table: dict[str, Any], vocab: int | None, hint: str) -> str | Mapping[str, Any]:
     found = known_as(table, unsure=() if vocab else ("vocab",), prefer=hint)
     if vocab is not None:
         return found
-    if not isinstance(found, str):
-        found = {key: value for key, value in found.items() if key != "vocab"}
     if isinstance(found, str) or "base" in found:
         name = found if isinstance(found, str) else found["base"]
         reader.assumptions.append(f"vocab: that of {name}, whose other dimensions are these")
-    else:
-        reader.assumptions.append("vocab: not stated; add model.vocab to the scenario")
-    return found
+        return found
+    usual = usual_vocabulary(reader)
+    reader.assumptions.append(f"vocab = {usual}: the files do not say it; --set model.vocab changes it")
+    return {**found, "vocab": usual}
 
 
 def _need(reader: OptionReader, name: str) -> int:
     value = reader.count(name)
+    if value is None and reader.problems:
+        raise InputError(reader.problems)
     if value is None:
         expected, todo = "a number of the model", "is this the right script? only what it says itself is read"
         raise InputError(Problem(path=f"--{name}", given="nothing", expected=expected, todo=todo))
@@ -61,17 +112,36 @@ def _layers(reader: OptionReader, layers: int, hidden: int) -> Iterator[dict[str
     biased = not reader.switch("disable-bias-linear", default=False)
     mixer = _mixer(reader, hidden, biased)
     act = _activation(reader)
-    gated = reader.options.get("swiglu") is True  # two thirds of four times the width, in steps of 64
-    ffn = reader.count("ffn-hidden-size") or (8 * hidden // 3 // 64 * 64 if gated else 4 * hidden)
+    ffn = _ffn(reader, hidden)
     dense = {"hidden": ffn, **act, **({"bias": True} if biased else {})}
     experts = _experts(reader, ffn, act, biased)
     sparse = flags_of(str(reader.take("moe-layer-freq", default="1")), layers) if experts else (False,) * layers
     size, windows = _windows(reader, layers)
     skips = reader.take("no-rope-freq")
     bare = _skipped(str(skips), layers) if skips is not None else (False,) * layers
-    for is_sparse, is_local, is_bare in zip(sparse, windows, bare, strict=True):
+    recurrent = _linear_layers(reader, layers)
+    state = linear(reader) if any(recurrent) else {}
+    for is_sparse, is_local, is_bare, is_linear in zip(sparse, windows, bare, recurrent, strict=True):
         own = {**mixer, **({"window": size} if is_local else {}), **({"positions": "none"} if is_bare else {})}
-        yield {"attention": own, **({"moe": experts} if is_sparse else {"mlp": dense})}
+        yield {"attention": state if is_linear else own, **({"moe": experts} if is_sparse else {"mlp": dense})}
+
+
+def _ffn(reader: OptionReader, hidden: int) -> int:
+    """Width of the feed-forward part: two thirds of four times the model's, in steps of 64, where it is gated."""
+    gated = reader.options.get("swiglu") is True
+    return reader.count("ffn-hidden-size") or (8 * hidden // 3 // 64 * 64 if gated else 4 * hidden)
+
+
+def _linear_layers(reader: OptionReader, layers: int) -> tuple[bool, ...]:
+    """Which layers have linear attention: N is all but every N-th, a list says which."""
+    variant = str(reader.options.get("experimental-attention-variant", ""))
+    every = reader.take("linear-attention-freq")
+    if every is None or variant not in ("gated_delta_net", "gdn", ""):
+        return (False,) * layers
+    reader.take("experimental-attention-variant")
+    if str(every).isdigit() and int(every):
+        return tuple((layer + 1) % int(every) != 0 for layer in range(layers))
+    return flags_of(str(every), layers)
 
 
 def _skipped(text: str, layers: int) -> tuple[bool, ...]:
@@ -99,7 +169,7 @@ def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
     heads = _need(reader, "num-attention-heads")
     rotary = reader.switch("use-rotary-position-embeddings", default=False)
     default = "rope" if rotary else "learned"
-    words = {word: kind for kind, word in POSITIONS.items()}
+    words = {word: kind for kind, word in POSITIONS.items()} | dict.fromkeys(ROTARY, "rope") | {"relative": "none"}
     positions = reader.word("position-embedding-type", among=words, default=default)
     positions = "rope" if rotary and positions == "learned" else positions
     if reader.switch("multi-latent-attention", default=False):
@@ -107,7 +177,8 @@ def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
         sizes = {"kv_rank": ("kv-lora-rank", 32), "nope_dim": ("qk-head-dim", 128)}
         sizes |= {"rope_dim": ("qk-pos-emb-head-dim", 64), "v_dim": ("v-head-dim", 128)}
         found = {key: reader.count(name, default=value) for key, (name, value) in sizes.items()}
-        return {"kind": "mla", "heads": heads, "q_rank": reader.count("q-lora-rank") or 0, **found}
+        sparse = _indexer(reader)
+        return {"kind": "mla", "heads": heads, "q_rank": reader.size("q-lora-rank") or 0, **found, **sparse}
     grouped = reader.switch("group-query-attention", default=False)
     groups = reader.count("num-query-groups", default=1)
     mixer: dict[str, Any] = {"heads": heads, "kv_heads": groups if grouped else heads}
@@ -115,10 +186,23 @@ def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
     qkv = reader.switch("add-qkv-bias", default=False) or biased
     flags = {"qkv_bias": qkv, "out_bias": biased}
     flags["sinks"] = reader.take("softmax-type") == "learnable"
+    flags["gate"] = reader.switch("attention-output-gate", default=False)
     mixer |= {name: True for name, there in flags.items() if there}
     if reader.switch("qk-layernorm", default=False):
         mixer["qk_norm"] = "head"
     return mixer | ({} if positions == "rope" else {"positions": positions})
+
+
+def _indexer(reader: OptionReader) -> dict[str, Any]:
+    """Sparse attention that an indexer chooses keys for."""
+    names = {"heads": "dsa-indexer-n-heads", "head_dim": "dsa-indexer-head-dim", "topk": "dsa-indexer-topk"}
+    if reader.options.get("experimental-attention-variant") != "dsa" and not any(
+        name in reader for name in names.values()
+    ):
+        return {}
+    reader.take("experimental-attention-variant")
+    usual = {"heads": 64, "head_dim": 128, "topk": 2048}
+    return {"indexer": {key: reader.count(name, default=usual[key]) for key, name in names.items()}}
 
 
 def _activation(reader: OptionReader) -> dict[str, Any]:
@@ -126,13 +210,18 @@ def _activation(reader: OptionReader) -> dict[str, Any]:
         return {}
     if reader.switch("quick-geglu", default=False):
         return {"activation": "quick_gelu"}
-    squared = reader.switch("squared-relu", default=False)
-    return {"gated": False, "activation": "relu2" if squared else "gelu"}
+    unit = reader.word("glu-activation", among=UNITS, default=None)
+    if unit is not None or reader.switch("geglu", default=False):
+        return {"activation": unit or "gelu"}
+    if reader.switch("squared-relu", default=False):
+        return {"gated": False, "activation": "relu2"}
+    reader.take("openai-gelu"), reader.take("onnx-safe")
+    return {"gated": False, "activation": "gelu"}
 
 
 def _experts(reader: OptionReader, ffn: int, act: Mapping[str, Any], biased: bool) -> dict[str, Any]:
-    count = reader.count("num-experts")
-    if count is None:
+    count = reader.size("num-experts")
+    if not count or count == 1:
         return {}
     reader.take("moe-grouped-gemm")
     found: dict[str, Any] = {"experts": count, "topk": reader.count("moe-router-topk", default=2)}
@@ -143,8 +232,10 @@ def _experts(reader: OptionReader, ffn: int, act: Mapping[str, Any], biased: boo
         ("group_topk", "moe-router-group-topk"),
         ("latent", "moe-latent-size"),
     ):
-        value = reader.count(name)
+        value = reader.size(name)
         found |= {key: value} if value else {}
+    if "shared_hidden" in found and reader.switch("moe-shared-expert-gate", "shared-expert-gate", default=False):
+        found["shared_gate"] = True
     return {**found, **act, **({"bias": True} if biased else {})}
 
 

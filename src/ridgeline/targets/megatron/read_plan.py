@@ -15,6 +15,9 @@ from ridgeline.targets.option_reader import OptionReader, pick
 PARTS = {word: part for part, word in MODULES.items()}
 FORMATS = {word: id for id, word in STATES.items()}
 SHARDS = {"no_shard": "none", "optim": "zero1", **{word: shard for shard, word in STRATEGIES.items()}}
+OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "momentum", "lion": "lion"} | dict.fromkeys(
+    ("muon", "dist_muon", "adaptive_muon"), "muon"
+)
 SCALES = {"tensorwise": "tensor", "delayed": "tensor", "blockwise": "block", "mxfp8": "block"}
 
 
@@ -31,9 +34,7 @@ class Seen:
 def read_workload(reader: OptionReader) -> dict[str, Any]:
     """The [workload] table; the global batch may stay open."""
     optimizer: dict[str, Any] = {}
-    kind = reader.word(
-        "optimizer", among={"adam": "adamw", "sgd": "momentum", "muon": "muon", "lion": "lion"}, default="adamw"
-    )
+    kind = reader.word("optimizer", among=OPTIMIZERS, default="adamw")
     momentum = reader.take("sgd-momentum")
     if kind == "momentum" and momentum in (0, 0.0, "0", "0.0"):
         kind = "sgd"
@@ -49,8 +50,11 @@ def read_workload(reader: OptionReader) -> dict[str, Any]:
     found: dict[str, Any] = {"kind": "train", "seq": reader.count("seq-length")}
     found["global_batch"] = reader.count("global-batch-size")
     found["optimizer"] = optimizer if optimizer != {"name": "adamw"} else None
-    if reader.switch("sft", default=False):
+    tuned = [reader.switch(name, default=False) for name in ("sft", "is-instruction-dataset", "finetune")]
+    if any(tuned[:2]):
         found["task"] = "finetune"
+    if found["seq"] is None and reader.problems:
+        raise InputError(reader.problems)
     if found["seq"] is None:
         raise InputError(Problem(path="--seq-length", given="nothing", expected="tokens of one sequence"))
     return pick(found)
@@ -66,6 +70,8 @@ def read_plan(reader: OptionReader, seen: Seen) -> dict[str, Any]:
     if reader.switch("use-tp-pp-dp-mapping", default=False):
         plan["order"] = DP_LAST
     plan["microbatch"] = reader.degree("micro-batch-size")
+    if "micro-batch-size" not in reader:
+        reader.assumptions.append("microbatch = 1: the files do not say it")
     plan |= _pipeline(reader, seen.layers, plan["pp"])
     plan |= _sharding(reader, seen, plan)
     plan |= _memory(reader, seen.layers)
@@ -136,7 +142,13 @@ def _memory(reader: OptionReader, layers: int) -> dict[str, Any]:
     kind = reader.word("recompute-granularity", among=kinds, default=None)
     if reader.switch("recompute-activations", default=False):
         kind = "selective"
-    method, count = reader.take("recompute-method"), _size(reader, "recompute-num-layers")
+    if reader.switch("checkpoint-activations", "deepspeed-activation-checkpointing", default=False):
+        kind = kind or "full"  # before recompute had its name
+        some = reader.size("checkpoint-num-layers")
+        if some not in (None, 1):
+            reader.assumptions.append(f"recompute: every layer's input is kept, not one of {some}")
+    reader.take("deepspeed-activation-checkpointing")
+    method, count = reader.take("recompute-method"), reader.size("recompute-num-layers")
     modules = reader.take("recompute-modules")
     if kind == "full":
         some = {"layers": count} if method == "block" and count is not None else {}
@@ -150,20 +162,12 @@ def _memory(reader: OptionReader, layers: int) -> dict[str, Any]:
             reader.taken.discard("recompute-modules")
         found["recompute"] = {"kind": "selective", "parts": parts} if parts != ["attention"] else "selective"
     offload = {}
-    swapped = _size(reader, "cpu-offloading-num-layers")
+    swapped = reader.size("cpu-offloading-num-layers")
     if swapped:
         offload["activations"] = min(1.0, swapped / layers)
     if reader.switch("optimizer-cpu-offload", default=False):
         offload["optimizer"] = reader.share("optimizer-offload-fraction", default=1.0)
     return found | ({"offload": offload} if offload else {})
-
-
-def _size(reader: OptionReader, name: str) -> int | None:
-    """A whole number, 0 included."""
-    value = reader.take(name)
-    if value is None or (type(value) is int and 0 <= value < 2**31):
-        return value
-    return reader.bad(name, value, "a whole number", None)
 
 
 def _precision(reader: OptionReader) -> Any:
@@ -175,7 +179,9 @@ def _precision(reader: OptionReader) -> Any:
     found: dict[str, Any] = {"compute": rest, "weights": rest, "activations": rest, "kv": rest}
     found["gradients"] = "bf16" if narrow and rest == "bf16" else "fp32" if wide else own
     recipe = str(reader.take("fp8-recipe", default="delayed"))
-    if reader.take("fp8-format") is not None:
+    if recipe not in SCALES:
+        reader.assumptions.append(f"scaling = tensor, where the files say --fp8-recipe {recipe[:40]}")
+    if reader.take("fp8-format", "fp8") is not None:
         found["compute"] = "mxfp8" if recipe == "mxfp8" else "fp8-e4m3"
         found["scaling"] = SCALES.get(recipe, "tensor")
     reader.take("fp4-recipe")
@@ -192,8 +198,11 @@ def _switches(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[st
     parallel = reader.switch("sequence-parallel", default=False)
     if parallel != (plan["tp"] > 1) and plan["tp"] > 1:
         found["sequence_parallel"] = parallel
-    kinds = {"p2p": "ring", "a2a": "all-to-all", "allgather": "ring", "a2a+p2p": "ring"}
+    kinds = {"p2p": "ring", "a2a": "all-to-all", "allgather": "ring", "all_gather": "ring", "a2a+p2p": "ring"}
     exchange = reader.word("cp-comm-type", among=kinds, default="ring")
+    way = reader.options.get("cp-comm-type")
+    if way not in (None, "p2p", "a2a") and plan["cp"] > 1:
+        reader.assumptions.append(f"cp_kind = ring, where the files say {str(way)[:20]}")
     found |= {"cp_kind": exchange} if exchange != "ring" else {}
     backends = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}
     local = reader.take("transformer-impl") == "local"

@@ -43,6 +43,16 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "moe-router-pre-softmax": "model.moe_router_pre_softmax",
         "add-qkv-bias": "model.add_qkv_bias",
         "mtp-num-layers": "model.mtp_num_layers",
+        "hybrid-layer-pattern": "model.hybrid_layer_pattern",
+        "hybrid-override-pattern": "model.hybrid_override_pattern",
+        "mamba-num-heads": "model.mamba_num_heads",
+        "mamba-head-dim": "model.mamba_head_dim",
+        "mamba-state-dim": "model.mamba_state_dim",
+        "mamba-num-groups": "model.mamba_num_groups",
+        "moe-shared-expert-gate": "model.moe_shared_expert_gate",
+        "attention-output-gate": "model.attention_output_gate",
+        "linear-attention-freq": "model.linear_attention_freq",
+        "experimental-attention-variant": "model.experimental_attention_variant",
         "seq-length": "model.seq_length",
         "tensor-model-parallel-size": "model.tensor_model_parallel_size",
         "pipeline-model-parallel-size": "model.pipeline_model_parallel_size",
@@ -98,6 +108,17 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "fp4-param-gather": "mixed_precision.fp4_param_gather",
         "reuse-grad-buf-for-mxfp8-param-ag": "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag",
         "ckpt-format": "checkpoint.ckpt_format",
+    }
+)
+# fields that are not guessed where only running the recipe would tell them
+NEEDED = frozenset(
+    {
+        *(FIELDS[f"{axis}-model-parallel-size"] for axis in ("tensor", "pipeline", "expert")),
+        *(FIELDS[name] for name in ("context-parallel-size", "expert-tensor-parallel-size", "num-layers")),
+        *(FIELDS[name] for name in ("micro-batch-size", "global-batch-size", "seq-length", "recompute-granularity")),
+        *(FIELDS[name] for name in ("use-megatron-fsdp", "use-distributed-optimizer", "hidden-size")),
+        "dataset.seq_length",
+        "peft",
     }
 )
 # option -> field whose value is the opposite of the flag

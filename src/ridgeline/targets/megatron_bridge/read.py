@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.load import model as load_model
-from ridgeline.targets.megatron.read import Given, settings_of, world_of
-from ridgeline.targets.megatron_bridge.names import ACTIVATIONS, DTYPES, FIELDS, ID, OPPOSITE, RECIPES
-from ridgeline.targets.megatron_bridge.read_recipe import RecipeFields, read_recipe
+from ridgeline.targets.megatron.collect import Given, world_of
+from ridgeline.targets.megatron.read import settings_of
+from ridgeline.targets.megatron_bridge.names import ACTIVATIONS, DTYPES, FIELDS, ID, NEEDED, OPPOSITE, RECIPES
+from ridgeline.targets.megatron_bridge.read_recipe import PUBLISHED, RecipeFields, read_recipe, recipes_in
 from ridgeline.targets.option_reader import model_in
+from ridgeline.targets.python_eval import Interpreter
+from ridgeline.targets.run_files import Around, around
 from ridgeline.targets.target import Files, Imported
 
 NAMES = {field: option for option, field in FIELDS.items()}
 FORMATS = {code: word for word, code in DTYPES.items()}
 SIDES = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+SECTIONS = frozenset(
+    (
+        "train",
+        "ddp",
+        "optimizer",
+        "scheduler",
+        "dataset",
+        "logger",
+        "tokenizer",
+        "checkpoint",
+        "rng",
+        "dist",
+        "comm_overlap",
+        "validation",
+        "rerun_state_machine",
+    )
+)
+ALL_LINEAR = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+LORA = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "gate": "linear_fc1", "down": "linear_fc2"}
 
 
 def recognises(files: Files) -> bool:
@@ -22,24 +46,67 @@ def recognises(files: Files) -> bool:
     return any(name.partition("::")[0].endswith(".py") and "megatron.bridge" in text for name, text in files.items())
 
 
+def functions(files: Files) -> list[str]:
+    """The recipes of a Python file."""
+    name, text = next((name.partition("::")[0], text) for name, text in files.items() if ".py" in name)
+    return list(recipes_in(Interpreter(around=Around()).load(text, name)))
+
+
 def read(files: Files) -> Imported:
     """The settings of the one recipe in the files, or of the one that `file.py::name` picks."""
     for name, text in files.items():
         path, _, chosen = name.partition("::")
         if path.endswith(".py"):
-            found = read_recipe(text, chosen, path)
-            options = translated(found)
+            found = read_recipe(text, chosen, path, around(files))
+            _refuse_unknown(found, path)
+            options = translated(found, around(files).model)
             hint = model_in(files) or ""
             notes = (*found.notes, *_unsaid(found))
-            given = Given(options=options, source=path, world=world_of(files), notes=notes, hint=hint)
+            world = world_of(files) or _chips(found.function)
+            given = Given(options=options, source=path, world=world, notes=notes, hint=hint)
             names = {option: field for field, option in NAMES.items()}
-            return settings_of(given, ID, "megatron-bridge", names)
+            return _tuned(settings_of(given, ID, "megatron-bridge", names), found)
     raise InputError(Problem(path="", given=", ".join(files) or "no file", expected="a recipe: a Python file"))
+
+
+def _chips(function: str) -> int | None:
+    """Chips that a recipe's name says it is for."""
+    found = re.search(r"_(\d{1,5})gpu_", function)
+    return int(found.group(1)) if found else None
+
+
+def _refuse_unknown(found: RecipeFields, path: str) -> None:
+    """A field that decides the step and that only running the recipe would tell is not guessed."""
+    wrong = [
+        Problem(path=field, given=text[:80], expected="a value that the file states", where=path)
+        for field, text in found.unknown.items()
+        if field in NEEDED
+    ]
+    if wrong:
+        raise InputError(wrong)
+
+
+def _tuned(imported: Imported, found: RecipeFields) -> Imported:
+    """Adapters, or all weights of a trained model: what a recipe for fine-tuning updates."""
+    peft = found.fields.get("peft")
+    workload: dict[str, Any] = dict(imported.settings["workload"])
+    notes = imported.assumptions
+    if peft is not None:
+        words = [str(word) for word in found.fields.get("peft.target_modules") or ALL_LINEAR]
+        targets = [target for target, name in LORA.items() if any(name in word for word in words)]
+        rank = found.fields.get("peft.dim", 32)
+        workload |= {"task": "lora", "lora": {"rank": rank if type(rank) is int else 32, "targets": targets}}
+        if "LoRA" not in str(peft) or len(targets) < len(words):
+            notes = (*notes, f"peft = {str(peft)[:40]} of {', '.join(words)[:80]}: priced as LoRA of {targets}")
+    elif any(word in found.function for word in ("sft", "finetune")):
+        workload["task"] = "finetune"
+    unread = tuple(part for part in imported.unread if not part.option.startswith("peft"))
+    return replace(imported, settings={**imported.settings, "workload": workload}, assumptions=notes, unread=unread)
 
 
 def _unsaid(found: RecipeFields) -> tuple[str, ...]:
     """A precision that the file does not spell."""
-    name = _named(found.fields.get("mixed_precision", "bf16_mixed"))
+    name = _named(found.fields.get("mixed_precision") or found.unknown.get("mixed_precision", "bf16_mixed"))
     known = name in RECIPES or name == "MixedPrecisionConfig"
     return () if known else (f"mixed_precision = {name[:60]}: read as bf16_mixed",)
 
@@ -48,18 +115,18 @@ def _named(precision: Any) -> str:
     return str(precision).replace("-", "_").removesuffix("()")
 
 
-def translated(found: RecipeFields) -> dict[str, Any]:
-    """The recipe's fields as Megatron's options."""
-    fields = dict(found.fields)
+def translated(found: RecipeFields, model: str | None = None) -> dict[str, Any]:
+    """The recipe's fields as Megatron's options; `model` stands in for one that the recipe does not name."""
+    fields = {field: value for field, value in found.fields.items() if not field.startswith("peft")}
     options = _precision(fields)
-    options |= _model(fields)
+    options |= _model(fields, model)
     _lift(fields)
     for option, field in OPPOSITE.items():
         if fields.pop(field, None) is False:
             options[option] = True
-    tied = {"untie-embeddings-and-output-weights"} if found.fields.get("model") else set()
+    tied = {"untie-embeddings-and-output-weights", "disable-bias-linear"} if "model" in options else set()
     for field, value in fields.items():
-        if value is None or value is False:
+        if value is None or value is False or field in SECTIONS:
             continue
         option = NAMES.get(field, field)
         options[option] = _value(option, value)
@@ -70,7 +137,7 @@ def _value(option: str, value: Any) -> Any:
     if option.endswith("-dtype"):
         return FORMATS.get(str(value), value)
     if option == "attention-backend":
-        return str(value).removeprefix("AttnBackend.")
+        return str(value).rpartition(".")[2]
     if option == "pipeline-model-parallel-layout" and isinstance(value, (list, tuple)):
         stages = [stage if isinstance(stage, (list, tuple)) else [stage] for stage in value]
         return "|".join("".join(SIDES.get(str(part), "?") for part in stage) for stage in stages)
@@ -131,11 +198,11 @@ def _precision(fields: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _model(fields: dict[str, Any]) -> dict[str, Any]:
+def _model(fields: dict[str, Any], chosen: str | None) -> dict[str, Any]:
     """A published model by name with what the recipe changes of it, or the provider's own fields."""
-    name = fields.pop("model", None)
-    if name is not None:
-        base = load_model(str(name))
+    name = str(fields.pop("model", None) or "")
+    if chosen is not None or name.startswith(PUBLISHED):
+        base = load_model(chosen or name.removeprefix(PUBLISHED))
         changes = {"layers": fields.pop("model.num_layers", None), "vocab": fields.pop("model.vocab_size", None)}
         ahead = fields.pop("model.mtp_num_layers", base.mtp.depth if base.mtp else 0) or 0
         changes["mtp"] = ahead if ahead != (base.mtp.depth if base.mtp else 0) else None

@@ -8,7 +8,8 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.megatron.layout import layout_of, pattern_of
 from ridgeline.targets.megatron.names import MODULES
-from ridgeline.targets.megatron.read import collect, settings_of, speaking
+from ridgeline.targets.megatron.collect import collect, speaking
+from ridgeline.targets.megatron.read import settings_of, with_model
 from ridgeline.targets.mindspeed.names import ALGORITHMS, ID, PARTS, RENAMED
 from ridgeline.targets.target import Files, Imported
 
@@ -17,6 +18,14 @@ SIGNS = (
     "use-fused-swiglu", "moe-tp-extend-ep", "first-k-dense-replace", "use-ascend-coc", "NPUS_PER_NODE",
 )  # fmt: skip
 OWN = {name.lstrip("-"): other.lstrip("-") for other, name in RENAMED.items() if name.startswith("--")}
+# options that build another layer than the dimensions say
+UNSPELLED = {
+    "enable-dsa-indexer": "sparse attention",
+    "use-sparse-attn": "sparse attention",
+    "moe-with-double-attention": "two attentions in a layer",
+    "n-hash-layers": "layers of DeepSeek-V4",
+    "enable-mhc": "layers of DeepSeek-V4",
+}
 EXCHANGES = {algorithm: kind for kind, algorithm in ALGORITHMS.items()}
 
 
@@ -27,7 +36,7 @@ def recognises(files: Files) -> bool:
 
 def read(files: Files) -> Imported:
     """The settings of a script."""
-    found = collect(files)
+    found = with_model(collect(files), files)
     said = dict(found.options)
     dual = said.pop("schedules-method", None) == "dualpipev"
     again = _again(said)
@@ -35,6 +44,7 @@ def read(files: Files) -> Imported:
     _experts(said)
     _memory(said)
     _switches(said)
+    _linear(said)
     names = {other: own for own, other in OWN.items()}
     translated = {OWN.get(name, name): value for name, value in said.items()}
     imported = settings_of(replace(found, options=translated), ID, "mindspeed", names)
@@ -107,10 +117,10 @@ def _experts(said: dict[str, Any]) -> None:
         size = _number(said, "moe-ffn-hidden-size", _number(said, "ffn-hidden-size", 0))
         said["moe-shared-expert-intermediate-size"] = shared * size
     layers = said["num-layers"]
-    if "first-k-dense-replace" in said:
-        dense = _number(said, "first-k-dense-replace", 0)
-        del said["first-k-dense-replace"]
-        every = max(1, _number(said, "moe-layer-freq", 1))
+    if "first-k-dense-replace" in said or said.get("moe-layer-freq") == -1:
+        dense = said.pop("first-k-dense-replace", -1)  # -1: no layer is dense
+        dense = 0 if dense == -1 else _number({"first-k-dense-replace": dense}, "first-k-dense-replace", 0)
+        every = 1 if said.get("moe-layer-freq") == -1 else max(1, _number(said, "moe-layer-freq", 1))
         flags = tuple(layer >= dense and layer % every == 0 for layer in range(layers))
         said["moe-layer-freq"] = pattern_of(flags)
     tp = max(1, _number(said, "tensor-model-parallel-size", 1))
@@ -119,6 +129,17 @@ def _experts(said: dict[str, Any]) -> None:
         said["expert-tensor-parallel-size"] = 1
     if said.get("moe-token-dispatcher-type") == "alltoall_seq":
         said["moe-token-dispatcher-type"] = "alltoall"
+
+
+def _linear(said: dict[str, Any]) -> None:
+    """Linear attention in all layers but every N-th; blocks that Megatron's words cannot spell are refused."""
+    every = said.pop("full-attention-interval", None)
+    if every is not None:
+        said |= {"linear-attention-freq": every, "experimental-attention-variant": "gated_delta_net"}
+    for name, means in UNSPELLED.items():
+        if said.get(name):
+            expected, todo = "layers that the options spell", "name the model with --model"
+            raise InputError(Problem(path=f"--{name}", given=means, expected=expected, todo=todo))
 
 
 def _memory(said: dict[str, Any]) -> None:
@@ -143,6 +164,8 @@ def _switches(said: dict[str, Any]) -> None:
     for name in ("use-mc2", "use-ascend-coc"):
         if said.pop(name, False):
             said["tp-comm-overlap"] = True
+    if said.pop("gelu-tanh", False):  # gated there
+        said["geglu"] = True
     window = said.pop("sliding-window", None)
     if window is not None:
         said["window-size"] = window

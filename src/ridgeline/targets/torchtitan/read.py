@@ -6,13 +6,18 @@ import re
 from typing import Any
 
 from ridgeline.core.errors import InputError
+from ridgeline.core.files import Table
 from ridgeline.models.load import MODELS
+from ridgeline.models.load import model as load_model
 from ridgeline.models.names import find_name
 from ridgeline.models.spec import ModelSpec
 from ridgeline.targets.option_reader import OptionReader, model_in, only, pick, tables
+from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
-from ridgeline.targets.torchtitan.names import CONVERTERS, FLAVORS, ID, SCHEDULES
-from ridgeline.targets.torchtitan.read_python import is_registry, job_of
+from ridgeline.targets.torchtitan.names import ALSO_FLAVORS, CONVERTERS, DEBUG, FLAVORS, ID, SCHEDULES
+from ridgeline.targets.torchtitan.read_python import functions, is_registry, job_of
+
+__all__ = ["functions", "read", "read_job", "recognises"]
 
 COMPONENTS = "compile.components"
 APART = {
@@ -48,11 +53,22 @@ APART = {
 def read(files: Files) -> Imported:
     """What a job file says."""
     expected = "one TOML file with [model], [training] and [parallelism], or a Python file of Trainer.Config functions"
-    coded = is_registry(files)
-    reader = OptionReader(job_of(files) if coded else only(files, _is_job, expected, ".toml"))
-    model = _model(reader) or model_in(files)
+    if is_registry(files):
+        table, notes = job_of(files)
+        return read_job(table, around(files).model, notes)
+    return read_job(only(files, _is_job, expected, ".toml"), around(files).model or model_in(files))
+
+
+def read_job(table: Table, named: str | None, notes: tuple[str, ...] = ()) -> Imported:
+    """What the options of a job file say; `named` stands in for a flavor that no catalog entry is."""
+    reader = OptionReader(table)
+    reader.assumptions += [f"left out: {note}" for note in notes]
+    found = _model(reader)
+    model = found or named
+    if found is None and named is not None:
+        reader.notes.clear()
     plan = _mesh(reader) | {"engine": "torchtitan"}
-    plan |= _recompute(reader, MODELS[model] if model else None, plan)
+    plan |= _recompute(reader, load_model(model) if model else None, plan)
     precision, optimizer = _formats(reader)
     if reader.switch("training.enable_cpu_offload", "experimental.enable_cpu_offload", default=False):
         plan["offload"] = ["optimizer"]
@@ -64,7 +80,7 @@ def read(files: Files) -> Imported:
         "workload": pick(
             {
                 "kind": "train",
-                "seq": reader.count("training.seq_len", default=2048),
+                "seq": _seq(reader),
                 "global_batch": batch,
                 "optimizer": optimizer,
             }
@@ -81,22 +97,30 @@ def read(files: Files) -> Imported:
     )
 
 
-def _model(reader: OptionReader) -> str | None:
+def _model(reader: OptionReader) -> str | dict[str, Any] | None:
     """The flavor's catalog entry; the folder of the tokenizer tells apart models that share a shape."""
     family = str(reader.take("model.name", default="llama3"))
     flavor = str(reader.take("model.flavor", default="debugmodel"))
-    plain = re.sub(r"_(flex|varlen)\w*$", "", flavor)
-    id = FLAVORS.get((family, plain))
+    ahead = reader.size("model.num_mtp_layers")
+    plain = re.sub(r"_(flex|varlen|sdpa|non_fused)\w*$", "", flavor)
+    id = FLAVORS.get((family, plain)) or ALSO_FLAVORS.get((family, plain))
     folder = str(reader.take("model.hf_assets_path", "model.tokenizer_path", default=""))[:300]
+    if id is None and (family, plain) in DEBUG:
+        return {**DEBUG[family, plain], **({"mtp": ahead} if ahead else {})}
     if id is None:
         reader.notes.append(
-            Unread(option="model.flavor", value=f"{family} {flavor}"[:60], why="no catalog entry is it")
+            Unread(option="model.flavor", value=f"{family} {flavor}"[:60], why="no catalog entry is it", matters=True)
         )
         return None
     for name in reversed(folder.strip("/").split("/")):
         closer = find_name(name) if name and len(name) < 100 else None
         if closer and not closer[1] and _same_shape(MODELS[closer[0]], MODELS[id]):
-            return closer[0]
+            id = closer[0]
+            break
+    ahead_of = MODELS[id].mtp
+    if family == "deepseek_v3" and (ahead or 0) != (ahead_of.depth if ahead_of else 0):
+        reader.assumptions.append(f"mtp = {ahead or 0}: what the files ask for, not what the model was published with")
+        return {"base": id, "mtp": ahead or 0}
     return id
 
 
@@ -166,12 +190,38 @@ def _pipeline(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
     return found | {"schedule": {"name": name, "chunks": chunks}}
 
 
+def _seq(reader: OptionReader) -> int | None:
+    """Tokens of a sequence; what a file leaves to the version's default is said."""
+    found = reader.count("training.seq_len", "training.max_context_length")
+    if found is None:
+        reader.assumptions.append("seq = 2048: the files do not say it")
+    return found or 2048
+
+
+def _slots(reader: OptionReader) -> int | None:
+    """Sequences of one microbatch where it is given in tokens."""
+    tokens = reader.count("training.num_tokens_per_microbatch_per_dp_rank")
+    seq = reader.options.get("training.max_context_length", 2048)
+    return max(1, tokens // seq) if tokens is not None and type(seq) is int and seq > 0 else None
+
+
 def _batch(reader: OptionReader, plan: dict[str, Any]) -> tuple[int | None, int | None]:
     """The global batch, or the sequences of one data-parallel rank where it is not stated."""
-    local = reader.count("training.local_batch_size", "training.batch_size", default=8) or 8
+    slots = _slots(reader)
+    local = slots or reader.count("training.local_batch_size", "training.batch_size")
+    if local is None:
+        reader.assumptions.append("microbatch = 8: the files do not say it")
+    local = local or 8
     stated = reader.take("training.global_batch_size", default=-1)
     whole = None if stated == -1 else reader.count("training.global_batch_size")
-    if plan["pp"] > 1:
+    tokens = reader.take("training.num_tokens_per_train_step", default=-1)
+    if type(tokens) is int and tokens > 0:
+        whole = max(1, tokens // (_seq(reader) or 1))
+    if plan["pp"] > 1 and slots is not None:  # in tokens of one microbatch
+        plan["microbatch"] = slots
+        count = reader.count("parallelism.num_pp_microbatches", "parallelism.pipeline_parallel_num_microbatches")
+        local = slots * (count or 1)
+    elif plan["pp"] > 1:
         plan["microbatch"] = reader.degree("parallelism.pipeline_parallel_microbatch_size")
     else:
         plan["microbatch"] = local

@@ -8,12 +8,16 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.models.load import MODELS
 from ridgeline.models.names import find_name
+from ridgeline.targets.megatron.collect import world_of
 from ridgeline.targets.megatron.layout import placement_of
 from ridgeline.targets.megatron.names import MODULES, RECIPES
 from ridgeline.targets.option_reader import OPEN, OptionReader, assigned, flatten, model_in, nested, pick, tables
+from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
 from ridgeline.targets.verl.names import ACTOR, DDP, FSDP, ID, LAYER, LORA_NAMES, MEGATRON, MODEL, OPTIM
+from ridgeline.targets.verl.read_sft import as_update, divisor_below, is_sft, sft_workload
 
+STRATEGIES = ("", "fsdp", "fsdp2", "megatron", "veomni")
 APART = {
     "actor_rollout_ref.rollout.*": "how responses are generated is not part of the update",
     "actor_rollout_ref.ref.*": "the reference model is not part of the update",
@@ -22,7 +26,10 @@ APART = {
     "algorithm.*": "the algorithm around the update is not priced",
     "data.*": "which data decides nothing about speed",
     "trainer.*": "logging and checkpoints",
-    f"{ACTOR}.optim.*": "learning rates decide nothing about speed",
+    f"{ACTOR}.optim.*": "learning rates and details of the optimizer",
+    f"{ACTOR}.entropy_checkpointing": "recompute of the entropy is not priced apart",
+    f"{ACTOR}.entropy_from_logits_with_chunking": "how the entropy is computed is not priced apart",
+    f"{LAYER}.account_for_*": "changes the step: a layer's place in the pipeline is not moved",
     f"{ACTOR}.*coef*": "the loss decides nothing about speed",
     f"{ACTOR}.*clip*": "the loss decides nothing about speed",
     f"{ACTOR}.*loss*": "the loss decides nothing about speed",
@@ -40,26 +47,76 @@ APART = {
 def read(files: Files) -> Imported:
     """What the files say of the actor; overrides in scripts stand above YAML."""
     table = _merged(files)
+    if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)) and is_sft(files):
+        return _read_sft(files, table)
     if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)):
         expected = "a YAML file or script with actor_rollout_ref.* options"
         raise InputError(Problem(path="", given="no such file", expected=expected, todo="name verl's own file"))
     reader = OptionReader(table)
-    megatron = str(reader.take(f"{ACTOR}.strategy", default="")) == "megatron"
-    megatron = megatron or any(option.startswith(f"{MEGATRON}.") for option in reader.options)
+    strategy = str(reader.take(f"{ACTOR}.strategy", default=""))
+    if strategy not in STRATEGIES:
+        reader.word(f"{ACTOR}.strategy", among=dict.fromkeys(STRATEGIES[1:]), default=None)
+    megatron = strategy == "megatron"
+    megatron = megatron or (not strategy and any(option.startswith(f"{MEGATRON}.") for option in reader.options))
     plan = _megatron(reader) if megatron else _fsdp(reader)
+    if strategy == "veomni":
+        plan |= _veomni(reader)
     nodes, each = reader.degree("trainer.nnodes"), reader.count("trainer.n_gpus_per_node", default=8) or 8
     plan["dp"] = max(1, nodes * each // (plan["tp"] * plan["pp"] * plan["cp"]))
     workload = _workload(reader, plan, megatron)
     workload["optimizer"] = plan.pop("optimizer")
-    model = _model(reader) or model_in(files)
+    model = _chosen(reader, files)
     plan |= _placement(reader, plan, MODELS[model].layers if model else 0)
     settings = pick({"model": _trained(reader, model)}) | {"workload": workload, "plan": plan}
-    return Imported(target=ID, settings=settings, unread=reader.unread(APART), assumptions=tuple(reader.assumptions))
+    return Imported(
+        target=ID,
+        settings=settings,
+        unread=reader.unread(APART),
+        assumptions=tuple(reader.assumptions),
+        chips=nodes * each,
+    )
+
+
+def _chosen(reader: OptionReader, files: Files) -> str | None:
+    """The model of the files, or the one that the caller names in its place."""
+    named = around(files).model
+    found = find_name(named) if named else None
+    if found is not None:
+        reader.take(f"{MODEL}.path")
+        return found[0]
+    return _model(reader) or model_in(files)
+
+
+def _read_sft(files: Files, table: Table) -> Imported:
+    """What a script of the supervised trainer says, in the words of the actor's update."""
+    reader = OptionReader(as_update(table, files))
+    megatron = reader.take("engine") == "megatron" or reader.take("strategy") == "megatron"
+    plan = _megatron(reader) if megatron else _fsdp(reader)
+    world = world_of(files)
+    if world is not None:
+        plan["dp"] = max(1, world // (plan["tp"] * plan["pp"] * plan["cp"]))
+    workload = sft_workload(reader, plan) | _lora(reader, megatron)
+    workload["optimizer"] = plan.pop("optimizer")
+    model = _chosen(reader, files)
+    plan |= _placement(reader, plan, MODELS[model].layers if model else 0)
+    settings = pick({"model": _trained(reader, model)}) | {"workload": workload, "plan": plan}
+    unread = reader.unread(APART)
+    return Imported(target=ID, settings=settings, unread=unread, assumptions=tuple(reader.assumptions), chips=world)
+
+
+def _veomni(reader: OptionReader) -> dict[str, Any]:
+    """Experts and sequences as the VeOmni engine spreads them over the ranks that share weights."""
+    place = f"{ACTOR}.veomni"
+    ep = reader.degree(f"{place}.expert_parallel_size", f"{place}.ep_size")
+    cp = reader.degree(f"{place}.ulysses_parallel_size", f"{place}.ulysses_sequence_parallel_size")
+    found: dict[str, Any] = {"ep": ep, "etp": 1} if ep > 1 else {}
+    return found | ({"cp": cp, "cp_kind": "all-to-all"} if cp > 1 else {})
 
 
 def _merged(files: Files) -> Table:
     found = list(tables(files, ".yml", ".yaml"))
-    words = {key: value for key, value in assigned(files).items() if "." in key}
+    bare = ("engine", "ulysses_sequence_parallel_size", "use_remove_padding") if is_sft(files) else ()
+    words = {key: value for key, value in assigned(files).items() if "." in key or key in bare}
     if not found:
         return Table(data=nested(words), source=next(iter(files), ""))
     below = {key: value for table in found for key, value in flatten(table.data)}
@@ -96,10 +153,11 @@ def _workload(reader: OptionReader, plan: dict[str, Any], megatron: bool) -> dic
     seq, batch = prompt + response, prompts * each
     micro = reader.count(f"{ACTOR}.ppo_micro_batch_size_per_gpu")
     tokens = reader.count(f"{ACTOR}.ppo_max_token_len_per_gpu", default=16384) or 16384
+    share = max(1, batch // plan["dp"])
     if reader.switch(f"{ACTOR}.use_dynamic_bsz", default=False):
-        micro = max(1, tokens * plan["cp"] // seq)
-        reader.assumptions.append(f"microbatch = {micro}: as many full sequences as {tokens} tokens hold")
-    plan["microbatch"] = micro or 1
+        micro = divisor_below(share, max(1, tokens * plan["cp"] // seq))
+        reader.assumptions.append(f"microbatch = {micro}: full sequences that {tokens} tokens hold, in equal parts")
+    plan["microbatch"] = min(micro or 1, share)
     workload: dict[str, Any] = {
         "kind": "train",
         "task": "finetune",
@@ -107,14 +165,19 @@ def _workload(reader: OptionReader, plan: dict[str, Any], megatron: bool) -> dic
         "global_batch": batch,
         "packed": reader.switch(f"{MODEL}.use_remove_padding", default=True),
     }
+    return workload | _lora(reader, megatron)
+
+
+def _lora(reader: OptionReader, megatron: bool) -> dict[str, Any]:
+    """Adapters, where the files ask for them."""
     rank = reader.take(f"{MODEL}.lora.rank" if megatron else f"{MODEL}.lora_rank", default=0)
     if isinstance(rank, int) and rank > 0:
         names = LORA_NAMES[megatron]
         listed = reader.take(f"{MODEL}.lora.target_modules" if megatron else f"{MODEL}.target_modules")
         words = listed if isinstance(listed, list) else [name for part in names.values() for name in part]
         targets = [target for target, parts in names.items() if all(part in words for part in parts)]
-        workload |= {"task": "lora", "lora": {"rank": rank, "targets": targets}}
-    return workload
+        return {"task": "lora", "lora": {"rank": rank, "targets": targets}}
+    return {}
 
 
 def _fsdp(reader: OptionReader) -> dict[str, Any]:
@@ -179,6 +242,7 @@ def _placement(reader: OptionReader, plan: dict[str, Any], layers: int) -> dict[
     last = reader.count(f"{LAYER}.num_layers_in_last_pipeline_stage")
     stages = plan["pp"] * plan.get("schedule", {}).get("chunks", 1)
     layout = reader.take(f"{LAYER}.pipeline_model_parallel_layout")
+    layout = layout.strip("\"'").replace("\\|", "|") if isinstance(layout, str) else layout
     if isinstance(layout, str) and layout.lower() not in OPEN and plan["pp"] > 1:
         held = placement_of(layout)
         if len(held) % plan["pp"] == 0 and len(held) != stages:
@@ -239,8 +303,10 @@ def _megatron_formats(reader: OptionReader) -> dict[str, Any]:
 
 
 def recognises(files: Files) -> bool:
-    """Options below actor_rollout_ref, in YAML or in a script."""
+    """Options below actor_rollout_ref, in YAML or in a script; or a script of the supervised trainer."""
     try:
+        if is_sft(files):
+            return True
         if any("actor_rollout_ref" in table.data for table in tables(files, ".yml", ".yaml")):
             return True
         return any(key.startswith("actor_rollout_ref.") for key in assigned(files))

@@ -140,7 +140,7 @@ def test_refusals(
         code, _, err = run(capsys, monkeypatch, "bringup", str(small), *args)
         assert code == 2
         assert said in err
-    monkeypatch.setattr("ridgeline.runtime.bringup.subject.BYTES_PER_PARAMETER", 1 << 40)
+    monkeypatch.setattr("ridgeline.runtime.bringup.cut.BYTES_PER_PARAMETER", 1 << 40)
     for model, said in (("mamba2-2.7b", "mamba2"), (str(small), "memory can hold")):
         code, _, err = run(capsys, monkeypatch, "bringup", model, "--device", "ridge")
         assert code == 2

@@ -1,0 +1,171 @@
+"""How much of published software's own launch configurations can be imported and predicted.
+
+    python benchmarks/import_corpus.py CHECKOUT... [--only PATTERN] [--list FILE] [--top 15]
+
+Every launcher file of the checkouts (scripts, job files, tables, recipes) is imported and the step it means predicted,
+on as many chips as it names or on the smallest of a ladder that its mesh divides. Counted by target: predicted,
+imported but refused by the predictor, refused (with the commonest reasons), and tracebacks, which are always wrong.
+Nothing of a checkout is executed. Files that no target recognises are counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import ridgeline
+from ridgeline.core.errors import InputError
+from ridgeline.targets.api import import_run, on_system, read_files
+from ridgeline.targets.registry import SERVE, detect
+from ridgeline.targets.run_files import functions_in
+
+LADDER = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 1, 2, 4, 48, 96)
+# chips to try, by target: the second has formats that the first has not
+CHIPS = {
+    "mindspeed": ("ascend-910b2", "ascend-950dt"),
+    "maxtext": ("tpu-v5p", "tpu-v7x", "h100-sxm"),
+    "primus": ("mi300x", "mi355x"),
+}
+USUAL = ("h100-sxm", "b200-sxm")
+SUFFIXES = (".sh", ".slurm", ".sbatch", ".toml", ".yaml", ".yml", ".json", ".py")
+BIGGEST = 400_000  # bytes; no launcher file is larger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one file."""
+
+    file: str
+    target: str
+    how: str  # predicted, predict refuses, refused, traceback
+    why: str = ""
+    step: str = ""
+
+
+def main() -> int:
+    """Try every launcher file of the named checkouts and print the tally."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkouts", nargs="+", type=Path)
+    parser.add_argument("--only", default="*", help="paths to try, as a shell pattern")
+    parser.add_argument("--list", type=Path, help="write the outcome of each file here, a line of JSON each")
+    parser.add_argument("--every", type=int, default=1, help="try one of so many files")
+    parser.add_argument("--top", type=int, default=12, help="reasons to print")
+    given = parser.parse_args()
+    found: list[Outcome] = []
+    strange: Counter[str] = Counter()
+    for checkout in given.checkouts:
+        began = time.perf_counter()
+        todo: list[tuple[str, str]] = []
+        for path in launchers(checkout, given.only):
+            target = recognised(path)
+            if target is None:
+                strange[path.suffix] += 1
+            elif target not in SERVE:
+                todo += [(source, target) for source in sources(path, target)]
+        found += [tried(source, target, checkout) for source, target in todo[:: given.every]]
+        print(f"{checkout.name}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    if given.list:
+        given.list.write_text("".join(json.dumps(vars_of(one)) + "\n" for one in found))
+    report(found, strange, given.top)
+    return int(any(one.how == "traceback" for one in found))
+
+
+def vars_of(one: Outcome) -> dict[str, str]:
+    return {name: getattr(one, name) for name in ("file", "target", "how", "why", "step")}
+
+
+def launchers(checkout: Path, only: str) -> Iterator[Path]:
+    """Files that could be launcher files, by name."""
+    for path in sorted(checkout.rglob("*")):
+        plain = path.suffix in SUFFIXES and path.is_file() and not path.is_symlink() and path.stat().st_size < BIGGEST
+        if plain and fnmatch(str(path), only):
+            yield path
+
+
+def recognised(path: Path) -> str | None:
+    """The target whose file it is; None where no target says so."""
+    try:
+        return detect(read_files(path)).id
+    except InputError:
+        return None
+
+
+def sources(path: Path, target: str) -> list[str]:
+    """The file, or the functions of a Python file that each configure a run."""
+    if path.suffix != ".py":
+        return [str(path)]
+    return [f"{path}::{name}" for name in functions_in(read_files(path), target)]
+
+
+def tried(source: str, target: str, checkout: Path) -> Outcome:
+    """Import one configuration and predict its step."""
+    name = source.removeprefix(f"{checkout.parent}/")
+    how = "refused"
+    try:
+        first = import_run(source)
+        how = "predict refuses"
+        wrong: InputError | None = None
+        counts = tuple(dict.fromkeys((*((first.chips,) if first.chips else ()), *LADDER)))
+        for chip, chips in ((chip, chips) for chip in CHIPS.get(first.target, USUAL) for chips in counts):
+            try:
+                found = on_system(first, f"{chips}x{chip}")
+                predicted = ridgeline.predict(ridgeline.scenario(found.settings))
+                step = getattr(predicted, "step_time_s", None)
+                said = f"{step:.4g} s" if step is not None else "cannot run"
+                return Outcome(file=name, target=first.target, how="predicted", step=f"{said} on {chips}x{chip}")
+            except InputError as problem:
+                wrong = wrong or problem
+                if not divides(problem):
+                    break
+        return Outcome(file=name, target=first.target, how=how, why=reason(wrong))
+    except InputError as problem:
+        return Outcome(file=name, target=target, how=how, why=reason(problem))
+    except Exception as crash:
+        last = traceback.extract_tb(crash.__traceback__)[-1]
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        return Outcome(file=name, target=target, how="traceback", why=f"{type(crash).__name__}: {crash} {where}"[:200])
+
+
+def divides(problem: InputError) -> bool:
+    """Whether another number of chips could do."""
+    return any(word in str(problem) for word in ("chip", "divi", "dp", "batch", "peak", "node"))
+
+
+def reason(problem: InputError | None) -> str:
+    """A refusal without the values of one file."""
+    if problem is None:
+        return ""
+    return " | ".join(
+        f"{one.path}: got {str(one.given)[:60]}, expected {str(one.expected)[:60]}" for one in problem.problems[:2]
+    )
+
+
+def report(found: list[Outcome], strange: Counter[str], top: int) -> None:
+    """The tally by target and the commonest reasons."""
+    by: dict[str, Counter[str]] = defaultdict(Counter)
+    for one in found:
+        by[one.target][one.how] += 1
+    kinds = ("predicted", "predict refuses", "refused", "traceback")
+    print(f"{'target':<20}{'files':>7}" + "".join(f"{kind:>17}" for kind in kinds))
+    for target, tally in [*sorted(by.items()), ("all", sum(by.values(), Counter()))]:
+        files = sum(tally.values())
+        print(f"{target:<20}{files:>7}" + "".join(f"{tally[kind]:>17}" for kind in kinds))
+    if found:
+        print(f"{sum(one.how == 'predicted' for one in found) / len(found):.0%} imported and predicted")
+    reasons = Counter(f"{one.how}: {re.sub(r'[0-9]+', 'N', one.why)}" for one in found if one.how != "predicted")
+    for why, count in reasons.most_common(top):
+        print(f"{count:>6}  {why}")
+    print("not recognised: " + ", ".join(f"{count} {suffix}" for suffix, count in sorted(strange.items())))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

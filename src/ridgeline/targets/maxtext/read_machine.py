@@ -1,0 +1,108 @@
+"""Turn what starts MaxText on TPUs (xpk, a JobSet of Kubernetes) into the command it runs and the chips it asks for."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ridgeline.core.errors import InputError
+from ridgeline.targets.option_reader import tables
+from ridgeline.targets.run_files import RunFiles, around
+from ridgeline.targets.shell_eval import read_script
+from ridgeline.targets.target import Files
+
+DEEPEST = 20
+# devices that the name of a slice counts for each chip: v5p-128 has 64 chips
+COUNTED = {"v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1, "v5lite": 1}
+HALVES = ("tpu7x", "v7x")  # generations whose chips JAX counts as two devices
+
+
+def started(files: Files) -> Files:
+    """The files, with the command of a JobSet as a script of its own."""
+    if isinstance(files, RunFiles) and any(name.endswith(".jobset.sh") for name in files):
+        return files
+    texts = dict(files)
+    for name, text in files.items():
+        if name.endswith((".yaml", ".yml")) and re.search(r"^kind:\s*JobSet", text, re.MULTILINE):
+            found = next((line for line in _texts(_table(name, text), 0) if "base.yml" in line), None)
+            if found is not None:
+                texts = {key: value for key, value in texts.items() if key != name}
+                texts[f"{name}.jobset.sh"] = _inner(found) + _asked(text)
+    return RunFiles(texts, around(files))
+
+
+def _table(name: str, text: str) -> Mapping[str, Any]:
+    try:
+        return next(iter(tables({name: text}))).data
+    except (InputError, StopIteration):
+        return {}
+
+
+def _inner(text: str) -> str:
+    """The one line of a container's command that starts the training, without its parentheses."""
+    line = next((line for line in text.splitlines() if "base.yml" in line), "").strip()
+    return line.removeprefix("(").rstrip("; &").removesuffix(")") + "\n"
+
+
+def _asked(text: str) -> str:
+    """The chips that a manifest asks for, in the words of xpk."""
+    kind = re.search(r"gke-tpu-accelerator:\s*([\w-]{1,40})", text)
+    shape = re.search(r"gke-tpu-topology:\s*([\dx]{1,20})", text)
+    slices = re.search(r"^\s{0,8}replicas:\s*(\d{1,4})", text, re.MULTILINE)
+    if kind is None or shape is None:
+        return ""
+    count = slices.group(1) if slices else "1"
+    return f"xpk workload create --device-type={kind.group(1)}-{shape.group(1)} --num-slices={count}\n"
+
+
+def _texts(value: Any, depth: int) -> Iterator[str]:
+    """Every text below a value."""
+    if isinstance(value, str):
+        yield value
+    elif depth < DEEPEST:
+        inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        for part in inner:
+            yield from _texts(part, depth + 1)
+
+
+def machine_of(files: Files) -> tuple[int | None, bool]:
+    """Chips that xpk is asked for, and whether JAX counts two devices for each."""
+    for name, text in files.items():
+        if not name.endswith((".sh", ".sbatch")):
+            continue
+        for command in read_script(text, around(files)).commands:
+            words = dict(word[2:].split("=", 1) for word in command if word.startswith("--") and "=" in word)
+            device = words.get("device-type", words.get("tpu-type", words.get("device_type", "")))
+            chips = chips_of(device)
+            slices = words.get("num-slices", words.get("num_slices", "1"))
+            if chips is not None:
+                return chips * (int(slices) if slices.isdigit() else 1), device.startswith(HALVES)
+    return None, False
+
+
+def chips_of(device: str) -> int | None:
+    """Chips of a slice by its name.
+
+    >>> chips_of("tpu7x-4x4x8"), chips_of("v5p-128"), chips_of("v6e-256"), chips_of("h100")
+    (128, 64, 256, None)
+    """
+    kind, _, size = device.rpartition("-")
+    if re.fullmatch(r"\d{1,3}(x\d{1,3}){1,2}", size):
+        return math.prod(int(part) for part in size.split("x"))
+    each = COUNTED.get(kind.removeprefix("tpu-"))
+    return int(size) // each if each is not None and size.isdigit() and int(size) >= each else None
+
+
+def spare_axis(options: Mapping[str, Any]) -> str:
+    """The axis that gives up the second device of a chip: the one left to fill, or the widest even one."""
+    degrees = {axis: options.get(f"ici_{axis}_parallelism", -1 if axis == "fsdp" else 1) for axis in AXES}
+    for axis, degree in degrees.items():
+        if degree == -1:
+            return axis
+    even = [axis for axis, degree in degrees.items() if type(degree) is int and degree > 1 and degree % 2 == 0]
+    return max(even, key=lambda axis: degrees[axis]) if even else ""
+
+
+AXES = ("fsdp", "data", "tensor", "context", "expert")

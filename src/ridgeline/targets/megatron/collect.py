@@ -1,0 +1,242 @@
+"""Turn scripts and tables in Megatron's words into options by name: the command that starts a run, or `MODEL_ARGS`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import parse_table
+from ridgeline.targets.option_reader import model_in
+from ridgeline.targets.options import options
+from ridgeline.targets.run_files import around
+from ridgeline.targets.shell_eval import Script, read_script
+from ridgeline.targets.shell_expand import shown, split_words
+from ridgeline.targets.target import Files
+
+SCRIPTS = (".sh", ".sbatch", ".slurm")
+TABLES = (".yaml", ".yml", ".json")
+BLOCKING = ("CUDA_LAUNCH_BLOCKING", "ASCEND_LAUNCH_BLOCKING")
+NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
+SIGNS = ("num-layers", "hybrid-layer-pattern", "hybrid-override-pattern")  # of a run that spells its model
+LESS = ("tensor-model-parallel-size", "micro-batch-size", "seq-length")  # of a run whose model is named elsewhere
+ARGUMENTS = ("MODEL_ARGS", "model_args")
+OTHER_WORK = {
+    "num-tokens-to-generate": "generation of text",
+    "tokens-to-generate": "generation of text",
+    "max-new-tokens": "generation of text",
+    "out-seq-length": "generation of text",
+    "perform-rl-step": "reinforcement learning",
+    "encoder-num-layers": "a model with an encoder",
+    "encoder-seq-length": "a model with an encoder",
+    "decoder-num-layers": "a model with an encoder",
+    "vision-model-type": "a model that sees",
+    "img-h": "a model that sees",
+    "retro-project-dir": "retrieval",
+    "biencoder-projection-dim": "retrieval",
+    "export-kd-teacher-load": "distillation from a teacher",
+    "kd": "distillation from a teacher",
+}
+PROGRAMS = {
+    "pretrain_bert": "an encoder",
+    "pretrain_t5": "a model with an encoder",
+    "pretrain_retro": "retrieval",
+    "pretrain_ict": "retrieval",
+    "pretrain_vision": "a model that sees",
+    "pretrain_vlm": "a model that sees",
+    "pretrain_mimo": "a model that sees",
+    "tasks/": "a task for classification",
+    "generate": "generation of text",
+    "text_gen": "generation of text",
+    "eval": "an evaluation",
+    "convert": "a conversion of checkpoints",
+    "preprocess": "preparation of data",
+    "train_rl": "reinforcement learning",
+    "inference": "generation of text",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """Options as a run's files give them: names without dashes, values as words or numbers, True for a flag.
+
+    world    ranks that are started, where the files say it
+    program  the Python program that is started
+    texts    files that the script writes, or that stand beside it, by the name it uses
+    """
+
+    options: Mapping[str, Any]
+    source: str
+    world: int | None = None
+    notes: tuple[str, ...] = ()
+    hint: str = ""  # the model that a file written by Ridgeline names
+    program: str = ""
+    texts: Mapping[str, str] | None = None
+
+
+def collect(files: Files) -> Given:
+    """The options of the first script that starts a run; without one, of the first table that holds any."""
+    return replace(_collect(files), hint=model_in(files) or "")
+
+
+def _collect(files: Files) -> Given:
+    named = around(files).model is not None
+    for name, text in files.items():
+        if name.endswith(SCRIPTS):
+            found = from_script(name, text, files, named)
+            if found is not None:
+                return found
+    for name, text in files.items():
+        if name.endswith(TABLES):
+            table = arguments_of(parse_table(Path(name), text).data)
+            if table is not None:
+                return Given(options=_filled(table, around(files).environment), source=name)
+    expected = "a script that passes --num-layers to a training program, or a table with num-layers"
+    todo = "a script called with arguments or environment: say them with --arg and --env"
+    raise InputError(Problem(path="", given=", ".join(files) or "no file", expected=expected, todo=todo))
+
+
+def arguments_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The options of a table: its own keys, or those below `MODEL_ARGS`; None where there are none."""
+    inner = next((data[key] for key in ARGUMENTS if isinstance(data.get(key), Mapping)), None)
+    plain = {
+        str(key).lstrip("-").replace("_", "-"): value
+        for key, value in (data if inner is None else inner).items()
+        if not isinstance(value, Mapping)
+    }
+    if inner is None and not any(sign in plain for sign in SIGNS):
+        return None
+    return {key: _listed(value) for key, value in plain.items() if value is not False and value is not None}
+
+
+def _filled(table: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Options with `${NAME}` filled in from the environment that the caller gives."""
+    found = dict(table)
+    for name, value in table.items():
+        if isinstance(value, str) and "$" in value:
+            words = [environment.get(key, f"${{{key}}}") for key in re.findall(r"^\$\{?(\w+)\}?$", value)]
+            found[name] = _value(words[0]) if words else value
+    return {name: True if value == "true" else value for name, value in found.items() if value != "false"}
+
+
+def _listed(value: Any) -> Any:
+    """A value of a table as a command line would pass it: `"[a b]"` is two words."""
+    if isinstance(value, str):
+        words = value[1:-1].split() if re.fullmatch(r"\[[\w .-]*\]", value) else [value]
+        values = [_value(word) for word in words]
+        return values[0] if len(values) == 1 else values
+    return value
+
+
+def from_script(name: str, text: str, files: Files | None = None, named: bool = False) -> Given | None:
+    """What a script passes to the Python program it starts; None when no command starts one."""
+    script = read_script(text, around(files or {}))
+    signs = (*SIGNS, *LESS) if named else SIGNS
+    for command in script.commands:
+        if any(word.startswith("--") and word[2:].split("=")[0].replace("_", "-") in signs for word in command):
+            return _started(name, script, command)
+    return _kept(name, script)
+
+
+def _kept(name: str, script: Script) -> Given | None:
+    """Options that a script only keeps in variables, for another to start a run with."""
+    words = [word for values in script.variables.values() for word in split_words(" ".join(values))]
+    found = parsed(shown(word) for word in words) if any(f"--{sign}" in words for sign in SIGNS) else {}
+    if not found:
+        return None
+    note = "which command takes the options that the script keeps in variables"
+    return Given(options=found, source=name, notes=(*dict.fromkeys(script.notes), note))
+
+
+def _started(name: str, script: Script, command: list[str]) -> Given:
+    start = next((index for index, word in enumerate(command) if word.endswith(".py")), -1)
+    found = parsed(command[start + 1 :])
+    found |= {key: value for key, value in script.environment.items() if key in BLOCKING}
+    return Given(
+        options=found,
+        source=name,
+        world=_world(parsed(command[: max(start, 0)]), script),
+        notes=tuple(dict.fromkeys(script.notes)),
+        program=command[start] if start >= 0 else "",
+        texts=script.texts,
+    )
+
+
+def parsed(words: Iterable[str]) -> dict[str, Any]:
+    """Options by name without dashes; one value as itself, several as a list, none as True.
+
+    >>> parsed(["--tp", "8", "--bf16", "--modules", "a", "b", "--x=1e-3"])
+    {'tp': 8, 'bf16': True, 'modules': ['a', 'b'], 'x': 0.001}
+    """
+    flags = options("megatron").flags
+    found: dict[str, list[Any]] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("_", "-")
+            found[name] = [_value(value)] if equals else []
+        elif name and not (name in flags and not found[name]):  # what follows a flag is not its value
+            found[name].append(_value(word))
+    return {name: True if not values else values[0] if len(values) == 1 else values for name, values in found.items()}
+
+
+def _value(word: str) -> Any:
+    if NUMBER.fullmatch(word) is None or len(word) > 40 or word.endswith("_"):
+        return word
+    word = word.replace("_", "")
+    return int(word) if word.lstrip("+-").isdigit() else float(word) if math.isfinite(float(word)) else word
+
+
+def world_of(files: Files) -> int | None:
+    """Ranks that the first script with torchrun's numbers starts."""
+    for name, text in files.items():
+        if name.endswith(SCRIPTS):
+            script = read_script(text, around(files))
+            for command in script.commands:
+                found = _world(parsed(command), script)
+                if found is not None:
+                    return found
+    return None
+
+
+def _world(launch: Mapping[str, Any], script: Script | None = None) -> int | None:
+    """Ranks that torchrun, DeepSpeed's launcher or Slurm starts, where both numbers are known."""
+    each = launch.get("nproc-per-node", launch.get("num-gpus"))
+    nodes = launch.get("nnodes", launch.get("num-nodes", 1))
+    if type(nodes) is str and re.fullmatch(r"\d{1,5}:\d{1,5}", nodes):
+        nodes = int(nodes.split(":")[0])
+    if type(nodes) is int and type(each) is int and nodes > 0 and each > 0:
+        return nodes * each
+    if script is not None and each is None:
+        asked = [script.variables.get(name, [""])[0] for name in ("SLURM_NNODES", "SLURM_GPUS_PER_NODE")]
+        if all(text.isdigit() for text in asked):
+            return int(asked[0]) * int(asked[1])
+    return None
+
+
+def refuse_other_work(found: Given) -> None:
+    """An `InputError` for runs that do not train a decoder, which is what a scenario holds."""
+    what = next((means for sign, means in PROGRAMS.items() if sign in found.program), None)
+    option = next((name for name in OTHER_WORK if name in found.options), None)
+    if str(found.options.get("tokenizer-type", "")).startswith("BertWordPiece"):
+        what = what or "an encoder"
+    if what is None and option is None:
+        return
+    given = f"{what} ({found.program.split('/')[-1]})" if what and found.program else what
+    given = given or f"{OTHER_WORK[option or '']} (--{option})"
+    expected = "training of a decoder"
+    raise InputError(Problem(path="", given=given, expected=expected, where=found.source))
+
+
+def speaking(files: Files) -> Iterator[str]:
+    """The texts of scripts and tables that speak of a model's layers in Megatron's words."""
+    for name, text in files.items():
+        script = name.endswith(SCRIPTS) and re.search(r"--(num[-_]layers|hybrid[-_]\w+[-_]pattern)\b", text)
+        table = name.endswith((".yaml", ".yml")) and re.search(r"^\s*(--|)(num[-_]layers|hybrid-\S+)\s*:", text, re.M)
+        if script or table or (name.endswith((".yaml", ".yml")) and re.search(r"^MODEL_ARGS:", text, re.M)):
+            yield text

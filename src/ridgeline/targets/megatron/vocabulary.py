@@ -1,0 +1,67 @@
+"""Turn what a run says of its tokenizer into the rows of its embedding."""
+
+from __future__ import annotations
+
+import re
+
+from ridgeline.models.names import MODELS, find_name
+from ridgeline.targets.option_reader import OptionReader
+
+# Megatron's and its dialects' kinds of tokenizer that have one vocabulary
+TOKENIZERS = {
+    "GPT2BPETokenizer": 50257,
+    "BertWordPieceLowerCase": 30522,
+    "BertWordPieceCase": 28996,
+    "Llama2Tokenizer": 32000,
+    "LLama2Tokenizer": 32000,
+    "LLamaTokenizer": 32000,
+    "LlamaTokenizer": 32000,
+    "Llama3Tokenizer": 128256,
+    "LLama3Tokenizer": 128256,
+    "Qwen2Tokenizer": 151936,
+    "Qwen3Tokenizer": 151936,
+    "DeepSeekV2Tokenizer": 102400,
+    "DeepSeekV3Tokenizer": 129280,
+    "MistralTokenizer": 32000,
+    "MixtralTokenizer": 32000,
+}
+GUESSED = {"SentencePieceTokenizer": 32000, "GPTSentencePieceTokenizer": 32000, "TikTokenizer": 131072}
+USUAL = 50257
+
+
+def named_by_tokenizer(reader: OptionReader) -> str | None:
+    """The catalog model whose tokenizer a run names."""
+    for option in ("tokenizer-model", "tokenizer-name-or-path", "hf-tokenizer-name-or-path", "tokenizer-path"):
+        value = reader.options.get(option)
+        if not isinstance(value, str) or len(value) > 300:
+            continue
+        for name in (value, *reversed(value.strip("/").split("/"))):
+            found = find_name(name) if name and "$" not in name else None
+            if found is not None:
+                return found[0]
+    return None
+
+
+def vocabulary_of(reader: OptionReader) -> int | None:
+    """Rows of the embedding where the options say them, by number or by a tokenizer that has one size."""
+    stated = reader.count("padded-vocab-size", "pad-vocab-size-to") or reader.count("vocab-size")
+    reader.take("pad-vocab-size-to"), reader.take("vocab-size")
+    if stated is not None:
+        return stated
+    model = named_by_tokenizer(reader)
+    if model is not None:
+        reader.assumptions.append(f"vocab = {MODELS[model].vocab}: the tokenizer is that of {model}")
+        return MODELS[model].vocab
+    kind = str(reader.options.get("tokenizer-type", ""))
+    file = str(reader.options.get("vocab-file", ""))
+    if kind not in TOKENIZERS and (re.search(r"gpt2|bpe", file) or (file and "merge-file" in reader)):
+        kind = "GPT2BPETokenizer"
+    if kind in TOKENIZERS:
+        reader.assumptions.append(f"vocab = {TOKENIZERS[kind]}: that of {kind}")
+    return TOKENIZERS.get(kind)
+
+
+def usual_vocabulary(reader: OptionReader) -> int:
+    """What is assumed where nothing tells the vocabulary."""
+    kind = str(reader.options.get("tokenizer-type", ""))
+    return GUESSED.get(kind, USUAL)

@@ -1,0 +1,170 @@
+"""Turn an experiment of Primus (YAML) into Megatron's words, and those into a scenario's settings.
+
+An experiment names a model file and a file of defaults, each of which extends others, and overrides them. The files are
+looked for in the checkout that the experiment stands in; a model whose file is not there is looked up in the catalog.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import Table, parse_table
+from ridgeline.core.overlay import overlay as laid_over
+from ridgeline.models.names import find_name
+from ridgeline.targets.maxtext.read import read_table
+from ridgeline.targets.megatron.collect import OTHER_WORK, Given
+from ridgeline.targets.megatron.read import settings_of
+from ridgeline.targets.option_reader import tables
+from ridgeline.targets.run_files import Around, around
+from ridgeline.targets.target import Files, Imported
+from ridgeline.targets.torchtitan.read import read_job
+
+ID = "primus"
+DEEPEST = 12  # files that extend files
+# names of Megatron's configuration -> options of its command line; `no-` where false is the option
+NAMES = {
+    "fp8": "fp8-format",
+    "fp4": "fp4-format",
+    "num-moe-experts": "num-experts",
+    "virtual-pipeline-model-parallel-size": "num-virtual-stages-per-pipeline-rank",
+}
+OPPOSITE = {
+    "add-bias-linear": "disable-bias-linear",
+    "overlap-p2p-comm": "no-overlap-p2p-communication",
+    "gradient-accumulation-fusion": "no-gradient-accumulation-fusion",
+}
+FRAMEWORKS = ("megatron", "torchtitan", "maxtext")
+
+
+def recognises(files: Files) -> bool:
+    """A YAML file of modules that name a framework and a model."""
+    try:
+        return any(_module(table.data) is not None for table in tables(files, ".yaml", ".yml"))
+    except InputError:
+        return False
+
+
+def _module(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The module of an experiment that trains."""
+    modules = data.get("modules")
+    for module in modules.values() if isinstance(modules, Mapping) else ():
+        if isinstance(module, Mapping) and "framework" in module and "model" in module:
+            return module
+    return None
+
+
+def read(files: Files) -> Imported:
+    """The settings of an experiment."""
+    for table in tables(files, ".yaml", ".yml"):
+        module = _module(table.data)
+        if module is not None:
+            return _read(module, table.source, around(files))
+    raise InputError(Problem(path="", given=", ".join(files) or "no file", expected="an experiment of Primus"))
+
+
+def _read(module: Mapping[str, Any], source: str, place: Around) -> Imported:
+    framework = _text(module["framework"], place)
+    if framework not in FRAMEWORKS:
+        given, expected = f"framework {framework[:40]}", f"framework {', '.join(FRAMEWORKS)}"
+        raise InputError(Problem(path="modules", given=given, expected=expected, where=source))
+    said: dict[str, Any] = {}
+    notes: list[str] = []
+    model = _text(module["model"], place)
+    for kind, name in (("modules", _text(module.get("config", ""), place)), ("models", model)):
+        found = _layers(place, (kind, framework), name, 0)
+        if found is None:
+            notes.append(f"the file {name[:60]}, which is not here")
+        said = _over(said, found or {})
+    said = {key: value for key, value in said.items() if str(key).replace("_", "-") not in OTHER_WORK}
+    inner = module.get("overrides")
+    said = _filled(_over(said, inner if isinstance(inner, Mapping) else {}), place)
+    if framework == "torchtitan":
+        said.setdefault("model", {}).setdefault("flavor", model)
+        found_run = read_job(Table(data=said, source=source), None)
+    elif framework == "maxtext":
+        found_run = read_table(Table(data=said, source=source), place.model)
+    else:
+        found_run = _megatron(said, model, source, place)
+    left = tuple(f"left out: {note}" for note in notes)
+    return replace(found_run, target=ID, assumptions=(*left, *found_run.assumptions))
+
+
+def _megatron(said: Mapping[str, Any], model: str, source: str, place: Around) -> Imported:
+    options = dict(_options(said))
+    if place.model is not None:
+        options["model"] = place.model
+    elif "num-layers" not in options and "hybrid-layer-pattern" not in options:
+        named = find_name(re.sub(r"\.ya?ml$", "", model).replace("_", "-"))
+        if named is not None:
+            options["model"] = named[0]
+    options.pop("finetune", None)
+    return settings_of(Given(options=options, source=source), ID, ID)
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    return laid_over(below, above, lambda one, other: False)
+
+
+def _filled(said: Mapping[str, Any], place: Around) -> dict[str, Any]:
+    """Tables with what the environment decides filled in."""
+    return {
+        str(key): _filled(value, place) if isinstance(value, Mapping) else _value(value, place)
+        for key, value in said.items()
+    }
+
+
+def _layers(place: Around, at: tuple[str, str], name: str, depth: int) -> dict[str, Any] | None:
+    """A file of the software's own configuration, laid over those that it extends."""
+    if place.top is None or not name or depth > DEEPEST or ".." in name:
+        return None
+    path = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    text = place.text(place.top / "primus" / "configs" / at[0] / at[1] / path)
+    if text is None:
+        return None
+    data = parse_table(path, text).data
+    found: dict[str, Any] = {}
+    for key in ("extends", "includes", "bases"):
+        for below in data.get(key) or ():
+            found = _over(found, _layers(place, at, str(below), depth + 1) or {})
+    return _over(found, {key: value for key, value in data.items() if key not in ("extends", "includes", "bases")})
+
+
+def _text(value: Any, place: Around) -> str:
+    return str(_value(value, place))
+
+
+def _value(value: Any, place: Around) -> Any:
+    """A value with `${NAME:default}` filled in."""
+    if not isinstance(value, str):
+        return value
+    whole = re.fullmatch(r"\$\{(\w+)(?::-?([^}]*))?\}", value)
+    if whole is None:
+        return re.sub(r"\$\{(\w+):-?([^}]*)\}", lambda found: place.environment.get(*found.groups()), value)
+    text = place.environment.get(whole.group(1), whole.group(2))
+    if text is None:
+        return value
+    word = {"true": True, "false": False, "null": None, "": None}.get(text.lower(), text)
+    if isinstance(word, str) and re.fullmatch(r"-?\d{1,15}", word):
+        return int(word)
+    return word
+
+
+def _options(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names of Megatron's configuration as options of its command line."""
+    for key, value in said.items():
+        name = str(key).replace("_", "-")
+        if name in OPPOSITE:
+            if value is False:
+                yield OPPOSITE[name], True
+            continue
+        if value is None or value is False or isinstance(value, Mapping):
+            continue
+        yield NAMES.get(name, name), value
+    if said.get("use_turbo_deepep") is True:
+        yield "moe-token-dispatcher-type", "flex"
+        yield "moe-flex-dispatcher-backend", "deepep"

@@ -1,0 +1,93 @@
+"""Turn the place a run's files were found in into what they refer to: files beside them, arguments, environment.
+
+A launch script sources another, a recipe imports one, a manifest names its base. Such references are followed inside
+the checkout that the file stands in and nowhere else: the nearest folder above it that looks like the top of one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+
+from ridgeline.core.errors import InputError
+from ridgeline.core.files import read_text
+from ridgeline.targets.target import Files
+
+BIGGEST_TEXT = 1024 * 1024  # bytes of one configuration file
+MOST_NEARBY = 200  # files that one configuration may refer to
+TOPS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "LICENSE")
+HIGHEST = 12  # folders above the file
+
+
+@dataclass(slots=True)
+class Around:
+    """What stands around a run's files.
+
+    folder       where the file is; None for texts given by name
+    top          the checkout's own folder: nothing outside is read
+    arguments    words the script is called with
+    environment  variables it is called with
+    model        the model the caller names
+    """
+
+    folder: Path | None = None
+    top: Path | None = None
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    model: str | None = None
+    opened: int = 0
+
+    def text(self, path: Path) -> str | None:
+        """The text of a file inside the checkout; None where there is none, or it is outside or too large."""
+        if self.top is None or self.opened >= MOST_NEARBY:
+            return None
+        try:
+            if not os.path.isfile(path):
+                return None
+            real = Path(os.path.realpath(path))
+            if not real.is_relative_to(self.top):
+                return None
+            self.opened += 1
+            return read_text(real, BIGGEST_TEXT)
+        except (OSError, ValueError, InputError):
+            return None
+
+
+class RunFiles(dict[str, str]):
+    """Files by name, with what stands around them."""
+
+    around: Around
+
+    def __init__(self, files: Files, around: Around) -> None:
+        super().__init__(files)
+        self.around = around
+
+
+def around(files: Files) -> Around:
+    """What stands around the files; nothing, for texts that came without a place."""
+    return files.around if isinstance(files, RunFiles) else Around()
+
+
+def top_of(folder: Path) -> Path:
+    """The checkout that a folder is in: the nearest folder above with the marks of one, else the folder itself."""
+    real = Path(os.path.realpath(folder))
+    for above in (real, *list(real.parents)[:HIGHEST]):
+        if len(above.parts) > 2 and any(os.path.exists(above / mark) for mark in TOPS):
+            return above
+    package = real
+    while os.path.exists(package / "__init__.py") and len(package.parts) > 3:
+        package = package.parent
+    return package
+
+
+def functions_in(files: Files, target: str) -> list[str]:
+    """Names of the functions of a Python file that each configure a run of the target."""
+    found = import_module(f"ridgeline.targets.{target.replace('-', '_')}.read")
+    try:
+        return list(found.functions(files)) if hasattr(found, "functions") else []
+    except InputError:
+        return []

@@ -1,0 +1,355 @@
+"""Turn a word of a shell script into the words it becomes: variables, defaults, arithmetic, the little that is known of
+other commands' output. What only running the script would tell stays open and is marked as such.
+
+A mark stands in the text for what is left open: `$NAME`, `$1`, `$(command)`. Conditions and defaults take it for
+nothing, as a shell that was given nothing would; whoever reads a command sees it as it was written.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.targets.shell_lexer import Word
+
+# what a hostile script may cost: lengths are bounded so that text made of nothing but openings is read in linear time
+MOST_WORDS = 20_000  # of all commands, and of one array
+LONGEST = 1_000_000  # characters of one variable
+DEEPEST = 20  # expansions inside expansions
+WINDOW = 4000  # characters of ${...}, $(...), $((...)) and backquotes
+OPENS, CLOSES, BLANK = "\ue000", "\ue001", "\ue002"
+_MARK = re.compile(f"{OPENS}([^{CLOSES}]*){CLOSES}")
+_NAME = re.compile(r"[A-Za-z_]\w*|\d+|[@*#?!$]")
+_BRACED = re.compile(r"(!?)(#?)(\w+|[@*])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_ORDER: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
+    ast.Gt: operator.gt,
+    ast.Lt: operator.lt,
+    ast.GtE: operator.ge,
+    ast.LtE: operator.le,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+
+
+@dataclass(slots=True)
+class Script:
+    """What was learnt of a script.
+
+    variables   by name, an array as several words
+    commands    as words, in order; what is left open reads as it was written (`$NAME`)
+    notes       what was left out
+    texts       files that the script writes: names as it spells them, and their text
+    arguments   the words it was called with
+    """
+
+    variables: dict[str, list[str]] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
+    commands: list[list[str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)
+    given: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Exported variables and their values."""
+        return {name: shown(" ".join(self.variables.get(name, []))) for name in self.exported}
+
+
+def mark(name: str) -> str:
+    """The mark of something left open: one word without quotes, whatever it says."""
+    plain = re.sub(r"[\"'\\`]", "", re.sub(r"\s+", BLANK, name))
+    return f"{OPENS}{plain}{CLOSES}"
+
+
+def shown(text: str) -> str:
+    """A text as it was written, where something in it is left open.
+
+    >>> shown("a" + mark("B"))
+    'a$B'
+    """
+    return _MARK.sub(lambda found: f"${found.group(1)}", text).replace(BLANK, " ")
+
+
+def known(text: str) -> str:
+    """A text with nothing in place of what is left open."""
+    return _MARK.sub("", text)
+
+
+def is_open(text: str) -> bool:
+    """Whether something in a text is left open."""
+    return OPENS in text
+
+
+def expand(script: Script, word: Word, split: bool = True, depth: int = 0) -> list[str]:
+    """The words a word becomes: variables filled in, unquoted ones split at blanks."""
+    if depth > DEEPEST:
+        return []
+    whole = re.fullmatch(r"\$\{(\w+|@)(?:\[[@*]\])?\}|\$([@*])", word.text) if split else None
+    if whole and (word.text.endswith(("[@]}", "[*]}")) or whole.group(1) == "@" or whole.group(2)):
+        values = script.arguments if whole.group(1) in ("@", None) else script.variables.get(whole.group(1), [])
+        quoted = bool(word.parts) and word.parts[0].quote == "double"
+        return list(values) if quoted else [piece for value in values for piece in split_words(value)]
+    pieces = [""]
+    for part in word.parts:
+        if part.quote == "single":
+            pieces[-1] += part.text
+            continue
+        text = _unescaped(part.text) if part.quote == "double" else part.text
+        filled = fill(script, text, depth)
+        if part.quote == "double" or not split or filled == text:
+            pieces[-1] += filled
+        else:
+            inner = split_words(filled)
+            pieces[-1] += inner[0] if inner else ""
+            pieces += inner[1:]
+    keep = any(part.quote != "plain" for part in word.parts)
+    return pieces if keep or not split else [piece for piece in pieces if piece]
+
+
+def _unescaped(text: str) -> str:
+    """A double-quoted text without the backslashes that the shell takes away."""
+    return re.sub(r'\\([\n"\\])', lambda found: " " if found.group(1) == "\n" else found.group(1), text)
+
+
+def split_words(text: str) -> list[str]:
+    """Blank-separated words, quotes inside a value taken as quotes (scripts rely on `eval` for that, or err)."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def fill(script: Script, text: str, depth: int = 0) -> str:
+    """The text with variables, arithmetic and defaults filled in."""
+    if "$" not in text and "`" not in text:
+        return text
+    if depth > DEEPEST:
+        return mark(text[:40])
+    found: list[str] = []
+    at = 0
+    while at < len(text):
+        start = min((index for index in (text.find("$", at), text.find("`", at)) if index >= 0), default=-1)
+        if start < 0:
+            found.append(text[at:])
+            break
+        found.append(text[at:start])
+        piece, at = _filled(script, text, start, depth)
+        found.append(piece)
+    return "".join(found)
+
+
+def _filled(script: Script, text: str, start: int, depth: int) -> tuple[str, int]:
+    """What stands for the expansion that begins here, and where the text goes on."""
+    if text[start] == "`":
+        end = text.find("`", start + 1, start + WINDOW)
+        return (_output(script, text[start + 1 : end], depth), end + 1) if end > 0 else ("", len(text))
+    for opening, closing in (("$((", "))"), ("$(", ")"), ("${", "}")):
+        if text.startswith(opening, start):
+            end = _close(text, start + 1, opening[1], closing[0])
+            if end < 0:
+                script.notes.append(f"{text[start : start + 40]}, which never closes")
+                return "", len(text)
+            inner = text[start + len(opening) : end]
+            if closing == "))" and text[end - 1] == ")":
+                return _sum(script, inner[:-1], depth), end + 1
+            if opening == "$((":
+                return _output(script, text[start + 2 : end], depth), end + 1
+            how = _output if closing == ")" else _parameter
+            return how(script, inner, depth), end + 1
+    name = _NAME.match(text, start + 1)
+    if name is None:
+        return "$", start + 1
+    word = name.group(0)
+    if word.isdigit():  # ${10} needs braces
+        return _argument(script, word[0]), start + 2
+    return _value(script, word), name.end()
+
+
+def _close(text: str, start: int, opening: str, closing: str) -> int:
+    """Where what opens at `start` closes; -1 when it does not within the window."""
+    depth, end = 0, min(len(text), start + WINDOW)
+    for at in range(start, end):
+        depth += (text[at] == opening) - (text[at] == closing)
+        if depth == 0:
+            return at
+    return -1
+
+
+def _argument(script: Script, number: str) -> str:
+    index = int(number[:4])
+    if index == 0:
+        return "script.sh"
+    return script.arguments[index - 1] if index <= len(script.arguments) else mark(number)
+
+
+def _value(script: Script, name: str) -> str:
+    if name in "@*":
+        return " ".join(script.arguments)
+    if name == "#":
+        return str(len(script.arguments))
+    if name in "?!$":
+        return "0"
+    if name.isdigit():
+        return _argument(script, name)
+    found = script.variables.get(name)
+    if found is None:
+        return script.given.get(name, mark(name))
+    return " ".join(found)
+
+
+def _parameter(script: Script, text: str, depth: int) -> str:
+    """`${...}`: a variable, what stands in for it, a part of it."""
+    found = _BRACED.fullmatch(text)
+    if found is None:
+        script.notes.append(f"${{{text[:40]}}}")
+        return mark(text[:40])
+    indirect, length, name, key, rest = found.groups()
+    if indirect:
+        name = known(_value(script, name)) or name
+    if key is not None and key not in ("@", "*", "0") and not length:
+        at = known(fill(script, key, depth + 1)).strip("\"'")
+        values = script.variables.get(name, [])
+        number = int(at) if at.lstrip("-").isdigit() and len(at) < 6 else None
+        listed = number is not None and -len(values) <= number < len(values)
+        held = values[number] if listed and number is not None else " ".join(script.variables.get(f"{name}[{at}]", []))
+        held = held or mark(f"{name}[{at}]")
+    elif key == "0":
+        held = (script.variables.get(name) or [mark(name)])[0]
+    else:
+        held = _value(script, name)
+    if length:
+        values = script.arguments if name in "@*" else script.variables.get(name, [])
+        return str(len(values) if key is not None else len(known(held)))
+    return _changed(script, held, rest, (name, depth)) if rest else held
+
+
+def _changed(script: Script, held: str, rest: str, place: tuple[str, int]) -> str:
+    """A default, an alternative, or a part of a value."""
+    name, depth = place
+    found = re.match(r":?[-=+?]", rest)
+    if found:
+        sign, other = found.group(0)[-1], rest[found.end() :]
+        unset = not known(held)
+        if sign == "+":
+            return "" if unset else fill(script, _unquoted(other), depth + 1)
+        if not unset:
+            return held
+        value = mark(name) if sign == "?" else fill(script, _unquoted(other), depth + 1)
+        if sign == "=":
+            script.variables[name] = [value]
+        return value
+    if is_open(held):
+        return held
+    cut = re.fullmatch(r":(\s*-?\d{1,6})(?::(\d{1,6}))?", rest)
+    if cut:
+        start = int(cut.group(1))
+        return held[start:] if cut.group(2) is None else held[start:][: int(cut.group(2))]
+    if rest in ("^^", ",,", "^", ","):
+        return {"^^": held.upper(), ",,": held.lower(), "^": held[:1].upper() + held[1:]}.get(rest, held)
+    swap = re.fullmatch(r"(//?)([^/]*)(?:/(.*))?", rest, re.DOTALL)
+    if swap:
+        old, new = fill(script, swap.group(2), depth + 1), fill(script, swap.group(3) or "", depth + 1)
+        old = old.replace("\\", "").strip("\"'") if len(old) > 1 else old
+        return held.replace(old, new, -1 if swap.group(1) == "//" else 1) if old else held
+    trim = re.fullmatch(r"(##?|%%?)(.*)", rest, re.DOTALL)
+    return _trimmed(held[:WINDOW], trim.group(1), fill(script, trim.group(2), depth + 1)) if trim else held
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+def _trimmed(held: str, sign: str, pattern: str) -> str:
+    """A value without the shortest or longest beginning or end that a pattern matches."""
+    cuts = range(len(held) + 1)
+    front = sign[0] == "#"
+    order = cuts if (len(sign) == 1) == front else reversed(cuts)
+    for cut in order:
+        piece = held[:cut] if front else held[cut:]
+        if piece and fnmatchcase(piece, pattern):
+            return held[cut:] if front else held[:cut]
+    return held
+
+
+def _sum(script: Script, text: str, depth: int) -> str:
+    """Whole-number arithmetic; bare names are variables."""
+    filled = fill(script, text, depth + 1)
+    for _ in range(3):
+        filled = re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda name: f"({_value(script, name.group(0))})", filled)
+    if not is_open(filled):
+        try:
+            return str(_evaluate(ast.parse(filled.strip(), mode="eval").body))
+        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+            pass
+    script.notes.append(f"the value of $(({shown(text)[:60]}))")
+    return mark(f"(({shown(text)[:60]}))")
+
+
+def _evaluate(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < 2**53:
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_evaluate(node.operand)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        base, power = _evaluate(node.left), _evaluate(node.right)
+        if abs(base) <= 1024 and 0 <= power <= 5:
+            return int(base**power)
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        return _ARITHMETIC[type(node.op)](_evaluate(node.left), _evaluate(node.right))
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _ORDER:
+        return int(_ORDER[type(node.ops[0])](_evaluate(node.left), _evaluate(node.comparators[0])))
+    raise ValueError("not whole-number arithmetic")
+
+
+def arithmetic(script: Script, text: str) -> int | None:
+    """What an arithmetic expression is worth; None where that is left open."""
+    found = _sum(script, text, 0)
+    return int(found) if re.fullmatch(r"-?\d{1,18}", found) else None
+
+
+def _output(script: Script, command: str, depth: int) -> str:
+    """What a command would print, where that is plain; else a mark."""
+    text = command.strip()
+    if re.match(r"(cd|dirname|pwd|readlink|realpath|git rev-parse --show-toplevel)\b", text):
+        return "."
+    first = text.split(" ", 1)
+    plain = not re.search(r"[|;&<>]", text)
+    if first[0] in ("echo", "basename") and plain and len(first) > 1:
+        words = split_words(fill(script, first[1], depth + 1))
+        words = [word for word in words if word not in ("-n", "-e")]
+        if first[0] == "basename" and words:
+            return words[0].rstrip("/").split("/")[-1].removesuffix(words[1] if len(words) > 1 else "\0")
+        return " ".join(words)
+    if first[0] == "expr" and plain and len(first) > 1:
+        return _sum(script, first[1].replace("\\*", "*").replace("'*'", "*"), depth + 1)
+    if first[0] == "date":
+        return "date"
+    sums = re.fullmatch(r"echo\s+[\"']?([^\"'|]*)[\"']?\s*\|\s*bc(?:\s+-l)?", text)
+    if sums:
+        return _sum(script, sums.group(1), depth + 1)
+    script.notes.append(f"the output of {shown(text)[:60]}")
+    return mark(f"({shown(text)[:60]})")
+
+
+def bounded(values: list[str]) -> list[str]:
+    """The values, unless a script that doubles a variable again and again has made them too long."""
+    if len(values) > MOST_WORDS or sum(map(len, values)) > LONGEST:
+        expected = f"at most {LONGEST} characters in a variable"
+        raise InputError(Problem(path="", given="a variable that grows without end", expected=expected))
+    return values
