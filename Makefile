@@ -47,6 +47,7 @@ docs: $(VENV)/.test
 	$(PY) docs/retake.py --check
 	$(PY) docs/targets.py --check
 	$(PY) docs/sheets.py --check
+	$(PY) docs/bringup.py --check
 	$(PY) docs/ceilings.py --check
 	$(PY) docs/published.py --check
 

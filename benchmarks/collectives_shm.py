@@ -1,10 +1,12 @@
 """The shared-memory backend against gloo and OpenMPI on this host, all in one run: collectives and FSDP2 steps.
 
-    python benchmarks/collectives_shm.py [--mpi PYTHON] [--ranks 2] [--rounds 3]
+    python benchmarks/collectives_shm.py [--mpi PYTHON] [--ranks 2] [--rounds 3] [--only all_gather,step] [--bind]
 
 PYTHON is that of an environment with openmpi, mpi4py and numpy. All ranks of all backends run at the priority of this
-process, and all buffers are written before they are sent and lie in pages of one size. Calls of one backend follow each
-other, as in a program that has one: what is still in the cache is its own. A figure is the best of the rounds' medians.
+process, bound to no core or with --bind rank i to core i, and wait as each library does by default (OpenMPI spins for
+ever, ridge_shm for 0.1 ms at most, gloo sleeps). All buffers are written before they are sent and lie in pages of one
+size. Calls of one backend follow each other, as in a program that has one: what is still in the cache is its own. A
+figure is the best of the rounds' medians; rounds of torch's backends and of OpenMPI take turns.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def repeats(size: int) -> int:
     return max(5, min(60, int(0.1 / (size / 1e9 + 1e-4))))
 
 
-def torch_rank(rank: int, ranks: int, folder: Path, with_steps: bool) -> None:
+def torch_rank(rank: int, ranks: int, folder: Path, only: list[str]) -> None:
     """One rank that times ridge_shm and gloo, collective by collective."""
     import warnings
 
@@ -45,7 +47,9 @@ def torch_rank(rank: int, ranks: int, folder: Path, with_steps: bool) -> None:
     dist.init_process_group("ridge_shm", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
     groups = {"ridge_shm": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
     found: dict[str, float] = {}
-    for kind in KINDS:
+    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the names that torch 2.13 gave them
+    scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+    for kind in [kind for kind in KINDS if kind in only]:
         for size in SIZES:
             whole, part = torch.zeros(size // ELEMENT), torch.zeros(size // ELEMENT // ranks)
             spent = defaultdict(list)
@@ -59,15 +63,15 @@ def torch_rank(rank: int, ranks: int, folder: Path, with_steps: bool) -> None:
                     elif kind == "broadcast":
                         dist.broadcast(whole, 0, group=group)
                     elif kind == "all_gather":
-                        dist.all_gather_into_tensor(whole, part, group=group)
+                        gather(whole, part, group=group)
                     else:
-                        dist.reduce_scatter_tensor(part, whole, group=group)
+                        scatter(part, whole, group=group)
                     spent[name].append(time.perf_counter() - began)
             for name, values in spent.items():
                 slowest = torch.tensor(values[2:])
                 dist.all_reduce(slowest, dist.ReduceOp.MAX)
                 found[f"{kind} {size} {name}"] = slowest.median().item()
-    if with_steps:
+    if "step" in only:
         found |= fsdp_steps(rank, groups)
     if rank == 0:
         (folder / "found.json").write_text(json.dumps(found))
@@ -136,22 +140,24 @@ if comm.rank == 0: print(json.dumps(found))
 """
 
 
-def torch_block(ranks: int, with_steps: bool) -> dict[str, float]:
+def torch_block(ranks: int, only: str, bind: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        own = [sys.executable, __file__, "--ranks", str(ranks), "--folder", folder]
-        own += ["--steps"] if with_steps else []
+        own = [sys.executable, __file__, "--ranks", str(ranks), "--folder", folder, "--only", only]
+        own += ["--bind"] if bind else []
         running = [subprocess.Popen([*own, "--rank", str(rank)]) for rank in range(ranks)]
         if sum(process.wait() for process in running):
             sys.exit("a rank failed")
         return json.loads((Path(folder) / "found.json").read_text())
 
 
-def mpi_block(python: str, ranks: int) -> dict[str, float]:
+def mpi_block(python: str, ranks: int, only: str, bind: bool) -> dict[str, float]:
     sizes = json.dumps([(size, repeats(size)) for size in SIZES])
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     environment["NUMPY_MADVISE_HUGEPAGE"] = "0"  # pages as torch's: numpy asks for large ones, torch does not
-    command = [str(Path(python).parent / "mpirun"), "-n", str(ranks), "--oversubscribe", python, "-c", MPI]
-    done = subprocess.run([*command, json.dumps(KINDS), sizes], env=environment, capture_output=True, text=True)
+    where = "core:overload-allowed" if bind else "none"
+    command = [str(Path(python).parent / "mpirun"), "-n", str(ranks), "--oversubscribe", "--bind-to", where]
+    kinds = json.dumps([kind for kind in KINDS if kind in only.split(",")])
+    done = subprocess.run([*command, python, "-c", MPI, kinds, sizes], env=environment, capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr[-2000:])
     return json.loads(done.stdout.splitlines()[-1])
@@ -164,26 +170,32 @@ def main() -> None:
     asked.add_argument("--rounds", type=int, default=3)
     asked.add_argument("--rank", type=int)
     asked.add_argument("--folder", type=Path)
-    asked.add_argument("--steps", action="store_true")
+    asked.add_argument("--bind", action="store_true")
+    asked.add_argument("--only", default=",".join((*KINDS, "step")))
     told = asked.parse_args()
     if told.rank is not None:
-        torch_rank(told.rank, told.ranks, told.folder, told.steps)
+        cores = sorted(os.sched_getaffinity(0))
+        if told.bind:
+            os.sched_setaffinity(0, {cores[told.rank % len(cores)]})
+        torch_rank(told.rank, told.ranks, told.folder, told.only.split(","))
         return
     best: dict[str, float] = {}
     for _ in range(told.rounds):
-        blocks = torch_block(told.ranks, with_steps=True)
-        blocks |= mpi_block(told.mpi, told.ranks) if told.mpi else {}
+        blocks = torch_block(told.ranks, told.only, told.bind)
+        blocks |= mpi_block(told.mpi, told.ranks, told.only, told.bind) if told.mpi else {}
         for key, value in blocks.items():
             best[key] = min(value, best.get(key, value))
     load = " ".join(f"{one:.1f}" for one in os.getloadavg())
     print(f"{told.ranks} ranks, {os.cpu_count()} cores, load {load}; best of {told.rounds} medians, us")
     print(f"{'collective':15} {'bytes':>9} {'ridge_shm':>10} {'gloo':>10} {'openmpi':>10}   gloo/shm  mpi/shm")
-    for kind, size in [(kind, size) for kind in KINDS for size in SIZES] + [("step", 0)]:
+    rows = [(kind, size) for kind in KINDS for size in SIZES] + [("step", 0)]
+    for kind, size in [row for row in rows if row[0] in told.only.split(",")]:
         own, gloo = best[f"{kind} {size} ridge_shm"], best[f"{kind} {size} gloo"]
         mpi = best.get(f"{kind} {size} openmpi")
         cells = f"{own * 1e6:10.1f} {gloo * 1e6:10.1f} {f'{mpi * 1e6:.1f}' if mpi else '-':>10}"
         print(f"{kind:15} {size:9} {cells}   {gloo / own:8.2f} {f'{mpi / own:.2f}' if mpi else '-':>8}")
-    print(f"largest relative difference of a gradient's norm: {best['gradient difference']:.1e}")
+    if "gradient difference" in best:
+        print(f"largest relative difference of a gradient's norm: {best['gradient difference']:.1e}")
 
 
 if __name__ == "__main__":

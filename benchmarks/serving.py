@@ -28,7 +28,7 @@ from ridgeline.serving.fleet import simulate_fleet
 from ridgeline.serving.metrics import serving_metrics
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import Served
-from ridgeline.serving.sglang_scheduler import SglangScheduler
+from ridgeline.serving.sglang_overlap import sglang_scheduler
 from ridgeline.serving.sglang_settings import SglangSettings
 from ridgeline.serving.step import Policy
 from ridgeline.serving.step_cost import LinearStepCost
@@ -44,8 +44,8 @@ COST = LinearStepCost(step_s=7e-3, decode_s=1e-5, kv_token_s=3e-8, prefill_token
 ENGINES: dict[str, Callable[[], Policy]] = {
     "vLLM, synchronous": lambda: VllmScheduler(VllmSettings(num_blocks=BLOCKS)),
     "vLLM, asynchronous": lambda: VllmScheduler(VllmSettings(num_blocks=BLOCKS, async_scheduling=True)),
-    "SGLang": lambda: SglangScheduler(SglangSettings(max_total_tokens=BLOCKS * 16)),
-    "SGLang, overlapped": lambda: SglangScheduler(SglangSettings(max_total_tokens=BLOCKS * 16, overlap=True)),
+    "SGLang": lambda: sglang_scheduler(SglangSettings(max_total_tokens=BLOCKS * 16)),
+    "SGLang, overlapped": lambda: sglang_scheduler(SglangSettings(max_total_tokens=BLOCKS * 16, overlap=True)),
     "TensorRT-LLM": lambda: TensorrtLlmScheduler(TensorrtLlmSettings(blocks=BLOCKS // 2)),
 }
 

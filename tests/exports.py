@@ -143,8 +143,9 @@ NODES = (
 AT = 1_700_000_000_000_000  # microseconds since 1970, as Ascend's clocks count
 
 
-def ascend_trace(device: int = 3) -> list[dict[str, Any]]:
-    """Two products of 50 us launched by CANN, and an all-reduce of 40 us over the second, its transfers on a plane."""
+def ascend_trace(device: int = 3, computing: float = 100) -> list[dict[str, Any]]:
+    """Two products of 50 us launched by CANN, and an all-reduce of 40 us over the second, its transfers on a plane and,
+    as tasks, on a stream of the hardware; the vendor's track says how long the chip was ``computing``."""
     hardware, network, runtime = 800 + device, 900 + device, 77
 
     def span(pid: int, tid: int, name: str, at: float, length: float, **more: Any) -> dict[str, Any]:
@@ -169,7 +170,12 @@ def ascend_trace(device: int = 3) -> list[dict[str, Any]]:
         span(hardware, 16, "EVENT_WAIT", 110, 3),
         span(network, 0, "hcom_allReduce__1_0", 80, 40),
         span(network, 1, "Notify_Wait", 82, 10),
-        span(99, 0, "Computing", 0, 50),
+        span(hardware, 17, "NOTIFY_WAIT", 82, 10),
+        span(hardware, 17, "MEMCPY_ASYNC", 92, 20),
+        span(hardware, 9, "Iteration 5", -20, 200),
+        meta("thread_name", hardware, 9, name="Step Trace(Model ID:1)"),
+        *(span(99, 0, "Computing", at, computing / 2) for at in (0, 60)),
+        span(99, 1, "Communication(Not Overlapped)", 110, 10),
     ]  # fmt: skip
 
 

@@ -27,7 +27,9 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     export                                     Scenario -> Export: a target's files, and what it cannot express
     import_run                                 a run's configuration -> Imported: settings that `scenario` takes
     read_timeline                              trace files -> Timeline, whatever wrote them
+    served_model                               model, TP -> ServedModel: the sizes that `analyze` prices graphs by
     analyze                                    traces -> Analysis: where the time went, under a stated policy
+    query                                      traces, SQL -> QueryAnswer: their spans as a table
     diff                                       two traces or scenarios -> Diff: causes that sum to the difference
     explain                                    Scenario, trace -> Explanation: what accounts for the gap
     characterize                               a torch device -> Characterization: its profile, measured and written
@@ -86,7 +88,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.plan.schedules import SCHEDULES as SCHEDULES
     from ridgeline.plan.schedules import build
     from ridgeline.report.show import show as show
-    from ridgeline.runtime.bringup.verdict import bringup as bringup
+    from ridgeline.runtime.bringup.supervise import bringup as bringup
     from ridgeline.runtime.collective_run import collective_run as collective_run
     from ridgeline.runtime.measure import characterize as characterize
     from ridgeline.runtime.preflight import preflight as preflight
@@ -94,6 +96,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.runtime.train.token_files import pack as pack
     from ridgeline.search.find_plan import find_plan as find_plan
     from ridgeline.search.request import PlanRequest as PlanRequest
+    from ridgeline.serving.served_model import served_model as served_model
     from ridgeline.serving.serving_prediction import ServingPrediction as ServingPrediction
     from ridgeline.serving.why_slow import why_slow as why_slow
     from ridgeline.sim.events.simulate import timeline as timeline
@@ -104,6 +107,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.targets.api import import_run as import_run
     from ridgeline.trace.analyze import analyze as analyze
     from ridgeline.trace.read.readers import read_timeline as read_timeline
+    from ridgeline.trace.span_query import query as query
 
     schedule = build
     fit = refit
@@ -158,10 +162,12 @@ _HOMES = {
     "characterize": "ridgeline.runtime.measure",
     "preflight": "ridgeline.runtime.preflight",
     "run": "ridgeline.runtime.train.run_scenario",
-    "bringup": "ridgeline.runtime.bringup.verdict",
+    "bringup": "ridgeline.runtime.bringup.supervise",
     "pack": "ridgeline.runtime.train.token_files",
     "analyze": "ridgeline.trace.analyze",
     "read_timeline": "ridgeline.trace.read.readers",
+    "query": "ridgeline.trace.span_query",
+    "served_model": "ridgeline.serving.served_model",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])

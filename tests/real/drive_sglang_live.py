@@ -21,7 +21,7 @@ VOCABULARY = 30_000
 LOG = "RIDGELINE_SGLANG_LOG"
 QUIET = {
     "device": "cpu", "attention_backend": "torch_native", "sampling_backend": "pytorch", "grammar_backend": "none",
-    "dtype": "float32", "load_format": "dummy", "disable_cuda_graph": True, "disable_overlap_schedule": True,
+    "dtype": "float32", "load_format": "dummy", "disable_cuda_graph": True,
     "skip_tokenizer_init": True, "disable_custom_all_reduce": True, "mem_fraction_static": 0.05, "log_level": "error",
 }  # fmt: skip
 
@@ -34,8 +34,9 @@ def recording_scheduler(*words: Any, **named: Any) -> Any:
     log = Path(os.environ[LOG]).open("w", encoding="utf-8", buffering=1)  # noqa: SIM115 (as long as the process)
     arrived: list[str] = []
     dropped: list[str] = []
-    enter, start = Scheduler._add_request_to_queue, Scheduler.run_batch
+    enter, start, decide = Scheduler._add_request_to_queue, Scheduler.run_batch, Scheduler.get_next_batch_to_run
     release = ScheduleBatch.release_req
+    paused = [True]  # the last line is a pause, or there is none yet
 
     def entered(self: Any, request: Any, is_retracted: bool = False) -> Any:
         if request.rid not in seen:
@@ -49,27 +50,39 @@ def recording_scheduler(*words: Any, **named: Any) -> Any:
 
     def started(self: Any, batch: Any, *more: Any, **options: Any) -> Any:
         extend = batch.forward_mode.is_extend()
-        have = [len(one.origin_input_ids) + len(one.output_ids) - 1 for one in batch.reqs]
         line = {
-            "arrived": arrived.copy(),
             "mode": batch.forward_mode.name,
             "reqs": [one.rid for one in batch.reqs],
             "tokens": list(batch.extend_lens) if extend else [1] * len(batch.reqs),
-            "prefix": list(batch.prefix_lens) if extend else have,
+            "prefix": list(batch.prefix_lens) if extend else [length - 1 for length in batch.seq_lens_cpu.tolist()],
+            "new_token_ratio": self.new_token_ratio_tracker.current,
+        }
+        write(self, line)
+        paused[0] = False
+        return start(self, batch, *more, **options)
+
+    def decided(self: Any, *more: Any, **options: Any) -> Any:
+        due = self.enable_overlap and self.last_batch is not None  # a result that the loop waits for
+        plan = decide(self, *more, **options)
+        if plan.batch_to_run is None and not paused[0]:
+            write(self, {"mode": "IDLE"})
+            paused[0] = not due
+        return plan
+
+    def write(self: Any, line: dict[str, Any]) -> None:
+        common = {
             "waiting": [one.rid for one in self.waiting_queue],
             "chunked": getattr(self.chunked_req, "rid", None),
             "free_tokens": int(self.token_to_kv_pool_allocator.available_size()),
             "evictable": int(self.tree_cache.evictable_size()),
             "retracted": dropped.copy(),
-            "new_token_ratio": self.new_token_ratio_tracker.current,
         }
+        log.write(json.dumps({"arrived": arrived.copy(), **line, **common}) + "\n")
         arrived.clear()
         dropped.clear()
-        log.write(json.dumps(line) + "\n")
-        return start(self, batch, *more, **options)
 
     seen: set[str] = set()
-    Scheduler._add_request_to_queue, Scheduler.run_batch = entered, started
+    Scheduler._add_request_to_queue, Scheduler.run_batch, Scheduler.get_next_batch_to_run = entered, started, decided
     ScheduleBatch.release_req = released
     return run_scheduler_process(*words, **named)
 
@@ -80,13 +93,17 @@ def tokens(prompt: list[list[int]]) -> list[int]:
 
 
 async def load(engine: Any, rows: list[dict[str, Any]], ignore_eos: bool) -> None:
-    """Send every request after its pause; wait for all answers."""
+    """Send every request after its pause; wait for all answers, and note how long those are that may stop early."""
 
     async def ask(row: dict[str, Any]) -> None:
         how = {"max_new_tokens": row["max_tokens"], "ignore_eos": ignore_eos, "temperature": 1.0}
-        await engine.async_generate(
+        if row.get("stops"):
+            how["stop_token_ids"] = list(range(row["stops"]))
+        told = await engine.async_generate(
             input_ids=tokens(row["prompt"]), sampling_params=how, rid=row["id"], priority=row.get("priority")
         )
+        if row.get("stops"):
+            row["output_tokens"] = told["meta_info"]["completion_tokens"]
 
     waiting = []
     for row in rows:
@@ -109,6 +126,8 @@ def run(case: dict[str, Any], folder: str, log: Path) -> dict[str, Any]:
     asyncio.get_event_loop().run_until_complete(load(engine, case["requests"], config["ignore_eos"]))
     engine.shutdown()
     steps = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    while steps[-1]["mode"] == "IDLE":
+        steps.pop()
     order = {name: at for at, step in enumerate(steps) for name in step["arrived"]}
     place = {name: at for at, name in enumerate(name for step in steps for name in step["arrived"])}
     rows = sorted(case["requests"], key=lambda row: place[row["id"]])

@@ -26,6 +26,7 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 TEXT = 1 << 24  # tokens of one text before the next begins
+STOP = -1  # the token that ends an answer before its max_tokens
 
 
 def scheduler(config: dict[str, Any], folder: str) -> Scheduler:
@@ -58,8 +59,9 @@ def scheduler(config: dict[str, Any], folder: str) -> Scheduler:
 def asked(row: dict[str, Any], number: int, hasher: Any) -> Request:
     """A request of the case as vLLM's own."""
     tokens = [seed * TEXT + at for seed, count in row["prompt"] for at in range(count)]
+    how = SamplingParams(max_tokens=row["max_tokens"], ignore_eos=True, stop_token_ids=[STOP])
     return Request(
-        row["id"], tokens, SamplingParams(max_tokens=row["max_tokens"], ignore_eos=True), None,
+        row["id"], tokens, how, None,
         arrival_time=row["arrival_step"] + number * 1e-6, priority=row["priority"], block_hasher=hasher,
     )  # fmt: skip
 
@@ -93,6 +95,7 @@ def run(case: dict[str, Any], folder: str) -> dict[str, Any]:
     digest = get_hash_fn_by_name("sha256")
     init_none_hash(digest)
     hasher = get_request_block_hasher(config["block_size"], digest) if config["enable_prefix_caching"] else None
+    lengths = {row["id"]: row.get("output_tokens", row["max_tokens"]) for row in rows}
     dropped: list[str] = []
     drop = real._preempt_request
     real._preempt_request = lambda one, *more, **named: (dropped.append(one.request_id), drop(one, *more, **named))[1]
@@ -118,7 +121,10 @@ def run(case: dict[str, Any], folder: str) -> dict[str, Any]:
             sampled: list[list[int]] = []
             for name in names:
                 fresh += 1  # no answer ever repeats a token
-                sampled.append([] if real.requests[name].is_prefill_chunk else [-fresh])
+                one = real.requests[name]
+                place = one.num_output_tokens + (one.num_output_placeholders if config["async_depth"] > 1 else 1)
+                token = STOP if place >= lengths[name] else STOP - fresh
+                sampled.append([] if one.is_prefill_chunk else [token])
             places = {name: place for place, name in enumerate(names)}
             flying.append(
                 (out, ModelRunnerOutput(names, places, sampled) if names else EMPTY_MODEL_RUNNER_OUTPUT, record)

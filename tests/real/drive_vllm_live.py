@@ -78,6 +78,7 @@ def run(case: dict[str, Any], folder: str) -> dict[str, Any]:
     todo = deque(sorted(enumerate(rows), key=lambda row: (row[1]["arrival_step"], row[0])))
     at = 0
     names: dict[str, str] = {}
+    by_name = {row["id"]: row for row in rows}
     while todo or real.has_requests():
         if todo and not real.has_requests():
             at = max(at, todo[0][1]["arrival_step"])
@@ -87,11 +88,15 @@ def run(case: dict[str, Any], folder: str) -> dict[str, Any]:
             arrived.append(row["id"])
             how = SamplingParams(max_tokens=row["max_tokens"], ignore_eos=True, temperature=1.0)
             how.detokenize = False
+            if row.get("stops"):
+                how.stop_token_ids = list(range(row["stops"]))
             given = {"prompt_token_ids": tokens(row["prompt"])}
             before = set(real.requests)
             engine.add_request(row["id"], given, how, arrival_time=float(number), priority=row["priority"])
             names |= dict.fromkeys(set(real.requests) - before, row["id"])
-        engine.step()
+        for told in engine.step():
+            if told.finished and by_name[told.request_id].get("stops"):
+                by_name[told.request_id]["output_tokens"] = len(told.outputs[0].token_ids)
         if real.steps:
             real.steps[-1] |= {"step": at, "arrived": arrived}
         at += 1

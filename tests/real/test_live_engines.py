@@ -48,10 +48,11 @@ VLLM_CHANGES: dict[str, dict[str, Any]] = {
     "priority": {"policy": "priority", "num_blocks": 18},
     "threshold": {"long_prefill_token_threshold": 48, "max_num_batched_tokens": 96},
     "no-cache": {"enable_prefix_caching": False, "num_blocks": 17, "scheduler_reserve_full_isl": False},
+    "stops": {},
 }
 SGLANG_BASE: dict[str, Any] = {
     "max_total_tokens": 1200, "max_running_requests": 12, "chunked_prefill_size": 256, "page_size": 1,
-    "ignore_eos": True, "schedule_policy": "fcfs",
+    "ignore_eos": True, "schedule_policy": "fcfs", "disable_overlap_schedule": True,
 }  # fmt: skip
 SGLANG_CHANGES: dict[str, dict[str, Any]] = {
     "prefixes": {},
@@ -61,10 +62,17 @@ SGLANG_CHANGES: dict[str, dict[str, Any]] = {
     "retraction": {"ignore_eos": False, "schedule_conservativeness": 0.1},
     "priority": {"enable_priority_scheduling": True, "disable_priority_preemption": True},
     "preemption": {"enable_priority_scheduling": True, "max_running_requests": 4},
+    "stops": {"ignore_eos": False},
+    "overlap": {"disable_overlap_schedule": False},
+    "overlap-pages": {"disable_overlap_schedule": False, "page_size": 16, "max_total_tokens": 1280},
+    "overlap-retraction": {"disable_overlap_schedule": False, "ignore_eos": False, "schedule_conservativeness": 0.1},
+    "overlap-stops": {"disable_overlap_schedule": False, "ignore_eos": False},
+    "overlap-no-cache": {"disable_overlap_schedule": False, "disable_radix_cache": True},
 }
+STOPS = 900  # token ids that end an answer, of 32,000
 
 
-def requests(seed: int) -> list[dict[str, Any]]:
+def requests(seed: int, *, stops: bool) -> list[dict[str, Any]]:
     """Prompts that share prefixes, answers of any length, pauses between them; more than the pool holds."""
     dice = random.Random(seed)
     rows: list[dict[str, Any]] = []
@@ -76,19 +84,19 @@ def requests(seed: int) -> list[dict[str, Any]]:
             "prompt": [[900 + dice.randrange(3), 64], [index, dice.randrange(1, 200)]],
             "max_tokens": dice.randrange(1, 90), "priority": dice.choice([0, 5, 40]),
         }  # fmt: skip
-        rows.append(row)
+        rows.append(row | {"stops": STOPS} if stops else row)
     return rows
 
 
-def recorded(python: str, driver: str, folder: Path, config: dict[str, Any], seed: int) -> Path:
+def recorded(python: str, driver: str, folder: Path, config: dict[str, Any], *, stops: bool) -> Path:
     """What a live engine decided, as a recording in a file."""
     (folder / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
     command = [python, str(Path(__file__).with_name(driver)), str(folder)]
     if shutil.which("unshare"):
         command = [*ALONE, *command]
     done = subprocess.run(
-        command, input=json.dumps([{"config": config, "requests": requests(seed)}]), capture_output=True, text=True,
-        env={**os.environ, **QUIET}, timeout=400, check=False,
+        command, input=json.dumps([{"config": config, "requests": requests(SEED, stops=stops)}]),
+        capture_output=True, text=True, env={**os.environ, **QUIET}, timeout=400, check=False,
     )  # fmt: skip
     assert "RECORDINGS" in done.stdout, done.stderr[-2000:]
     [made] = json.loads(done.stdout.rpartition("RECORDINGS")[2])
@@ -102,9 +110,9 @@ def recorded(python: str, driver: str, folder: Path, config: dict[str, Any], see
 @pytest.mark.parametrize("case", VLLM_CHANGES)
 def test_every_decision_of_a_live_vllm(case: str, tmp_path: Path) -> None:
     config = VLLM_BASE | VLLM_CHANGES[case]
-    found = replay(read_recording(recorded(VLLM, "drive_vllm_live.py", tmp_path, config, SEED)))
+    found = replay(read_recording(recorded(VLLM, "drive_vllm_live.py", tmp_path, config, stops="stops" in case)))
     assert found.first_difference is None, (config, found.first_difference)
-    assert found.steps > 200
+    assert found.steps > 100
 
 
 @pytest.mark.real
@@ -112,6 +120,6 @@ def test_every_decision_of_a_live_vllm(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", SGLANG_CHANGES)
 def test_every_decision_of_a_live_sglang(case: str, tmp_path: Path) -> None:
     config = SGLANG_BASE | SGLANG_CHANGES[case]
-    found = replay(read_recording(recorded(SGLANG, "drive_sglang_live.py", tmp_path, config, SEED)))
+    found = replay(read_recording(recorded(SGLANG, "drive_sglang_live.py", tmp_path, config, stops="stops" in case)))
     assert found.first_difference is None, (config, found.first_difference)
-    assert found.steps > 200
+    assert found.steps > 100

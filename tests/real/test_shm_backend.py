@@ -53,6 +53,7 @@ def said(folder: Path) -> str:
         ("fuzz", 3, {"SHM_SEED": "8", "SHM_CASES": "150"}),
         ("fuzz", 6, {"SHM_SEED": "9", "SHM_CASES": "40"}),  # more ranks than cores, mostly
         ("fuzz", 3, {"SHM_SEED": "10", "SHM_CASES": "60", "RIDGE_SHM_SLOT_BYTES": "4096"}),  # many rounds
+        ("fuzz", 2, {"SHM_SEED": "12", "SHM_CASES": "60", "RIDGE_SHM_DIRECT": "0"}),  # slots alone
         ("gloo", 2, {}),
         ("works", 3, {}),
         ("refused", 2, {}),

@@ -15,6 +15,7 @@ from browser import Browser, browser, needs_browser
 from page_traces import ranks
 from traces import Recipe, make, write
 
+import ridgeline
 from ridgeline.cli.main import main
 from ridgeline.report import trace_html
 from ridgeline.report.analyze import analysis_sheet
@@ -231,7 +232,8 @@ def test_what_else_an_analysis_carries_is_shown_and_nothing_it_says_is_run(
             "what_if": [
                 {"change": f"matmul 2x faster {HOSTILE}", "step_us": 1234.0, "gain_share": 0.25, "span_ids": [40]}
             ],
-            "critical_path": {"length_us": 99.0, "parts": [{"class": "nccl", "total_us": 12.0}]},
+            "critical_path": None,
+            "more_of_it": {"length_us": 99.0, "parts": [{"class": "nccl", "total_us": 12.0}]},
             "memory": {"peak_bytes": 8e9},
             "warnings": [HOSTILE],
         }
@@ -242,7 +244,7 @@ def test_what_else_an_analysis_carries_is_shown_and_nothing_it_says_is_run(
     with browser(tmp_path) as page:
         opened(page, target)
         text = page.run("return document.querySelector('#sections').innerText")
-        for word in ("What if", "1.234 ms", "25.0 %", "Critical path", "99 µs", "Memory", "8 GB", "keeps 2,000 of 9,"):
+        for word in ("What if", "1.234 ms", "25.0 %", "More of it", "99 µs", "Memory", "8 GB", "keeps 2,000 of 9,"):
             assert word in text, word
         assert HOSTILE in text
         assert page.run("return window.broken || 0") == 0
@@ -271,6 +273,8 @@ def test_two_hundred_thousand_spans_stay_smooth(tmp_path: Path, capsys: pytest.C
         spans = page.run("return ridgeline.stage.data.count")
         assert spans >= 200_000
         page.run("for (const process of [...ridgeline.stage.folded]) ridgeline.stage.fold(process, false)")
+        page.run("document.querySelector('#show-path').click()")
+        assert page.run("return ridgeline.stage.shown") == {"gaps": True, "path": True, "arrows": False}
         page.run("ridgeline.measure(60)")
         found = page.wait("return window.__frames", 60)
         assert page.complaints() == []
@@ -283,9 +287,9 @@ def test_two_hundred_thousand_spans_stay_smooth(tmp_path: Path, capsys: pytest.C
 
 
 def test_times_of_the_critical_path_have_units(shown: Browser) -> None:
-    texts = shown.run("return [...document.querySelectorAll('#more-critical_path td')].map(cell => cell.textContent)")
+    texts = shown.run("return [...document.querySelectorAll('#critical-path td')].map(cell => cell.textContent)")
     assert any(text.endswith((" ms", " µs")) for text in texts)
-    heads = shown.run("return [...document.querySelectorAll('#more-critical_path th')].map(cell => cell.textContent)")
+    heads = shown.run("return [...document.querySelectorAll('#critical-path th')].map(cell => cell.textContent)")
     assert "us" not in heads
 
 
@@ -315,3 +319,62 @@ def test_columns_of_memory_do_not_overlap(tmp_path: Path) -> None:
         assert overlaps[0] > 1
         assert overlaps[1] == []
         assert "GB" in page.run("return document.querySelector('#more-memory .named').textContent")
+
+
+def test_what_if_in_the_page_is_the_replay_of_the_library(report: Path, shown: Browser) -> None:
+    """The page replays the same graph: the same question has the same answer."""
+    asked = ("matmul x2", "nccl x4", "no launch gaps")
+    answers = ridgeline.analyze(report.parent / "traces", what_if=asked).what_if
+    classes = shown.run("return ridgeline.stage.data.replay_classes")
+    for one, factors, gaps in zip(
+        answers, ([["matmul", 2]], [["nccl", 4]], []), (False, False, True), strict=False
+    ):  # fmt: skip
+        given = json.dumps([[classes.index(name), factor] for name, factor in factors])
+        said = shown.run(f"return ridgeline.whatIf({given}, {str(gaps).lower()})")
+        assert said["before"] == pytest.approx(one.before_ns, abs=2)
+        assert said["after"] == pytest.approx(one.after_ns, rel=1e-6, abs=50), one.question
+    shown.run(
+        "const box = document.querySelector('#what-gaps'); box.checked = true; box.dispatchEvent(new Event('input'))"
+    )
+    assert "less" in shown.run("return document.querySelector('#what-answer').textContent")
+
+
+def test_gaps_path_arrows_ranges_heat_map_and_histogram(shown: Browser) -> None:
+    _, before = shown.run(COLOURS)
+    seen = {before}
+    for layer in ("path", "arrows", "gaps"):
+        shown.run(f"document.querySelector('#show-{layer}').click()")
+        shown.wait(READY)
+        _, now = shown.run(COLOURS)
+        assert now not in seen, layer
+        seen.add(now)
+    parts = shown.run("const p = ridgeline.rangeParts(0, ridgeline.stage.data.window_ns); return [p.busy, p.many]")
+    busy = shown.run("return ridgeline.stage.data.facts.busy_us")
+    assert parts[1] == 4
+    assert parts[0] == pytest.approx(busy * 1e3, rel=1e-6)
+    assert shown.run("return document.querySelectorAll('.heat button').length") == 4 * 2
+    shown.run("document.querySelector('.heat button').click()")
+    shown.wait(READY)
+    shown.run("ridgeline.stage.show(ridgeline.stage.data.launch.findIndex(call => call >= 0))")
+    shown.wait(READY)
+    assert shown.run("return document.querySelectorAll('.histogram span').length") == 32
+    text = shown.run("return document.body.innerText")
+    for word in ("Collectives", "Critical path", "What if", "Ranks by steps", "of this name"):
+        assert word in text, word
+
+
+def test_a_gap_of_a_finding_is_shown_with_what_the_host_did(tmp_path: Path) -> None:
+    target = tmp_path / "gap.html"
+    trace = write(make(Recipe(gap_us=400.0, layers=4, cause="data")), tmp_path / "trace.json")
+    run("analyze", str(trace), "--html", str(target))
+    with browser(tmp_path) as page:
+        opened(page, target)
+        page.run("document.querySelector('.link.gap').click()")
+        page.wait(READY)
+        box = page.run("return document.querySelector('#range').innerText")
+        for word in ("selected", "idle: data loading", "What the host did meanwhile", "enumerate(DataLoader)"):
+            assert word in box, word
+        gap = page.run("return ridgeline.stage.data.facts.findings.find(one => one.gap).gap")
+        view = page.run("const s = ridgeline.stage; return [s.from + s.data.first_ns, s.to + s.data.first_ns]")
+        assert view[0] <= gap["start_us"] * 1e3 < gap["end_us"] * 1e3 <= view[1], "the gap itself is shown"
+        assert page.complaints() == []

@@ -36,6 +36,10 @@ KIMI = _sizes(7168, 18432, 61, 64, 64, vocab_size=163840, n_routed_experts=384, 
 KIMI |= {"n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0, "routed_scaling_factor": 2.827}
 LLAMA4_VISION = {"hidden_size": 1408, "image_size": 336, "vision_output_dim": 4096}
 NANO = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+DOTS = ROPE | {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2, "first_k_dense_replace": 1}
+DOTS |= {"moe_intermediate_size": 1408, "vocab_size": 152064}
+HUNYUAN = ROPE | {"num_experts": 64, "moe_topk": 8}
 V2 = _sizes(5120, 12288, 60, 128, 128, moe_intermediate_size=1536, n_routed_experts=160, num_experts_per_tok=6)
 
 # name -> (model_type, keys that differ from that type's defaults); published dimensions
@@ -207,6 +211,59 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "vision_config": {"out_hidden_size": 4096},
         },
     ),
+    "dots.llm1": ("dots1", _sizes(4096, 10944, 62, 32, 32, head_dim=128) | DOTS),
+    "hunyuan-7b": ("hunyuan_v1_dense", _sizes(4096, 14336, 32, 32, 8, head_dim=128, vocab_size=128256) | ROPE),
+    "hunyuan-a13b": ("hunyuan_v1_moe", _sizes(4096, 3072, 32, 32, 8, head_dim=128, vocab_size=128167) | HUNYUAN),
+    "ministral-8b": ("ministral", _sizes(4096, 12288, 36, 32, 8, head_dim=128, vocab_size=131072) | ROPE),
+    "gpt-sw3": ("gpt-sw3", {}),
+    # the defaults of their classes
+    "afmoe": ("afmoe", {}),
+    "apertus": ("apertus", {}),
+    "arcee": ("arcee", {}),
+    "axk1": ("axk1", {}),
+    "biogpt": ("biogpt", {}),
+    "bitnet": ("bitnet", {}),
+    "codegen": ("codegen", {}),
+    "cohere2": ("cohere2", {}),
+    "cohere2_moe": ("cohere2_moe", {}),
+    "cwm": ("cwm", {}),
+    "ernie4_5": ("ernie4_5", {}),
+    "ernie4_5_moe": ("ernie4_5_moe", {}),
+    "exaone4": ("exaone4", {}),
+    "exaone_moe": ("exaone_moe", {}),
+    "flex_olmo": ("flex_olmo", {}),
+    "flint": ("flint", {}),
+    "glm": ("glm", {}),
+    "glm4_moe_lite": ("glm4_moe_lite", {}),
+    "gpt_bigcode": ("gpt_bigcode", {}),
+    "gpt_neox_japanese": ("gpt_neox_japanese", {}),
+    "laguna": ("laguna", {}),
+    "mimo_v2_flash": ("mimo_v2_flash", {}),
+    "granite_swa": ("granite_swa", {}),
+    "granitemoe": ("granitemoe", {}),
+    "granitemoe_swa": ("granitemoe_swa", {}),
+    "granitemoehybrid": ("granitemoehybrid", {}),
+    "granitemoeshared": ("granitemoeshared", {}),
+    "helium": ("helium", {}),
+    "hy_v3": ("hy_v3", {}),
+    "hyperclovax": ("hyperclovax", {}),
+    "jais2": ("jais2", {}),
+    "kolibri1": ("kolibri1", {}),
+    "mellum": ("mellum", {}),
+    "minicpm3": ("minicpm3", {}),
+    "nanochat": ("nanochat", {}),
+    "olmo": ("olmo", {}),
+    "olmo3": ("olmo3", {}),
+    "olmoe": ("olmoe", {}),
+    "openai-gpt": ("openai-gpt", {}),
+    "persimmon": ("persimmon", {}),
+    "phimoe": ("phimoe", {}),
+    "seed_oss": ("seed_oss", {}),
+    "smollm3": ("smollm3", {}),
+    "solar_open": ("solar_open", {}),
+    "vaultgemma": ("vaultgemma", {}),
+    "xglm": ("xglm", {}),
+    "youtu": ("youtu", {}),
 }
 
 
@@ -228,6 +285,8 @@ def _built(name: str) -> tuple[int, int]:
     topk = getattr(text, "num_experts_per_tok", None) or getattr(text, "top_k_experts", None) or 0
     total = active = 0
     for path, tensor in built.named_parameters():  # a tied tensor comes once
+        if not tensor.requires_grad:
+            continue  # a router's balancing bias
         total += tensor.numel()
         routed = "experts." in path and "shared" not in path
         active += tensor.numel() // tensor.shape[0] * topk if routed else tensor.numel()

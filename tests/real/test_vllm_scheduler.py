@@ -19,6 +19,7 @@ from ridgeline.serving.recording_replay import replay
 
 VLLM = os.environ.get("RIDGELINE_VLLM", "")
 CASES = 40
+FIRST = CASES * (int(os.environ.get("RIDGELINE_SEED", "1")) - 1)
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
     "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 128,
@@ -28,7 +29,7 @@ QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_ST
 
 
 def workload(seed: int) -> dict[str, Any]:
-    """A pool too small for its load, prompts that share prefixes, and any of the scheduler's switches."""
+    """A pool too small for its load, prompts that share prefixes, answers that stop early, and any switch."""
     dice = random.Random(seed)
     block, longest = dice.choice([4, 8, 16, 32]), dice.choice([80, 150, 400])
     chunked, watermark = dice.random() < 0.85, dice.choice([0.0, 0.0, 0.0, 0.05])
@@ -48,6 +49,7 @@ def workload(seed: int) -> dict[str, Any]:
                     "arrival_step": at,
                     "prompt": prompt,
                     "max_tokens": tokens,
+                    "output_tokens": dice.randrange(1, tokens + 1) if dice.random() < 0.3 else tokens,
                     "priority": dice.randrange(3),
                 }
             )
@@ -65,7 +67,7 @@ def workload(seed: int) -> dict[str, Any]:
 @pytest.mark.skipif(not VLLM, reason="RIDGELINE_VLLM names no Python with vLLM")
 def test_every_decision_of_the_real_scheduler(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    cases = [case for case in map(workload, range(CASES)) if case["requests"]]
+    cases = [case for case in map(workload, range(FIRST, FIRST + CASES)) if case["requests"]]
     done = subprocess.run(
         [VLLM, str(Path(__file__).with_name("drive_vllm.py")), str(tmp_path)],
         input=json.dumps(cases), capture_output=True, text=True, env={**os.environ, **QUIET}, timeout=600, check=False,

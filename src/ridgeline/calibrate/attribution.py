@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ridgeline.trace.analysis.roofline import REACHABLE
+from ridgeline.trace.analysis.reachable import ASSUMED
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.diff import coarse
 
@@ -77,7 +77,7 @@ def own_bytes(predicted_ns: float, measured_ns: float, share: float) -> dict[str
     if not predicted_ns or not measured_ns:
         return {}
     efficiency = min(1.0, share * predicted_ns / measured_ns)
-    return {"optimizer": Reached(efficiency=efficiency, bound="memory", reachable=REACHABLE["memory"])}
+    return {"optimizer": Reached(efficiency=efficiency, bound="memory", reachable=ASSUMED["memory"])}
 
 
 def verdict(class_: str, times: tuple[float, float], rate: Reached | None, step: float) -> tuple[str, str]:

@@ -6,12 +6,48 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, console, print_json
+from ridgeline.core.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from ridgeline.runtime.bringup.observations import Rates
+
+Device = Annotated[
+    str, typer.Option(metavar="NAME", help="A torch device; ridge: a fake one, whose ops can be faulted.")
+]
+Faults = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Python functions fault_*(op, args, kwargs, result) for ridge.")
+]
+Chip = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="Whose roofline speeds are held against; else by the device's name."),
+]
+ProfileFile = Annotated[
+    Path | None,
+    typer.Option("--profile", metavar="FILE", help="The same from rates that `ridgeline characterize` measured."),
+]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page as well: one file, offline.")]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE.json|FOLDER",
+        help="Save the report, which `ridgeline diff` compares; into a folder with the reproductions of findings.",
+    ),
+]
+Msprobe = Annotated[
+    Path | None,
+    typer.Option("--msprobe", metavar="FOLDER", help="Judge what mindstudio-probe dumped elsewhere, without a device."),
+]
+GraphBreaks = Annotated[
+    bool, typer.Option("--graph-breaks", help="Say too where a compiler would leave its graph (dynamo; some seconds).")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -20,41 +56,150 @@ def register(app: typer.Typer) -> None:
 
 
 def bringup(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A catalog id, a config.json or a model file.")],
-    device: Annotated[
+    model: Annotated[
         str,
-        typer.Option(metavar="NAME", help="A torch device; ridge: a fake one, whose ops can be faulted."),
-    ] = "cpu",
-    faults: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Python functions fault_*(op, args, kwargs, result) for ridge.")
+        typer.Argument(
+            metavar="MODEL", help="A catalog id, a config.json, a model file, or module:function for a torch module."
+        ),
+    ] = "",
+    device: Device = "cpu",
+    faults: Faults = None,
+    fault: Annotated[
+        str, typer.Option(metavar="NAME", help="One fault of the file, or of the corpus; else each in turn.")
+    ] = "",
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="What the device may do: tf32. May be repeated.")
     ] = None,
-    fault: Annotated[str, typer.Option(metavar="NAME", help="One fault of the file; else each in turn.")] = "",
     seed: Annotated[int, typer.Option(metavar="N", help="Of weights and inputs.")] = 0,
+    chip: Chip = None,
+    profile: ProfileFile = None,
+    graph_breaks: GraphBreaks = False,
+    msprobe: Msprobe = None,
+    html: Html = None,
+    output: Output = None,
     json: Json = False,
 ) -> None:
-    """Run a model's ops on a device and judge every result against fp64 arithmetic on the host."""
-    from ridgeline.models.load import model as read_model
+    """Run a model on a device: every op, the ladder, invariances; judged against fp64 arithmetic on the host."""
     from ridgeline.report.bringup import bringup_sheet, draw_bringup, faults_sheet
-    from ridgeline.runtime.bringup.faults import Fault, chosen, read_faults
-    from ridgeline.runtime.bringup.verdict import bringup as library
-    from ridgeline.runtime.bringup.verdict import unheard
+    from ridgeline.runtime.bringup.faults import CORPUS
+    from ridgeline.runtime.bringup.findings import unheard
+    from ridgeline.runtime.bringup.supervise import allowances, fault_names, folder_of
+    from ridgeline.runtime.bringup.supervise import bringup as library
+    from ridgeline.runtime.bringup.target import target_of
     from ridgeline.runtime.measure import need_torch
 
     need_torch("bringup")
-    spec = read_model(model)
-    tell = unheard if json else say
-    if faults is None:
-        sheet = bringup_sheet(library(spec, device, seed=seed, tell=tell))
-        print_json(sheet) if json else draw_bringup(sheet, console())
+    report, repros = _outputs(html, output)
+    if msprobe is not None:
+        _dumped(msprobe, model, html, report, json)
+    target = target_of(_named(model))
+    faults = Path(CORPUS) if faults is None and fault else faults
+    options: dict[str, Any] = {"seed": seed, "tell": unheard if json else _aloud, "faults": faults or ""}
+    options |= {"allow": allowances(allow or [])}
+    names = fault_names(faults, fault) if faults is not None else []
+    if not names:
+        folder = folder_of(repros, target, device)
+        options |= {"rates": _rates(chip, profile), "graph_breaks": graph_breaks}
+        sheet = bringup_sheet(library(target, device, folder=folder, **options))
+        _hand_over(sheet, html, report, json)
         raise typer.Exit(0 if sheet["verdict"] == "right" else 1)
     each = []
-    for name, alter in chosen(read_faults(faults), fault).items():
-        each.append(bringup_sheet(library(spec, device, fault=Fault(name, alter), seed=seed, tell=tell), name))
-        if not json:
+    for name in names:
+        folder = folder_of(repros, target, device, name)
+        each.append(bringup_sheet(library(target, device, fault=name, folder=folder, **options), name))
+        if not json and not fault:
             draw_bringup(each[-1], console())
     if fault:
-        print_json(each[0]) if json else None
+        _hand_over(each[0], html, report, json)
         raise typer.Exit(0 if each[0]["verdict"] == "right" else 1)
     together = faults_sheet(each)
-    print_json(together) if json else say(f"{together['caught']} of {len(each)} faults caught")
+    _hand_over(together, html, report, json)
     raise typer.Exit(0 if together["caught"] == len(each) else 1)
+
+
+def _outputs(html: Path | None, output: Path | None) -> tuple[Path | None, Path | None]:
+    """Where the report goes, and where reproductions do; both are refused before the work if they cannot be written."""
+    from ridgeline.core.files import refuse_unwritable
+
+    is_file = output is not None and output.suffix == ".json"
+    report = output if output is None or is_file else output / "report.json"
+    if output is not None and not is_file:
+        output.mkdir(parents=True, exist_ok=True)
+    for path in filter(None, (html, report)):
+        refuse_unwritable(path)
+    return report, None if is_file else output
+
+
+def _named(model: str) -> str:
+    if not model:
+        expected = "a model to bring up, or --msprobe FOLDER"
+        todo = "`ridgeline show models` lists them"
+        raise InputError(Problem(path="MODEL", given="none", expected=expected, todo=todo))
+    return model
+
+
+def _dumped(folder: Path, model: str, html: Path | None, output: Path | None, json: bool) -> None:
+    """Judge a dump of msprobe, and end."""
+    from ridgeline.report.bringup import dump_sheet
+    from ridgeline.runtime.bringup.findings import unheard
+    from ridgeline.runtime.bringup.msprobe.imported import bringup_msprobe
+
+    if model:
+        raise InputError(Problem(path="MODEL", given=repr(model), expected="none beside --msprobe"))
+    sheet = dump_sheet(bringup_msprobe(folder, tell=unheard if json else _aloud))
+    _hand_over(sheet, html, output, json)
+    raise typer.Exit(0 if sheet["verdict"] == "right" else 1)
+
+
+def _aloud(line: str) -> None:
+    """How far it is, where answers do not go."""
+    say(line, err=True)
+
+
+def _rates(chip: str | None, profile: Path | None) -> Rates | None:
+    """What is possible, of a profile or of a chip that is named; else the device's name tells."""
+    from ridgeline.hardware.load import chip as read_chip
+    from ridgeline.runtime.bringup.observations import rates_of
+
+    if profile is not None:
+        return _measured(profile)
+    return rates_of(read_chip(chip)) if chip is not None else None
+
+
+def _measured(path: Path) -> Rates:
+    """The best rates that a profile holds."""
+    from ridgeline.cost.ceilings import ceilings
+    from ridgeline.cost.profile import read_profile
+    from ridgeline.runtime.bringup.observations import Rates
+
+    profile = read_profile(path)
+    best = {one.name: one.measured for one in ceilings(profile)}
+    products = {name.removeprefix("product "): rate for name, rate in best.items() if name.startswith("product ")}
+    moved = [best[name] for name in ("copy", "read", "write") if name in best]
+    name = profile.chip or str(profile.device.get("name", "")) or path.name
+    return Rates(
+        name=name, flops_per_s=products, bytes_per_s=max(moved, default=None), source=f"measured, {path.name}",
+    )  # fmt: skip
+
+
+def _hand_over(sheet: Any, html: Path | None, output: Path | None, json: bool) -> None:
+    """The report on the terminal, as a page and as a file."""
+    from json import dumps
+
+    from ridgeline.core.files import write_text
+    from ridgeline.report.bringup import draw_bringup, draw_dump
+    from ridgeline.report.bringup_html import bringup_page, dump_page, faults_page
+
+    pages: dict[str, Any] = {"bringup": bringup_page, "bringup-faults": faults_page, "bringup-msprobe": dump_page}
+    if html is not None:
+        write_text(html, pages[sheet["kind"]](sheet))
+    if output is not None:
+        write_text(output, dumps(sheet, indent=1, allow_nan=False) + "\n")
+    if json:
+        print_json(sheet)
+    elif sheet["kind"] == "bringup-faults":
+        say(f"{sheet['caught']} of {len(sheet['faults'])} faults caught")
+    elif sheet["kind"] == "bringup-msprobe":
+        draw_dump(sheet, console())
+    else:
+        draw_bringup(sheet, console())

@@ -1,6 +1,7 @@
-"""Turn `ridgeline analyze`, `diff` and `explain` into calls of the library.
+"""Turn `ridgeline analyze`, `query`, `diff` and `explain` into calls of the library.
 
-0  done        2  the input cannot be used
+0  done        1  a step slower than `diff --fail-above` allows, or a report of bringup that is worse
+2  the input cannot be used
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, print_
 if TYPE_CHECKING:
     from ridgeline.serving.deployment import Priced
     from ridgeline.trace.analyze import Analysis
+    from ridgeline.trace.diff import Diff
 
 
 def register(app: typer.Typer) -> None:
     """Give the command line the verbs of this module."""
     app.command()(analyze)
+    app.command()(query)
     app.command()(diff)
     app.command()(explain)
 
@@ -58,6 +61,19 @@ Html = Annotated[
 HtmlSpans = Annotated[
     int, typer.Option(metavar="N", help="Spans that report keeps one by one; the shortest beyond are merged.")
 ]
+ModelId = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID[:TP]",
+        help="Model that an engine served: its sizes price kernels behind graphs; guessed if left out.",
+    ),
+]
+CaptureFile = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="Trace, or a folder, of the capture of the graphs that the trace replays."),
+]
+OneTrace = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, a folder of ranks, or - .")]
+Sql = Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over spans and counters.")]
 WhatIf = Annotated[
     list[str] | None,
     typer.Option(
@@ -78,6 +94,8 @@ def analyze(
     html: Html = None,
     html_spans: HtmlSpans = 400_000,
     what_if: WhatIf = None,
+    model: ModelId = None,
+    capture: CaptureFile = None,
     json: Json = False,
 ) -> None:
     """Read traces: where the time went, why chips idled, how near ops are to the roofline, and what to change first."""
@@ -95,9 +113,13 @@ def analyze(
             kernels = counters_sheet(paths[0])
             print_json(kernels) if json else draw_counters(kernels, console())
             return
+        if _only_memory(paths):
+            _analyze_memory(paths[0], json)
+            return
         found = _analysed(
-            paths, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or []
-        )
+            paths, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or [],
+            model=_model(model), capture=capture,
+        )  # fmt: skip
     if html is not None:
         _write(found, html, html_spans)
     sheet = analysis_sheet(found)
@@ -121,6 +143,45 @@ def _only_counters(traces: list[Path]) -> bool:
     return len(traces) == 1 and traces[0].is_file() and recognises(Source(traces[0]).head())
 
 
+def _only_memory(traces: list[Path]) -> bool:
+    """Whether one file is named, and it is a record of PyTorch's allocator."""
+    from ridgeline.trace.read.memory_snapshot import recognises
+    from ridgeline.trace.read.source import Source
+
+    return len(traces) == 1 and traces[0].is_file() and recognises(Source(traces[0]).head())
+
+
+def _analyze_memory(path: Path, json: bool) -> None:
+    from ridgeline.report.query import draw_memory, memory_sheet
+
+    sheet = memory_sheet(path)
+    print_json(sheet) if json else draw_memory(sheet, console())
+
+
+def _model(named: str | None) -> Any:
+    """The sizes of the model that was named, else who looks for it in the trace."""
+    from ridgeline.serving.served_model import likely_model, served_model
+
+    return served_model(named) if named is not None else likely_model
+
+
+def query(
+    trace: OneTrace,
+    sql: Sql = "SELECT * FROM spans",
+    limit: Annotated[int, typer.Option(metavar="N", help="Most rows of the answer.")] = 10_000,
+    seconds: Annotated[float, typer.Option(metavar="S", help="Longest time the query may take.")] = 60.0,
+    unit: Unit = None,
+    json: Json = False,
+) -> None:
+    """Ask a trace in SQL: a table `spans` with a row a span, a table `counters`; read-only and bounded."""
+    from ridgeline.report.query import draw_query, query_sheet
+    from ridgeline.trace.span_query import query as library
+
+    with plain_files([trace]) as paths:
+        sheet = query_sheet(library(*paths, sql=sql, limit=limit, seconds=seconds, unit=unit))
+    print_json(sheet) if json else draw_query(sheet, console())
+
+
 def _only_bench_results(traces: list[Path]) -> bool:
     """Whether every file is the result of a load generator."""
     from ridgeline.serving.bench_result import is_bench_result
@@ -139,32 +200,111 @@ def _analyze_bench(paths: list[Path], json: bool) -> None:
 
 def diff(
     before: Annotated[
-        Path, typer.Argument(metavar="A", help="A trace, a folder of ranks, a scenario file, or a profile.")
+        Path,
+        typer.Argument(
+            metavar="A", help="A trace, a folder of ranks, a scenario file, a profile, or a report of bringup."
+        ),
     ],
     after: Annotated[
-        Path | None, typer.Argument(metavar="B", help="The same; its step is compared with A's. Or none, and --set.")
+        list[Path] | None,
+        typer.Argument(metavar="B...", help="The same; each step is compared with A's. Or none, and --set."),
     ] = None,
     policy: Policy = "all",
     classes: Classes = None,
     settings: Settings = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the comparison as a page: one file, works offline.")
+    ] = None,
+    fail_above: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Exit with 1 when a step of B takes more than this above A's, such as 3%."),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Compare two traces, two predictions, or one of each: why B's step differs from A's, in causes that sum to it.
+    """Compare traces, predictions, or one of each: why B's step differs from A's, in causes that sum to it.
 
-    Two profiles: which kernels differ beyond their spread."""
-    from ridgeline.calibrate.compare import diff as library
-    from ridgeline.report.diff import diff_sheet, draw_diff
+    Several B are each compared with A. Two profiles: which kernels differ beyond their spread. Two reports of bringup:
+    what is newly wrong, missing or slower; exit code 1 where B is wrong or lacks an op and A was not.
 
-    if after is not None and _are_profiles(before, after):
-        _diff_profiles(before, after, json)
+    0  done        1  slower than --fail-above allows, or a worse report        2  the input cannot be used
+    """
+    from ridgeline.core.files import refuse_unwritable, write_text
+    from ridgeline.report.diff import diff_sheet, draw_diff, draw_runs
+
+    limit = None if fail_above is None else _share(fail_above)
+    others = after or []
+    if len(others) == 1 and _are_reports(before, others[0]):
+        _diff_reports(before, others[0], json)
         return
-    with plain_files([before, *([after] if after else [])]) as paths:
-        found = library(*paths, policy=policy, classes=classes, settings=settings or ())
-    sheet = diff_sheet(found)
+    if len(others) == 1 and _are_profiles(before, others[0]):
+        _diff_profiles(before, others[0], json)
+        return
+    if html is not None:
+        refuse_unwritable(html)  # before the work
+    sheets = [diff_sheet(one) for one in _diffs(before, others, policy=policy, classes=classes, settings=settings)]
+    if html is not None:
+        from ridgeline.report.diff_html import diff_page
+
+        write_text(html, diff_page(sheets))
+        say(f"{html}: {len(sheets)} comparison(s)", err=True)
     if json:
-        print_json(sheet)
-        return
-    draw_diff(sheet, console())
+        print_json(sheets[0] if len(sheets) == 1 else {"kind": "diffs", "runs": sheets})
+    else:
+        for sheet in sheets:
+            draw_diff(sheet, console())
+        if len(sheets) > 1:
+            draw_runs(sheets, console())
+    slower = [one for one in sheets if limit is not None and one["difference_share"] > limit]
+    for one in slower:
+        text = f"{one['after']['label']} is {one['difference_share']:.1%} slower than {one['before']['label']}"
+        say(f"regression: {text}, more than the {fail_above} that --fail-above allows", err=True)
+    if slower:
+        raise typer.Exit(1)
+
+
+def _diffs(before: Path, others: Sequence[Path], **choices: Any) -> list[Diff]:
+    """A against every B, or a scenario against itself as settings change it."""
+    from ridgeline.calibrate.compare import diff as library
+
+    choices["settings"] = choices["settings"] or ()
+    with plain_files([before, *others]) as paths:
+        if len(paths) == 1:
+            return [library(paths[0], **choices)]
+        return [library(paths[0], other, **choices) for other in paths[1:]]
+
+
+def _share(text: str) -> float:
+    """A share as people write it, 3% or 0.03.
+
+    >>> _share("3%"), _share("0.5")
+    (0.03, 0.5)
+    """
+    from ridgeline.core.errors import InputError, Problem
+
+    try:
+        value = float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 100:
+        raise InputError(
+            Problem(path="--fail-above", given=repr(text), expected="a share from 0 up, such as 3% or 0.03")
+        )
+    return value
+
+
+def _are_reports(*paths: Path) -> bool:
+    from ridgeline.runtime.bringup.compare import is_report
+
+    return all(path.is_file() and is_report(path) for path in paths)
+
+
+def _diff_reports(before: Path, after: Path, json: bool) -> None:
+    from ridgeline.report.bringup_diff import bringup_diff_sheet, draw_bringup_diff
+    from ridgeline.runtime.bringup.compare import diff_reports, read_report
+
+    sheet = bringup_diff_sheet(diff_reports(read_report(before), read_report(after)))
+    print_json(sheet) if json else draw_bringup_diff(sheet, console())
+    raise typer.Exit(1 if sheet["worse"] else 0)
 
 
 def _are_profiles(*paths: Path) -> bool:

@@ -93,9 +93,20 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 'ridgeline analyze trace.json.gz --what-if "matmul x2"',
             ),
         ),
+        "query": Verb(
+            summary="The spans of a trace as a table, asked in SQL.",
+            examples=(
+                'ridgeline query trace.json.gz "SELECT class, sum(duration_us) FROM spans GROUP BY class"',
+                'ridgeline query ranks "SELECT rank, max(end_us) FROM spans GROUP BY rank" --json',
+            ),
+        ),
         "diff": Verb(
             summary="Why two traces or predictions differ.",
-            examples=("ridgeline diff before.json.gz after.json.gz", "ridgeline diff run.toml trace.json.gz"),
+            examples=(
+                "ridgeline diff before.json.gz after.json.gz",
+                "ridgeline diff run.toml trace.json.gz",
+                "ridgeline diff bringup-before.json bringup-after.json",
+            ),
         ),
         "characterize": Verb(
             summary="Measure a device into a profile that prices are read from.",
@@ -132,7 +143,9 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             summary="Whether a device computes a model right, op by op.",
             examples=(
                 "ridgeline bringup llama3.2-1b --device cuda",
+                "ridgeline bringup llama3.2-1b --device cuda --html report.html -o report.json",
                 "ridgeline bringup qwen3-0.6b --device ridge --faults mine.py --fault tf32 --json",
+                "ridgeline bringup --msprobe dump_path",
             ),
         ),
         "profile": Verb(

@@ -179,7 +179,7 @@ def _beside(text: str, graph: Graph, root: int) -> Job:
     """Another collective of all ranks, by the library's fastest algorithm."""
     name, _, size = text.partition(":")
     kind = _kind(name, WHOLE, "beside")
-    size_bytes = _number(size or "nothing", "B")
+    size_bytes = _number(size or "nothing", "B", "beside")
     return Job(algorithm=fastest(kind, graph, size_bytes, root=root)[0], size_bytes=size_bytes)
 
 
@@ -192,14 +192,15 @@ def answer(
         total = made.contract.chunks
         sequence = kind == "allreduce" and total % graph.ranks == 0 and made.name not in NO_SEQUENCE
         chunked = sequence_bound(graph, size, total) if sequence else chunked_bound(graph, kind, size, total)
+    least = contract_bound(graph, made.contract, size) if kind in EXCHANGES else lower_bound(graph, kind, size, root)
     return CollectiveTime(
         collective=kind,
         graph=graph,
         size_bytes=size,
         algorithm=made,
         timing=timed,
-        bound=contract_bound(graph, made.contract, size) if kind in EXCHANGES else lower_bound(graph, kind, size, root),
-        chunked_bound_s=chunked,
+        bound=least,
+        chunked_bound_s=max(chunked, least.latency_s) if chunked else 0.0,
         verification=verify(made),
         synthesis_seconds=spent,
     )
@@ -218,12 +219,12 @@ def timed_file(found: CollectiveFile, graph: Graph, size: str | float) -> Collec
     """A file's algorithm on a graph: its time beside bounds, with the verification of the file."""
     assert found.algorithm is not None
     assert found.verification is not None
-    made, size_bytes = found.algorithm, _number(size, "B")
+    made, size_bytes = found.algorithm, bytes_of(size)
     if made.nodes > graph.nodes or made.ranks != graph.ranks:
         given = f"{graph.name} of {graph.ranks} ranks"
         raise InputError(Problem(path="--on, --topology", given=given, expected=f"{made.ranks} ranks, as in the file"))
     timed = time_algorithm(made, graph, size_bytes)
-    answered = answer(made.contract.collective, graph, size_bytes, made, timed, None)
+    answered = answer(made.contract.collective, graph, size_bytes, made, timed, None, made.contract.root)
     return replace(answered, verification=found.verification)
 
 
@@ -237,9 +238,10 @@ def asked_graph(
 
 
 def bytes_of(size: str | float) -> float:
-    """A size in bytes, above 0."""
-    found = _number(size, "B")
-    if not found > 0:
+    """A size in bytes, above 0; a number without a unit is one of bytes, as nccl-tests has it."""
+    plain = isinstance(size, str) and size.strip().isdecimal() and len(size) < 20
+    found = float(size) if plain else _number(size, "B", "size")
+    if not 0 < found < float("inf"):
         raise InputError(Problem(path="size", given=str(size), expected="more than 0 bytes"))
     return found
 
@@ -253,11 +255,16 @@ def graph_for(
         raise InputError(Problem(path="on", given=given, expected="--on 64xh100-sxm or --topology mesh:8x8"))
     if on:
         return system_graph(system(on))
-    between = None if outer is None else _number(outer, "B/s")
-    return graph_named(topology, _number(link, "B/s"), _number(latency, "s"), between)
+    between = None if outer is None else _number(outer, "B/s", "outer")
+    if not 0 <= _number(latency, "s", "latency") < float("inf"):
+        raise InputError(Problem(path="latency", given=str(latency), expected="0 seconds or more"))
+    return graph_named(topology, _number(link, "B/s", "link"), _number(latency, "s", "latency"), between)
 
 
-def _number(value: str | float, unit: str) -> float:
-    if isinstance(value, str):
+def _number(value: str | float, unit: str, path: str) -> float:
+    if not isinstance(value, str):
+        return float(value)
+    try:
         return parse_quantity(value.replace("KB", "kB"), unit)  # as nccl-tests' users write it
-    return float(value)
+    except InputError as wrong:
+        raise InputError([replace(one, path=path) for one in wrong.problems]) from None

@@ -8,7 +8,7 @@ M = size, N = ranks, B+(S), B-(S) = rate out of and into a set S of nodes, c = b
                       partition P of the ranks: each part but one sends once towards the sum, and gets the sum once
     broadcast         M / B+(S) for S that holds the root and not all ranks; reduce: M / B-(S)
     all-to-all        M |S| (N - |S|) / N / B+(S); bytes times hops over all links' rate; concurrent flow on any graph
-    latency           the longest of the quickest paths between two ranks
+    latency           the longest of the quickest paths between two ranks; of broadcast and reduce, from or to the root
     chunked           a link carries one chunk after the other, each in alpha + c/b: a rank that needs n chunks over d
                       equal links waits ceil(n/d) (alpha + c/b); for direct links and algorithms that send so
 
@@ -29,6 +29,7 @@ from ridgeline.core.arrays import Array, Index, Mask
 
 FLOW_RANKS = 256  # ranks up to which an all-to-all's concurrent flow is bounded
 ALL_SOURCES = 512  # ranks up to which all pairs are measured; beyond, a sample: still a bound
+NO_LATENCY = 1e-200  # seconds of a link without latency: an entry of 0 would be no link at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ def lower_bound(graph: Graph, collective: Collective, size_bytes: float, root: i
         best = max(best, _partitions(graph))
     if collective == "alltoall" and graph.direct:
         best = max(best, _flow(graph))
-    return Bound(bandwidth_s=best * size_bytes, latency_s=_latency(graph))
+    return Bound(bandwidth_s=best * size_bytes, latency_s=_latency(graph, collective, root))
 
 
 def _crossing(graph: Graph, collective: Collective, inside: Array, out: Array, into: Array, rooted: Mask) -> Array:
@@ -139,31 +140,38 @@ def _partitions(graph: Graph) -> float:
     return best
 
 
-def _distances(graph: Graph, weight: Array) -> tuple[Array, Index]:
+def _distances(graph: Graph, weight: Array, sources: Index, *, turned: bool = False) -> Array:
+    """From each source to every rank, or from every rank to it; 0 where no way leads."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import dijkstra
 
+    ends = (graph.head, graph.tail) if turned else (graph.tail, graph.head)
+    matrix = coo_array((weight, ends), shape=(graph.nodes, graph.nodes)).tocsr()
+    found = dijkstra(matrix, indices=sources)[:, : graph.ranks]
+    return np.where(np.isfinite(found), found, 0.0)
+
+
+def _sources(graph: Graph) -> Index:
+    """Ranks that distances are measured from: all, or a few of very many."""
     n = graph.ranks
-    sources = np.arange(n) if n <= ALL_SOURCES else np.unique([0, n // 2, n - 1])
-    matrix = coo_array((weight, (graph.tail, graph.head)), shape=(graph.nodes, graph.nodes)).tocsr()
-    found = dijkstra(matrix, indices=sources)[:, :n]
-    return np.where(np.isfinite(found), found, 0.0), sources
+    return np.arange(n) if n <= ALL_SOURCES else np.unique([0, n // 2, n - 1])
 
 
-def _latency(graph: Graph) -> float:
-    tiny = 1e-15  # an entry of 0 would be no link at all
-    found, _ = _distances(graph, graph.latency_s + tiny)
-    longest = float(found.max(initial=0.0))
-    return longest if longest > tiny * graph.nodes else 0.0
+def _latency(graph: Graph, collective: Collective, root: int) -> float:
+    """The longest of the quickest paths that data must take: between any two ranks, or from or to the root."""
+    weight = np.maximum(graph.latency_s, NO_LATENCY)
+    sources = np.array([root]) if collective in ("broadcast", "reduce") else _sources(graph)
+    longest = float(_distances(graph, weight, sources, turned=collective == "reduce").max(initial=0.0))
+    return longest if longest > NO_LATENCY * graph.nodes else 0.0
 
 
 def _flow(graph: Graph) -> float:
     """All-to-all: each pair's bytes take a link's time on every hop; on small graphs of no known shape by lengths."""
     if not graph.shape and graph.ranks <= FLOW_RANKS:
         return exchange_seconds(graph)
-    found, sources = _distances(graph, np.ones(graph.links))
-    if len(sources) < graph.ranks:
+    if graph.ranks > ALL_SOURCES:
         return 0.0
+    found = _distances(graph, np.ones(graph.links), _sources(graph))
     return float(found.sum() / graph.ranks / graph.bytes_per_s.sum())
 
 

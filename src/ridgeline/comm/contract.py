@@ -69,6 +69,12 @@ class Contract:
         """Whether contributions are added up, so that a copy alone could not do it."""
         return self.begins is None or self.collective in ("reduce", "reducescatter", "combine")
 
+    @property
+    def root(self) -> int:
+        """The rank that a broadcast begins on or a reduce ends on; 0 of other collectives."""
+        places = {"broadcast": self.begins, "reduce": self.ends}.get(self.collective)
+        return int(places[0, 0]) if places is not None and len(places) else 0
+
     def begin_places(self) -> Index:
         """Places with a contribution, as rank * chunks + chunk."""
         return _flat(self.begins, self.ranks, self.chunks)

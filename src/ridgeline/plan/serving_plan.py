@@ -39,10 +39,14 @@ class VllmKnobs:
     enable_chunked_prefill: bool = True
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     long_prefill_token_threshold: Size = 0
+    scheduler_reserve_full_isl: Annotated[bool | None, Doc("admission asks for the whole prompt's blocks")] = None
+    watermark: Annotated[float | None, AtLeast(0), Doc("share of blocks that admission leaves free")] = None
     async_scheduling: bool | None = None
 
     def problems(self) -> Iterable[Problem]:
         yield from _share("gpu_memory_utilization", self.gpu_memory_utilization)
+        if self.watermark is not None and self.watermark >= 1:
+            yield Problem(path="watermark", given=f"{self.watermark:g}", expected="a share from 0 up to 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,9 @@ class SglangKnobs:
     disable_overlap_schedule: bool = False
     schedule_policy: Literal["fcfs", "lpm", "lof"] = "fcfs"
     schedule_conservativeness: Annotated[float, AtLeast(0)] = 1.0
+    enable_priority_scheduling: Annotated[bool | None, Doc("larger priorities first")] = None
+    disable_priority_preemption: Annotated[bool | None, Doc("running requests keep their seats")] = None
+    priority_scheduling_preemption_threshold: Annotated[Size | None, Doc("by how much larger; absent: 10")] = None
 
     def problems(self) -> Iterable[Problem]:
         yield from _share("mem_fraction_static", self.mem_fraction_static)

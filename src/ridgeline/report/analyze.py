@@ -9,11 +9,20 @@ from rich.text import Text
 from ridgeline.core.units import DECIMAL
 from ridgeline.report.cells import NANO, bar, blocks, clean, grid, listed, time
 from ridgeline.report.counters import measured_lines, measured_sheet
-from ridgeline.report.dependencies import dependencies_sheet, memory_lines, path_lines, rank_lines, what_if_lines
+from ridgeline.report.dependencies import (
+    collective_lines,
+    dependencies_sheet,
+    memory_lines,
+    path_lines,
+    rank_lines,
+    what_if_lines,
+)
+from ridgeline.report.inference import inference_lines, inference_sheet
 from ridgeline.report.sheets.analyze import (
     AnalysisSheet,
     ClassTimesSheet,
     FindingSheet,
+    GapSheet,
     IdleCauseSheet,
     LaunchesSheet,
     OpRateSheet,
@@ -27,7 +36,8 @@ from ridgeline.trace.analysis.idle import IdleCause
 from ridgeline.trace.analysis.launches import Launches
 from ridgeline.trace.analysis.roofline import OpRate
 from ridgeline.trace.analyze import Analysis
-from ridgeline.trace.findings.finding import Finding
+from ridgeline.trace.findings.finding import Finding, GapEvidence
+from ridgeline.trace.timeline import Timeline
 
 OPS = 20  # names a sheet lists
 RATES = 200  # ops with rates a sheet lists
@@ -53,8 +63,10 @@ def analysis_sheet(found: Analysis) -> AnalysisSheet:
         "classes": _classes(found, parts),
         "top_ops": [_name(one) for one in parts.names[:OPS]],
         "idle_causes": [_cause(one, parts) for one in found.idle],
-        "findings": [_finding(one) for one in found.findings],
+        "findings": [_finding(one, found.timeline) for one in found.findings],
         **dependencies_sheet(found),
+        "inference": inference_sheet(found.inference),
+        "model": found.model.name if found.model else None,
         "op_rates": [_rate(one) for one in found.rates[:RATES]],
         **measured_sheet(found.measured),
         "launches": [_launches(one) for one in found.launches],
@@ -132,8 +144,9 @@ def _cause(one: IdleCause, parts: Breakdown) -> IdleCauseSheet:
     }
 
 
-def _finding(one: Finding) -> FindingSheet:
+def _finding(one: Finding, line: Timeline) -> FindingSheet:
     return {
+        "rule": one.rule,
         "what": one.what,
         "evidence": [
             {
@@ -147,6 +160,24 @@ def _finding(one: Finding) -> FindingSheet:
         "share_of_step": one.share_of_step,
         "predicted_gain": one.predicted_gain,
         "action": one.action,
+        "gap": None if one.gap is None else _gap(one.gap, line),
+    }
+
+
+def _gap(gap: GapEvidence, line: Timeline) -> GapSheet:
+    return {
+        "process": gap.process,
+        "start_us": _us(gap.start_ns),
+        "end_us": _us(gap.end_ns),
+        "host": [
+            {
+                "span_id": row,
+                "name": line.names[int(line.name[row])],
+                "start_us": _us(int(line.start_ns[row])),
+                "duration_us": _us(int(line.end_ns[row] - line.start_ns[row])),
+            }
+            for row in gap.host
+        ],
     }
 
 
@@ -165,6 +196,7 @@ def _rate(one: OpRate) -> OpRateSheet:
         "bound": one.bound,
         "efficiency": one.efficiency,
         "span_ids": list(one.rows),
+        "by_model": one.by_model,
     }
 
 
@@ -200,7 +232,8 @@ def page(sheet: AnalysisSheet) -> RenderableType:
     """What was read, where the time went, in which classes and ops, why the chip idled, and what to do."""
     depend = path_lines(sheet) + rank_lines(sheet) + memory_lines(sheet)
     return blocks(
-        _headline(sheet), [_split(sheet)], [_by_class(sheet)], _idle(sheet), depend, _rates(sheet),
+        _headline(sheet), [_split(sheet)], [_by_class(sheet)], _idle(sheet), depend, collective_lines(sheet),
+        inference_lines(sheet["inference"], sheet["model"]), _rates(sheet),
         measured_lines(sheet), [_ops(sheet)], _found(sheet), what_if_lines(sheet), _doubts(sheet),
     )  # fmt: skip
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.text import Text
 
-from ridgeline.core.units import format_quantity, signed_share
+from ridgeline.core.units import DECIMAL, format_quantity, signed_share
 from ridgeline.report.cells import NANO, clean, grid, time
 from ridgeline.report.sheets.analyze import AnalysisSheet
 from ridgeline.report.sheets.dependencies import (
+    CollectiveSizeSheet,
     CriticalPathSheet,
     DependenciesSheet,
     MemoryPeakSheet,
     PathSheet,
     WhatIfSheet,
 )
+from ridgeline.trace.analysis.collectives import CollectiveSize
 from ridgeline.trace.analysis.critical_path import CriticalPath
 from ridgeline.trace.analysis.memory_peaks import MemoryPeak
 from ridgeline.trace.analysis.what_if import WhatIfAnswer
@@ -22,6 +24,7 @@ from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.timeline import Timeline
 
 SHOWN = 8
+SIZES = 100  # collectives by type and size in a sheet
 
 
 def dependencies_sheet(found: Analysis) -> DependenciesSheet:
@@ -30,6 +33,7 @@ def dependencies_sheet(found: Analysis) -> DependenciesSheet:
     return {
         "critical_path": _critical(found),
         "collectives": {
+            "by_size": [_size(one) for one in found.collectives[:SIZES]],
             "matched": ranks.collectives,
             "unmatched_parts": ranks.unmatched,
             "sends_matched": ranks.pairs,
@@ -66,6 +70,27 @@ def dependencies_sheet(found: Analysis) -> DependenciesSheet:
         "memory": [_memory(one) for one in found.memory],
         "what_if": [_answer(one) for one in found.what_if],
     }  # fmt: skip
+
+
+def _size(one: CollectiveSize) -> CollectiveSizeSheet:
+    link, rate, bound = one.link_bytes_per_s, one.busbw, one.bound_ns
+    return {
+        "name": one.name,
+        "payload_bytes": one.payload_bytes,
+        "group_size": one.group_size,
+        "calls": one.calls,
+        "total_us": one.total_ns / NANO,
+        "transfer_us": one.transfer_ns / NANO,
+        "fastest_us": one.fastest_ns / NANO,
+        "wait_us": one.wait_ns / NANO,
+        "matched": one.matched,
+        "last_ranks": {str(rank): many for rank, many in one.last.items()},
+        "busbw_gbytes_per_s": None if rate is None else rate / DECIMAL["G"],
+        "link_gbytes_per_s": None if link is None else link / DECIMAL["G"],
+        "share_of_link": one.share_of_link,
+        "bound_us": None if bound is None else bound / NANO,
+        "span_ids": list(one.rows),
+    }
 
 
 def _critical(found: Analysis) -> CriticalPathSheet | None:
@@ -175,6 +200,26 @@ def rank_lines(sheet: AnalysisSheet) -> list[RenderableType]:
         parts = ", ".join(f"{one['process']} {one['bubble_share']:.1%}" for one in sheet["pipeline"][:SHOWN])
         lines.append(Text.assemble(("pipeline bubble ", "dim"), clean(parts)))
     return lines
+
+
+def collective_lines(sheet: AnalysisSheet) -> list[RenderableType]:
+    """Collectives by type and size: how long, how fast, against the link, who came last."""
+    sizes = sheet["collectives"]["by_size"]
+    if not sizes:
+        return []
+    table = grid("left", "right", "right", "right", "right", "right", "left", "left")
+    for one in sizes[:SHOWN]:
+        rate, link = one["busbw_gbytes_per_s"], one["link_gbytes_per_s"]
+        share = f"{one['share_of_link']:.0%} of {link:,.0f}" if one["share_of_link"] is not None else ""
+        last = max(one["last_ranks"].items(), key=lambda entry: entry[1], default=None)
+        table.add_row(
+            one["name"], format_quantity(one["payload_bytes"], "B", 3) if one["payload_bytes"] else "",
+            f"{one['group_size']} ranks" if one["group_size"] else "", f"{one['calls']:,}", time(one["transfer_us"]),
+            f"{rate:,.0f} GB/s" if rate is not None else "", share,
+            Text(f"rank {last[0]} last to {last[1]:,}" if last else "", style="dim"),
+        )  # fmt: skip
+    told = "collectives by type and size: calls, median transfer, bus bandwidth a rank, of the link"
+    return [Text(told, style="dim"), table]
 
 
 def memory_lines(sheet: AnalysisSheet) -> list[RenderableType]:

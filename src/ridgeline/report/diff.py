@@ -25,7 +25,8 @@ def diff_sheet(found: Diff) -> DiffSheet:
         "before": _side(found.before),
         "after": _side(found.after),
         "difference_us": found.delta_ns / NANO,
-        "matched_by": "kernel name" if found.by_name else "class",
+        "difference_share": found.slower,
+        "matched_by": found.by,
         "causes": [
             {
                 "cause": one.cause,
@@ -49,6 +50,7 @@ def _side(side: DiffSide) -> SideSheet:
         "steps": side.steps,
         "chips": side.chips,
         "step_us": side.step_ns / NANO,
+        "chip_name": side.chip_name or None,
     }
 
 
@@ -62,6 +64,8 @@ def _item(item: Item) -> DiffItemSheet:
         "calls_before": item.calls_before,
         "calls_after": item.calls_after,
         "us": item.delta_ns / NANO,
+        "kernels_before": list(item.kernels_before),
+        "kernels_after": list(item.kernels_after),
     }
 
 
@@ -77,6 +81,19 @@ def draw_diff(sheet: DiffSheet, console: Console) -> None:
     console.print(page(sheet))
 
 
+def draw_runs(sheets: Sequence[DiffSheet], console: Console) -> None:
+    """Print all runs beside the first, with the cause that adds most to each."""
+    table = grid("left", "right", "right", "left")
+    first = sheets[0]["before"]
+    table.add_row(clean(first["label"]), time(first["step_us"]), "", "")
+    for one in sheets:
+        share = signed_share(one["difference_share"]) if one["difference_share"] else "0.0%"
+        most = one["causes"][0] if one["causes"] else None
+        told = f"{most['cause']} {signed(most['us'])}" if most else ""
+        table.add_row(clean(one["after"]["label"]), time(one["after"]["step_us"]), share, Text(told, style="dim"))
+    console.print(blocks([Text("all runs, against the first", style="dim"), table]))
+
+
 def page(sheet: DiffSheet) -> RenderableType:
     """The two steps, the causes of their difference with the largest items, and where it lies."""
     return blocks(
@@ -85,11 +102,21 @@ def page(sheet: DiffSheet) -> RenderableType:
     )  # fmt: skip
 
 
+def both_ends(name: str, most: int = 70) -> str:
+    """A long name without its middle: kernels of one template begin alike and end differently.
+
+    >>> both_ends("split_embedding_backward_" + "a" * 80 + "_kernel_small", 30)
+    'split_embedding…a_kernel_small'
+    """
+    half = most // 2
+    return name if len(name) <= most else f"{name[:half]}…{name[-(most - half - 1) :]}"
+
+
 def _head(sheet: DiffSheet) -> list[RenderableType]:
     table = grid("left", "left", "right", "left")
     for mark, one in (("A", sheet["before"]), ("B", sheet["after"])):
         chips = f"{one['chips']} chips" if one["chips"] > 1 else "one chip"
-        what = "predicted" if one["predicted"] else f"mean of {one['steps']} step(s), {chips}"
+        what = "predicted" if one["predicted"] else f"mean of {one['steps']} step(s), {chips} {one['chip_name'] or ''}"
         table.add_row(mark, clean(one["label"]), time(one["step_us"]), Text(what, style="dim"))
     share = sheet["difference_us"] / (sheet["before"]["step_us"] or 1.0)
     whole = Text(signed(sheet["difference_us"]), style="bold")
@@ -111,8 +138,7 @@ def _causes(sheet: DiffSheet) -> list[RenderableType]:
             Text(one["meaning"], style="dim"),
         )  # fmt: skip
         for item in [item for item in one["items"] if abs(item["us"]) >= LEAST * whole][:SHOWN]:
-            name = clean(item["name"])
-            name.truncate(70, overflow="ellipsis")
+            name = clean(both_ends(item["name"]))
             calls = f"{item['calls_before']:,.0f} → {item['calls_after']:,.0f}"
             table.add_row(
                 Text(f"  {item['phase']}, {item['class']}", style="dim"), Text(signed(item["us"]), style="dim"),

@@ -20,6 +20,7 @@ from ridgeline.report.cells import NANO
 from ridgeline.report.html import as_data, document, printable
 from ridgeline.report.sheets import Sheet
 from ridgeline.report.sheets.analyze import AnalysisSheet, OpTimesSheet
+from ridgeline.report.trace_layers import layers_of
 from ridgeline.report.trace_pack import MOST, Packed, pack
 from ridgeline.trace.analyze import Analysis
 from ridgeline.trace.policy import counted_rows
@@ -27,7 +28,7 @@ from ridgeline.version import __version__
 
 PARTS = Path(__file__).parent / "trace_page"
 SCRIPTS = ("data.js", "lanes.js", "paint.js", "stage.js", "over.js", "input.js", "panel.js",
-           "figures.js", "sections.js", "main.js")  # fmt: skip
+           "figures.js", "layers.js", "range.js", "replay.js", "sections.js", "charts.js", "main.js")  # fmt: skip
 OPS = 400  # names in the table of ops
 FEWEST = 1000  # spans it makes sense to keep
 _MARK = re.compile(r"\{\{(\w+)\}\}")
@@ -46,7 +47,9 @@ def page(found: Analysis, most: int = MOST) -> tuple[str, Packed]:
         raise InputError(Problem(path="--html-spans", given=str(most), expected=f"a number from {FEWEST:,} up"))
     sheet = analysis_sheet(found)
     counted = counted_rows(found.timeline, found.breakdown.policy.name)
-    packed = pack(found.timeline, counted, tuple(_rows(sheet)), most)
+    first = int(found.timeline.start_ns.min()) if len(found.timeline) else 0
+    columns, tables = layers_of(found, first)
+    packed = pack(found.timeline, counted, tuple(_rows(sheet)), most, columns)
     facts = {
         **_cleaned(sheet),
         "title": _title(sheet),
@@ -55,7 +58,7 @@ def page(found: Analysis, most: int = MOST) -> tuple[str, Packed]:
         "step_windows": _steps(found, int(packed.tables["first_ns"])),
         "version": __version__,
     }
-    layout = {**packed.tables, "layout": packed.layout, "kept": packed.kept, "of": packed.of}
+    layout = {**packed.tables, **tables, "layout": packed.layout, "kept": packed.kept, "of": packed.of}
     paints = {one["id"]: found.rules.group_of(one["id"]) for one in packed.tables["paints"] if one["class"]}
     return _filled({"facts": facts, "layout": layout | {"groups": paints}}, packed.text), packed
 

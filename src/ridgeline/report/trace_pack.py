@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Index, Mask
 from ridgeline.report.html import printable
-from ridgeline.trace.graph.call_stack import launching_ops
+from ridgeline.trace.call_stack import launching_ops
 from ridgeline.trace.side_tables import RecordedCollective, RecordedShape
 from ridgeline.trace.timeline import Timeline
 
@@ -49,8 +49,14 @@ class Packed:
     of: int
 
 
-def pack(line: Timeline, counted: Mask, wanted: Sequence[int] = (), most: int = MOST) -> Packed:
-    """The spans of a timeline as a page takes them; `wanted` rows are kept whatever their length."""
+def pack(
+    line: Timeline, counted: Mask, wanted: Sequence[int] = (), most: int = MOST,
+    layers: Mapping[str, NDArray[Any]] | None = None,
+) -> Packed:  # fmt: skip
+    """The spans of a timeline as a page takes them; `wanted` rows are kept whatever their length.
+
+    ``layers`` are further columns that go into the same bytes.
+    """
     chosen = kept_rows(line, counted, wanted, most)
     kept = np.flatnonzero(chosen)
     start = line.start_ns
@@ -71,6 +77,7 @@ def pack(line: Timeline, counted: Mask, wanted: Sequence[int] = (), most: int = 
     window = int((start + duration).max()) - first if len(line) else 0
     bins = _bins(len(tracks))
     columns |= more | _blocks(start[rest] - first, duration[rest], track[rest], paint[rest], (max(1, window), bins))
+    columns |= layers or {}
     counters = _counters(line, columns, first)
     text, layout = _bytes(columns)
     return Packed(

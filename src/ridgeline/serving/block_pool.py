@@ -30,16 +30,18 @@ NO_HIT = Hit([], [])
 class BlockPool:
     """Allocation pops the front of the free queue and forgets the hash found there; a hit leaves the queue.
 
-    Block 0 is the null block and is never handed out.
+    Block 0 is the null block and is never handed out. Blocks that were never used stand in the queue as one empty run.
     """
 
-    __slots__ = ("_queue", "_sharers", "_unhashed_first", "free_blocks", "num_blocks")
+    __slots__ = ("_fresh", "_queue", "_sharers", "_unhashed_first", "_unused", "free_blocks", "num_blocks")
 
     def __init__(self, num_blocks: int, *, unhashed_first: bool = True) -> None:
         self.num_blocks = num_blocks
         self.free_blocks = num_blocks - 1
         self._unhashed_first = unhashed_first
-        self._queue: deque[FreeRun] = deque([FreeRun(list(range(num_blocks - 1, 0, -1)))])
+        self._unused = FreeRun([])
+        self._fresh = 1  # the first block of it
+        self._queue: deque[FreeRun] = deque([self._unused])
         self._sharers: dict[int, int] = {}  # holders of a block beyond the first
 
     # ---- hits
@@ -87,6 +89,14 @@ class BlockPool:
         missing = count
         while missing > 0:
             run = queue[0]
+            if run is self._unused:
+                end = min(self._fresh + missing, self.num_blocks)
+                taken += range(self._fresh, end)
+                missing -= end - self._fresh
+                self._fresh = end
+                if end == self.num_blocks:
+                    queue.popleft()
+                continue
             blocks = run.blocks
             if len(blocks) <= missing:
                 queue.popleft()

@@ -25,7 +25,7 @@ from ridgeline.serving.priced_steps import Price, PricedSteps, priced_steps
 from ridgeline.serving.replica import Replica
 from ridgeline.serving.request import Request
 from ridgeline.serving.router import LeastLoaded, PrefixAware, RoundRobin, Router
-from ridgeline.serving.sglang_scheduler import SglangScheduler
+from ridgeline.serving.sglang_overlap import sglang_scheduler
 from ridgeline.serving.sglang_settings import SglangSettings
 from ridgeline.serving.static_batcher import StaticBatcher
 from ridgeline.serving.step import Policy
@@ -38,6 +38,7 @@ from ridgeline.sim import ServingMemory, limits_of, price_forward, serving_memor
 
 ASYNC_SINCE = (0, 14)  # version of vLLM from which scheduling runs one step ahead by default
 LONG_CONTEXT = 1 << 17  # tokens of a model whose context nobody states
+SGLANG_DP = 0.3  # of its conservativeness under DP attention
 SGLANG_RUNNING = (2048, 4096)  # least and most `max_running_requests` by default
 HANDSHAKE_S = 5e-4  # before a cache moves: notification and descriptors, assumed
 
@@ -82,7 +83,7 @@ class Instance:
             case VllmSettings():
                 return VllmScheduler(self.settings)
             case SglangSettings():
-                return SglangScheduler(self.settings)
+                return sglang_scheduler(self.settings)
             case TensorrtLlmSettings():
                 return TensorrtLlmScheduler(self.settings)
             case StaticKnobs():
@@ -132,9 +133,12 @@ def _instance(scenario: Scenario, mesh: Mesh, role: Role, count: int, priced: Pr
                 block_size=knobs.block_size,
             )
         case SglangKnobs():
+            chunk = (
+                knobs.chunked_prefill_size or limits.max_num_batched_tokens
+            ) // mesh.dp  # DP attention deals it out
             limits = replace(
                 limits,
-                max_num_batched_tokens=max(knobs.chunked_prefill_size or limits.max_num_batched_tokens, 1),
+                max_num_batched_tokens=max(chunk, 1),
                 gpu_memory_utilization=knobs.mem_fraction_static or limits.gpu_memory_utilization,
                 block_size=knobs.page_size,
             )
@@ -183,6 +187,8 @@ def _settings(scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tup
                 chunked_prefill=knobs.enable_chunked_prefill,
                 policy=knobs.scheduling_policy,
                 long_prefill_token_threshold=knobs.long_prefill_token_threshold,
+                scheduler_reserve_full_isl=knobs.scheduler_reserve_full_isl is not False,
+                watermark=knobs.watermark or 0.0,
                 async_scheduling=_ahead(knobs),
                 rules=vllm_rules(knobs.version),
             )
@@ -199,8 +205,12 @@ def _settings(scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tup
                 page_size=knobs.page_size,
                 radix_cache=not knobs.disable_radix_cache,
                 overlap=not knobs.disable_overlap_schedule,
-                schedule_conservativeness=knobs.schedule_conservativeness,
+                schedule_conservativeness=knobs.schedule_conservativeness
+                * (SGLANG_DP if scenario.plan.mesh.dp > 1 else 1),
                 policy=knobs.schedule_policy,
+                priority_scheduling=knobs.enable_priority_scheduling is True,
+                priority_preemption=knobs.enable_priority_scheduling is True and not knobs.disable_priority_preemption,
+                priority_preemption_threshold=_or(knobs.priority_scheduling_preemption_threshold, 10),
             )
             return sglang, min(context, tokens)
         case TensorrtLlmKnobs():
@@ -218,6 +228,10 @@ def _settings(scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tup
             return tensorrt, min(tensorrt.max_seq_len, tensorrt.blocks * knobs.tokens_per_block)
         case StaticKnobs():
             return knobs, min(context, memory.tokens // knobs.batch_size)
+
+
+def _or(value: int | None, usual: int) -> int:
+    return usual if value is None else value
 
 
 def _ahead(knobs: VllmKnobs) -> bool:

@@ -18,6 +18,7 @@ from typing import Literal
 
 from ridgeline.plan.serving_plan import Autoscale, Failure
 from ridgeline.serving.event_loop import collector_paused, refuse_unsent
+from ridgeline.serving.misses import Misses
 from ridgeline.serving.replica import NEVER, Replica, Sample
 from ridgeline.serving.request import Request
 from ridgeline.serving.router import Router
@@ -88,11 +89,20 @@ class FleetRun:
 
 
 def simulate_fleet(
-    requests: Iterable[Request], fleet: Fleet, *, sample: bool = False, progress: Progress | None = None
+    requests: Iterable[Request],
+    fleet: Fleet,
+    *,
+    sample: bool = False,
+    progress: Progress | None = None,
+    misses: Misses | None = None,
 ) -> FleetRun:
-    """Serve requests on a fleet."""
+    """Serve requests on a fleet; `misses` ends the run (`Hopeless`) where every replica does all of a request."""
     with collector_paused():
-        return _Run(requests, fleet, sample=sample, progress=progress).run()
+        run = _Run(requests, fleet, sample=sample, progress=progress)
+        if misses is not None and not run.disaggregated and not fleet.failures:
+            for member in run.members:
+                member.engine.watched(misses)
+        return run.run()
 
 
 @dataclass(slots=True)

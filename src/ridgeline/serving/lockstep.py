@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ridgeline.serving.misses import Misses
 from ridgeline.serving.replica import Replica, step_seconds
 from ridgeline.serving.request import Request
 from ridgeline.serving.step import Policy, RequestState, Step
@@ -78,6 +79,10 @@ class Ranks:
     def occupancy(self) -> float:
         return max(policy.occupancy() for policy in self.policies)
 
+    def rest(self) -> None:
+        for policy in self.policies:
+            policy.rest()
+
     @property
     def unfinished(self) -> bool:
         return any(policy.unfinished for policy in self.policies)
@@ -94,6 +99,11 @@ class Lockstep(Replica):
         self.notes = tuple(TokenNotes() for _ in ranks.policies)
         for notes in self.notes:
             notes.gaps = self.gaps
+
+    def watched(self, misses: Misses) -> None:
+        super().watched(misses)
+        for notes in self.notes:
+            notes.misses = misses
 
     def note(self, step: Step, begin: float, end: float) -> None:
         assert isinstance(step, RankSteps)

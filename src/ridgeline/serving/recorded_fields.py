@@ -18,7 +18,8 @@ Fields = dict[str, Any]
 
 
 def requests(entries: object, block_size: int) -> tuple[Request, ...]:
-    """The requests of a recording: id, prompt as [seed, length] pieces, max_tokens, priority."""
+    """The requests of a recording: id, prompt as [seed, length] pieces, max_tokens, priority; output_tokens of an
+    answer that stopped before its max_tokens."""
     rows = listed(entries, "requests")
     if not rows or len(rows) > MOST_REQUESTS:
         raise wrong("requests", f"{len(rows)} requests", f"1 to {MOST_REQUESTS:,}")
@@ -48,11 +49,12 @@ def _request(entry: object, number: int) -> Request:
             Piece(seed=checked(piece[0], f"{where}.prompt"), tokens=checked(piece[1], f"{where}.prompt", least=0))
         )
     tokens = whole(fields, "max_tokens", least=1, where=where)
+    stopped = whole(fields, "output_tokens", default=tokens, least=1, most=tokens, where=where)
     request = Request(
         id=name(fields.get("id"), f"{where}.id"),
         arrival_s=0.0,
         prompt=tuple(pieces),
-        output_tokens=tokens,
+        output_tokens=stopped,
         max_new_tokens=tokens,
         priority=whole(fields, "priority", default=0, least=-MOST_TOKENS, where=where),
         output_seed=OUTPUT_SEEDS + number,

@@ -33,8 +33,10 @@ def read_recording(path: Path) -> VllmRecording | SglangRecording:
         raise _refuse(path, f"text that is not JSON ({str(wrong)[:80]})") from None
     first = documents[0] if documents else {}
     try:
-        if len(documents) == 1 and {"config", "requests", "steps"} <= first.keys():
-            return sglang_harness(first) if "sglang" in first else vllm_harness(first)
+        if len(documents) > 1 and {"config", "requests"} <= first.keys() and "steps" not in first:
+            first = {**first, "steps": documents[1:]}
+        if {"config", "requests", "steps"} <= first.keys():
+            return sglang_harness(first) if _of_sglang(first) else vllm_harness(first)
         if isinstance(first.get("config"), dict) and any("scheduled" in line for line in documents[1:]):
             return vllm_live(documents)
         if {"mode", "reqs", "new_token_ratio"} <= first.keys():
@@ -42,6 +44,11 @@ def read_recording(path: Path) -> VllmRecording | SglangRecording:
     except InputError as wrong:
         raise InputError([_at(path, problem) for problem in wrong.problems]) from None
     raise _refuse(path, f"JSON with the keys {', '.join(sorted(map(str, first)))[:120] or 'none'}")
+
+
+def _of_sglang(document: Fields) -> bool:
+    config = document["config"]
+    return "sglang" in document or (isinstance(config, dict) and "max_total_tokens" in config)
 
 
 def _refuse(path: Path, given: str) -> InputError:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.serving.misses import Misses
 from ridgeline.serving.request import Request
 from ridgeline.serving.step import Chunk, Policy, RequestState, Step
 from ridgeline.serving.step_cost import StepCost
@@ -48,6 +49,10 @@ class Replica(TokenNotes):
         self._inbox: list[tuple[float, int, Request]] = []
         self._sequence = 0
 
+    def watched(self, misses: Misses) -> None:
+        """Tell of first tokens, so that the run can be given up."""
+        self.misses = misses
+
     def add(self, request: Request, at: float) -> None:
         """A request is sent to this engine at a time that is not past."""
         heapq.heappush(self._inbox, (at, self._sequence, request))
@@ -72,7 +77,7 @@ class Replica(TokenNotes):
                 if self.pending is not None:
                     self._settle()
                 elif self._inbox and self._inbox[0][0] < until:
-                    self.now = self._inbox[0][0]
+                    self._wait()
                 else:
                     return
                 continue
@@ -88,7 +93,7 @@ class Replica(TokenNotes):
         elif self.pending is not None:
             self._settle()
         elif self._inbox:
-            self.now = max(self.now, self._inbox[0][0])
+            self._wait()
 
     def next_finish(self) -> float:
         """No request is done before that time unless more arrive."""
@@ -105,6 +110,11 @@ class Replica(TokenNotes):
         first, growth = self._line()
         end = begin + first * room + growth * (room * (room - 1) / 2)
         return min(end, self._inbox[0][0]) if self._inbox else end
+
+    def _wait(self) -> None:
+        """Idle until the next arrival."""
+        self.policy.rest()
+        self.now = max(self.now, self._inbox[0][0])
 
     def _arrive(self) -> None:
         inbox = self._inbox
@@ -173,6 +183,9 @@ class Replica(TokenNotes):
         for state in self.policy.update(step):
             self.done.append(state)
             self.done_s.append(end)
+            if self.misses is not None:
+                answer = end - state.first_token_s
+                self.misses.last_token(end - state.sent_s, answer, state.request.output_tokens)
             if self.finish is not None:
                 self.finish(state, end)
 

@@ -8,11 +8,12 @@ from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.core.units import parse_quantity
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serve import Serve
+from ridgeline.plan.serve import Objective, Serve
 from ridgeline.serving.deployment import Instance, Priced, fleet_of, instances_of, unservable
 from ridgeline.serving.fleet import FleetRun, Progress, simulate_fleet
 from ridgeline.serving.load import load_of
 from ridgeline.serving.metrics import ServingMetrics, serving_metrics
+from ridgeline.serving.misses import Misses
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import Served
 from ridgeline.sim import Impossible, unpublished
@@ -94,12 +95,18 @@ def served_by(
     *,
     sample: bool = False,
     progress: Progress | None = None,
+    give_up: Objective | None = None,
 ) -> ServingPrediction:
-    """The prediction of a deployment that is already priced, under requests that are already made."""
+    """The prediction of a deployment that is already priced, under requests that are already made.
+
+    `give_up` raises `Hopeless` as soon as these limits cannot be kept any more.
+    """
     work = scenario.workload
     assert isinstance(work, Serve)
     until = max((request.arrival_s for request in requests), default=0.0)
-    run = simulate_fleet(requests, fleet_of(scenario, instances, until), sample=sample, progress=progress)
+    misses = Misses(give_up, requests, FRONT_END_S) if give_up is not None else None
+    fleet = fleet_of(scenario, instances, until)
+    run = simulate_fleet(requests, fleet, sample=sample, progress=progress, misses=misses)
     run = replace(run, served=_from_the_client(run.served))
     percentiles = tuple(sorted({*PERCENTILES, work.objective.percentile}))
     limited = work.objective if work.objective.limits else None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ridgeline.serving.recorded_fields import MOST_BLOCKS, Fields, flag, requests, steps, table, whole, wrong
-from ridgeline.serving.sglang_replay import Record, SglangCase
+from ridgeline.serving.request import Request
+from ridgeline.serving.sglang_replay import IDLE, Record, SglangCase
 from ridgeline.serving.sglang_settings import SglangSettings
 
 POLICIES: tuple[Literal["fcfs", "lpm", "lof"], ...] = ("fcfs", "lpm", "lof")
@@ -26,8 +28,28 @@ def sglang_harness(document: Fields) -> SglangRecording:
     settings = _settings(table(document["config"], "config"))
     asked = requests(document["requests"], settings.page_size)
     arrivals = tuple(whole(entry, "arrival_step", default=0, where="requests") for entry in document["requests"])
-    case = SglangCase(settings=settings, requests=asked, arrival_steps=arrivals)
-    return SglangRecording(version=str(document["sglang"]), case=case, steps=steps(document["steps"]))
+    found = steps(document["steps"])
+    case = SglangCase(
+        settings=settings,
+        requests=_as_logged(asked, arrivals, found),
+        arrival_steps=arrivals,
+        idle_lines=any(step.get("mode") == IDLE for step in found),
+    )
+    return SglangRecording(version=str(document.get("sglang", "")), case=case, steps=found)
+
+
+def _as_logged(asked: tuple[Request, ...], arrivals: tuple[int, ...], found: Sequence[Record]) -> tuple[Request, ...]:
+    """The requests by the ids of the log: an engine that is given none makes up its own, in the order they came."""
+    logged: dict[str, None] = {}
+    for step in found:
+        for field in ("reqs", "waiting"):
+            names = step.get(field)
+            logged |= dict.fromkeys(one for one in names if isinstance(one, str)) if isinstance(names, list) else {}
+    if len(logged) != len(asked) or any(request.id in logged for request in asked):
+        return asked
+    order = sorted(range(len(asked)), key=lambda place: (arrivals[place], place))
+    names = dict(zip(order, logged, strict=True))
+    return tuple(replace(request, id=names[place]) for place, request in enumerate(asked))
 
 
 def _settings(config: Fields) -> SglangSettings:
@@ -47,6 +69,7 @@ def _settings(config: Fields) -> SglangSettings:
         page_size=whole(config, "page_size", default=1, least=1, most=4096, where="config"),
         radix_cache=not flag(config, "disable_radix_cache", default=False),
         ignore_eos=flag(config, "ignore_eos", default=False),
+        overlap=not flag(config, "disable_overlap_schedule", default=True),
         schedule_conservativeness=float(conservativeness),
         policy=policy,
         priority_scheduling=by_priority,

@@ -1,19 +1,15 @@
 """SGLang's scheduler: prefill first and alone, decode otherwise, admission by an estimate of what answers will need.
 
 Turns a queue of requests, a pool of tokens and a radix tree into steps, as `srt/managers/scheduler.py` decides them:
-merge the last prefill batch, try a new one, else decode; retract when a decode does not fit.
-
-With overlap (`event_loop_overlap`) a step is decided before the result of the last one is known: answers count one
-token less, one whose last token is under way by its `max_new_tokens` is left out of the next decode, one that stops by
-itself computes a token that nobody gets, and where a decode does not fit while answers end, nothing runs until they
-have.
+merge the last prefill batch, try a new one, else decode; retract when a decode does not fit. What overlap scheduling
+changes is in `sglang_overlap`.
 """
 
 from __future__ import annotations
 
 from ridgeline.serving.decode_clock import DecodeClock
-from ridgeline.serving.radix_cache import Node, RadixCache, Runs, cut
 from ridgeline.serving.request import Request
+from ridgeline.serving.sglang_cache import SglangCache
 from ridgeline.serving.sglang_prefill import PrefillAdder, Verdict
 from ridgeline.serving.sglang_queue import MOST_MATCHED, goes_by_cache, order_queue
 from ridgeline.serving.sglang_settings import MOST_NEW_TOKENS, RETRACT_STEPS, NewTokenRatio, SglangSettings
@@ -22,19 +18,20 @@ from ridgeline.serving.step import Chunk, RequestState, Step
 REFRESH_CALLS = 32  # prefill attempts between two refreshes of what the waiting requests would hit
 
 
-class SglangScheduler:
+class SglangScheduler(SglangCache):
     """`schedule` decides a step, `update` takes its result back; preemption is retraction."""
 
+    depth = 1
+    sampled = 1
+    """Tokens of a decoding answer that are known beyond those in the cache: the one sampled last."""
+
     def __init__(self, settings: SglangSettings) -> None:
-        self.settings = settings
-        self.depth = 2 if settings.overlap else 1
-        self.tree = RadixCache(settings.page_size)
-        self.free_tokens = settings.max_total_tokens // settings.page_size * settings.page_size
+        super().__init__(settings)
         self.ratio = NewTokenRatio(settings.schedule_conservativeness)
         self.waiting: list[RequestState] = []
         self.running: list[RequestState] = []
         self.chunked: RequestState | None = None
-        self._clock = DecodeClock(settings.page_size, results_late=settings.overlap)
+        self._clock = DecodeClock(settings.page_size, results_late=self.depth > 1)
         self._last_prefill: list[Chunk] = []
         self._full = False
         self._arrivals = self._admissions = self._attempts = self._entries = 0
@@ -70,20 +67,13 @@ class SglangScheduler:
     def load(self) -> tuple[int, int]:
         return len(self.waiting), len(self.running) + len(self._last_prefill)
 
-    def occupancy(self) -> float:
-        free = self.free_tokens + (self.tree.evictable if self.settings.radix_cache else 0)
-        return 1 - free / self.settings.max_total_tokens
-
     def computed(self, state: RequestState) -> int:
         """Tokens of a request in the cache."""
         return self._clock.computed(state)
 
     def produced(self, state: RequestState) -> int:
         """Tokens of its answer that are known."""
-        if not self.settings.overlap:
-            return (self._clock.computed(state) + 1 if state.decoding else state.known) - state.prompt_tokens
-        computed = self._clock.computed(state)
-        return (computed if state.decoding or computed >= state.known else state.known) - state.prompt_tokens
+        return (self._clock.computed(state) + 1 if state.decoding else state.known) - state.prompt_tokens
 
     # ---- one step
 
@@ -108,8 +98,7 @@ class SglangScheduler:
 
     def _merge(self) -> None:
         """The last prefill batch joins the running ones, without what is finished or goes on in chunks."""
-        whole = [chunk.state for chunk in self._last_prefill if chunk.last]
-        joining = [state for state in whole if state.computed < state.target]
+        joining = self._joining()
         if len(joining) < len(self._last_prefill) or (joining and not self.running):
             self._full = False  # the mark belongs to a batch, and an empty one is replaced by the one that joins
         begin = Step()
@@ -117,6 +106,11 @@ class SglangScheduler:
             self._clock.start(state, begin)
         self.running += joining
         self._last_prefill = []
+
+    def _joining(self) -> list[RequestState]:
+        """Who of the last prefill batch decodes from now on."""
+        whole = [chunk.state for chunk in self._last_prefill if chunk.last]
+        return [state for state in whole if state.computed < state.target]
 
     def _prefill(self) -> list[Chunk]:
         settings = self.settings
@@ -226,7 +220,7 @@ class SglangScheduler:
     def _expected_growth(self) -> float:
         """Tokens that running answers are expected to need yet."""
         ratio = 1.0 if self.settings.ignore_eos else self.ratio.current
-        have = self._clock.now + (not self.settings.overlap)
+        have = self._clock.now + self.sampled
         return sum(
             [
                 min(state.request.max_new_tokens - (state.offset + have - state.prompt_tokens), MOST_NEW_TOKENS) * ratio
@@ -250,7 +244,7 @@ class SglangScheduler:
     # ---- decode and retraction
 
     def _decode(self, step: Step) -> None:
-        ending = self._leave_out_ending() if self.settings.overlap else False
+        ending = self._leave_out_ending()
         if not self.running:
             return
         need = len(self._clock.needing()) * self.settings.page_size
@@ -269,12 +263,8 @@ class SglangScheduler:
             step.decoded = list(self.running)
 
     def _leave_out_ending(self) -> bool:
-        """Answers whose last token is under way decode no more; whether there were any."""
-        decoding = [state for state in self.running if state.decoding]
-        if len(decoding) == len(self.running):
-            return False
-        self.running, self._full = decoding, False
-        return True
+        """Whether there are answers whose last token is under way: none where every result is known."""
+        return False
 
     def _retract(self, step: Step) -> None:
         """Drop requests, fewest produced first, then longest prompt, until the rest can decode; at least one."""
@@ -315,45 +305,6 @@ class SglangScheduler:
         state.preemptions += 1
         self._tried.pop(id(state), None)
 
-    # ---- the cache
-
-    def text(self, state: RequestState, tokens: int) -> Runs:
-        """The first tokens of prompt and answer."""
-        request = state.request
-        runs = tuple((piece.seed, piece.start, piece.tokens) for piece in request.prompt if piece.tokens)
-        if tokens <= state.prompt_tokens:
-            return cut(runs, tokens)[0]
-        return (*runs, (request.output_seed, state.prompt_tokens, tokens - state.prompt_tokens))
-
-    def _pages(self, tokens: int) -> int:
-        page = self.settings.page_size
-        return -(-tokens // page) * page
-
-    def _make_room(self, tokens: int) -> None:
-        if self.settings.radix_cache and tokens > self.free_tokens:
-            self.free_tokens += self.tree.evict(tokens - self.free_tokens)
-
-    def _keep(self, state: RequestState, tokens: int) -> None:
-        """Enter what a request has computed into the tree and hold it there; what was there twice is freed."""
-        if not self.settings.radix_cache:
-            return
-        key = self.text(state, tokens)
-        present, _ = self.tree.insert(key)
-        if tokens > state.prompt_tokens:  # a leaf of its own for the answer, which is then dropped before the prompt
-            self.tree.insert(self.text(state, state.prompt_tokens))
-        self.free_tokens += max(present - state.held, 0)
-        held, node = self.tree.match(key)
-        assert isinstance(state.node, Node)
-        self.tree.unlock(state.node)
-        self.tree.lock(node)
-        state.held, state.node = held, node
-
-    def _give_back(self, state: RequestState) -> None:
-        self.free_tokens += self._pages(state.computed) - state.held
-        assert isinstance(state.node, Node)
-        self.tree.unlock(state.node)
-        state.held, state.node = 0, self.tree.root
-
     # ---- results
 
     def update(self, step: Step) -> list[RequestState]:
@@ -366,28 +317,23 @@ class SglangScheduler:
                 state.known = max(state.known, tokens + 1)
         if not ended:
             return []
-        if self.settings.overlap:
-            finished = self._ended(step)
-        else:
-            order = [chunk.state for chunk in step.chunks] or self.running
-            finished = [state for state in order if id(state) in ended]
+        finished = self._ended(step)
         for state in finished:
-            self._keep(state, state.target)
+            self._keep(state, state.computed)
             self._give_back(state)
-        if not step.chunks:
-            self.running = [state for state in self.running if id(state) not in ended]
-            self._full = False
-        if not self.unfinished:
-            self.ratio.reset()
+        left = [state for state in self.running if id(state) not in ended]
+        if len(left) < len(self.running):
+            self.running, self._full = left, False
         return finished
 
+    def rest(self) -> None:
+        """Nothing is left to do before the next arrival: expectations are those of a fresh engine."""
+        self.ratio.reset()
+
     def _ended(self, step: Step) -> list[RequestState]:
-        """Who ends by a step whose result came late: not who was retracted since."""
-        finished = [state for state in step.finishing if self._clock.computed(state) >= state.target]
-        for state in finished:
-            if state.decoding:
-                self._clock.stop(state)
-        return finished
+        """Who ends by a step, in the order of its batch."""
+        ended = {id(state) for state in step.finishing}
+        return [state for state in ([chunk.state for chunk in step.chunks] or self.running) if id(state) in ended]
 
     # ---- runs of pure decode
 

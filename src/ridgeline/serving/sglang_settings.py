@@ -24,7 +24,8 @@ class SglangSettings:
     radix_cache: bool = True
     ignore_eos: bool = False
     overlap: bool = False
-    """A step is decided before the last one's result is known, as SGLang does unless `--disable-overlap-schedule`."""
+    """A step is decided before the last one's result is known, as SGLang does unless `--disable-overlap-schedule`:
+    asks for the scheduler of `sglang_overlap`."""
     schedule_conservativeness: float = 1.0
     policy: Literal["fcfs", "lpm", "lof"] = "fcfs"
     priority_scheduling: bool = False

@@ -37,6 +37,9 @@ class StaticBatcher:
     def unfinished(self) -> bool:
         return bool(self._waiting or self._clock.count)
 
+    def rest(self) -> None:
+        """Nothing is remembered between batches."""
+
     def load(self) -> tuple[int, int]:
         return len(self._waiting), self._clock.count
 

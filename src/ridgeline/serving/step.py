@@ -158,3 +158,6 @@ class Policy(Protocol):
 
     @property
     def unfinished(self) -> bool: ...
+
+    def rest(self) -> None:
+        """Nothing is left to do before the next arrival."""

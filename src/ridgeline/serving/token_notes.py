@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ridgeline.serving.misses import Misses
 from ridgeline.serving.served import TokenGaps
 from ridgeline.serving.step import RequestState, Step
 
@@ -12,15 +13,17 @@ class TokenNotes:
     last_decode_s   end of the last step that decoded
     stall_s         seconds that prefill chunks have added to steps so far
     done, done_s    finished requests, and when
+    misses          told of first tokens, where a run may be given up
     """
 
-    __slots__ = ("done", "done_s", "gaps", "last_decode_s", "stall_s")
+    __slots__ = ("done", "done_s", "gaps", "last_decode_s", "misses", "stall_s")
 
     def __init__(self) -> None:
         self.last_decode_s = self.stall_s = 0.0
         self.gaps = TokenGaps()
         self.done: list[RequestState] = []
         self.done_s: list[float] = []
+        self.misses: Misses | None = None
 
     def note(self, step: Step, begin: float, end: float) -> None:
         """Write down what a step meant for the requests in it, except pure decodes."""
@@ -62,6 +65,8 @@ class TokenNotes:
     def _first_token(self, state: RequestState, end: float) -> None:
         if state.first_token_s < 0:
             state.first_token_s = end
+            if self.misses is not None:
+                self.misses.first_token(end - state.sent_s)
         else:
             self.gaps.add(end - state.last_token_s, 1)
             state.preempted_s += end - state.last_token_s

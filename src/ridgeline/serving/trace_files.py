@@ -5,6 +5,7 @@
     Mooncake         JSON lines: timestamp (ms), input_length, output_length, hash_ids (blocks of 512 tokens)
     vllm bench       the JSON result of `vllm bench serve --save-detailed`: input_lens, output_lens, start_times
 
+A column or key `priority` is what the scheduler is told of a request: vLLM serves small numbers first, SGLang large.
 Input is hostile: times that go back, are negative or no numbers, lengths of nothing or of millions, and files without
 requests are refused with the row they stand in. Times are seconds since the first request.
 """
@@ -35,7 +36,9 @@ MILLI = 1e-3
 
 PROMPT_COLUMNS = ("ContextTokens", "num_prefill_tokens", "input_length", "prompt_len", "prompt_tokens", "isl")
 OUTPUT_COLUMNS = ("GeneratedTokens", "num_decode_tokens", "output_length", "output_len", "output_tokens", "osl")
-TIME_COLUMNS = ("TIMESTAMP", "arrived_at", "arrival_s", "timestamp_s")
+TIME_COLUMNS = ("TIMESTAMP", "arrived_at", "arrival_s", "timestamp_s", "timestamp")
+PRIORITY = "priority"
+MOST_PRIORITY = int(1 * BINARY["Gi"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +54,8 @@ class RequestTrace:
         return [(request.prompt_tokens, request.output_tokens) for request in self.requests]
 
 
-Row = tuple[float | None, int, int, Sequence[int]]
-"""Seconds or None, prompt tokens, output tokens, hash ids."""
+Row = tuple[float | None, int, int, Sequence[int], int]
+"""Seconds or None, prompt tokens, output tokens, hash ids, priority."""
 
 
 def read_request_trace(path: Path) -> RequestTrace:
@@ -75,13 +78,14 @@ def read_request_trace(path: Path) -> RequestTrace:
 
 
 def _request(index: int, row: Row, first: float) -> Request:
-    at, prompt, output, hashes = row
+    at, prompt, output, hashes, priority = row
     return Request(
         id=f"r{index}",
         arrival_s=0.0 if at is None else at - first,
         prompt=_mooncake(prompt, hashes) if hashes else (Piece(seed=2 * index, tokens=prompt),),
         output_tokens=output,
         max_new_tokens=output,
+        priority=priority,
         output_seed=2 * index + 1,
     )
 
@@ -130,6 +134,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[Row]:
     try:
         table = csv.DictReader(StringIO(text), strict=True)
         names = [name.strip() for name in table.fieldnames or ()]
+        table.fieldnames = names
         prompt, output = _column(names, PROMPT_COLUMNS), _column(names, OUTPUT_COLUMNS)
         if not prompt or not output:
             raise _refuse(path, f"the columns {', '.join(names)[:120]}")
@@ -137,7 +142,8 @@ def _csv_rows(path: Path, text: str) -> Iterator[Row]:
         for number, row in enumerate(table, start=1):
             _count(path, number)
             at = None if not time else _time(path, number, row[time])
-            yield at, _tokens(path, number, row[prompt], prompt), _tokens(path, number, row[output], output), ()
+            tokens = _tokens(path, number, row[prompt], prompt), _tokens(path, number, row[output], output)
+            yield at, *tokens, (), _priority(path, number, row.get(PRIORITY))
     except csv.Error as wrong:
         raise _refuse(path, f"a table that cannot be read ({wrong})") from None
 
@@ -168,7 +174,8 @@ def _mooncake_row(path: Path, number: int, row: Any) -> Row:
         raise _refuse(path, f"request {number} with hash_ids that are not whole numbers")
     at = _time(path, number, row["timestamp"]) * MILLI
     prompt = _tokens(path, number, row["input_length"], "input_length")
-    return at, prompt, _tokens(path, number, row["output_length"], "output_length"), hashes
+    output = _tokens(path, number, row["output_length"], "output_length")
+    return at, prompt, output, hashes, _priority(path, number, row.get(PRIORITY))
 
 
 def _bench_rows(path: Path, result: Mapping[str, Any]) -> Iterator[Row]:
@@ -177,14 +184,14 @@ def _bench_rows(path: Path, result: Mapping[str, Any]) -> Iterator[Row]:
         raise _refuse(path, "a vllm bench result without input_lens and output_lens", todo="use --save-detailed")
     if starts is not None and (not isinstance(starts, list) or len(starts) != len(prompts)):
         raise _refuse(path, "start_times that do not match input_lens")
-    order = sorted(range(len(prompts)), key=lambda at: starts[at]) if starts else range(len(prompts))
-    for number, at in enumerate(order, start=1):
-        _count(path, number)
+    _count(path, len(prompts))
+    begins = [_time(path, number, one) for number, one in enumerate(starts, start=1)] if starts else None
+    order = sorted(range(len(prompts)), key=begins.__getitem__) if begins else range(len(prompts))
+    for at in order:
         if outputs[at] == 0:
             continue  # a request that failed
-        begin = _time(path, number, starts[at]) if starts else None
-        prompt = _tokens(path, number, prompts[at], "input_lens")
-        yield begin, prompt, _tokens(path, number, outputs[at], "output_lens"), ()
+        prompt = _tokens(path, at + 1, prompts[at], "input_lens")
+        yield begins[at] if begins else None, prompt, _tokens(path, at + 1, outputs[at], "output_lens"), (), 0
 
 
 # ---- checked values
@@ -208,10 +215,22 @@ def _tokens(path: Path, number: int, value: object, name: str) -> int:
     return tokens
 
 
+def _priority(path: Path, number: int, value: object) -> int:
+    try:
+        found = int(value or 0) if isinstance(value, str | int | None) else MOST_PRIORITY + 1
+    except ValueError:
+        found = MOST_PRIORITY + 1
+    if not -MOST_PRIORITY <= found <= MOST_PRIORITY:
+        raise _refuse(path, f"request {number} with the priority {str(value)[:40]!r}", "a whole number")
+    return found
+
+
 def _time(path: Path, number: int, value: object) -> float:
     at = math.nan
     try:
-        at = float(value) if isinstance(value, int | float | str) else math.nan
+        at = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        at = math.inf
     except ValueError:
         with suppress(ValueError):
             when = datetime.fromisoformat(str(value).strip())

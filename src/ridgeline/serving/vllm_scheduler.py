@@ -80,6 +80,9 @@ class VllmScheduler:
     def unfinished(self) -> bool:
         return bool(self.running or self._fcfs or self._heap)
 
+    def rest(self) -> None:
+        """An idle engine remembers its cache and forgets nothing else."""
+
     def load(self) -> tuple[int, int]:
         return self.waiting_count, len(self.running)
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
+from ridgeline.core.arrays import Mask
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.breakdown import Breakdown, breakdown
 from ridgeline.trace.analysis.chip_names import chip_of
+from ridgeline.trace.analysis.collectives import CollectiveSize, collective_sizes, talk_of
 from ridgeline.trace.analysis.critical_path import CriticalPaths, critical_path
-from ridgeline.trace.analysis.idle import IdleCause, gaps_of, idle_causes
+from ridgeline.trace.analysis.graph_captures import captures, replayed_spans
+from ridgeline.trace.analysis.idle import Gaps, IdleCause, gaps_of, idle_causes
+from ridgeline.trace.analysis.inference import Inference, inference
 from ridgeline.trace.analysis.join_counters import JoinedCounters, join_counters
 from ridgeline.trace.analysis.launches import Launches, launches
 from ridgeline.trace.analysis.memory_peaks import MemoryPeak, memory_peaks
+from ridgeline.trace.analysis.patterns import patterns_of
 from ridgeline.trace.analysis.roofline import OpRate, op_rates
+from ridgeline.trace.analysis.served_shapes import PricedSpan, ServedModel, priced_spans
 from ridgeline.trace.analysis.stragglers import RankReport, rank_report
 from ridgeline.trace.analysis.what_if import WhatIfAnswer
 from ridgeline.trace.analysis.what_if import what_if as answers
@@ -22,9 +30,12 @@ from ridgeline.trace.classes import Rules, classify, read_rules
 from ridgeline.trace.findings.finding import Facts, Finding
 from ridgeline.trace.findings.gains import LARGEST, Gains, sizes_of
 from ridgeline.trace.findings.rules import findings
-from ridgeline.trace.graph.dependency_graph import graph_of
+from ridgeline.trace.findings.software import software_of
+from ridgeline.trace.findings.steps import outlier_numbers
+from ridgeline.trace.graph.dependency_graph import Graph, graph_of
+from ridgeline.trace.graph.match_collectives import communication_rows, match_collectives
 from ridgeline.trace.policy import ALL, counted_rows
-from ridgeline.trace.read.folder import tables_of
+from ridgeline.trace.read.folder import files_of, tables_of
 from ridgeline.trace.read.kernel_counters import KernelCounters, read_counters
 from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.read.source import Progress
@@ -48,12 +59,21 @@ class Analysis:
     critical: CriticalPaths | None
     """None where nothing counts."""
     ranks: RankReport
+    collectives: tuple[CollectiveSize, ...]
+    """By type and size, most time first."""
     memory: tuple[MemoryPeak, ...]
     what_if: tuple[WhatIfAnswer, ...]
     measured: JoinedCounters = JoinedCounters()
     """Kernels with counters, where there are any."""
+    inference: Inference | None = None
+    """Steps of an inference engine, None where no annotation names one."""
+    model: ServedModel | None = None
+    """The model whose sizes tell what kernels without recorded operands compute, None where none does."""
     left_out: tuple[str, ...] = ()
     """What was not worked out because the timeline is too large, and what stands in its place."""
+    gaps: Gaps | None = field(default=None, repr=False)
+    graph: Graph | None = field(default=None, repr=False)
+    """What idle causes and replays rest on; a page draws them."""
 
 
 def analyze(
@@ -64,6 +84,8 @@ def analyze(
     counters: Path | str | None = None,
     unit: str | None = None,
     what_if: Sequence[str] = (),
+    model: ServedModel | Callable[[Timeline, Inference | None], ServedModel | None] | None = None,
+    capture: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
     """Analyse traces: files, folders of ranks, or one timeline that is already there.
@@ -71,6 +93,8 @@ def analyze(
     ``chip`` names the chip of the roofline where the trace does not say it; ``classes`` is a file of further classes.
     ``counters`` is a file of counters for each kernel, see `read.kernel_counters`; ``unit`` is that of the times, see
     `read_timeline`.
+    ``capture`` is a trace of the capture of graphs that the traces replay, ``model`` are the sizes of the model that an
+    engine served, or who tells them of a timeline; both tell what the kernels of a replayed graph compute.
     ``what_if`` are questions that a replay answers: "matmul x2", "overlap nccl", "no launch gaps", "fuse elementwise".
 
     >>> from ridgeline.trace import Span
@@ -84,7 +108,9 @@ def analyze(
     lines = [trace for trace in traces if isinstance(trace, Timeline)]
     files = [trace for trace in traces if not isinstance(trace, Timeline)]
     line = classify(lines[0], rules) if lines else read_timeline(*files, rules=rules, unit=unit, progress=progress)
-    return _analysed(line, rules, policy, chip_of(line.about, chip), _counters(counters, files), what_if)
+    return _analysed(
+        line, rules, policy, chip_of(line.about, chip), _counters(counters, files), what_if, (model, capture)
+    )
 
 
 def _analysed(
@@ -94,19 +120,28 @@ def _analysed(
     found: Chip | None,
     counters: Sequence[KernelCounters],
     questions: Sequence[str],
+    replays: tuple[ServedModel | Callable[[Timeline, Inference | None], ServedModel | None] | None, Path | str | None],
 ) -> Analysis:
     """Every analysis of a classified timeline, each handed what the ones before it found."""
     parts = breakdown(line, rules, policy)
     counted = counted_rows(line, policy)
     gaps = gaps_of(line, rules, counted)
-    rates = op_rates(line, counted, found)
+    engine = inference(line, counted)
+    sizes, priced = _behind_graphs(line, counted, engine, *replays)
+    rates = op_rates(line, counted, found, priced)
     graph = graph_of(line, rules, policy)
     replayed = len(graph.at) <= LARGEST
     gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if replayed else None
-    ranks = rank_report(line, rules, counted, None if graph.left_out else graph.matched)
+    matched = match_collectives(line, rules, counted) if graph.left_out else graph.matched
+    ranks = rank_report(line, rules, counted, matched)
+    outliers = outlier_numbers(parts.steps)
+    talk = talk_of(line, communication_rows(line, rules, counted), matched)
+    exchanged = collective_sizes(line, talk, matched, found)
     facts = Facts(
-        line=line, counted=counted, rules=rules, parts=parts, gaps=gaps, rates=rates, ranks=ranks, chip=found,
-        gains=gains,
+        line=line, counted=counted, rules=rules, parts=parts, gaps=gaps, ranks=ranks, chip=found, gains=gains,
+        rates=op_rates(line, counted & ~np.isin(line.step, outliers), found, priced) if outliers else rates,
+        patterns=patterns_of(line, counted, max(1, len(parts.steps))),
+        software=software_of(line, found), talk=talk, sizes=exchanged, outliers=outliers,
     )  # fmt: skip
     return Analysis(
         timeline=line,
@@ -120,10 +155,32 @@ def _analysed(
         measured=join_counters(line, counted, counters),
         critical=critical_path(graph),
         ranks=ranks,
+        collectives=exchanged,
         memory=memory_peaks(line),
         what_if=answers(graph, rules, questions, sizes_of(graph, found)),
+        inference=engine,
+        model=sizes,
         left_out=tuple(text for text in (graph.left_out, "" if replayed else UNREPLAYED) if text),
+        gaps=gaps,
+        graph=graph,
     )
+
+
+def _behind_graphs(
+    line: Timeline,
+    counted: Mask,
+    engine: Inference | None,
+    model: ServedModel | Callable[[Timeline, Inference | None], ServedModel | None] | None,
+    capture: Path | str | None,
+) -> tuple[ServedModel | None, tuple[PricedSpan, ...]]:
+    """The model, and what spans without an op of their own compute, by the capture of their graph, else by it."""
+    paths = [one.path for one in files_of([Path(capture)])] if capture is not None else []
+    known = [one for path in paths for one in captures(read_timeline(path))] or captures(line)
+    found = replayed_spans(line, counted, known, engine)
+    sizes = model(line, engine) if callable(model) else model
+    told = {one.row for one in found}
+    more = priced_spans(line, counted, engine, sizes) if sizes is not None else ()
+    return sizes if more else None, (*found, *(one for one in more if one.row not in told))
 
 
 def _counters(given: Path | str | None, files: Sequence[Path | str]) -> list[KernelCounters]:

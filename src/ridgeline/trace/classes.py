@@ -1,7 +1,12 @@
-"""Turn names into classes by an open table of patterns (`classes.toml`), each distinct name once.
+"""Turn spans into classes by an open table of patterns (`classes.toml`), each distinct name once.
+
+    copies, predictions    by their kind
+    communication          by the kernel's name
+    other kernels          by the innermost op around their launch that a class knows (`aten::cudnn_convolution`), where
+                           there is one; else by their own name; else by an op around the launch that does many things
 
 A class has a group: compute, communication, copy or waiting. What no pattern matches is `unknown`, counts as compute
-and is listed by name, never hidden.
+and is listed by name, never hidden. A user's patterns of names go before all of this.
 """
 
 from __future__ import annotations
@@ -15,17 +20,34 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import Table, read_table
 from ridgeline.core.table import Doc, decode
-from ridgeline.trace.timeline import HOST, NOT_WORK, Timeline
+from ridgeline.trace.arrays import Classes
+from ridgeline.trace.call_stack import parents
+from ridgeline.trace.timeline import HOST, KERNEL, NOT_WORK, Timeline
 
 COMPUTE, COMMUNICATION, COPY, WAITING = GROUPS = ("compute", "communication", "copy", "waiting")
 UNKNOWN = "unknown"
 BUILT_IN = Path(__file__).parent / "classes.toml"
 _SPECIAL = re.compile(r"[^\w: -]")
 LONGEST = 400  # characters of a name that patterns see: names of templates run to tens of thousands
+UP = 10  # spans looked at above a launch until one is an op that a class knows
+GRAPH = re.compile(r"graph_?launch", re.IGNORECASE)
+"""Calls that launch a captured graph: what is around them launched all of it, and says nothing about one kernel."""
+_SCOPED = re.compile(r"(?:^|/)([^/]+?)-op\d+(?:_\d+)*$")
+"""MindSpore's names: the scopes of a kernel, then its op and its number."""
+_EXCHANGES = re.compile(
+    r"(all_?reduce|all_?gather|reduce_?scatter|broadcast|all_?to_?all|all_?swap|neighbor_?exchange|send|receive)"
+)
+_INDUCTOR = re.compile(r"^triton_(poi|red|per|for|spl)_")
+_NEIGHBOURS = re.compile(
+    r"_(addmm|baddbmm|b?mm|linear|convolution|scaled_mm|matmul|(aiter_)?fmha_v\d_(fwd|bwd)|(_?scaled_dot_product_)?"
+    r"(flash|efficient|cudnn|fused)?_?attn?(ention)?|flash_attn|moe_forward)(_(forward|backward|func|default))*(?=_|$)"
+)
+"""Ops whose results a kernel of TorchInductor takes up: they stand in its name, and run in kernels of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +61,21 @@ class Class:
     kinds: Annotated[tuple[str, ...], Doc("span kinds it is limited to")] = ()
     streams: Annotated[tuple[str, ...], Doc("streams it is limited to")] = ()
     shapes: bool = False
+    ops: Annotated[tuple[str, ...], Doc("regular expressions of the innermost op around the launch")] = ()
+    around: Annotated[tuple[str, ...], Doc("the same, asked where the name says nothing")] = ()
 
     def problems(self) -> Iterable[Problem]:
         if self.group not in GROUPS:
             yield not_among("group", self.group, GROUPS)
-        if not (self.names or self.kinds or self.streams):
-            yield Problem(path="names", given="no pattern", expected="at least one of names, kinds, streams")
-        for place, pattern in enumerate(self.names):
-            try:
-                re.compile(pattern)
-            except re.error as wrong:
-                yield Problem(path=f"names[{place}]", given=f"{pattern!r} ({wrong})", expected="a regular expression")
+        if not (self.names or self.kinds or self.streams or self.ops or self.around):
+            yield Problem(path="names", given="no pattern", expected="at least one of names, kinds, streams, ops")
+        for name, patterns in (("names", self.names), ("ops", self.ops), ("around", self.around)):
+            for place, pattern in enumerate(patterns):
+                try:
+                    re.compile(pattern)
+                except re.error as wrong:
+                    given = f"{pattern!r} ({wrong})"
+                    yield Problem(path=f"{name}[{place}]", given=given, expected="a regular expression")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +83,8 @@ class Rules:
     """All classes, in the order they are tried."""
 
     classes: tuple[Class, ...]
+    own: int = 0
+    """How many of them, from the first, are the user's."""
 
     def group_of(self, id: str) -> str:
         """The group of a class; unknown work counts as compute."""
@@ -79,7 +107,8 @@ def read_rules(path: Path | None = None) -> Rules:
         return built_in()
     table = read_table(path)
     try:
-        return Rules(classes=_entries(table) + built_in().classes)
+        own = _entries(table)
+        return Rules(classes=own + built_in().classes, own=len(own))
     except InputError as wrong:
         raise InputError([table.locate(problem) for problem in wrong.problems] or str(wrong)) from None
 
@@ -118,12 +147,42 @@ def classify(timeline: Timeline, rules: Rules | None = None) -> Timeline:
         keys = keys // count[1] * count[1]  # far fewer keys
     distinct, place = np.unique(keys, return_inverse=True)
     matcher = _Matcher(rules, NOT_WORK if timeline.is_work.any() else tuple(set(NOT_WORK) - {HOST}))
-    found = np.zeros(len(distinct), np.int16)
+    found, settled = np.zeros(len(distinct), np.int16), np.zeros(len(distinct), np.bool_)
     for row, key in enumerate(distinct.tolist()):
         rest, stream = divmod(key, count[1])
         name, kind = divmod(rest, count[0])
-        found[row] = code[matcher(timeline.names[name], timeline.kinds[kind], timeline.streams[stream])]
-    return timeline.with_classes(found[place], ids)
+        id, settled[row] = matcher(timeline.names[name], timeline.kinds[kind], timeline.streams[stream])
+        found[row] = code[id]
+    open_ = np.flatnonzero(~settled[place] & (timeline.launch >= 0) & timeline.of_kind(KERNEL))
+    open_ = open_[~timeline.named(GRAPH, timeline.launch[open_])]
+    class_ = found[place]
+    if len(open_):
+        _by_ops(timeline, rules, code, (open_, class_))
+    return timeline.with_classes(class_, ids)
+
+
+def _by_ops(timeline: Timeline, rules: Rules, code: Mapping[str, int], given: tuple[NDArray[np.intp], Classes]) -> None:
+    """Put kernels into the class of the op that launched them; ``given`` are their rows, and the classes of all."""
+    rows, class_ = given
+    above = parents(timeline)
+    for patterns, chosen in (
+        ([(entry.id, entry.ops) for entry in rules.classes], rows),
+        ([(entry.id, entry.around) for entry in rules.classes], rows[class_[rows] == code[UNKNOWN]]),
+    ):
+        verdict = np.full(len(timeline.names) + 1, -1, np.int16)
+        known = [(code[id], [re.compile(one).search for one in many]) for id, many in patterns if many]
+        at = above[timeline.launch[chosen]]
+        for _ in range(UP):
+            chosen, at = chosen[at >= 0], at[at >= 0]
+            if not len(chosen):
+                break
+            for name in np.unique(timeline.name[at]).tolist():
+                if verdict[name] < 0:
+                    text = timeline.names[name][:LONGEST]
+                    verdict[name] = next((id for id, tests in known if any(test(text) for test in tests)), 0)
+            told = verdict[timeline.name[at]]
+            class_[chosen[told > 0]] = told[told > 0]
+            chosen, at = chosen[told == 0], above[at[told == 0]]
 
 
 def _streams_matter(timeline: Timeline, rules: Rules) -> bool:
@@ -140,21 +199,38 @@ class _Matcher:
     """The patterns of every class, compiled once: plain text is looked for as text, which is far faster."""
 
     def __init__(self, rules: Rules, passed_over: tuple[str, ...] = NOT_WORK) -> None:
-        self._passed_over = passed_over
+        self._passed_over, self._own = passed_over, rules.own
         self._classes = [(entry, *_compiled(entry.names)) for entry in rules.classes]
 
-    def __call__(self, name: str, kind: str, stream: str) -> str:
+    def __call__(self, name: str, kind: str, stream: str) -> tuple[str, bool]:
+        """Its class, and whether no op has a say in it."""
         if kind in self._passed_over:
-            return ""
-        text = name[:LONGEST].lower()
-        for entry, words, patterns in self._classes:
+            return "", True
+        text = _telling(name)
+        for place, (entry, words, patterns) in enumerate(self._classes):
             if not _of_kind(entry, kind):
                 continue
             if entry.streams and stream not in entry.streams:
                 continue
-            if not entry.names or any(map(text.__contains__, words)) or any(found(text) for found in patterns):
-                return entry.id
-        return UNKNOWN
+            by_kind = bool(entry.kinds or entry.streams) and not entry.names
+            if by_kind or any(map(text.__contains__, words)) or any(found(text) for found in patterns):
+                return entry.id, bool(entry.kinds) or entry.group == COMMUNICATION or place < self._own
+        return UNKNOWN, False
+
+
+def _telling(name: str) -> str:
+    """The part of a name that says what runs, in lower case.
+
+    >>> _telling("Default/network-Net/conv1-Conv2d/Cast-op239"), _telling("wrapped_convert.kd")
+    ('cast', 'wrapped_convert')
+    """
+    text = name[:LONGEST].lower().removesuffix(".kd")
+    if _INDUCTOR.match(text):
+        return _NEIGHBOURS.sub("", text)
+    scoped = _SCOPED.search(text)
+    if scoped:
+        return f"hccl_{scoped[1]}" if _EXCHANGES.match(scoped[1]) else scoped[1]
+    return text
 
 
 def _compiled(patterns: Iterable[str]) -> tuple[tuple[str, ...], tuple[Callable[[str], object], ...]]:

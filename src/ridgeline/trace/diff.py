@@ -12,12 +12,15 @@ kernel name. A and B are the two sides, n calls, m own share of a call's time, D
     other              gaps nothing in the trace explains
 
 Times are of one step and one chip: the mean over steps and chips of each side. Between a prediction and a trace kernels
-have no common names, so they are compared by class: what a class takes more is `slower kernels`.
+have no common names, so they are compared by class: what a class takes more is `slower kernels`. Between chips,
+compilers and versions kernels have other names for the same work: where ops and shapes of both sides have more time in
+common than kernel names have, places are ops with their operands, and each says which kernels ran for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +29,7 @@ from numpy.typing import NDArray
 from ridgeline.core.errors import InputError
 from ridgeline.trace.analysis.exclusive_time import ExclusiveTime, exclusive_time
 from ridgeline.trace.analysis.idle import CAUSES as IDLE
+from ridgeline.trace.call_stack import launching_ops
 from ridgeline.trace.classes import COMMUNICATION, COPY, GROUPS, WAITING, Rules, built_in
 from ridgeline.trace.policy import ALL
 from ridgeline.trace.timeline import NO_LAYER, PHASES, Timeline
@@ -49,6 +53,10 @@ COARSE = {
     "per-kernel": "per-kernel", "waiting": "waiting",
 }  # fmt: skip
 MEMORY_BOUND = "memory-bound"
+BY_NAME, BY_OP, BY_CLASS = "kernel name", "op and shape", "class"
+KERNELS, OPERANDS = 3, 4  # named of an op
+VENDOR = re.compile(r"(?<=aten::)(cudnn_|miopen_|mkldnn_|_cudnn_)")
+"""What an op is called by one vendor's library only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +71,12 @@ class TimeEntry:
     duration_ns: float
     own_ns: float
     late_ns: float
+    kernels: tuple[str, ...] = ()
+    """Kernels of an op, the longest first, where places are ops."""
+
+
+Entries = dict[tuple[str, str, str], TimeEntry]
+"""By phase, class and name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +92,8 @@ class Item:
     calls_before: float
     calls_after: float
     delta_ns: float
+    kernels_before: tuple[str, ...] = ()
+    kernels_after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +131,8 @@ class DiffSide:
     steps: int
     chips: int
     step_ns: float
+    chip_name: str = ""
+    """As the trace gives it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +141,8 @@ class Diff:
 
     before: DiffSide
     after: DiffSide
-    by_name: bool
-    """Whether kernels were matched by name, or by class only."""
+    by: str
+    """What places were matched by: kernel name, op and shape, or class."""
     causes: tuple[CauseTime, ...]
     """Largest first, whichever sign."""
     phases: tuple[Place, ...]
@@ -134,6 +152,16 @@ class Diff:
     @property
     def delta_ns(self) -> float:
         return self.after.step_ns - self.before.step_ns
+
+    @property
+    def by_name(self) -> bool:
+        """Whether work was told apart more finely than by class."""
+        return self.by != BY_CLASS
+
+    @property
+    def slower(self) -> float:
+        """How much longer B's step takes than A's, as a share of A's; negative where it is faster."""
+        return self.delta_ns / self.before.step_ns if self.before.step_ns else 0.0
 
 
 def diff_timelines(
@@ -157,15 +185,15 @@ def diff_timelines(
     sides = [exclusive_time(one, rules, policy) for one in (before, after)]
     if any(not len(one.rows) for one in sides):
         raise InputError("a side without any work cannot be compared")
-    drawn = [one.line.predicted for one in sides]
-    by_name = drawn[0] == drawn[1]
-    entries = [{(e.phase, e.class_, e.name): e for e in entries_of(one, by_name=by_name)} for one in sides]
+    by, entries = _matched(sides)
     keys = dict.fromkeys([*entries[0], *entries[1]])
-    items = [item for key in keys for item in _items(entries[0].get(key), entries[1].get(key), by_name)]
+    same_chip = sides[0].line.about.chips[:1] == sides[1].line.about.chips[:1]
+    by_name = by != BY_CLASS
+    items = [item for key in keys for item in _items(entries[0].get(key), entries[1].get(key), by_name, same_chip)]
     return Diff(
         before=_side(sides[0], labels[0]),
         after=_side(sides[1], labels[1]),
-        by_name=by_name,
+        by=by,
         causes=_causes(items),
         phases=_places(entries, lambda entry: entry.phase),
         layers=_by_layer(sides),
@@ -175,34 +203,107 @@ def diff_timelines(
 
 def _side(one: ExclusiveTime, label: str) -> DiffSide:
     return DiffSide(
-        label=label, predicted=one.line.predicted, steps=max(1, len(one.steps)), chips=one.chips, step_ns=one.step_ns
+        label=label, predicted=one.line.predicted, steps=max(1, len(one.steps)), chips=one.chips, step_ns=one.step_ns,
+        chip_name=next(iter(one.line.about.chips), ""),
+    )  # fmt: skip
+
+
+def _matched(sides: Sequence[ExclusiveTime]) -> tuple[str, list[Entries]]:
+    """What both sides are compared by, and their entries: by what has most time in common."""
+    if sides[0].line.predicted != sides[1].line.predicted:
+        return BY_CLASS, [_keyed(entries_of(one, by_name=False)) for one in sides]
+    by_name = [_keyed(entries_of(one)) for one in sides]
+    if any(one.line.predicted or not (one.line.launch >= 0).any() for one in sides):
+        return BY_NAME, by_name
+    by_op = [_keyed(entries_of(one, labels=op_labels(one.line, one.rows))) for one in sides]
+    return (BY_OP, by_op) if _common(by_op) > 1.05 * _common(by_name) else (BY_NAME, by_name)
+
+
+def _keyed(entries: Iterable[TimeEntry]) -> Entries:
+    """Entries by place; those of one place are added up."""
+    found: Entries = {}
+    for one in entries:
+        found[one.phase, one.class_, one.name] = one
+    return found
+
+
+def _common(sides: Sequence[Entries]) -> float:
+    """Time of work in places that both sides have."""
+    one, other = sides
+    return sum(
+        min(entry.own_ns, other[key].own_ns) for key, entry in one.items() if key in other and entry.group != "idle"
     )
 
 
 # -- exclusive time as entries -----------------------------------------------------------------------------------------
 
 
-def entries_of(one: ExclusiveTime, *, by_name: bool = True) -> Iterator[TimeEntry]:
-    """Exclusive time by place, per step and chip; it sums to the step. Without names, classes are coarse."""
+def entries_of(
+    one: ExclusiveTime, *, by_name: bool = True, labels: tuple[NDArray[np.int64], tuple[str, ...]] | None = None
+) -> Iterator[TimeEntry]:
+    """Exclusive time by place, per step and chip; it sums to the step. Without names, classes are coarse.
+
+    ``labels`` are other names of the rows: codes, and the texts behind them.
+    """
     line, kept = one.line, one.counts
     ids = np.array([line.classes[code] if by_name else coarse(line, code) for code in range(len(line.classes))])
     codes = {id: place for place, id in enumerate(dict.fromkeys(ids.tolist()))}
     class_ = np.array([codes[id] for id in ids.tolist()])[line.class_[one.rows]]
-    name = line.name[one.rows] if by_name else np.zeros(len(one.rows), np.int32)
-    key = (one.phase.astype(np.int64) * (len(codes) + 1) + class_) * (len(line.names) + 1) + name
+    named = labels[0] if labels else line.name[one.rows].astype(np.int64)
+    texts = labels[1] if labels else line.names
+    name = named if by_name else np.zeros(len(one.rows), np.int64)
+    key = (one.phase.astype(np.int64) * (len(codes) + 1) + class_) * (len(texts) + 1) + name
     table = list(codes)
     for place in _groups(key, kept):
         first = place[0]
         text = table[int(class_[first])]
         yield TimeEntry(
             phase=PHASES[int(one.phase[first])], class_=text or "host",
-            name=line.names[int(line.name[one.rows[first]])] if by_name else text,
+            name=texts[int(named[first])] if by_name else text,
             group=GROUPS[int(one.group[first])], calls=len(place) / one.shares,
             duration_ns=int(one.duration_ns[place].sum()) / one.shares,
             own_ns=int(one.own_ns[place].sum()) / one.shares,
             late_ns=int(one.late_ns[place].sum()) / one.shares,
+            kernels=_kernels(line, one.rows[place]) if labels else (),
         )  # fmt: skip
     yield from _gap_entries(one, kept)
+
+
+def _kernels(line: Timeline, rows: NDArray[np.intp]) -> tuple[str, ...]:
+    """The names of some kernels, longest in all first."""
+    codes, place = np.unique(line.name[rows], return_inverse=True)
+    time = np.bincount(place, weights=line.durations_ns(rows))
+    return tuple(line.names[int(codes[at])] for at in np.argsort(-time, kind="stable")[:KERNELS].tolist())
+
+
+def op_labels(line: Timeline, rows: NDArray[np.intp]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """For each row a name that does not depend on chip or library: its op and operands, or its kernel's name.
+
+    The op is the outermost of the framework around the launch whose operands were recorded, below autograd's.
+    """
+    op = launching_ops(line, rows)
+    shape = np.where(op >= 0, line.detail.shape.at(np.maximum(op, 0)), -1)
+    texts: dict[str, int] = {}
+    known: dict[tuple[int, int, int], int] = {}
+    found = np.zeros(len(rows), np.int64)
+    keys = (np.where(op >= 0, line.name[np.maximum(op, 0)], -1), shape, np.where(op >= 0, -1, line.name[rows]))
+    for place, key in enumerate(zip(*(part.tolist() for part in keys), strict=True)):
+        code = known.get(key)
+        if code is None:
+            text = _op_text(line, *key)
+            code = known[key] = texts.setdefault(text, len(texts))
+        found[place] = code
+    return found, tuple(texts)
+
+
+def _op_text(line: Timeline, op: int, shape: int, kernel: int) -> str:
+    if op < 0:
+        return line.names[kernel]
+    name = VENDOR.sub("", line.names[op])
+    if shape < 0:
+        return name
+    dims = [one for one in line.detail.shapes[shape].dims if one and not isinstance(one[0], tuple)]
+    return " ".join([name, *("x".join(map(str, one)) for one in dims[:OPERANDS])])
 
 
 def coarse(line: Timeline, code: int) -> str:
@@ -241,8 +342,11 @@ def _groups(key: NDArray[np.int64], kept: NDArray[np.bool_]) -> list[NDArray[np.
 # -- two entries as causes ---------------------------------------------------------------------------------------------
 
 
-def _items(before: TimeEntry | None, after: TimeEntry | None, by_name: bool) -> Iterator[Item]:
-    """The causes by which one place differs; they sum to the difference of own times."""
+def _items(before: TimeEntry | None, after: TimeEntry | None, by_name: bool, same_chip: bool) -> Iterator[Item]:
+    """The causes by which one place differs; they sum to the difference of own times.
+
+    An op that another kernel does on the same chip is `different kernels`; on another chip there is no other way.
+    """
     some = after or before
     assert some is not None
     if some.group == "idle":
@@ -254,6 +358,8 @@ def _items(before: TimeEntry | None, after: TimeEntry | None, by_name: bool) -> 
         return
     late = (after.late_ns if after else 0.0) - (before.late_ns if before else 0.0)
     slower, other, overlap = _split(before, after, by_name)
+    if same_chip and before and after and before.kernels != after.kernels:
+        slower, other = 0.0, slower + other
     if late:
         yield _item(IMBALANCE, before, after, late)
     if overlap:
@@ -292,6 +398,7 @@ def _item(cause: str, before: TimeEntry | None, after: TimeEntry | None, delta: 
     return Item(
         cause=cause, phase=some.phase, class_=some.class_, name=some.name, before_ns=_own(before), after_ns=_own(after),
         calls_before=before.calls if before else 0.0, calls_after=after.calls if after else 0.0, delta_ns=delta,
+        kernels_before=before.kernels if before else (), kernels_after=after.kernels if after else (),
     )  # fmt: skip
 
 
@@ -311,7 +418,7 @@ def _causes(items: Iterable[Item]) -> tuple[CauseTime, ...]:
     return tuple(sorted(found, key=lambda one: -abs(one.delta_ns)))
 
 
-def _places(entries: list[dict[tuple[str, str, str], TimeEntry]], of: Callable[[TimeEntry], str]) -> tuple[Place, ...]:
+def _places(entries: list[Entries], of: Callable[[TimeEntry], str]) -> tuple[Place, ...]:
     totals: dict[str, list[float]] = {}
     for side, held in enumerate(entries):
         for entry in held.values():

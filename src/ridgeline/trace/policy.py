@@ -3,12 +3,15 @@
     all       every kernel, memcpy and memset
     linked    only those whose launch is in the trace, so that a window has no work from before it began
 
-A trace without any device counts the host ops that ran instead.
+A trace without any device counts the host ops that ran instead, of each rank those of its busiest process: others, as
+the workers of a data loader, are no ranks of their own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+import numpy as np
 
 from ridgeline.core.arrays import Mask
 from ridgeline.core.errors import InputError, not_among
@@ -33,8 +36,18 @@ def counted_rows(line: Timeline, policy: str = ALL) -> Mask:
         raise InputError(not_among("policy", policy, POLICIES))
     work = line.is_work
     if not work.any():
-        return line.of_kind(HOST)
+        return _busiest(line)
     return work & (line.launch >= 0) if policy == LINKED and _launches(line) else work
+
+
+def _busiest(line: Timeline) -> Mask:
+    """Host ops of the process of each rank that has most of them, in time."""
+    ops = line.of_kind(HOST)
+    ranks = np.array(line.tables.ranks or (0,))
+    time = np.bincount(line.process[ops], weights=line.durations_ns(np.flatnonzero(ops)), minlength=len(ranks))
+    chosen = [int(own[np.argmax(time[own])]) for own in (np.flatnonzero(ranks == rank) for rank in np.unique(ranks))]
+    found: Mask = ops & np.isin(line.process, chosen)
+    return found
 
 
 def _launches(line: Timeline) -> bool:
@@ -47,7 +60,7 @@ def policy_of(line: Timeline, name: str) -> Policy:
     every = counted_rows(line, ALL)
     counted, of = int(rows.sum()), int(every.sum())
     if not line.is_work.any():
-        text = "no device in the trace: host ops count as the work, nested ones once"
+        text = "no device in the trace: host ops of the busiest process count as the work, nested ones once"
     elif name == LINKED and not _launches(line):
         text = "every span of work: the timeline has no launches to link to"
     elif name == LINKED:

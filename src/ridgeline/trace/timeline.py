@@ -307,8 +307,12 @@ class Timeline:
 
     def named(self, pattern: re.Pattern[str], rows: NDArray[np.integer] | slice = slice(None)) -> Mask:
         """Which of these rows have a name in which a pattern is found; of long names the beginning is searched."""
-        found = np.array([bool(pattern.search(name[:SEARCHED])) for name in self.names] or [False], np.bool_)
-        return found[self.name[rows]]
+        codes = self.name[rows]
+        found = np.zeros(max(1, len(self.names)), np.bool_)
+        found[codes] = True  # names of other rows are not looked at: those of Python functions are many
+        for code in np.flatnonzero(found).tolist():
+            found[code] = bool(pattern.search(self.names[code][:SEARCHED])) if self.names else False
+        return found[codes]
 
     def of_kind(self, *kinds: str) -> Mask:
         """Which rows have one of these kinds.

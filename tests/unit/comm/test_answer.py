@@ -60,6 +60,15 @@ def test_wrong_questions(options: dict[str, Any]) -> None:
         ridgeline.collective(**options)
 
 
+def test_a_root_in_the_middle_and_a_size_without_unit() -> None:
+    found = ridgeline.collective("broadcast", topology="mesh:5x5", size="7", root=12, synthesize=True)
+    assert found.size_bytes == 7
+    assert 1 <= found.ratio_to_bound < 1.001
+    assert found.seconds >= found.bound.seconds
+    with pytest.raises(InputError, match="size: got 'seven'"):
+        ridgeline.collective("broadcast", topology="mesh:5x5", size="seven")
+
+
 def test_one_rank_needs_no_time() -> None:
     assert ridgeline.collective("allreduce", topology="ring:1").seconds == 0.0
 

@@ -176,6 +176,27 @@ def test_through_switches_near_the_bound_and_faster_than_the_library(name: str) 
     assert time_algorithm(spread, graph, 1e9).seconds < 0.5 * fastest("broadcast", graph, 1e9, root=3)[1].seconds
 
 
+@pytest.mark.parametrize(
+    ("name", "slow"), [("switch:16", ["node:3:0.25"]), ("leafspine:4x4x4", ["node:3:0.25", "node:9:0.5"])]
+)
+def test_a_slow_rank_behind_a_switch_is_a_leaf_of_every_tree(name: str, slow: list[str]) -> None:
+    """Reduce-scatter and all-gather pay its port twice, (p - 1) / p M each; a leaf sends and gets M at once."""
+    graph = slowed(topology(name, RATE, ALPHA), slow)
+    made = synthesize("allreduce", graph, 1e9)
+    assert made.name == "tree-packing"
+    assert verify(made).ok
+    spent, least = time_algorithm(made, graph, 1e9).seconds, lower_bound(graph, "allreduce", 1e9).seconds
+    assert least <= spent < 1.12 * least < fastest("allreduce", graph, 1e9)[1].seconds / 1.5
+
+
+@pytest.mark.slow
+def test_all_to_all_of_many_ranks() -> None:
+    graph = without(topology("torus:16x16", RATE, ALPHA), ["link:0-1", "link:17-18"])
+    made = synthesize("alltoall", graph, 1e9)
+    assert verify(made).ok
+    assert time_algorithm(made, graph, 1e9).seconds <= 1.25 * lower_bound(graph, "alltoall", 1e9).seconds
+
+
 def test_all_to_all_on_broken_and_unequal_graphs() -> None:
     torus = without(topology("torus:6x6", RATE, ALPHA), ["link:3-4", "node:9"])
     mesh = slowed(topology("mesh:4x8", RATE, ALPHA), ["link:3-4:0.25", "node:9:0.5"])

@@ -60,6 +60,15 @@ def test_bounds_are_the_published_ones(name: str, collective: Collective, expect
     assert found.bandwidth_s == pytest.approx(expected, rel=1e-4)
 
 
+def test_latency_of_a_rooted_collective_is_its_roots() -> None:
+    """From the middle of a line of five the farthest rank is two hops away, from its end four."""
+    line = topology("mesh:1x5", 50e9, 1e-6)
+    for collective in ("broadcast", "reduce"):
+        assert lower_bound(line, collective, 1.0, root=2).seconds == pytest.approx(2e-6)
+        assert lower_bound(line, collective, 1.0).seconds == pytest.approx(4e-6)
+    assert lower_bound(line, "allgather", 1.0).latency_s == 4e-6
+
+
 def test_bounds_of_two_levels() -> None:
     """n nodes of g: max((p-1)/p M/(Bi+Bn), (n-1)/n M/(g Bn)); 2 A100 nodes of 8, T/M of ForestColl."""
     graph = topology("domains:2x8", 300.0, 0.0, 25.0)

@@ -433,3 +433,25 @@ def test_every_fourth_layer_chooses_its_tokens_anew() -> None:
     assert all(isinstance(mixer, LatentAttention) and mixer.indexer for mixer in mixers)
     taken = [layer for layer, mixer in enumerate(mixers) if mixer.indexer.shared]  # type: ignore[union-attr]
     assert taken == [2, 3, 4, 6, 7, 8, 10, 11]
+
+
+def test_the_catalogs_words_change_a_config(tmp_path: Path) -> None:
+    assert from_config(LLAMA | {"layers": 8}).layers == 8
+    listed = {
+        "model_type": "gpt_oss",
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    }
+    cut = from_config(listed | {"layers": 3})
+    assert [cut.layer(index).mixer.window > 0 for index in range(3)] == [True, False, True]  # type: ignore[union-attr]
+    with pytest.raises(InputError, match="the layers that layer_types lists"):
+        from_config(listed | {"layers": 6})
+    assert from_config(QWEN_VL | {"layers": 2}).layers == 2
+    assert from_config({"model_type": "gpt2", "layers": 2, "vocab": 1000}).vocab == 1000
+
+
+def test_configs_of_other_software_are_recognised() -> None:
+    with pytest.raises(InputError, match="a diffusers config of 'FluxTransformer2DModel'"):
+        from_config({"_class_name": "FluxTransformer2DModel", "num_layers": 19})
+    with pytest.raises(InputError, match="a DeepSpeed config"):
+        from_config({"zero_optimization": {"stage": 3}})

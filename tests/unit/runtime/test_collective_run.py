@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,24 +125,13 @@ def test_three_ranks_on_gloo(tmp_path: Path) -> None:
     assert all(row["seconds"] > 0 and row["own_seconds"] > 0 and row["bound_seconds"] > 0 for row in found["rows"])
 
 
-@pytest.mark.slow
-def test_ranks_of_torchrun(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "backend", [pytest.param("gloo", marks=pytest.mark.slow), pytest.param("ridge_shm", marks=pytest.mark.shm)]
+)
+def test_ranks_of_torchrun(backend: str, torchrun: Callable[..., str]) -> None:
     """torchrun starts the ranks; rank 0 alone answers, and no rank starts others."""
-    own = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "ridgeline",
-    ]
-    command += ["collective", "run", "allgather", "--backend", "gloo", "--sizes", "1KB", "--ranks", "7", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=own, cwd=tmp_path, timeout=200)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    asked = ("--backend", backend, "--sizes", "1KB,1MB", "--ranks", "7", "--json")
+    found = json.loads(torchrun("collective", "run", "allgather", *asked))
     assert found["correct"]
     assert found["ranks"] == 2
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +11,6 @@ import pytest
 from ridgeline.runtime.probe.grid_links import COLLECTIVES, link_cases
 from ridgeline.runtime.probe.many_ranks import rank_path
 from ridgeline.runtime.probe.merge import merged
-
-ROOT = Path(__file__).parents[3]
 
 
 def test_every_rank_keeps_its_rows() -> None:
@@ -46,22 +42,9 @@ def test_sends_go_where_there_are_links(ranks: int, nodes: int, spans: set[int])
 
 
 @pytest.mark.slow
-def test_two_ranks_and_their_links_on_gloo(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    own = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "ridgeline",
-    ]
-    command += ["characterize", "--device", "cpu", "--minutes", "0.4", "--only", "host,interconnect", "-o", "node.json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=own, cwd=tmp_path, timeout=200)
-    assert done.returncode == 0, done.stderr
+def test_two_ranks_and_their_links_on_gloo(torchrun: Callable[..., str], tmp_path: Path) -> None:
+    asked = ("--device", "cpu", "--minutes", "0.4", "--only", "host,interconnect", "-o", "node.json")
+    torchrun("characterize", *asked)
     table = json.loads((tmp_path / "node.json").read_text())
     assert [one["rank"] for one in table["ranks"]] == [0, 1]
     good = [row for row in table["rows"] if row["ok"]]

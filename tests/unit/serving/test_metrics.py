@@ -12,6 +12,7 @@ from ridgeline.serving.arrivals import at_times
 from ridgeline.serving.event_loop import simulate
 from ridgeline.serving.metrics import Objective, serving_metrics
 from ridgeline.serving.request import Piece, Request
+from ridgeline.serving.sglang_overlap import sglang_scheduler
 from ridgeline.serving.sglang_scheduler import SglangScheduler
 from ridgeline.serving.sglang_settings import SglangSettings
 from ridgeline.serving.static_batcher import StaticBatcher
@@ -132,13 +133,13 @@ def test_sglang_overlap_decides_before_results_and_loses_nothing(seed: int) -> N
     told = SglangSettings(max_total_tokens=900, max_running_requests=16, chunked_prefill_size=64, overlap=True)
     found = []
     for collapse in (True, False):
-        engine = SglangScheduler(told)
+        engine = sglang_scheduler(told)
         served = simulate(load, engine, COST, collapse=collapse)
         assert engine.free_tokens + engine.tree.evictable == 900
         found.append((served.steps, int(served.preemptions.sum()), served.duration_s))
     assert found[0] == pytest.approx(found[1])
     lone, first = at_times([0.0, 0.3], [(10, 200), (10, 1)]), []
     for one in (True, False):
-        served = simulate(lone, SglangScheduler(replace(told, overlap=one)), COST)
+        served = simulate(lone, sglang_scheduler(replace(told, overlap=one)), COST)
         first.append(float(served.ttft_s[served.ids.index("r1")]))
     assert first[0] > first[1] + 0.5 * COST.step_s

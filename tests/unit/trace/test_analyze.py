@@ -43,8 +43,8 @@ class TestFindings:
         first = run(recipe, tmp_path).findings[0]
         assert first.what.startswith("exposed communication: 90%")
         assert {span.name for span in first.evidence} == {recipe.names[2]}
-        # every layer but the last starts when the compute before it ends: 49 x 90.5 us of 50 x 210.5 - 0.5 us
-        assert first.predicted_gain == pytest.approx(49 * 90.5 / (50 * 210.5 - 0.5), abs=1e-9)
+        # what was exposed is hidden: 50 x 90 us of 50 x 210.5 - 0.5 us
+        assert first.predicted_gain == pytest.approx(50 * 90 / (50 * 210.5 - 0.5), abs=1e-9)
 
     def test_a_straggler_is_named(self, tmp_path: Path) -> None:
         for recipe in straggling(4, 40.0, Recipe(gap_us=0.5)):
@@ -52,7 +52,7 @@ class TestFindings:
         found = analyze(tmp_path)
         (uneven,) = (one for one in found.findings if one.what.startswith("uneven ranks"))
         assert "rank 3" in uneven.what
-        assert uneven.share_of_step == pytest.approx(30 / Recipe(gap_us=0.5, matmul_us=140.0).layer_us, rel=0.01)
+        assert uneven.share_of_step == pytest.approx(40 / Recipe(gap_us=0.5, matmul_us=140.0).layer_us, rel=0.01)
 
     def test_findings_are_ranked_and_name_spans(self, tmp_path: Path) -> None:
         found = run(Recipe(gap_us=30.0), tmp_path)
@@ -64,7 +64,7 @@ class TestFindings:
 def test_the_sheet_has_its_keys_and_is_json(tmp_path: Path) -> None:
     sheet = analysis_sheet(run(Recipe(), tmp_path))
     assert set(sheet) >= KEYS
-    assert set(sheet["findings"][0]) == {"what", "evidence", "share_of_step", "predicted_gain", "action"}
+    assert set(sheet["findings"][0]) == {"rule", "what", "evidence", "share_of_step", "predicted_gain", "action", "gap"}
     json.dumps(sheet, allow_nan=False)
 
 

@@ -23,6 +23,9 @@ from ridgeline.core.arrays import Array, Index, Mask
 EXCHANGES = 6000  # links given up for others, at most
 IDLE = 300  # tries in a row that find none
 
+# By source and target the chunks that can go: piece, urgency, tree, op.
+Ready = dict[tuple[int, int], list[tuple[int, int, int, int]]]
+
 
 def packed_trees(graph: Graph, count: int, seed: int = 0) -> list[Index]:
     """Parents of `count` spanning trees, each rooted at its centre, that load links evenly for their rates."""
@@ -92,14 +95,7 @@ def scheduled_allreduce(trees: list[Index], pieces: int) -> Algorithm:
 
     Urgent are early chunks, and of these the ones with the longest way ahead.
     """
-    n = len(trees[0])
-    ready: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
-    plans = [_Plan(parent, index * pieces) for index, parent in enumerate(trees)]
-    for index, plan in enumerate(plans):
-        for piece in range(pieces):
-            for leaf in plan.leaves:
-                plan.offer(ready, index, piece, leaf, REDUCE)
-    waiting = np.concatenate([np.tile(plan.children, (pieces, 1)) for plan in plans]).tolist()
+    plans, ready, waiting = begun(trees, pieces)
     rows: list[tuple[int, int, int, int, int]] = []
     round = 0
     while ready:
@@ -108,18 +104,32 @@ def scheduled_allreduce(trees: list[Index], pieces: int) -> Algorithm:
         for (source, target), (piece, _, tree, op) in sent:
             chunk = tree * pieces + piece
             rows.append((round, source, target, chunk, op))
-            _arrived(ready, plans[tree], (tree, piece, target, op), waiting[chunk])
+            arrived(ready, plans[tree], (tree, piece, target, op), waiting[chunk])
         round += 1
-    table = np.array(rows, np.int64)
-    round_, source_, target_, chunk_, op_ = table.T
+    return allreduce_of(rows, len(trees[0]), len(trees[0]), pieces * len(trees))
+
+
+def begun(trees: list[Index], pieces: int) -> tuple[list[TreePlan], Ready, list[list[int]]]:
+    """The trees as plans, what their leaves can send, and by chunk and rank how many children are awaited."""
+    ready: Ready = {}
+    plans = [TreePlan(parent, index * pieces) for index, parent in enumerate(trees)]
+    for index, plan in enumerate(plans):
+        for piece in range(pieces):
+            for leaf in plan.leaves:
+                plan.offer(ready, index, piece, leaf, REDUCE)
+    return plans, ready, np.concatenate([np.tile(plan.children, (pieces, 1)) for plan in plans]).tolist()
+
+
+def allreduce_of(rows: list[tuple[int, int, int, int, int]], ranks: int, nodes: int, chunks: int) -> Algorithm:
+    """The all-reduce of rows (round, source, target, chunk, op)."""
+    round_, source_, target_, chunk_, op_ = np.array(rows, np.int64).T
     steps: Steps = steps_of(round_, source_, target_, chunk_, op_.astype(np.int8))
-    whole = contract("allreduce", n, pieces * len(trees))
-    return Algorithm(name="tree-packing", contract=whole, nodes=n, steps=steps)
+    return Algorithm(name="tree-packing", contract=contract("allreduce", ranks, chunks), nodes=nodes, steps=steps)
 
 
-def _arrived(
-    ready: dict[tuple[int, int], list[tuple[int, int, int, int]]],
-    plan: _Plan,
+def arrived(
+    ready: Ready,
+    plan: TreePlan,
     what: tuple[int, int, int, int],
     waiting: list[int],
 ) -> None:
@@ -136,7 +146,7 @@ def _arrived(
         plan.offer(ready, tree, piece, child, COPY)
 
 
-class _Plan:
+class TreePlan:
     """A tree as lists: parents, children, and how long the way of a chunk still is."""
 
     def __init__(self, parent: Index, first: int) -> None:
@@ -159,9 +169,7 @@ class _Plan:
             self.height[node] = max((self.height[child] + 1 for child in self.below[node]), default=0)
         self.deep = max(self.depth)
 
-    def offer(
-        self, ready: dict[tuple[int, int], list[tuple[int, int, int, int]]], tree: int, piece: int, node: int, op: int
-    ) -> None:
+    def offer(self, ready: Ready, tree: int, piece: int, node: int, op: int) -> None:
         """Queue the chunk on the link between a node and its parent, upwards to add or downwards to copy."""
         up = self.parent[node]
         link = (node, up) if op == REDUCE else (up, node)

@@ -15,10 +15,12 @@ from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.gathers import reduce_then_gather
 from ridgeline.comm.select import beaten, candidates, fastest
-from ridgeline.comm.synthesis.exchange import balanced_ways, by_hops, one_by_one
+from ridgeline.comm.synthesis.exchange import balanced_ways
+from ridgeline.comm.synthesis.exchange_turns import by_hops, one_by_one
 from ridgeline.comm.synthesis.matching import SYNTHESIZED, matched_allgather, matched_broadcast
 from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
 from ridgeline.comm.synthesis.ports import ports_of
+from ridgeline.comm.synthesis.switched_trees import TREED_RANKS, switched_allreduces
 from ridgeline.comm.synthesis.symmetric import is_symmetric, symmetric_allgather
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.core.errors import InputError, Problem
@@ -29,7 +31,7 @@ BROADCAST_CHUNKS = (1, 8, 32, 128, 512)
 BROADCAST_STEPS = 600_000
 SWITCHED_CHUNKS = (1, 2, 4, 8)  # a rank's part is cut into, through switches
 SWITCHED_STEPS = 50_000
-EXCHANGED_RANKS = 128  # ranks up to which ways of an all-to-all are searched
+EXCHANGED_RANKS = 512  # ranks up to which ways of an all-to-all are searched
 MOST_STEPS = 40_000_000
 MANY_STEPS = 1_000_000
 SMALL = 1 << 16  # places (rank, chunk) up to which many seeds are tried
@@ -96,15 +98,21 @@ def _rooted(
 
 
 def _switched(collective: Collective, graph: Graph, size_bytes: float, chunks: int | None) -> Iterator[Algorithm]:
-    """All-gathers through switches in some numbers of chunks, and what is made of them."""
+    """All-gathers through switches in some numbers of chunks, and what is made of them; all-reduces by trees."""
     ports, n = ports_of(graph), graph.ranks
     least = lower_bound(graph, "allgather", size_bytes).seconds
+    gathered_s = float("inf")
     for per_rank in (_refused(graph, chunks),) if chunks else SWITCHED_CHUNKS:
         if chunks or n * (n - 1) * per_rank <= SWITCHED_STEPS or per_rank == 1:
             gather = matched_allgather(graph, per_rank, size_bytes, ports=ports)
             yield _changed(collective, gather)
-            if time_algorithm(gather, graph, size_bytes).seconds <= GOOD * least:
-                return
+            gathered_s = min(gathered_s, time_algorithm(gather, graph, size_bytes).seconds)
+            if gathered_s <= GOOD * least:
+                break
+    if collective != "allreduce" or n > TREED_RANKS:
+        return
+    if lower_bound(graph, "allreduce", size_bytes).seconds * WORTH < 2 * gathered_s:
+        yield from switched_allreduces(graph)
 
 
 def _changed(collective: Collective, gather: Algorithm) -> Algorithm:

@@ -22,6 +22,7 @@ from ridgeline.models.hf.config import Config, shown
 from ridgeline.models.hf.multimodal import MULTIMODAL
 from ridgeline.models.hf.parts import Reader, defaults
 from ridgeline.models.hf.text import TEXT
+from ridgeline.models.hf.words import in_its_keys
 from ridgeline.models.spec import ModelSpec
 
 READERS: Mapping[str, Reader] = MappingProxyType({**TEXT, **MULTIMODAL})
@@ -63,15 +64,30 @@ def from_config(data: Mapping[str, Any], *, id: str = "", ignore: Collection[str
         raise InputError(Problem(path="", given=shown(type(data).__name__), expected="a table of keys, not too deep"))
     kind = data.get("model_type")
     if not isinstance(kind, str):
-        raise InputError(Problem(path="model_type", given=shown(kind), expected="a string", todo="add it"))
+        raise InputError(_of_no_type(data, kind))
     reader = READERS.get(kind)
     if reader is None:
-        raise UnknownId("model_type", kind[:60], READERS, todo="describe its dimensions instead")
-    cfg = Config(data, defaults(kind))
+        raise UnknownId(
+            "model_type", kind[:60], READERS, todo="describe its dimensions instead, in a table or TOML file"
+        )
+    cfg = Config(in_its_keys(data), defaults(kind))
     cfg.ignore(*ignore)
     spec = reader(cfg)
     cfg.finish()
     return replace(spec, id=id or kind, name=id or kind)
+
+
+def _of_no_type(data: Mapping[str, Any], kind: object) -> Problem:
+    """What a config without a model_type seems to be."""
+    named = data.get("_class_name")
+    if isinstance(named, str):
+        given = f"a diffusers config of {shown(named)}"
+        todo = "diffusion models are not read; describe a transformer of the same dimensions"
+        return Problem(path="model_type", given=given, expected="the config of a language model", todo=todo)
+    if {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"} & set(data):
+        expected = "the config.json of a model"
+        return Problem(path="model_type", given="a DeepSpeed config", expected=expected, todo="try ridgeline import")
+    return Problem(path="model_type", given=shown(kind), expected="a string", todo="add it")
 
 
 def _too_deep(data: Mapping[str, Any]) -> bool:

@@ -163,3 +163,63 @@ def falcon(cfg: Config) -> ModelSpec:
         mixer=attention, ffn=ffn, norm=LAYER, norms=norms if newer or together else 2, parallel=newer or together
     )
     return model(cfg, [block] * cfg.layers(("num_hidden_layers", "n_layer")), norm=LAYER)
+
+
+def gpt_bigcode(cfg: Config) -> ModelSpec:
+    """StarCoder 1, SantaCoder: GPT-2 with one key-value head."""
+    _ignore_summary(cfg)
+    cfg.ignore("num_key_value_heads", "scale_attention_softmax_in_fp32", "pre_allocate_kv_cache", "inference_runner")
+    found = gpt2(cfg)
+    if not cfg.flag("multi_query"):
+        return found
+    return replace(found, blocks=tuple(replace(block, mixer=_single(block)) for block in found.blocks))
+
+
+def _single(block: Block) -> Attention | None:
+    mixer = block.mixer
+    return replace(mixer, kv_heads=1) if isinstance(mixer, Attention) else None
+
+
+def codegen(cfg: Config) -> ModelSpec:
+    """CodeGen: GPT-J under its own name."""
+    return gptj(cfg)
+
+
+def openai_gpt(cfg: Config) -> ModelSpec:
+    """GPT of 2018: norms after each part and none at the end."""
+    _ignore_summary(cfg)
+    hidden = hidden_size(cfg)
+    attention = _all_heads(cfg, hidden, "n_head", positions="learned", qkv_bias=True, out_bias=True)
+    ffn = Mlp(hidden=4 * hidden, gated=False, bias=True, activation=cfg.word("afn"))
+    embedding = Embedding(tied=cfg.flag("tie_word_embeddings"), positions=cfg.count(("n_positions",)))
+    layers = cfg.layers(("n_layer", "num_hidden_layers"))
+    return model(cfg, [Block(mixer=attention, ffn=ffn, norm=LAYER)] * layers, norm=None, embedding=embedding)
+
+
+def xglm(cfg: Config) -> ModelSpec:
+    """XGLM: GPT-2's block with positions that are computed."""
+    hidden = hidden_size(cfg)
+    attention = _all_heads(cfg, hidden, "attention_heads", positions="none", qkv_bias=True, out_bias=True)
+    ffn = Mlp(hidden=cfg.count("ffn_dim"), gated=False, bias=True, activation=cfg.word("activation_function"))
+    block = Block(mixer=attention, ffn=ffn, norm=LAYER)
+    return model(cfg, [block] * cfg.layers(("num_layers", "num_hidden_layers")), norm=LAYER)
+
+
+def biogpt(cfg: Config) -> ModelSpec:
+    """BioGPT: OPT's block, learned positions with two spare rows."""
+    hidden = hidden_size(cfg)
+    attention = _all_heads(cfg, hidden, "num_attention_heads", positions="learned", qkv_bias=True, out_bias=True)
+    embedding = Embedding(tied=cfg.flag("tie_word_embeddings"), positions=cfg.count("max_position_embeddings") + 2)
+    block = Block(mixer=attention, ffn=mlp(cfg, gated=False, bias=True), norm=LAYER)
+    return model(cfg, [block] * cfg.layers(), norm=LAYER, embedding=embedding)
+
+
+def gpt_neox_japanese(cfg: Config) -> ModelSpec:
+    """GPT-NeoX for Japanese: no biases but that of the last layer's output projection."""
+    hidden, layers = hidden_size(cfg), cfg.layers()
+    attention = _all_heads(cfg, hidden, "num_attention_heads")
+    inner = cfg.count("intermediate_multiple_size") * hidden
+    ffn = Mlp(hidden=inner, gated=False, activation=cfg.word("hidden_act"))
+    block = Block(mixer=attention, ffn=ffn, norm=LAYER)
+    last = replace(block, mixer=replace(attention, out_bias=True))
+    return model(cfg, [*[block] * (layers - 1), last], norm=LAYER)

@@ -10,15 +10,18 @@ from ridgeline.models.hf.parts import (
     LAYER,
     SLIDING,
     biased,
+    exaone_windows,
     heads,
     hidden_size,
     kinds,
     mlp,
     model,
     qwen_windows,
+    rotary_layers,
+    unrotated,
     windows,
 )
-from ridgeline.models.spec import Block, Embedding, Mlp, ModelSpec, Moe, Norm
+from ridgeline.models.spec import Attention, Block, Embedding, Mlp, ModelSpec, Moe, Norm
 
 
 def llama(cfg: Config) -> ModelSpec:
@@ -206,3 +209,161 @@ def glm4(cfg: Config) -> ModelSpec:
     """GLM 4: norms before and after each part, biases on queries, keys and values."""
     attention = heads(cfg, hidden_size(cfg), qkv_bias=cfg.flag("attention_bias"))
     return model(cfg, [Block(mixer=attention, ffn=mlp(cfg), norms=4)] * cfg.layers())
+
+
+def glm(cfg: Config) -> ModelSpec:
+    """GLM 4 of 2024: Llama's block, biases on queries, keys and values by switch."""
+    attention = heads(cfg, hidden_size(cfg), qkv_bias=cfg.flag("attention_bias"))
+    return model(cfg, [Block(mixer=attention, ffn=mlp(cfg))] * cfg.layers())
+
+
+def helium(cfg: Config) -> ModelSpec:
+    """Helium: GLM's attention, biases in the mlp by switch."""
+    hidden = hidden_size(cfg)
+    attention = heads(cfg, hidden, qkv_bias=cfg.flag("attention_bias"))
+    if attention.heads * attention.head_dim != hidden:
+        cfg.clash("head_dim", attention.head_dim, f"hidden_size / num_attention_heads, {hidden / attention.heads:g}")
+    return model(cfg, [Block(mixer=attention, ffn=mlp(cfg, bias=cfg.flag("mlp_bias")))] * cfg.layers())
+
+
+def seed_oss(cfg: Config) -> ModelSpec:
+    """Seed-OSS: Llama's block with a switch of its own for the bias of the output projection."""
+    biases = {"qkv_bias": cfg.flag("attention_bias"), "out_bias": cfg.flag("attention_out_bias")}
+    ffn = mlp(cfg, bias=cfg.flag("mlp_bias"))
+    return model(cfg, [Block(mixer=heads(cfg, hidden_size(cfg), **biases), ffn=ffn)] * cfg.layers())
+
+
+def ernie4_5(cfg: Config) -> ModelSpec:
+    """Ernie 4.5, dense: one switch for every bias."""
+    bias = cfg.flag("use_bias")
+    attention = heads(cfg, hidden_size(cfg), qkv_bias=bias, out_bias=bias)
+    return model(cfg, [Block(mixer=attention, ffn=mlp(cfg, bias=bias))] * cfg.layers())
+
+
+def hyperclovax(cfg: Config) -> ModelSpec:
+    """HyperCLOVA X: Llama's block with a norm after each part too, by switch."""
+    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    norms = 4 if cfg.flag("use_post_norm") else 2
+    return model(cfg, [Block(mixer=attention, ffn=mlp(cfg, bias=cfg.flag("mlp_bias")), norms=norms)] * cfg.layers())
+
+
+def arcee(cfg: Config) -> ModelSpec:
+    """Arcee: Llama's attention, a plain mlp with squared relu."""
+    ffn = mlp(cfg, gated=False, bias=cfg.flag("mlp_bias"))
+    return model(cfg, [Block(mixer=heads(cfg, hidden_size(cfg), **biased(cfg)), ffn=ffn)] * cfg.layers())
+
+
+def apertus(cfg: Config) -> ModelSpec:
+    """Apertus: head norms and a plain mlp, whose xIELU activation has two numbers to learn."""
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg))
+    ffn = mlp(cfg, gated=False)
+    return model(cfg, [Block(mixer=attention, ffn=ffn, extra=2 if ffn.activation == "xielu" else 0)] * cfg.layers())
+
+
+def bitnet(cfg: Config) -> ModelSpec:
+    """BitNet b1.58: Llama's block with a norm before each of the two output projections."""
+    attention, ffn = heads(cfg, hidden_size(cfg), **biased(cfg)), mlp(cfg)
+    extra = hidden_size(cfg) + ffn.hidden
+    return model(cfg, [Block(mixer=attention, ffn=ffn, extra=extra)] * cfg.layers())
+
+
+def jais2(cfg: Config) -> ModelSpec:
+    """Jais 2: layer norms, a plain mlp, biases by two switches."""
+    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    ffn = mlp(cfg, gated=False, bias=cfg.flag("mlp_bias"))
+    return model(cfg, [Block(mixer=attention, ffn=ffn, norm=LAYER)] * cfg.layers(), norm=LAYER)
+
+
+def nanochat(cfg: Config) -> ModelSpec:
+    """nanochat: norms without parameters, of queries and keys too; a plain mlp with squared relu."""
+    bare = Norm(weight=False)
+    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    return model(cfg, [Block(mixer=attention, ffn=mlp(cfg, gated=False), norm=bare)] * cfg.layers(), norm=bare)
+
+
+def olmo(cfg: Config) -> ModelSpec:
+    """OLMo 1: Llama's block with layer norms that have no parameters."""
+    bare = Norm(kind="layer", weight=False)
+    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    return model(cfg, [Block(mixer=attention, ffn=mlp(cfg), norm=bare)] * cfg.layers(), norm=bare)
+
+
+def olmo3(cfg: Config) -> ModelSpec:
+    """OLMo 3: OLMo 2 with three sliding layers before each full one."""
+    attention, ffn = heads(cfg, hidden_size(cfg), qk_norm="full", **biased(cfg)), mlp(cfg)
+    return _slid(cfg, attention, ffn, every=4)
+
+
+def cwm(cfg: Config) -> ModelSpec:
+    """Code World Model: Llama's block; each full layer is followed by three that slide."""
+    ffn = mlp(cfg, bias=cfg.flag("mlp_bias", False))
+    return _slid(cfg, heads(cfg, hidden_size(cfg)), ffn, every=4, first=0)
+
+
+def granite_swa(cfg: Config) -> ModelSpec:
+    """Granite with sliding windows: learned sinks; each full layer is followed by three that slide."""
+    cfg.ignore("layer_rope_theta")
+    attention = heads(cfg, hidden_size(cfg), sinks=True, **biased(cfg))
+    return _slid(cfg, attention, mlp(cfg, bias=cfg.flag("mlp_bias")), every=4, first=0)
+
+
+def _slid(cfg: Config, attention: Attention, ffn: Mlp, every: int, first: int | None = None) -> ModelSpec:
+    """Layers that slide unless they are the first or, without one said, the last of `every`."""
+    full = every - 1 if first is None else first
+    spans = windows(cfg, cfg.layers(), lambda index: index % every != full)
+    return model(cfg, [Block(mixer=replace(attention, window=window), ffn=ffn) for window in spans])
+
+
+def exaone4(cfg: Config) -> ModelSpec:
+    """EXAONE 4: norms after each part and of each head; where layers slide, the full ones do not rotate."""
+    attention, ffn = heads(cfg, hidden_size(cfg), qk_norm="head"), mlp(cfg)
+    spans = exaone_windows(cfg, cfg.layers())
+    return model(cfg, [Block(mixer=unrotated(attention, window, spans), ffn=ffn) for window in spans])
+
+
+def cohere2(cfg: Config) -> ModelSpec:
+    """Command R7B, Command A: Command R with three sliding layers before each full one, which does not rotate."""
+    norm = Norm(kind="layer")
+    attention, ffn = heads(cfg, hidden_size(cfg), **biased(cfg)), mlp(cfg)
+    every = cfg.count("sliding_window_pattern", 4)
+    spans = windows(cfg, cfg.layers(), lambda index: (index + 1) % every != 0)
+    mixers = [unrotated(attention, window, spans) for window in spans]
+    return model(cfg, [Block(mixer=m, ffn=ffn, norm=norm, norms=1, parallel=True) for m in mixers], norm=norm)
+
+
+def smollm3(cfg: Config) -> ModelSpec:
+    """SmolLM 3: Llama's block; every fourth layer does not rotate."""
+    layers = cfg.layers()
+    attention, ffn = heads(cfg, hidden_size(cfg), **biased(cfg)), mlp(cfg, bias=cfg.flag("mlp_bias"))
+    switched, window = cfg.flag("use_sliding_window", False), cfg.size("sliding_window", 0)
+    rotary = rotary_layers(cfg, layers)
+    listed = kinds(cfg, layers, lambda index: switched and window > 0 and not rotary[index])
+    blocks = []
+    for kind, turned in zip(listed, rotary, strict=True):
+        span = window if kind == SLIDING else 0
+        mixer = replace(attention, window=span, positions="rope" if turned else "none")
+        blocks.append(Block(mixer=mixer, ffn=ffn))
+    return model(cfg, blocks)
+
+
+def vaultgemma(cfg: Config) -> ModelSpec:
+    """VaultGemma: Gemma 2 with norms before each part only."""
+    cfg.ignore("hidden_act")
+    attention, ffn = heads(cfg, hidden_size(cfg), **biased(cfg)), mlp(cfg, act="hidden_activation")
+    spans = windows(cfg, cfg.layers(), lambda index: (index + 1) % 2 != 0)
+    return model(cfg, [Block(mixer=replace(attention, window=window), ffn=ffn) for window in spans])
+
+
+def persimmon(cfg: Config) -> ModelSpec:
+    """Persimmon: layer norms, of each head too; biases everywhere but in the head."""
+    hidden, normed = hidden_size(cfg), cfg.flag("qk_layernorm")
+    attention = heads(cfg, hidden, qkv_bias=True, out_bias=True, qk_norm="head" if normed else "none")
+    extra = 2 * attention.head_dim if normed else 0  # the biases of its two head norms
+    block = Block(mixer=attention, ffn=mlp(cfg, gated=False, bias=True), norm=LAYER, extra=extra)
+    return model(cfg, [block] * cfg.layers(), norm=LAYER)
+
+
+def hunyuan(cfg: Config) -> ModelSpec:
+    """Hunyuan 1, dense: Llama's block with a norm of each head."""
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg))
+    return model(cfg, [Block(mixer=attention, ffn=mlp(cfg))] * cfg.layers())

@@ -16,7 +16,7 @@ from ridgeline.models.hf.parts import (
     model,
     predicted,
 )
-from ridgeline.models.spec import Attention, Block, Ffn, GatedDeltaNet, Mamba2, ModelSpec, Moe
+from ridgeline.models.spec import Attention, Block, Ffn, GatedDeltaNet, Mamba2, Mlp, ModelSpec, Moe
 
 LINEAR = "linear_attention"
 LETTERS = {"M": LINEAR, "*": FULL, "E": "moe", "-": "mlp"}
@@ -101,14 +101,13 @@ def mamba2(cfg: Config) -> ModelSpec:
     return model(cfg, [Block(mixer=mixer, ffn=None, norms=1)] * cfg.layers())
 
 
-def bamba(cfg: Config) -> ModelSpec:
-    """Bamba: state-space layers with a gated mlp each, a few of them attention instead."""
+def _bamba_mixer(cfg: Config, hidden: int) -> Mamba2:
+    """The state-space part by Bamba's names."""
     _ignore_steps(cfg)
-    hidden, layers = hidden_size(cfg), cfg.layers()
     count, inner = cfg.count("mamba_n_heads"), cfg.count("mamba_expand") * hidden
     size = cfg.count("mamba_d_head") if cfg.data.get("mamba_d_head", "auto") != "auto" else 0
     cfg.ignore("mamba_d_head")
-    mixer = Mamba2(
+    return Mamba2(
         heads=count,
         head_dim=size or divide(cfg, "mamba_n_heads", inner, count),
         state=cfg.count("mamba_d_state"),
@@ -117,10 +116,31 @@ def bamba(cfg: Config) -> ModelSpec:
         conv_bias=cfg.flag("mamba_conv_bias"),
         proj_bias=cfg.flag("mamba_proj_bias"),
     )
+
+
+def bamba(cfg: Config) -> ModelSpec:
+    """Bamba: state-space layers with a gated mlp each, a few of them attention instead."""
+    hidden, layers = hidden_size(cfg), cfg.layers()
+    mixer = _bamba_mixer(cfg, hidden)
     attention = heads(cfg, hidden, **biased(cfg))
     ffn = mlp(cfg, bias=cfg.flag("mlp_bias"))
     spots = set(cfg.counts("attn_layer_indices"))
     listed = kinds(cfg, layers, lambda index: index not in spots, other=LINEAR)
+    return model(cfg, [Block(mixer=attention if kind == FULL else mixer, ffn=ffn) for kind in listed])
+
+
+def granitemoehybrid(cfg: Config) -> ModelSpec:
+    """Granite 4: state-space layers, a few of them attention; experts beside a shared mlp, or that mlp alone."""
+    hidden, layers = hidden_size(cfg), cfg.layers()
+    mixer, shared = _bamba_mixer(cfg, hidden), cfg.count("shared_intermediate_size")
+    rotated = "rope" if cfg.word("position_embedding_type", "rope") == "rope" else "none"
+    attention = heads(cfg, hidden, positions=rotated, **biased(cfg))
+    ffn: Ffn = Mlp(hidden=shared, activation=cfg.word("hidden_act"))
+    if cfg.size("num_local_experts", 0):
+        ffn = experts(cfg, "intermediate_size", shared_hidden=shared)
+    else:
+        cfg.ignore("num_experts_per_tok", "intermediate_size")
+    listed = kinds(cfg, layers, lambda _: True, other=LINEAR)
     return model(cfg, [Block(mixer=attention if kind == FULL else mixer, ffn=ffn) for kind in listed])
 
 

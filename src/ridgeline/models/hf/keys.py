@@ -9,7 +9,8 @@ from __future__ import annotations
 # what a file says about itself, its numbers and its tokens
 _BOOKKEEPING = """
     _name_or_path name_or_path architectures auto_map model_type transformers_version torch_dtype dtype _commit_hash
-    quantization_config compression_config bos_token_id eos_token_id pad_token_id sep_token_id unk_token_id
+    quantization_config compression_config bos_token_id eos_token_id pad_token_id sep_token_id
+    unk_token_id eod_token_id
     decoder_start_token_id forced_bos_token_id forced_eos_token_id tokenizer_class prefix task_specific_params
     finetuning_task id2label label2id num_labels problem_type language custom_pipelines unsloth_version unsloth_fixed
     _attn_implementation attn_implementation _attn_implementation_autoset _experts_implementation torchscript

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ridgeline.models.hf.config import Config
 from ridgeline.models.hf.moe import grouped
 from ridgeline.models.hf.parts import dense_first, hidden_size, mlp, model, predicted
-from ridgeline.models.spec import Block, Indexer, LatentAttention, ModelSpec
+from ridgeline.models.spec import Block, Indexer, LatentAttention, ModelSpec, Moe
 
 
 def latent(cfg: Config) -> LatentAttention:
@@ -29,6 +29,20 @@ def deepseek(cfg: Config) -> ModelSpec:
     hidden_size(cfg)
     layers = cfg.layers()
     return _deepseek(cfg, [latent(cfg)] * layers)
+
+
+def plain_latent(cfg: Config) -> ModelSpec:
+    """MiniCPM 3, Youtu: latent attention before a dense mlp on every layer."""
+    cfg.ignore("dim_model_base", "scale_depth", "scale_emb", "embedding_initializer_range")
+    block = Block(mixer=latent(cfg), ffn=mlp(cfg, bias=cfg.flag("mlp_bias", False)))
+    return model(cfg, [block] * cfg.layers())
+
+
+def axk1(cfg: Config) -> ModelSpec:
+    """A.X K1: DeepSeek-V3 with a norm after the experts."""
+    found = deepseek(cfg)
+    blocks = [replace(block, norms=3) if isinstance(block.ffn, Moe) else block for block in found.blocks]
+    return replace(found, blocks=tuple(blocks))
 
 
 def deepseek_v32(cfg: Config) -> ModelSpec:

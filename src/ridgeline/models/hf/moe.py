@@ -8,8 +8,10 @@ from typing import Any
 from ridgeline.models.hf.config import Config
 from ridgeline.models.hf.parts import (
     FULL,
+    LAYER,
     biased,
     dense_first,
+    exaone_windows,
     expert_layers,
     heads,
     hidden_size,
@@ -17,9 +19,11 @@ from ridgeline.models.hf.parts import (
     mlp,
     model,
     predicted,
+    rotary_layers,
+    unrotated,
     windows,
 )
-from ridgeline.models.spec import Block, ModelSpec, Moe
+from ridgeline.models.spec import Block, Embedding, ModelSpec, Moe, Norm
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -131,7 +135,7 @@ def llama4(cfg: Config) -> ModelSpec:
     spots = cfg.counts("moe_layers")
     step = cfg.count("interleave_moe_layer_step")
     routed = set(spots) if cfg.has("moe_layers") else set(range(step - 1, layers, step))
-    rotary = _rotary_layers(cfg, layers)
+    rotary = rotary_layers(cfg, layers)
     listed = kinds(cfg, layers, lambda index: rotary[index], other="chunked_attention")
     blocks = []
     for index, (kind, turned) in enumerate(zip(listed, rotary, strict=True)):
@@ -140,11 +144,204 @@ def llama4(cfg: Config) -> ModelSpec:
     return model(cfg, blocks)
 
 
-def _rotary_layers(cfg: Config, layers: int) -> tuple[bool, ...]:
-    """Which layers rotate: `no_rope_layers` holds a 1 for each that does; otherwise all but every n-th."""
-    every = cfg.count("no_rope_layer_interval")
-    listed = cfg.counts("no_rope_layers")
-    if listed and len(listed) != layers:
-        cfg.bad("no_rope_layers", listed, f"a list of {layers} numbers, one for each layer")
-        listed = ()
-    return tuple(bool(item) for item in listed) or tuple((index + 1) % every != 0 for index in range(layers))
+def olmoe(cfg: Config) -> ModelSpec:
+    """OLMoE, FlexOlmo: norms over all query and key heads together, experts on every layer."""
+    attention = heads(cfg, hidden_size(cfg), qk_norm="full", **biased(cfg))
+    return model(cfg, [Block(mixer=attention, ffn=experts(cfg, "intermediate_size"))] * cfg.layers())
+
+
+def granitemoe(cfg: Config) -> ModelSpec:
+    """Granite 3 with experts, beside a shared one of its own width where one is given."""
+    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    moe = experts(cfg, "intermediate_size", shared_hidden=cfg.size("shared_intermediate_size", 0))
+    return model(cfg, [Block(mixer=attention, ffn=moe)] * cfg.layers())
+
+
+def granitemoe_swa(cfg: Config) -> ModelSpec:
+    """Granite with experts, sinks and windows; each full layer is followed by three that slide."""
+    cfg.ignore("layer_rope_theta")
+    attention = heads(cfg, hidden_size(cfg), sinks=True, **biased(cfg))
+    moe = experts(cfg, "intermediate_size", shared_hidden=cfg.size("shared_intermediate_size", 0))
+    spans = windows(cfg, cfg.layers(), lambda index: index % 4 != 0)
+    return model(cfg, [Block(mixer=replace(attention, window=window), ffn=moe) for window in spans])
+
+
+def phimoe(cfg: Config) -> ModelSpec:
+    """Phi 3.5 with experts: layer norms, biases in attention and head by switch."""
+    cfg.ignore("input_jitter_noise")
+    cfg.only("lm_head_bias", False)
+    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    moe, spans = experts(cfg, "intermediate_size"), windows(cfg, cfg.layers())
+    blocks = [Block(mixer=replace(attention, window=window), ffn=moe, norm=LAYER) for window in spans]
+    return model(cfg, blocks, norm=LAYER)
+
+
+def dots1(cfg: Config) -> ModelSpec:
+    """dots.llm1: dense layers first, then grouped experts; a norm of each head; layers from one on may slide."""
+    layers = cfg.layers()
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg))
+    moe, dense = grouped(cfg), mlp(cfg)
+    first = cfg.size("max_window_layers", layers)
+    spans = windows(cfg, layers, lambda index: cfg.has("sliding_window") and index >= first)
+    chosen = zip(spans, dense_first(cfg, layers), strict=True)
+    return model(cfg, [Block(mixer=replace(attention, window=w), ffn=moe if e else dense) for w, e in chosen])
+
+
+def solar_open(cfg: Config) -> ModelSpec:
+    """Solar Open: grouped experts beside a shared one on every layer."""
+    cfg.ignore("intermediate_size", "first_k_dense_replace", "use_qk_norm")
+    attention = heads(cfg, hidden_size(cfg), qkv_bias=cfg.flag("attention_bias"))
+    return model(cfg, [Block(mixer=attention, ffn=grouped(cfg))] * cfg.layers())
+
+
+def hy_v3(cfg: Config) -> ModelSpec:
+    """Hunyuan 3: a dense layer first, then experts beside shared ones; a norm of each head."""
+    cfg.ignore(
+        "router_scaling_factor", "enable_moe_fp32_combine", "enable_attention_fp32_softmax", "enable_lm_head_fp32"
+    )
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg))
+    moe = _beside(cfg, experts(cfg))
+    dense = mlp(cfg, bias=cfg.flag("mlp_bias", False))
+    routed = Block(mixer=attention, ffn=moe, extra=_shared_biases(cfg, moe) if dense.bias else 0)
+    plain = Block(mixer=attention, ffn=dense)
+    return model(cfg, [routed if e else plain for e in dense_first(cfg, cfg.layers(), 1)])
+
+
+def _shared_biases(cfg: Config, moe: Moe) -> int:
+    """Biases of the shared experts' three matrices, in models whose routed experts have none."""
+    return 2 * moe.shared_hidden + hidden_size(cfg) if moe.shared_hidden else 0
+
+
+def _beside(cfg: Config, moe: Moe, key: str = "num_shared_experts") -> Moe:
+    """The same beside shared experts of its own width."""
+    return replace(moe, shared_hidden=cfg.size(key, 0) * moe.hidden)
+
+
+def exaone_moe(cfg: Config) -> ModelSpec:
+    """EXAONE with experts: EXAONE 4's windows, grouped experts beside shared ones after the first layers."""
+    layers = cfg.layers()
+    attention, dense = heads(cfg, hidden_size(cfg), qk_norm="head"), mlp(cfg)
+    groups, best = cfg.count("n_group", 1), cfg.count("topk_group", 1)
+    moe = _beside(cfg, experts(cfg, groups=groups, group_topk=best))
+    spans = exaone_windows(cfg, layers)
+    chosen = zip(spans, dense_first(cfg, layers), strict=True)
+    return model(cfg, [Block(mixer=unrotated(attention, w, spans), ffn=moe if e else dense) for w, e in chosen])
+
+
+def afmoe(cfg: Config) -> ModelSpec:
+    """Arcee Trinity: gated attention, which rotates where it slides; norms before and after each part."""
+    cfg.ignore("mup_enabled", "route_scale", "route_norm", "score_func", "load_balance_coeff")
+    layers, every = cfg.layers(), cfg.count("global_attn_every_n_layers")
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head", gate=True, qkv_bias=cfg.flag("attention_bias"))
+    moe, dense, first = _beside(cfg, experts(cfg)), mlp(cfg), cfg.size("num_dense_layers")
+    spans = windows(cfg, layers, lambda index: (index + 1) % every != 0)
+    mixers = [replace(attention, window=w, positions="rope" if w else "none") for w in spans]
+    return model(cfg, [Block(mixer=m, ffn=moe if i >= first else dense, norms=4) for i, m in enumerate(mixers)])
+
+
+def ernie4_5_moe(cfg: Config) -> ModelSpec:
+    """Ernie 4.5 with experts on every n-th layer of a range, beside shared ones."""
+    layers, bias = cfg.layers(), cfg.flag("use_bias")
+    cfg.ignore("moe_norm_min")
+    attention = heads(cfg, hidden_size(cfg), qkv_bias=bias, out_bias=bias)
+    dense = mlp(cfg, bias=bias)
+    moe = Moe(
+        experts=cfg.count("moe_num_experts"), topk=cfg.count("moe_k"), hidden=cfg.count("moe_intermediate_size"),
+        activation=dense.activation, bias=False,
+    )  # fmt: skip
+    moe = _beside(cfg, moe, "moe_num_shared_experts")
+    first, last = cfg.size("moe_layer_start_index"), cfg.data.get("moe_layer_end_index", layers - 1)
+    last = layers - 1 if last in (-1, None) else cfg.size("moe_layer_end_index")
+    cfg.ignore("moe_layer_end_index")
+    every = cfg.count("moe_layer_interval")
+    plain = Block(mixer=attention, ffn=dense)
+    routed = Block(mixer=attention, ffn=moe, extra=_shared_biases(cfg, moe) if bias else 0)
+    spots = [(index + 1) % every == 0 and first <= index <= last for index in range(layers)]
+    embedding = Embedding(tied=cfg.flag("tie_word_embeddings"), head_bias=bias)
+    return model(cfg, [routed if e else plain for e in spots], embedding=embedding)
+
+
+def mellum(cfg: Config) -> ModelSpec:
+    """Mellum: Qwen 3's attention, windows and experts layer by layer as listed."""
+    layers = cfg.layers()
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg))
+    moe, dense = experts(cfg), mlp(cfg)
+    spans = windows(cfg, layers, lambda _: False)
+    chosen = zip(spans, dense_first(cfg, layers), strict=True)
+    return model(cfg, [Block(mixer=replace(attention, window=w), ffn=moe if e else dense) for w, e in chosen])
+
+
+def kolibri(cfg: Config) -> ModelSpec:
+    """Kolibri: norms before and after each part and of each head; four sliding layers, then a full one."""
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head")
+    moe = experts(cfg, shared_hidden=cfg.size("shared_expert_intermediate_size", 0))
+    spans = windows(cfg, cfg.layers(), lambda index: (index + 1) % 5 != 0)
+    return model(cfg, [Block(mixer=replace(attention, window=window), ffn=moe, norms=4) for window in spans])
+
+
+def flint(cfg: Config) -> ModelSpec:
+    """Flint: sinks, a norm of each head, a shared expert; dense layers by list."""
+    layers = cfg.layers()
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head", sinks=True, **biased(cfg))
+    moe, dense = experts(cfg, shared_hidden=cfg.size("shared_expert_intermediate_size", 0)), mlp(cfg)
+    spans = windows(cfg, layers, lambda index: index > 0 and (index - 1) % 4 != 0)
+    chosen = zip(spans, expert_layers(cfg, layers), strict=True)
+    return model(cfg, [Block(mixer=replace(attention, window=w), ffn=moe if e else dense) for w, e in chosen])
+
+
+def cohere2_moe(cfg: Config) -> ModelSpec:
+    """Command A with experts: attention and experts side by side after one layer norm."""
+    layers, norm = cfg.layers(), Norm(kind="layer")
+    cfg.ignore("expert_selection_fn", "shared_expert_combination_strategy", "prefix_dense_sliding_window_pattern")
+    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    moe, dense = _beside(cfg, experts(cfg, "intermediate_size")), mlp(cfg)
+    every = cfg.count("sliding_window_pattern", 4)
+    spans = windows(cfg, layers, lambda index: (index + 1) % every != 0)
+    blocks = [
+        Block(mixer=unrotated(attention, w, spans), ffn=moe if e else dense, norm=norm, norms=1, parallel=True)
+        for w, e in zip(spans, dense_first(cfg, layers), strict=True)
+    ]
+    return model(cfg, blocks, norm=norm)
+
+
+def hunyuan_moe(cfg: Config) -> ModelSpec:
+    """Hunyuan 1 with experts: a norm of each head, shared experts beside the routed ones on every layer."""
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg))
+    moe = Moe(
+        experts=cfg.count("num_experts"), topk=cfg.count("moe_topk"), hidden=cfg.count("intermediate_size"),
+        activation=cfg.word("hidden_act"),
+    )  # fmt: skip
+    moe = replace(moe, shared_hidden=moe.hidden)
+    return model(cfg, [Block(mixer=attention, ffn=moe)] * cfg.layers())
+
+
+def mimo_v2_flash(cfg: Config) -> ModelSpec:
+    """MiMo-V2-Flash: narrow values; sliding layers have sinks and twice the key-value heads, every sixth is full."""
+    layers = cfg.layers()
+    cfg.ignore("attention_value_scale", "sliding_window_size")
+    far = heads(cfg, hidden_size(cfg), v_head_dim=cfg.count("v_head_dim"), qkv_bias=cfg.flag("attention_bias"))
+    near = replace(far, kv_heads=2 * far.kv_heads, sinks=True)
+    moe, dense = grouped(cfg), mlp(cfg)
+    spans = windows(cfg, layers, lambda index: index > 0 and (index + 1) % 6 != 0)
+    mixers = [replace(near, window=window) if window else far for window in spans]
+    chosen = zip(mixers, dense_first(cfg, layers, 1), strict=True)
+    return model(cfg, [Block(mixer=mixer, ffn=moe if e else dense) for mixer, e in chosen])
+
+
+def laguna(cfg: Config) -> ModelSpec:
+    """Laguna: heads counted layer by layer, each weighed by a gate; a shared expert beside the routed ones."""
+    hidden, layers = hidden_size(cfg), cfg.layers()
+    cfg.ignore("moe_apply_router_weight_on_input", "moe_routed_scaling_factor", "moe_router_logit_softcapping")
+    cfg.only("gating", True, "per-head")
+    attention = heads(cfg, hidden, qk_norm="head", **biased(cfg))
+    counts = cfg.counts("num_attention_heads_per_layer") or (attention.heads,) * layers
+    if len(counts) != layers:
+        cfg.bad("num_attention_heads_per_layer", counts, f"a list of {layers} numbers, one for each layer")
+        counts = (attention.heads,) * layers
+    moe, dense = experts(cfg, shared_hidden=cfg.size("shared_expert_intermediate_size", 0)), mlp(cfg)
+    spans = windows(cfg, layers, lambda _: False)
+    blocks = []
+    for number, window, routed in zip(counts, spans, dense_first(cfg, layers, 1), strict=True):
+        mixer = replace(attention, heads=number, window=window)
+        blocks.append(Block(mixer=mixer, ffn=moe if routed else dense, extra=number * hidden))
+    return model(cfg, blocks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -91,9 +92,37 @@ def expert_layers(cfg: Config, layers: int) -> tuple[bool, ...]:
     return tuple(index not in dense and (index + 1) % step == 0 for index in range(layers))
 
 
-def dense_first(cfg: Config, layers: int) -> tuple[bool, ...]:
+def exaone_windows(cfg: Config, layers: int) -> tuple[int, ...]:
+    """Every n-th layer is full, or as letters L (local) and G (global) repeat; none slides without a window."""
+    pattern = cfg.data.get("sliding_window_pattern", 4)
+    cfg.ignore("sliding_window_pattern")
+    spelled = isinstance(pattern, str) and 0 < len(pattern) <= layers and set(pattern) <= {"L", "G"}
+    if not spelled and not (type(pattern) is int and pattern > 0) and cfg.has("sliding_window"):
+        cfg.bad("sliding_window_pattern", pattern, "a number of layers, or letters L and G")
+        pattern = 4
+    if isinstance(pattern, str):
+        return windows(cfg, layers, lambda index: pattern[index % len(pattern)] == "L" and index < layers - 1)
+    return windows(cfg, layers, lambda index: (index + 1) % (pattern or 4) != 0 and index < layers - 1)
+
+
+def unrotated(attention: Attention, window: int, spans: tuple[int, ...]) -> Attention:
+    """The attention of a layer where the full ones among sliding ones have no positions."""
+    return replace(attention, window=window, positions="none" if any(spans) and not window else "rope")
+
+
+def rotary_layers(cfg: Config, layers: int) -> tuple[bool, ...]:
+    """Which layers rotate: `no_rope_layers` holds a 1 for each that does; otherwise all but every n-th."""
+    every = cfg.count("no_rope_layer_interval")
+    listed = cfg.counts("no_rope_layers")
+    if listed and len(listed) != layers:
+        cfg.bad("no_rope_layers", listed, f"a list of {layers} numbers, one for each layer")
+        listed = ()
+    return tuple(bool(item) for item in listed) or tuple((index + 1) % every != 0 for index in range(layers))
+
+
+def dense_first(cfg: Config, layers: int, usual: int = 0) -> tuple[bool, ...]:
     """DeepSeek's rule: which layers have experts, from `mlp_layer_types` or all after `first_k_dense_replace`."""
-    first = cfg.size("first_k_dense_replace", 0)
+    first = cfg.size("first_k_dense_replace", usual)
     cfg.only("moe_layer_freq", 1)
     listed = cfg.words("mlp_layer_types", layers, ("dense", "sparse"))
     return tuple(kind == "sparse" for kind in listed) if listed else tuple(index >= first for index in range(layers))

@@ -2,9 +2,9 @@
 
     predict    PredictionSheet, ImpossibleSheet, RefusalSheet        diff       DiffSheet
     plan       PlanSheet, NoPlanSheet                                explain    ExplanationSheet
-    analyze    AnalysisSheet, CountersSheet, BenchSheet              validate   ValidationSheet, NextSheet, ReplaySheet
+    analyze    AnalysisSheet, CountersSheet, BenchSheet, MemorySheet validate   ValidationSheet, NextSheet, ReplaySheet
     export     ExportSheet                                           fit        FitWithSheet, with --with
-    import     ImportSheet
+    import     ImportSheet                                           query      QuerySheet
 
 Numbers are in base units unless a key's name carries another: `_s` seconds, `_us` microseconds, `_bytes`, shares of 1.
 Keys are added; a key that is there keeps its name and its meaning. The sheets of catalog entries (`show`) are open

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal, NotRequired, TypedDict
 
 from ridgeline.report.sheets.dependencies import DependenciesSheet
+from ridgeline.report.sheets.inference import InferenceSheet
 
 _Classed = TypedDict("_Classed", {"class": str})  # a key that is a word of Python
 
@@ -91,23 +92,37 @@ class EvidenceSheet(TypedDict):
     duration_us: float
 
 
+class GapSheet(TypedDict):
+    """The longest gap of a finding about an idle chip, and the host spans that cover most of it, outermost first."""
+
+    process: str
+    start_us: float
+    end_us: float
+    host: list[EvidenceSheet]
+
+
 class FindingSheet(TypedDict):
     """Something that costs time, and what to do.
 
+    rule             name of the rule that found it
     predicted_gain   share of the step it could gain at most
+    gap              null where no chip idled for it
     """
 
+    rule: str
     what: str
     evidence: list[EvidenceSheet]
     share_of_step: float
     predicted_gain: float
     action: str
+    gap: GapSheet | None
 
 
 class OpRateSheet(_Classed):
     """Rates of an op with recorded operands, against the roofline.
 
     efficiency   over the peak that bounds it; null where no chip is known
+    by_model     operands come from a model's sizes or the capture of a graph; `span_ids` are then kernels
     """
 
     op: str
@@ -122,6 +137,7 @@ class OpRateSheet(_Classed):
     bound: str | None
     efficiency: float | None
     span_ids: list[int]
+    by_model: bool
 
 
 class LaunchesSheet(TypedDict):
@@ -185,6 +201,8 @@ class AnalysisSheet(TimesSheet, DependenciesSheet, MeasuredSheet):
     """A trace: where the time went, and what to do about it.
 
     policy           which spans are counted; `policy_statement` says it in words
+    inference        steps of an inference engine; null where no annotation names one
+    model            whose sizes tell what kernels without recorded operands compute; null where none does
     top_ops          names with the most time; `unknown_ops` those of no class
     kept, dropped    events of the files, by kind
     """
@@ -202,6 +220,8 @@ class AnalysisSheet(TimesSheet, DependenciesSheet, MeasuredSheet):
     top_ops: list[OpTimesSheet]
     idle_causes: list[IdleCauseSheet]
     findings: list[FindingSheet]
+    inference: InferenceSheet | None
+    model: str | None
     op_rates: list[OpRateSheet]
     launches: list[LaunchesSheet]
     unknown_ops: list[OpTimesSheet]

@@ -87,8 +87,36 @@ class ArrivalSheet(TypedDict):
     span_ids: list[int]
 
 
+class CollectiveSizeSheet(TypedDict):
+    """Collectives of one type, payload and group; 0 where the trace does not record payload or group.
+
+    transfer_us, fastest_us     median and least, from the last rank's arrival to the end
+    wait_us                     of all ranks together, for the last to come; `last_ranks` how often each was that
+    busbw_gbytes_per_s          bytes a rank sends over the median transfer, as nccl-tests count
+    link_gbytes_per_s, bound_us what the link gives, and what it needs for the bytes; null where it is not known
+    """
+
+    name: str
+    payload_bytes: int
+    group_size: int
+    calls: int
+    total_us: float
+    transfer_us: float
+    fastest_us: float
+    wait_us: float
+    matched: bool
+    last_ranks: dict[str, int]
+    busbw_gbytes_per_s: float | None
+    link_gbytes_per_s: float | None
+    share_of_link: float | None
+    bound_us: float | None
+    span_ids: list[int]
+
+
 class CollectivesSheet(TypedDict):
     """Collectives and sends whose other ranks are in the trace, and those that are alone."""
+
+    by_size: list[CollectiveSizeSheet]
 
     matched: int
     unmatched_parts: int

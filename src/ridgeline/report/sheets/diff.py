@@ -15,10 +15,11 @@ class SideSheet(TypedDict):
     steps: int
     chips: int
     step_us: float
+    chip_name: str | None
 
 
 class DiffItemSheet(_Classed):
-    """What one kernel, or one class, contributes to a cause."""
+    """What one kernel, op or class contributes to a cause; of an op, the kernels that ran for it on each side."""
 
     phase: str
     name: str
@@ -27,6 +28,8 @@ class DiffItemSheet(_Classed):
     calls_before: float
     calls_after: float
     us: float
+    kernels_before: list[str]
+    kernels_after: list[str]
 
 
 class CauseSheet(TypedDict):
@@ -52,17 +55,29 @@ class PlaceSheet(TypedDict):
 
 
 class DiffSheet(TypedDict):
-    """Why the step of B differs from that of A."""
+    """Why the step of B differs from that of A.
+
+    difference_share   of A's step
+    matched_by         kernel name, op and shape, or class: what has most time in common
+    """
 
     kind: Literal["diff"]
     before: SideSheet
     after: SideSheet
     difference_us: float
+    difference_share: float
     matched_by: str
     causes: list[CauseSheet]
     phases: list[PlaceSheet]
     layers: list[PlaceSheet]
     classes: list[PlaceSheet]
+
+
+class DiffsSheet(TypedDict):
+    """Several runs, each compared with the first."""
+
+    kind: Literal["diffs"]
+    runs: list[DiffSheet]
 
 
 class GapPartSheet(_Classed):

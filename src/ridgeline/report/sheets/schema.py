@@ -10,7 +10,7 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 
 from ridgeline.report.sheets.analyze import AnalysisSheet, CountersSheet
 from ridgeline.report.sheets.bench import BenchSheet
-from ridgeline.report.sheets.bringup import BringUpSheet, FaultsSheet
+from ridgeline.report.sheets.bringup import BringUpDiffSheet, BringUpSheet, DumpSheet, FaultsSheet
 from ridgeline.report.sheets.collective import (
     CollectiveLibrarySheet,
     CollectiveRunSheet,
@@ -26,6 +26,7 @@ from ridgeline.report.sheets.phase import PhaseSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
 from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet, RooflineSheet
+from ridgeline.report.sheets.query import MemorySheet, QuerySheet
 from ridgeline.report.sheets.run import DrySheet, EquivalenceSheet, PackSheet, SbatchSheet, TrainedSheet
 from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet, StandaloneSheet
 from ridgeline.report.sheets.serve import RequestLogSheet, ServingSheet, WhySlowSheet
@@ -46,8 +47,9 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "fit": (FitWithSheet,),
         "export": (ExportSheet,),
         "import": (ImportSheet,),
-        "analyze": (AnalysisSheet, CountersSheet, BenchSheet),
-        "diff": (DiffSheet, ProfileDiffSheet),
+        "analyze": (AnalysisSheet, CountersSheet, BenchSheet, MemorySheet),
+        "query": (QuerySheet,),
+        "diff": (DiffSheet, ProfileDiffSheet, BringUpDiffSheet),
         "profile": (ProfileSheet,),
         "roofline": (RooflineSheet,),
         "collective": (
@@ -62,7 +64,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "preflight": (PreflightSheet,),
         "pack": (PackSheet,),
         "run": (TrainedSheet, EquivalenceSheet, DrySheet, SbatchSheet),
-        "bringup": (BringUpSheet, FaultsSheet),
+        "bringup": (BringUpSheet, FaultsSheet, DumpSheet),
     }
 )
 

@@ -4,17 +4,20 @@ async function start() {
   const data = await readData();
   header(data);
   const stage = new Stage(data);
+  layersOf(stage);
+  rangeDrags(stage);
   stage.listeners.push(place => details(stage, place));
-  for (const part of [findings, breakdown, classes, ops, rates, idle, rest, doubts]) part(stage);
+  for (const part of [findings, breakdown, heatMap, classes, ops, rates, idle, collectives, criticalPath, whatIfForm, rest, doubts]) part(stage);
   navigation();
   legend(stage);
+  layerButtons(stage);
   steps(stage);
   searching(stage);
   buttons(stage);
   stage.resize();
   listen(stage);
   byId("footer").append(` Ridgeline ${data.facts.version}.`);
-  window.ridgeline = { stage, measure: count => measure(stage, count) };
+  window.ridgeline = { stage, whatIf: (factors, noGaps) => whatIf(data, new Map(factors), noGaps), rangeParts: (from, to) => rangeParts(stage, from, to), measure: count => measure(stage, count) };
 }
 
 // milliseconds a frame takes to draw while the view zooms in, pans and zooms out; the last pixel is read, so that

@@ -15,6 +15,8 @@ function drawOver(stage) {
   pen.save();
   pen.scale(ratio, ratio);
   drawSteps(stage, pen);
+  drawRange(stage, pen);
+  drawArrows(stage, pen);
   pen.font = `11px ${FONT}`;
   pen.textBaseline = "middle";
   const wide = stage.canvas.width / ratio, letter = stage.letter ||= pen.measureText(SAMPLE).width / SAMPLE.length;

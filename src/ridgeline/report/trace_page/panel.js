@@ -44,7 +44,7 @@ function hover(stage, event) {
     stage.hovered = found.place;
     stage.ask();
   }
-  const merged = event && found.place < 0 ? blockText(stage, found) : "";
+  const merged = event && found.place < 0 ? gapText(stage, found) || blockText(stage, found) : "";
   tip.hidden = found.place < 0 && !merged;
   if (tip.hidden) return;
   tip.replaceChildren(...(merged ? [element("b", {}, merged)] : tipLines(stage.data, found.place)));
@@ -76,7 +76,7 @@ function details(stage, place) {
   if (launch) list.append(element("dt", {}, "launched by"), element("dd", {}, call >= 0 ? spanButton(stage, call, launch) : launch));
   const launched = call === -1 ? launchedBy(data, place) : [];
   if (launched.length) list.append(element("dt", {}, "launches"), element("dd", {}, ...launched.map(one => spanButton(stage, one, shortName(data.names[data.name[one]])))));
-  box.replaceChildren(element("h3", {}, name, element("small", {}, ` span #${rowOf(data, place)}`)), list);
+  box.replaceChildren(element("h3", {}, name, element("small", {}, ` span #${rowOf(data, place)}`)), list, ...[histogram(stage, place)].filter(Boolean));
 }
 
 // work launched by a call, or by the calls within a span of the host

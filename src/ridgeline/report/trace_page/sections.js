@@ -4,7 +4,7 @@ const KNOWN = new Set([
   "kind", "sources", "format", "chip_name", "chip", "span_us", "busy_us", "idle_us", "compute_us", "communication_us", "copy_us",
   "exposed_communication_us", "overlap_fraction", "policy", "policy_statement", "counted_spans", "classes", "top_ops", "idle_causes",
   "findings", "op_rates", "launches", "unknown_ops", "chips", "steps", "streams", "kept", "dropped", "warnings", "title", "roof",
-  "step_windows", "version",
+  "step_windows", "version", "collectives", "critical_path",
 ]);
 const us = value => inTime(value * 1e3);
 const time = (name, key) => ({ name, value: row => row[key], text: row => (row[key] === undefined || row[key] === null ? "" : us(row[key])) });
@@ -38,7 +38,15 @@ function findings(stage) {
   byId("findings").append(...found.map(one => element("li", {},
     element("div", { class: "gain" }, element("b", {}, inShare(one.predicted_gain)), meter(one.predicted_gain / most)),
     element("div", {}, element("strong", {}, one.what), element("p", {}, one.action),
-      element("p", { class: "proof" }, `${inShare(one.share_of_step)} of the span; shown by `, spanButtons(stage, one.evidence.map(span => span.span_id)))))));
+      element("p", { class: "proof" }, `${inShare(one.share_of_step)} of the span; shown by `, gapButton(stage, one.gap), spanButtons(stage, one.evidence.map(span => span.span_id)))))));
+}
+
+// the gap itself, not the span behind it
+function gapButton(stage, gap) {
+  if (!gap) return "";
+  const button = element("button", { type: "button", class: "link gap" }, `the longest gap, ${us(gap.end_us - gap.start_us)}`);
+  button.addEventListener("click", () => showGap(stage, gap));
+  return button;
 }
 
 function breakdown({ data: { facts } }) {

@@ -26,6 +26,8 @@ class Stage {
     this.to = data.window_ns || 1;
     this.whole = { from: -0.01 * this.to, to: 1.01 * this.to };
     this.relayer();
+    this.shown = {};
+    this.range = null;
     this.fit(false);
   }
 
@@ -114,8 +116,14 @@ class Stage {
     this.recolour();
   }
 
+  openHosts() {
+    this.data.processes.forEach((process, number) => { if (process.host) this.folded.delete(number); });
+    this.resize();
+  }
+
   recolour() {
     this.colours = coloursOf(this.data);
+    this.gapShades = this.pathShades = null;
     this.mapImage = null;
     this.ask();
   }
@@ -220,7 +228,7 @@ class Stage {
   drawHead({ process, tracks }, y, bottom) {
     const { image, colours, row, spare } = this;
     fillBox(image, y, bottom, colours.band);
-    if (!this.folded.has(process)) return;
+    if (!this.folded.has(process)) return drawGaps(this, process, y, bottom);
     row.clear();
     for (const track of tracks) {
       for (const lane of this.layer[track.number]) {
@@ -252,6 +260,7 @@ class Stage {
       if (matching) this.drawMatches([matching], top, bottom);
       if (!this.matches || matching) this.collect(matching || lane, under + depth * LANE + 1);
     });
+    drawPath(this, track.number, y, y + Math.round((this.layer[track.number].length * LANE + PAD) * ratio));
   }
 
   // labels of the spans of a lane that are wide enough to read

@@ -36,18 +36,40 @@ def nearest(y: Tensor, dtype: torch.dtype) -> Tensor:
     return y.to(dtype).to(torch.float64)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What a device is known, or allowed, to do to products, beyond rounding sums to nearest in 32 bits.
+
+    factor_bits    significant bits of fp32 factors: 11 for TF32, 24 for all of them
+    cuts_off       the accumulator rounds toward zero at every step
+    step           terms that one step of the accumulator adds
+    """
+
+    factor_bits: int = 24
+    cuts_off: bool = False
+    step: int = 16
+
+
+PLAIN = Unit()
+
+
 @dataclass(slots=True, kw_only=True)
 class Draw:
     """One right implementation among many: noise at the points where a program says that it may round.
 
     source    where the noise comes from; None: nothing is rounded, the exact result
     format    of the op's own tensors, in which parts of a fused op may be stored
+    number    which of the draws: implementations that differ in where they store alternate
+    unit      what products may do besides
     """
 
     source: torch.Generator | None = None
     format: torch.dtype = torch.float32
+    number: int = 0
+    unit: Unit = PLAIN
 
-    def _uniform(self, shape: torch.Size | tuple[int, ...]) -> Tensor:
+    def uniform(self, shape: torch.Size | tuple[int, ...]) -> Tensor:
+        """Noise between -1 and 1."""
         return torch.rand(shape, generator=self.source, dtype=torch.float64) * 2 - 1
 
     def rounded(self, x: Tensor, *, units: float = 1.0) -> Tensor:
@@ -56,13 +78,16 @@ class Draw:
 
     def stored(self, x: Tensor) -> Tensor:
         """x as the op's own format keeps it."""
-        return x if self.source is None else x * (1 + UNIT[self.format] * self._uniform(x.shape))
+        return x if self.source is None else x * (1 + UNIT[self.format] * self.uniform(x.shape))
 
     def off(self, x: Tensor, scale: Tensor, *, units: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
         """x off by up to so many units of a scale, whatever its own size: a difference of large numbers."""
         if self.source is None:
             return x
-        return x + UNIT[dtype] * units * scale.nan_to_num(posinf=0.0, neginf=0.0) * self._uniform(x.shape)
+        noise = self.uniform(x.shape)
+        if x.is_complex():
+            noise = torch.complex(noise, self.uniform(x.shape))
+        return x + UNIT[dtype] * units * scale.nan_to_num(posinf=0.0, neginf=0.0) * noise
 
     def summed(self, y: Tensor, scale: Tensor, terms: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A sum of so many terms, accumulated in a format in any order.
@@ -77,4 +102,34 @@ class Draw:
         """x by a factor that is the same for all elements: a rounded constant, a biased approximation."""
         if self.source is None:
             return x
-        return x * (1 + UNIT[dtype] * units * self._uniform(()))
+        return x * (1 + UNIT[dtype] * units * self.uniform(()))
+
+    def tilted(self, x: Tensor, scale: Tensor, units: float = 1.0) -> Tensor:
+        """x off by the same share of a scale in all elements: an argument of an exponential that is scaled."""
+        if self.source is None:
+            return x
+        return x + UNIT[torch.float32] * units * scale.nan_to_num(posinf=0.0, neginf=0.0) * self.uniform(())
+
+    def sometimes_stored(self, x: Tensor) -> Tensor:
+        """x as the op's own format keeps it in every other implementation, in 32 bits in the rest."""
+        return self.stored(x) if self.number % 2 else x
+
+    def product(self, a: Tensor, b: Tensor) -> Tensor:
+        """a b accumulated in 32 bits, as the arithmetic unit does it.
+
+        TF32:       every factor off by up to 2^-11
+        cuts off:   each of K / step sums loses up to a unit of its size, always toward zero
+        """
+        if self.source is not None and self.unit.factor_bits < 24 and self.format == torch.float32:
+            off = 2.0**-self.unit.factor_bits
+            a, b = (x * (1 + off * self.uniform(x.shape)) for x in (a, b))
+        y = a @ b
+        if self.source is None:
+            return y
+        scale = (a.square() @ b.square()).sqrt()
+        noisy = self.summed(y, scale, a.shape[-1])
+        if self.unit.cuts_off:
+            steps = max(1.0, a.shape[-1] / self.unit.step)
+            lost = UNIT[torch.float32] * 2 * steps**0.5 * torch.maximum(scale, y.abs())
+            noisy = noisy - y.sign() * lost * torch.rand((), generator=self.source, dtype=torch.float64)
+        return noisy

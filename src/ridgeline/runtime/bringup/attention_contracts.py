@@ -33,8 +33,8 @@ def attention(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     scores = _scores(draw, q, k, mask, bool(_at(args, at_causal, kwargs.get("is_causal", False))), kwargs.get("scale"))
     lse = torch.logsumexp(scores, -1)
     p = _weights(draw, scores, lse)
-    total = (p.square() @ v.square()).sqrt()
-    return [draw.summed(draw.stored(p) @ v, total, k.shape[-2]), draw.off(lse, lse.abs() + 1, units=_exp_units(draw))]
+    sums = draw.off(lse, lse.abs() + 1, units=_exp_units(draw))
+    return [draw.product(draw.stored(p), v), None if bool(lse.isneginf().any()) else sums]  # of no key: a convention
 
 
 def attention_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -48,12 +48,14 @@ def attention_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dic
     keys, values = _as_many(k, q), _as_many(v, q)
     scores = _scores(draw, q, keys, mask, causal, kwargs.get("scale"))
     p = _weights(draw, scores, lse)
+    d_p = draw.product(g, values.mT)
     delta = draw.summed((g * out).sum(-1, keepdim=True), (g * out).square().sum(-1, keepdim=True).sqrt(), q.shape[-1])
-    d_p = draw.summed(g @ values.mT, (g.square() @ values.square().mT).sqrt(), q.shape[-1])
+    if draw.number % 2:
+        delta = (p * d_p).sum(-1, keepdim=True)  # the same sum by the weights
     d_s = draw.stored(draw.off(p * (d_p - delta), p * (d_p.abs() + delta.abs()), units=2.0))
     kept = draw.stored(p)
     parts = (d_s, keys), (d_s.mT, q), (kept.mT, g)
-    d_q, d_k, d_v = (draw.summed(a @ b, (a.square() @ b.square()).sqrt(), a.shape[-1]) for a, b in parts)
+    d_q, d_k, d_v = (draw.product(a, b) for a, b in parts)
     return [d_q * scale, _as_few(d_k * scale, k), _as_few(d_v, v)]
 
 
@@ -70,7 +72,7 @@ def _scale(q: Tensor, given: float | None) -> float:
 
 
 def _scores(draw: Draw, q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float | None) -> Tensor:
-    scores = draw.summed(q @ k.mT, (q.square() @ k.square().mT).sqrt(), q.shape[-1]) * _scale(q, scale)
+    scores = draw.product(q, k.mT) * _scale(q, scale)
     if causal:
         ahead = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
         scores = scores.masked_fill(ahead, -torch.inf)

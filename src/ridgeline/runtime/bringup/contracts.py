@@ -20,7 +20,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.runtime.bringup.arithmetic import Draw
 from ridgeline.runtime.bringup.attention_contracts import attention, attention_backward
+from ridgeline.runtime.bringup.choices import given
 from ridgeline.runtime.bringup.norm_contracts import (
+    group_norm,
     layer_norm,
     layer_norm_backward,
     log_softmax,
@@ -34,7 +36,7 @@ Program = Callable[[Draw, Any, tuple[Any, ...], dict[str, Any]], list[Any]]
 
 # functions that hardware approximates: off by some units, and all to one side
 APPROXIMATED = frozenset((
-    "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "silu", "gelu", "erf",
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "tan", "tanh", "sigmoid", "silu", "gelu", "erf",
     "rsqrt", "pow", "softplus", "mish", "elu", "sigmoid_backward", "tanh_backward", "silu_backward",
     "gelu_backward", "logsumexp", "reciprocal", "div", "div_", "sqrt", "sqrt_", "addcdiv", "addcdiv_",
     "log_sigmoid_forward", "mish_backward", "softplus_backward", "_fused_adamw_", "_fused_adam_", "_foreach_sqrt",
@@ -42,19 +44,27 @@ APPROXIMATED = frozenset((
 ))  # fmt: skip
 # numbers are moved, chosen or negated: no digit changes
 EXACT = frozenset((
-    "clone", "copy_", "_to_copy", "cat", "stack", "gather", "index", "index_select", "embedding", "where",
-    "masked_fill", "masked_fill_", "slice_backward", "select_backward", "constant_pad_nd", "tril", "triu", "repeat",
-    "roll", "flip", "neg", "abs", "relu", "amax", "amin", "max", "min", "maximum", "minimum", "clamp", "clamp_min",
-    "fill_", "zero_", "zeros_like", "ones_like", "full_like", "topk", "sort", "scatter", "scatter_",
-    "slice_scatter", "select_scatter", "arange", "full", "zeros", "ones", "threshold_backward", "unsafe_split",
-    "_reshape_copy", "one_hot", "eq", "ne", "lt", "gt", "le", "ge", "logical_and", "logical_not", "bitwise_and",
-    "bitwise_not", "bitwise_or", "isfinite", "isnan", "isinf", "sign",
+    "clone", "copy_", "copy", "_to_copy", "cat", "stack", "gather", "index", "index_select", "embedding", "where",
+    "masked_fill", "masked_fill_", "slice_backward", "select_backward", "constant_pad_nd", "tril", "triu", "tril_",
+    "triu_", "repeat", "roll", "flip", "neg", "neg_", "abs", "abs_", "relu", "relu_", "amax", "amin", "aminmax", "max",
+    "min", "maximum", "minimum", "clamp", "clamp_", "clamp_min", "clamp_min_", "clamp_max", "clamp_max_", "fill",
+    "fill_", "zero_", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "topk", "sort",
+    "argsort", "scatter", "scatter_", "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter",
+    "arange", "full", "zeros", "ones", "eye", "scalar_tensor", "tril_indices", "triu_indices", "threshold",
+    "threshold_backward", "unsafe_split", "_reshape_copy", "_unsafe_view", "view_copy", "expand_copy", "permute_copy",
+    "transpose_copy", "slice_copy", "select_copy", "unfold_copy", "lift_fresh_copy", "one_hot", "eq", "ne", "lt", "gt",
+    "le", "ge", "logical_and", "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_not", "bitwise_or",
+    "bitwise_xor", "isfinite", "isnan", "isinf", "isneginf", "isposinf", "isin", "any", "all", "sign", "sgn", "floor",
+    "ceil", "trunc", "round", "index_fill", "index_fill_", "index_copy", "index_copy_", "masked_select",
+    "masked_scatter", "masked_scatter_", "nonzero", "argmax", "argmin", "searchsorted", "bucketize", "bincount",
+    "diag_embed", "diag", "unbind_copy", "_local_scalar_dense", "equal", "_foreach_neg", "_foreach_zero_",
+    "_foreach_copy_", "_foreach_abs", "_foreach_clamp_min_", "_foreach_clamp_max_", "max_pool2d_with_indices",
+    "repeat_interleave", "unique_consecutive", "fill_diagonal_", "real", "imag", "conj_physical",
 ))  # fmt: skip
+# no right result: fresh memory, and random numbers that no check describes
 UNJUDGED = frozenset((
-    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_", "native_dropout",
-    "bernoulli", "bernoulli_", "normal_", "uniform_", "random_", "rand", "randn", "randint", "rand_like",
-    "randn_like", "randperm", "multinomial", "exponential_", "_local_scalar_dense", "item", "record_stream",
-    "_copy_from",
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_", "multinomial",
+    "exponential_", "geometric_", "cauchy_", "log_normal_", "record_stream", "_copy_from", "_amp_update_scale_",
 ))  # fmt: skip
 
 
@@ -66,6 +76,11 @@ def name_of(func: Any) -> str:
 def judged(func: Any) -> bool:
     """Whether an op has a right result that is not just a view of its argument."""
     return name_of(func) not in UNJUDGED and not is_view(func)
+
+
+def moves(func: Any) -> bool:
+    """Whether an op only moves or chooses numbers: its result is the host's, digit for digit."""
+    return name_of(func) in EXACT
 
 
 def is_view(func: Any) -> bool:
@@ -89,9 +104,16 @@ def exact(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def derived(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The op itself on inputs that are off by a rounding; constants off as a whole."""
+    """The op itself on inputs that are off by a rounding; constants off as a whole, also those of the schema."""
     rough = name_of(func) in APPROXIMATED
-    near, named = tree_map(lambda x: _near(draw, x), (args, kwargs))
+    unnamed = {
+        a.name: a.default_value for a in func._schema.arguments[len(args) :] if isinstance(a.default_value, float)
+    }
+    near, named = tree_map(lambda x: _near(draw, x), (args, unnamed | kwargs))
+    if name_of(func).startswith("_foreach_"):  # a factor for all is a constant of the list's format
+        near = tree_map(lambda x: draw.common(x, 1.0, draw.format) if _real(x) and x.dim() == 0 else x, near)
+    if rough:
+        near = tree_map(lambda x: draw.common(x) if _real(x) else x, near)
     outputs = outputs_of(func, near, named, func(*near, **named))
     if rough:
         outputs = [draw.common(y, 2.0) if _real(y) else y for y in outputs]
@@ -99,7 +121,7 @@ def derived(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _near(draw: Draw, value: Any) -> Any:
-    if isinstance(value, Tensor) and value.dtype == torch.float64:
+    if isinstance(value, Tensor) and value.dtype in (torch.float64, torch.complex128):
         return draw.rounded(value)
     if isinstance(value, float) and draw.source is not None and value not in (0.0, 1.0, 2.0, 0.5, -1.0):
         return float(draw.common(torch.tensor(value, dtype=torch.float64), dtype=draw.format))  # as the format keeps it
@@ -107,33 +129,87 @@ def _near(draw: Draw, value: Any) -> Any:
 
 
 def _real(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def mm(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """a b, also batched, accumulated in 32 bits."""
     a, b = args[:2]
-    return [draw.summed(a @ b, (a.square() @ b.square()).sqrt(), a.shape[-1])]
+    return [draw.product(a, b)]
 
 
 def addmm(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """beta bias + alpha a b, added before the rounding."""
-    product = mm(draw, func, args[1:], {})[0]
+    """beta bias + alpha a b; the product may be stored before the bias is added."""
+    product = draw.sometimes_stored((dot if args[2].dim() == 1 else mm)(draw, func, args[1:], {})[0])
     whole = kwargs.get("beta", 1) * args[0] + kwargs.get("alpha", 1) * product
     return [draw.off(whole, torch.maximum(args[0].abs().expand_as(whole), product.abs()))]
 
 
+def dot(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """A vector by a vector, or a matrix by one."""
+    return [draw.product(args[0].unsqueeze(-2), args[1].unsqueeze(-1)).squeeze(-1).squeeze(-1)]
+
+
 def reduced(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Sums and means: accumulated in 32 bits, divided by a constant."""
-    y, scale = func(*args, **kwargs), func(args[0].abs(), *args[1:], **kwargs)
+    y, squares = func(*args, **kwargs), func(args[0].square(), *args[1:], **kwargs)
     terms = max(1, args[0].numel() // max(1, y.numel()))
-    return [draw.common(draw.summed(y, scale / terms**0.5, terms))]
+    scale = (squares / terms if name_of(func) == "mean" else squares).sqrt()  # a few large terms decide, not the many
+    return [draw.common(draw.summed(y, scale, terms))]
 
 
 def scanned(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Running sums, kept in the tensor's own format at worst."""
     y, scale = func(*args, **kwargs), func(args[0].abs(), *args[1:], **kwargs)
     return [draw.off(y, scale, units=2.0, dtype=draw.format)]
+
+
+def angular(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Sines and cosines: the angle is what it is, however long; the result has the error of a 1."""
+    y = func(*args, **kwargs)
+    return [draw.common(draw.rounded(draw.off(y, torch.ones_like(y)), units=4.0))]
+
+
+def first_only(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """What comes besides is a buffer for the backward, which not every device fills."""
+    return derived(draw, func, args, kwargs)[:1]
+
+
+def sigmoid_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """g (1 - y) y, step by step in the tensors' format at worst."""
+    g, y = args[:2]
+    return [draw.rounded(draw.sometimes_stored(draw.sometimes_stored(1 - y) * g) * y, units=4.0)]
+
+
+def tanh_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """g (1 - y^2), step by step in the tensors' format at worst."""
+    g, y = args[:2]
+    inner = draw.off(1 - draw.sometimes_stored(y * y), torch.ones_like(y))
+    return [draw.rounded(g * draw.sometimes_stored(inner), units=4.0)]
+
+
+def lerp(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """a + w (b - a), or (1 - w) a + w b: either share is a rounded constant."""
+    a, b, w = args[:3]
+    w = w if isinstance(w, Tensor) else torch.tensor(float(w), dtype=torch.float64)
+    kept, new = draw.common(1 - w, 1.0, draw.format) * a, draw.common(w, 1.0, draw.format) * b
+    return [draw.off(kept + new, kept.abs() + new.abs(), units=2.0)]
+
+
+def sigmoid(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """1 / (1 + exp(-x)), also by way of tanh: far below zero it keeps the error of a 1."""
+    return [draw.off(y, torch.ones_like(y)) for y in derived(draw, func, args, kwargs)]
+
+
+def silu(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """x sigmoid(x)."""
+    return [draw.off(y, args[0].abs()) for y in derived(draw, func, args, kwargs)]
+
+
+def silu_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """g s (1 + x (1 - s)), the sigmoids with the error of a 1."""
+    g, x = args[:2]
+    return [draw.off(y, g.abs() * (1 + x.abs())) for y in derived(draw, func, args, kwargs)]
 
 
 def gelu(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -155,11 +231,63 @@ def nll(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def scattered(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Rows added where indices say; those that meet in any order, at worst in the tensor's own format."""
-    near = tree_map(_absolute, args)
-    outputs = outputs_of(func, args, kwargs, func(*tree_map(_clone, args), **kwargs))
-    scales = outputs_of(func, near, kwargs, func(*near, **kwargs))
-    return [draw.off(y, scale, units=2.0, dtype=draw.format) for y, scale in zip(outputs, scales, strict=True)]
+    """Rows added where indices say; those that meet in any order, every other time in the tensor's own format.
+
+    Of n terms n - 2 sums are stored on the way: the first has nothing to be added to, the last is the result.
+    """
+    outputs = _run(func, args, kwargs)
+    scales = _run(func, tree_map(_absolute, args), kwargs)
+    alone = name_of(func).startswith("embedding")  # nothing was there before
+    ones = tuple(_ones(x, 1.0 if alone or k else 0.0) for k, x in enumerate(args))
+    counts = [n + (not alone) for n in _run(func, ones, kwargs)]
+    found = []
+    for y, scale, count in zip(outputs, scales, counts, strict=True):
+        stored = (count - 2).clamp(min=0).sqrt()
+        if draw.number % 2:
+            y = draw.off(y, scale * stored, units=1.5, dtype=draw.format)
+        found.append(draw.off(y, scale * (1 + stored)))
+    return found
+
+
+def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    fresh = tree_map(_clone, args)
+    return outputs_of(func, fresh, kwargs, func(*fresh, **kwargs))
+
+
+def _ones(value: Any, fill: float) -> Any:
+    return torch.full_like(value, fill) if _real(value) else value
+
+
+def linear(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Sums of products of two tensors (convolution and its backward): counted with ones, sized with squares."""
+    off = 2.0**-draw.unit.factor_bits if draw.source is not None and draw.format == torch.float32 else 0.0
+    if off > 2.0**-24:
+        args = tree_map(lambda x: x * (1 + off * draw.uniform(x.shape)) if _real(x) else x, args)
+    y = _run(func, args, kwargs)
+    squares = _run(func, tree_map(lambda x: x.square() if _real(x) else x, args), kwargs)
+    counts = _run(func, tree_map(lambda x: torch.ones_like(x) if _real(x) else x, args), kwargs)
+    found: list[Any] = []
+    for one, square, count in zip(y, squares, counts, strict=True):
+        size = None if one is None else torch.maximum(square.clamp(min=0).sqrt(), one.abs())
+        found.append(None if size is None else draw.off(one, size * (1 + 0.5 * count.abs().sqrt())))
+    return found
+
+
+def normed(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Roots of sums of squares, variances: the sum's error is relative."""
+    terms = max(1, max((x.numel() for x in tree_leaves(args) if isinstance(x, Tensor)), default=1))
+    units = 4 + 0.5 * min(terms, 1 << 16) ** 0.5
+    return [draw.rounded(y, units=units) if _real(y) else y for y in derived(draw, func, args, kwargs)]
+
+
+def scaled_mm(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """(a scale_a) (b scale_b) + bias of 8-bit factors; units of 8 bits keep some fourteen bits of a sum."""
+    told = given(func, args, kwargs)
+    a, b = told["self"] * told["scale_a"], told["mat2"] * told["scale_b"]
+    y = draw.off(a @ b, (a.square() @ b.square()).sqrt(), units=1.0 + 512.0 * (a.shape[-1] / 32) ** 0.5)
+    y = y if told.get("bias") is None else y + told["bias"]
+    scale = told.get("scale_result")
+    return [y if scale is None else y * scale]
 
 
 def _absolute(value: Any) -> Any:
@@ -179,6 +307,16 @@ CONTRACTS: dict[str, Program] = {
     "mean": reduced,
     "cumsum": scanned,
     "gelu": gelu,
+    "log_sigmoid_forward": first_only,
+    "sigmoid_backward": sigmoid_backward,
+    "tanh_backward": tanh_backward,
+    "lerp": lerp,
+    "lerp_": lerp,
+    "sigmoid": sigmoid,
+    "silu": silu,
+    "silu_backward": silu_backward,
+    "sin": angular,
+    "cos": angular,
     "gelu_backward": gelu_backward,
     "nll_loss_forward": nll,
     "embedding_dense_backward": scattered,
@@ -189,6 +327,25 @@ CONTRACTS: dict[str, Program] = {
     "index_put": scattered,
     "index_put_": scattered,
     "_index_put_impl_": scattered,
+    "scatter_reduce": derived,
+    "convolution": linear,
+    "convolution_backward": linear,
+    "native_group_norm": group_norm,
+    "native_group_norm_backward": normed,
+    "linalg_vector_norm": normed,
+    "_foreach_norm": normed,
+    "norm": normed,
+    "var": normed,
+    "std": normed,
+    "var_mean": normed,
+    "logcumsumexp": normed,
+    "cumprod": normed,
+    "prod": normed,
+    "_scaled_mm": scaled_mm,
+    "dot": dot,
+    "mv": dot,
+    "addmv": addmm,
+    "addbmm": linear,
     "_softmax": softmax,
     "_safe_softmax": softmax,
     "_log_softmax": log_softmax,

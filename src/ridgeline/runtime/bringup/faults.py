@@ -1,6 +1,8 @@
 """Faults of a device: functions of a file that answer for an op, and whether each fired.
 
 def fault_name(op, args, kwargs, result): ...     `op` as in aten.mm.default; host tensors; None leaves the op alone
+MISSING = ["aten.silu.default"]                   ops that the device does not have
+FALLBACK = ["aten.topk.default"]                  ops that it leaves to the host, with torch's usual warning
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from typing import Any
 import torch
 
 from ridgeline.core.errors import InputError, Problem, not_among
-from ridgeline.runtime.bringup.ridge import Alter
+from ridgeline.runtime.bringup.corpus import FAULTS
+from ridgeline.runtime.bringup.ridge import Alter, Lacks
 
-PREFIX = "fault_"
+PREFIX, MISSING, FALLBACK = "fault_", "MISSING", "FALLBACK"
+CORPUS = "corpus"  # stands for the faults that come with Ridgeline
 
 
 @dataclass(slots=True)
@@ -35,9 +39,33 @@ class Fault:
 
 
 def read_faults(path: Path) -> Mapping[str, Alter]:
-    """The functions `fault_*` of a Python file, by name."""
+    """The functions `fault_*` of a Python file, by name; the corpus by that word; none where it only lacks kernels."""
+    if str(path) == CORPUS:
+        return FAULTS
+    found = _run(path)
+    faults = {name: value for name, value in found.items() if name.startswith(PREFIX) and callable(value)}
+    if not faults and not any(name in found for name in (MISSING, FALLBACK)):
+        expected = f"functions {PREFIX}*(op, args, kwargs, result), or lists {MISSING} and {FALLBACK}"
+        raise InputError(Problem(path="--faults", given=f"{path} without any", expected=expected))
+    return faults
+
+
+def read_lacks(path: Path) -> Lacks:
+    """Ops that a file takes away from the fake device: its lists MISSING and FALLBACK."""
+    if str(path) == CORPUS:
+        return Lacks()
+    found = _run(path)
+    lists = {name: found.get(name, ()) for name in (MISSING, FALLBACK)}
+    for name, ops in lists.items():
+        if isinstance(ops, str) or not all(isinstance(op, str) for op in ops):
+            expected = "a list of ops such as aten.silu.default"
+            raise InputError(Problem(path=f"--faults {name}", given=repr(ops)[:80], expected=expected))
+    return Lacks(missing=frozenset(lists[MISSING]), fallback=frozenset(lists[FALLBACK]))
+
+
+def _run(path: Path) -> dict[str, Any]:
     try:
-        found = runpy.run_path(str(path))
+        return runpy.run_path(str(path))
     except OSError as error:
         raise InputError(
             Problem(path="--faults", given=str(path), expected="a Python file that can be read")
@@ -45,18 +73,13 @@ def read_faults(path: Path) -> Mapping[str, Alter]:
     except Exception as error:
         given = f"{path}: {type(error).__name__}: {error}"
         raise InputError(Problem(path="--faults", given=given, expected="a Python file that runs")) from error
-    faults = {name: value for name, value in found.items() if name.startswith(PREFIX) and callable(value)}
-    if not faults:
-        expected = f"functions {PREFIX}*(op, args, kwargs, result)"
-        raise InputError(Problem(path="--faults", given=f"{path} without any", expected=expected))
-    return faults
 
 
 def chosen(faults: Mapping[str, Alter], name: str) -> Mapping[str, Alter]:
     """One of them, with or without its prefix, or all."""
     if not name:
         return faults
-    for known in (name, PREFIX + name):
+    for known in (name, PREFIX + name, name.removeprefix(PREFIX)):
         if known in faults:
             return {known: faults[known]}
-    raise InputError(not_among("--fault", name, sorted(faults), "a fault of the file"))
+    raise InputError(not_among("--fault", name, sorted(faults), "a fault of the file, or without a file of the corpus"))

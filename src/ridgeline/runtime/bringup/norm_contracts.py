@@ -17,8 +17,10 @@ def softmax(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     y = func(*args, **kwargs)
     top = x.amax(dim, keepdim=True)
     spread = (x - torch.where(top.isinf(), torch.zeros_like(top), top)).abs()
-    row = draw.rounded(torch.ones_like(top), units=4.0)
-    return [draw.common(draw.rounded(draw.off(y, y * spread, units=2.0) * row, units=4.0), 2.0)]
+    row = draw.rounded(draw.summed(one := torch.ones_like(top), one, x.shape[dim] if x.dim() else 1), units=4.0)
+    row = draw.off(row, torch.logsumexp(x, dim, keepdim=True).abs())  # exp(x - log-sum): the sum has its own rounding
+    y = draw.tilted(draw.off(y, y * spread, units=2.0), y * spread)
+    return [draw.common(draw.rounded(y * row, units=4.0), 2.0)]
 
 
 def log_softmax(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -28,6 +30,7 @@ def log_softmax(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     lse = torch.logsumexp(x, dim, keepdim=True)
     row = draw.stored(lse) - lse
     size = x.abs() + lse.abs() + 1
+    row = draw.summed(row, torch.ones_like(lse), x.shape[dim])
     return [draw.off(y, size, units=2.0) + draw.off(torch.zeros_like(lse), lse.abs() + 1, units=2.0) + row]
 
 
@@ -67,6 +70,19 @@ def layer_norm_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: di
     )
     dx = draw.off(rstd * (scaled - inner[0] - hat * inner[1]), size, units=4.0)
     return [dx if mask[0] else None, *weight_gradients(draw, g, g * hat, shape, mask[1:])]
+
+
+def group_norm(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Layer norm of each group of channels, weighed by channel."""
+    x, w, b, count, _, _, groups, eps = args[:8]
+    rows = x.reshape(count, groups, -1)
+    _, mean, rstd = layer_norm(draw, func, (rows, rows.shape[-1:], None, None, eps), {})
+    mean, rstd = draw.sometimes_stored(mean), draw.sometimes_stored(rstd)  # as the backward will read them
+    y = draw.off((rows - mean) * rstd, (rows.abs() + mean.abs()) * rstd, units=2.0)
+    y, side = y.reshape(x.shape), (1, -1, *[1] * (x.dim() - 2))
+    y = y if w is None else draw.rounded(y * w.reshape(side))
+    y = y if b is None else draw.off(y + b.reshape(side), y.abs() + b.abs().reshape(side))
+    return [y, mean.squeeze(-1), rstd.squeeze(-1)]
 
 
 def rms_norm(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

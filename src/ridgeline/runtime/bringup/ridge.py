@@ -3,6 +3,7 @@
     torch.device("ridge")        a tensor there wraps one on the host; every op that reaches the device unwraps its
                                  arguments, runs the host's kernel, and wraps the result
     with altered(f): ...         f(op, args, kwargs, result) sees each op with host tensors and may answer for it
+    with lacking(l): ...         ops that the device does not have, or leaves to the host with torch's usual warning
 
 Private parts of torch are used here and nowhere else: the Python backend of torch 2.13
 (`_setup_privateuseone_for_python_backend`, experimental) and wrapper subclasses with a dispatch of their own.
@@ -10,8 +11,10 @@ Private parts of torch are used here and nowhere else: the Python backend of tor
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,7 +27,11 @@ NAME = "ridge"
 
 Alter = Callable[[str, tuple[Any, ...], dict[str, Any], Any], Any]
 
-_FACTORIES = ("empty.memory_format", "empty_strided")
+_FACTORIES = (
+    "empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step", "zeros", "ones", "full",
+    "scalar_tensor", "eye", "eye.m", "tril_indices", "triu_indices", "linspace", "randn", "rand", "randint",
+    "randint.low", "randperm",
+)  # fmt: skip
 # composite elsewhere, a kernel of its own on the host: the device has the kernel as well
 _KERNELS = ("silu_backward", "mish_backward", "_fused_rms_norm", "_fused_rms_norm_backward")
 
@@ -33,6 +40,15 @@ _WIDENED = frozenset(("aten.native_layer_norm_backward.default", "aten.rsqrt.def
 
 _registered: list[torch.library.Library] = []
 _alter: list[Alter] = []
+_lacks: list[Lacks] = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacks:
+    """Ops as `aten.silu.default`: `missing` raise, `fallback` run on the host with a warning."""
+
+    missing: frozenset[str] = frozenset()
+    fallback: frozenset[str] = frozenset()
 
 
 class RidgeTensor(torch.Tensor):  # type: ignore[misc]
@@ -54,6 +70,10 @@ class RidgeTensor(torch.Tensor):  # type: ignore[misc]
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(func, args, kwargs or {})
+
+    def tolist(self) -> Any:
+        """The numbers; torch refuses to list those of a subclass."""
+        return self.raw.tolist()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"RidgeTensor({self.raw!r})"
@@ -79,6 +99,18 @@ class _Backend:
 
     def _is_in_bad_fork(self) -> bool:
         return False
+
+    def get_rng_state(self, device: Any = None) -> Tensor:  # noqa: ARG002
+        """Random numbers are the host's."""
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: Tensor, device: Any = None) -> None:  # noqa: ARG002
+        """Random numbers are the host's."""
+        torch.set_rng_state(state)
+
+    def device(self, device: Any) -> AbstractContextManager[None]:  # noqa: ARG002
+        """There is one device."""
+        return nullcontext()
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
@@ -116,6 +148,26 @@ def altered(alter: Alter) -> Iterator[None]:
         _alter.remove(alter)
 
 
+@contextmanager
+def lacking(lacks: Lacks) -> Iterator[None]:
+    """Take kernels away from the device."""
+    _lacks.append(lacks)
+    try:
+        yield
+    finally:
+        _lacks.remove(lacks)
+
+
+def _without_kernel(op: str) -> None:
+    name = op.replace(".", "::", 1).removesuffix(".default")
+    for lacks in _lacks:
+        if op in lacks.missing:
+            raise NotImplementedError(f"Could not run '{name}' with arguments from the '{NAME}' backend.")
+        if op in lacks.fallback:
+            told = f"The operator '{name}' is not currently supported on the {NAME} backend and will fall back to "
+            warnings.warn(told + "run on the CPU. This may have performance implications.", stacklevel=2)
+
+
 def to_host(value: Any) -> Any:
     """The host tensors behind the device's, in any nest of arguments."""
     return tree_map(_unwrap, value)
@@ -140,18 +192,30 @@ def _unwrap(value: Any) -> Any:
 
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """One op of the device: the host's kernel, then whoever alters it."""
+    if _lacks:
+        _without_kernel(str(func))
     leaves_device = kwargs.get("device") is not None and torch.device(kwargs["device"]).type != NAME
     host_args, host_kwargs = to_host(args), to_host(kwargs)
     before = _before(func, host_args, host_kwargs) if _alter else (host_args, host_kwargs)
     result = _kernel_result(func, host_args, host_kwargs)
     for alter in _alter:
-        other = alter(str(func), before[0], before[1], result)
+        shown = result if result is not None else _written(func, host_args, host_kwargs)
+        other = alter(str(func), before[0], before[1], shown)
         if other is not None:
-            result = _put(other, result, func)
+            put = _put(other, shown, func)
+            result = put if result is not None else None
     if leaves_device:
         return result
     wrappers = {id(x.raw): x for x in tree_leaves((args, kwargs)) if isinstance(x, RidgeTensor)}
     return tree_map(lambda x: _wrap(x, wrappers) if isinstance(x, Tensor) else x, result)
+
+
+def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What an op without a result wrote: its lists of tensors."""
+    names = [a.name for a in func._schema.arguments]
+    written = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+    found = [value for name, value in (*zip(names, args, strict=False), *kwargs.items()) if name in written]
+    return found[0] if len(found) == 1 else tuple(found)
 
 
 def _wrap(raw: Tensor, wrappers: dict[int, RidgeTensor]) -> RidgeTensor:
@@ -160,7 +224,21 @@ def _wrap(raw: Tensor, wrappers: dict[int, RidgeTensor]) -> RidgeTensor:
     return RidgeTensor(raw) if found is None else found
 
 
+def _rms_norm_backward(g: Tensor, x: Tensor, shape: Any, rstd: Tensor, w: Tensor | None, mask: Any) -> Any:
+    """The host has none: in 32 bits, row by row."""
+    wide, dims = x.float(), tuple(range(-len(shape), 0))
+    hat, scaled = wide * rstd.float(), g.float() if w is None else g.float() * w.float()
+    d_x = rstd.float() * (scaled - hat * (scaled * hat).mean(dims, keepdim=True))
+    d_w = (g.float() * hat).reshape(-1, *shape).sum(0) if w is not None and mask[1] else None
+    return d_x.to(x.dtype) if mask[0] else None, None if d_w is None or w is None else d_w.to(w.dtype)
+
+
+_OWN = {"aten._fused_rms_norm_backward.default": _rms_norm_backward}
+
+
 def _kernel_result(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    if str(func) in _OWN:
+        return _OWN[str(func)](*args, **kwargs)
     if str(func) not in _WIDENED:
         return func(*args, **kwargs)
     narrow = next((x.dtype for x in tree_leaves(args) if _floats(x)), torch.float32)

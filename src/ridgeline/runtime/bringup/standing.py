@@ -8,45 +8,16 @@ Every run probes all of them on the device, whether the model dispatches them or
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ridgeline.runtime.bringup.calls import Call, Numbers
+from ridgeline.runtime.bringup.standing_long import LONG
+from ridgeline.runtime.bringup.standing_moves import MOVES
+from ridgeline.runtime.bringup.standing_training import TRAINING
+
 A = torch.ops.aten
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One op with arguments on the host; `why` says what its input is there for."""
-
-    op: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    why: str = "ordinary"
-    phase: str = "forward"
-
-
-class Numbers:
-    """Inputs of one format from one seed."""
-
-    def __init__(self, dtype: torch.dtype, seed: int = 0, device: str = "cpu") -> None:
-        self.dtype, self.source = dtype, torch.Generator().manual_seed(seed)
-        # what a norm's forward keeps for its backward: the host's kernels in the format, others in 32 bits
-        self.statistics = dtype if device.partition(":")[0] in ("cpu", "ridge") else torch.float32
-
-    def normal(self, *shape: int, size: float = 1.0, at: float = 0.0) -> Tensor:
-        """Gaussian, in the format."""
-        return (torch.randn(shape, generator=self.source) * size + at).to(self.dtype)
-
-    def places(self, *shape: int, below: int) -> Tensor:
-        """Indices, many of them twice."""
-        return torch.randint(0, below, shape, generator=self.source)
-
-    def strided(self, rows: int, columns: int) -> Tensor:
-        """A transposed view that begins inside its memory."""
-        return self.normal(columns + 3, rows + 5)[2 : 2 + columns, 4 : 4 + rows].mT
 
 
 def products(n: Numbers) -> Iterator[Call]:
@@ -65,6 +36,23 @@ def products(n: Numbers) -> Iterator[Call]:
     yield Call(
         op=A.addmm.default, args=(n.normal(96, size=300.0), n.normal(64, 256), n.normal(256, 96)), why="large bias"
     )
+    scaled = {"beta": 0.5, "alpha": 2.0}
+    yield Call(op=A.addmm.default, args=(n.normal(33), n.normal(19, 40), n.normal(40, 33)), kwargs=scaled, why="scaled")
+    for why, named in (("ordinary", {}), ("scaled", scaled)):
+        args = n.normal(5, 17, 24), n.normal(5, 17, 31), n.normal(5, 31, 24)
+        yield Call(op=A.baddbmm.default, args=args, kwargs=named, why=why)
+    odd = n.normal(24, 40)
+    odd[3, 5], odd[7, 0], odd[11, 39] = torch.inf, torch.nan, -torch.inf
+    zeros = n.normal(40, 24)
+    zeros[5], zeros[:, 3] = 0.0, 0.0
+    yield Call(op=A.mm.default, args=(odd, zeros), why="zero times infinity")
+    odd = odd.nan_to_num(nan=1.0, posinf=torch.inf, neginf=-torch.inf)
+    yield Call(op=A.mm.default, args=(odd, zeros), why="zero times infinity, no NaN")
+    yield Call(op=A.bmm.default, args=(odd[None], zeros[None]), why="zero times infinity, no NaN")
+    yield Call(op=A.mm.default, args=(n.dressed(n.normal(13, 37)), n.dressed(n.normal(37, 21))), why="rows apart")
+    yield Call(op=A.bmm.default, args=(n.normal(3, 29, 19), n.normal(3, 19, 23)), why="tails")
+    yield Call(op=A.mv.default, args=(n.normal(33, 65), n.normal(65)))
+    yield Call(op=A.dot.default, args=(n.normal(129), n.normal(129)))
 
 
 def pointwise(n: Numbers) -> Iterator[Call]:
@@ -74,6 +62,7 @@ def pointwise(n: Numbers) -> Iterator[Call]:
         "large": n.normal(32, 64, size=60.0),
         "tiny": n.normal(32, 64, size=1e-5),
         "one row": n.normal(1, 77),
+        "tails": n.normal(19, 53, size=2.0),
         "strided": n.strided(40, 56),
         "special": torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-38, -1e-38, 3e38, 1.0, -1.0]).to(
             n.dtype
@@ -95,10 +84,52 @@ def pointwise(n: Numbers) -> Iterator[Call]:
             yield Call(op=A.div.Tensor, args=(x, g.abs() + 0.1), why=why)
             yield Call(op=A.pow.Tensor_Scalar, args=(x, 2), why=why)
             yield Call(op=A.sqrt.default, args=(x.abs(),), why=why)
+        if why in ("ordinary", "strided", "tails"):
+            yield from _seldom(n, why, x, g)
     angles = (torch.arange(0, 65536, 61).float()[:, None] * torch.tensor([1.0, 0.1, 0.01])).to(n.dtype)
     if n.dtype == torch.float32:
         yield Call(op=A.cos.default, args=(angles,), why="long positions")
         yield Call(op=A.sin.default, args=(angles,), why="long positions")
+
+
+def _seldom(n: Numbers, why: str, x: Tensor, g: Tensor) -> Iterator[Call]:
+    """Functions that few models use, and those of a number and a constant."""
+    for op in (A.log, A.log2, A.reciprocal, A.log1p):
+        yield Call(op=op.default, args=(x.abs() + 0.05,), why=why)
+    if n.dtype == torch.float32:  # the host's own kernels of these round on the way
+        yield Call(op=A.erf.default, args=(x,), why=why)
+        yield Call(op=A.pow.Tensor_Scalar, args=(x, 3), why=f"{why}, cubes")
+        yield Call(op=A.pow.Tensor_Scalar, args=(x.abs() + 0.1, -0.5), why=f"{why}, roots")
+        yield Call(op=A.logsumexp.default, args=(x, [-1]), why=why)
+    for op in (A.exp2, A.softplus, A.abs, A.expm1, A.mish, A.leaky_relu, A.hardtanh, A.elu, A.log_sigmoid_forward):
+        yield Call(op=op.default, args=(x,), why=why)
+    yield Call(op=A.gelu.default, args=(x,), kwargs={"approximate": "tanh"}, why=f"{why}, tanh")
+    yield Call(
+        op=A.gelu_backward.default, args=(g, x), kwargs={"approximate": "tanh"}, why=f"{why}, tanh", phase="backward"
+    )
+    y = x.double()
+    yield Call(op=A.sigmoid_backward.default, args=(g, y.sigmoid().to(n.dtype)), why=why, phase="backward")
+    yield Call(op=A.tanh_backward.default, args=(g, y.tanh().to(n.dtype)), why=why, phase="backward")
+    yield Call(op=A.threshold_backward.default, args=(g, x, 0), why=why, phase="backward")
+    for op, other in ((A.add.Tensor, 2), (A.rsub.Scalar, 1.0), (A.mul.Tensor, 0.1), (A.div.Tensor, 3.0)):
+        yield Call(op=op, args=(x, other), why=f"{why}, a constant")
+    for op in (A.add.Scalar, A.mul.Scalar, A.div.Scalar, A.sub.Scalar):
+        yield Call(op=op, args=(x, 0.7), why=f"{why}, a constant")
+    yield Call(op=A.pow.Scalar, args=(10000.0, (x / 4).clamp(-1, 1)), why=f"{why}, a constant to powers")
+    yield Call(op=A.pow.Tensor_Tensor, args=(x.abs() + 0.1, g.clamp(-2, 2)), why=why)
+    yield Call(op=A.add.Tensor, args=(x, g), kwargs={"alpha": 0.3}, why=f"{why}, scaled")
+    yield Call(op=A.sub.Tensor, args=(x, g[:, :1]), why=f"{why}, one column for all")
+    yield Call(op=A.div.Tensor, args=(x, g[:, :1].abs() + 0.5), why=f"{why}, one column for all")
+    for op in (A.maximum, A.minimum):
+        yield Call(op=op.default, args=(x, g), why=why)
+    yield Call(op=A.clamp.default, args=(x, -0.5, 0.75), why=why)
+    yield Call(op=A.eq.Tensor, args=(x.round(), g.round()), why=why)
+    yield Call(op=A.gt.Scalar, args=(x, 0.25), why=why)
+    yield Call(op=A.var.correction, args=(x, [-1]), kwargs={"correction": 1}, why=why)
+    yield Call(op=A.linalg_vector_norm.default, args=(x,), why=why)
+    yield Call(op=A.amax.default, args=(x, [-1]), why=why)
+    yield Call(op=A.sum.default, args=(x,), why=f"{why}, all")
+    yield Call(op=A.mean.default, args=(x,), why=f"{why}, all")
 
 
 def rows(n: Numbers) -> Iterator[Call]:
@@ -144,6 +175,15 @@ def norms(n: Numbers) -> Iterator[Call]:
         told = mean.to(n.statistics), (var + 1e-5).rsqrt().to(n.statistics)
         args = (g, x, [160], *told, w, b, [True, True, True])
         yield Call(op=A.native_layer_norm_backward.default, args=args, why=why, phase="backward")
+        yield Call(op=A._fused_rms_norm.default, args=(x, [160], w, 1e-5), why=why)
+        rstd = (x.double().square().mean(-1, keepdim=True) + 1e-5).rsqrt().to(n.statistics)
+        args = (g, x, [160], rstd, w, [True, True])
+        yield Call(op=A._fused_rms_norm_backward.default, args=args, why=why, phase="backward")
+    x = n.normal(6, 5, 67)
+    yield Call(op=A.native_layer_norm.default, args=(x, [67], None, None, 1e-5), why="no weight, a tail")
+    yield Call(op=A._fused_rms_norm.default, args=(x, [67], None, 1e-6), why="no weight, a tail")
+    x = n.normal(2, 24, 15)
+    yield Call(op=A.native_group_norm.default, args=(x, n.normal(24), n.normal(24), 2, 24, 15, 4, 1e-5), why="groups")
 
 
 def fused_attention(n: Numbers) -> Iterator[Call]:
@@ -151,24 +191,49 @@ def fused_attention(n: Numbers) -> Iterator[Call]:
     forward = A._scaled_dot_product_flash_attention_for_cpu.default
     backward = A._scaled_dot_product_flash_attention_for_cpu_backward.default
     for why, lengths, causal, size in (
-        ("causal", (48, 48), True, 1.0), ("tail", (37, 53), False, 1.0), ("one query", (1, 65), False, 1.0),
-        ("large scores", (32, 32), False, 6.0), ("long", (16, 600), False, 1.0),
-    ):  # fmt: skip
+        ("causal", (48, 48), True, 1.0),
+        ("tail", (37, 53), False, 1.0),
+        ("one query", (1, 65), False, 1.0),
+        ("large scores", (32, 32), False, 6.0),
+        ("long", (16, 600), False, 1.0),
+    ):
         q, k, v = (
             n.normal(2, 3, t, 32, size=s) for t, s in ((lengths[0], size), (lengths[1], size), (lengths[1], 1.0))
         )
         yield Call(op=forward, args=(q, k, v, 0.0, causal), why=why)
         out, lse = _attended(q, k, v, causal)
         yield Call(op=backward, args=(n.normal(*q.shape), q, k, v, out, lse, 0.0, causal), why=why, phase="backward")
-    q, k = n.normal(1, 2, 32, 32, at=2.0), n.normal(1, 2, 32, 32, at=-2.0)
-    yield Call(op=forward, args=(q, k, n.normal(1, 2, 32, 32), 0.0, False), why="logits far below zero")
+    for why, at in (("logits far below zero", 2.0), ("logits below -50,000", 100.0)):
+        q, k = n.normal(1, 2, 32, 32, at=at), n.normal(1, 2, 32, 32, at=-at)
+        yield Call(op=forward, args=(q, k, n.normal(1, 2, 32, 32), 0.0, False), why=why)
+    q, k, v = n.normal(2, 2, 24, 16), n.normal(2, 2, 40, 16), n.normal(2, 2, 40, 16)
+    for why, queries, keys in (("causal, more keys", 24, 40), ("causal, more queries", 40, 24)):
+        args = n.normal(2, 2, queries, 16), n.normal(2, 2, keys, 16), n.normal(2, 2, keys, 16), 0.0, True
+        yield Call(op=forward, args=args, why=why)
+    mask = torch.zeros(2, 1, 24, 40, dtype=n.dtype).masked_fill(n.normal(2, 1, 24, 40) > 0, -torch.inf)
+    mask[:, :, :, 7] = 0.0  # rows without any key have no backward that all agree on
+    for why, given in (("masked", mask), ("a bias", n.normal(2, 1, 24, 40))):
+        named = {"attn_mask": given}
+        yield Call(op=forward, args=(q, k, v, 0.0, False), kwargs=named, why=why)
+        out, lse = _attended(q, k, v, False, given)
+        args = n.normal(*q.shape), q, k, v, out, lse, 0.0, False
+        yield Call(op=backward, args=args, kwargs=named, why=why, phase="backward")
+    named = {"attn_mask": mask.clone().index_fill_(2, torch.tensor([3]), -torch.inf)}
+    yield Call(op=forward, args=(q, k, v, 0.0, False), kwargs=named, why="a row without any key")
+    q, k, v, g = (n.normal(2, 33, 3, 24).transpose(1, 2) for _ in range(4))
+    out, lse = _attended(q, k, v, True)
+    yield Call(op=forward, args=(q, k, v, 0.0, True), why="strided")
+    yield Call(op=backward, args=(g, q, k, v, out, lse, 0.0, True), why="strided", phase="backward")
+    yield Call(op=forward, args=(q, k, v, 0.0, True), kwargs={"scale": 0.3}, why="a scale of its own")
 
 
-def _attended(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+def _attended(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     scores = q.double() @ k.double().mT * q.shape[-1] ** -0.5
     if causal:
         scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
-    return (scores.softmax(-1) @ v.double()).to(q.dtype), torch.logsumexp(scores, -1).float()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask.double()
+    return (scores.softmax(-1).nan_to_num() @ v.double()).to(q.dtype), torch.logsumexp(scores, -1).float()
 
 
 def lookups(n: Numbers) -> Iterator[Call]:
@@ -190,6 +255,40 @@ def lookups(n: Numbers) -> Iterator[Call]:
     yield Call(op=A.clone.default, args=(n.strided(24, 40),), why="strided")
     yield Call(op=A.masked_fill.Scalar, args=(n.normal(16, 40), n.normal(16, 40) > 0, -1e4))
     yield Call(op=A.cumsum.default, args=(n.normal(8, 64), 1))
+    yield Call(op=A.cumsum.default, args=(n.normal(37, 6), 0), why="along columns")
+    one = n.places(40, below=50)
+    yield Call(op=A.index_put.default, args=(n.normal(50, 48), [one], n.normal(40, 48), True), why="duplicates")
+    once = torch.randperm(50, generator=n.source)[:20]
+    yield Call(op=A.index_put.default, args=(n.normal(50, 48), [once], n.normal(20, 48), False), why="replaces")
+    yield Call(op=A.scatter.src, args=(n.normal(50, 48), 0, once[:, None].expand(20, 48), n.normal(20, 48)))
+    yield Call(op=A.index_copy.default, args=(n.normal(50, 48), 0, once, n.normal(20, 48)))
+    yield Call(op=A.scatter.value, args=(n.normal(7, 40), 1, n.places(7, 2, below=40), 1.0), why="one hot")
+    yield Call(op=A.sort.default, args=(n.normal(16, 70), -1, True))
+    yield Call(op=A.sort.stable, args=(tied,), kwargs={"stable": True, "dim": -1}, why="ties, stable")
+    yield Call(op=A.argmax.default, args=(tied, -1), why="ties")
+    yield Call(op=A.max.dim, args=(tied, -1), why="ties")
+    yield Call(op=A.topk.default, args=(torch.softmax(n.normal(64, 128) * 0.02, -1), 8), why="near ties, experts")
+    edge = torch.tensor([0, 49, 49, 0, 25, 48, 1])
+    yield Call(op=A.embedding.default, args=(table, edge), why="first and last row")
+    yield Call(op=A.embedding.default, args=(n.dressed(n.normal(21, 16)), edge % 21), why="rows apart")
+    same = torch.full((40,), 7)
+    yield Call(
+        op=A.embedding_dense_backward.default,
+        args=(n.normal(40, 16), same, 21, -1, False),
+        why="all to one row",
+        phase="backward",
+    )
+    yield Call(
+        op=A.embedding_dense_backward.default,
+        args=(n.normal(3, 5, 16), n.places(3, 5, below=21), 21, -1, False),
+        why="batched",
+        phase="backward",
+    )
+    yield Call(
+        op=A.index_add.default,
+        args=(n.normal(6, 20), 1, n.places(31, below=20), n.normal(6, 31)),
+        why="columns that meet",
+    )
 
 
 def losses(n: Numbers) -> Iterator[Call]:
@@ -206,23 +305,17 @@ def losses(n: Numbers) -> Iterator[Call]:
         yield Call(op=A.nll_loss_backward.default, args=args, why=f"{why}, rows to ignore", phase="backward")
 
 
-def casts(n: Numbers) -> Iterator[Call]:
-    """From one format to another: ties, overflow, denormals, 8 bits."""
-    x = torch.cat(
-        (
-            n.normal(4000, size=3.0).float(),
-            torch.tensor([1e-40, 3e38, 65520.0, 448.0, 464.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8]),
-        )
-    )
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        yield Call(
-            op=A._to_copy.default, args=(x,), kwargs={"dtype": dtype}, why=f"to {dtype}, ties".replace("torch.", "")
-        )
-
-
 STANDING: tuple[Callable[[Numbers], Iterator[Call]], ...] = (
-    products, pointwise, rows, fused_attention, lookups, losses, casts,
-)  # fmt: skip
+    products,
+    pointwise,
+    rows,
+    fused_attention,
+    lookups,
+    losses,
+    *MOVES,
+    *TRAINING,
+    *LONG,
+)
 
 
 def standing_calls(seed: int = 0, device: str = "cpu") -> Iterator[Call]:

@@ -1,87 +1,205 @@
-"""The model that is brought up: one layer of each kind of an architecture, with its real widths, on a device."""
+"""The model that is brought up, on a device: layers of an architecture, or a torch module of the user's.
+
+    subject_of(model, dtype, device)        one layer of each kind of an architecture
+    subject_of(own, dtype, device)          a module that a function makes, with inputs to call it with
+
+Weights are made on the host: they are the same on every device.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import copy
+import importlib
+import pickle
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.core.dtype import dtype as dtype_of
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.units import format_quantity
-from ridgeline.models.params import block_params
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.plan import Plan, Precision
-from ridgeline.runtime.train.assemble import Blueprint, assemble
+from ridgeline.runtime.bringup.cut import left_out, one_of_each
+from ridgeline.runtime.bringup.generation import Within, decode, prefill, sampled
+from ridgeline.runtime.bringup.target import OwnModule, Target
+from ridgeline.runtime.train.assemble import TORCH_DTYPES, Blueprint, assemble
 from ridgeline.runtime.train.layout import spread
 from ridgeline.runtime.train.numerics import usual_numerics
-from ridgeline.runtime.train.refuse import model_refusals
 from ridgeline.runtime.train.stage import cross_entropy
 
-VOCABULARY = 4096  # rows of the embedding and the head that are made: the rest is more of the same
 TOKENS = (2, 16)
+DECODED = 2  # tokens that generation adds to a prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """A module on a device with what it is fed and its loss.
 
-    cut    what was left out of the architecture, in words
+    forward     inputs to outputs
+    loss        outputs to a number
+    generate    a prompt, a cache, sampled tokens, with the modules at work told; None where it does not generate
+    cut         what was left out of the architecture, in words
+    times       how many layers of the model each layer stands for, by the path of its module
+    tokens      whether it is a language model of the reference engine: token ids in, logits out
+    share       the loss of some rows of its outputs, as their share of the whole batch's
     """
 
     module: nn.Module
-    inputs: tuple[Tensor, ...]
-    loss: Callable[..., Tensor]
+    inputs: tuple[Any, ...]
+    named: Mapping[str, Any] = field(default_factory=dict)
+    loss: Callable[[Any], Tensor]
+    generate: Callable[[Within], Tensor] | None = None
     cut: tuple[str, ...] = ()
+    times: Mapping[str, int] = field(default_factory=dict)
+    tokens: bool = False
+    share: Callable[[Tensor, slice], Tensor] | None = None
+
+    def forward(self) -> Any:
+        """The module on its inputs."""
+        return self.module(*self.inputs, **self.named)
 
 
-BYTES_PER_PARAMETER = 4 + 4 + 8 + 8  # fp32 weight, gradient and AdamW's moments, and what judging copies of it
+def subject_of(target: Target, dtype: str, device: str, seed: int = 0) -> Subject:
+    """What is brought up, in one format."""
+    if isinstance(target, OwnModule):
+        return _own(target, dtype, device, seed)
+    small = one_of_each(target)
+    made = stage_subject(small, dtype, device, seed)
+    counts = {f"layers.{index}": target.order.count(order) for index, order in enumerate(small.order)}
+    return Subject(
+        module=made.module, inputs=made.inputs, loss=made.loss, generate=made.generate, tokens=True, times=counts,
+        cut=left_out(target, small),
+    )  # fmt: skip
 
 
-def one_of_each(model: ModelSpec) -> ModelSpec:
-    """The architecture with one layer of each kind and few rows of its vocabulary.
-
-    An `InputError` says what of it is not built, or that the host has too little memory for a layer.
-    """
-    first = {block: index for index, block in reversed(list(enumerate(model.order)))}
-    order = tuple(model.order[index] for index in sorted(first.values()))
-    small = replace(model, order=order, vocab=min(model.vocab, VOCABULARY), mtp=None)
-    problems = list(model_refusals(small))
-    needed = sum(block_params(block, model.hidden) for block in model.blocks) * BYTES_PER_PARAMETER
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > there:
-        given = f"about {format_quantity(needed, 'B')} for one layer of each kind"
-        expected = f"what the host's memory can hold: {format_quantity(there, 'B')}"
-        todo = "bring up a smaller model of the same family, or use a host with more memory"
-        problems.append(Problem(path="model", given=given, expected=expected, todo=todo))
-    if problems:
-        raise InputError(problems)
-    return small
-
-
-def subject_of(model: ModelSpec, dtype: str, device: str, seed: int = 0) -> Subject:
-    """One layer of each kind, in one format."""
-    small = one_of_each(model)
-    order = small.order
-    cut = [f"{len(order)} of {model.layers} layers, one of each kind"]
-    if small.vocab < model.vocab:
-        cut.append(f"{small.vocab:,} of {model.vocab:,} rows of the vocabulary")
+def stage_subject(
+    model: ModelSpec, dtype: str, device: str, seed: int = 0, tokens: tuple[int, int] = TOKENS
+) -> Subject:
+    """All layers of an architecture, as they are."""
     form = dtype_of(dtype)
     plan = Plan(precision=Precision(compute=form, weights=form, activations=form))
     blueprint = Blueprint(
-        model=small, numerics=usual_numerics(model), plan=plan, placement=(len(order),), gradients=form,
-        seed=seed, fuses=frozenset(),
+        model=model, numerics=usual_numerics(model), plan=plan, placement=(model.layers,), gradients=form, seed=seed,
+        fuses=frozenset(),
     )  # fmt: skip
     layout = spread(plan, experts=False)
-    stage = assemble(blueprint, layout).stages[0].to(device)  # made on the host: the same weights on every device
+    stage = moved(assemble(blueprint, layout).stages[0], device)
     source = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(0, small.vocab, (TOKENS[0], TOKENS[1] + 1), generator=source)
-    inputs = tokens[:, :-1].contiguous().to(device), tokens[:, 1:].contiguous().to(device)
+    drawn = torch.randint(0, model.vocab, (tokens[0], tokens[1] + 1), generator=source)
+    x, y = drawn[:, :-1].contiguous().to(device), drawn[:, 1:].contiguous().to(device)
 
-    def loss(x: Tensor, y: Tensor) -> Tensor:
-        return cross_entropy(stage(x), y, layout) / y.numel()
+    def loss(logits: Tensor) -> Tensor:
+        return cross_entropy(logits, y, layout) / y.numel()
 
-    return Subject(module=stage, inputs=inputs, loss=loss, cut=tuple(cut))
+    def share(logits: Tensor, rows: slice) -> Tensor:
+        return cross_entropy(logits, y[rows], layout) / y.numel()
+
+    def generate(within: Within) -> Tensor:
+        with torch.no_grad():
+            logits, cache = prefill(stage, x[:, : max(1, tokens[1] // 2)], within)
+            for _ in range(DECODED):
+                logits, cache = decode(stage, sampled(logits, source), cache, within)
+            return logits
+
+    return Subject(module=stage, inputs=(x,), loss=loss, generate=generate, tokens=True, share=share)
+
+
+def _own(target: OwnModule, dtype: str, device: str, seed: int) -> Subject:
+    """A user's module: its inputs as given, a loss that weighs every output, generation where it has a method."""
+    torch.manual_seed(seed)
+    module, given = made_module(target)
+    form = TORCH_DTYPES[dtype]
+    module = moved(module.to(dtype=form), device)
+    move = lambda x: (x.to(form) if x.is_floating_point() else x).to(device) if isinstance(x, Tensor) else x  # noqa: E731
+    inputs, named = tree_map(move, split_inputs(given))
+    ids = next((x for x in (*inputs, *named.values()) if isinstance(x, Tensor) and not x.is_floating_point()), None)
+
+    def loss(outputs: Any) -> Tensor:
+        own = getattr(outputs, "loss", None)
+        return own if isinstance(own, Tensor) else weighed(outputs, seed)
+
+    def generate(_within: Within) -> Tensor:
+        with torch.no_grad():
+            return module.generate(ids, max_new_tokens=DECODED, do_sample=False)
+
+    able = callable(getattr(module, "generate", None)) and ids is not None
+    return Subject(module=module, inputs=inputs, named=named, loss=loss, generate=generate if able else None)
+
+
+def moved(module: nn.Module, device: str) -> nn.Module:
+    """A module on a device; parameters that are one stay one, which torch undoes where tensors change their class."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    module = module.to(device)
+    for first, *others in names.values():
+        for other in others:
+            path, _, last = other.rpartition(".")
+            setattr(module.get_submodule(path), last, module.get_parameter(first))
+    return module
+
+
+def weighed(outputs: Any, seed: int = 0) -> Tensor:
+    """A number that every floating output matters to: its mean product with fixed random weights."""
+    values = outputs if not hasattr(outputs, "to_tuple") else outputs.to_tuple()
+    source, total = torch.Generator().manual_seed(seed + 1), None
+    for y in tree_leaves(values):
+        if isinstance(y, Tensor) and y.is_floating_point() and y.requires_grad:
+            weights = torch.randn(y.shape, generator=source).to(y.device)
+            part = (y.float() * weights).mean()
+            total = part if total is None else total + part
+    if total is None:
+        expected = "outputs that are floating tensors and depend on its parameters"
+        raise InputError(Problem(path="MODEL", given=type(outputs).__name__, expected=expected))
+    return total
+
+
+def split_inputs(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and named inputs of one tensor, a tuple or a dict."""
+    if isinstance(given, Mapping):
+        return (), dict(given)
+    return (tuple(given) if isinstance(given, tuple | list) else (given,)), {}
+
+
+def made_module(target: OwnModule) -> tuple[nn.Module, Any]:
+    """The module, and what it is called with; an `InputError` where the function is not as expected."""
+    if target.held is not None:
+        module, given = copy.deepcopy(target.held)
+    elif target.pickled:
+        module, given = pickle.loads(target.pickled)
+    else:
+        made = _called(target.reference)
+        module, given = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(module, nn.Module):
+        expected = "a function that returns a torch.nn.Module, or a module and its example inputs"
+        raise InputError(Problem(path="MODEL", given=f"{target.reference}: {type(module).__name__}", expected=expected))
+    given = getattr(module, "example_inputs", None) if given is None else given
+    if given is None:
+        expected = "example inputs: return (module, inputs), or give the module an attribute example_inputs"
+        raise InputError(Problem(path="MODEL", given=f"{target.reference} without inputs", expected=expected))
+    return module, given
+
+
+def _called(reference: str) -> Any:
+    name, _, function = reference.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        if name.endswith(".py"):
+            import runpy
+
+            found: Any = runpy.run_path(name)[function]
+        else:
+            found = getattr(importlib.import_module(name), function)
+        return found()
+    except Exception as error:
+        given = f"{reference}: {type(error).__name__}: {error}".partition("\n")[0]
+        expected = "module:function, a function without arguments that makes a torch module"
+        raise InputError(Problem(path="MODEL", given=given, expected=expected)) from error

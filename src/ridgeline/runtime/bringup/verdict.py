@@ -1,176 +1,202 @@
-"""Bring a model up on a device: probe the standing set, run a training step with every op judged, say what is wrong.
+"""Bring a model up on a device: steps with every op judged, the standing set, the ladder, invariances, repeated runs.
 
-bringup(model, device)                       an architecture on a torch device
+bringup(model, device)                       an architecture, or a torch module, on a torch device, in this process
 bringup(model, "ridge", fault=f)             the same on the fake device with a fault in it
+go_on(session, at, kept)                     the same from a part on, as a process that may die runs it
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
+from functools import partial
 
-import torch
-from torch.utils._pytree import tree_map
-
-from ridgeline.core.errors import InputError, Problem
-from ridgeline.models.spec import ModelSpec
+from ridgeline.core.errors import InputError
 from ridgeline.runtime.bringup import ridge
-from ridgeline.runtime.bringup.capture import Modules, Place, Watch, Wrong
+from ridgeline.runtime.bringup.calls import Call
+from ridgeline.runtime.bringup.capture import Modules, Watch
+from ridgeline.runtime.bringup.determinism import repeated
+from ridgeline.runtime.bringup.devices import open_device
 from ridgeline.runtime.bringup.faults import Fault
-from ridgeline.runtime.bringup.judge import Verdict
-from ridgeline.runtime.bringup.standing import Call, standing_calls
-from ridgeline.runtime.bringup.subject import Subject, subject_of
+from ridgeline.runtime.bringup.findings import BringUp, Finding, unheard
+from ridgeline.runtime.bringup.fingerprint import fingerprint, unit_of
+from ridgeline.runtime.bringup.guard import Guard
+from ridgeline.runtime.bringup.invariances import tried
+from ridgeline.runtime.bringup.ladder import climbed
+from ridgeline.runtime.bringup.personality import PERSONALITIES
+from ridgeline.runtime.bringup.probing import PROBE, probe
+from ridgeline.runtime.bringup.session import Session
+from ridgeline.runtime.bringup.standing import standing_calls
+from ridgeline.runtime.bringup.subject import subject_of
+from ridgeline.runtime.bringup.survey import look_around, step_under, time_ops, took, warned
+from ridgeline.runtime.bringup.target import Target
+from ridgeline.runtime.bringup.variants import hard_variants
 
 FORMATS = ("fp32", "bf16")
-PROBE = "standing set"
+KEEP_EVERY = 40  # calls of the standing set after which what is known is kept
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """An op that gave a wrong result or none at all.
-
-    module, phase    where it was first wrong: in the model, or in the standing set (with what was hard about the input)
-    statistic        what broke the contract, what it measured and its limit; `raised` where there was no result
-    times            how many calls were wrong
-    """
-
-    op: str
-    module: str
-    phase: str
-    dtype: str
-    statistic: str
-    measured: float
-    limit: float
-    times: int = 1
-    message: str = ""
-
-
-@dataclass(slots=True, kw_only=True)
-class BringUp:
-    """What became of it: `findings` are wrong results and ops that raise; empty where the device computes right.
-
-    ops        distinct ops of the training steps, with how often they were called
-    unjudged   ops that the host cannot compute and no contract describes, with how often they were called
-    probed     calls of the standing set that were judged
-    fired      how often the fault answered, where one was given
-    """
-
-    model: str
-    device: str
-    findings: tuple[Finding, ...] = ()
-    ops: dict[str, int] = field(default_factory=dict)
-    signatures: int = 0
-    unjudged: dict[str, int] = field(default_factory=dict)
-    probed: int = 0
-    cut: tuple[str, ...] = ()
-    fired: int | None = None
-
-    @property
-    def right(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.findings
-
-
-def unheard(line: str) -> None:
-    """Nobody is told how far it is."""
+Part = Callable[[Session], None]
 
 
 def bringup(
-    model: ModelSpec, device: str, *, fault: Fault | None = None, seed: int = 0,
-    tell: Callable[[str], None] = unheard,
-) -> BringUp:  # fmt: skip
-    """Judge every op of a training step of a model, and the standing set, on a device."""
-    _open(device, fault)
-    found = BringUp(model=model.id, device=device)
-    wrong: list[Wrong] = []
-    with ridge.altered(fault) if fault is not None else nullcontext():
-        for format in FORMATS:
-            tell(f"a training step in {format}")
-            subject = subject_of(model, format, device, seed)
-            watch = _trained(subject)
-            found.cut = subject.cut
-            found.signatures += len(watch.calls)
-            for called in watch.calls.values():
-                found.ops[called.op] = found.ops.get(called.op, 0) + called.count
-            for op, times in watch.unjudged.items():
-                found.unjudged[op] = found.unjudged.get(op, 0) + times
-            wrong += watch.wrong
-        tell("the standing set")
-        for call in standing_calls(seed, device):
-            found.probed += 1
-            wrong += _probed(call, device)
-    found.findings = tuple(_findings(wrong))
-    found.fired = None if fault is None else fault.fired
-    return found
+    model: Target, device: str, *, fault: Fault | None = None, seed: int = 0, tell: Callable[[str], None] = unheard
+) -> BringUp:
+    """Judge every op of a training step of a model, and the standing set, on a device, in this process."""
+    session = Session(
+        target=model, device=device, found=BringUp(model=model.id, device=device), seed=seed, fault=fault, tell=tell
+    )
+    return go_on(session)
 
 
-def _open(device: str, fault: Fault | None) -> None:
-    kind = device.partition(":")[0]
-    if kind == ridge.NAME:
-        ridge.register()
-        return
-    if fault is not None:
-        todo = f"use --device {ridge.NAME}"
-        raise InputError(
-            Problem(path="--faults", given=device, expected="the fake device, whose ops can be faulted", todo=todo)
-        )
-    module = getattr(torch, kind, None)
-    if kind != "cpu" and (module is None or not hasattr(module, "is_available") or not module.is_available()):
-        expected = f"a device that torch {torch.__version__} finds here: cpu or {ridge.NAME}"
-        raise InputError(
-            Problem(path="--device", given=device, expected=expected, todo="install its backend, or name another")
-        )
+def unkept(at: int) -> None:
+    """Nobody keeps what is known before the end."""
 
 
-def _trained(subject: Subject) -> Watch:
-    """One step, forward to optimizer, with every op judged."""
-    modules = Modules()
-    watch = Watch(modules)
-    optimizer = torch.optim.AdamW(subject.module.parameters(), lr=1e-3, foreach=False)
-    with ExitStack() as stack:
-        stack.callback(modules.follow(subject.module))
-        stack.enter_context(watch)
-        modules.phase = "forward"
-        loss = subject.loss(*subject.inputs)
-        loss.backward()
-        modules.phase = "optimizer"
-        optimizer.step()
-    return watch
+def go_on(session: Session, at: int = 0, kept: Callable[[int], None] = unkept, only: tuple[str, ...] = ()) -> BringUp:
+    """Run every part from one on; `kept` hears how many parts are behind it whenever something is known."""
+    open_device(session.device, faulted=session.fault is not None)
+    session.guard.saw = session.saw
+    session.guard.samples = {}
+    fired = session.found.fired or 0
+    as_other = ridge.altered(PERSONALITIES[session.personality]) if session.personality else nullcontext()
+    altered = ridge.altered(session.fault) if session.fault is not None else nullcontext()
+    with as_other, altered, ridge.lacking(session.lacks):
+        for index, (kind, name, part) in enumerate(PARTS):
+            if index < at or (only and kind not in only):
+                continue
+
+            def keep(index: int = index) -> None:
+                if session.fault is not None:
+                    session.found.fired = fired + session.fault.fired
+                kept(index)
+
+            session.kept = keep
+            session.guard.unit = unit_of(session.found.fingerprint, frozenset(session.found.allowed))
+            try:
+                part(session)
+            except InputError:
+                raise
+            except Exception as error:
+                session.found.not_run[name] = f"{type(error).__name__}: {error}".partition("\n")[0][:400]
+            session.position = 0
+            keep(index + 1)
+    return session.found
 
 
-def _probed(call: Call, device: str) -> list[Wrong]:
-    """One call of the standing set on the device; an op that raises where the host's does not is wrong too."""
-    args = tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, call.args)
-    modules = Modules(phase=call.phase)
-    watch = Watch(modules)
-    modules.stack.append(f"{PROBE}: {call.why}")
+def take_print(session: Session) -> None:
+    """The fingerprint of the arithmetic unit."""
+    session.tell("the fingerprint of its arithmetic")
+    session.found.fingerprint = fingerprint(session.device)
+
+
+def step(session: Session, format: str) -> None:
+    """A training step in one format, forward to optimizer, with every op judged."""
+    session.tell(f"a training step in {format}")
+    subject = subject_of(session.target, format, session.device, session.seed)
+    watch = Watch(Modules(), session.guard, subject.times)
+    messages: list[str] = []
     try:
-        with watch:
-            call.op(*args, **call.kwargs)
-    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
-        return [_raised(call, error)] if not isinstance(error, NotImplementedError) else []
-    return watch.wrong
+        with warned() as messages:
+            step_under(watch, watch.modules, subject)
+    finally:
+        session.found.cut = subject.cut
+        _took(session, watch)
+        took(session, watch, messages)
 
 
-def _raised(call: Call, error: Exception) -> Wrong:
-    return Wrong(
-        op=str(call.op), place=Place(module=f"{PROBE}: {call.why}", phase=call.phase), dtype="",
-        verdict=Verdict(right=False, statistic="raised", measured=1.0, limit=0.5), args=call.args, kwargs=call.kwargs,
-        message=str(error).partition("\n")[0],
-    )  # fmt: skip
+def generation(session: Session, format: str) -> None:
+    """Prefill, decode steps and sampling in one format, with every op judged."""
+    subject = subject_of(session.target, format, session.device, session.seed)
+    if subject.generate is None:
+        session.found.not_run[f"generation in {format}"] = "the module has no method generate"
+        return
+    session.tell(f"generation in {format}")
+    watch = Watch(Modules(phase="generation"), session.guard, subject.times)
+    try:
+        with ExitStack() as stack:
+            stack.callback(watch.modules.follow(subject.module))
+            stack.enter_context(watch)
+            subject.generate(watch.modules.inside)
+    finally:
+        _took(session, watch)
+        took(session, watch)
 
 
-def _findings(wrong: list[Wrong]) -> Iterator[Finding]:
-    """One for each op and format: the first place in the model, before any of the standing set."""
-    first: dict[tuple[str, str], Wrong] = {}
-    times: dict[tuple[str, str], int] = {}
-    for one in wrong:
-        key = one.op, one.dtype
-        first.setdefault(key, one)
-        times[key] = times.get(key, 0) + 1
-    for key, one in first.items():
-        yield Finding(
-            op=one.op, module=one.place.module, phase=one.place.phase, dtype=one.dtype, statistic=one.verdict.statistic,
-            measured=one.verdict.measured, limit=one.verdict.limit, times=times[key], message=one.message,
-        )  # fmt: skip
+def standing(session: Session) -> None:
+    """Every call of the standing set."""
+    session.tell("the standing set")
+    _probed(session, standing_calls(session.seed, session.device), f"{PROBE}: ")
+
+
+def captured(session: Session) -> None:
+    """Hard variants of every op and format that the steps and the generation called."""
+    session.tell("hard variants of captured calls")
+    samples, session.guard.samples = session.guard.samples or {}, None
+    _probed(session, hard_variants(samples), "")
+
+
+def _probed(session: Session, calls: Iterable[Call], within: str) -> None:
+    for index, call in enumerate(calls):
+        if index < session.position:
+            continue
+        watch = probe(call, session.device, session.guard, within)
+        session.note(watch.wrong)
+        for op, times in watch.missing.items():
+            session.found.missing[op] = session.found.missing.get(op, 0) + times
+        session.found.probed += 1
+        session.position = index + 1
+        if session.position % KEEP_EVERY == 0:
+            session.kept()
+
+
+def ladder(session: Session, format: str) -> None:
+    """Module, two layers, whole model, logits, training, resume."""
+    session.tell(f"the ladder in {format}")
+    session.found.ladder = (*session.found.ladder, *climbed(session, format))
+
+
+def invariances(session: Session, format: str) -> None:
+    """Batch, padding, causal, rotary, microbatch, recompute, compiled, decode, parallel."""
+    session.tell(f"invariances in {format}")
+    session.found.invariances = (*session.found.invariances, *tried(session, format))
+
+
+def determinism(session: Session) -> None:
+    """The same step some times."""
+    session.tell("the same step again")
+    session.found.determinism = repeated(session)
+
+
+PARTS: tuple[tuple[str, str, Part], ...] = (
+    ("fingerprint", "the fingerprint", take_print),
+    *(("steps", f"a training step in {format}", partial(step, format=format)) for format in FORMATS),
+    *(("generation", f"generation in {format}", partial(generation, format=format)) for format in FORMATS),
+    ("captured", "hard variants", captured),
+    ("standing", PROBE, standing),
+    *(("ladder", f"the ladder in {format}", partial(ladder, format=format)) for format in FORMATS),
+    *(("invariances", f"invariances in {format}", partial(invariances, format=format)) for format in FORMATS),
+    ("determinism", "determinism", determinism),
+    ("inventory", "the inventory", look_around),
+    ("speed", "the speed of ops", time_ops),
+)
+
+
+def _took(session: Session, watch: Watch) -> None:
+    """What a watch saw, into the run's account."""
+    found = session.found
+    found.signatures += len(watch.calls)
+    for called in watch.calls.values():
+        found.ops[called.op] = found.ops.get(called.op, 0) + called.count
+    for told, seen in ((found.unjudged, watch.unjudged), (found.missing, watch.missing)):
+        for op, times in seen.items():
+            told[op] = told.get(op, 0) + times
+    session.note(watch.wrong)
+    for called in watch.calls.values():
+        if called.op in watch.missing:  # the model does not run there without the host's help
+            found.add(Finding(
+                op=called.op, module=called.place.module, phase=called.place.phase, dtype=called.dtype, measured=1.0,
+                limit=0.5, statistic="missing", times=called.count, message="the device has no kernel for it",
+            ))  # fmt: skip
+
+
+__all__ = ["PARTS", "BringUp", "Finding", "Guard", "bringup", "go_on", "unheard"]

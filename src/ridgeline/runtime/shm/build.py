@@ -26,7 +26,17 @@ from ridgeline.core.errors import InputError, Problem
 
 NAME = "ridge_shm"
 SOURCES = Path(__file__).parent
-UNITS = ("extension.cpp", "direct.cpp", "group.cpp", "messages.cpp", "reduce.cpp", "rounds.cpp", "segment.cpp")
+UNITS = (
+    "extension.cpp",
+    "group.cpp",
+    "lent.cpp",
+    "messages.cpp",
+    "pipes.cpp",
+    "reduce.cpp",
+    "rounds.cpp",
+    "segment.cpp",
+    "ways.cpp",
+)
 FLAGS = ("-O3", "-fno-math-errno", "-march=native")
 TAIL = 1500  # characters of a compiler's complaint
 

@@ -13,7 +13,6 @@ namespace {
 
 constexpr size_t kWhole = 16384;       // times the peers: a vector up to this is summed by every rank
 constexpr size_t kReduceBlock = 8192;  // bytes summed and then copied while they are in the first cache
-constexpr size_t kStreaming = 16 << 20;  // outputs from here on do not fit the cache: they are written past it
 
 // The part of `size` bytes that chunk `index` of `chunk` bytes is.
 size_t cut(size_t size, size_t index, size_t chunk) {
@@ -89,12 +88,13 @@ const char* Rounds::read(int peer) {
 void Rounds::all_reduce(Bytes vector, const Reduction& how, Operation op) {
   begin(kAllReduce, -1, how.flavour, vector.size, op);
   size_t peers = static_cast<size_t>(std::max(shared_.ranks() - 1, 1));
-  if (reduces_directly(vector.size))
-    sum_directly(vector, how);
+  if (lends(vector.size))
+    sum_lent(vector, how);
   else if (vector.size * peers <= kWhole || peers == 1)
     sum_whole(vector, how);
   else
     sum_by_parts(vector, -1, how);
+  end();
 }
 
 void Rounds::reduce(Bytes vector, int root, const Reduction& how, Operation op) {
@@ -156,6 +156,7 @@ void Rounds::reduce_scatter(const std::vector<Bytes>& parts, Bytes own, const Re
   size_t total = 0, largest = 0;
   for (const Bytes& part : parts) total += part.size, largest = std::max(largest, part.size);
   begin(kReduceScatter, -1, how.flavour, total, op);
+  if (lends(total)) return scatter_lent(parts, own, largest, how), end();
   const size_t piece = shared_.slot_bytes() / ranks / kLine * kLine;
   std::vector<const char*> sources(ranks);
   for (size_t index = 0, chunks = std::max<size_t>(chunks_of(largest, piece), 1); index < chunks; ++index) {
@@ -168,6 +169,7 @@ void Rounds::reduce_scatter(const std::vector<Bytes>& parts, Bytes own, const Re
       sources[peer] = peer == me ? parts[me].data + index * piece : read(peer) + me * piece;
     how.reduce(own.data + index * piece, sources.data(), ranks, size / how.element, how.scale);
   }
+  end();
 }
 
 void Rounds::all_gather(const std::vector<Bytes>& parts, Bytes own, Operation op) {
@@ -175,7 +177,7 @@ void Rounds::all_gather(const std::vector<Bytes>& parts, Bytes own, Operation op
   size_t total = 0, largest = 0;
   for (const Bytes& part : parts) total += part.size, largest = std::max(largest, part.size);
   begin(kAllGather, -1, 0, total, op);
-  if (gathers_directly(total)) return gather_directly(parts, own);
+  if (lends(total)) return gather_lent(parts, own, largest, total >= kStreaming), end();
   const size_t piece = shared_.slot_bytes();
   const bool streamed = total >= kStreaming;
   for (size_t index = 0, chunks = std::max<size_t>(chunks_of(largest, piece), 1); index < chunks; ++index) {
@@ -188,11 +190,12 @@ void Rounds::all_gather(const std::vector<Bytes>& parts, Bytes own, Operation op
       copy(parts[peer].data + index * piece, read(peer), cut(parts[peer].size, index, piece), streamed);
     }
   }
+  end();
 }
 
 void Rounds::broadcast(Bytes vector, int root, Operation op) {
   begin(kBroadcast, root, 0, vector.size, op);
-  if (gathers_directly(vector.size)) return broadcast_directly(vector, root);
+  if (lends(vector.size)) return broadcast_lent(vector, root), end();
   const size_t piece = shared_.slot_bytes();
   for (size_t index = 0, chunks = std::max<size_t>(chunks_of(vector.size, piece), 1); index < chunks; ++index) {
     const size_t size = cut(vector.size, index, piece);
@@ -201,6 +204,7 @@ void Rounds::broadcast(Bytes vector, int root, Operation op) {
     post();
     if (shared_.rank() != root) copy(vector.data + index * piece, read(root), size, vector.size >= kStreaming);
   }
+  end();
 }
 
 void Rounds::check_sizes(int source, uint64_t expected) {
@@ -287,11 +291,15 @@ void Rounds::all_to_all(const std::vector<Bytes>& targets, const std::vector<Byt
   }
 }
 
-void Rounds::barrier(Operation op) {
-  begin(kBarrier, -1, 0, 0, op);
+void Rounds::finish() {
   open();
   post();
   for (int peer = 0; peer < shared_.ranks(); ++peer) read(peer);
+}
+
+void Rounds::barrier(Operation op) {
+  begin(kBarrier, -1, 0, 0, op);
+  finish();
 }
 
 }  // namespace ridge

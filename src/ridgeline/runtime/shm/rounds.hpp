@@ -3,11 +3,13 @@
 // An all-reduce is a reduce-scatter and an all-gather of one chunk after the other; a round carries the contributions to
 // a chunk and the sums of the chunk before it, so that a chunk costs one wait. Chunks are small enough for slots to stay
 // in the cache: memory is read once and written once. Where a vector is small, or the ranks are two, every rank sums all
-// of it: one copy and one wait less, for the same bytes between cores. Large ones skip the slots (direct.cpp).
+// of it: one copy and one wait less, for the same bytes between cores. Large ones skip the slots where that is faster (lent.cpp).
 #pragma once
 
+#include "pipes.hpp"
 #include "reduce.hpp"
 #include "segment.hpp"
+#include "ways.hpp"
 
 namespace ridge {
 
@@ -23,12 +25,14 @@ struct Reduction {
   uint32_t flavour = 0;
 };
 
+constexpr size_t kStreaming = 16 << 20;  // outputs from here on do not fit the cache: they are written past it
+
 // `past_cache`: to where nobody looks soon.
 void copy(char* to, const char* from, size_t size, bool past_cache);
 
 class Rounds {
  public:
-  explicit Rounds(Segment& segment) : shared_(segment) {}
+  explicit Rounds(Segment& segment) : shared_(segment), pipes_(segment.rank(), segment.ranks()) {}
 
   // Each takes part in one collective; parts have one entry for each rank.
   void all_reduce(Bytes vector, const Reduction& how, Operation op);
@@ -51,24 +55,32 @@ class Rounds {
   void sum_by_parts(Bytes vector, int root, const Reduction& how);
   void check_sizes(int source, uint64_t expected);
 
-  // Reading the peers' own memory, where every rank may (direct.cpp).
-  bool gathers_directly(size_t bytes);
-  bool reduces_directly(size_t bytes);
-  bool may_read();
-  std::vector<uint64_t> tell(uint64_t number);
-  void announce(uint64_t number);
-  std::vector<uint64_t> heard();
-  void take(int peer, char* to, uint64_t from, size_t size);
+  // Where every rank may lend the pages of its own buffers to the others (lent.cpp).
+  bool lends(size_t bytes);
+  bool may_lend();
+  void learn();
+  void end();
+  bool agreed(bool yes);
+  void lend(int peer, const char* data, size_t size);
+  void take(int peer, char* to, size_t size);
   [[noreturn]] void lost(int peer);
-  void gather_directly(const std::vector<Bytes>& parts, Bytes own);
-  void broadcast_directly(Bytes vector, int root);
-  void sum_directly(Bytes vector, const Reduction& how);
+  void gather_lent(const std::vector<Bytes>& parts, Bytes own, size_t largest, bool streamed);
+  void scatter_lent(const std::vector<Bytes>& parts, Bytes own, size_t largest, const Reduction& how);
+  void broadcast_lent(Bytes vector, int root);
+  void sum_lent(Bytes vector, const Reduction& how);
+  void finish();  // a last round: everyone has read what was lent
 
   enum class Access { kUnknown, kGranted, kRefused };
   Access access_ = Access::kUnknown;
   std::vector<char> blocks_;
+  Ways ways_;            // rank 0's
+  bool lent_ = false;    // this collective lends
+  bool timed_ = false;   // this collective's time is to be told
+  uint64_t choices_ = 0;  // collectives that rank 0 chose a way for
+  int64_t began_ = 0;
 
   Segment& shared_;
+  Pipes pipes_;
   Operation op_;
   SlotHead head_{};
   uint32_t round_ = 0;

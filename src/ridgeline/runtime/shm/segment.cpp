@@ -10,7 +10,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,11 +21,11 @@ namespace ridge {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x52696467655368ULL + 1;  // changes with the layout
+constexpr uint64_t kMagic = 0x52696467655368ULL + 2;  // changes with the layout
 constexpr int kSliceMs = 50;                          // between looks at who still lives
 constexpr int kMostSpins = 4000;  // about 100 us
 constexpr int kLeastSpins = 16;
-constexpr int kYields = 2;
+constexpr int kYields = 2;  // where ranks share cores: elsewhere others do, and who yields to them comes last
 constexpr size_t kPage = 4096;
 
 size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -47,10 +46,15 @@ void set(Counter& counter, uint32_t value) {
   if (counter.sleepers.load() != 0) futex(&counter.value, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
-int usable_cores() {
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;
-  return CPU_COUNT(&cores);
+// Cores that any of the ranks may run on: each may be bound to one of its own.
+int usable_cores(const std::vector<Peer>& peers) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (const Peer& peer : peers) {
+    cpu_set_t own;
+    if (sched_getaffinity(peer.pid, sizeof own, &own) == 0) CPU_OR(&all, &all, &own);
+  }
+  return CPU_COUNT(&all);
 }
 
 }  // namespace
@@ -135,7 +139,7 @@ Segment::Segment(int rank, std::vector<Peer> peers, int file)
   slot_stride_ = at.slot_stride;
   ring_stride_ = at.ring_stride;
   length_ = at.length;
-  most_spins_ = ranks_ <= usable_cores() ? kMostSpins : kLeastSpins;
+  most_spins_ = ranks_ <= usable_cores(peers_) ? kMostSpins : kLeastSpins;
   spins_ = most_spins_;
   std::memset(slots_ + rank_ * kDepth * slot_stride_, 0, kDepth * slot_stride_);  // page faults now, not in a round
   for (const Peer& peer : peers_)
@@ -203,10 +207,11 @@ void Segment::await(int peer, uint32_t round, const Operation& op) {
 
 void Segment::wait_slowly(int peer, uint32_t round, const Operation& op) {
   Counter& counter = states_[peer].posted;
+  const int yields = alone_on_cores() ? 0 : kYields;
   for (int turn = 0;; ++turn) {
     seen_[peer] = counter.value.load();
     if (reached(peer, round)) return;
-    if (turn < kYields) {
+    if (turn < yields) {
       sched_yield();
       continue;
     }
@@ -226,33 +231,6 @@ void Segment::ring_doorbell(int rank) {
   Counter& bell = states_[rank].doorbell;
   bell.value.fetch_add(1);
   if (bell.sleepers.load() != 0) futex(&bell.value, FUTEX_WAKE, INT_MAX, nullptr);
-}
-
-namespace {
-
-using Mover = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long);
-
-bool moved(Mover move, int pid, char* here, uint64_t there, size_t size) {
-  constexpr size_t kMost = 1 << 30;  // of one call
-  for (size_t done = 0; done < size;) {
-    const size_t some = std::min(size - done, kMost);
-    iovec own{here + done, some};
-    iovec other{reinterpret_cast<void*>(there + done), some};
-    const ssize_t got = move(pid, &own, 1, &other, 1, 0);
-    if (got <= 0) return false;
-    done += static_cast<size_t>(got);
-  }
-  return true;
-}
-
-}  // namespace
-
-bool Segment::copied(int peer, void* to, uint64_t from, size_t size) const {
-  return moved(process_vm_readv, peers_[peer].pid, static_cast<char*>(to), from, size);
-}
-
-bool Segment::handed(int peer, uint64_t to, const void* from, size_t size) const {
-  return moved(process_vm_writev, peers_[peer].pid, static_cast<char*>(const_cast<void*>(from)), to, size);
 }
 
 bool Segment::dead(int peer) const {

@@ -47,6 +47,10 @@ struct alignas(kLine) RankState {
   Counter doorbell;  // a message moved that this rank sends or receives
   std::atomic<uint32_t> left{0};
   std::atomic<uint64_t> operation{0};  // of the last collective begun: number << 8 | kind
+  // How many collectives were timed, and the last one's nanoseconds on a clock that all processes share.
+  alignas(kLine) std::atomic<uint64_t> timed{0};
+  std::atomic<int64_t> began{0};
+  std::atomic<int64_t> ended{0};
 };
 
 struct alignas(kLine) SlotHead {
@@ -96,9 +100,7 @@ class Segment {
   void check(int peer, const Operation& op);
   void leave();
   [[noreturn]] void fail(const std::string& what);
-  // Copy from the memory of a peer's process; false where the kernel refuses or the process is gone.
-  bool copied(int peer, void* to, uint64_t from, size_t size) const;
-  bool handed(int peer, uint64_t to, const void* from, size_t size) const;  // the other way
+  int pid(int rank) const { return peers_[rank].pid; }
   std::string name(int rank) const;
   bool alone_on_cores() const { return most_spins_ > 1000; }
 

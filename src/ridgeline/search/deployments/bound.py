@@ -92,9 +92,9 @@ def bound_of(base: Scenario, shape: Shape, load: Load, objective: Objective, pri
         longest=one.longest,
         ttft_s=float(ttft) + FRONT_END_S,
         tpot_s=float(step[0]) / gained,
-        rate=ranks / (prefill + decode) if works else 0.0,
-        prefill_rate=ranks / max(prefill, 1e-12) if works else 0.0,
-        decode_rate=ranks / max(decode, 1e-12) if works else 0.0,
+        rate=float(ranks / (prefill + decode)) if works else 0.0,
+        prefill_rate=float(ranks / max(prefill, 1e-12)) if works else 0.0,
+        decode_rate=float(ranks / max(decode, 1e-12)) if works else 0.0,
         batch=float(batches[able].max()) if able.any() else 0.0,
     )
 

@@ -10,9 +10,11 @@ from ridgeline.search.deployments.trial import Bench, Trial
 from ridgeline.serving.fleet import Role
 
 STABLE = 0.95  # of the best case: beyond that a queue grows without end, however short the load shows it
-QUIET = 0.12  # of the best case: a rate at which users are served fast, for the frontier
-LOWEST = 0.04  # of the best case: a replica that cannot do so much is given up
+QUIET = 0.12  # of the best case: a rate at which users are served fast, a point of the frontier
+LOWEST = 0.06  # of the best case: a replica that cannot do so much is given up
 HALVINGS = 4
+FINER = 5  # where the rate itself is what is asked for
+ROUGH = 2  # halvings where a replica is a point of the frontier and nothing else
 BELOW = (0.8, 0.5)  # of a rate that another replica holds
 
 
@@ -40,11 +42,14 @@ class Capacity:
         return last.worst if last is not None else ""
 
 
-def capacity(bench: Bench, bound: Bound, role: Role = "both", *, near: Capacity | None = None) -> Capacity:
+def capacity(
+    bench: Bench, bound: Bound, role: Role = "both", *, near: Capacity | None = None, halvings: int = HALVINGS
+) -> Capacity:  # fmt: skip
     """The highest rate of a replica under the objective; told another's, how it compares with that.
 
-    The best case is tried first: where a replica holds nearly that, nothing needs to be halved. Another's comparison is
-    at its own rates: more is held where it missed, as much where it kept. One that keeps nothing is no comparison.
+    The best case is tried first: where a replica holds nearly that, nothing needs to be halved; then a quiet rate, for
+    one that misses even there is given up. Another's comparison is at its own rates: more is held where it missed, as
+    much where it kept. One that keeps nothing is no comparison.
     """
     near = near if near is not None and near.rate else None
     ceiling = STABLE * {"both": bound.rate, "prefill": bound.prefill_rate, "decode": bound.decode_rate}[role]
@@ -67,13 +72,19 @@ def capacity(bench: Bench, bound: Bound, role: Role = "both", *, near: Capacity 
             high = rate
     elif holds(ceiling):
         low = ceiling
-    for _ in range(0 if near and low <= near.rate else HALVINGS):
+        if role == "both":
+            holds(QUIET * ceiling)
+    else:
+        for rate in (QUIET * ceiling, LOWEST * ceiling):
+            if holds(rate):
+                low = rate
+                break
+            high = rate
+    for _ in range(0 if not low or (near and low <= near.rate) else halvings):
         rate = (low + high) / 2
-        if rate < LOWEST * ceiling or high - low < 0.05 * ceiling:
+        if high - low < 0.03 * ceiling:
             break
         low, high = (rate, high) if holds(rate) else (low, rate)
-    if near is None and role == "both" and low:
-        holds(QUIET * ceiling)
     kept = [one for one in tried if one.met and one.rate <= low]
     missed = [one for one in tried if not one.met and one.rate > low]
     return Capacity(

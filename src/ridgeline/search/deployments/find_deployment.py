@@ -31,7 +31,7 @@ from ridgeline.search.deployments.candidate import (
     fullest_pools,
     order,
 )
-from ridgeline.search.deployments.capacity import STABLE, Capacity, capacity
+from ridgeline.search.deployments.capacity import FINER, HALVINGS, ROUGH, STABLE, Capacity, capacity
 from ridgeline.search.deployments.load import Load, searched_load
 from ridgeline.search.deployments.shape import Shape, shape_words
 from ridgeline.search.deployments.space import DeploymentSpace, shapes
@@ -39,6 +39,7 @@ from ridgeline.search.deployments.trial import Bench
 from ridgeline.search.deployments.verify import verified
 from ridgeline.search.progress import Progress, Watch, unwatched
 from ridgeline.serving.deployment import Priced
+from ridgeline.serving.event_loop import settled_heap
 from ridgeline.serving.fleet import Role
 
 MESHES = 10  # kinds of degrees whose capacity is simulated
@@ -95,6 +96,10 @@ class _Work:
     def chips(self) -> int:
         return self.bench.base.system.chips
 
+    @property
+    def halvings(self) -> int:
+        return FINER if self.goal == "goodput" else HALVINGS
+
     def go_on(self, what: str) -> bool:
         """Tell what comes next; whether to."""
         said = Progress(phase="search", what=what, priced=self.bench.trials)
@@ -120,7 +125,9 @@ def find_deployment(
         bench = _busier(bench, bounds)
     made = _Work(bench=bench, space=space, goal=goal, rate=bench.load.rate, watch=watch)
     made.bounds = {one.shape: one for one in bounds}
-    candidates = _candidates(made, _able(bounds, bench))
+    with settled_heap():
+        candidates = _candidates(made, _able(bounds, bench))
+        fleets = _verified(made, candidates)
     return DeploymentSearch(
         scenario=bench.base,
         space=space,
@@ -130,7 +137,7 @@ def find_deployment(
         bounds=tuple(bounds),
         capacities=tuple(made.found.values()),
         candidates=tuple(candidates),
-        verified=_verified(made, candidates),
+        verified=fleets,
         bench=bench,
         complete=not made.stopped,
     )
@@ -186,13 +193,14 @@ def _aggregated(work: _Work, able: Sequence[Bound]) -> list[Candidate]:
     seen: list[Capacity] = []
     tuned: Shape | None = None
     for bound in _by_mesh(able)[:MESHES]:
-        if _dominated(work, bound, seen):
+        dear = _dear(work, bound, seen)
+        if dear and not _faster(work, bound, seen):
             continue
         if not work.go_on(f"one replica of {shape_words(bound.shape)}"):
             break
         if tuned is None:
             tuned = _turned(work, bound, ("tokens",)).shape
-        seen.append(_held(work, _with_knobs(work, bound, tuned)))
+        seen.append(_held(work, _with_knobs(work, bound, tuned), rough=dear))
     kept = sorted((one for one in seen if one.rate), key=lambda one: order(_filled(work, one), work.goal, work.rate))
     for one in kept[:TURNED]:
         if work.go_on(f"settings of {shape_words(one.shape)}"):
@@ -200,17 +208,20 @@ def _aggregated(work: _Work, able: Sequence[Bound]) -> list[Candidate]:
     return [_filled(work, one) for one in work.found.values() if one.rate and one.role == "both"]
 
 
-def _dominated(work: _Work, bound: Bound, seen: Sequence[Capacity]) -> bool:
-    """Whether a replica even at its best costs more than one that was simulated, and serves a user no faster."""
+def _dear(work: _Work, bound: Bound, seen: Sequence[Capacity]) -> bool:
+    """Whether a replica even at its best costs more than one that was simulated: it is not chosen."""
     held = [one for one in seen if one.rate]
     if not held:
         return False
     most, chips = STABLE * bound.rate, bound.shape.chips
     if work.goal == "goodput":
-        dear = most * (work.chips // chips) < max(one.rate * (work.chips // one.shape.chips) for one in held)
-    else:
-        dear = ceil(work.rate / most) * chips > min(fewest(one, work.rate).chips for one in held)
-    return dear and bound.tpot_s >= min(work.bounds[one.shape].tpot_s for one in held)
+        return most * (work.chips // chips) < max(one.rate * (work.chips // one.shape.chips) for one in held)
+    return ceil(work.rate / most) * chips > min(fewest(one, work.rate).chips for one in held)
+
+
+def _faster(work: _Work, bound: Bound, seen: Sequence[Capacity]) -> bool:
+    """Whether a replica may serve a user faster than those that were simulated: it is a point of the frontier."""
+    return bound.tpot_s < min(work.bounds[one.shape].tpot_s for one in seen if one.rate)
 
 
 def _by_mesh(able: Iterable[Bound]) -> list[Bound]:
@@ -238,11 +249,13 @@ def _bound(work: _Work, shape: Shape) -> Bound:
     return known
 
 
-def _held(work: _Work, bound: Bound, role: Role = "both", near: Capacity | None = None) -> Capacity:
+def _held(
+    work: _Work, bound: Bound, role: Role = "both", near: Capacity | None = None, *, rough: bool = False
+) -> Capacity:  # fmt: skip
     """The capacity of a replica; beside another's where one is known."""
     key = (bound.shape, role)
     if key not in work.found:
-        work.found[key] = capacity(work.bench, bound, role, near=near)
+        work.found[key] = capacity(work.bench, bound, role, near=near, halvings=ROUGH if rough else work.halvings)
     return work.found[key]
 
 
@@ -256,6 +269,8 @@ def _turned(work: _Work, bound: Bound, axes: Iterable[str]) -> Capacity:
             other = _bound(work, shape)
             if shape == start.shape or not other.fits or not keeps(other, work.bench.objective):
                 continue
+            if axis == "seqs" and value is not None and start.kept and value >= (start.kept.at_once or inf):
+                continue  # so many were never there at once
             if other.rate * STABLE > start.rate * GAINS:
                 found = _held(work, other, near=start)
                 best = found if found.rate > best.rate * GAINS else best
@@ -270,7 +285,7 @@ def _disaggregated(work: _Work, able: Sequence[Bound]) -> Iterator[Candidate]:
     if not work.go_on("prefill and decode apart"):
         return
     formats = _best_formats(work, able)
-    alike = _by_mesh(one for one in able if one.shape.precision == formats)
+    alike = _by_mesh(one for one in able if one.shape.precision == formats and one.shape.chips < work.chips)
     prefill = sorted(alike, key=lambda one: -one.prefill_rate / one.shape.chips)[:POOLED]
     decode = sorted(alike, key=lambda one: -one.decode_rate / one.shape.chips)[:POOLED]
     firsts = [one for one in (_held(work, bound, "prefill") for bound in prefill) if one.rate]

@@ -60,14 +60,14 @@ class Load:
         kept = roots[::thinned]
         begin = self._busiest(kept, most) if self.traced else 0
         kept = kept[begin : begin + most]
-        stretch = self.rate / thinned / rate
+        stretch = float(self.rate / thinned / rate)  # a clock of numpy scalars is a slow one
         start = kept[0].arrival_s
         moved = [replace(one, arrival_s=(one.arrival_s - start) * stretch) for one in kept]
         return (*moved, *self._followers(kept))
 
     def at(self, rate: float) -> tuple[Request, ...]:
         """All requests, stretched in time to a mean rate."""
-        stretch = self.rate / rate
+        stretch = float(self.rate / rate)
         if stretch == 1.0:
             return self.requests
         return tuple(

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+import numpy as np
+
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Objective, Serve
@@ -13,7 +15,9 @@ from ridgeline.search.deployments.load import Load
 from ridgeline.search.deployments.shape import Shape
 from ridgeline.serving.deployment import Instance, Priced, instances_of
 from ridgeline.serving.fleet import Role
+from ridgeline.serving.misses import Hopeless
 from ridgeline.serving.request import Request
+from ridgeline.serving.served import Served
 from ridgeline.serving.serving_prediction import HOUR, MILLION, ServingPrediction, served_by
 
 FEWEST, MOST = 400, 1600  # requests of a shortened load
@@ -29,6 +33,7 @@ class Trial:
     user_speed     tokens per second of a typical request after its first: 1 / median TPOT
     chips          of the deployment
     output_tokens_per_s   at the rate that was sent, in the long run
+    at_once        most requests that were there at one time; None of a trial that was given up
     """
 
     rate: float
@@ -37,6 +42,7 @@ class Trial:
     ttft_s: float
     chips: int
     output_tokens_per_s: float
+    at_once: int | None = None
 
     @property
     def met(self) -> bool:
@@ -91,20 +97,44 @@ class Bench:
             part = tuple(replace(one, remote_tokens=one.prompt_tokens - 1) for one in part)
             limits = replace(limits, ttft=None, e2e=None)
         instance = replace(self.instance(shape), role="both")
-        found = self.run(self._asked(shape, limits), (instance,), part)
+        try:
+            found = self.run(
+                self._asked(shape, limits), (instance,), part, give_up=replace(limits, tpot=None, e2e=None)
+            )
+        except Hopeless as missed:
+            return self._given_up(shape, rate, missed)
         return None if found is None else self.told(found, rate)
 
+    def _given_up(self, shape: Shape, rate: float, missed: Hopeless) -> Trial:
+        """A trial whose first tokens come too late, whatever the rest of it would show.
+
+        Overload makes them late first. Where other limits are missed alone, the trial is a point of the frontier.
+        """
+        return Trial(
+            rate=rate,
+            taken=MappingProxyType({missed.limit: missed.over}),
+            user_speed=0.0,
+            ttft_s=0.0,
+            chips=shape.chips,
+            output_tokens_per_s=rate * float(self.load.outputs.mean()),
+        )
+
     def run(
-        self, scenario: Scenario, instances: tuple[Instance, ...], requests: tuple[Request, ...]
+        self,
+        scenario: Scenario,
+        instances: tuple[Instance, ...],
+        requests: tuple[Request, ...],
+        *,
+        give_up: Objective | None = None,
     ) -> ServingPrediction | None:
-        """A deployment under requests; None where a request is too long for it."""
+        """A deployment under requests; None where a request is too long for it. `Hopeless` where it is given up."""
         longest = max(one.prompt_tokens + one.output_tokens for one in requests)
         if any(longest - 1 > one.longest for one in instances):
             return None
         self.trials += 1
         self.requests += len(requests)
         try:
-            return served_by(scenario, instances, requests)
+            return served_by(scenario, instances, requests, give_up=give_up)
         except InputError:
             return None
 
@@ -118,6 +148,7 @@ class Bench:
             ttft_s=found.metrics.ttft.percentiles[50.0],
             chips=found.run.chips,
             output_tokens_per_s=rate * float(self.load.outputs.mean()),
+            at_once=_at_once(found.run.served),
         )
 
     def _asked(self, shape: Shape, limits: Objective) -> Scenario:
@@ -130,3 +161,9 @@ class Bench:
         """Requests of a shortened load at a rate: enough to fill an engine several times."""
         resident = rate * float(self.load.outputs.mean()) * tpot_s
         return int(min(max(RESIDENTS * resident, FEWEST), MOST))
+
+
+def _at_once(served: Served) -> int:
+    """Most requests between sending and their last token at one time."""
+    ended = np.searchsorted(np.sort(served.finished_s), np.sort(served.sent_s), side="left")
+    return int((np.arange(1, len(ended) + 1) - ended).max(initial=0))

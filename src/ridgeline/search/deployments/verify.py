@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.serve import Objective
 from ridgeline.search.deployments.candidate import Candidate, Goal, Verified, allowed
 from ridgeline.search.deployments.load import Load
 from ridgeline.search.deployments.trial import Bench
 from ridgeline.search.progress import GoOn
 from ridgeline.serving.fleet import Role
+from ridgeline.serving.misses import Hopeless
 
 PART = 3000  # requests of the busiest part
 SLOWER = 0.96  # of the rate, where a fleet misses the objective at the rate of its replicas together
@@ -32,7 +34,17 @@ class _Check:
     def allowed(self, one: Candidate) -> bool:
         return allowed(one, self.bench.base.system.chips, self.replicas)
 
-    def run(self, one: Candidate, rate: float, *, whole: bool) -> Verified | None:
+    def kept(self, one: Candidate | None, rate: float, *, whole: bool) -> Verified | None:
+        """A fleet at a rate, if it is allowed and keeps the objective; given up as soon as it does not."""
+        if one is None or not self.allowed(one):
+            return None
+        try:
+            found = self.run(one, rate, whole=whole, give_up=self.bench.objective)
+        except Hopeless:
+            return None
+        return found if found is not None and found.met else None
+
+    def run(self, one: Candidate, rate: float, *, whole: bool, give_up: Objective | None = None) -> Verified | None:
         """A fleet at a rate, under all requests or the busiest part."""
         bench = self.bench
         scenario = one.scenario(bench.base, router_of(bench.base, bench.load))
@@ -43,7 +55,7 @@ class _Check:
         )
         all_of_it = whole or len(bench.load.requests) <= PART
         requests = bench.load.at(rate) if all_of_it else bench.load.part(rate, PART)
-        found = bench.run(scenario, instances, requests)
+        found = bench.run(scenario, instances, requests, give_up=give_up)
         return None if found is None else Verified(candidate=one, prediction=found, rate=rate, whole=all_of_it)
 
 
@@ -89,9 +101,9 @@ def _under_all(check: _Check, one: Verified) -> Verified | None:
         return _raised(check, one.candidate, one.rate, whole=True)
     rate = check.bench.load.rate
     less = None if one.candidate.disaggregated else _smaller(one.candidate)
-    tried = check.run(less, rate, whole=True) if less is not None and check.allowed(less) else None
-    if tried is not None and tried.met:
-        return tried
+    kept = check.kept(less, rate, whole=True)
+    if kept is not None:
+        return kept
     found = check.run(one.candidate, rate, whole=True)
     return found if found is None or found.met else _grown(check, found, whole=True)
 
@@ -101,12 +113,9 @@ def _sized(check: _Check, one: Candidate) -> Verified | None:
     found = check.run(one, check.bench.load.rate, whole=False)
     if found is None or not found.met:
         return found and _grown(check, found, whole=False)
-    while True:
-        less = _smaller(found.candidate)
-        tried = check.run(less, found.rate, whole=False) if less is not None and check.allowed(less) else None
-        if tried is None or not tried.met:
-            return found
-        found = tried
+    while (fewer := check.kept(_smaller(found.candidate), found.rate, whole=False)) is not None:
+        found = fewer
+    return found
 
 
 def _grown(check: _Check, found: Verified, *, whole: bool) -> Verified:

@@ -11,7 +11,12 @@ ONLINE = {("fp8-e4m3", "fp8-e4m3"): "fp8", ("mxfp8", "mxfp8"): "mxfp8", ("nvfp4"
 STORED = {"modelopt_fp4": ("nvfp4", "nvfp4"), "w8a8_int8": ("int8", "int8"), "mxfp4": ("bf16", "mxfp4")}
 DISPATCH = {"all-to-all": "none", "deepep": "deepep"}
 ROUTERS = {"round-robin": "round_robin"}
-SWITCHES = ("disable_radix_cache", "disable_overlap_schedule")
+SWITCHES = {
+    "disable_radix_cache": "prefixes are kept unless told otherwise",
+    "disable_overlap_schedule": "steps are decided ahead unless told otherwise",
+    "enable_priority_scheduling": "requests are served in the order they come unless told otherwise",
+    "disable_priority_preemption": "a larger priority takes seats unless told otherwise",
+}
 NUMBERS = (
     "chunked_prefill_size",
     "max_prefill_tokens",
@@ -21,4 +26,5 @@ NUMBERS = (
     "page_size",
     "schedule_policy",
     "schedule_conservativeness",
+    "priority_scheduling_preemption_threshold",
 )

@@ -53,7 +53,7 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
 def _knobs(scenario: Scenario) -> Iterator[Piece]:
     for name, (value, path) in knobs(scenario, ID).items():
         if name in SWITCHES and value is not True:
-            yield Fixed(path, False, "prefixes are kept unless told otherwise")
+            yield Fixed(path, False, SWITCHES[name])
         elif name in SWITCHES or name in NUMBERS:
             yield Say(f"--{name.replace('_', '-')}", value, path)
 

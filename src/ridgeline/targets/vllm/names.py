@@ -29,7 +29,7 @@ ONLINE = {
 # how a checkpoint that is quantised already is named, where somebody says it: the method -> (compute, weights)
 STORED = {"modelopt_fp4": ("nvfp4", "nvfp4"), "mxfp4": ("bf16", "mxfp4"), "modelopt_mxfp8": ("mxfp8", "mxfp8")}
 GRAPHS = {"none": "NONE", "partial": "PIECEWISE", "full": "FULL"}
-SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling")
+SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "scheduler_reserve_full_isl")
 NUMBERS = (
     "max_num_batched_tokens",
     "max_num_seqs",
@@ -39,6 +39,7 @@ NUMBERS = (
     "num_gpu_blocks_override",
     "scheduling_policy",
     "long_prefill_token_threshold",
+    "watermark",
 )
 
 

@@ -30,8 +30,8 @@ def chip_id(name: str, memory_bytes: int = 0) -> str | None:
 
     >>> chip_id("NVIDIA A100-SXM4-80GB", 84990623744), chip_id("NVIDIA A100-PG509-200", 42297524224)
     ('a100-80-sxm', 'a100-40-sxm')
-    >>> chip_id("Tesla V100-SXM2-32GB") is None
-    True
+    >>> chip_id("Tesla V100-SXM2-32GB"), chip_id("Tesla V100-PCIE-32GB") is None
+    ('v100-32-sxm', True)
     """
     for pattern, (least, below), id in _patterns():
         if pattern.search(name) and (not memory_bytes or least <= memory_bytes < below):
@@ -43,10 +43,22 @@ def chip_of(about: About, named: str | None = None) -> Chip | None:
     """The chip a trace ran on: the one named, else the one its device name means, else None."""
     if named is not None:
         return from_catalog(named)
-    if not about.chips:
-        return None
-    id = chip_id(about.chips[0], _memory(about.properties.get("deviceProperties")))
+    told = about.properties.get("deviceProperties")
+    id = chip_id(about.chips[0], _memory(told)) if about.chips else _by_properties(told)
     return from_catalog(id) if id else None
+
+
+def _by_properties(properties: Any) -> str | None:
+    """The catalog's id of a device without a name, by its version, cores and memory; None when the table has none."""
+    first = properties[0] if isinstance(properties, list) and properties else None
+    if not isinstance(first, dict):
+        return None
+    version, cores = [first.get("computeMajor"), first.get("computeMinor")], first.get("numSms")
+    for entry in tomllib.loads(TABLE.read_text(encoding="utf-8"))["device"]:
+        least, below = entry["memory"]
+        if entry["version"] == version and entry["cores"] == cores and least < _memory(properties) < below:
+            return str(entry["id"])
+    return None
 
 
 def _memory(properties: Any) -> int:

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from ridgeline.core.arrays import Mask
 from ridgeline.trace.arrays import Longs
 from ridgeline.trace.graph.dependency_graph import NEVER, EdgeCount, Graph, by_parts
+from ridgeline.trace.graph.device_edges import LONGEST_DELAY_NS
 from ridgeline.trace.graph.edges import (
     BODY,
     CALL,
+    CLOSE_NS,
     COLLECTIVE,
     CROSS,
     DEVICE_SYNC,
@@ -29,6 +31,7 @@ from ridgeline.trace.graph.edges import (
     HAND_OVER,
     LAUNCH,
     ORDER,
+    POLLING,
     QUEUE,
     RECEIVE,
     SEND,
@@ -38,7 +41,8 @@ from ridgeline.trace.graph.edges import (
 
 HOST_PARTS = {
     CALL: "host call", ORDER: "host work", HAND_OVER: "host work", LAUNCH: "launch", DEVICE_SYNC: "synchronisation",
-    SYNC: "synchronisation", QUEUE: "full queue", STREAM: "between kernels", CROSS: "between streams",
+    SYNC: "synchronisation", POLLING: "synchronisation",
+    QUEUE: "full queue", STREAM: "between kernels", CROSS: "between streams",
     EVENT: "between streams", SEND: "between ranks", COLLECTIVE: "between ranks", RECEIVE: "between ranks",
 }  # fmt: skip
 HOST_OP, WAITING, BEFORE = "host op", "unexplained wait", "before the path"
@@ -98,6 +102,18 @@ class Slack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PathPieces:
+    """Pieces of the path, last first: rows (-1 for waits), codes of labels, whether work, from when to when."""
+
+    row: Longs
+    label: Longs
+    chip: Mask
+    start: Longs
+    end: Longs
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CriticalPaths:
     """The critical path of a timeline, by step and whole."""
 
@@ -108,18 +124,8 @@ class CriticalPaths:
     """Of every span of `Graph.points.work`."""
     edges: tuple[EdgeCount, ...]
     """What the path rests on: dependencies by kind, recorded or inferred."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Walk:
-    """Pieces of the path, last first: rows (-1 for waits), codes of labels, whether work, from when to when."""
-
-    row: Longs
-    label: Longs
-    chip: Mask
-    start: Longs
-    end: Longs
-    labels: tuple[str, ...]
+    pieces: PathPieces
+    """All of it, to be drawn."""
 
 
 def critical_path(graph: Graph) -> CriticalPaths | None:
@@ -137,6 +143,7 @@ def critical_path(graph: Graph) -> CriticalPaths | None:
         slack=tuple(_by_class(graph, work, slack)),
         slack_ns=slack[graph.points.end(work)],
         edges=graph.counts,
+        pieces=walk,
     )
 
 
@@ -172,7 +179,7 @@ def _binding(graph: Graph) -> Longs:
     return found
 
 
-def _walk(graph: Graph, last: int) -> _Walk:
+def _walk(graph: Graph, last: int) -> PathPieces:
     """The path backwards from a point, along the edges that held each point back."""
     binding = _binding(graph)
     before = np.full(len(graph.at), -1, np.int64)
@@ -191,7 +198,8 @@ def _walk(graph: Graph, last: int) -> _Walk:
     reached = np.where(own, begin, np.clip(graph.at[source_of] + graph.lag[edge], begin, until))
     names, class_codes, waits, kinds = _labels(graph)
     whole = np.where(body, class_codes[graph.line.class_[np.maximum(row, 0)]], kinds[kind])
-    late = np.where(own, whole, np.where(np.isin(kind, (STREAM, LAUNCH)), kinds[kind], waits))
+    short = np.isin(kind, (STREAM, LAUNCH)) & (until - reached <= np.where(kind == LAUNCH, LONGEST_DELAY_NS, CLOSE_NS))
+    late = np.where(own, whole, np.where(short, kinds[kind], waits))
     columns = (
         np.stack([np.where(own, row, -1), np.full(len(row), -1)], axis=1).ravel(),
         np.stack([late, kinds[kind]], axis=1).ravel(),
@@ -201,7 +209,7 @@ def _walk(graph: Graph, last: int) -> _Walk:
     lasting = columns[3] > columns[2]
     row, label, start, end = (column[lasting] for column in columns)
     chip = (row >= 0) & graph.line.is_work[np.maximum(row, 0)]
-    return _Walk(row=row, label=label, chip=chip, start=start, end=end, labels=names)
+    return PathPieces(row=row, label=label, chip=chip, start=start, end=end, labels=names)
 
 
 def _labels(graph: Graph) -> tuple[tuple[str, ...], Longs, int, Longs]:
@@ -214,7 +222,7 @@ def _labels(graph: Graph) -> tuple[tuple[str, ...], Longs, int, Longs]:
     return tuple(table), classes, waits, kinds
 
 
-def _path(graph: Graph, walk: _Walk, begin: int, end: int, step: int | None) -> CriticalPath:
+def _path(graph: Graph, walk: PathPieces, begin: int, end: int, step: int | None) -> CriticalPath:
     line = graph.line
     first, last = _within(walk, begin, end)
     row, label, chip = walk.row[first:last], walk.label[first:last], walk.chip[first:last]
@@ -245,7 +253,7 @@ def _path(graph: Graph, walk: _Walk, begin: int, end: int, step: int | None) -> 
     )
 
 
-def _within(walk: _Walk, begin: int, end: int) -> tuple[int, int]:
+def _within(walk: PathPieces, begin: int, end: int) -> tuple[int, int]:
     """Which pieces of a walk lie in a window: pieces descend and touch."""
     ends, starts = -walk.end, -walk.start
     return int(np.searchsorted(starts, -end, side="right")), int(np.searchsorted(ends, -begin))

@@ -5,7 +5,8 @@ The gap before a span is judged by when that span was launched and by what the h
     launched after the chip went idle     the host was late, unless most of a long gap came after the launch:
         start-up          most of the wait was loading code or allocating memory
         data loading      most of it was inside a data loader
-        synchronisation   a call that waits for the device ended in it: the host had let the queue run empty
+        synchronisation   a call that waits for the device ended in it, or a silence that was a wait: the host had let
+                          the queue run empty; not where it then did something else for a millisecond and more than half
         host              otherwise: launches came too slowly
     launched before                       the span was held back:
         between kernels   at most 10 us: one span follows another
@@ -29,7 +30,8 @@ from ridgeline.core.arrays import Mask
 from ridgeline.trace.arrays import Longs
 from ridgeline.trace.classes import COMMUNICATION, COPY, Rules
 from ridgeline.trace.graph.edges import WAITS
-from ridgeline.trace.intervals import Cover, cover, covered, gaps
+from ridgeline.trace.graph.host_waits import host_waits
+from ridgeline.trace.intervals import Cover, cover, covered, gaps, union
 from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Timeline
 
 CAUSES = (
@@ -48,12 +50,16 @@ MEANING = {
     "dependency": "work that was launched waited for something the trace does not show",
     "unlinked": "the launch of the next kernel is not in the trace",
 }
-LOADS = re.compile(r"dataloader|_next_data|data_?load|prefetch_batch|get_batch|next\(.*loader", re.IGNORECASE)
+LOADS = re.compile(
+    r"dataloader|_next_data|data_?load|prefetch_batch|get_batch|next\(.*loader|utils/data/|collate", re.IGNORECASE
+)
 BEGINS = re.compile(
     r"Module(Load|GetFunction|Unload)|LibraryLoad|FuncGetAttributes|cudaMalloc$|hipMalloc$|HostAlloc|MallocHost|MemCreate|"
-    r"MemAddressReserve|cudaMallocAsync|DeviceGetP2PAttribute|inductor.*compile|_compile\b|lazyInit|GraphInstantiate",
+    r"MemAddressReserve|cudaMallocAsync|DeviceGetP2PAttribute|inductor.*compile(?!d)|_compile\b|lazyInit|"
+    r"GraphInstantiate|^(cuda|hip)Free$|compile_inner|compile_fx(?!\w*d\b)|backend_compile",
     re.IGNORECASE,
 )
+PAUSE_NS = 1_000_000  # behind a wait: the host did something else
 CLOSE_NS = 10_000  # a gap that one kernel leaves before the next without any cause
 LARGEST = 3  # gaps of a cause that are named
 
@@ -146,8 +152,12 @@ def _why_late(line: Timeline, between: Cover, ended: NDArray[np.intp]) -> Longs:
     loading = _named(line, LOADS, rank & line.of_kind(HOST, ANNOTATION, PYTHON))
     beginning = _named(line, BEGINS, threads & line.of_kind(RUNTIME, HOST))
     waiting = _named(line, WAITS, threads & line.of_kind(RUNTIME))
+    polled = host_waits(line, np.flatnonzero(rank & line.is_work))
+    silent = np.isin(polled.track, np.unique(line.tracks(call)))
+    waiting = union(waiting, cover(polled.start_ns[silent], polled.end_ns[silent]))
     in_wait = covered(waiting, between.start - 1, until)
-    cause = np.where(in_wait > 0, SYNC, HOST_LATE)
+    rest = waited - in_wait
+    cause = np.where((in_wait > 0) & ~((rest >= PAUSE_NS) & (rest * 2 > waited)), SYNC, HOST_LATE)
     cause = np.where(covered(loading, between.start, until) * 2 > waited, DATA, cause)
     return np.where(covered(beginning, between.start, until) * 2 > waited, START_UP, cause).astype(np.int64)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ridgeline.core.arrays import Mask
 from ridgeline.trace.analysis.phases import phases_at
 from ridgeline.trace.arrays import Longs
-from ridgeline.trace.graph.call_stack import parents
+from ridgeline.trace.call_stack import parents
 from ridgeline.trace.timeline import HOST, NOT_WORK, PHASES, Counter, Timeline
 
 NAMES = ("allocated bytes", "memory")

@@ -13,31 +13,14 @@ groups. Traffic is what must move once between memory and chip; what caches save
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from ridgeline.trace.analysis.custom_op_flops import custom_work
+from ridgeline.trace.analysis.op_work import SIZES, OpWork
 from ridgeline.trace.side_tables import RecordedShape
 
-SIZES = {
-    "double": ("fp64", 8), "float": ("fp32", 4), "c10::Half": ("fp16", 2), "c10::BFloat16": ("bf16", 2),
-    "c10::Float8_e4m3fn": ("fp8", 1), "c10::Float8_e5m2": ("fp8", 1), "c10::Float8_e4m3fnuz": ("fp8", 1),
-    "c10::Float8_e5m2fnuz": ("fp8", 1), "c10::Float4_e2m1fn_x2": ("fp4", 1), "signed char": ("int8", 1),
-    "unsigned char": ("int8", 1), "short": ("int16", 2), "int": ("int32", 4), "long int": ("int64", 8),
-    "long": ("int64", 8), "bool": ("bool", 1),
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpWork:
-    """What one call of an op asks for."""
-
-    flops: float
-    size_bytes: float
-    dtype: str
-
-
-Formula = Callable[[RecordedShape], "OpWork | None"]
+Formula = Callable[[RecordedShape], OpWork | None]
 
 
 def op_work(op: str, shape: RecordedShape) -> OpWork | None:
@@ -48,10 +31,8 @@ def op_work(op: str, shape: RecordedShape) -> OpWork | None:
     OpWork(flops=524288, size_bytes=28672, dtype='bf16')
     """
     formula = FORMULAS.get(op)
-    if formula is None:
-        return None
     try:
-        found = formula(shape)
+        found = formula(shape) if formula is not None else None if op.startswith("aten::") else custom_work(op, shape)
     except (IndexError, TypeError, ValueError, ZeroDivisionError):
         return None
     return found if found is not None and 0 <= found.flops < 1e21 and 0 < found.size_bytes < 1e15 else None
@@ -161,6 +142,25 @@ def _elementwise(writes: int = 1) -> Formula:
     return formula
 
 
+def _rows(shape: RecordedShape) -> OpWork | None:
+    """Rows of a table by their numbers, read and written once; the numbers are the last operand with dims."""
+    table, numbers = shape.dims[0], next(dims for dims in reversed(shape.dims[1:]) if dims)
+    dtype, size = _type(shape, 0)
+    return OpWork(flops=0.0, size_bytes=2 * prod(numbers) * prod(table[1:]) * size, dtype=dtype)
+
+
+def _states(times: float) -> Formula:
+    """An optimizer over lists of tensors: weights, gradients and states; what is changed moves twice."""
+
+    def formula(shape: RecordedShape) -> OpWork | None:
+        lists = [dims for dims in shape.dims if dims and isinstance(dims[0], tuple)]
+        if not lists:
+            return None
+        return OpWork(flops=0.0, size_bytes=sum(map(_count, lists)) * 4 * times, dtype="fp32")
+
+    return formula
+
+
 def _count(dims: Any) -> int:
     if dims and isinstance(dims[0], tuple):
         return sum(_count(one) for one in dims)
@@ -168,13 +168,25 @@ def _count(dims: Any) -> int:
 
 
 _BOTH = (
-    "mul", "add", "sub", "div", "mul_", "add_", "sub_", "div_", "silu", "gelu", "relu", "relu_", "neg", "rsqrt", "sqrt",
-    "pow", "exp", "sigmoid", "tanh", "clamp", "clamp_min", "clamp_min_", "where", "threshold", "lerp_", "masked_fill_",
-    "silu_backward", "gelu_backward", "threshold_backward", "native_layer_norm", "native_layer_norm_backward",
-    "_fused_rms_norm", "_fused_rms_norm_backward", "native_batch_norm", "cudnn_batch_norm", "native_dropout",
-    "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
+    "mul", "add", "sub", "div", "mul_", "add_", "sub_", "div_", "silu", "gelu", "relu", "relu_", "neg", "rsqrt",
+    "sqrt", "pow", "exp", "sigmoid", "tanh", "clamp", "clamp_min", "clamp_min_", "where", "threshold", "lerp_",
+    "masked_fill_", "silu_backward", "gelu_backward", "threshold_backward", "native_layer_norm",
+    "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward", "native_batch_norm",
+    "cudnn_batch_norm", "native_dropout", "_softmax", "_log_softmax", "_softmax_backward_data",
+    "_log_softmax_backward_data", "native_group_norm", "native_group_norm_backward", "miopen_batch_norm",
+    "miopen_batch_norm_backward", "cudnn_batch_norm_backward", "native_batch_norm_backward", "leaky_relu",
+    "leaky_relu_", "hardswish", "hardtanh_", "hardtanh", "elu", "abs", "cos", "sin", "square", "reciprocal",
+    "maximum", "minimum", "addcmul_", "addcdiv_", "lerp", "cat", "clone", "tanh_backward", "sigmoid_backward",
+    "softplus", "log", "masked_fill", "gelu_", "silu_", "bitwise_not", "logical_not", "eq", "ne", "gt", "lt", "ge",
+    "le", "repeat", "_foreach_add_", "_foreach_mul_", "_foreach_lerp_", "_foreach_addcmul_", "_foreach_addcdiv_",
+    "_foreach_sqrt", "_foreach_div_", "native_dropout_backward", "max_pool2d_with_indices", "constant_pad_nd", "flip",
+    "roll", "tril", "triu",
 )  # fmt: skip
-_ONCE = ("copy_", "sum", "mean", "max", "min", "amax", "norm", "linalg_vector_norm", "argmax", "nll_loss_forward")
+_ONCE = (
+    "copy_", "sum", "mean", "max", "min", "amax", "norm", "linalg_vector_norm", "argmax", "nll_loss_forward", "fill_",
+    "zero_", "cumsum", "var_mean", "var", "std", "any", "all", "prod", "argmin", "amin", "topk", "sort",
+    "_foreach_copy_", "_foreach_norm", "_foreach_zero_",
+)  # fmt: skip
 FORMULAS: Mapping[str, Formula] = {
     "aten::mm": _product(0, 1),
     "aten::bmm": _product(0, 1),
@@ -203,6 +215,11 @@ FORMULAS: Mapping[str, Formula] = {
     "aten::cudnn_convolution": _convolution(0, stride=3),
     "aten::miopen_convolution": _convolution(0, stride=4),
     "aten::convolution_backward": _convolution(1, stride=4, factor=2),
+    "aten::embedding": _rows,
+    "aten::index_select": _rows,
+    "aten::_fused_adamw_": _states(7 / 4),
+    "aten::_fused_adam_": _states(7 / 4),
+    "aten::_fused_sgd_": _states(5 / 3),
     **{f"aten::{name}": _elementwise() for name in _BOTH},
     **{f"aten::{name}": _elementwise(writes=0) for name in _ONCE},
 }

@@ -2,7 +2,8 @@
 
     annotated      by the innermost annotation around its launch that names a phase: forward, backward, optimizer
     optimizer      launched inside `Optimizer.step` or `zero_grad`
-    backward       launched from an autograd thread, inside an autograd node, or where an arrow from forward ends
+    backward       launched from an autograd thread, inside an autograd node, or where an arrow from forward ends; where
+                   the trace shows none of them, kernels whose names say it (bwd, dgrad, wgrad)
     forward        launched by the host otherwise
     other          without a launch in the trace
 
@@ -30,6 +31,7 @@ from ridgeline.trace.timeline import (
     BACKWARD,
     FORWARD,
     HOST,
+    KERNEL,
     MOST_LAYERS,
     NO_LAYER,
     OPTIMIZER,
@@ -42,9 +44,18 @@ from ridgeline.trace.timeline import (
 
 NAMED = (
     (OPTIMIZER, re.compile(r"^Optimizer\.(step|zero_grad)#|^\W*(optimizer([ _]step)?|zero_grad)\W*$", re.I)),
-    (BACKWARD, re.compile(r"^\W*backward( pass)?\W*$|^autograd::engine::evaluate_|CompiledFunctionBackward", re.I)),
+    (
+        BACKWARD,
+        re.compile(
+            r"^\W*backward( pass)?\W*$|^autograd::engine::evaluate_|CompiledFunctionBackward"
+            r"|^\w+Backward\d*$|^torch::autograd::(AccumulateGrad|CopyBackwards|CopySlices)$",
+            re.I,
+        ),
+    ),
     (FORWARD, re.compile(r"^\W*forward( pass)?\W*$|\.forward$", re.I)),
 )
+BY_NAME = re.compile(r"(?<![a-z])(bwd|backward|dgrad|wgrad|wrw)(?![a-z])|Backward|Bwd|Grad(Input|Weight)|_grad_")
+"""Kernels of a backward pass, by their names."""
 AUTOGRAD = re.compile(r"autograd", re.IGNORECASE)
 MODULE = re.compile(r"nn\.Module: (?!\w*Norm)\w*?(?:Layer|Block|Decoder|Encoder)\w*_(\d{1,9})$")
 
@@ -66,7 +77,7 @@ def phases(line: Timeline, rows: NDArray[np.intp]) -> Bytes:
     at = _calls(line, rows)
     known = at >= 0
     if not known.any():
-        return found
+        return _by_names(line, rows, found)
     own = at[known]
     code = np.full(len(own), FORWARD, np.int8)
     threads = np.array([bool(AUTOGRAD.search(name)) for name in line.streams], np.bool_)
@@ -75,7 +86,16 @@ def phases(line: Timeline, rows: NDArray[np.intp]) -> Bytes:
     for phase, pattern in reversed(NAMED):  # what names an optimizer decides against what names backward
         code[_inside(line, own, pattern)] = phase
     found[known] = code
-    return found
+    return found if (code == BACKWARD).any() else _by_names(line, rows, found)
+
+
+def _by_names(line: Timeline, rows: NDArray[np.intp], found: Bytes) -> Bytes:
+    """Where the host shows no backward pass, kernels whose names say it; without any host, the others are forward."""
+    named = line.named(BY_NAME, rows) & line.of_kind(KERNEL)[rows]
+    if not named.any():
+        return found
+    open_ = np.isin(found, (FORWARD, OTHER))
+    return np.where(open_ & named, BACKWARD, np.where(found == OTHER, FORWARD, found)).astype(np.int8)
 
 
 def _calls(line: Timeline, rows: NDArray[np.intp]) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ when the kernel's name says so.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,13 +21,15 @@ from numpy.typing import NDArray
 from ridgeline.core.arrays import Mask
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.chip import Chip
-from ridgeline.trace.analysis.op_flops import OpWork, op_work
+from ridgeline.trace.analysis.op_flops import op_work
+from ridgeline.trace.analysis.op_work import OpWork
+from ridgeline.trace.analysis.reachable import reachable
+from ridgeline.trace.analysis.served_shapes import PricedSpan
 from ridgeline.trace.arrays import Codes
-from ridgeline.trace.graph.call_stack import parents
+from ridgeline.trace.call_stack import parents
 from ridgeline.trace.timeline import KERNEL, Timeline
 
 TF32 = re.compile(r"tf32|s1688|16816", re.IGNORECASE)
-REACHABLE = {"compute": 0.75, "memory": 0.8}  # of the roof: what good kernels reach
 FEW_TOKENS = 0.5  # of the memory roof: attention over few tokens
 SOFTMAX = 64  # columns of a head whose products take as long as the exponentials of its scores on Hopper
 UP = 6  # ops looked at above a launch until one has a formula and shapes
@@ -52,6 +55,9 @@ class OpRate:
     efficiency: float | None
     rows: tuple[int, ...]
     """The longest calls, as rows of the timeline."""
+    chip: str | None = None
+    by_model: bool = False
+    """Whether a model's sizes or the capture of a graph tell the work: rows are then kernels, not ops."""
 
     @property
     def flops_per_s(self) -> float:
@@ -63,19 +69,19 @@ class OpRate:
 
     @property
     def reachable(self) -> float:
-        """Efficiency good kernels reach: 75 % of the compute roof, 80 % of the memory roof; of attention
+        """Efficiency good kernels reach on this chip, see `reachable`; of attention
 
-            75 % * d / (d + 64)        d = size of a head; a score needs an exponential beside its 4 d flops
+            of products * d / (d + 64)        d = size of a head; a score needs an exponential beside its 4 d flops
 
         because the exponential unit is busy as long as the matrix unit at d = 64 (16 a cycle and core on Hopper); where
         its few tokens make it bound by memory, half of that roof.
         """
         if self.class_ != "attention":
-            return REACHABLE[self.bound or "compute"]
+            return reachable(self.chip, self.dtype, self.bound or "compute")
         if self.bound == "memory":
             return FEW_TOKENS
         width = int(self.operands.split(" ")[0].rsplit("x", 1)[-1] or 128)
-        return REACHABLE["compute"] * width / (width + SOFTMAX)
+        return reachable(self.chip, self.dtype, "compute") * width / (width + SOFTMAX)
 
     @property
     def roof_ns(self) -> float | None:
@@ -83,22 +89,45 @@ class OpRate:
         return None if self.efficiency is None else self.efficiency * self.total_ns
 
 
-def op_rates(line: Timeline, counted: Mask, chip: Chip | None) -> tuple[OpRate, ...]:
-    """Rates of all ops whose shapes were recorded, longest first."""
+def op_rates(line: Timeline, counted: Mask, chip: Chip | None, priced: Sequence[PricedSpan] = ()) -> tuple[OpRate, ...]:
+    """Rates of all ops whose shapes were recorded, and of spans whose work a model tells, longest first."""
+    recorded = _recorded(line, counted, chip, np.array([one.row for one in priced], np.intp))
+    return tuple(sorted((*recorded, *_by_model(line, chip, priced)), key=lambda rate: -rate.total_ns))
+
+
+def _recorded(line: Timeline, counted: Mask, chip: Chip | None, told: NDArray[np.intp]) -> tuple[OpRate, ...]:
+    """Rates of ops with recorded shapes, without the spans of which something else tells the work."""
     work = np.flatnonzero(counted & (line.launch >= 0) & line.of_kind(KERNEL))
     if not len(work) or not len(line.detail.shape):
         return ()
+    work = work[~np.isin(work, told)]
     op, code = _priced_ops(line, work)
     known = op >= 0
     work, op, code = work[known], op[known], code[known]
     duration = line.end_ns[work] - line.start_ns[work]
     key = line.name[op].astype(np.int64) * max(1, len(line.detail.shapes)) + code
-    return tuple(
-        sorted(
-            (_rate(line, chip, work[own], op[own], int(code[own[0]]), duration[own]) for own in _groups(key)),
-            key=lambda rate: -rate.total_ns,
-        )
-    )
+    return tuple(_rate(line, chip, work[own], op[own], int(code[own[0]]), duration[own]) for own in _groups(key))
+
+
+def _by_model(line: Timeline, chip: Chip | None, priced: Sequence[PricedSpan]) -> Iterator[OpRate]:
+    """Rates of spans whose work a model or a capture tells."""
+    groups: dict[tuple[str, str, float], list[PricedSpan]] = {}
+    for one in priced:
+        groups.setdefault((one.op, one.operands, one.work.size_bytes), []).append(one)
+    for (op, operands, _), spans in groups.items():
+        rows = np.array([one.row for one in spans], np.intp)
+        duration = line.durations_ns(rows)
+        calls = len({one.call for one in spans})
+        total = max(1, int(duration.sum()))
+        work = spans[0].work
+        bound, roof = _roof(work, work.dtype, chip)
+        longest = rows[np.argsort(-duration, kind="stable")[:LONGEST]]
+        yield OpRate(
+            op=op, operands=operands, dtype=work.dtype, class_=line.classes[int(line.class_[longest[0]])], calls=calls,
+            total_ns=total, flops=work.flops, size_bytes=work.size_bytes, bound=bound,
+            efficiency=None if roof is None else roof * DECIMAL["G"] * calls / total, rows=tuple(longest.tolist()),
+            by_model=True, chip=chip.id if chip else None,
+        )  # fmt: skip
 
 
 def bytes_bound_ns(line: Timeline, rows: NDArray[np.intp], chip: Chip | None) -> NDArray[np.int64]:
@@ -178,6 +207,7 @@ def _rate(
         bound=bound,
         efficiency=None if roof is None else roof * DECIMAL["G"] * len(calls) / total,
         rows=tuple(dict.fromkeys(longest.tolist())),
+        chip=chip.id if chip else None,
     )
 
 

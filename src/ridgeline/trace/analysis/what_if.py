@@ -227,20 +227,28 @@ def apply(change: GraphChange, asked: Question, rows: Rows, sizes: Sizes) -> Gra
 
 def faster(change: GraphChange, rows: Rows, factor: float) -> GraphChange:
     """Bodies of these spans take 1/factor; of a matched collective, the transfer behind the last arrival does."""
+    return scaled(change, rows, np.full(len(rows), 1 / factor))
+
+
+def scaled(change: GraphChange, rows: Rows, kept: NDArray[np.float64]) -> GraphChange:
+    """The same with a share of its time for each span."""
     graph = change.graph
-    own = np.zeros(len(graph.line), np.bool_)
-    own[rows] = True
+    share = np.ones(len(graph.line))
+    share[rows] = kept
     row = graph.row_of(graph.dst)
     body = np.isin(graph.kind, (BODY, COLLECTIVE, RECEIVE) if len(graph.points.work) else (CALL,))
-    scaled = body & (row >= 0) & own[np.maximum(row, 0)] & (change.lag > 0)
-    lag = np.where(scaled, np.rint(change.lag / factor).astype(np.int64), change.lag)
+    chosen = body & (row >= 0) & (share[np.maximum(row, 0)] != 1) & (change.lag > 0)
+    lag = np.where(chosen, np.rint(change.lag * share[np.maximum(row, 0)]).astype(np.int64), change.lag)
     return replace(change, lag=lag)
 
 
-def no_launch_gaps(change: GraphChange) -> GraphChange:
-    """Calls and host work take no time, and nothing that a launch held back is late any more."""
+def no_launch_gaps(change: GraphChange, rank: int | None = None) -> GraphChange:
+    """Calls and host work take no time, and nothing that a launch held back is late any more; of one rank if named."""
     graph = change.graph
     host = np.isin(graph.kind, (CALL, ORDER, HAND_OVER, LAUNCH))
+    if rank is not None:
+        row = graph.row_of(graph.dst)
+        host &= (row >= 0) & (graph.line.rank[np.maximum(row, 0)] == rank)
     lag = np.where(host, np.minimum(change.lag, 0), change.lag)
     reach = graph.at[graph.src] + graph.lag
     last = np.full(len(graph.at), NEVER, np.int64)

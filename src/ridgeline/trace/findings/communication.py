@@ -1,4 +1,4 @@
-"""Rules about what moves: exposed communication and copies, stragglers and load imbalance, pipeline bubbles."""
+"""Rules about collectives: communication that nothing hides, far below its link, or in many small pieces."""
 
 from __future__ import annotations
 
@@ -9,194 +9,206 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.units import DECIMAL
-from ridgeline.trace.analysis.breakdown import BreakdownRow
-from ridgeline.trace.classes import COMMUNICATION, COMPUTE, COPY
+from ridgeline.trace.analysis.collectives import CollectiveSize, Talk, link_of
+from ridgeline.trace.classes import COMMUNICATION, COMPUTE
 from ridgeline.trace.findings.finding import Facts, Finding, Gain, count
-from ridgeline.trace.findings.idle import ACTIONS
-from ridgeline.trace.graph.match_collectives import WORD
-from ridgeline.trace.intervals import cover, covered, overlap_length
+from ridgeline.trace.intervals import cover, covered
 
-PAGEABLE = re.compile(r"pageable", re.IGNORECASE)
-OFTEN = 0.2  # of the time of copies
-SLOW_LINK = 0.5  # of the link: a large collective below has another limit
-STAGGERED = 0.01  # of the window: stages that begin this close to each other are no pipeline
+SLOW_LINK = 0.4  # of the link: a large collective below has another limit
+GOOD_LINK = 0.8  # of the link, what good collectives reach
 LARGE = 8e6  # bytes a rank sends before bandwidth is what counts
-WIDTHS = {"Byte": 1, "Char": 1, "Half": 2, "BFloat16": 2, "Float": 4, "Int": 4, "Long": 8, "Double": 8}
-TWICE = ("allreduce",)  # reduce and gather: every byte crosses twice
+SMALL, OFTEN = 2e6, 24  # bytes; calls a step and rank
+SHORT_NS = 300_000  # a collective of unknown size that is as short is small
+BUCKET = 25e6  # bytes, DDP's
+ONE_SHOT_NS = 10_000  # what an exchange of few bytes takes inside a node with a kernel made for it
 OVERLAPS = (
     ("reducescatter", "start reduce-scatters as gradients are ready (FSDP, overlap_grad_reduce)"),
     ("allreduce|reduce", "bucket gradients and start reductions during backward (DDP, overlap_grad_reduce)"),
     ("allgather", "prefetch the gathers of the next layer (FSDP prefetching, overlap_param_gather)"),
-    ("alltoall", "overlap expert dispatch with the shared expert or another microbatch; DeepEP"),
+    ("alltoall", "overlap the exchange with work that does not need it (dense layers, the shared expert, another "
+                 "microbatch); DeepEP for experts"),
     ("send|recv|permute", "interleave or batch the exchanges, on a stream of their own"),
     ("broadcast", "broadcast less often: broadcast_buffers=False where statistics need not agree"),
-)
+)  # fmt: skip
 
 
 def exposed_communication(facts: Facts) -> Iterator[Finding]:
-    """Gain: what of each sort of collective fits under compute that has no communication beside it yet."""
-    line = facts.line
-    rows = np.flatnonzero(facts.group(COMMUNICATION))
-    exposed = _exposed(facts, rows)
-    kinds = _kinds(facts, rows)
-    room = sum(
-        row.times.compute_ns - (row.times.communication_ns - row.times.exposed_communication_ns)
-        for row in facts.parts.chips
-    )
-    for kind in dict.fromkeys(kinds):
-        own = np.array([one == kind for one in kinds], np.bool_)
-        lost, total = int(exposed[own].sum()), int(line.durations_ns(rows[own]).sum())
+    """Gain: what of each sort of collective, behind the last arrival, fits under compute without communication yet."""
+    talk, line = facts.talk, facts.line
+    if talk is None or not len(talk.rows):
+        return
+    exposed = exposed_ns(facts, talk)
+    kinds = np.array(talk.kind)
+    chips = facts.parts.chips
+    room = sum(row.times.compute_ns - row.times.communication_ns + row.times.exposed_communication_ns for row in chips)
+    for kind in dict.fromkeys(talk.kind):
+        own = np.flatnonzero(kinds == kind)
+        lost, total = int(exposed[own].sum()), int(line.durations_ns(talk.rows[own]).sum())
         if not facts.worth(lost):
             continue
-        replayed = None if facts.gains is None else facts.gains.of_rows("overlap", rows[own])
-        advice = next((advice for pattern, advice in OVERLAPS if re.search(pattern, kind)), "use a stream of its own")
-        order = rows[own][np.argsort(-exposed[own], kind="stable")]
+        fits = min(1.0, room / max(1, lost))
+        replayed = None
+        if facts.gains is not None:
+            kept = 1 - fits * exposed[own] / np.maximum(1, line.end_ns[talk.rows[own]] - talk.arrived[own])
+            replayed = facts.gains.lasting(talk.rows[own], np.clip(kept, 0.0, 1.0))
+        order = talk.rows[own][np.argsort(-exposed[own], kind="stable")]
         yield facts.finding(
-            f"exposed communication: {lost / total:.0%} of {kind} is not under compute "
-            f"({count(int(own.sum()), 'call')}){_rate(facts, rows[own])}",
-            order.tolist(), lost, Gain(min(lost, room), replayed), f"overlap it: {advice}",
+            f"exposed communication: {lost / max(1, total):.0%} of {kind} is not under compute "
+            f"({count(len(own), 'call')}){_rate(facts, kind)}{_alone(facts)}",
+            order.tolist(), lost, Gain(min(lost, room), replayed), f"overlap it: {_overlap(kind)}",
         )  # fmt: skip
 
 
-def _exposed(facts: Facts, rows: NDArray[np.intp]) -> NDArray[np.int64]:
-    """Own time of communication: not under compute, nor under communication that began before it."""
+def _overlap(kind: str) -> str:
+    return next((advice for pattern, advice in OVERLAPS if re.search(pattern, kind)), "use a stream of its own")
+
+
+def _alone(facts: Facts) -> str:
+    """What one rank's trace cannot tell."""
+    seen, all_ = facts.ranks_seen, facts.line.about.world_size
+    return "; waiting for other ranks is in it: record all of them" if seen == 1 and all_ > 1 else ""
+
+
+def exposed_ns(facts: Facts, talk: Talk) -> NDArray[np.int64]:
+    """Own time of communication behind the last arrival: not under compute, nor under earlier communication."""
     line = facts.line
-    found = np.zeros(len(rows), np.int64)
+    found = np.zeros(len(talk.rows), np.int64)
     compute = facts.group(COMPUTE)
-    for process in np.unique(line.process[rows]).tolist():
-        own = np.flatnonzero(line.process[rows] == process)
+    for process in np.unique(line.process[talk.rows]).tolist():
+        own = np.flatnonzero(line.process[talk.rows] == process)
         work = np.flatnonzero(compute & (line.process == process))
-        start, end = line.start_ns[rows[own]], line.end_ns[rows[own]]
+        start, end = line.start_ns[talk.rows[own]], line.end_ns[talk.rows[own]]
         before = np.concatenate([[start[0] if len(start) else 0], np.maximum.accumulate(end)[:-1]])
-        start = np.minimum(np.maximum(start, before), end)
+        start = np.minimum(np.maximum(np.maximum(start, before), talk.arrived[own]), end)
         found[own] = end - start - covered(cover(line.start_ns[work], line.end_ns[work]), start, end)
     return found
 
 
-def _kinds(facts: Facts, rows: NDArray[np.intp]) -> list[str]:
-    """What sort each communication span is: as recorded, else by the word in its name, else its class."""
-    line = facts.line
-    told = line.detail.collective.at(rows)
-    words: dict[int, str] = {}
-    for code in np.unique(line.name[rows]).tolist():
-        name = line.names[code][:400]
-        found = WORD.search(name)
-        pair = re.search(r"send_?recv|send|recv|permute", name, re.IGNORECASE)
-        words[code] = (pair or found)[0].lower().replace("_", "") if (pair or found) else ""  # type: ignore[index]
-    return [
-        (line.detail.collectives[place].name.lower().replace("_", "").removesuffix("base") if place >= 0 else "")
-        or words[int(line.name[row])]
-        or line.classes[int(line.class_[row])]
-        for row, place in zip(rows.tolist(), told.tolist(), strict=True)
-    ]
-
-
-def _rate(facts: Facts, rows: NDArray[np.intp]) -> str:
-    """How fast large collectives moved, where sizes were recorded, and whether the link could do more.
-
-    busbw = wire bytes / t = payload (R-1)/R / t, twice that for an all-reduce
-    """
-    line, chip = facts.line, facts.chip
-    place = line.detail.collective.at(rows)
-    wire = spent = 0.0
-    for row, at in zip(rows.tolist(), place.tolist(), strict=True):
-        one = line.detail.collectives[at] if at >= 0 else None
-        if one is None or one.group_size < 2:
-            continue
-        name = one.name.lower().replace("_", "")
-        payload = max(one.in_elements, one.out_elements) * WIDTHS.get(one.dtype, 0)
-        sent = payload * (one.group_size - 1) / one.group_size * (2 if name.startswith(TWICE) else 1)
-        if sent >= LARGE:
-            wire, spent = wire + sent, spent + float(line.end_ns[row] - line.start_ns[row]) / DECIMAL["G"]
-    if not spent:
+def _rate(facts: Facts, kind: str) -> str:
+    """How fast large collectives of a kind moved, beside the link's bandwidth."""
+    large = [one for one in facts.sizes if one.name == kind and one.wire_bytes >= LARGE and one.busbw]
+    if not large:
         return ""
-    rate = wire / spent
-    link = chip.scaleup.bandwidth if chip is not None and chip.scaleup is not None else None
-    against = ""
-    if link is not None and rate < SLOW_LINK * link.value:
-        told = "waiting for ranks, a slower network, or few channels"
-        against = f" of {link.value / DECIMAL['G']:,.0f} GB/s inside a node: {told}"
-    return f"; large ones at {rate / DECIMAL['G']:,.0f} GB/s a rank{against}"
+    most = max(large, key=lambda one: one.total_ns)
+    link = most.link_bytes_per_s
+    against = f" of {link / DECIMAL['G']:,.0f} GB/s" if link else ""
+    return f"; large ones at {(most.busbw or 0) / DECIMAL['G']:,.0f} GB/s a rank{against}"
 
 
-def exposed_copies(facts: Facts) -> Iterator[Finding]:
-    """Gain: copies under which nothing else runs."""
-    line = facts.line
-    copies = facts.group(COPY)
-    lost = 0
-    for process in np.unique(line.process[facts.counted]).tolist():
-        own = facts.counted & (line.process == process)
-        moving, rest = np.flatnonzero(own & copies), np.flatnonzero(own & ~copies)
-        moved = cover(line.start_ns[moving], line.end_ns[moving])
-        lost += moved.length - overlap_length(moved, cover(line.start_ns[rest], line.end_ns[rest]))
-    rows = np.flatnonzero(copies)
-    if not len(rows) or not facts.worth(lost):
+def slow_links(facts: Facts) -> Iterator[Finding]:
+    """Gain: large collectives as fast as their bytes at 80 % of the link allow, by replay."""
+    slow = [one for one in facts.sizes if _below(one)]
+    if not slow or facts.talk is None:
         return
-    gain = Gain(lost, None if facts.gains is None else facts.gains.of_rows("overlap", rows))
-    time = line.durations_ns(rows)
-    by: dict[str, int] = {}
-    for code, spent in zip(line.name[rows].tolist(), time.tolist(), strict=True):
-        by[line.names[code]] = by.get(line.names[code], 0) + spent
-    most = max(by, key=lambda name: by[name])
-    pageable = sum(spent for name, spent in by.items() if PAGEABLE.search(name)) > OFTEN * int(time.sum())
+    talk, line = facts.talk, facts.line
+    by = {(one.name, one.payload_bytes, one.group_size): one for one in slow}
+    keys = zip(talk.kind, talk.payload.tolist(), talk.group.tolist(), strict=True)
+    own = np.array([at for at, key in enumerate(keys) if key in by], np.intp)
+    link = max(one.link_bytes_per_s or 0.0 for one in slow)
+    rows, taken = talk.rows[own], line.end_ns[talk.rows[own]] - talk.arrived[own]
+    needed = talk.wire[own] / (GOOD_LINK * link) * DECIMAL["G"]
+    kept = np.clip(needed / np.maximum(1, taken), 0.0, 1.0)
+    saved = float((taken * (1 - kept)).sum())
+    lost = facts.union_ns(rows)
+    if not facts.worth(lost):
+        return
+    replayed = None if facts.gains is None else facts.gains.lasting(rows, kept)
+    worst = max(slow, key=lambda one: one.total_ns)
+    rate, whole = (worst.busbw or 0.0) / DECIMAL["G"], link / DECIMAL["G"]
     yield facts.finding(
-        f"copies with nothing beside them; {by[most] / max(1, int(time.sum())):.0%} of the time {most[:60]}",
-        facts.longest(rows), lost, gain,
-        f"pin_memory=True: some are pageable and block the host; {ACTIONS['copy']}" if pageable else ACTIONS["copy"],
+        f"slow link: {worst.name} of {worst.payload_bytes / DECIMAL['M']:,.0f} MB over {worst.group_size} ranks moves "
+        f"{rate:,.0f} GB/s a rank, {rate / whole:.0%} of the link's {whole:,.0f} GB/s{_waits(worst)}",
+        worst.rows, lost, Gain(saved, replayed),
+        _link_advice(worst, facts),
     )  # fmt: skip
 
 
-def uneven_ranks(facts: Facts) -> Iterator[Finding]:
-    """Gain: the slowest chip computing as long as the mean one."""
-    chips = facts.parts.chips
-    if len(chips) < 2:
+def _below(one: CollectiveSize) -> bool:
+    share = one.share_of_link
+    return share is not None and share < SLOW_LINK and one.wire_bytes >= LARGE and one.group_size > 1
+
+
+def _waits(worst: CollectiveSize) -> str:
+    if worst.matched:
+        return f"; ranks wait {worst.wait_ns / max(1, worst.total_ns):.0%} of its time for the last to come"
+    return "; waiting for other ranks may be in it"
+
+
+def _link_advice(worst: CollectiveSize, facts: Facts) -> str:
+    library = {"amd": "RCCL", "huawei": "HCCL"}.get(facts.software.vendor, "NCCL")
+    look = (
+        f"look at the path it takes ({library}_DEBUG=INFO: NVLink or sockets, channels, algorithm), and at the network"
+    )
+    if facts.software.vendor == "amd":
+        look = "look at the path it takes (NCCL_DEBUG=INFO: xGMI or sockets, channels), and at the network"
+    fast = f"{library}'s own test reaches more" if worst.matched else "record all ranks: this one may wait for others"
+    return f"{look}; {fast}; send fewer bytes (bf16 gradients, sharding) or fewer, larger messages"
+
+
+def small_collectives(facts: Facts) -> Iterator[Finding]:
+    """Gain: small collectives of a kind in buckets of 25 MB: the bytes at the link, one latency a bucket; by replay."""
+    talk, line = facts.talk, facts.line
+    if talk is None:
         return
-    slowest = max(chips, key=lambda row: row.times.compute_ns)
-    mean = sum(row.times.compute_ns for row in chips) / len(chips)
-    over = slowest.times.compute_ns - mean
-    yield facts.finding(
-        f"uneven ranks: {slowest.process} computes {over / 1000:,.0f} us longer than the mean of {len(chips)}",
-        _longest_of(facts, slowest), over * len(chips), Gain(over * len(chips)),
-        "balance the work (tokens, experts, stages); if only one chip is slow, check its clock and neighbours",
-    )  # fmt: skip
+    kinds, time = np.array(talk.kind), line.durations_ns(talk.rows)
+    for kind in dict.fromkeys(talk.kind):
+        small = (kinds == kind) & np.where(talk.payload > 0, talk.payload < SMALL, time < SHORT_NS)
+        own = np.flatnonzero(small)
+        if kind not in ("allreduce", "reducescatter", "allgather", "broadcast") or len(own) < OFTEN * facts.steps:
+            continue
+        rows = talk.rows[own]
+        lost = facts.union_ns(rows)
+        if not facts.worth(lost):
+            continue
+        apart = _between_layers(facts, rows)
+        kept = _at_once(facts, talk, own) if apart else _in_buckets(facts, talk, own)
+        replayed = None if facts.gains is None else facts.gains.lasting(rows, np.full(len(rows), kept))
+        size = float(np.median(talk.payload[own]))
+        told = f" of {size / 1e3:,.0f} kB" if size else ""
+        what = "small collectives between kernels that wait for them" if apart else "unbucketed reductions"
+        yield facts.finding(
+            f"{what}: {len(own) / facts.steps:,.0f} small {kind} a step{told}, "
+            f"{np.median(time[own]) / 1000:,.0f} us each: latency, not bandwidth",
+            facts.longest(rows), lost, Gain(lost * (1 - kept), replayed),
+            "a kernel made for few bytes (one-shot or custom all-reduce, symmetric memory, NVLS), fused with the norm "
+            "behind it; fewer ranks in the group"
+            if apart
+            else "put them together: gradient buckets of 25 MB and more (bucket_cap_mb, DDP instead of hooks), "
+            "coalesced collectives",
+        )  # fmt: skip
 
 
-def _longest_of(facts: Facts, chip: BreakdownRow) -> tuple[int, ...]:
-    return facts.longest(np.flatnonzero(facts.group(COMPUTE) & facts.line.rows(chip.process)))
+def _between_layers(facts: Facts, rows: NDArray[np.intp]) -> bool:
+    """Whether most of these have compute of their chip between them and the one before: they cannot be one."""
+    line, compute = facts.line, facts.group(COMPUTE)
+    divided = total = 0
+    for process in np.unique(line.process[rows]).tolist():
+        own = rows[line.process[rows] == process]
+        work = np.sort(line.start_ns[compute & (line.process == process)])
+        begun = np.searchsorted(work, line.start_ns[own[1:]]) - np.searchsorted(work, line.end_ns[own[:-1]])
+        divided, total = divided + int((begun > 0).sum()), total + len(begun)
+    return 2 * divided > total
 
 
-def late_ranks(facts: Facts) -> Iterator[Finding]:
-    """Gain: what the others wait for a rank that comes last though it computes no longer than they do."""
-    if not facts.ranks.stragglers or len(facts.parts.chips) < 2:
-        return
-    first = facts.ranks.stragglers[0]
-    chips = facts.parts.chips
-    mean = sum(row.times.compute_ns for row in chips) / len(chips)
-    own = max((row.times.compute_ns for row in chips if row.rank == first.rank), default=0)
-    others = len(facts.ranks.stragglers) - 1
-    lost = first.caused_ns / max(1, others) * len(chips)
-    if own > 1.01 * mean or not first.last:
-        return
-    parts = [one.rows[one.ranks.index(first.rank)] for one in facts.ranks.arrivals if one.last == first.rank]
-    yield facts.finding(
-        f"late rank: rank {first.rank} comes last to {first.last:,} of {facts.ranks.collectives:,} collectives, "
-        "though it computes no longer than the others",
-        parts, lost, Gain(lost), "look at its host: launches, data loading, other programs; at its clock and network",
-    )  # fmt: skip
+def _at_once(facts: Facts, talk: Talk, own: NDArray[np.intp]) -> float:
+    """The share of their time that small collectives need as one exchange of a few microseconds."""
+    taken = facts.line.end_ns[talk.rows[own]] - talk.arrived[own]
+    link = link_of(facts.chip, int(talk.group[own].max(initial=0)))
+    needed = len(own) * ONE_SHOT_NS + (float(talk.wire[own].sum()) / (0.5 * link) * DECIMAL["G"] if link else 0.0)
+    return min(1.0, needed / max(1.0, float(taken.sum())))
 
 
-def pipeline_bubble(facts: Facts) -> Iterator[Finding]:
-    """Gain: half of the bubble, what twice as many microbatches leave of it. Stages of a pipeline begin one by one."""
-    bubbles = facts.ranks.bubbles
-    lost = sum(one.bubble_ns for one in bubbles)
-    begins = [one.warm_up_ns for one in bubbles]
-    if not lost or max(begins) - min(begins) < STAGGERED * bubbles[0].window_ns:
-        return
-    worst = max(bubbles, key=lambda one: one.bubble_ns)
-    share = lost / sum(one.window_ns for one in bubbles)
-    stage = next(row for row in facts.parts.chips if row.process == worst.process)
-    yield facts.finding(
-        f"pipeline bubble: stages have no work {share:.0%} of the time; most on {worst.process} ({worst.share:.0%})",
-        _longest_of(facts, stage), lost, Gain(lost / 2),
-        "more microbatches, interleaved or zero-bubble schedules, stages of equal work",
-    )  # fmt: skip
+def _in_buckets(facts: Facts, talk: Talk, own: NDArray[np.intp]) -> float:
+    """The share of their time that small collectives take when they are put together."""
+    taken = facts.line.end_ns[talk.rows[own]] - talk.arrived[own]
+    latency = float(np.quantile(taken, 0.05))
+    many = max(1.0, float(talk.payload[own].sum()) / BUCKET, facts.steps)
+    link = link_of(facts.chip, int(talk.group[own].max(initial=0)))
+    bytes_ns = float(talk.wire[own].sum()) / (0.5 * link) * DECIMAL["G"] if link else 0.0
+    bytes_ns = bytes_ns or float((taken - latency).clip(min=0).sum())
+    return min(1.0, (many * latency + bytes_ns) / max(1.0, float(taken.sum())))
+
+
+def communication_rows_of(facts: Facts) -> NDArray[np.intp]:
+    """Counted rows of communication."""
+    return np.flatnonzero(facts.group(COMMUNICATION))

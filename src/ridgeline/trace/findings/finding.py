@@ -10,7 +10,7 @@ A rule is a small function that yields findings; one that has nothing to say yie
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,22 @@ from numpy.typing import NDArray
 from ridgeline.core.arrays import Mask
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.breakdown import Breakdown
+from ridgeline.trace.analysis.collectives import CollectiveSize, Talk
 from ridgeline.trace.analysis.idle import Gaps
+from ridgeline.trace.analysis.patterns import Patterns
 from ridgeline.trace.analysis.roofline import OpRate
 from ridgeline.trace.analysis.stragglers import RankReport
+from ridgeline.trace.arrays import Codes
+from ridgeline.trace.call_stack import parents
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.findings.gains import Gains
-from ridgeline.trace.timeline import Timeline
+from ridgeline.trace.findings.software import Software
+from ridgeline.trace.intervals import cover
+from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Timeline
 
 LEAST = 0.01  # of the span: less is not worth saying
 MOST = 5  # spans named as evidence
+STACK = 12  # host spans named over a gap
 HIDDEN = 0.1  # of what a formula promises: a replay that gives less says that something else holds the step back
 BEHIND = "; alone this gains little: the step waits for something else, or cannot do without it"
 
@@ -42,6 +49,17 @@ class SpanEvidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GapEvidence:
+    """The longest gap of an idle finding: when the chip had nothing to do, and the host's stack meanwhile."""
+
+    process: str
+    start_ns: int
+    end_ns: int
+    host: tuple[int, ...]
+    """Rows of the host that cover most of it, the outermost first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that limits the time."""
 
@@ -50,6 +68,12 @@ class Finding:
     share_of_step: float
     predicted_gain: float
     action: str
+    rule: str = ""
+    """Name of the rule that found it."""
+    gap: GapEvidence | None = None
+    """Of a finding about an idle chip."""
+    capture: bool = False
+    """Whether it is of how the trace was taken, not of the step: told behind findings that gain something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +107,12 @@ class Facts:
     chip: Chip | None
     gains: Gains | None = None
     """None where the timeline is too large to be replayed for each finding."""
+    patterns: Patterns = field(default_factory=Patterns)
+    software: Software = Software()
+    talk: Talk | None = None
+    sizes: tuple[CollectiveSize, ...] = ()
+    outliers: tuple[int, ...] = ()
+    """Steps that took far longer than the others; rates leave them out."""
 
     @property
     def span_ns(self) -> int:
@@ -92,7 +122,7 @@ class Facts:
     @property
     def steps(self) -> int:
         """Steps of all chips together; 1 where none is marked."""
-        return max(1, len(self.parts.steps) * len(self.parts.chips))
+        return max(1, len(self.parts.steps))
 
     def worth(self, lost_ns: float) -> bool:
         """Whether so much time, of all chips together, is worth a finding, and a replay."""
@@ -108,10 +138,43 @@ class Facts:
         own = np.array([class_ in ids for class_ in self.line.classes], np.bool_)
         return np.asarray(self.counted & own[self.line.class_])
 
+    def union_ns(self, rows: NDArray[np.intp]) -> int:
+        """Time in which at least one of these spans is open, chip by chip, all chips together."""
+        process = self.line.process[rows]
+        parts = (rows[process == one] for one in np.unique(process).tolist())
+        return sum(cover(self.line.start_ns[own], self.line.end_ns[own]).length for own in parts)
+
+    @property
+    def above(self) -> Codes:
+        """The innermost host span around each."""
+        return parents(self.line)
+
+    @property
+    def ranks_seen(self) -> int:
+        """Ranks that have a chip; processes of one rank are not ranks."""
+        return len({row.rank for row in self.parts.chips}) if self.line.is_work.any() else 1
+
     def longest(self, rows: NDArray[np.intp]) -> tuple[int, ...]:
         """The longest of some rows."""
         order = np.argsort(-self.line.durations_ns(rows), kind="stable")[:MOST]
         return tuple(rows[order].tolist())
+
+    def gap(self, places: NDArray[np.intp]) -> GapEvidence | None:
+        """The longest of some gaps."""
+        if not len(places):
+            return None
+        line, place = self.line, int(places[int(self.gaps.length[places].argmax())])
+        ended = int(self.gaps.ended[place])
+        end = int(line.start_ns[ended])
+        start = end - int(self.gaps.length[place])
+        host = np.flatnonzero(line.of_kind(HOST, RUNTIME, PYTHON, ANNOTATION) & (line.rank == line.rank[ended]))
+        inside = np.minimum(line.end_ns[host], end) - np.maximum(line.start_ns[host], start)
+        over = host[inside * 2 >= end - start]
+        over = over[np.argsort(-line.durations_ns(over), kind="stable")]
+        return GapEvidence(
+            process=line.processes[int(line.process[ended])], start_ns=start, end_ns=end,
+            host=tuple(over[-STACK:].tolist()),
+        )  # fmt: skip
 
     def finding(self, what: str, rows: Iterable[int], lost_ns: float, gain: Gain, action: str) -> Finding:
         """A finding with its spans looked up and its times made shares."""
@@ -130,8 +193,8 @@ class Facts:
         return Finding(
             what=what,
             evidence=spans,
-            share_of_step=lost_ns / self.span_ns,
-            predicted_gain=max(0.0, real) / self.span_ns,
+            share_of_step=min(1.0, lost_ns / self.span_ns),
+            predicted_gain=min(1.0, max(0.0, real) / self.span_ns),
             action=action + (BEHIND if real < HIDDEN * promised else ""),
         )
 

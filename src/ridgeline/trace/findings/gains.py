@@ -17,6 +17,9 @@ from ridgeline.trace.analysis.what_if import (
     apply,
     chosen_rows,
     faster,
+    fused,
+    no_launch_gaps,
+    scaled,
     span_ns,
     unknown_sizes,
 )
@@ -53,6 +56,23 @@ class Gains:
     def faster_rows(self, rows: NDArray[np.intp], factor: float) -> int:
         """The same for spans that take 1/factor of their time."""
         return self._saved(faster(GraphChange.none(self.graph), rows, factor))
+
+    def lasting(self, rows: NDArray[np.intp], kept: NDArray[np.float64]) -> int:
+        """The same for spans of which each takes its own share of its time, from 0 to 1."""
+        return self._saved(scaled(GraphChange.none(self.graph), rows, kept))
+
+    def fused_to(self, rows: NDArray[np.intp], share: float) -> int:
+        """The same for chains of spans that become one each, in a share of the time they took."""
+        line = self.graph.line
+
+        def sizes(every: NDArray[np.intp]) -> NDArray[np.int64]:
+            return np.maximum(1, (line.durations_ns(every) * share).astype(np.int64))
+
+        return self._saved(fused(GraphChange.none(self.graph), rows, False, sizes))
+
+    def without_gaps_of(self, rank: int) -> int:
+        """The same for a host of one rank that takes no time."""
+        return self._saved(no_launch_gaps(GraphChange.none(self.graph), rank))
 
     def _saved(self, change: GraphChange) -> int:
         after = replay(change.graph, change.lag, change.delay)

@@ -1,43 +1,53 @@
-"""Rules about idle chips: launch-bound steps, pauses, synchronisation, start-up, data loading and held-back work."""
+"""Rules about idle chips: launch-bound steps, pauses, synchronisation, data loading and held-back work."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.analysis.host_activity import host_activity, scopes, short
-from ridgeline.trace.analysis.idle import BEGINS, MEANING
+from ridgeline.trace.analysis.idle import MEANING
+from ridgeline.trace.analysis.launches import GRAPH
+from ridgeline.trace.call_stack import parents
 from ridgeline.trace.findings.finding import Facts, Finding, Gain, count
-from ridgeline.trace.graph.call_stack import parents
 from ridgeline.trace.graph.edges import WAITS
-from ridgeline.trace.intervals import cover, covered
 from ridgeline.trace.timeline import RUNTIME, SYNC
 
 REPLAY_GAP_NS = 1500  # what remains between kernels of a replayed graph
 PAUSE_NS = 1_000_000  # no launch takes this long: the host did something else
 ALONE = 0.1  # of the span: one gap longer than this and than all others together stands alone
+FIRST, FEW_FIRST = 0.5, 3  # of the time of pauses, and pauses: kernels that ran for the first time behind them
 MOSTLY = 0.2  # of a finding's time: a name for less is not worth saying
 ACTIONS = {
-    "data loading": "more loader workers, prefetching, pinned memory; or prepare the data beforehand",
+    "data loading": "",
     "communication": "start the communication earlier, or the work that does not need it first",
     "copy": "pinned memory and non_blocking copies on a stream of their own; keep data on the chip",
     "dependency": "look for waits between streams and for other programs on the chip",
+    "unlinked": "the trace holds no launches here: record the host as well (CPU activities, runtime calls) to see why",
 }
 RECORDED = {"record_shapes": "shapes", "profile_memory": "memory", "with_stack": "stacks"}  # what costs the host time
+COMPILES = "compile(?!d)|dynamo|inductor.*compil|triton.*(jit|compile)"
 CURES = (  # what the host was in -> what helps
     ("zero_grad", "zero_grad(set_to_none=True)"),
     ("unflatten_dense|_broadcast_coalesced|broadcast", "broadcast_buffers=False, or synchronised norms instead"),
     ("clip_grad", "clip_grad_norm_(foreach=True), and read the norm later"),
     ("optimizer|_foreach|\\.step", "a fused optimizer (fused=True, or foreach=True), or compile its step"),
     (
-        "compile|dynamo|inductor|triton.*(jit|compile)",
+        COMPILES,
         "warm up; fixed or marked dynamic shapes, so that nothing recompiles",
     ),
     ("\\bgc\\b|gc_collect|garbage", "gc.disable() or gc.freeze() after warm-up; collect between steps"),
     ("loader|_next_data|get_batch|collate", "more loader workers, prefetching, pinned memory"),
-    ("save|checkpoint", "asynchronous checkpoints"),
+    (
+        "decode_|jpeg|zoom|resize|augment|transforms|tokeniz|PIL|cv2|dataset",
+        "prepare data on other threads or beforehand: loader workers, prefetching",
+    ),
+    ("save|checkpoint|serializ", "asynchronous checkpoints"),
+    ("logging|print|wandb|tensorboard", "log rarely, from another thread"),
 )
 
 
@@ -47,8 +57,6 @@ def cure(name: str, otherwise: str) -> str:
     >>> cure("Optimizer.zero_grad#SGD.zero_grad", "less of it")
     'zero_grad(set_to_none=True)'
     """
-    import re
-
     return next((advice for pattern, advice in CURES if re.search(pattern, name, re.IGNORECASE)), otherwise)
 
 
@@ -79,13 +87,14 @@ def launches_late(facts: Facts) -> Iterator[Finding]:
     under = scopes(facts.line, *_start(facts, places))
     where = next(((name, time) for name, time in under.items() if time >= MOSTLY * lost and time < 0.95 * lost), None)
     told = f"; {where[1] / lost:.0%} of it in {where[0]}" if where else ""
-    action = "replay graphs (torch.compile mode='reduce-overhead', CUDA graphs), fuse, or make kernels larger"
+    action = facts.software.says("launch")
     advice = cure(where[0], "") if where else ""
-    yield facts.finding(
+    found = facts.finding(
         f"idle, host: {MEANING['host']} ({count(len(places), 'gap')}, longest {longest:,.0f} us){told}",
         facts.gaps.ended[places].tolist(), lost, gain,
         (f"{action}; {advice}" if advice else action) + slowed(facts),
     )  # fmt: skip
+    yield replace(found, gap=facts.gap(places))
 
 
 def pauses(facts: Facts) -> Iterator[Finding]:
@@ -96,15 +105,55 @@ def pauses(facts: Facts) -> Iterator[Finding]:
     if not facts.worth(lost):
         return
     told, name = _told(facts, places)
+    first = _first_uses(facts, places)
+    told = f"{told}; {first:.0%} of it before the first use of a kernel" if first > FIRST else told
     gain = Gain(lost, None if facts.gains is None else facts.gains.by("no launch gaps"))
-    yield facts.finding(
+    found = facts.finding(
         f"idle, pauses: the host launched nothing ({count(len(places), 'pause')} of 1 ms and more, "
         f"longest {facts.gaps.length[places[0]] / 1e6:,.1f} ms){told}",
         facts.gaps.ended[places].tolist(), lost, gain,
-        cure(name, "take it out of the step, or do it while the chip works: on another thread, or earlier")
+        "kernels are loaded at their first use: warm up before measuring; it is no part of a steady step"
+        if first > FIRST
+        else cure(name, "take it out of the step, or do it while the chip works: on another thread, or earlier")
         if name
-        else "record Python as well (with_stack=True) to see what the host did; often the garbage collector or logging",
+        else facts.software.says("stacks"),
     )  # fmt: skip
+    yield replace(found, gap=facts.gap(places))
+
+
+def _first_uses(facts: Facts, places: NDArray[np.intp]) -> float:
+    """The share of some gaps that ended with a kernel which had not run before; 0 where steps say they are steady."""
+    line = facts.line
+    work = np.flatnonzero(facts.counted)
+    first = work[np.unique(line.name[work], return_index=True)[1]]
+    new = np.isin(facts.gaps.ended[places], first)
+    length = facts.gaps.length[places]
+    later = line.step[facts.gaps.ended[places]] > line.step[work].min(initial=-1)
+    return float(length[new & ~later].sum() / max(1, length.sum())) if new.sum() >= FEW_FIRST else 0.0
+
+
+def _inside_steps(facts: Facts, places: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Which gaps do not lie between two steps: captures of single steps leave nothing to say of what is between."""
+    line = facts.line
+    work = np.flatnonzero(facts.counted)
+    order = work[np.lexsort((line.start_ns[work], line.process[work]))]
+    before = np.full(len(line), -1, np.int64)
+    before[order[1:]] = order[:-1]
+    ended = facts.gaps.ended[places]
+    return np.asarray(line.step[ended] == line.step[np.maximum(before[ended], 0)])
+
+
+def _in_graphs(facts: Facts, places: NDArray[np.intp]) -> float:
+    """The share of some gaps that lie between two spans of one replayed graph."""
+    line = facts.line
+    ended = facts.gaps.ended[places]
+    replays = line.named(GRAPH, np.maximum(line.launch[ended], 0)) & (line.launch[ended] >= 0)
+    inside = np.zeros(len(places), np.bool_)
+    for at in np.flatnonzero(replays).tolist():
+        row = int(ended[at])
+        others = facts.counted & (line.launch == line.launch[row])
+        inside[at] = bool((others & (line.end_ns <= line.start_ns[row])).any())
+    return float(facts.gaps.length[places][inside].sum() / max(1, facts.gaps.length[places].sum()))
 
 
 def _told(facts: Facts, places: NDArray[np.intp]) -> tuple[str, str]:
@@ -140,12 +189,13 @@ def waits(facts: Facts) -> Iterator[Finding]:
     by = max(told.items(), key=lambda entry: entry[1], default=("", 0))
     where = f"; {by[1] / lost:.0%} of it by {by[0]}" if by[1] >= MOSTLY * lost else ""
     seen = dict.fromkeys(rows[last[inside][:3]].tolist())
-    yield facts.finding(
+    found = facts.finding(
         f"idle, synchronisation: {MEANING['synchronisation']} "
         f"({count(len(places), 'gap')}, longest {facts.gaps.length[places[0]] / 1000:,.0f} us){where}",
         [*seen, *facts.gaps.ended[places].tolist()], lost, Gain(lost - REPLAY_GAP_NS * len(places)),
-        "remove what makes the host wait (.item(), .cpu(), nonzero, prints) or do it rarely",
+        facts.software.says("synchronisation"),
     )  # fmt: skip
+    yield replace(found, gap=facts.gap(places))
 
 
 def _caller(facts: Facts, call: int, above: NDArray[np.int32]) -> str:
@@ -157,59 +207,33 @@ def _caller(facts: Facts, call: int, above: NDArray[np.int32]) -> str:
     return name if at == call else f"{name} of {short(line.names[int(line.name[at])])}"
 
 
-STARTS = (
-    ("compile|inductor|dynamo", "compilation", "warm up; fixed or marked dynamic shapes, so that nothing recompiles"),
-    ("malloc|hostalloc|memcreate|memaddress", "allocation",
-     "warm up until memory no longer grows; expandable_segments=True; equal shapes in every step"),
-    ("graphinstantiate", "instantiating graphs", "capture once, replay often"),
-    ("module|library|funcgetattr|lazy", "loading code", "warm up before profiling"),
-)  # fmt: skip
-
-
-def start_up(facts: Facts) -> Iterator[Finding]:
-    """Gain: all gaps spent loading code, allocating memory or compiling; names which of them."""
-    import re
-
-    places = facts.gaps.of("start-up")
-    lost = int(facts.gaps.length[places].sum())
-    if not facts.worth(lost):
-        return
-    line = facts.line
-    rows = np.flatnonzero(line.named(BEGINS))
-    gaps = cover(*_start(facts, places))
-    seen = rows[covered(gaps, line.start_ns[rows], line.end_ns[rows]) > 0]
-    by: dict[str, float] = {}
-    for row in seen.tolist():
-        text = line.names[int(line.name[row])]
-        by[text] = by.get(text, 0) + int(line.end_ns[row] - line.start_ns[row])
-    name = max(by, key=lambda one: by[one], default="")
-    what, action = next(
-        ((what, action) for pattern, what, action in STARTS if re.search(pattern, name, re.IGNORECASE)),
-        ("start-up", "warm up before profiling; allocate once and keep"),
-    )
-    yield facts.finding(
-        f"idle, start-up: {what} inside the measured time ({count(len(places), 'gap')}; {short(name)})",
-        [*facts.longest(seen), *facts.gaps.ended[places].tolist()], lost, Gain(lost), action,
-    )  # fmt: skip
-
-
 def held_back(facts: Facts) -> Iterator[Finding]:
     """Gain: all gaps before work that was launched in time and waited: for a loader, communication, a copy, unknown."""
     for cause, action in ACTIONS.items():
         places = facts.gaps.of(cause)
+        places = places[_inside_steps(facts, places)] if cause == "unlinked" else places
         lost = int(facts.gaps.length[places].sum())
         if not facts.worth(lost):
             continue
         longest = int(facts.gaps.length[places[0]])
-        if cause == "dependency" and longest * 2 > lost and longest > ALONE * facts.span_ns:
+        action = action or facts.software.says("loader")
+        one = cause == "dependency" and longest * 2 > lost and longest > ALONE * facts.span_ns
+        if one:
             action = (
                 "one wait: record again to see whether it returns (code loaded late, a profiler starting, a neighbour)"
             )
+        graph = _in_graphs(facts, places) if cause == "dependency" else 0.0
+        if graph > MOSTLY and not one:
+            action = (
+                "something inside replayed graphs was not recorded: kernels the profiler dropped, a node of the host"
+            )
         told = _told(facts, places)[0] if cause == "dependency" else ""
         told = told.replace("; ", "; the host was meanwhile ", 1).replace(" of it in ", " of the time in ")
-        yield facts.finding(
+        found = facts.finding(
             f"idle, {cause}: {MEANING[cause]} "
             f"({count(len(places), 'gap')}, longest {longest / 1000:,.0f} us)"
+            f"{f'; {graph:.0%} of it inside a replayed graph' if graph > MOSTLY else ''}"
             f"{'' if 'does not show' in told else told}",
             facts.gaps.ended[places].tolist(), lost, Gain(lost - REPLAY_GAP_NS * len(places)), action,
         )  # fmt: skip
+        yield replace(found, capture=one, gap=facts.gap(places))

@@ -3,41 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from ridgeline.trace.findings.communication import (
-    exposed_communication,
-    exposed_copies,
-    late_ranks,
-    pipeline_bubble,
-    uneven_ranks,
-)
+import numpy as np
+
+from ridgeline.trace.classes import UNKNOWN
+from ridgeline.trace.findings.communication import exposed_communication, slow_links, small_collectives
+from ridgeline.trace.findings.copies import exposed_copies
 from ridgeline.trace.findings.finding import LEAST, Facts, Finding, Gain, Rule
-from ridgeline.trace.findings.idle import held_back, launches_late, pauses, start_up, waits
-from ridgeline.trace.findings.kernels import (
-    fusible_chains,
-    slow_attention,
-    slow_products,
-    slow_traffic,
-    unfused_optimizer,
-    without_matrix_unit,
-)
+from ridgeline.trace.findings.fusion import fusible_chains, layout_changes, unfused_attention, unfused_optimizer
+from ridgeline.trace.findings.idle import held_back, launches_late, pauses, waits
+from ridgeline.trace.findings.kernels import slow_attention, slow_products, slow_traffic, without_matrix_unit
+from ridgeline.trace.findings.ranks import late_ranks, pipeline_bubble, uneven_ranks
+from ridgeline.trace.findings.start_up import start_up
+from ridgeline.trace.findings.steps import outlier_steps
 
 NOISE, LARGE = 0.002, 0.04  # a gain this small is said only of what takes this much
+REAL = 0.05  # a gain from which on a finding goes before what is only of the capture
 
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
-    """Everything worth saying, largest gain first."""
-    found = [finding for rule in RULES for finding in rule(facts) if finding.share_of_step >= LEAST]
+    """Everything worth saying, largest gain first; what is only of the capture goes behind what gains something."""
+    found = [
+        replace(finding, rule=rule.__name__)
+        for rule in RULES
+        for finding in rule(facts)
+        if finding.share_of_step >= LEAST
+    ]
     told = [one for one in found if one.predicted_gain >= NOISE or one.share_of_step >= LARGE]
-    return tuple(sorted(told, key=lambda finding: -finding.predicted_gain))
+    return tuple(sorted(told, key=_place))
+
+
+def _place(finding: Finding) -> tuple[int, float]:
+    """Where a finding stands: what gains, then what is of the capture, then the rest."""
+    if finding.capture:
+        return 1, -finding.predicted_gain
+    return (0 if finding.predicted_gain >= REAL else 2), -finding.predicted_gain
 
 
 def unknown_work(facts: Facts) -> Iterator[Finding]:
     """No gain: the numbers by class are less certain."""
-    lost = sum(one.total_ns for one in facts.parts.unknown)
-    rows = [one.rows[0] for one in facts.parts.unknown]
+    rows = np.flatnonzero(facts.of_class(UNKNOWN))
     yield facts.finding(
-        f"{len(facts.parts.unknown)} kernel names belong to no class and count as compute", rows, lost, Gain(0.0),
+        f"{len(facts.parts.unknown)} kernel names belong to no class and count as compute",
+        [one.rows[0] for one in facts.parts.unknown], facts.union_ns(rows), Gain(0.0),
         "name them in a TOML file and pass it with --classes",
     )  # fmt: skip
 
@@ -48,8 +57,13 @@ RULES: tuple[Rule, ...] = (
     waits,
     start_up,
     held_back,
+    outlier_steps,
     exposed_communication,
+    slow_links,
+    small_collectives,
     exposed_copies,
+    unfused_attention,
+    layout_changes,
     slow_products,
     slow_attention,
     slow_traffic,

@@ -27,6 +27,7 @@ from ridgeline.trace.timeline import RUNTIME
 LONGEST_DELAY_NS = 50_000  # from a call to its work where nothing else is in the way
 MOST_STREAMS = 512  # of a chip, beyond which waits between them are not searched for
 LOOKED_AT = 4  # spans that ended last, among which the one waited for is sought
+LONG_WAIT, FAR_NS = 50, 200_000  # a stream that was idle 50 times as long waited for what ended so much before
 TIE_NS = 1_000  # apart at most, ends of which either may have been waited for
 EVENT_WAIT = re.compile(r"StreamWaitEvent|StreamWaitValue", re.IGNORECASE)
 
@@ -57,14 +58,15 @@ def queued(points: Points) -> Queued:
     ended = np.where(before >= 0, points.at[points.end(np.maximum(before, 0))], np.iinfo(np.int64).min)
     launched = np.where(call >= 0, points.at[points.start(np.maximum(call, 0))], 0)
     gap = start - np.maximum(ended, -(2**62))
-    in_time = (before >= 0) & (gap >= 0) & (gap <= CLOSE_NS) & (launched < ended)
     alone = (call >= 0) & (launched >= ended) & (start >= launched)
+    delay = min(LONGEST_DELAY_NS, int(np.quantile((start - launched)[alone], 0.1))) if alone.any() else 0
+    in_time = (before >= 0) & (gap >= 0) & (gap <= CLOSE_NS) & (launched + delay < ended)
     return Queued(
         rows=rows,
         before=before,
         call=call,
         gap_ns=int(np.median(gap[in_time])) if in_time.any() else 0,
-        delay_ns=min(LONGEST_DELAY_NS, int(np.quantile((start - launched)[alone], 0.1))) if alone.any() else 0,
+        delay_ns=delay,
     )
 
 
@@ -107,7 +109,9 @@ def _by_times(points: Points, given: Queued, own: Rows) -> Edges:
         ready[known] = np.maximum(ready[known], points.at[point(other[known])] + delay)
     found = _ended_before(points, rows, start, end)
     near = start - end[np.maximum(found, 0)]
-    late = (found >= 0) & (start - ready > CLOSE_NS) & (near <= CLOSE_NS) & (near < (start - ready) // 2)
+    idle = start - ready
+    close = np.clip(idle // LONG_WAIT, CLOSE_NS, FAR_NS)
+    late = (found >= 0) & (idle > CLOSE_NS) & (near <= close) & (near < idle // 2)
     return edges_of(points, points.end(rows[found[late]]), points.start(rows[late]), MOST, CROSS)
 
 

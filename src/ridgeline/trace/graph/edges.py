@@ -10,6 +10,7 @@ Every chosen span has two points, start and end. An edge says: not before that p
                 device sync  a call that waits for the whole device ends after all that was launched before it
     inferred    sync         the same for one stream or event, whose name the trace does not keep: the last work that
                              ended before the call did
+                polling      a thread that fell silent behind a launch goes on when that work ends, see `host_waits`
                 queue full   a launch that takes long while about a thousand spans are queued ends when work has ended
                 hand-over    a thread goes on where another of its rank fell silent (forward thread, autograd thread)
                 event        a span behind a call that makes its stream wait: for the last work launched elsewhere
@@ -36,11 +37,12 @@ Rows = NDArray[np.intp]
 
 EDGES = (
     "body", "stream", "call", "host order", "launch", "device sync", "sync", "queue full", "hand-over", "event",
-    "streams", "collective", "send", "receive",
+    "streams", "collective", "send", "receive", "polling",
 )  # fmt: skip
-BODY, STREAM, CALL, ORDER, LAUNCH, DEVICE_SYNC, SYNC, QUEUE, HAND_OVER, EVENT, CROSS, COLLECTIVE, SEND, RECEIVE = range(
-    len(EDGES)
-)
+(
+    BODY, STREAM, CALL, ORDER, LAUNCH, DEVICE_SYNC, SYNC, QUEUE, HAND_OVER, EVENT, CROSS, COLLECTIVE, SEND, RECEIVE,
+    POLLING,
+) = range(len(EDGES))  # fmt: skip
 RECORDED = frozenset({BODY, STREAM, CALL, ORDER, LAUNCH, DEVICE_SYNC})
 
 WAITS = re.compile(r"synchronize|cuMemcpyDtoH|^(cuda|hip)(Memcpy|Free)$", re.IGNORECASE)

@@ -15,6 +15,7 @@ from ridgeline.trace.graph.edges import (
     HAND_OVER,
     MOST,
     ORDER,
+    POLLING,
     QUEUE,
     SYNC,
     WAITS,
@@ -23,6 +24,7 @@ from ridgeline.trace.graph.edges import (
     Rows,
     edges_of,
 )
+from ridgeline.trace.graph.host_waits import host_waits
 from ridgeline.trace.timeline import MEMCPY
 
 QUICK_NS = 5_000  # what a call that waits takes when there is nothing to wait for
@@ -47,10 +49,42 @@ def host_edges(points: Points) -> Iterator[Edges]:
     over = _hand_overs(points, both, rows)
     handed = np.isin(dst, over.dst) & ~own
     lag = np.where(handed, 0, points.at[dst] - points.at[src])
+    waits, silent = _polled(points, src, dst)
+    lag = np.where(own, lag, np.maximum(lag - silent, 0))
     lag = np.where(own & _waiting(points, dst), np.minimum(lag, QUICK_NS), lag)
     for chosen, kind in ((own, CALL), (~own, ORDER)):
         yield edges_of(points, src[chosen], dst[chosen], lag[chosen], kind)
     yield over
+    yield waits
+
+
+def _polled(points: Points, src: Longs, dst: Longs) -> tuple[Edges, Longs]:
+    """Waits that nothing names: edges from what was waited for to the next call, and how long each thread was silent.
+
+    ``src`` and ``dst`` are neighbours on a thread, threads behind each other.
+    """
+    found = host_waits(points.line, points.work)
+    silent = np.zeros(len(src), np.int64)
+    if not len(found):
+        none = np.zeros(0, np.int64)
+        return Edges(src=none, dst=none, lag=none, kind=POLLING), silent
+    shift = points.line.start_ns[points.rows[dst // 2]] - points.at[2 * (dst // 2)]  # between the clocks
+    track, before, after = points.track(points.rows[dst // 2]), points.at[src] + shift, points.at[dst] + shift
+    begun, ended = [], []
+    for thread, start, end, row in zip(
+        *(column.tolist() for column in (found.track, found.start_ns, found.end_ns, found.awaited)), strict=True
+    ):
+        at = np.flatnonzero((track == thread) & (before <= start) & (after >= end))
+        if not len(at) or points.place[row] < 0:
+            continue
+        silent[at[0]] += end - start
+        point = int(dst[at[0]])
+        done = int(points.end(np.array([row]))[0])
+        begun.append(done if points.at[done] <= points.at[point] else done - 1)  # seen before its kernel ended
+        ended.append(point)
+    sources, targets = np.array(begun, np.int64), np.array(ended, np.int64)
+    forward = points.at[sources] <= points.at[targets] if len(sources) else np.zeros(0, np.bool_)
+    return edges_of(points, sources[forward], targets[forward], MOST, POLLING), silent
 
 
 def _hand_overs(points: Points, both: Longs, rows: Rows) -> Edges:

@@ -2,7 +2,8 @@
 
 Parts belong together when group, name and place in the sequence of that group agree: the third all-reduce of group 0 on
 rank 1 belongs to the third on rank 0. Names come from the profiler's record of the collective, else from the kernel's.
-Sends and receives are told apart by name and matched in pairs, see `match_p2p`.
+Sends and receives are told apart by name and matched in pairs, see `match_p2p`. NCCL's all-to-all is a kernel of that
+name too: where nothing was recorded, kernels that end together on all of three or more ranks are an exchange of all.
 
     arrival   start of a rank's part, on the common clock        skew = last arrival - first
     wait      last arrival - own arrival: the rank spins until everybody is there
@@ -32,6 +33,7 @@ from ridgeline.trace.timeline import Timeline
 
 LEAST_SHIFT_NS = 1000
 EARLY_NS = 5_000  # a receive that ends so much before its send
+TOGETHER_NS, TOGETHER = 10_000, 0.02  # parts of one collective end this close, or this share of its length
 EXCHANGE = "exchange"
 """Name of a pair of which either rank may send."""
 PAIRWISE = re.compile(r"send|recv|permute|p2p", re.IGNORECASE)
@@ -77,7 +79,25 @@ def is_pairwise(line: Timeline, rows: NDArray[np.intp]) -> Mask:
     sends = line.of_kind("send")[rows]
     told = line.detail.collective.at(rows)
     by_record = np.array([bool(PAIRWISE.search(one.name)) for one in line.detail.collectives] or [False], np.bool_)
-    return np.asarray(np.where(told >= 0, by_record[np.maximum(told, 0)], named[line.name[rows]]) | sends)
+    found = np.where(told >= 0, by_record[np.maximum(told, 0)], named[line.name[rows]]) | sends
+    loose = np.flatnonzero(found & (told < 0) & ~sends)
+    if len(loose) and _end_together(line, rows[loose]):
+        found[loose] = False
+    return np.asarray(found)
+
+
+def _end_together(line: Timeline, rows: NDArray[np.intp]) -> bool:
+    """Whether the first of these on each rank end together, the second, and so on, on three or more ranks."""
+    rank = line.rank[rows]
+    ranks = np.unique(rank)
+    many = np.array([int((rank == one).sum()) for one in ranks])
+    if len(ranks) < 3 or many[0] < 2 or (many != many[0]).any() or line.predicted:
+        return False
+    ends = np.stack([np.sort(line.end_ns[rows[rank == one]]) for one in ranks])
+    apart = ends - ends[0]
+    apart -= np.median(apart, axis=1, keepdims=True).astype(np.int64)
+    usual = float(np.median(line.durations_ns(rows)))
+    return float(np.median(apart.max(axis=0) - apart.min(axis=0))) <= max(TOGETHER_NS, TOGETHER * usual)
 
 
 def communication_rows(line: Timeline, rules: Rules, counted: Mask) -> NDArray[np.intp]:

@@ -1,5 +1,7 @@
 """Turn kernel_details.csv of the Ascend profiler into columns, or into shapes for the trace_view.json beside it.
 
+op_summary_*.csv and task_time_*.csv of msprof are such tables too, with other names of columns, of several devices.
+
 A kernel has a name, a type, the core it ran on, start, duration, stream, step, and the shapes of its operands; those on
 HCCL are collectives and have a stream of their own. `trace_view.json` is a Chrome trace and read as one.
 """
@@ -20,13 +22,15 @@ from ridgeline.trace.read.row_columns import RowColumns
 from ridgeline.trace.read.source import Source, refuse
 from ridgeline.trace.read.timestamps import MISSING, NANOS, nanoseconds
 from ridgeline.trace.side_tables import About, RecordedShape, Sparse
-from ridgeline.trace.timeline import KERNEL, MARKER, MEMCPY
+from ridgeline.trace.timeline import KERNEL, MARKER, MEMCPY, SYNC
 
 FORMAT = "Ascend kernel_details"
-START = ("Start Time(us)", "Task Start Time(us)")
-DURATION = ("Duration(us)", "Task Duration(us)")
-NAME = ("Name", "Op Name", "Kernel Name")
-CORE = ("Accelerator Core", "Task Type")
+START = ("Start Time(us)", "Task Start Time(us)", "task_start(us)")
+DURATION = ("Duration(us)", "Task Duration(us)", "task_time(us)")
+NAME = ("Name", "Op Name", "Kernel Name", "kernel_name")
+CORE = ("Accelerator Core", "Task Type", "kernel_type")
+DEVICE = ("Device_id", "Device_Id", "Device ID", "Device Id")
+WAITS = re.compile(r"^(NOTIFY|EVENT|CAPTURE|PLACE_HOLDER|MODEL_|FLIP|WRITE_VALUE)", re.IGNORECASE)
 NETWORK = ("HCCL", "COMMUNICATION", "HCCL_SQE", "MIX_COMMUNICATION")
 BATCH = 10_000
 MOST_SHAPES = 4096  # characters of the operands of a kernel that are still looked at
@@ -91,7 +95,7 @@ def read(source: Source) -> TracePart:
     for step, (start, end) in steps.items():
         rows.add(
             np.array([start], np.int64), duration=end - start, name=rows.names[f"step {step}"], kind=rows.kinds[MARKER],
-            stream=rows.streams["steps"], process=rows.processes["chip 0"],
+            stream=rows.streams["steps"], process=0,
         )  # fmt: skip
     about = About(
         sources=(source.name,),
@@ -100,7 +104,8 @@ def read(source: Source) -> TracePart:
         dropped={what: count for what, count in rows.dropped.items() if count},
         warnings=tuple(rows.warnings),
     )
-    return rows.part(about, {})
+    chips = sorted(rows.processes, key=lambda one: (len(one), one))
+    return rows.part(about, {}, ranks=tuple(chips.index(one) for one in rows.processes) if len(chips) > 1 else ())
 
 
 def records(source: Source) -> Iterator[dict[str, str]]:
@@ -145,7 +150,7 @@ def _take(rows: RowColumns, batch: list[dict[str, str]], steps: dict[str, tuple[
     rows.add(
         start,
         duration=length,
-        process=rows.processes["chip 0"],
+        process=[rows.processes[f"chip {first(row, DEVICE)[:20] or 0}"] for row in kept],
         stream=[rows.streams[_stream(row)] for row in kept],
         name=[rows.names[_name(row)] for row in kept],
         kind=[rows.kinds[_kind(row)] for row in kept],
@@ -159,12 +164,15 @@ def _name(row: Mapping[str, str]) -> str:
 
 
 def _stream(row: Mapping[str, str]) -> str:
-    id = first(row, ("Stream ID", "Stream Id"))
+    id = first(row, ("Stream ID", "Stream Id", "stream_id"))
     return "HCCL" if first(row, CORE).strip() in NETWORK else f"stream {id[:40]}" if id else "stream"
 
 
 def _kind(row: Mapping[str, str]) -> str:
-    return MEMCPY if first(row, CORE).strip() in ("MEMCPY_ASYNC", "SDMA_SQE", "PCIE_DMA_SQE") else KERNEL
+    core = first(row, CORE).strip()
+    if WAITS.match(core):
+        return SYNC
+    return MEMCPY if core in ("MEMCPY_ASYNC", "SDMA_SQE", "PCIE_DMA_SQE") else KERNEL
 
 
 def shape_of(row: Mapping[str, str]) -> RecordedShape | None:

@@ -20,7 +20,15 @@ from ridgeline.trace.timeline import MOST_LAYERS, NO_LAYER, PHASES, UNKNOWN
 Track = tuple[int | str, int | str]
 MOST_SPANS = 100_000_000
 LARGEST = 2**62  # of ids and sizes: what is beyond is no number of theirs
-_CONCRETE = ("conv", "attention", "flash", "sdpa")  # ops whose scalar operands change what they compute
+_CONCRETE = (
+    "conv",
+    "attention",
+    "flash",
+    "sdpa",
+    "attn",
+    "fmha",
+    "mha_",
+)  # ops whose scalar operands change what they compute
 _FLOWS = frozenset("stf")
 
 

@@ -5,7 +5,11 @@ times over: once as ops or streams, which is kept as work, and summed up as step
 marks. Where the host itself is the device, the ops on its threads are the work of `/device:CPU:0`.
 
 Ascend: `Ascend Hardware` runs kernels, `CANN` is the runtime, `HCCL` or `Communication` holds collectives and, on its
-planes, the transfers each is made of, which become marks; collectives belong to the chip beside them.
+planes, the transfers each is made of, which become marks; collectives belong to the chip beside them. Streams of the
+hardware that carry nothing but notifications, reductions and copies are those transfers once more, and marks too. The
+thread `Step Trace` holds steps. MindSpore's own timeline has the same under other names: `AI Core Op`, `AI CPU Op`,
+`Communication Op`, `Host CPU Op`. Both sum up what overlaps in a process of its own, which is no work, see
+`vendor_check`.
 """
 
 from __future__ import annotations
@@ -22,19 +26,32 @@ from numpy.typing import NDArray
 from ridgeline.trace.read.chrome_columns import ChromeColumns, Track
 from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MARKER, MEMCPY, MEMSET, PYTHON, RUNTIME, SYNC
 
-KINETO, XLA, ASCEND = "Kineto JSON", "XLA trace JSON", "Ascend trace_view"
+KINETO, XLA, ASCEND, MINDSPORE = "Kineto JSON", "XLA trace JSON", "Ascend trace_view", "MindSpore timeline"
 XLA_LIMIT = 1_000_000  # events: the exporter of XLA's trace JSON keeps no more
 DEVICE = re.compile(r"^/device:(\w+):(\d{1,6})")
 HOSTS = re.compile(r"^/host:")
 OPS = ("XLA Ops", "Tensor Core", "Sparse Core Ops")
 ASYNC = "Async XLA Ops"
 STEPS = ("Steps", "Sparse Core Steps")
+HARDWARE, NETWORKS = "Ascend Hardware", ("HCCL", "Communication", "COMMUNICATION")
+TRANSFERS = re.compile(r"^(NOTIFY|EVENT|MEMCPY|REDUCE|SDMA|RDMA|CAPTURE|WRITE_VALUE|PLACE_HOLDER)_", re.IGNORECASE)
+SUMMED = re.compile(r"^(op )?overlap analy", re.IGNORECASE)
+"""Processes in which a vendor's tool sums up what the others show."""
+PARTS = {"ai core op": KERNEL, "ai cpu op": KERNEL, "communication op": KERNEL, "host cpu op": HOST}
+COPY_STREAM = re.compile(r"^Stream #\d+\((Memcpy\w*,? ?)+\)$")
+OLD_MARKS = re.compile(r"^ProfilerStep#\d|^Optimizer\.(step|zero_grad)#|^enumerate\(DataLoader\)#|^[nrhx]ccl:")
+BY_HOST = re.compile(r"^(gloo|mpi|ucc):")
 _COLLECTIVE = r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective|send|recv|ragged"
 _RULES: Mapping[str, tuple[tuple[str, re.Pattern[str], str], ...]] = MappingProxyType({
+    KINETO: (  # PyTorch before 1.10 calls annotations operators; MTIA calls everything a kernel
+        (HOST, OLD_MARKS, ANNOTATION),
+        (KERNEL, re.compile(r"^dma_(request|transfer|copy)"), MEMCPY),
+        (KERNEL, re.compile(r"^event_(wait|record)$"), SYNC),
+    ),
     XLA: (
         (KERNEL, re.compile(r"^(while|conditional|call)([._ ]|$)"), MARKER),
-        (KERNEL, re.compile(r"^Memcpy", re.IGNORECASE), MEMCPY),
-        (KERNEL, re.compile(r"^Memset", re.IGNORECASE), MEMSET),
+        (KERNEL, re.compile(r"^Memcpy|^Copy(Device|Host)To|^__amd_rocclr_copy|^copyBuffer", re.IGNORECASE), MEMCPY),
+        (KERNEL, re.compile(r"^Memset|^Fill(Buffer|Device)|^__amd_rocclr_fill", re.IGNORECASE), MEMSET),
         (HOST, re.compile(r"^\$"), PYTHON),
         (HOST, re.compile(r"^(cuda|cu|hip)[A-Z]\w*( \(|$)"), RUNTIME),
         (HOST, re.compile(r"^step \d{1,9}$"), ANNOTATION),
@@ -44,6 +61,7 @@ _RULES: Mapping[str, tuple[tuple[str, re.Pattern[str], str], ...]] = MappingProx
         (KERNEL, re.compile(r"^(EVENT|NOTIFY|CAPTURE)_(WAIT|RECORD|RESET)", re.IGNORECASE), SYNC),
         (HOST, re.compile(r"^ProfilerStep#\d"), ANNOTATION),
     ),
+    MINDSPORE: (),
 })  # fmt: skip
 """By dialect: spans of a kind whose name matches are of another kind."""
 
@@ -79,18 +97,43 @@ class Dialect:
         table: list[str],
     ) -> NDArray[np.int32]:  # fmt: skip
         """The kinds, with what this dialect knows better."""
-        if self.format == KINETO:
-            return kind
-        codes = np.array([table.index(self.kinds[one]) if one in self.kinds else -9 for one in found.tracks], np.int32)
-        kind = np.where(codes[track] > -9, codes[track], kind)
-        for old, pattern, new in _RULES[self.format]:
-            matching = np.array([bool(pattern.search(text)) for text in found.names], np.bool_)
-            kind = np.where((kind == table.index(old)) & matching[name], table.index(new), kind)
+        if self.kinds:
+            codes = [table.index(self.kinds[one]) if one in self.kinds else -9 for one in found.tracks]
+            by_track = np.array(codes, np.int32)[track]
+            kind = np.where(by_track > -9, by_track, kind)
+        names = list(found.names)
+        for old, pattern, new in (*_RULES[self.format], *self._without_device(kind, table)):
+            rows = np.flatnonzero(kind == table.index(old))
+            told = [code for code in np.unique(name[rows]).tolist() if pattern.search(names[code])]
+            if told:
+                kind = kind.copy()
+                kind[rows[np.isin(name[rows], told)]] = table.index(new)
+        if self.format == ASCEND:
+            kind = self._transfers(kind, track, name, found, table)
         if self.format == XLA:
             moved = np.array([found.threads.get(one, "") == ASYNC for one in found.tracks], np.bool_)[track]
             calls = np.array([bool(re.search(_COLLECTIVE, text)) for text in found.names], np.bool_)
             kind = np.where(moved & (kind == table.index(KERNEL)) & ~calls[name], table.index(MEMCPY), kind)
         return kind.astype(np.int32)
+
+    def _transfers(
+        self, kind: NDArray[np.int32], track: NDArray[np.int32], name: NDArray[np.int32], found: ChromeColumns,
+        table: list[str],
+    ) -> NDArray[np.int32]:  # fmt: skip
+        """The kinds, with the streams that only carry out collectives as marks, where the collectives are there."""
+        if not self.chips:
+            return kind
+        transfer = np.array([bool(TRANSFERS.match(text)) for text in found.names], np.bool_)[name]
+        own = np.array([found.processes.get(pid, "").strip() == HARDWARE for pid, _ in found.tracks], np.bool_)
+        own[np.unique(track[~transfer])] = False
+        return np.where(own[track], table.index(MARKER), kind).astype(np.int32)
+
+    def _without_device(
+        self, kind: NDArray[np.int32], table: list[str]
+    ) -> tuple[tuple[str, re.Pattern[str], str], ...]:
+        """Where the host is all there is, the collectives that its threads run are ops as others are."""
+        work = [table.index(one) for one in (KERNEL, MEMCPY, MEMSET)]
+        return () if np.isin(kind, work).any() else ((ANNOTATION, BY_HOST, HOST),)
 
 
 def _number(name: str) -> tuple[int, str]:
@@ -102,8 +145,11 @@ def dialect_of(found: ChromeColumns) -> Dialect:
     names = {pid: name.strip() for pid, name in found.processes.items()}
     if any(DEVICE.match(name) or HOSTS.match(name) for name in names.values()):
         return _xla(found, names)
-    if any(name == "Ascend Hardware" for name in names.values()):
+    if any(name == HARDWARE or name == NETWORKS[0] for name in names.values()):
         return _ascend(found, names)
+    parts = {pid: (found.labels.get(pid) or name).strip().lower() for pid, name in {**found.labels, **names}.items()}
+    if "ai core op" in parts.values() or sum(part in PARTS or bool(SUMMED.match(part)) for part in parts.values()) > 1:
+        return _mindspore(found, parts)
     return Dialect()
 
 
@@ -116,7 +162,8 @@ def _xla(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
         if pid in devices:
             ops = thread.startswith("Stream #") if pid in streams else thread in (*OPS, ASYNC)
             ops = ops or devices[pid][1] == "CPU"
-            kinds[pid, tid] = KERNEL if ops else MARKER
+            copies = bool(COPY_STREAM.match(thread))
+            kinds[pid, tid] = MEMCPY if copies else KERNEL if ops else MARKER
         else:
             kinds[pid, tid] = MARKER if DEVICE.match(names.get(pid, "")) else HOST
     first: dict[str, Any] = {}
@@ -131,19 +178,43 @@ def _xla(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
 
 
 def _ascend(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
-    hardware = {pid for pid, name in names.items() if name == "Ascend Hardware"}
-    network = {pid for pid, name in names.items() if name in ("HCCL", "Communication", "COMMUNICATION")}
+    hardware = {pid for pid, name in names.items() if name == HARDWARE}
+    network = {pid for pid, name in names.items() if name in NETWORKS}
     kinds: dict[Track, str] = {}
     for pid, tid in found.tracks:
+        thread = found.threads.get((pid, tid), "").strip()
         if pid in hardware:
-            kinds[pid, tid] = KERNEL
+            kinds[pid, tid] = MARKER if thread.startswith("Step Trace") else KERNEL
         elif pid in network:
-            kinds[pid, tid] = MARKER if found.threads.get((pid, tid), "").strip().startswith("Plane") else KERNEL
+            kinds[pid, tid] = MARKER if thread.startswith("Plane") else KERNEL
         elif names.get(pid) == "CANN":
             kinds[pid, tid] = RUNTIME
+    return Dialect(format=ASCEND, kinds=kinds, chips=_beside(found, network, hardware))
+
+
+def _beside(found: ChromeColumns, network: set[Any], hardware: set[Any]) -> dict[Any, Any]:
+    """The chip to which the collectives of each process belong."""
     chips = {}
     for pid in network:
         beside = [one for one in hardware if found.labels.get(one) == found.labels.get(pid)] or list(hardware)
         if len(beside) == 1:
             chips[pid] = beside[0]
-    return Dialect(format=ASCEND, kinds=kinds, chips=chips)
+    return chips
+
+
+def _mindspore(found: ChromeColumns, parts: Mapping[Any, str]) -> Dialect:
+    kinds: dict[Track, str] = {}
+    steps = set()
+    for pid, tid in found.tracks:
+        thread = found.threads.get((pid, tid), "").strip().lower()
+        kind = PARTS.get(parts.get(pid, ""))
+        if kind is None:
+            continue
+        sums = thread in ("steps", "step", "ops") or thread.startswith("scope")
+        kinds[pid, tid] = MARKER if sums and kind == KERNEL and thread != "ops" else kind
+        if thread in ("steps", "step"):
+            steps.add((pid, tid))
+    cores = [pid for pid, part in parts.items() if part == "ai core op"]
+    others = [pid for pid, part in parts.items() if part in PARTS and part != "ai core op" and PARTS[part] == KERNEL]
+    chips = dict.fromkeys(others, cores[0]) if len(cores) == 1 else {}
+    return Dialect(format=MINDSPORE, kinds=kinds, chips=chips, steps=frozenset(steps))

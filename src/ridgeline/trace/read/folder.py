@@ -1,7 +1,8 @@
 """Turn paths that a user named into the trace files behind them: files, folders of ranks, Ascend's and JAX's folders.
 
-JAX writes into `plugins/profile/DATE` of the folder it is given, one trace a host, and on demand the same once more for
-Perfetto, which is passed over.
+JAX writes into `plugins/profile/DATE` of the folder it is given, one profile a host (`*.xplane.pb`), the same as JSON
+up to a million events, and on demand once more for Perfetto; of these the first is read. For msprof's folders see
+`msprof_folder`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.trace.read import ascend
+from ridgeline.trace.read import ascend, msprof_folder
 from ridgeline.trace.read.source import refuse
 
-SUFFIXES = (".json", ".json.gz", ".sqlite", ".sqlite.gz", ".et", ".et.gz", ".gz")
+SUFFIXES = (
+    ".json", ".json.gz", ".sqlite", ".sqlite.gz", ".et", ".et.gz", ".xplane.pb", ".db", ".pickle", ".pkl", ".gz",
+)  # fmt: skip
 MOST_FILES = 4096
 PROFILES = "plugins/profile/*"
+PLANE = ".xplane.pb"
 TWICE = ("perfetto_trace.json.gz", ".trace.json.gz")  # the first is the second once more
 
 
@@ -32,6 +36,8 @@ class Found:
     rank: int | None = None
     label: str = ""
     """What to call it where its own name is that of every rank's."""
+    piece: bool = False
+    """A part of its rank's time; others hold the rest."""
 
 
 def files_of(paths: Sequence[Path]) -> list[Found]:
@@ -70,9 +76,18 @@ def _behind(path: Path) -> Iterator[Found]:
     if runs:
         yield from _runs(path, runs)
         return
+    pieces = msprof_folder.pieces(path)
+    if pieces:
+        yield from (
+            Found(path=one.path, named=True, rank=one.rank, label=str(one.path.relative_to(path)), piece=one.piece)
+            for one in pieces
+        )
+        return
     path = _profiled(path)
     inside = sorted(entry for entry in path.iterdir() if entry.is_file() and entry.name.endswith(SUFFIXES))
-    if any(entry.name.endswith(TWICE[1]) for entry in inside):
+    planes = {entry.name.removesuffix(PLANE) for entry in inside if entry.name.endswith(PLANE)}
+    inside = [entry for entry in inside if entry.name.removesuffix(TWICE[1]) not in planes]
+    if planes or any(entry.name.endswith(TWICE[1]) for entry in inside):
         inside = [entry for entry in inside if entry.name != TWICE[0]]
     if not inside:
         raise refuse(path, "a folder without traces", f"files named *{', *'.join(SUFFIXES[:6])}", "name the files")

@@ -20,6 +20,9 @@ from ridgeline.trace.read.mark_steps import mark_steps
 from ridgeline.trace.side_tables import About, RecordedCollective, RecordedShape, SideTables, Sparse
 from ridgeline.trace.timeline import NO_LAYER, RUNTIME, UNKNOWN, Counter, Tables, Timeline
 
+OVERLAP = "overlapAnalysis"
+"""Property of a timeline: by rank, what the vendor's own tool says of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TracePart:
@@ -47,6 +50,10 @@ class TracePart:
     origin_ns: int | None = None
     """Where nanosecond 0 is to be, None for the first start."""
     predicted: bool = False
+    piece: bool = False
+    """Whether it is a part of the time of its rank, of which other parts hold the rest."""
+    overlap: Mapping[str, int] = field(default_factory=dict)
+    """What the vendor's tool says of it, in nanoseconds: computing, communication, not overlapped, free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,6 +78,9 @@ def join(parts: Sequence[TracePart]) -> Timeline:
     predicted = bool(parts) and all(part.predicted for part in parts)
     launch = np.concatenate([*_launches(parts), np.zeros(0, np.int32)])
     detail, about = _details(parts), _about(parts, origin, doubts)
+    told = _overlaps(parts, ranks)
+    if told:
+        about = replace(about, properties={**about.properties, OVERLAP: told})
     counters = tuple(_counter(changes, origin) for part in parts for changes in part.counters)
     tables, held = _joined(parts, ranks)
     held |= _measures(parts)
@@ -99,6 +109,15 @@ def join(parts: Sequence[TracePart]) -> Timeline:
         predicted=predicted,
     )
     return mark_steps(line)
+
+
+def _overlaps(parts: Sequence[TracePart], ranks: Sequence[int]) -> dict[str, dict[str, int]]:
+    """What vendors' tools say, by rank; of several pieces of a rank together."""
+    found: dict[str, Tally[str]] = {}
+    for part, rank in zip(parts, ranks, strict=True):
+        if part.overlap:
+            found.setdefault(str(rank), Tally()).update(part.overlap)
+    return {rank: dict(sums) for rank, sums in found.items()}
 
 
 def _measures(parts: Sequence[TracePart]) -> dict[str, NDArray[Any]]:
@@ -146,6 +165,10 @@ def ranks_of(parts: Sequence[TracePart]) -> tuple[list[int], list[str]]:
         named = re.search(r"rank[-_]?(\d{1,7})", source, re.IGNORECASE)
         wanted = part.rank if part.rank is not None else int(named[1]) if named and len(parts) > 1 else None
         free = next(rank for rank in range(len(taken) + 1) if rank not in taken)
+        if part.piece and wanted is not None:
+            taken[wanted] = source
+            found.append(wanted)
+            continue
         if wanted in taken:
             doubts.append(f"{source} and {taken[wanted]} both say rank {wanted}; {source} is shown as rank {free}")
         rank = free if wanted is None or wanted in taken else wanted

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.read.chrome_columns import MOST_SPANS, ChromeColumns
-from ridgeline.trace.read.chrome_dialects import KINETO, XLA, XLA_LIMIT, dialect_of
+from ridgeline.trace.read.chrome_dialects import KINETO, SUMMED, XLA, XLA_LIMIT, dialect_of
 from ridgeline.trace.read.chrome_events import EventDecoder, decode_one
 from ridgeline.trace.read.chrome_flows import BACKWARD as BACKWARD_ARROW
 from ridgeline.trace.read.chrome_flows import LAUNCH as LAUNCH_ARROW
@@ -29,6 +29,7 @@ from ridgeline.trace.read.json_stream import UNREADABLE, EventBatch, Fate, JsonS
 from ridgeline.trace.read.source import Source, refuse
 from ridgeline.trace.read.timestamps import LARGEST, MISSING, NANOS
 from ridgeline.trace.read.unit_check import LAUNCH, doubt_unit
+from ridgeline.trace.read.vendor_check import overlap_told
 from ridgeline.trace.side_tables import About, SideTables, Sparse
 from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MARKER, NOT_WORK, RUNTIME, Tables
 
@@ -43,8 +44,8 @@ FACTS = (
     "cuda_runtime_version", "cuda_driver_version", "hip_runtime_version", "record_shapes", "profile_memory",
     "with_stack", OWN,
 )  # fmt: skip
-_DEVICE = re.compile(r"\b(GPU|NPU|XPU|HPU|MTIA|TPU|device|chip|accelerator|Ascend Hardware)\b", re.IGNORECASE)
-_NOISE = frozenset({"trace", "overlap analysis"})
+_DEVICE = re.compile(r"\b(GPU|NPU|XPU|HPU|MTIA|TPU|device|chip|accelerator|Ascend Hardware)(?=\d|\b)", re.IGNORECASE)
+_NOISE = frozenset({"trace"})
 
 
 @cache
@@ -82,7 +83,7 @@ def read(source: Source) -> TracePart:
         ) from None  # fmt: skip
     if not gathered.count:
         raise _no_spans(source, stream.fate, gathered)
-    return _Finish(source, gathered, facts).part(stream.fate, cut)
+    return Finish(source, gathered, facts).part(stream.fate, cut)
 
 
 def _value(raw: bytes) -> Any:
@@ -107,11 +108,21 @@ def _no_spans(source: Source, fate: Fate, gathered: ChromeColumns) -> Exception:
     return refuse(source.path, given, "a trace with at least one span", todo)
 
 
-class _Finish:
+class Finish:
     """From gathered columns to a part: units, kinds, processes, counters, and what has to be said."""
 
-    def __init__(self, source: Source, gathered: ChromeColumns, facts: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        gathered: ChromeColumns,
+        facts: Mapping[str, Any],
+        *,
+        exact: bool = False,
+        format: str = "",
+    ) -> None:
         self.source, self.gathered, self.facts = source, gathered, facts
+        self.exact, self.format = exact, format
+        """Whether the unit is beyond doubt; what to call the format where the dialect's name is another."""
         self.warnings: list[str] = []
         self.own: Mapping[str, Any] | None = facts[OWN] if isinstance(facts.get(OWN), Mapping) else None
         self.dialect = dialect_of(gathered)
@@ -124,6 +135,7 @@ class _Finish:
         tracks = list(gathered.tracks)
         kind_table, kind = self._kinds(track, category, name, tracks)
         name = self._named_steps(name, track, tracks)
+        told = overlap_told(gathered, track[kind < 0], name[kind < 0], duration[kind < 0])
         kept &= kind >= 0
         gathered.dropped["spans of the profiler itself"] += int((kind < 0).sum())
         place = np.where(kept, np.cumsum(kept, dtype=np.int32) - 1, -1).astype(np.int32)
@@ -154,6 +166,7 @@ class _Finish:
             layer=self._own_column("layer", kept),
             origin_ns=base if self.own is not None else None,
             predicted=self.own is not None and self.own.get("predicted") is True,
+            overlap=told,
         )
 
     def _followed(
@@ -213,7 +226,7 @@ class _Finish:
         open_ = kind == -2
         if open_.any():
             device = np.array([self._is_device(pid) for pid, _ in tracks])[track]
-            noise = np.array([self.gathered.processes.get(pid, "").lower() in _NOISE for pid, _ in tracks])[track]
+            noise = np.array([self._sums_up(pid) for pid, _ in tracks])[track]
             kind[open_] = np.where(noise, -1, np.where(device, table.index(KERNEL), table.index(HOST)))[open_]
             open_ &= ~noise & ~np.array([one in self.dialect.kinds for one in tracks], np.bool_)[track]
             self._name_open(words, category[open_], device[open_])
@@ -232,6 +245,10 @@ class _Finish:
             self.warnings.append(
                 f"{name}: {int(own.sum())} spans, {read_as}{int(own.sum()) - on} as host activity, by their process"
             )
+
+    def _sums_up(self, pid: int | str) -> bool:
+        """Whether a process holds no work but what a vendor's tool makes of it."""
+        return any(SUMMED.match(text.get(pid, "")) for text in (self.gathered.processes, self.gathered.labels))
 
     def _is_device(self, pid: int | str) -> bool:
         label = self.gathered.labels.get(pid, "")
@@ -293,7 +310,7 @@ class _Finish:
         self, duration: NDArray[np.int64], kind: NDArray[np.int32], name: NDArray[np.int32], table: tuple[str, ...]
     ) -> None:
         """Say so when times can hardly be in the unit they are read in."""
-        if self.source.nanos or self.own is not None:
+        if self.source.nanos or self.own is not None or self.exact:
             return
         if self.gathered.nanos == 1:
             self.warnings.append("times are nanoseconds since 1970, not microseconds: they are read as such")
@@ -340,7 +357,7 @@ class _Finish:
             self.warnings.append(
                 f"{fate.mended:,} events hold text that is no JSON (nan, inf, stray characters); read anyway"
             )
-        if self.dialect.format == XLA and count >= XLA_LIMIT:
+        if self.dialect.format == XLA and count >= XLA_LIMIT and not self.format:
             self.warnings.append(f"XLA writes at most {XLA_LIMIT:,} events to this format: some are probably missing")
         for reason in ("spans without a readable time", "spans without a duration", "spans of negative duration"):
             if self.gathered.dropped[reason]:
@@ -352,7 +369,7 @@ class _Finish:
         counts = np.bincount(kind, minlength=len(table)).tolist()
         return About(
             sources=(self.source.name,),
-            format="Ridgeline" if self.own is not None else self.dialect.format,
+            format="Ridgeline" if self.own is not None else self.format or self.dialect.format,
             chips=_chips(self.facts.get("deviceProperties")),
             world_size=size if isinstance(size, int) and 0 <= size < 2**30 else 0,
             kept={word: count for word, count in zip(table, counts, strict=True) if count},

@@ -7,12 +7,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.core.errors import InputError
-from ridgeline.trace.classes import Rules, classify
-from ridgeline.trace.read import ascend, chakra, kineto, nsys
+from ridgeline.trace.classes import Rules, built_in, classify
+from ridgeline.trace.read import (
+    ascend,
+    chakra,
+    execution_trace,
+    kineto,
+    memory_snapshot,
+    rocprof_csv,
+    sqlite_files,
+    xplane,
+)
+from ridgeline.trace.read.archive import unzipped
+from ridgeline.trace.read.captures import last_captures
 from ridgeline.trace.read.folder import Found, files_of
 from ridgeline.trace.read.join import TracePart, join
+from ridgeline.trace.read.name_collectives import name_collectives
 from ridgeline.trace.read.source import Progress, Source, refuse
 from ridgeline.trace.read.unit_check import WORDS, nanos_of
+from ridgeline.trace.read.unreadable import what_it_is
+from ridgeline.trace.read.vendor_check import overlap_doubts
 from ridgeline.trace.timeline import Timeline
 
 
@@ -28,12 +42,17 @@ class Reader:
 
 
 READERS: tuple[Reader, ...] = (
+    Reader(name=execution_trace.FORMAT, recognises=execution_trace.recognises, read=execution_trace.read),
     Reader(name=kineto.FORMAT, recognises=kineto.recognises, read=kineto.read),
-    Reader(name=nsys.FORMAT, recognises=nsys.recognises, read=nsys.read, any_unit=False),
+    Reader(name=sqlite_files.FORMAT, recognises=sqlite_files.recognises, read=sqlite_files.read, any_unit=False),
+    Reader(name=rocprof_csv.FORMAT, recognises=rocprof_csv.recognises, read=rocprof_csv.read, any_unit=False),
     Reader(name=ascend.FORMAT, recognises=ascend.recognises, read=ascend.read),
+    Reader(name=xplane.FORMAT, recognises=xplane.recognises, read=xplane.read, any_unit=False),
     Reader(name=chakra.FORMAT, recognises=chakra.recognises, read=chakra.read),
 )
 """All formats, in the order they are tried."""
+NEVER = ("JSON of rocprofv3", "a tar archive")
+"""What looks like a trace and is none that is read."""
 
 
 def read_timeline(
@@ -46,7 +65,15 @@ def read_timeline(
     ``unit`` is the unit of the times, s, ms, us or ns, where a file does not keep to the one of its format.
     ``progress`` is called with the bytes read so far and the bytes of all files.
     """
-    files, nanos = files_of([Path(path) for path in paths]), nanos_of(unit)
+    with unzipped([Path(path) for path in paths]) as places:
+        parts, told = _parts(files_of(places), nanos_of(unit), progress)
+    line = join([parts.pop(0) for _ in range(len(parts))])  # handed over: only the timeline is held from here on
+    line = classify(name_collectives(_told(line, told)), rules)
+    return _told(line, overlap_doubts(line, rules or built_in()))
+
+
+def _parts(files: Sequence[Found], nanos: int, progress: Progress | None) -> tuple[list[TracePart], list[str]]:
+    """What the files hold, and what to say about those that are passed over or left out."""
     total = sum(_size(one.path) for one in files)
     done = 0
 
@@ -66,16 +93,16 @@ def read_timeline(
             passed_over.append(wrong)
     if not parts:
         raise passed_over[0]
-    line = join([parts.pop(0) for _ in range(len(parts))])  # handed over: only the timeline is held from here on
-    return classify(_told(line, passed_over), rules)
+    kept, told = last_captures(parts)
+    return kept, told + [f"not read: {wrong}" for wrong in passed_over]
 
 
 def _placed(part: TracePart, found: Found) -> TracePart:
     """The part with what its folder says: its rank, the table of kernels beside it."""
     if found.label:
         part = replace(part, about=replace(part.about, sources=(found.label,)))
-    if found.rank is not None and part.rank is None:
-        part = replace(part, rank=found.rank)
+    if found.rank is not None and part.rank is None and not part.tables.ranks:
+        part = replace(part, rank=found.rank, piece=found.piece)
     if found.beside is None:
         return part
     try:
@@ -84,27 +111,26 @@ def _placed(part: TracePart, found: Found) -> TracePart:
         return replace(part, about=replace(part.about, warnings=(*part.about.warnings, f"not read: {wrong}")))
 
 
-def _told(line: Timeline, passed_over: Sequence[InputError]) -> Timeline:
-    """The timeline with a warning for every file of a folder that is no trace."""
-    if not passed_over:
-        return line
-    warnings = (*line.about.warnings, *(f"not read: {wrong}" for wrong in passed_over))
-    return replace(line, about=replace(line.about, warnings=warnings))
+def _told(line: Timeline, more: Sequence[str]) -> Timeline:
+    """The timeline with further warnings."""
+    return replace(line, about=replace(line.about, warnings=(*line.about.warnings, *more))) if more else line
 
 
 def _read(source: Source) -> TracePart:
     head = source.head()
+    what, todo = what_it_is(source.path, head)
     for reader in READERS:
-        if reader.recognises(head):
+        if reader.recognises(head) and what not in NEVER and not memory_snapshot.recognises(head):
             part = reader.read(source)
             return part if not source.nanos else _forced(part, source.nanos, reader)
     known = ", ".join(reader.name for reader in READERS)
     if not head:
         given = f"a file of which nothing can be read: {source.damage}" if source.damage else "an empty file"
         raise refuse(source.path, given, f"a trace ({known})", "check that the profiler finished writing it")
-    raise refuse(
-        source.path, f"a file that begins with {head[:16]!r}", f"a trace ({known})", "export it in that format"
-    )
+    if memory_snapshot.recognises(head):
+        what, todo = "a record of PyTorch's allocator", "name it alone: ridgeline analyze reads memory by itself"
+    given = what or f"a file that begins with {head[:16]!r}"
+    raise refuse(source.path, given, f"a trace ({known})", todo or "export it in that format")
 
 
 def _forced(part: TracePart, nanos: int, reader: Reader) -> TracePart:

@@ -12,7 +12,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analysis.op_flops import op_work
 from ridgeline.trace.analyze import Analysis, analyze
-from ridgeline.trace.graph.call_stack import parents
+from ridgeline.trace.call_stack import parents
 from ridgeline.trace.side_tables import RecordedShape
 
 HEADS = ((1, 4, 8, 16),) * 4

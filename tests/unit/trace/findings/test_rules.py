@@ -98,7 +98,7 @@ def test_a_wait_names_the_call_and_its_op(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("call", "says", "does"),
-    [("cudaMalloc", "allocation", "expandable_segments"), ("cuModuleLoadData", "loading code", "warm up"),
+    [("cudaMalloc", "allocation", "expandable_segments"), ("cuModuleLoadData", "first use", "warm up"),
      ("cudaGraphInstantiate", "instantiating graphs", "capture once")],
 )  # fmt: skip
 def test_start_up_says_which(call: str, says: str, does: str, tmp_path: Path) -> None:
@@ -129,7 +129,9 @@ def test_an_old_chip_has_no_tf32(tmp_path: Path) -> None:
     found = (
         Run(chip="Tesla V100-SXM2-32GB").product("volta_sgemm_128x64_nn", 0, 4000, [[64, 64], [64, 64]]).found(tmp_path)
     )
-    assert "takes no fp32" in only(found, "1 matrix products").action
+    action = only(found, "1 matrix products").action
+    assert "autocast to fp16" in action
+    assert "neither fp32 nor bf16" in action
 
 
 @pytest.mark.parametrize(
@@ -178,7 +180,7 @@ def test_a_fused_optimizer_is_no_finding(tmp_path: Path) -> None:
 
 def test_pageable_copies_are_told(tmp_path: Path) -> None:
     run = Run().kernel(GEMM, 1000, 100).copy("Memcpy HtoD (Pageable -> Device)", 1100, 100).kernel(GEMM, 1200, 100)
-    copies = only(run.found(tmp_path), "copies with nothing beside them")
+    copies = only(run.found(tmp_path), "copies host to device, pageable memory")
     assert "pin_memory=True" in copies.action
     assert copies.share_of_step == pytest.approx(1 / 3)
 

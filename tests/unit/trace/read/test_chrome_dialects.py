@@ -28,9 +28,14 @@ class TestAscend:
         assert (times.span_ns, times.idle_ns, times.compute_ns) == (120_000, 10_000, 100_000)
         assert (times.communication_ns, times.exposed_communication_ns) == (40_000, 10_000)
         assert {one.id for one in found.classes} == {"matmul", "hccl"}
-        assert line.about.kept == {"kernel": 3, "runtime": 2, "annotation": 1, "marker": 1, "sync": 1}
+        assert line.about.kept == {"kernel": 3, "runtime": 2, "annotation": 1, "marker": 4, "sync": 1}
         assert line.about.warnings == ()
         assert line.about.origin_ns == (AT - 20) * 1000
+
+    def test_the_vendors_own_sums_are_a_second_opinion(self, tmp_path: Path) -> None:
+        line = read_timeline(write(ascend_trace(computing=50), tmp_path / "trace_view.json"))
+        (doubt,) = line.about.warnings
+        assert doubt == "rank 0: the vendor's Overlap Analysis in the file says computing 50.0 us, here 100.0"
 
     def test_launches_and_steps(self, tmp_path: Path) -> None:
         line = read_timeline(write(ascend_trace(), tmp_path / "trace_view.json"))

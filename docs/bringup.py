@@ -1,0 +1,142 @@
+"""Write the reports of real machines into `concepts/bringup.md` between its markers, from `docs/bringup/*.json`.
+
+    python docs/bringup.py                          rewrite the page
+    python docs/bringup.py --check                  fail when the page is old, or a finding is not explained
+    python docs/bringup.py --store NAME REPORT      keep what the page needs of a report (`ridgeline bringup -o`)
+
+NAME says the machine and the mode: `cpu`, `h200-eager`, `h200-compiled`, `h200-fp8`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ridgeline.core.files import write_text
+from ridgeline.core.units import format_quantity
+from ridgeline.runtime.bringup.compare import read_report
+
+ROOT = Path(__file__).parent
+STORE, PAGE = ROOT / "bringup", ROOT / "concepts" / "bringup.md"
+MARKS = re.compile(r"(<!-- reports -->\n).*?(<!-- /reports -->)", re.DOTALL)
+TIMED = 12  # ops of a report that are kept
+# why a finding of a machine is as it is: the device, the op, what it does
+EXPLAINED = (
+    (
+        "cpu",
+        "aten.native_layer_norm_backward",
+        "the host's kernel adds the gradients of weight and bias over rows in the tensors' 16 bits",
+    ),
+    (
+        "cpu",
+        "aten.rsqrt",
+        "elements at the end of a row that fill no vector take the root in 16 bits, those before it in 32",
+    ),
+)
+
+
+def store(name: str, path: Path) -> None:
+    """Keep what the page shows; signatures one by one, and paths of the machine, are left out."""
+    report = read_report(path)
+    held = report["inventory"]
+    held["rows"] = []
+    for finding in report["findings"]:
+        finding["repro"] = ""
+    speed = report.get("speed")
+    if speed:
+        flagged = [one for one in speed["ops"] if one["flag"]]
+        speed["ops"] = [*flagged, *(one for one in speed["ops"] if not one["flag"])][:TIMED]
+        speed["stretches"] = speed["stretches"][:3]
+    STORE.mkdir(exist_ok=True)
+    write_text(STORE / f"{name}.json", json.dumps(report, indent=1, allow_nan=False) + "\n")
+
+
+def explained(report: dict[str, Any], op: str) -> str:
+    """Why an op is found on a device; empty where nobody knows."""
+    kind = report["device"].partition(":")[0]
+    return next((why for device, name, why in EXPLAINED if device == kind and op.startswith(name)), "")
+
+
+def summary(reports: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """A line for each report."""
+    yield "| report | device | torch | model | verdict | ops | signatures | standing calls | rungs, invariances |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for name, one in reports.items():
+        held, told = one["inventory"], one["environment"]
+        checks = [*one.get("ladder", []), *one.get("invariances", [])]
+        passed = f"{sum(check['verdict'] == 'pass' for check in checks)} of {len(checks)} pass" if checks else "–"
+        ops = {finding["op"] for finding in one["findings"]}
+        verdict = f"{len(ops)} op{'s' if len(ops) > 1 else ''} wrong" if ops else "right"
+        yield (
+            f"| {name} | {told.get('device', '')} | {told.get('torch', '')} | {one['model']} | {verdict} "
+            f"| {len(held['ops'])} | {held['signatures']} | {one['coverage']['probed']} | {passed} |"
+        )
+
+
+def details(name: str, one: dict[str, Any]) -> Iterator[str]:
+    """What a report says beyond its line."""
+    yield f"\n### {name}\n"
+    yield f"`ridgeline bringup {one['model']} --device {one['device']}`: " + ", ".join(
+        f"{key} {value}" for key, value in one["environment"].items() if key != "device"
+    )
+    if one["findings"]:
+        yield "\n| wrong op | format | phase | first at | statistic | measured | limit | why |"
+        yield "|---|---|---|---|---|---|---|---|"
+        for finding in one["findings"]:
+            why = explained(one, finding["op"]) or "**not explained**"
+            yield (
+                f"| `{finding['op']}` | {finding['dtype']} | {finding['phase']} | {finding['module']} "
+                f"| {finding['statistic']} | {finding['measured']:.3g} | {finding['limit']:.3g} | {why} |"
+            )
+    held = one["inventory"]
+    lists = {word: held[word] for word in ("missing", "fallback", "decomposed", "synchronising") if held[word]}
+    for word, rows in lists.items():
+        yield f"\n{word.capitalize()}: " + ", ".join(f"`{row['op']}`" for row in rows) + "."
+    if held["unsupported"]:
+        lacks = (f"{form} ({', '.join(what)})" for form, what in held["unsupported"].items())
+        yield "\nFormats that it cannot hold, add or multiply: " + ", ".join(lacks) + "."
+    yield from speeds(one.get("speed"))
+
+
+def speeds(speed: dict[str, Any] | None) -> Iterator[str]:
+    """The ops that are flagged, or cost most."""
+    if not speed:
+        return
+    size = " x ".join(map(str, speed["tokens"]))
+    beside = f", beside {speed['chip']} ({speed['source']})" if speed["chip"] else ""
+    yield f"\nSpeed of {size} tokens in {speed['dtype']}{beside}; {speed['flagged']} signatures are flagged:\n"
+    yield "| op | shapes | phase | each | at best | share | |\n|---|---|---|---|---|---|---|"
+    for row in speed["ops"][:6]:
+        shapes = ", ".join("x".join(map(str, shape)) or "1" for shape in row["shapes"][:2])
+        best = "–" if row["roof_s"] is None else format_quantity(row["roof_s"], "s", 3)
+        share = "–" if row["share"] is None else f"{row['share']:.0%}"
+        each = format_quantity(row["seconds"], "s", 3)
+        told = row["flag"] or row["bound"]
+        yield f"| `{row['op']}` | {shapes} | {row['phase']} | {each} | {best} | {share} | {told} |"
+
+
+def main() -> int:
+    if "--store" in sys.argv:
+        name, path = sys.argv[sys.argv.index("--store") + 1 :][:2]
+        store(name, Path(path))
+    reports = {path.stem: read_report(path) for path in sorted(STORE.glob("*.json"))}
+    body = "\n".join([*summary(reports), *(line for name, one in reports.items() for line in details(name, one))])
+    old = PAGE.read_text(encoding="utf-8")
+    new = MARKS.sub(lambda found: f"{found[1]}\n{body}\n\n{found[2]}", old)
+    if "--check" not in sys.argv:
+        PAGE.write_text(new, encoding="utf-8")
+        return 0
+    if "**not explained**" in new:
+        print("docs/concepts/bringup.md: a finding has no line in EXPLAINED of docs/bringup.py")
+        return 1
+    if old != new:
+        print("docs/concepts/bringup.md: run `python docs/bringup.py`")
+    return int(old != new)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

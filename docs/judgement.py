@@ -1,0 +1,158 @@
+"""Write the tables of docs/concepts/trace-judgement.md: the first finding of every trace, and whether it is right.
+
+    python docs/judgement.py                    planted traces anew; shared ones anew where ../shared/traces is
+    python docs/judgement.py --h200 FOLDER      and those that benchmarks/judgement_h200.py wrote into a folder
+    python docs/judgement.py --check            fail when the page says something else than the rows
+
+Rows are kept in docs/judgement.json, so that a machine without the traces can write the page. What is right was settled
+before: for planted traces by who planted them (`expected`), for others by hand (`VERDICTS`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from planted import CASES, Case, write_case  # noqa: E402
+from planted_held_back import HELD_BACK  # noqa: E402
+
+import ridgeline  # noqa: E402
+from ridgeline.trace.findings.finding import Finding  # noqa: E402
+
+PAGE, ROWS = ROOT / "docs" / "concepts" / "trace-judgement.md", ROOT / "docs" / "judgement.json"
+SHARED = ROOT.parent / "shared" / "traces"
+LITTLE = 0.05  # of the span: a healthy step may have findings below
+Row = dict[str, Any]
+VERDICTS: dict[str, tuple[str, str, float | None]] = {
+    # trace: what an expert names first, words the first finding must have, gain measured elsewhere
+    "kineto/a100_nccl_rank0of2.json.gz": ("launches too slow: idle 76 %", "idle, host", None),
+    "kineto/a100_rank0of16.json.gz": ("idle 64 %, of what the file does not tell", "dependency|does not show", None),
+    "kineto/a100_rank3of8_control.json.gz": ("exposed all-to-all, and unfused work", "chains|exposed", None),
+    "kineto/dlrm_8ranks": ("launches too slow: 16 samples a rank", "idle, host", None),
+    "kineto/h100_qwen05b.json.gz": ("norms, rotary and activations op by op", "chains", None),
+    "kineto/h200_llama1b_train_eager.json.gz": ("not compiled", "chains", 0.148),
+    "kineto/h200_llama1b_train_compiled.json.gz": ("near its roofs: nothing large", "", None),
+    "kineto/mi300_qwen05b.json.gz": ("norms, rotary and activations op by op", "chains", None),
+    "kineto/mi300_sglang_qwen3_8b_decode.json.gz": ("a hole of 463 ms in the capture", "longest 463", None),
+    "kineto/sampled_rank0of128.json.gz": (
+        "idle 55 %, kernels left out by sampling",
+        "does not show|idle, pauses",
+        None,
+    ),
+    "kineto/sampled_rank1of128.json.gz": (
+        "idle 53 %, kernels left out by sampling",
+        "does not show|idle, pauses",
+        None,
+    ),
+    "kineto/v100_rank1of2.json.gz": ("launches too slow: idle 42 %", "idle, host", None),
+    "kineto/v100_resnet_torch19_worker0.json.gz": ("a loader without workers", "data loading", 0.196),
+    "kineto/vllm_prefilldecode_graph.json.gz": ("busy all the time in fused kernels: nothing large", "", None),
+    "nsys/cloverleaf_cuda.sqlite.gz": ("waits after every kernel group", "synchronisation", None),
+    "nsys/mfu_2gpu_before.sqlite.gz": ("eager: norms and activations op by op", "chains", None),
+    "nsys/mfu_2gpu_after.sqlite.gz": ("eager: norms and activations op by op", "chains|idle, host", None),
+    "ascend/trace_view.json.gz": ("idle 84 %", "idle", None),
+    "ascend/PROF_alexnet": ("all-reduce that nothing hides", "exposed communication", None),
+    "xplane/mi300_jax_conv.xplane.pb": ("idle 97 %: the host", "idle", None),
+}
+
+
+def row_of(path: Path, id: str, cause: str, expected: tuple[str, ...], measured: float | None) -> Row:
+    """One line: the first finding of a trace, and whether it says what was settled before."""
+    found = ridgeline.analyze(path).findings
+    first = found[0] if found else None
+    return {
+        "id": id, "cause": cause, "first": short(first), "right": is_right(first, expected),
+        "promised": first.predicted_gain if first else 0.0, "measured": measured,
+    }  # fmt: skip
+
+
+def short(first: Finding | None) -> str:
+    return "nothing" if first is None else re.split(r"[;(]", first.what)[0].strip()[:150]
+
+
+def is_right(first: Finding | None, expected: tuple[str, ...]) -> bool:
+    if not expected:
+        return first is None or first.predicted_gain < LITTLE
+    return first is not None and any(re.search(one, first.what) for one in expected)
+
+
+def planted(cases: dict[str, Case]) -> Iterator[Row]:
+    """Planted traces; the gain is that of the mended run."""
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases.values():
+            before, after = (write_case(case, Path(folder), mended) for mended in (False, True))
+            spans = [ridgeline.analyze(path).breakdown.total.span_ns for path in (before, after)]
+            gain = 1 - spans[1] / spans[0] if case.expected else None
+            yield row_of(before, case.id, case.cause, case.expected, gain)
+
+
+def shared() -> Iterator[Row]:
+    for name, (cause, expected, gain) in VERDICTS.items():
+        if (SHARED / name).exists():
+            yield row_of(SHARED / name, name, cause, (expected,) if expected else (), gain)
+
+
+EXPECTED = {
+    "items": ("synchronisation",), "tf32": ("matrix unit",), "attention": ("attention.*unfused",),
+    "copies": ("copies host to device, pageable",), "elementwise": ("chains",), "optimizer": ("optimizer",),
+    "layout": ("layout changes",), "launches": ("idle, host",), "loader": ("data loading",), "padding": ("50,257",),
+    "retries": ("alloc",),
+}  # fmt: skip
+
+
+def h200(folder: Path) -> Iterator[Row]:
+    """Own runs before and after a fix; the gain is that of steps without a profiler."""
+    measured = json.loads((folder / "measured.json").read_text(encoding="utf-8"))["cases"]
+    for name, one in measured.items():
+        if "after_s" in one:
+            gain = 1 - one["after_s"] / one["before_s"]
+            yield row_of(folder / f"{name}-before.json.gz", name, one["what"].rstrip("."), EXPECTED[name], gain)
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| trace | what limits it | first finding | right | promised | measured |", "|---|---|---|---|---|---|"]
+    for one in rows:
+        gain = "" if one["measured"] is None else f"{one['measured']:.1%}"
+        right = "yes" if one["right"] else "**no**"
+        first = one["first"].replace("|", "\\|")
+        lines.append(f"| {one['id']} | {one['cause']} | {first} | {right} | {one['promised']:.1%} | {gain} |")
+    good = sum(one["right"] for one in rows)
+    return "\n".join([*lines, "", f"{good} of {len(rows)} right."])
+
+
+def written(text: str, rows: dict[str, list[Row]]) -> str:
+    for key, own in rows.items():
+        block = f"<!-- {key} -->\n{table(own)}\n<!-- end -->"
+        text = re.sub(rf"<!-- {key} -->.*?<!-- end -->", lambda _, block=block: block, text, flags=re.DOTALL)
+    return text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--h200", type=Path)
+    parser.add_argument("--check", action="store_true")
+    given = parser.parse_args()
+    rows: dict[str, list[Row]] = json.loads(ROWS.read_text(encoding="utf-8")) if ROWS.exists() else {}
+    if given.check:
+        return 0 if written(PAGE.read_text(encoding="utf-8"), rows) == PAGE.read_text(encoding="utf-8") else 1
+    rows["planted"], rows["held back"] = list(planted(CASES)), list(planted(HELD_BACK))
+    rows["shared"] = list(shared()) or rows.get("shared", [])
+    rows["h200"] = list(h200(given.h200)) if given.h200 else rows.get("h200", [])
+    ROWS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    for key, own in rows.items():
+        print(f"{key}: {sum(one['right'] for one in own)} of {len(own)} right")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Write src/ridgeline/trace/analysis/reachable.toml: the best measured share of each chip's data sheet.
+
+    python docs/reachable.py [--check]
+
+Taken from the kernels table of the calibration (matrix products and BabelStream, as shares of the peak) and from the
+profiles that come with Ridgeline. Only the shares are kept; the trace floor reads no calibration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from pathlib import Path
+
+from ridgeline.hardware.load import CHIPS
+from ridgeline.report.characterize import ceilings
+
+SOURCE = Path(__file__).parent.parent / "src" / "ridgeline"
+INTO = SOURCE / "trace" / "analysis" / "reachable.toml"
+FORMATS = {"bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "fp8": "fp8", "nvfp4": "fp4"}
+PRODUCTS = ("torch matmul max achievable", "cuBLASLt GEMM")  # searches for the best shape
+HEAD = """# The best share of a chip's data sheet that anybody measured, by number format; memory: of its bandwidth.
+# Written by `python docs/reachable.py`; do not edit.
+"""
+
+
+def from_kernels() -> dict[str, dict[str, float]]:
+    """Best shares by chip and format in the kernels table."""
+    found: dict[str, dict[str, float]] = {}
+    with (SOURCE / "calibrate" / "truth" / "kernels.csv").open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            key = FORMATS.get(row["precision"]) if row["kernel"].startswith(PRODUCTS) else None
+            key = "memory" if row["kernel"].startswith(("BabelStream Copy", "BabelStream Triad")) else key
+            chip = CHIPS.get(row["x_chip"])
+            if key is None or chip is None:
+                continue
+            peak = chip.hbm.bandwidth if key == "memory" else chip.peak.get(key)
+            if row["pct_of_peak"]:
+                _keep(found, chip.id, key, float(row["pct_of_peak"]) / 100)
+            elif row["unit"] == "TFLOPS" and peak is not None:
+                _keep(found, chip.id, key, float(row["value"]) * 1e12 / peak.value)
+    return found
+
+
+def same_die(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """The same, with the shares of formats for chips of the same die that nobody measured."""
+    every = {id: dict(shares) for id, shares in found.items()}
+    for chip in CHIPS.values():
+        for key, share in found.get(chip.fitted_die, {}).items():
+            if key != "memory":
+                every.setdefault(chip.id, {}).setdefault(key, share)
+    return every
+
+
+def _keep(found: dict[str, dict[str, float]], chip: str, key: str, share: float) -> None:
+    if share <= 1:
+        found.setdefault(chip, {})[key] = max(share, found.get(chip, {}).get(key, 0.0))
+
+
+def from_profiles(found: dict[str, dict[str, float]]) -> None:
+    """Best shares of the shipped profiles of chips."""
+    for path in sorted((SOURCE / "cost" / "profiles").glob("*.json")):
+        profile = json.loads(path.read_text(encoding="utf-8"))
+        chip = CHIPS.get(profile["chip"] or "")
+        for one in ceilings([row for row in profile["rows"] if row.get("ok")]) if chip else ():
+            peak = chip.peak.get(one["dtype"]) if one["what"] == "product" else chip.hbm.bandwidth
+            if one["what"] in ("product", "copy") and peak is not None:
+                _keep(found, chip.id, one["dtype"] if one["what"] == "product" else "memory", one["value"] / peak.value)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    found = from_kernels()
+    from_profiles(found)
+    lines = [HEAD]
+    for id, shares in sorted(same_die(found).items()):
+        told = ", ".join(f"{key} = {share:.3f}" for key, share in sorted(shares.items()))
+        lines.append(f"[chip.{id}]\nshare = {{ {told} }}\n")
+    text = "\n".join(lines)
+    if parser.parse_args().check:
+        return 0 if INTO.read_text(encoding="utf-8") == text else 1
+    INTO.write_text(text, encoding="utf-8")
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""Two reports of bring-up, as `ridgeline bringup --json` writes them, and what differs: drivers, torch versions, chips.
+
+    read_report(path)           the report of a file; an `InputError` where it is none
+    diff_reports(a, b)          findings, ops, fingerprint and times that changed
+
+Input is hostile: a report is text of a stranger until each part has the type it should have. No torch is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import read_text
+
+BIGGEST_REPORT = 64 * 1024 * 1024  # bytes
+HEAD = 200  # characters in which a report says what it is
+LEAST = 0.10  # of a time: less is nobody's difference
+LACKS = ("missing", "fallback", "decomposed", "synchronising")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpChange:
+    """A signature whose time changed by more than the spread of both reports."""
+
+    op: str
+    dtype: str
+    shapes: tuple[tuple[int, ...], ...]
+    before_s: float
+    after_s: float
+
+    @property
+    def ratio(self) -> float:
+        """after / before."""
+        return self.after_s / self.before_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportDiff:
+    """What differs; see `BringUpDiffSheet` for the words."""
+
+    models: tuple[str, str]
+    devices: tuple[str, str]
+    verdicts: tuple[str, str]
+    environment: Mapping[str, tuple[str, str]]
+    new: tuple[Mapping[str, Any], ...]
+    gone: tuple[Mapping[str, Any], ...]
+    lacks: Mapping[str, tuple[str, ...]]
+    regained: Mapping[str, tuple[str, ...]]
+    ops: tuple[str, ...]
+    no_longer: tuple[str, ...]
+    fingerprint: Mapping[str, tuple[str, str]]
+    step_ratio: float | None
+    changed: tuple[OpChange, ...]
+
+    @property
+    def worse(self) -> bool:
+        """Whether B is wrong, or lacks an op, where A did not."""
+        return bool(self.new) or bool(self.lacks.get("missing"))
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file looks like a report of bring-up."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return '"kind":"bringup"' in "".join(file.read(HEAD).split())
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """A report; an `InputError` where the file is none."""
+    try:
+        found = json.loads(read_text(path, BIGGEST_REPORT))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise _refused(path, f"a file that is no JSON ({type(error).__name__})") from error
+    if not isinstance(found, dict) or found.get("kind") != "bringup":
+        raise _refused(path, "something else")
+    for key, kind in (("findings", list), ("inventory", dict)):
+        if not isinstance(found.get(key), kind):
+            raise _refused(path, f"a report without {key}")
+    return found
+
+
+def _refused(path: Path, given: str) -> InputError:
+    expected = "a report of `ridgeline bringup MODEL --device DEVICE -o FILE`"
+    return InputError(Problem(path=path.name, given=given, expected=expected, todo="write it again"))
+
+
+def diff_reports(before: Mapping[str, Any], after: Mapping[str, Any]) -> ReportDiff:
+    """What differs between two reports."""
+    both = (before, after)
+    found = [{_key(one): one for one in _tables(side["findings"])} for side in both]
+    held = [_table(side.get("inventory")) for side in both]
+    lists = {name: [_ops(side.get(name)) for side in held] for name in LACKS}
+    ops = [[str(op) for op in _table(side.get("ops"))] for side in held]
+    ratio, changed = _speeds(_table(before.get("speed")), _table(after.get("speed")))
+    return ReportDiff(
+        models=_pair(both, "model"), devices=_pair(both, "device"), verdicts=_pair(both, "verdict"),
+        environment=_changes(*(_flat(side.get("environment")) for side in both)),
+        new=_only(found[1], found[0]), gone=_only(found[0], found[1]),
+        lacks={name: _less(sides[1], sides[0]) for name, sides in lists.items()},
+        regained={name: _less(sides[0], sides[1]) for name, sides in lists.items()},
+        ops=_less(ops[1], ops[0]), no_longer=_less(ops[0], ops[1]),
+        fingerprint=_beyond_noise(*(_flat(side.get("fingerprint")) for side in both)),
+        step_ratio=ratio, changed=changed,
+    )  # fmt: skip
+
+
+def _pair(both: tuple[Mapping[str, Any], Mapping[str, Any]], key: str) -> tuple[str, str]:
+    return str(both[0].get(key, "")), str(both[1].get(key, ""))
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _tables(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+def _key(one: Mapping[str, Any]) -> tuple[str, str, str]:
+    """A finding is the same where op, format and phase are; its module and figures may differ."""
+    return str(one.get("op")), str(one.get("dtype")), str(one.get("phase"))
+
+
+def _only(ours: Mapping[Any, Any], theirs: Mapping[Any, Any]) -> tuple[Mapping[str, Any], ...]:
+    return tuple(one for key, one in ours.items() if key not in theirs)
+
+
+def _ops(value: Any) -> list[str]:
+    return [str(one.get("op")) for one in _tables(value)]
+
+
+def _less(ours: Iterable[str], theirs: Iterable[str]) -> tuple[str, ...]:
+    other = set(theirs)
+    return tuple(dict.fromkeys(op for op in ours if op not in other))
+
+
+def _flat(value: Any, path: str = "", depth: int = 4) -> dict[str, str]:
+    """A nest of tables as dotted keys."""
+    if isinstance(value, Mapping) and depth:
+        pairs = (_flat(part, f"{path}.{key}" if path else str(key), depth - 1) for key, part in value.items())
+        return {key: text for pair in pairs for key, text in pair.items()}
+    return {path: f"{value:.6g}" if isinstance(value, float) else str(value)} if path else {}
+
+
+def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    keys = dict.fromkeys((*before, *after))
+    return {key: (before.get(key, "–"), after.get(key, "–")) for key in keys if before.get(key) != after.get(key)}
+
+
+def _beyond_noise(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """What differs of a fingerprint: measured figures by more than a tenth, and by more than a fiftieth at all."""
+    return {
+        key: pair
+        for key, pair in _changes(before, after).items()
+        if not _close(*pair) and not key.startswith(("allowed", "notes"))
+    }
+
+
+def _close(one: str, other: str) -> bool:
+    try:
+        a, b = float(one), float(other)
+    except ValueError:
+        return False
+    whole = a.is_integer() and b.is_integer()
+    return not whole and abs(a - b) <= max(0.02, 0.1 * max(abs(a), abs(b)))
+
+
+def _speeds(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[float | None, tuple[OpChange, ...]]:
+    """Seconds of all ops that both timed, B over A, and those that changed beyond their spread, the most first."""
+    sides = [{key: row for row in _tables(side.get("ops")) if (key := _timed(row))} for side in (before, after)]
+    both = [key for key in sides[0] if key in sides[1]]
+    if not both:
+        return None, ()
+    totals = [
+        sum(_number(side[key], "seconds") * max(_number(side[key], "calls"), 1) for key in both) for side in sides
+    ]
+    changed = []
+    for key in both:
+        one, other = sides[0][key], sides[1][key]
+        noise = max(LEAST, _number(one, "spread") + _number(other, "spread"))
+        seconds = _number(one, "seconds"), _number(other, "seconds")
+        if abs(math.log(seconds[1] / seconds[0])) > noise and "launch" not in (one.get("bound"), other.get("bound")):
+            changed.append(OpChange(op=key[0], dtype=key[1], shapes=key[2], before_s=seconds[0], after_s=seconds[1]))
+    changed.sort(key=lambda one: -abs(math.log(one.ratio)))
+    return totals[1] / totals[0], tuple(changed)
+
+
+def _timed(row: Mapping[str, Any]) -> tuple[str, str, tuple[tuple[int, ...], ...]] | None:
+    """What tells one signature from another; None where the row has no time."""
+    shapes = row.get("shapes")
+    if _number(row, "seconds") <= 0 or not isinstance(shapes, list):
+        return None
+    sizes = tuple(tuple(n for n in shape if isinstance(n, int)) for shape in shapes if isinstance(shape, list))
+    return str(row.get("op")), str(row.get("dtype")), sizes
+
+
+def _number(row: Mapping[str, Any], key: str) -> float:
+    value = row.get(key)
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return min(max(float(value), 0.0), 1e9) if usable else 0.0  # type: ignore[arg-type]

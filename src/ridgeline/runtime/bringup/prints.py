@@ -1,0 +1,71 @@
+"""What a fingerprint holds, as values: no torch is needed to read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Products:
+    """Matrix products of one format.
+
+    factor_bits    significant bits of a factor that are multiplied: 24 in fp32, 11 in TF32, 8 in bf16
+    bits           of a sum of 4,096 terms that are right: some 20 for a 32-bit accumulator, 8 for one of bf16
+    sums           how the accumulator rounds: nearest, toward zero, away from zero
+    lean           mean error of such sums, relative
+    """
+
+    factor_bits: int
+    bits: float
+    sums: str
+    lean: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rough:
+    """A function in fp32: its largest error in units in the last place, and the mean of all (too large is positive)."""
+
+    ulp: float
+    bias: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """An arithmetic unit.
+
+    cast         how fp32 becomes bf16: nearest with ties to even, away, toward zero
+    denormals    by format: kept, flushed, read only, made only
+    fma          whether addcmul adds its product unrounded; None where it cannot be asked
+    fp8          by format: its largest number, and what lies beyond
+    """
+
+    products: dict[str, Products] = field(default_factory=dict)
+    cast: str = ""
+    denormals: dict[str, str] = field(default_factory=dict)
+    fma: bool | None = None
+    functions: dict[str, Rough] = field(default_factory=dict)
+    fp8: dict[str, str] = field(default_factory=dict)
+
+    def notes(self, allowed: frozenset[str] = frozenset()) -> tuple[str, ...]:
+        """What judgements took from it, and what is unlike IEEE arithmetic, in words."""
+        told = []
+        for name, one in self.products.items():
+            if name == "fp32" and one.factor_bits < 24:
+                kept = "TF32" if one.factor_bits == 11 else f"{one.factor_bits} bits"
+                told.append(
+                    f"products of fp32 keep {kept} of their factors"
+                    + (": allowed, and judged so" if "tf32" in allowed else ": --allow tf32 accepts TF32")
+                )
+            if one.sums == "toward zero":
+                wider = one.bits >= 14
+                told.append(
+                    f"sums of {name} products are rounded toward zero"
+                    + (": contracts of products allow for it" if wider else "")
+                )
+            elif one.bits < 14:
+                told.append(f"sums of {name} products keep {one.bits:.0f} bits: no 32-bit accumulator")
+        if self.cast and self.cast != "nearest, ties to even":
+            told.append(f"fp32 becomes bf16 by rounding {self.cast}")
+        if self.fp8.get("e4m3fn", "448").startswith("240"):
+            told.append("fp8 e4m3 ends at 240, not 448")
+        return tuple(told)

@@ -1,0 +1,174 @@
+"""Time every op of a training step on the device and hold it against what is possible: a sanity check, no verdict.
+
+    slow          under 30 % of the roof, and not for want of work
+    impossible    over 100 %: fewer bits than asked for, work left out, or a result that was kept
+    launch bound  an op that takes no longer than one that does nothing; runs of such ops are stretches
+
+Each signature is called again and again where it first appears in the step; calls of the step are then counted.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ridgeline.runtime.bringup.capture import Modules, Place
+from ridgeline.runtime.bringup.contracts import is_view
+from ridgeline.runtime.bringup.guard import host_result
+from ridgeline.runtime.bringup.observations import OpSpeed, Rates, Speed, Stretch
+from ridgeline.runtime.bringup.roofline import Work, seconds_at_best, work_of
+
+SLOW, POSSIBLE = 0.3, 1.0
+TRUST = 1.05  # of a roof: clocks of hosts and devices agree no better
+LAUNCH, SMALL = 2.0, 10.0  # times an op that does nothing: no longer is launch bound; where the work is next to nothing
+ROUNDS, ROUND_S, MOST_CALLS = 3, 4e-3, 50
+CACHES = 4.0  # times a cache: larger work comes from memory
+STRETCH = 4  # launch-bound ops in a row that are worth naming
+
+
+@dataclass(slots=True)
+class _Seen:
+    func: Any
+    place: Place
+    dtype: str
+    shapes: tuple[tuple[int, ...], ...]
+    work: Work
+    seconds: float
+    spread: float
+    calls: int = 0
+
+
+class Timer(TorchDispatchMode):  # type: ignore[misc]
+    """Times each signature where it first appears, and keeps the order of calls."""
+
+    def __init__(self, modules: Modules, device: str) -> None:
+        super().__init__()
+        self.modules = modules
+        self.wait = waiting(device)
+        self.seen: dict[Any, _Seen] = {}
+        self.order: list[tuple[Any, Place]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        place = self.modules.place(args)
+        if is_view(func):
+            return func(*args, **kwargs)
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        key = str(func), tuple((x.dtype, tuple(x.shape), x.stride()) for x in tensors)
+        if key in self.seen:
+            result = func(*args, **kwargs)
+        else:
+            again = tree_map(_copied, (args, kwargs)) if func._schema.is_mutable else (args, kwargs)
+            try:
+                result = func(*args, **kwargs)
+            except NotImplementedError:  # missing, as the inventory says: the step goes on without a time
+                return host_result(func, args, kwargs)
+            seconds, spread = timed(lambda: func(*again[0], **again[1]), self.wait)
+            self.seen[key] = _Seen(
+                func=func, place=place, dtype=_dtype(tensors, result), shapes=tuple(tuple(x.shape) for x in tensors),
+                work=work_of(func, args, kwargs, result), seconds=seconds, spread=spread,
+            )  # fmt: skip
+        self.seen[key].calls += 1
+        self.order.append((key, place))
+        return result
+
+
+def waiting(device: str) -> Callable[[], None]:
+    """What waits for everything that was enqueued on a device; a host is never ahead."""
+    kind = device.partition(":")[0]
+    module = None if kind == "cpu" else torch.get_device_module(kind)
+    wait = getattr(module, "synchronize", None)
+    return wait if wait is not None else lambda: None
+
+
+def timed(call: Callable[[], Any], wait: Callable[[], None]) -> tuple[float, float]:
+    """Seconds of a call, the median of rounds, and the rounds' range over it."""
+    call()
+    wait()
+    begin = time.perf_counter()
+    call()
+    wait()
+    once = max(time.perf_counter() - begin, 1e-7)
+    calls = max(1, min(int(ROUND_S / once), MOST_CALLS))
+    rounds = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        for _ in range(calls):
+            call()
+        wait()
+        rounds.append((time.perf_counter() - begin) / calls)
+    middle = statistics.median(rounds)
+    return middle, (max(rounds) - min(rounds)) / middle
+
+
+def speed_of(timer: Timer, device: str, rates: Rates | None, tokens: tuple[int, int], dtype: str) -> Speed:
+    """What a timed step comes to."""
+    x = torch.ones(1, device=device)
+    with torch.no_grad():
+        nothing, _ = timed(lambda: torch.ops.aten.add.Tensor(x, x), timer.wait)
+    made = {key: _op_speed(one, rates, nothing) for key, one in timer.seen.items()}
+    ordered = sorted(made.values(), key=lambda one: -one.seconds * one.calls)
+    return Speed(
+        device=device, rates=rates, tokens=tokens, dtype=dtype, nothing_s=nothing, ops=tuple(ordered),
+        stretches=tuple(_stretches(timer, made)),
+    )  # fmt: skip
+
+
+def _op_speed(one: _Seen, rates: Rates | None, nothing: float) -> OpSpeed:
+    best = seconds_at_best(one.work, rates) if rates is not None else None
+    roof, bound = best if best is not None else (None, "")
+    share = None if roof is None else roof / one.seconds
+    cached = rates is not None and one.work.bytes < CACHES * rates.cache_bytes
+    small = roof is not None and roof < nothing  # the work is less than the way to it
+    if one.seconds <= (SMALL if small else LAUNCH) * nothing:
+        bound = "launch"
+    elif bound == "memory" and cached:
+        bound = "cache"
+    flag = ""
+    if share is not None and share > POSSIBLE * TRUST and bound != "cache" and (roof or 0.0) > nothing:
+        flag = "impossible"
+    elif share is not None and share < SLOW and bound != "launch":
+        flag = "slow"
+    return OpSpeed(
+        op=str(one.func), dtype=one.dtype, shapes=one.shapes, module=one.place.module, phase=one.place.phase,
+        calls=one.calls, seconds=one.seconds, spread=one.spread, flops=one.work.flops, bytes=one.work.bytes,
+        bound=bound, roof_s=roof, share=share, flag=flag,
+    )  # fmt: skip
+
+
+def _stretches(timer: Timer, made: Mapping[Any, OpSpeed]) -> Iterator[Stretch]:
+    """Runs of launch-bound ops of one phase, the longest time first."""
+    found: list[Stretch] = []
+    run: list[tuple[Any, Place]] = []
+
+    def close() -> None:
+        if len(run) >= STRETCH:
+            seconds = sum(made[key].seconds for key, _ in run)
+            first, last = run[0][1], run[-1][1]
+            found.append(Stretch(begin=first.module, end=last.module, phase=first.phase, ops=len(run), seconds=seconds))
+        run.clear()
+
+    for key, place in timer.order:
+        if made[key].bound != "launch" or (run and run[-1][1].phase != place.phase):
+            close()
+        if made[key].bound == "launch":
+            run.append((key, place))
+    close()
+    yield from sorted(found, key=lambda one: -one.seconds)
+
+
+def _dtype(tensors: list[Tensor], result: Any) -> str:
+    floats = [x for x in [*tensors, *tree_leaves(result)] if isinstance(x, Tensor) and x.is_floating_point()]
+    return str(floats[0].dtype).removeprefix("torch.") if floats else ""
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value

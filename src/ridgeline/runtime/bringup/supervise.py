@@ -1,0 +1,275 @@
+"""Bring a model up in a process that may die: an op that kills it, or hangs, is a finding, and the run goes on.
+
+    bringup(model, device)      a catalog id, a config.json, `module:function`, or a torch module with example inputs
+    fault_names(file, name)     the faults of a file
+
+After a death the journal says which op was under way. The next process has the host compute that signature (and, if the
+op kills again with another one, every call of it), and goes on with the part that was interrupted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.runtime.bringup.cut import one_of_each
+from ridgeline.runtime.bringup.faults import CORPUS
+from ridgeline.runtime.bringup.findings import BringUp, Finding, unheard
+from ridgeline.runtime.bringup.journal import Entry, Journal
+from ridgeline.runtime.bringup.observations import Rates
+from ridgeline.runtime.bringup.personality import split
+from ridgeline.runtime.bringup.target import OwnModule, Target, target_of
+from ridgeline.runtime.bringup.wire import Job, put, take
+
+ENTRY = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from ridgeline.runtime.bringup.worker import main; sys.exit(main())"
+)
+OP_LIMIT_S = {"cpu": 10.0, "ridge": 10.0}  # how long one op may take
+OTHER_LIMIT_S = 180.0  # the first call of a device may compile
+SILENT_LIMIT_S = 900.0  # without any answer, whatever goes on
+ALLOWED = ["tf32"]
+DEATHS = 24  # after which what is left is not run
+MOST_BYTES = 100_000_000  # that reproductions may take in all
+
+
+class Server:
+    """The process that forks."""
+
+    def __init__(self) -> None:
+        self.errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  (as long as it)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", ENTRY, json.dumps(sys.path)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+        )  # fmt: skip
+        self.answers: queue.Queue[Any] = queue.Queue()
+        threading.Thread(target=self._pump, daemon=True).start()
+        atexit.register(self.close)
+
+    def _pump(self) -> None:
+        assert self.process.stdout is not None
+        while (answer := take(self.process.stdout)) is not None:  # type: ignore[arg-type]
+            self.answers.put(answer)
+        self.answers.put(("gone",))
+
+    def send(self, job: Job) -> None:
+        """Start an attempt."""
+        assert self.process.stdin is not None
+        put(self.process.stdin, job)  # type: ignore[arg-type]
+
+    def last_words(self) -> str:
+        """The last line on its standard error."""
+        self.errors.seek(0)
+        lines = [line.strip() for line in self.errors.read().splitlines() if line.strip()]
+        return lines[-1][:200] if lines else ""
+
+    def close(self) -> None:
+        """End it."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+@cache
+def server() -> Server:
+    """One for the life of this process: torch is imported once."""
+    return Server()
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempts:
+    """A run over several processes: what is known, and where the next one goes on."""
+
+    job: Job
+    limit_s: float
+    tell: Callable[[str], None] = unheard
+    deaths: Counter[str] = field(default_factory=Counter)
+    names: list[str] = field(default_factory=list)
+    pid: int = 0
+
+    def run(self) -> None:
+        """Attempt until every part was run, or too many processes died."""
+        while True:
+            ended = self._once()
+            if ended is None:
+                return
+            if self.job.found is None:
+                raise InputError(f"the file of faults ends the process that reads it: {_how(ended)}")
+            if sum(self.deaths.values()) >= DEATHS:
+                self.job.found.not_run["the rest"] = f"{DEATHS} processes died"
+                return
+
+    def _once(self) -> int | None:
+        """One process to its end: None, or how it died: an op may end it with any code."""
+        one = server()
+        one.send(self.job)
+        hung, done, heard = False, False, time.monotonic()
+        while True:
+            try:
+                answer = one.answers.get(timeout=0.5)
+                heard = time.monotonic()
+            except queue.Empty:
+                hung = hung or self._hangs(time.monotonic() - heard)
+                continue
+            match answer:
+                case ("pid", pid):
+                    self.pid = pid
+                case ("tell", line):
+                    self.tell(line)
+                case ("kept", at, position, found, room):
+                    self.job = replace(self.job, at=at, position=position, found=found, room=room)
+                case ("faults", names):
+                    self.names = names
+                case ("refused", why):
+                    refused: Any = why
+                    while one.answers.get()[0] not in ("ended", "gone"):
+                        pass
+                    raise InputError(refused)
+                case ("done",):
+                    done = True
+                case ("ended", code):
+                    return None if done else self._died(code, hung)
+                case ("gone",):
+                    server.cache_clear()
+                    raise InputError(f"the process that runs the device's ops failed: {one.last_words()}")
+
+    def _hangs(self, silent_s: float) -> bool:
+        """End a process whose op does not come back."""
+        if not self.job.journal or not self.pid:
+            return False
+        glimpse = Journal(Path(self.job.journal)).read()
+        if max(glimpse.running_s - self.limit_s, silent_s - SILENT_LIMIT_S) <= 0:
+            return False
+        os.kill(self.pid, signal.SIGKILL)
+        return True
+
+    def _died(self, code: int, hung: bool) -> int:
+        """Take a death in: a finding if an op was under way, and what the next process is to leave to the host."""
+        found = self.job.found
+        if found is None or not self.job.journal:
+            return code
+        glimpse = Journal(Path(self.job.journal)).read()
+        entry = glimpse.entry
+        self.deaths[entry.op] += 1
+        if not glimpse.running:
+            found.not_run[f"part {self.job.at + 1}"] = (
+                f"{_how(code)} after {entry.op or 'nothing'}: {server().last_words()}"
+            )
+            self.job = replace(self.job, at=self.job.at + 1, position=0)
+            return code
+        said = entry.message or (f"no result within {self.limit_s:.0f} s" if hung else _how(code))
+        found.add(Finding(
+            op=entry.op, module=entry.module, phase=entry.phase, dtype=entry.dtype, measured=1.0, limit=0.5,
+            statistic="hung" if hung else "died", message=said,
+        ))  # fmt: skip
+        self.job = replace(self.job, healed=self.job.healed | {_healed(entry, self.deaths[entry.op])})
+        Journal(Path(self.job.journal), create=True)
+        return code
+
+
+def _healed(entry: Entry, deaths: int) -> str:
+    """One signature at first, then every call of the op."""
+    return f"{entry.op}|{entry.signature}" if deaths < 2 else entry.op
+
+
+def _how(code: int) -> str:
+    if code < 0:
+        return f"the process died of {signal.Signals(-code).name}"
+    return f"the process ended with code {code}"
+
+
+def bringup(
+    model: Any, device: str, *, example_inputs: Any = None, faults: Path | str = "", fault: str = "", seed: int = 0,
+    folder: Path | str = "", tell: Callable[[str], None] = unheard, limit_s: float = 0.0, only: tuple[str, ...] = (),
+    rates: Rates | None = None, graph_breaks: bool = False, allow: tuple[str, ...] = (),
+) -> BringUp:  # fmt: skip
+    """Judge every op of a model on a device, climb the ladder, try the invariances; say what is wrong.
+
+    model            a catalog id, a config.json, `module:function`, a ModelSpec, or a torch module with example_inputs
+    faults, fault    a file of faults for the device `ridge`, and which of them
+    folder           where reproductions of findings go
+    limit_s          how long one op may take
+    only             fingerprint, steps, generation, standing, ladder, invariances, determinism, inventory, speed;
+                     empty: all
+    rates            what is possible on the chip, to hold the speed of ops against; else by the device's name
+    graph_breaks     ask dynamo where it would leave its graph
+    allow            what the device may do and is not to be a finding: tf32
+    """
+    target = target_of(model, example_inputs)
+    if not isinstance(target, OwnModule):
+        one_of_each(target)  # refused before anything starts
+    if isinstance(target, OwnModule) and not target.portable:
+        return _here(target, device, seed, tell)
+    shown, (device, personality) = device, split(device)
+    kind = device.partition(":")[0]
+    with tempfile.TemporaryDirectory(prefix="ridgeline-bringup-") as scratch:
+        journal = Path(scratch) / "journal"
+        Journal(journal, create=True)
+        job = Job(
+            target=replace(target, held=None) if isinstance(target, OwnModule) else target, device=device, seed=seed,
+            journal=str(journal), found=BringUp(model=target.id, device=shown, isolated=True, allowed=allow),
+            room=MOST_BYTES,
+            faults=_file(faults), fault=fault, personality=personality,
+            folder=str(Path(folder).resolve()) if folder else "", cwd=str(Path.cwd()), paths=tuple(sys.path),
+            only=only, rates=rates, graph_breaks=graph_breaks,
+        )  # fmt: skip
+        attempts = Attempts(job=job, limit_s=limit_s or OP_LIMIT_S.get(kind, OTHER_LIMIT_S), tell=tell)
+        attempts.run()
+    assert attempts.job.found is not None
+    return attempts.job.found
+
+
+def fault_names(file: Path, name: str = "") -> list[str]:
+    """The faults of a file, or the one of that name; the file is run in another process."""
+    attempts = Attempts(
+        job=Job(faults=_file(file), fault=name, cwd=str(Path.cwd()), paths=tuple(sys.path)), limit_s=60.0
+    )
+    attempts.run()
+    return attempts.names
+
+
+def allowances(names: list[str]) -> tuple[str, ...]:
+    """What may be allowed, of what was asked for."""
+    for name in names:
+        if name not in ALLOWED:
+            raise InputError(not_among("--allow", name, ALLOWED, "something a device may do"))
+    return tuple(names)
+
+
+def _file(faults: Path | str) -> str:
+    """Where faults are read from: a file, or the corpus."""
+    return str(faults) if str(faults) in ("", CORPUS) else str(Path(faults).resolve())
+
+
+def _here(target: Target, device: str, seed: int, tell: Callable[[str], None]) -> BringUp:
+    """In this process: a module that no other one could make."""
+    from ridgeline.runtime.bringup.verdict import bringup as unguarded
+
+    return unguarded(target, device, seed=seed, tell=tell)
+
+
+def folder_of(asked: Path | None, target: Target, device: str, fault: str = "") -> Path:
+    """Where reproductions go: the folder asked for, or one of the working directory named after what is tried."""
+    words = "-".join(part for part in (target.id, device, fault) if part)
+    plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in words)
+    if asked is None:
+        base = Path.cwd()
+        return (base if os.access(base, os.W_OK) else Path(tempfile.gettempdir())) / "ridgeline-bringup" / plain
+    if asked.exists() and not asked.is_dir():
+        raise InputError(Problem(path="-o", given=str(asked), expected="a folder", todo="name another"))
+    return asked / fault if fault else asked

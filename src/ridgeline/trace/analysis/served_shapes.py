@@ -1,0 +1,231 @@
+"""Turn a model's sizes and an engine's step into what each kernel of the step computes, where no operands are recorded.
+
+A replayed graph shows kernels without the ops that launched them. What they compute follows from the model: between two
+attention kernels lie the same products in the same order,
+
+    o, gate and up, down, qkv of the next layer          dense;        o, router, experts up, experts down, qkv   of MoE
+
+and their sizes from the model and the tokens of the step. A step is priced only where the count of attention kernels is
+the count of layers and that of products between them fits; a step that does not fit has no rates, rather than wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.core.arrays import Mask
+from ridgeline.trace.analysis.inference import EngineStep, Inference
+from ridgeline.trace.analysis.op_work import OpWork
+from ridgeline.trace.timeline import KERNEL, Timeline
+
+PART = re.compile(r"split_?k_?reduce|reduce_?kernel|finalize|scatter|_reduce_|combine", re.IGNORECASE)
+"""Kernels that finish what the one before them began."""
+FOUR = re.compile(r"mxfp4|nvfp4|fp4|int4|w4a|awq|gptq|marlin", re.IGNORECASE)
+EIGHT = re.compile(r"fp8|e4m3|e5m2|f8f8|int8|w8a8|_i8", re.IGNORECASE)
+FOUR_BYTES = 17 / 32  # of a weight of four bits with a scale of eight for 32 of them
+RARE = 8  # kernels of attention that fewer than a layer of so many has prepare it
+ACTS = 2.0  # bytes of an activation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """The sizes of a model that decide what its kernels compute; degrees of tensor parallelism divide heads and ffn."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    ffn: int = 0
+    """Width of a dense feed-forward layer, 0 for none."""
+    experts: int = 0
+    chosen: int = 0
+    expert_ffn: int = 0
+    windows: tuple[int, ...] = ()
+    """Tokens a query sees, by layer; 0 for all."""
+    tp: int = 1
+
+    @property
+    def query(self) -> int:
+        """Columns of the queries of a rank."""
+        return self.heads * self.head_dim // self.tp
+
+    @property
+    def keys(self) -> int:
+        """Columns of the keys, or of the values, of a rank."""
+        return max(1, self.kv_heads // self.tp) * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedSpan:
+    """A span of work with what it computes, by the model."""
+
+    row: int
+    op: str
+    operands: str
+    work: OpWork
+    call: tuple[int, int]
+    """Spans of one call share it."""
+
+
+def priced_spans(line: Timeline, counted: Mask, found: Inference | None, model: ServedModel) -> tuple[PricedSpan, ...]:
+    """What the kernels of all steps compute; nothing for a step that does not fit the model."""
+    if found is None:
+        return ()
+    linked = np.flatnonzero(counted & (line.launch >= 0) & line.of_kind(KERNEL))
+    at = line.start_ns[line.launch[linked]]
+    priced: list[PricedSpan] = []
+    for step in found.steps:
+        inside = (at >= line.start_ns[step.row]) & (at < line.end_ns[step.row]) & (line.rank[linked] == step.rank)
+        own = linked[inside]
+        priced += _of_step(line, own[np.argsort(line.start_ns[own], kind="stable")], step, model)
+    return tuple(priced)
+
+
+def _of_step(line: Timeline, rows: NDArray[np.intp], step: EngineStep, model: ServedModel) -> list[PricedSpan]:
+    classes = [line.classes[code] for code in line.class_[rows].tolist()]
+    names = [line.names[code] for code in line.name[rows].tolist()]
+    parts = [bool(PART.search(name)) for name in names]
+    often = Counter(names)
+    anchors = [
+        place
+        for place, id in enumerate(classes)
+        if id == "attention" and not parts[place] and often[names[place]] * RARE >= model.layers
+        and not (place and classes[place - 1] == "attention")
+    ]  # fmt: skip
+    if len(anchors) != model.layers or not step.tokens:
+        return []
+    products = [place for place, id in enumerate(classes) if id == "matmul" and not parts[place]]
+    whole = [products_of(model, len([one for one in products if low < one < high])) for low, high in _between(anchors)]
+    head = [one for one in products if one < anchors[0]]
+    tail = [one for one in products if one > anchors[-1]]
+    inner = whole[0] if whole else ()
+    if not inner or any(one != inner for one in whole):
+        return []
+    given = dict(zip(head[-_queries(inner) :], inner[-_queries(inner) :], strict=False))
+    for low, high in _between(anchors):
+        given.update(zip([one for one in products if low < one < high], inner, strict=True))
+    last = inner[: len(inner) - _queries(inner)]
+    given.update(zip(tail, (*last, "output"), strict=False))
+    pricing = _Pricing(model, step)
+    layer = -1
+    found, product, norms = [], "", 0
+    for place, row in enumerate(rows.tolist()):
+        layer += place in anchors
+        if place in given:
+            product, norms = given[place], 0
+        priced = pricing.of(classes[place], given.get(place, ""), product, max(layer, 0), (names[place], norms))
+        norms += classes[place] == "norm"
+        if priced is not None and not (parts[place] and classes[place] in ("matmul", "attention")):
+            call = (step.row, row)
+            found.append(PricedSpan(row=row, op=priced[0], operands=priced[1], work=priced[2], call=call))
+        elif parts[place] and found and classes[place] in ("matmul", "attention"):
+            found.append(replace(found[-1], row=row))
+    return found
+
+
+def _between(anchors: Sequence[int]) -> Iterator[tuple[int, int]]:
+    return pairwise(anchors)
+
+
+def _queries(inner: Sequence[str]) -> int:
+    return sum(one in ("qkv", "q", "k", "v") for one in inner)
+
+
+def products_of(model: ServedModel, count: int) -> tuple[str, ...]:
+    """The products between two attention kernels, by how many there are; empty where no order is known.
+
+    >>> sizes = dict(layers=2, hidden=8, heads=2, kv_heads=1, head_dim=4, vocab=32, ffn=16)
+    >>> products_of(ServedModel(name="x", **sizes), 4)
+    ('o', 'gate-up', 'down', 'qkv')
+    """
+    if model.experts:
+        return {5: ("o", "router", "experts up", "experts down", "qkv")}.get(count, ())
+    return {
+        4: ("o", "gate-up", "down", "qkv"),
+        5: ("o", "gate", "up", "down", "qkv"),
+        6: ("o", "gate-up", "down", "q", "k", "v"),
+        7: ("o", "gate", "up", "down", "q", "k", "v"),
+    }.get(count, ())
+
+
+class _Pricing:
+    """What kernels of one step compute."""
+
+    def __init__(self, model: ServedModel, step: EngineStep) -> None:
+        self.model, self.step = model, step
+
+    def of(
+        self, id: str, product: str, after: str, layer: int, kernel: tuple[str, int]
+    ) -> tuple[str, str, OpWork] | None:
+        """Label, operands and work of a kernel: ``product`` where it is one, ``after`` the last product before it."""
+        name, place = kernel
+        if product:
+            return self._product(product, name)
+        if id == "attention":
+            return self._attention(layer)
+        tokens, model = self.step.tokens, self.model
+        if id == "norm" and after in ("qkv", "q", "k", "v"):
+            width = model.query if place == 0 else model.keys
+            return self._moved("query or key norm", width, 2)
+        moved = {
+            "norm": ("norm", model.hidden, 4),
+            "rope": ("rope", model.query + model.keys, 2),
+            "kernel-copy": ("cache write", 2 * model.keys, 2) if re.search(r"cache|store_kv|set_kv", name) else None,
+            "elementwise": ("activation", 3 * model.ffn // model.tp, 1) if after in ("gate-up", "up") else None,
+        }.get(id)
+        return self._moved(*moved) if moved is not None and tokens and moved[1] else None
+
+    def _moved(self, label: str, width: int, times: float) -> tuple[str, str, OpWork]:
+        tokens = self.step.tokens
+        return label, f"{tokens}x{width}", OpWork(flops=0.0, size_bytes=tokens * width * ACTS * times, dtype="bf16")
+
+    def _product(self, product: str, kernel: str) -> tuple[str, str, OpWork]:
+        model, tokens = self.model, self.step.tokens
+        shape = {
+            "o": (model.query, model.hidden), "gate-up": (model.hidden, 2 * model.ffn // model.tp),
+            "gate": (model.hidden, model.ffn // model.tp), "up": (model.hidden, model.ffn // model.tp),
+            "down": (model.ffn // model.tp, model.hidden), "qkv": (model.hidden, model.query + 2 * model.keys),
+            "q": (model.hidden, model.query), "k": (model.hidden, model.keys), "v": (model.hidden, model.keys),
+            "router": (model.hidden, model.experts), "output": (model.hidden, model.vocab // model.tp),
+            "experts up": (model.hidden, 2 * model.expert_ffn // model.tp),
+            "experts down": (model.expert_ffn // model.tp, model.hidden),
+        }  # fmt: skip
+        k, n = shape[product]
+        rows = self.step.requests if product == "output" else tokens
+        times, tables = 1, 1
+        if product.startswith("experts"):
+            times, tables = model.chosen, min(model.experts, tokens * model.chosen)
+        weight = FOUR_BYTES if FOUR.search(kernel) else 1.0 if EIGHT.search(kernel) else 2.0
+        work = OpWork(
+            flops=2.0 * rows * times * k * n,
+            size_bytes=rows * times * (k + n) * ACTS + tables * k * n * weight,
+            dtype="fp8" if weight == 1.0 else "bf16",
+        )
+        return f"{product} product", f"{rows * times}x{k} {k}x{n}", work
+
+    def _attention(self, layer: int) -> tuple[str, str, OpWork] | None:
+        model, step = self.model, self.step
+        window = model.windows[layer % len(model.windows)] if model.windows else 0
+        scores = keys = 0.0
+        for one in (step.context, step.generation):
+            if one.requests and not one.products:
+                return None
+            seen = one.scores
+            if window and one.requests:
+                seen = min(seen, one.queries * window)
+            scores += seen
+            keys += min(one.keys, one.requests * window + one.queries) if window else one.keys
+        flops = 4.0 * scores * model.query
+        size = (step.tokens * 2 * model.query + keys * 2 * model.keys) * ACTS
+        width = f"{step.tokens}x{model.heads // model.tp}x{model.head_dim}"
+        return "attention", f"{width} {round(keys)}x{model.keys}", OpWork(flops=flops, size_bytes=size, dtype="bf16")

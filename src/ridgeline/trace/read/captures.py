@@ -1,0 +1,62 @@
+"""Turn several captures of one rank into the last of them: a profiler that was switched on twice is not two ranks.
+
+    the same rank     both files say so, or their names are alike up to the time (`worker0.1694128201545.pt.trace.json`)
+    another capture   one ended before the other began
+
+Files of the same rank that overlap in time are what they look like: several ranks of which two give the same number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ridgeline.trace.read.join import TracePart
+
+STAMPED = re.compile(r"^(?:.*/)?(.+?)[._-](\d{10,19})(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$")
+MINUTE = 60 * 10**9
+
+
+def last_captures(parts: Sequence[TracePart]) -> tuple[list[TracePart], list[str]]:
+    """Of the captures of every rank the last, in the order given; and what to say about the others."""
+    owners: dict[object, list[int]] = {}
+    for place, part in enumerate(parts):
+        owner = _owner(part)
+        if owner is not None:
+            owners.setdefault(owner, []).append(place)
+    left: dict[int, str] = {}
+    for places in owners.values():
+        if len(places) < 2 or len({_length(parts[place]) > 0 for place in places}) != 1:
+            continue
+        by_time = sorted(places, key=lambda place: int(parts[place].start_ns.min()))
+        windows = [_window(parts[place]) for place in by_time]
+        if any(after[0] < before[1] for before, after in pairwise(windows)):
+            continue
+        kept = parts[by_time[-1]].about.sources[0]
+        for place, window in zip(by_time[:-1], windows, strict=False):
+            apart = windows[-1][0] - window[0]
+            when = f"{apart / MINUTE:.0f} minutes" if apart >= MINUTE else f"{apart / 10**9:.3g} seconds"
+            left[place] = (
+                f"{parts[place].about.sources[0]} is another capture of the rank of {kept}, {when} before it, and is "
+                "left out: name it alone to analyse it"
+            )
+    return [part for place, part in enumerate(parts) if place not in left], [left[place] for place in sorted(left)]
+
+
+def _owner(part: TracePart) -> object:
+    """What says whose capture this is; None for nothing."""
+    if part.piece or part.tables.ranks or not part.about.sources or not len(part.start_ns):
+        return None
+    named = STAMPED.match(part.about.sources[0])
+    if part.rank is not None:
+        return part.rank
+    return named[1] if named else None
+
+
+def _length(part: TracePart) -> int:
+    return len(part.start_ns)
+
+
+def _window(part: TracePart) -> tuple[int, int]:
+    return int(part.start_ns.min()), int((part.start_ns + part.duration_ns).max())

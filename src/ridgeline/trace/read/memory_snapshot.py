@@ -1,0 +1,207 @@
+"""Turn a record of PyTorch's allocator into its peak and what was held then.
+
+    snapshot.pickle            torch.cuda.memory._dump_snapshot: segments, blocks, and the allocator's history by stack
+    memory_timeline.raw.json   profiler.export_memory_timeline(….raw.json.gz): every change, by category
+    memory_timeline.json       the same already summed up by time
+
+A history that began late does not know what was allocated before it; that is the difference to the blocks that the
+snapshot lists as active, and is told as `before_bytes`. Pickles are read by `plain_pickle`, which runs nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ridgeline.core.units import BINARY
+from ridgeline.trace.read.plain_pickle import MAGIC, NotPlain, plain
+from ridgeline.trace.read.source import Source, refuse
+
+FORMAT = "PyTorch memory snapshot"
+LARGEST = int(2 * BINARY["Gi"])  # bytes of a file that are read
+LISTED = 20  # holders named
+CATEGORIES = (
+    "parameters", "optimizer states", "inputs", "temporaries", "activations", "gradients", "autograd details", "other",
+)  # fmt: skip
+"""Categories of the profiler's memory timeline, by number."""
+PREEXISTING, CREATE, VERSION, DESTROY = range(4)
+_RAW = re.compile(rb"^\s*\[\s*\[\s*-?\d+(?:\.\d+)?\s*,\s*[0-3]\s*,\s*\d+\s*,\s*\d")
+_SUMMED = re.compile(rb"^\s*\[\s*\[\s*-?\d+(?:\.\d+)?\s*,\s*\d{6,}")
+_LIBRARY = re.compile(r"(torch/(nn|autograd|_|utils|cuda|optim)|<frozen|\.cpp$|\.h$|\?\?|^$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Bytes alive at the peak that share a stack or a category."""
+
+    what: str
+    size_bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """One chip's allocator: its peak, who held it, and how much of what was reserved was in use at the end."""
+
+    device: int
+    events: int
+    peak_bytes: int
+    peak_us: float
+    """When, on the clock of the record."""
+    before_bytes: int
+    """Allocated before the history began, and still active when the snapshot was taken."""
+    holders: tuple[Holder, ...]
+    """At the peak, largest first."""
+    reserved_bytes: int
+    active_bytes: int
+    """At the end."""
+    out_of_memory: int
+    """How often an allocation failed."""
+
+    @property
+    def fragmentation(self) -> float:
+        """Share of the reserved memory that no block used at the end."""
+        return 1 - self.active_bytes / self.reserved_bytes if self.reserved_bytes else 0.0
+
+
+def recognises(head: bytes) -> bool:
+    """Whether a file begins like a pickle, or like one of the profiler's memory timelines."""
+    return head.startswith(MAGIC) or bool(_RAW.match(head[:400]) or _SUMMED.match(head[:400]))
+
+
+def read_snapshot(path: Path) -> tuple[DeviceMemory, ...]:
+    """The memory of every chip of a record; an `InputError` when it is none."""
+    source = Source(path)
+    data = b""
+    for chunk in source.chunks():
+        data += chunk
+        if len(data) > LARGEST:
+            raise refuse(path, f"more than {LARGEST:,} bytes", FORMAT, "record a shorter history (max_entries)")
+    try:
+        value = plain(data) if data.startswith(MAGIC) else msgspec.json.decode(data)
+        found = tuple(_devices(value))
+    except (NotPlain, msgspec.MsgspecError, TypeError, ValueError, KeyError, IndexError, AttributeError) as wrong:
+        why = source.damage or str(wrong)[:200]
+        raise refuse(path, f"a file that holds no memory record ({why})", FORMAT, "dump it again") from None
+    if not found:
+        raise refuse(path, "a memory record without a device", FORMAT, "was the history on (_record_memory_history)?")
+    return found
+
+
+def _devices(value: Any) -> Iterable[DeviceMemory]:
+    if isinstance(value, Mapping):
+        segments = [one for one in value.get("segments") or [] if isinstance(one, Mapping)]
+        traces = value.get("device_traces") or []
+        for device in range(max(len(traces), 1 + max((_int(one.get("device")) for one in segments), default=-1))):
+            own = [one for one in segments if _int(one.get("device")) == device]
+            history = traces[device] if device < len(traces) else []
+            if own or history:
+                yield _of_history(device, history, own)
+    elif value and isinstance(value[0], list) and isinstance(value[0][0], (int, float)) and len(value[0]) == 4:
+        yield _of_changes(value)
+    else:
+        yield _of_sums(*value)
+
+
+def _of_history(
+    device: int, history: Sequence[Mapping[str, Any]], segments: Sequence[Mapping[str, Any]]
+) -> DeviceMemory:
+    alive: dict[int, tuple[int, str]] = {}
+    held = peak = failed = 0
+    at_peak: dict[int, tuple[int, str]] = {}
+    when = 0.0
+    rising = False
+    for entry in history:
+        action, address, size = entry.get("action"), _int(entry.get("addr")), _int(entry.get("size"))
+        if action == "alloc":
+            alive[address] = (size, _stack(entry.get("frames")))
+            held += size
+            if held > peak:
+                peak, when, rising = held, float(entry.get("time_us") or 0), True
+        elif action in ("free_completed", "free"):
+            if rising:
+                at_peak, rising = dict(alive), False
+            held -= alive.pop(address, (0, ""))[0]
+        elif action == "oom":
+            failed += 1
+    at_peak = dict(alive) if rising else at_peak
+    active = sum(_int(one.get("active_size") or one.get("allocated_size")) for one in segments)
+    before = max(0, active - held) if history else active
+    return DeviceMemory(
+        device=device,
+        events=len(history),
+        peak_bytes=peak + before,
+        peak_us=when,
+        before_bytes=before,
+        holders=_holders(at_peak.values()) if history else _holders(_blocks(segments)),
+        reserved_bytes=sum(_int(one.get("total_size")) for one in segments),
+        active_bytes=active,
+        out_of_memory=failed,
+    )
+
+
+def _blocks(segments: Sequence[Mapping[str, Any]]) -> Iterable[tuple[int, str]]:
+    for segment in segments:
+        for block in segment.get("blocks") or []:
+            if block.get("state") == "active_allocated":
+                yield _int(block.get("size")), _stack(block.get("frames"))
+
+
+def _of_changes(changes: Sequence[Sequence[Any]]) -> DeviceMemory:
+    """A raw timeline: [time, action, bytes, category]."""
+    held = [0] * (len(CATEGORIES) + 1)
+    best, when = list(held), 0.0
+    for at, action, size, category in changes:
+        place = min(max(0, int(category)), len(CATEGORIES) - 1)
+        held[place] += int(size) if action in (PREEXISTING, CREATE) else -int(size) if action == DESTROY else 0
+        if sum(held) > sum(best):
+            best, when = list(held), float(at)
+    return _summed(best, when, len(changes), sum(held))
+
+
+def _of_sums(times: Sequence[float], sizes: Sequence[Sequence[int]]) -> DeviceMemory:
+    """A summed timeline: times, and for each the bytes by category behind a zero."""
+    rows = [[int(one) for one in row[1 : len(CATEGORIES) + 1]] for row in sizes]
+    peak = max(range(len(rows)), key=lambda place: sum(rows[place]))
+    return _summed(rows[peak], float(times[peak]), len(rows), sum(rows[-1]))
+
+
+def _summed(held: Sequence[int], when: float, events: int, last: int) -> DeviceMemory:
+    named = [Holder(what=what, size_bytes=size, blocks=0) for what, size in zip(CATEGORIES, held, strict=False) if size]
+    return DeviceMemory(
+        device=0, events=events, peak_bytes=sum(held), peak_us=when, before_bytes=0,
+        holders=tuple(sorted(named, key=lambda one: -one.size_bytes)), reserved_bytes=0, active_bytes=last,
+        out_of_memory=0,
+    )  # fmt: skip
+
+
+def _holders(blocks: Iterable[tuple[int, str]]) -> tuple[Holder, ...]:
+    sums: dict[str, tuple[int, int]] = {}
+    for size, stack in blocks:
+        total, many = sums.get(stack, (0, 0))
+        sums[stack] = total + size, many + 1
+    found = [Holder(what=what, size_bytes=total, blocks=many) for what, (total, many) in sums.items()]
+    return tuple(sorted(found, key=lambda one: -one.size_bytes)[:LISTED])
+
+
+def _stack(frames: Any) -> str:
+    """The innermost frame of a user's own code, and the innermost of all."""
+    texts = [
+        (
+            str(one.get("filename", ""))[-120:],
+            f"{str(one.get('filename', ''))[-60:]}:{one.get('line', 0)} {one.get('name', '')}",
+        )
+        for one in (frames or [])[:60]
+        if isinstance(one, Mapping)
+    ]
+    own = next((text for file, text in texts if not _LIBRARY.search(file)), "")
+    return own or (texts[0][1] if texts else "no stack was recorded")
+
+
+def _int(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else 0

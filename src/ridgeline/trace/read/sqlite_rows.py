@@ -1,0 +1,54 @@
+"""Turn a real table of an SQLite database into batches of whole numbers, whatever its author put into it."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ridgeline.trace.arrays import Longs
+
+BATCH = 50_000  # rows fetched at a time
+LARGEST = 2**62  # nanoseconds and ids: what is beyond is none
+LONGEST = 4096  # characters of a text
+NONE = -1
+_NAME = re.compile(r"^[A-Za-z_][\w-]{0,127}$")
+
+
+def tables_of(base: sqlite3.Connection) -> list[str]:
+    """Names of the real tables: views and virtual tables have no page of their own."""
+    found = base.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0").fetchall()
+    return [name for (name,) in found if isinstance(name, str) and _NAME.match(name)]
+
+
+def columns_of(base: sqlite3.Connection, table: str) -> list[str]:
+    """Names of the stored columns of a table; computed ones are left out."""
+    return [row[1] for row in base.execute(f'PRAGMA table_info("{table}")') if _NAME.match(str(row[1]))]
+
+
+def numbers_in(base: sqlite3.Connection, table: str, columns: Sequence[str]) -> Iterator[tuple[Longs, ...]]:
+    """Batches of a table's columns as whole numbers; `NONE` for what is none, and for a column that is not there."""
+    known = set(columns_of(base, table))
+    asked = ", ".join(
+        f'CASE WHEN typeof("{one}") = \'integer\' AND abs("{one}") < {LARGEST} THEN "{one}" ELSE {NONE} END'
+        if one in known
+        else str(NONE)
+        for one in columns
+    )
+    cursor = base.execute(f'SELECT {asked} FROM "{table}"')
+    while batch := cursor.fetchmany(BATCH):
+        whole = np.array(batch, np.int64).reshape(-1, len(columns))
+        yield tuple(np.ascontiguousarray(column) for column in whole.T)
+
+
+def texts_in(base: sqlite3.Connection, table: str, key: str, *texts: str) -> dict[int, str]:
+    """Texts of a table by id: the first of these columns that is there."""
+    known = columns_of(base, table)
+    column = next((one for one in texts if one in known), None)
+    if column is None or key not in known:
+        return {}
+    text = f'CAST(substr("{column}", 1, {LONGEST}) AS TEXT)'
+    cursor = base.execute(f'SELECT "{key}", {text} FROM "{table}" WHERE typeof("{key}") = \'integer\'')
+    return {int(id): text or "" for id, text in cursor}

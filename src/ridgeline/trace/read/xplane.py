@@ -1,0 +1,233 @@
+"""Turn an XLA profile in its own protobuf (`*.xplane.pb` of JAX, TensorFlow, PyTorch/XLA) into columns.
+
+    XSpace    planes                             a device or a host
+    XPlane    name, lines, tables of names       a process of the trace that XLA exports as JSON
+    XLine     name, begin in ns, events          a stream or thread
+    XEvent    name, offset and length in ps      a span; its statistics name the step, the HLO op, the launching call
+
+The JSON that XLA exports is this file cut at a million events, so both are read the same way from here on: planes are
+processes, lines are threads, and `chrome_dialects` says which of them are work. Edges are rounded down to nanoseconds,
+begin and end alike, so that what touches still touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from struct import unpack
+from typing import Any
+
+from ridgeline.core.units import BINARY
+from ridgeline.trace.read.chrome_columns import ChromeColumns
+from ridgeline.trace.read.chrome_events import Args, Event
+from ridgeline.trace.read.join import TracePart
+from ridgeline.trace.read.json_stream import Fate
+from ridgeline.trace.read.kineto import Finish
+from ridgeline.trace.read.protobuf import Damaged, fields, signed, varint
+from ridgeline.trace.read.source import Source, refuse
+
+FORMAT = "XLA xplane"
+LARGEST = int(2 * BINARY["Gi"])  # bytes of a protobuf message, by its own rule
+BATCH = 10_000  # events handed on at a time
+PICO = 1000  # picoseconds in a nanosecond
+LONGEST = 2000  # characters of a name
+PLANE, LINES, EVENTS, STATS = 1, 3, 4, 6
+BEGINS = (b"/", b"Task Environment", b"#")
+PASSED = ("/host:metadata", "Task Environment")
+"""Planes that hold facts about a run, no spans."""
+KEPT = frozenset({"correlation_id", "hlo_category", "hlo_op", "device_ordinal", "step_num", "bytes_transferred"})
+PROPERTIES = {
+    "memory_size": "totalGlobalMem", "core_count": "numSms", "compute_cap_major": "computeMajor",
+    "compute_cap_minor": "computeMinor", "device_vendor": "vendor", "device_type_string": "name",
+    "gpu_device_name": "name",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Names:
+    """The tables of a plane: names of events, of statistics, and statistics that all events of a name share."""
+
+    events: dict[int, str] = field(default_factory=dict)
+    stats: dict[int, str] = field(default_factory=dict)
+    shared: dict[int, list[bytes]] = field(default_factory=dict)
+
+
+def recognises(head: bytes) -> bool:
+    """Whether a file begins with a plane of an XSpace."""
+    try:
+        tag, at = varint(head, 0)
+        _, at = varint(head, at)
+    except Damaged:
+        return False
+    if tag != PLANE << 3 | 2:
+        return False
+    for number, value in _safely(head[at:]):
+        if number == 2 and isinstance(value, bytes):
+            return value.startswith(BEGINS)
+        if number > 2:
+            return False
+    return False
+
+
+def read(source: Source) -> TracePart:
+    """One profile as columns; an `InputError` when it holds no span."""
+    data = b"".join(_bounded(source))
+    gathered, fate = ChromeColumns(1), Fate()
+    fate.listed = fate.closed = True
+    facts: dict[str, Any] = {}
+    try:
+        _name_planes(gathered, data)
+        for number, plane in fields(data):
+            if number == PLANE and isinstance(plane, bytes):
+                _take_plane(gathered, plane, facts)
+            if gathered.full:
+                break
+    except Damaged as wrong:
+        source.damage = source.damage or f"the file is damaged or cut ({wrong})"
+    if not gathered.count:
+        why = source.damage or "no plane has an event"
+        raise refuse(source.path, f"an XLA profile without spans ({why})", FORMAT, "was anything running?")
+    return Finish(source, gathered, facts, exact=True, format=FORMAT).part(fate, gathered.full)
+
+
+def _name_planes(gathered: ChromeColumns, data: bytes) -> None:
+    """Tell all processes before the first span: whether the host is the device depends on the others."""
+    for number, plane in _safely(data):
+        told = next((value for at, value in _safely(plane) if at == 2), b"") if isinstance(plane, bytes) else b""
+        if number == PLANE and isinstance(told, bytes) and told.decode("utf-8", "replace") not in PASSED:
+            name = told[:LONGEST].decode("utf-8", "replace")
+            gathered.take([_metadata("process_name", name, "", name)])
+
+
+def _bounded(source: Source) -> Iterator[bytes]:
+    taken = 0
+    for chunk in source.chunks():
+        taken += len(chunk)
+        if taken > LARGEST:
+            raise refuse(source.path, f"more than {LARGEST:,} bytes", "one XSpace, below 2 GiB", "profile fewer steps")
+        yield chunk
+
+
+def _take_plane(gathered: ChromeColumns, plane: bytes, facts: dict[str, Any]) -> None:
+    """Add the lines of a plane: a process named like it, its lines as threads."""
+    names, lines, stats, title = Names(), list[bytes](), list[bytes](), ""
+    for number, value in _safely(plane):
+        if not isinstance(value, bytes):
+            continue
+        if number == 2:
+            title = value[:LONGEST].decode("utf-8", "replace")
+        elif number == LINES:
+            lines.append(value)
+        elif number in (4, 5):
+            _take_name(names, number, value)
+        elif number == STATS:
+            stats.append(value)
+    if title in PASSED:
+        return
+    _properties(names, stats, title, facts)
+    for line in lines:
+        _take_line(gathered, names, line, title)
+
+
+def _take_name(names: Names, number: int, entry: bytes) -> None:
+    """An entry of the plane's tables: 4 has the names of events, 5 those of statistics."""
+    found = dict[int, int | bytes](_safely(entry))
+    key, value = found.get(1, 0), found.get(2, b"")
+    if not isinstance(key, int) or not isinstance(value, bytes):
+        return
+    told: dict[int, int | bytes] = {}
+    shared = []
+    for field_number, one in _safely(value):
+        told[field_number] = one
+        if number == 4 and field_number == 5 and isinstance(one, bytes):
+            shared.append(one)
+    text = told.get(4) or told.get(2, b"") if number == 4 else told.get(2, b"")
+    if isinstance(text, bytes):
+        (names.events if number == 4 else names.stats)[key] = text[:LONGEST].decode("utf-8", "replace")
+    if shared:
+        names.shared[key] = shared
+
+
+def _properties(names: Names, stats: list[bytes], title: str, facts: dict[str, Any]) -> None:
+    if not title.startswith("/device:") or "deviceProperties" in facts:
+        return
+    told = {PROPERTIES[name]: value for name, value in _stats(names, stats) if name in PROPERTIES}
+    if told:
+        facts["deviceProperties"] = [{"id": 0, "name": "", **told}]
+
+
+def _take_line(gathered: ChromeColumns, names: Names, line: bytes, pid: str) -> None:
+    tid, begin, title, events = 0, 0, "", list[bytes]()
+    for number, value in _safely(line):
+        if isinstance(value, int):
+            tid, begin = (value, begin) if number == 1 else (tid, signed(value)) if number == 3 else (tid, begin)
+        elif number in (2, 11):
+            title = value[:LONGEST].decode("utf-8", "replace") or title
+        elif number == EVENTS:
+            events.append(value)
+    gathered.take([_metadata("thread_name", pid, tid, title)])
+    for first in range(0, len(events), BATCH):
+        gathered.take([_event(names, raw, pid, tid, begin) for raw in events[first : first + BATCH]])
+
+
+def _event(names: Names, raw: bytes, pid: str, tid: int, begin: int) -> Event:
+    key = offset = length = 0
+    stats = []
+    for number, value in _safely(raw):
+        if isinstance(value, int):
+            if number == 1:
+                key = value
+            elif number == 2:
+                offset = signed(value)
+            elif number == 3:
+                length = signed(value)
+        elif number == 4:
+            stats.append(value)
+    start = begin + offset // PICO
+    until = begin + (offset + length) // PICO
+    told = dict(_stats(names, [*names.shared.get(key, ()), *stats], only=KEPT))
+    args = Args(
+        correlation_id=told.get("correlation_id"),
+        hlo_category=told.get("hlo_category"),
+        hlo_op=told.get("hlo_op"),
+        device_ordinal=told.get("device_ordinal"),
+        step_num=told.get("step_num"),
+        bytes=told.get("bytes_transferred"),
+    )
+    return Event(ph="X", name=names.events.get(key, ""), pid=pid, tid=tid, ts=start, dur=until - start, args=args)
+
+
+def _stats(names: Names, raw: list[bytes], only: frozenset[str] = frozenset()) -> Iterator[tuple[str, Any]]:
+    """Statistics by name: numbers, texts, and texts that stand in the table of names."""
+    for one in raw:
+        name, value = "", None
+        for number, told in _safely(one):
+            if number == 1 and isinstance(told, int):
+                name = names.stats.get(told, "")
+                if only and name not in only:
+                    break
+            else:
+                value = _value(names, number, told)
+        else:
+            if name and value is not None:
+                yield name, value
+
+
+def _value(names: Names, number: int, told: int | bytes) -> Any:
+    if isinstance(told, bytes):
+        return told[:LONGEST].decode("utf-8", "replace")
+    if number == 2:
+        return unpack("<d", told.to_bytes(8, "little"))[0]
+    return names.stats.get(told, "") if number == 7 else signed(told) if number == 4 else told
+
+
+def _metadata(what: str, pid: str, tid: int | str, name: str) -> Event:
+    return Event(ph="M", name=what, pid=pid, tid=tid, args=Args(name=name))
+
+
+def _safely(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message as far as they can be read."""
+    try:
+        yield from fields(message)
+    except Damaged:
+        return

@@ -1,0 +1,191 @@
+"""Turn traces into tables that SQL, pandas or any other program can ask: one row a span, one a change of a counter.
+
+    spans      id, rank, process, stream, name, kind, class, group_, step, start_us, end_us, duration_us, launch_id,
+               op_id, op, bytes, operands, types, collective, elements, ranks
+    counters   process, name, time_us, value
+
+SQL runs in SQLite, in memory, on a copy of what was read. It is asked by people and by programs that people let ask,
+so it can only read: everything but selecting is refused by an authorizer, nothing else can be attached or loaded, and
+rows, bytes and time are bounded.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.units import BINARY
+from ridgeline.trace.call_stack import launching_ops
+from ridgeline.trace.classes import built_in
+from ridgeline.trace.read.readers import read_timeline
+from ridgeline.trace.read.source import Progress
+from ridgeline.trace.timeline import Timeline
+
+SCHEMA: Mapping[str, str] = {
+    "id": "INTEGER PRIMARY KEY", "rank": "INTEGER", "process": "TEXT", "stream": "TEXT", "name": "TEXT", "kind": "TEXT",
+    "class": "TEXT", "group_": "TEXT", "step": "INTEGER", "start_us": "REAL", "end_us": "REAL", "duration_us": "REAL",
+    "launch_id": "INTEGER", "op_id": "INTEGER", "op": "TEXT", "bytes": "INTEGER", "operands": "TEXT", "types": "TEXT",
+    "collective": "TEXT", "elements": "INTEGER", "ranks": "TEXT",
+}  # fmt: skip
+"""Columns of `spans`: id is the row of the timeline that every other output of Ridgeline speaks of; null for none."""
+LARGEST_VALUE = int(16 * BINARY["Mi"])  # bytes of one value SQLite may build
+BATCH = 20_000
+CHECKED = 10_000  # instructions between looks at the clock
+READS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
+FORBIDDEN = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer", "zeroblob", "randomblob"})
+MOST_ROWS, MOST_SECONDS = 1_000_000, 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryAnswer:
+    """Rows of an answer; ``truncated`` where there were more than were asked for."""
+
+    sql: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    truncated: bool
+
+    def frame(self) -> Any:
+        """The same as a pandas DataFrame; pandas must be installed."""
+        from pandas import DataFrame  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+        return DataFrame(self.rows, columns=list(self.columns))
+
+
+def query(
+    *traces: Path | str | Timeline,
+    sql: str = "SELECT * FROM spans",
+    limit: int = 10_000,
+    seconds: float = 60.0,
+    unit: str | None = None,
+    progress: Progress | None = None,
+) -> QueryAnswer:
+    """Ask traces, or one timeline, in SQL: at most ``limit`` rows, found within ``seconds``.
+
+    >>> from ridgeline.trace import Span
+    >>> span = Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_ns=0, duration_ns=2000)
+    >>> line = Timeline.of([span])
+    >>> query(line, sql="SELECT name, duration_us FROM spans").rows
+    (('gemm', 2.0),)
+    """
+    if not 0 < limit <= MOST_ROWS or not 0 < seconds <= MOST_SECONDS:
+        given = f"{limit} rows in {seconds} s"
+        expected = f"1 to {MOST_ROWS:,} rows, up to {MOST_SECONDS:g} seconds"
+        raise InputError(Problem(path="limit", given=given, expected=expected))
+    lines = [one for one in traces if isinstance(one, Timeline)]
+    files = [one for one in traces if not isinstance(one, Timeline)]
+    line = lines[0] if lines else read_timeline(*files, unit=unit, progress=progress)
+    with closing(_filled(line)) as base:
+        return _answered(base, sql, limit, seconds)
+
+
+def span_table(line: Timeline) -> dict[str, list[Any]]:
+    """The spans of a timeline by column, as `pandas.DataFrame`, polars and pyarrow take them."""
+    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA}
+    for row in _rows(line):
+        for name, value in zip(columns, row, strict=True):
+            columns[name].append(value)
+    return columns
+
+
+def _filled(line: Timeline) -> sqlite3.Connection:
+    base = sqlite3.connect(":memory:")
+    columns = ", ".join(f"{name} {kind}" for name, kind in SCHEMA.items())
+    base.execute(f"CREATE TABLE spans ({columns})")
+    base.execute("CREATE TABLE counters (process TEXT, name TEXT, time_us REAL, value REAL)")
+    with base:
+        base.executemany(f"INSERT INTO spans VALUES ({', '.join('?' * len(SCHEMA))})", _rows(line))
+        base.executemany("INSERT INTO counters VALUES (?, ?, ?, ?)", _changes(line))
+    return base
+
+
+def _changes(line: Timeline) -> Iterator[tuple[str, str, float, float]]:
+    for one in line.counters:
+        for at, value in zip(one.times_ns.tolist(), one.values.tolist(), strict=True):
+            yield one.process, one.name, at / 1000, value
+
+
+def _rows(line: Timeline) -> Iterator[tuple[Any, ...]]:
+    """The rows of `spans`, made a part at a time."""
+    rules = built_in()
+    groups = [rules.group_of(id) if id else None for id in line.classes]
+    classes = [id or None for id in line.classes]
+    op = np.full(len(line), -1, np.int32)
+    work = np.flatnonzero(line.launch >= 0)
+    op[work] = launching_ops(line, work)
+    shapes = [(_words(one.dims), " ".join(one.types)) for one in line.detail.shapes]
+    ranks = line.rank
+    for first in range(0, len(line), BATCH):
+        part = np.arange(first, min(first + BATCH, len(line)))
+        own = op[part]
+        shape = line.detail.shape.at(np.where(own >= 0, own, part))
+        columns = (
+            part, ranks[part], line.process[part], line.stream[part], line.name[part], line.kind[part],
+            line.class_[part], line.step[part], line.start_ns[part], line.end_ns[part], line.launch[part], own,
+            line.detail.size_bytes.at(part), shape, line.detail.collective.at(part),
+        )  # fmt: skip
+        for (
+            id, rank, process, stream, name, kind, code, step, start, end, launch, above, size, operands, talk
+        ) in zip(*(column.tolist() for column in columns), strict=True):  # fmt: skip
+            told = line.detail.collectives[talk] if talk >= 0 else None
+            yield (
+                id, rank, line.processes[process], line.streams[stream], line.names[name], line.kinds[kind],
+                classes[code], groups[code], step if step >= 0 else None, start / 1000, end / 1000,
+                (end - start) / 1000, launch if launch >= 0 else None, above if above >= 0 else None,
+                line.names[int(line.name[above])] if above >= 0 else None, size if size >= 0 else None,
+                *(shapes[operands] if operands >= 0 else (None, None)), told.name if told else None,
+                max(told.in_elements, told.out_elements) if told else None, told.ranks or None if told else None,
+            )  # fmt: skip
+
+
+def _words(dims: Sequence[Any]) -> str:
+    return " ".join("x".join(map(str, one)) for one in dims if one and not isinstance(one[0], tuple))
+
+
+def _answered(base: sqlite3.Connection, sql: str, limit: int, seconds: float) -> QueryAnswer:
+    until = time.monotonic() + seconds
+    base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE)
+    base.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+    base.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 100_000)
+    base.execute("PRAGMA query_only = ON")
+    base.execute("PRAGMA trusted_schema = OFF")
+    base.set_authorizer(_allowed)
+    base.set_progress_handler(lambda: int(time.monotonic() > until), CHECKED)
+    try:
+        cursor = base.execute(sql)
+        found = cursor.fetchmany(limit + 1)
+    except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as wrong:
+        raise _refused(sql, str(wrong), time.monotonic() > until, seconds) from None
+    columns = tuple(str(one[0]) for one in cursor.description or ())
+    rows = tuple(tuple(_plain(value) for value in row) for row in found[:limit])
+    return QueryAnswer(sql=sql, columns=columns, rows=rows, truncated=len(found) > limit)
+
+
+def _allowed(action: int, _first: str | None, second: str | None, *_: Any) -> int:
+    """Reading is allowed, and every function but those that reach beyond the database or build large values."""
+    if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in FORBIDDEN:
+        return sqlite3.SQLITE_DENY
+    return sqlite3.SQLITE_OK if action in READS else sqlite3.SQLITE_DENY
+
+
+def _plain(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def _refused(sql: str, why: str, late: bool, seconds: float) -> InputError:
+    if late:
+        given, todo = f"a query that takes more than {seconds:g} s", "ask for less, or allow more with --seconds"
+    elif "not authorized" in why or "prohibited" in why:
+        given, todo = f"{sql[:200]!r} ({why})", "a query may only SELECT from spans and counters"
+    else:
+        given = f"{sql[:200]!r} ({why})"
+        todo = f"spans has {', '.join(SCHEMA)}; counters has process, name, time_us, value"
+    return InputError(Problem(path="sql", given=given, expected="one SELECT over spans and counters", todo=todo))
