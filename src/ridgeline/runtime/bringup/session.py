@@ -21,6 +21,8 @@ from ridgeline.runtime.bringup.repro import MOST_BYTES, SCRIPT, Recipe, save
 from ridgeline.runtime.bringup.ridge import Lacks
 from ridgeline.runtime.bringup.target import Target
 
+WHOLE = "model"  # the module of what the model itself calls, outside of its parts
+
 
 WHOLE = "model"  # the module of what the model itself calls, outside of its parts
 
