@@ -67,7 +67,7 @@ class Repeat(TorchDispatchMode):  # type: ignore[misc]
             return
         for result in (outputs, first):
             try:
-                verdict = judge(func, *host, result, unit=self.guard.unit)
+                verdict = judge(func, host[0], host[1], result, unit=self.guard.unit)
             except NoContractError:
                 continue
             if not verdict.right:
