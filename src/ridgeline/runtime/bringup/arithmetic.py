@@ -68,7 +68,8 @@ class Draw:
     number: int = 0
     unit: Unit = PLAIN
 
-    def _uniform(self, shape: torch.Size | tuple[int, ...]) -> Tensor:
+    def uniform(self, shape: torch.Size | tuple[int, ...]) -> Tensor:
+        """Noise between -1 and 1."""
         return torch.rand(shape, generator=self.source, dtype=torch.float64) * 2 - 1
 
     def rounded(self, x: Tensor, *, units: float = 1.0) -> Tensor:
@@ -77,15 +78,15 @@ class Draw:
 
     def stored(self, x: Tensor) -> Tensor:
         """x as the op's own format keeps it."""
-        return x if self.source is None else x * (1 + UNIT[self.format] * self._uniform(x.shape))
+        return x if self.source is None else x * (1 + UNIT[self.format] * self.uniform(x.shape))
 
     def off(self, x: Tensor, scale: Tensor, *, units: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
         """x off by up to so many units of a scale, whatever its own size: a difference of large numbers."""
         if self.source is None:
             return x
-        noise = self._uniform(x.shape)
+        noise = self.uniform(x.shape)
         if x.is_complex():
-            noise = torch.complex(noise, self._uniform(x.shape))
+            noise = torch.complex(noise, self.uniform(x.shape))
         return x + UNIT[dtype] * units * scale.nan_to_num(posinf=0.0, neginf=0.0) * noise
 
     def summed(self, y: Tensor, scale: Tensor, terms: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -101,13 +102,13 @@ class Draw:
         """x by a factor that is the same for all elements: a rounded constant, a biased approximation."""
         if self.source is None:
             return x
-        return x * (1 + UNIT[dtype] * units * self._uniform(()))
+        return x * (1 + UNIT[dtype] * units * self.uniform(()))
 
     def tilted(self, x: Tensor, scale: Tensor, units: float = 1.0) -> Tensor:
         """x off by the same share of a scale in all elements: an argument of an exponential that is scaled."""
         if self.source is None:
             return x
-        return x + UNIT[torch.float32] * units * scale.nan_to_num(posinf=0.0, neginf=0.0) * self._uniform(())
+        return x + UNIT[torch.float32] * units * scale.nan_to_num(posinf=0.0, neginf=0.0) * self.uniform(())
 
     def sometimes_stored(self, x: Tensor) -> Tensor:
         """x as the op's own format keeps it in every other implementation, in 32 bits in the rest."""
@@ -121,7 +122,7 @@ class Draw:
         """
         if self.source is not None and self.unit.factor_bits < 24 and self.format == torch.float32:
             off = 2.0**-self.unit.factor_bits
-            a, b = (x * (1 + off * self._uniform(x.shape)) for x in (a, b))
+            a, b = (x * (1 + off * self.uniform(x.shape)) for x in (a, b))
         y = a @ b
         if self.source is None:
             return y

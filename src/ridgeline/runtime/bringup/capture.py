@@ -138,7 +138,7 @@ class Modules:
         """Of the op that is being dispatched with these arguments."""
         if dispatcher.in_backward():
             return Place(module=self.by_sequence.get(dispatcher.backward_number(), ""), phase="backward")
-        if self.phase == "optimizer":
+        if self.phase == "optimizer" and not self.stack:
             known = (self.owners.get(id(x)) for x in tree_leaves(args) if isinstance(x, Tensor))
             self.owner = next((path for path in known if path is not None), self.owner)
             return Place(module=self.owner, phase=self.phase)
@@ -166,7 +166,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         self.wrong: list[Wrong] = []
         self.unjudged: dict[str, int] = {}
         self.missing: dict[str, int] = {}
-        self.sound: set[Signature] = set()  # signatures whose host kernel kept the contract
+        self.sound: set[Signature] = self.guard.sound
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

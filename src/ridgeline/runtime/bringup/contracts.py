@@ -110,6 +110,8 @@ def derived(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         a.name: a.default_value for a in func._schema.arguments[len(args) :] if isinstance(a.default_value, float)
     }
     near, named = tree_map(lambda x: _near(draw, x), (args, unnamed | kwargs))
+    if name_of(func).startswith("_foreach_"):  # a factor for all is a constant of the list's format
+        near = tree_map(lambda x: draw.common(x, 1.0, draw.format) if _real(x) and x.dim() == 0 else x, near)
     if rough:
         near = tree_map(lambda x: draw.common(x) if _real(x) else x, near)
     outputs = outputs_of(func, near, named, func(*near, **named))
@@ -166,6 +168,24 @@ def angular(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     """Sines and cosines: the angle is what it is, however long; the result has the error of a 1."""
     y = func(*args, **kwargs)
     return [draw.common(draw.rounded(draw.off(y, torch.ones_like(y)), units=4.0))]
+
+
+def first_only(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """What comes besides is a buffer for the backward, which not every device fills."""
+    return derived(draw, func, args, kwargs)[:1]
+
+
+def sigmoid_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """g (1 - y) y, step by step in the tensors' format at worst."""
+    g, y = args[:2]
+    return [draw.rounded(draw.sometimes_stored(draw.sometimes_stored(1 - y) * g) * y, units=4.0)]
+
+
+def tanh_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """g (1 - y^2), step by step in the tensors' format at worst."""
+    g, y = args[:2]
+    inner = draw.off(1 - draw.sometimes_stored(y * y), torch.ones_like(y))
+    return [draw.rounded(g * draw.sometimes_stored(inner), units=4.0)]
 
 
 def lerp(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -240,6 +260,9 @@ def _ones(value: Any, fill: float) -> Any:
 
 def linear(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Sums of products of two tensors (convolution and its backward): counted with ones, sized with squares."""
+    off = 2.0**-draw.unit.factor_bits if draw.source is not None and draw.format == torch.float32 else 0.0
+    if off > 2.0**-24:
+        args = tree_map(lambda x: x * (1 + off * draw.uniform(x.shape)) if _real(x) else x, args)
     y = _run(func, args, kwargs)
     squares = _run(func, tree_map(lambda x: x.square() if _real(x) else x, args), kwargs)
     counts = _run(func, tree_map(lambda x: torch.ones_like(x) if _real(x) else x, args), kwargs)
@@ -284,6 +307,9 @@ CONTRACTS: dict[str, Program] = {
     "mean": reduced,
     "cumsum": scanned,
     "gelu": gelu,
+    "log_sigmoid_forward": first_only,
+    "sigmoid_backward": sigmoid_backward,
+    "tanh_backward": tanh_backward,
     "lerp": lerp,
     "lerp_": lerp,
     "sigmoid": sigmoid,

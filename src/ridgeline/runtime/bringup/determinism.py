@@ -67,7 +67,7 @@ class Repeat(TorchDispatchMode):  # type: ignore[misc]
             return
         for result in (outputs, first):
             try:
-                verdict = judge(func, *host, result, unit=self.guard.unit)
+                verdict = judge(func, host[0], host[1], result, unit=self.guard.unit)
             except NoContractError:
                 continue
             if not verdict.right:
@@ -89,7 +89,7 @@ def repeated(session: Session) -> Determinism:
             return Determinism(reason=rig, same=False)
         mode = Repeat(session.guard)
         for run in range(RUNS):
-            subject = rig.subject()
+            subject = rig.build(session.device)
             optimizer = adamw(subject)
             torch.manual_seed(0)
             if run:

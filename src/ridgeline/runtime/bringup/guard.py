@@ -45,6 +45,7 @@ class Guard:
     journal   where they are written down; None: nobody will look
     healed    ops (`aten.mm.default`) and signatures (op, a bar, the line of the entry) that the host computes
     unit      what products of this device are known, or allowed, to do
+    sound     signatures whose host kernel kept its contract: what equals it bit for bit is right
     samples   where calls are kept of which hard variants are made; None: nowhere
     saw       is given every call that was healed by request: the op, its arguments on the host, its entry
     """
@@ -53,6 +54,7 @@ class Guard:
     healed: set[str] = field(default_factory=set)
     unit: Unit = PLAIN
     samples: Samples | None = None
+    sound: set[Any] = field(default_factory=set)
     saw: Callable[[Any, tuple[Any, Any], Entry], None] | None = None
 
     def heals(self, entry: Entry) -> bool:

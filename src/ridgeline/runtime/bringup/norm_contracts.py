@@ -76,7 +76,9 @@ def group_norm(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     """Layer norm of each group of channels, weighed by channel."""
     x, w, b, count, _, _, groups, eps = args[:8]
     rows = x.reshape(count, groups, -1)
-    y, mean, rstd = layer_norm(draw, func, (rows, rows.shape[-1:], None, None, eps), {})
+    _, mean, rstd = layer_norm(draw, func, (rows, rows.shape[-1:], None, None, eps), {})
+    mean, rstd = draw.sometimes_stored(mean), draw.sometimes_stored(rstd)  # as the backward will read them
+    y = draw.off((rows - mean) * rstd, (rows.abs() + mean.abs()) * rstd, units=2.0)
     y, side = y.reshape(x.shape), (1, -1, *[1] * (x.dim() - 2))
     y = y if w is None else draw.rounded(y * w.reshape(side))
     y = y if b is None else draw.off(y + b.reshape(side), y.abs() + b.abs().reshape(side))

@@ -1,7 +1,7 @@
 """Judge a part of what is large: rows and columns of a product, elements of what works element by element.
 
-Products keep all of the dim they sum over. The first and last rows and columns are always among those taken, and those
-that are furthest from the host's own result, where it is known: what is wrong in one place is looked for there.
+Products keep all of the dim they sum over. The first and last rows and columns are always among those taken. Those that
+are furthest from the host's own result are a part of their own: one element decides there, and no mean.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-ROWS, COLUMNS, ELEMENTS = 64, 256, 1 << 16
+ROWS, COLUMNS, ELEMENTS = 64, 256, 1 << 15
 SUSPECTS = 8  # places that are furthest from the host's result
 PRODUCTS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2)}
 
@@ -20,13 +20,15 @@ Parts = tuple[tuple[Any, ...], dict[str, Any], list[Any]]
 
 
 def sampled(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any], theirs: list[Any] | None = None
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any], off: Tensor | None = None
 ) -> Parts:
-    """The arguments and outputs of a part of an op's work; all of it where it is small or not known to be separable."""
+    """The arguments and outputs of a part of an op's work; all of it where it is small or not known to be separable.
+
+    off    how far each element of the first output lies from the host's: the furthest are the part
+    """
     name = func._schema.name
     if not outputs or not isinstance(outputs[0], Tensor) or outputs[0].numel() <= ELEMENTS:
         return args, kwargs, outputs
-    off = _distance(outputs[0], theirs)
     if name in PRODUCTS:
         return _product(args, kwargs, outputs, PRODUCTS[name], off)
     if name == "aten::embedding_dense_backward":
@@ -48,10 +50,14 @@ def places(size: int, count: int) -> Tensor:
     return torch.cat((torch.tensor([0, size - 1]), inner)).unique()
 
 
-def _distance(output: Tensor, theirs: list[Any] | None) -> Tensor | None:
+def distance(outputs: list[Any], theirs: list[Any] | None) -> Tensor | None:
     """How far every element lies from the host's result, relative; infinite where one of them is no number."""
-    host = theirs[0] if theirs else None
-    if not isinstance(host, Tensor) or host.shape != output.shape or not output.is_floating_point():
+    host, output = theirs[0] if theirs else None, outputs[0] if outputs else None
+    if not isinstance(host, Tensor) or not isinstance(output, Tensor) or output.numel() <= ELEMENTS:
+        return None
+    if host.shape != output.shape or not output.is_floating_point():
+        return None
+    if torch.equal(output, host):
         return None
     ours, other = output.float(), host.float()
     far = (ours - other).abs() / (other.abs() + other.abs().mean().nan_to_num() * 1e-3 + 1e-30)
@@ -59,12 +65,12 @@ def _distance(output: Tensor, theirs: list[Any] | None) -> Tensor | None:
 
 
 def _with(taken: Tensor, off: Tensor | None, dim: int) -> Tensor:
-    """Places of a dim, and those that are furthest off."""
-    if off is None or off.shape[dim] <= len(taken):
+    """Places of a dim, or those that are furthest off."""
+    if off is None:
         return taken
     others = tuple(d for d in range(off.dim()) if d != dim % off.dim())
     worst = off.amax(others) if others else off
-    return torch.cat((taken, worst.topk(min(SUSPECTS, len(worst))).indices)).unique()
+    return worst.topk(min(SUSPECTS, len(worst))).indices.unique()
 
 
 def _product(

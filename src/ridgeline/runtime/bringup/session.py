@@ -21,6 +21,11 @@ from ridgeline.runtime.bringup.repro import MOST_BYTES, SCRIPT, Recipe, save
 from ridgeline.runtime.bringup.ridge import Lacks
 from ridgeline.runtime.bringup.target import Target
 
+WHOLE = "model"  # the module of what the model itself calls, outside of its parts
+
+
+WHOLE = "model"  # the module of what the model itself calls, outside of its parts
+
 
 @dataclass(slots=True, kw_only=True)
 class Session:
@@ -62,7 +67,7 @@ class Session:
         for calls in by_key.values():
             first, smallest = calls[0], min(calls, key=_bytes)
             new = self.found.add(Finding(
-                op=first.op, module=first.place.module, phase=first.place.phase, dtype=first.dtype,
+                op=first.op, module=first.place.module or WHOLE, phase=first.place.phase, dtype=first.dtype,
                 statistic=first.verdict.statistic, measured=first.verdict.measured, limit=first.verdict.limit,
                 times=len(calls), message=first.message,
             ))  # fmt: skip

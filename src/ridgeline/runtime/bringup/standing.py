@@ -184,11 +184,6 @@ def norms(n: Numbers) -> Iterator[Call]:
     yield Call(op=A._fused_rms_norm.default, args=(x, [67], None, 1e-6), why="no weight, a tail")
     x = n.normal(2, 24, 15)
     yield Call(op=A.native_group_norm.default, args=(x, n.normal(24), n.normal(24), 2, 24, 15, 4, 1e-5), why="groups")
-    yield Call(
-        op=A.convolution.default,
-        why="short, by channel",
-        args=(n.normal(2, 24, 19), n.normal(24, 1, 4), n.normal(24), [1], [3], [1], False, [0], 24),
-    )
 
 
 def fused_attention(n: Numbers) -> Iterator[Call]:

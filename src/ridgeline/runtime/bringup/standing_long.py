@@ -9,7 +9,7 @@ import torch
 from ridgeline.runtime.bringup.calls import Call, Numbers
 
 A = torch.ops.aten
-VOCABULARY = 151_936
+VOCABULARY = 70_003
 
 
 def long_products(n: Numbers) -> Iterator[Call]:
@@ -36,7 +36,7 @@ def long_rows(n: Numbers) -> Iterator[Call]:
     if n.dtype == torch.float32:
         yield Call(op=A._log_softmax.default, args=(x, -1, False), why="wide")
         logs = torch.log_softmax(n.normal(3, VOCABULARY).double(), -1).float()
-        target = torch.tensor([VOCABULARY - 1, 70_000, -100])
+        target = torch.tensor([VOCABULARY - 1, 66_000, -100])
         yield Call(op=A.nll_loss_forward.default, args=(logs, target, None, 1, -100), why="a vocabulary")
         args = (torch.tensor(1.0), logs, target, None, 1, -100, torch.tensor(2.0))
         yield Call(op=A.nll_loss_backward.default, args=args, why="a vocabulary", phase="backward")
@@ -45,7 +45,7 @@ def long_rows(n: Numbers) -> Iterator[Call]:
 
 def long_tables(n: Numbers) -> Iterator[Call]:
     """Tables of many rows, and tensors of many elements."""
-    where = torch.tensor([0, 65_535, 65_536, 70_001, VOCABULARY - 1, 131_072, 5])
+    where = torch.tensor([0, 65_535, 65_536, 66_001, VOCABULARY - 1, 65_537, 5])
     yield Call(op=A.embedding.default, args=(n.normal(VOCABULARY, 3), where), why="a vocabulary")
     args = (n.normal(7, 3), where, VOCABULARY, -1, False)
     yield Call(op=A.embedding_dense_backward.default, args=args, why="a vocabulary", phase="backward")

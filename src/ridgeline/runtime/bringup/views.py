@@ -13,6 +13,7 @@ from ridgeline.runtime.bringup.outcome import RIGHT, Verdict, worse, wrong
 from ridgeline.runtime.bringup.ridge import RidgeTensor
 from ridgeline.runtime.bringup.tensors import equal_bits, on_host
 
+NEAR = 1 << 18  # elements of an argument on the host beyond which every 61st is read
 FAR = 1 << 16  # elements of an argument that are read back from a device to see whether it was written
 
 
@@ -76,4 +77,6 @@ def _unchanged(now: Tensor, then: Tensor) -> bool:
     near = now.raw if isinstance(now, RidgeTensor) else now if now.device.type == "cpu" else None
     if near is None and now.numel() > FAR:
         return True
+    if near is not None and near.numel() > NEAR:
+        near, then = (x.flatten()[::61] if x.is_contiguous() else x[..., ::61] for x in (near, then))
     return equal_bits([on_host(now) if near is None else near], [then])

@@ -66,6 +66,7 @@ class Given:
 
     world    ranks that are started, where the files say it
     program  the Python program that is started
+    path     the file's name and folder, which often name the model
     texts    files that the script writes, or that stand beside it, by the name it uses
     """
 
@@ -75,12 +76,16 @@ class Given:
     notes: tuple[str, ...] = ()
     hint: str = ""  # the model that a file written by Ridgeline names
     program: str = ""
+    path: str = ""
     texts: Mapping[str, str] | None = None
 
 
 def collect(files: Files) -> Given:
     """The options of the first script that starts a run; without one, of the first table that holds any."""
-    return replace(_collect(files), hint=model_in(files) or "")
+    found = _collect(files)
+    folder = around(files).folder
+    path = f"{folder.name if folder else ''}/{found.source}"
+    return replace(found, hint=model_in(files) or "", path=path)
 
 
 def _collect(files: Files) -> Given:

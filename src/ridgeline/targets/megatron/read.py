@@ -14,6 +14,7 @@ from ridgeline.targets.megatron.names import ID
 from ridgeline.targets.megatron.read_model import read_model
 from ridgeline.targets.megatron.read_plan import Seen, read_plan, read_workload
 from ridgeline.targets.megatron.unread import changes_step
+from ridgeline.targets.megatron.vocabulary import named_by_path
 from ridgeline.targets.option_reader import OptionReader
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.run_files import around
@@ -52,7 +53,7 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
         model: str | Mapping[str, Any] = found.options["model"]
         read_model_quietly(reader, found.hint)
     else:
-        model = read_model(reader, found.hint)
+        model = read_model(reader, found.hint or named_by_path(found.path))
     spec = load_model(model)
     workload = read_workload(reader)
     seen = Seen(engine=engine, layers=spec.layers, experts=has_experts(spec), world=found.world)

@@ -91,7 +91,12 @@ def _read(module: Mapping[str, Any], source: str, place: Around) -> Imported:
     else:
         found_run = _megatron(said, model, source, place)
     left = tuple(f"left out: {note}" for note in notes)
-    return replace(found_run, target=ID, assumptions=(*left, *found_run.assumptions))
+    asked = {str(key).replace("_", "-") for key in inner} if isinstance(inner, Mapping) else set()
+    unread = tuple(  # thousands of defaults stand in the files: only what an experiment asks for can matter
+        replace(part, matters=part.matters and (framework != "megatron" or part.option in asked))
+        for part in found_run.unread
+    )
+    return replace(found_run, target=ID, assumptions=(*left, *found_run.assumptions), unread=unread)
 
 
 def _megatron(said: Mapping[str, Any], model: str, source: str, place: Around) -> Imported:

@@ -29,6 +29,7 @@ RECOMPUTE = {
 CONVERTERS = {
     "Float8LinearConverter": "quantize.linear.float8",
     "Float8GroupedExpertsConverter": "quantize.grouped_mm.float8",
+    "NVFP4LinearConverter": "quantize.linear.nvfp4",
     "MXFP8LinearConverter": "quantize.linear.mx",
     "MXFP8GroupedExpertsConverter": "quantize.grouped_mm.mx",
 }
