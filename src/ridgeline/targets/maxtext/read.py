@@ -41,9 +41,11 @@ PLAIN_BLOCKS = ("llama2", "mistral", "mixtral", "default", "qwen2", "qwen3", "qw
 # options of a model file beside its dimensions
 DESCRIBES = frozenset(
     {
-        "head_dim", "mlp_activations", "vocab_size", "enable_dropout", "logits_via_embedding", "normalization_layer_epsilon",
+        "head_dim", "mlp_activations", "vocab_size", "enable_dropout", "logits_via_embedding",
+        "normalization_layer_epsilon",
         "decoder_block", "rope_max_timescale", "num_experts", "num_experts_per_tok", "attention_type", "q_lora_rank",
-        "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "shared_experts", "first_num_dense_layers",
+        "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "shared_experts",
+        "first_num_dense_layers",
         "use_qk_norm", "attention_bias", "sliding_window_size", "mtp_num_layers",
     }
 )  # fmt: skip

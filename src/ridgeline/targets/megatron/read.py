@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from ridgeline.core.errors import InputError
 from ridgeline.core.files import Table
 from ridgeline.models.load import model as load_model
 from ridgeline.targets.decisions import has_experts
@@ -74,13 +76,9 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
 
 def read_model_quietly(reader: OptionReader, hint: str) -> None:
     """Note the model's options as read where the caller names the model himself."""
-    from ridgeline.core.errors import InputError
-
     before, notes = list(reader.problems), list(reader.assumptions)
-    try:
+    with suppress(InputError):
         read_model(reader, hint)
-    except InputError:
-        pass
     reader.problems, reader.assumptions = before, notes
 
 

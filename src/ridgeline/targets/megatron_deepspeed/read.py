@@ -130,7 +130,7 @@ def _experts(said: dict[str, Any]) -> None:
         said.pop("moe-expert-parallel-size", None)
         return
     every, layers = said.pop("expert-interval", 2), said.get("num-layers")
-    if type(every) is int and type(layers) is int and 0 < every and 0 < layers < 10_000:
+    if type(every) is int and type(layers) is int and every > 0 and 0 < layers < 10_000:
         said["moe-layer-freq"] = pattern_of(tuple((layer + 1) % every == 0 for layer in range(layers)))
     said["moe-router-topk"] = said.pop("topk", 1)
     spread = said.pop("moe-expert-parallel-size", 1)

@@ -112,7 +112,7 @@ def _megatron(said: Mapping[str, Any], model: str, source: str, place: Around) -
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    return laid_over(below, above, lambda one, other: False)
+    return laid_over(below, above, lambda *_: False)
 
 
 def _filled(said: Mapping[str, Any], place: Around) -> dict[str, Any]:
@@ -149,7 +149,9 @@ def _value(value: Any, place: Around) -> Any:
         return value
     whole = re.fullmatch(r"\$\{(\w+)(?::-?([^}]*))?\}", value)
     if whole is None:
-        return re.sub(r"\$\{(\w+):-?([^}]*)\}", lambda found: place.environment.get(*found.groups()), value)
+        return re.sub(
+            r"\$\{(\w+):-?([^}]*)\}", lambda found: place.environment.get(found.group(1)) or found.group(2), value
+        )
     text = place.environment.get(whole.group(1), whole.group(2))
     if text is None:
         return value

@@ -11,7 +11,17 @@ from ridgeline.models.names import find_name
 from ridgeline.targets.megatron.collect import world_of
 from ridgeline.targets.megatron.layout import placement_of
 from ridgeline.targets.megatron.names import MODULES, RECIPES
-from ridgeline.targets.option_reader import OPEN, OptionReader, assigned, assigned_by, flatten, model_in, nested, pick, tables
+from ridgeline.targets.option_reader import (
+    OPEN,
+    OptionReader,
+    assigned,
+    assigned_by,
+    flatten,
+    model_in,
+    nested,
+    pick,
+    tables,
+)
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
 from ridgeline.targets.verl.names import ACTOR, DDP, FSDP, ID, LAYER, LORA_NAMES, MEGATRON, MODEL, OPTIM
