@@ -292,7 +292,7 @@ def _slope(signed: Tensor, exact: Tensor, sane: Tensor, among: float) -> float:
     size = torch.where(inside, size - size.sum() / n, zero)
     norm = max(float(size.square().sum()), 1e-300) ** 0.5
     lever = max(1.0, float(size.abs().max()) * n**0.5 / norm)
-    return abs(float((signed * size).sum())) / norm * 12 / (12 + 3 * lever / max(among, 1e-9) ** 0.5)
+    return float(abs(float((signed * size).sum())) / norm * 12 / (12 + 3 * lever / max(among, 1e-9) ** 0.5))
 
 
 def _blocks(squares: Tensor, misses: Tensor) -> float:

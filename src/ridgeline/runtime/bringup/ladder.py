@@ -22,7 +22,7 @@ from ridgeline.runtime.bringup.stepper import adamw, first_tensor, traced, train
 from ridgeline.runtime.bringup.subject import Subject
 from ridgeline.runtime.bringup.tensors import equal_bits, on_host
 
-STEPS, TRAINING_DRAWS = 4, 4
+STEPS, TRAINING_DRAWS = 3, 3
 
 
 def climbed(session: Session, format: str) -> tuple[Check, ...]:

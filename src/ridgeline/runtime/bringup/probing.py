@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from ridgeline.runtime.bringup.calls import HERE, Call
 from ridgeline.runtime.bringup.capture import Modules, Watch
 from ridgeline.runtime.bringup.guard import Guard
+from ridgeline.runtime.bringup.tensors import on_device
 
 PROBE = "standing set"
 
@@ -31,7 +31,5 @@ def probe(call: Call, device: str, guard: Guard | None = None, within: str = f"{
 
 
 def there(value: Any, device: str) -> Any:
-    """An argument of a call, on the device."""
-    if value is HERE:
-        return torch.device(device)
-    return value.to(device) if isinstance(value, Tensor) else value
+    """An argument of a call, on the device, with the strides and the offset that it has."""
+    return torch.device(device) if value is HERE else on_device(value, device)

@@ -24,9 +24,6 @@ from ridgeline.runtime.bringup.target import Target
 WHOLE = "model"  # the module of what the model itself calls, outside of its parts
 
 
-WHOLE = "model"  # the module of what the model itself calls, outside of its parts
-
-
 @dataclass(slots=True, kw_only=True)
 class Session:
     """One run.

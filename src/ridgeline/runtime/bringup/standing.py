@@ -177,8 +177,8 @@ def norms(n: Numbers) -> Iterator[Call]:
         yield Call(op=A.native_layer_norm_backward.default, args=args, why=why, phase="backward")
         yield Call(op=A._fused_rms_norm.default, args=(x, [160], w, 1e-5), why=why)
         rstd = (x.double().square().mean(-1, keepdim=True) + 1e-5).rsqrt().to(n.statistics)
-        args = (g, x, [160], rstd, w, [True, True])
-        yield Call(op=A._fused_rms_norm_backward.default, args=args, why=why, phase="backward")
+        given = (g, x, [160], rstd, w, [True, True])
+        yield Call(op=A._fused_rms_norm_backward.default, args=given, why=why, phase="backward")
     x = n.normal(6, 5, 67)
     yield Call(op=A.native_layer_norm.default, args=(x, [67], None, None, 1e-5), why="no weight, a tail")
     yield Call(op=A._fused_rms_norm.default, args=(x, [67], None, 1e-6), why="no weight, a tail")
@@ -208,8 +208,8 @@ def fused_attention(n: Numbers) -> Iterator[Call]:
         yield Call(op=forward, args=(q, k, n.normal(1, 2, 32, 32), 0.0, False), why=why)
     q, k, v = n.normal(2, 2, 24, 16), n.normal(2, 2, 40, 16), n.normal(2, 2, 40, 16)
     for why, queries, keys in (("causal, more keys", 24, 40), ("causal, more queries", 40, 24)):
-        args = n.normal(2, 2, queries, 16), n.normal(2, 2, keys, 16), n.normal(2, 2, keys, 16), 0.0, True
-        yield Call(op=forward, args=args, why=why)
+        heads = n.normal(2, 2, queries, 16), n.normal(2, 2, keys, 16), n.normal(2, 2, keys, 16)
+        yield Call(op=forward, args=(*heads, 0.0, True), why=why)
     mask = torch.zeros(2, 1, 24, 40, dtype=n.dtype).masked_fill(n.normal(2, 1, 24, 40) > 0, -torch.inf)
     mask[:, :, :, 7] = 0.0  # rows without any key have no backward that all agree on
     for why, given in (("masked", mask), ("a bias", n.normal(2, 1, 24, 40))):

@@ -12,7 +12,8 @@ from ridgeline.runtime.bringup.emulation import on
 
 FORWARD = "_scaled_dot_product_flash_attention_for_cpu"
 BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
-Args, Kwargs = tuple[Any, ...], dict[str, Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 def scores_of(q: Tensor, k: Tensor, causal: bool, kwargs: Kwargs, late: int = 0) -> Tensor:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ridgeline.runtime.bringup.emulation import cut, on, rounded_bits
 
-Args, Kwargs = tuple[Any, ...], dict[str, Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 @on("silu", dtype=torch.bfloat16)

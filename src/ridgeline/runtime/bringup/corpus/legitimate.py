@@ -18,7 +18,8 @@ from torch import Tensor
 from ridgeline.runtime.bringup.corpus.legitimate_rows import row_variants
 from ridgeline.runtime.bringup.emulation import Alter, on, operands, partial_products, product, with_bias
 
-Args, Kwargs = tuple[Any, ...], dict[str, Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 Named = Iterator[tuple[str, Alter]]
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from ridgeline.runtime.bringup.corpus.attention import BACKWARD, FORWARD, scores_of
 from ridgeline.runtime.bringup.emulation import Alter, on
 
-Args, Kwargs = tuple[Any, ...], dict[str, Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 Named = Iterator[tuple[str, Alter]]
 LOG2E = 1.4426950408889634
 

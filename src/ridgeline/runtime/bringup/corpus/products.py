@@ -22,7 +22,8 @@ from ridgeline.runtime.bringup.emulation import (
 )
 
 ALL = "mm", "bmm", "addmm", "baddbmm"
-Args, Kwargs = tuple[Any, ...], dict[str, Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 @on(*ALL, dtype=torch.float32)

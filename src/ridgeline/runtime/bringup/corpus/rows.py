@@ -11,7 +11,8 @@ from torch import Tensor
 from ridgeline.runtime.bringup.emulation import on
 
 SOFTMAX = "_softmax", "_safe_softmax"
-Args, Kwargs = tuple[Any, ...], dict[str, Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 @on(*SOFTMAX)

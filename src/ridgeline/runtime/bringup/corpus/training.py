@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ridgeline.runtime.bringup.emulation import cut, on
 
-Args, Kwargs = tuple[Any, ...], dict[str, Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 @on("addcdiv_", "addcdiv")
