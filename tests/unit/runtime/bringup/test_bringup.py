@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from ridgeline.runtime.bringup import ridge  # noqa: E402
 from ridgeline.runtime.bringup.capture import Modules, Watch  # noqa: E402
+from ridgeline.runtime.bringup.probing import probe  # noqa: E402
 from ridgeline.runtime.bringup.standing import standing_calls  # noqa: E402
 
 FAULTS = '''
@@ -72,13 +73,9 @@ def test_an_op_in_place_is_altered_in_place() -> None:
 
 def test_the_standing_set_is_right_on_the_fake_device() -> None:
     ridge.register()
-    move = lambda x: x.to("ridge") if isinstance(x, torch.Tensor) else x  # noqa: E731
-    for call in standing_calls(seed=3):
-        watch = Watch()
-        args = torch.utils._pytree.tree_map(move, call.args)
-        with watch:
-            call.op(*args, **call.kwargs)
-        assert not watch.wrong, (str(call.op), call.why, watch.wrong[0].verdict)
+    for call in standing_calls(seed=3, device="ridge"):
+        wrong = probe(call, "ridge").wrong
+        assert not wrong, (str(call.op), call.why, wrong[0].verdict)
 
 
 @pytest.fixture
