@@ -49,6 +49,8 @@ docs: $(VENV)/.test
 	$(PY) docs/sheets.py --check
 	$(PY) docs/bringup.py --check
 	$(PY) docs/ceilings.py --check
+	$(PY) docs/reachable.py --check
+	$(PY) docs/judgement.py --check
 	$(PY) docs/published.py --check
 
 wheel: $(VENV)/.test

@@ -1,12 +1,12 @@
 """The shared-memory backend against gloo and OpenMPI on this host, all in one run: collectives and FSDP2 steps.
 
-    python benchmarks/collectives_shm.py [--mpi PYTHON] [--ranks 2] [--rounds 3] [--only all_gather,step]
+    python benchmarks/collectives_shm.py [--mpi PYTHON] [--ranks 2] [--rounds 3] [--only all_gather,step] [--bind]
 
 PYTHON is that of an environment with openmpi, mpi4py and numpy. All ranks of all backends run at the priority of this
-process, rank i bound to core i, and wait as each library does by default (OpenMPI spins for ever, ridge_shm for 0.1 ms
-at most, gloo sleeps). All buffers are written before they are sent and lie in pages of one size. Calls of one backend
-follow each other, as in a program that has one: what is still in the cache is its own. A figure is the best of the
-rounds' medians; rounds of torch's backends and of OpenMPI take turns.
+process, bound to no core or with --bind rank i to core i, and wait as each library does by default (OpenMPI spins for
+ever, ridge_shm for 0.1 ms at most, gloo sleeps). All buffers are written before they are sent and lie in pages of one
+size. Calls of one backend follow each other, as in a program that has one: what is still in the cache is its own. A
+figure is the best of the rounds' medians; rounds of torch's backends and of OpenMPI take turns.
 """
 
 from __future__ import annotations
@@ -43,8 +43,6 @@ def torch_rank(rank: int, ranks: int, folder: Path, only: list[str]) -> None:
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
     register()
     dist.init_process_group("ridge_shm", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
     groups = {"ridge_shm": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
@@ -142,28 +140,22 @@ if comm.rank == 0: print(json.dumps(found))
 """
 
 
-def torch_block(ranks: int, only: str) -> dict[str, float]:
+def torch_block(ranks: int, only: str, bind: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         own = [sys.executable, __file__, "--ranks", str(ranks), "--folder", folder, "--only", only]
+        own += ["--bind"] if bind else []
         running = [subprocess.Popen([*own, "--rank", str(rank)]) for rank in range(ranks)]
         if sum(process.wait() for process in running):
             sys.exit("a rank failed")
         return json.loads((Path(folder) / "found.json").read_text())
 
 
-def mpi_block(python: str, ranks: int, only: str) -> dict[str, float]:
+def mpi_block(python: str, ranks: int, only: str, bind: bool) -> dict[str, float]:
     sizes = json.dumps([(size, repeats(size)) for size in SIZES])
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     environment["NUMPY_MADVISE_HUGEPAGE"] = "0"  # pages as torch's: numpy asks for large ones, torch does not
-    command = [
-        str(Path(python).parent / "mpirun"),
-        "-n",
-        str(ranks),
-        "--map-by",
-        "core:OVERSUBSCRIBE",
-        "--bind-to",
-        "core:overload-allowed",
-    ]
+    where = "core:overload-allowed" if bind else "none"
+    command = [str(Path(python).parent / "mpirun"), "-n", str(ranks), "--oversubscribe", "--bind-to", where]
     kinds = json.dumps([kind for kind in KINDS if kind in only.split(",")])
     done = subprocess.run([*command, python, "-c", MPI, kinds, sizes], env=environment, capture_output=True, text=True)
     if done.returncode:
@@ -178,15 +170,19 @@ def main() -> None:
     asked.add_argument("--rounds", type=int, default=3)
     asked.add_argument("--rank", type=int)
     asked.add_argument("--folder", type=Path)
+    asked.add_argument("--bind", action="store_true")
     asked.add_argument("--only", default=",".join((*KINDS, "step")))
     told = asked.parse_args()
     if told.rank is not None:
+        cores = sorted(os.sched_getaffinity(0))
+        if told.bind:
+            os.sched_setaffinity(0, {cores[told.rank % len(cores)]})
         torch_rank(told.rank, told.ranks, told.folder, told.only.split(","))
         return
     best: dict[str, float] = {}
     for _ in range(told.rounds):
-        blocks = torch_block(told.ranks, told.only)
-        blocks |= mpi_block(told.mpi, told.ranks, told.only) if told.mpi else {}
+        blocks = torch_block(told.ranks, told.only, told.bind)
+        blocks |= mpi_block(told.mpi, told.ranks, told.only, told.bind) if told.mpi else {}
         for key, value in blocks.items():
             best[key] = min(value, best.get(key, value))
     load = " ".join(f"{one:.1f}" for one in os.getloadavg())

@@ -18,7 +18,7 @@ import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.targets.api import import_run, on_system, read_files
 from ridgeline.targets.registry import SERVE, detect
 from ridgeline.targets.run_files import functions_in
+from ridgeline.targets.target import Imported
 
 LADDER = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 1, 2, 4, 48, 96)
 # chips to try, by target: the second has formats that the first has not
@@ -111,7 +112,7 @@ def tried(source: str, target: str, checkout: Path) -> Outcome:
     name = source.removeprefix(f"{checkout.parent}/")
     how = "refused"
     try:
-        first = import_run(source)
+        first = imported(source, target)
         how = "predict refuses"
         wrong: InputError | None = None
         counts = tuple(dict.fromkeys((*((first.chips,) if first.chips else ()), *LADDER)))
@@ -133,6 +134,14 @@ def tried(source: str, target: str, checkout: Path) -> Outcome:
         last = traceback.extract_tb(crash.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
         return Outcome(file=name, target=target, how="traceback", why=f"{type(crash).__name__}: {crash} {where}"[:200])
+
+
+def imported(source: str, target: str) -> Imported:
+    """What a file says by itself, or on a machine where it leaves a degree to that."""
+    try:
+        return import_run(source)
+    except InputError:
+        return replace(import_run(source, system=f"64x{CHIPS.get(target, USUAL)[0]}"), chips=64)
 
 
 def divides(problem: InputError) -> bool:

@@ -18,9 +18,9 @@ PAGE = Path(__file__).parent / "concepts" / "architectures.md"
 HEAD = """# Which architectures are read
 
 `ridgeline` reads the config.json of a model, without weights, network or transformers. This page is written by
-`python docs/architectures.py`, which builds every causal language model that transformers {version} knows from its default
-config on the meta device and compares the number of parameters. Published sizes and single keys that change are compared in
-`tests/real/test_transformers_params.py`.
+`python docs/architectures.py`, which builds every causal language model that transformers {version} knows from its
+default config on the meta device and compares the number of parameters. Published sizes and keys left out are compared
+in `tests/real/test_transformers_params.py`.
 
 """
 

@@ -119,6 +119,8 @@ def h200(folder: Path) -> Iterator[Row]:
 
 
 def table(rows: list[Row]) -> str:
+    if not rows:
+        return "No rows yet."
     lines = ["| trace | what limits it | first finding | right | promised | measured |", "|---|---|---|---|---|---|"]
     for one in rows:
         gain = "" if one["measured"] is None else f"{one['measured']:.1%}"

@@ -54,6 +54,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.version import __version__ as __version__
 
 if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getattr__`; a test compares both
+    from ridgeline.api import analyze as analyze
     from ridgeline.api import dry_run as dry_run
     from ridgeline.api import plan as plan
     from ridgeline.api import predict as predict
@@ -105,7 +106,6 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.sim.prediction import Prediction as Prediction
     from ridgeline.targets.api import export as export
     from ridgeline.targets.api import import_run as import_run
-    from ridgeline.trace.analyze import analyze as analyze
     from ridgeline.trace.read.readers import read_timeline as read_timeline
     from ridgeline.trace.span_query import query as query
 
@@ -164,7 +164,7 @@ _HOMES = {
     "run": "ridgeline.runtime.train.run_scenario",
     "bringup": "ridgeline.runtime.bringup.supervise",
     "pack": "ridgeline.runtime.train.token_files",
-    "analyze": "ridgeline.trace.analyze",
+    "analyze": "ridgeline.api",
     "read_timeline": "ridgeline.trace.read.readers",
     "query": "ridgeline.trace.span_query",
     "served_model": "ridgeline.serving.served_model",

@@ -1,6 +1,8 @@
-"""Glue what no floor may join: predictions and plans under a calibration that the user's own runs anchor.
+"""Glue what no floor may join: predictions and plans under a calibration that the user's own runs anchor; traces and
+models of the catalog.
 
-`ridgeline.predict`, `ridgeline.plan` and `ridgeline.recommend` are these; the command line asks the same.
+`ridgeline.predict`, `ridgeline.plan`, `ridgeline.recommend` and `ridgeline.analyze` are these; the command line asks
+the same.
 
     calibration   the prior: a value, a file that `ridgeline fit --with` wrote, or absent for the shipped one
     anchor        runs upon it: see `calibrate.anchor_runs`
@@ -12,7 +14,7 @@ reach, traffic, links, overlap, overheads and slack.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
     from ridgeline.sim.phase_prediction import PhasePrediction
     from ridgeline.sim.prediction import Impossible, Prediction
     from ridgeline.sim.roofline import Roofline
+    from ridgeline.trace.analysis.served_shapes import ServedModel
+    from ridgeline.trace.analyze import Analysis
+    from ridgeline.trace.read.source import Progress
+    from ridgeline.trace.timeline import Timeline
 
 OWN_ENGINE = "ridgeline"
 Runs = str | Path | Iterable[str | Path]
@@ -244,3 +250,29 @@ def profile(*names: str | Path | Profile) -> Profile:
 
     read = [open_profile(name) for name in names]
     return read[0] if len(read) == 1 else merge_profiles(read)
+
+
+def analyze(
+    *traces: Path | str | Timeline,
+    policy: str = "all",
+    chip: str | None = None,
+    classes: Path | None = None,
+    counters: Path | str | None = None,
+    unit: str | None = None,
+    what_if: Sequence[str] = (),
+    model: str | ServedModel | None = None,
+    capture: Path | str | None = None,
+    progress: Progress | None = None,
+) -> Analysis:
+    """Analyse traces, see `trace.analyze`; kernels behind graphs are priced by a model's sizes.
+
+    ``model`` is one of the catalog by id, ID:TP, or its sizes; absent, the one that the trace gives away.
+    """
+    from ridgeline.serving.served_model import likely_model, served_model
+    from ridgeline.trace.analyze import analyze as library
+
+    sizes = served_model(model) if isinstance(model, str) else model
+    return library(
+        *traces, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if,
+        model=likely_model if sizes is None else sizes, capture=capture, progress=progress,
+    )  # fmt: skip

@@ -105,7 +105,7 @@ INTERIOR = {
         ("tensorrt_llm_settings",),
         ("content", "recorded_fields", "arrivals", "trace_files", "saturated", "bench_result", "misses"),
         ("block_pool", "step", "load", "request_log"),
-        ("decode_clock", "served", "sglang_prefill", "sglang_queue"),
+        ("decode_clock", "served", "sglang_prefill", "sglang_queue", "sglang_cache"),
         ("vllm_scheduler", "sglang_scheduler", "static_batcher", "metrics", "token_notes"),
         ("tensorrt_llm_scheduler", "sglang_overlap"),
         ("replica",),

@@ -118,7 +118,7 @@ def analyze(
             return
         found = _analysed(
             paths, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or [],
-            model=_model(model), capture=capture,
+            model=model, capture=capture,
         )  # fmt: skip
     if html is not None:
         _write(found, html, html_spans)
@@ -156,13 +156,6 @@ def _analyze_memory(path: Path, json: bool) -> None:
 
     sheet = memory_sheet(path)
     print_json(sheet) if json else draw_memory(sheet, console())
-
-
-def _model(named: str | None) -> Any:
-    """The sizes of the model that was named, else who looks for it in the trace."""
-    from ridgeline.serving.served_model import likely_model, served_model
-
-    return served_model(named) if named is not None else likely_model
 
 
 def query(
@@ -394,7 +387,7 @@ def _analysed(traces: list[Path], **choices: Any) -> Analysis:
     """Analyse with a progress bar on standard error while files are read."""
     from rich.progress import Progress
 
-    from ridgeline.trace.analyze import analyze as library
+    from ridgeline.api import analyze as library
 
     with Progress(console=stderr_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
         shown = bar.add_task("reading", total=None)

@@ -171,7 +171,6 @@ def draw_bringup(sheet: BringUpSheet, console: Console) -> None:
             [findings_table(sheet["findings"])] if sheet["findings"] else [],
             _checks(sheet),
             _arithmetic(sheet["fingerprint"]),
-            [Text(f"its arithmetic: {clean(note)}") for note in (sheet["fingerprint"] or {"notes": []})["notes"]],
             *(_remarks(sheet["inventory"], name) for name in LISTS),
             _compiler(sheet["inventory"]),
             _speed(sheet["speed"]) if sheet["speed"] else [],

@@ -8,8 +8,8 @@ changes is in `sglang_overlap`.
 from __future__ import annotations
 
 from ridgeline.serving.decode_clock import DecodeClock
-from ridgeline.serving.radix_cache import Node, RadixCache, Runs, cut
 from ridgeline.serving.request import Request
+from ridgeline.serving.sglang_cache import SglangCache
 from ridgeline.serving.sglang_prefill import PrefillAdder, Verdict
 from ridgeline.serving.sglang_queue import MOST_MATCHED, goes_by_cache, order_queue
 from ridgeline.serving.sglang_settings import MOST_NEW_TOKENS, RETRACT_STEPS, NewTokenRatio, SglangSettings
@@ -18,7 +18,7 @@ from ridgeline.serving.step import Chunk, RequestState, Step
 REFRESH_CALLS = 32  # prefill attempts between two refreshes of what the waiting requests would hit
 
 
-class SglangScheduler:
+class SglangScheduler(SglangCache):
     """`schedule` decides a step, `update` takes its result back; preemption is retraction."""
 
     depth = 1
@@ -26,9 +26,7 @@ class SglangScheduler:
     """Tokens of a decoding answer that are known beyond those in the cache: the one sampled last."""
 
     def __init__(self, settings: SglangSettings) -> None:
-        self.settings = settings
-        self.tree = RadixCache(settings.page_size)
-        self.free_tokens = settings.max_total_tokens // settings.page_size * settings.page_size
+        super().__init__(settings)
         self.ratio = NewTokenRatio(settings.schedule_conservativeness)
         self.waiting: list[RequestState] = []
         self.running: list[RequestState] = []
@@ -68,10 +66,6 @@ class SglangScheduler:
 
     def load(self) -> tuple[int, int]:
         return len(self.waiting), len(self.running) + len(self._last_prefill)
-
-    def occupancy(self) -> float:
-        free = self.free_tokens + (self.tree.evictable if self.settings.radix_cache else 0)
-        return 1 - free / self.settings.max_total_tokens
 
     def computed(self, state: RequestState) -> int:
         """Tokens of a request in the cache."""
@@ -310,45 +304,6 @@ class SglangScheduler:
         state.computed = state.remote = 0
         state.preemptions += 1
         self._tried.pop(id(state), None)
-
-    # ---- the cache
-
-    def text(self, state: RequestState, tokens: int) -> Runs:
-        """The first tokens of prompt and answer."""
-        request = state.request
-        runs = tuple((piece.seed, piece.start, piece.tokens) for piece in request.prompt if piece.tokens)
-        if tokens <= state.prompt_tokens:
-            return cut(runs, tokens)[0]
-        return (*runs, (request.output_seed, state.prompt_tokens, tokens - state.prompt_tokens))
-
-    def _pages(self, tokens: int) -> int:
-        page = self.settings.page_size
-        return -(-tokens // page) * page
-
-    def _make_room(self, tokens: int) -> None:
-        if self.settings.radix_cache and tokens > self.free_tokens:
-            self.free_tokens += self.tree.evict(tokens - self.free_tokens)
-
-    def _keep(self, state: RequestState, tokens: int) -> None:
-        """Enter what a request has computed into the tree and hold it there; what was there twice is freed."""
-        if not self.settings.radix_cache:
-            return
-        key = self.text(state, tokens)
-        present, _ = self.tree.insert(key)
-        if tokens > state.prompt_tokens:  # a leaf of its own for the answer, which is then dropped before the prompt
-            self.tree.insert(self.text(state, state.prompt_tokens))
-        self.free_tokens += max(present - state.held, 0)
-        held, node = self.tree.match(key)
-        assert isinstance(state.node, Node)
-        self.tree.unlock(state.node)
-        self.tree.lock(node)
-        state.held, state.node = held, node
-
-    def _give_back(self, state: RequestState) -> None:
-        self.free_tokens += self._pages(state.computed) - state.held
-        assert isinstance(state.node, Node)
-        self.tree.unlock(state.node)
-        state.held, state.node = 0, self.tree.root
 
     # ---- results
 

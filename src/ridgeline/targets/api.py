@@ -55,6 +55,7 @@ def import_run(
     files.around.arguments = tuple(arguments)
     files.around.environment = dict(environment or {})
     files.around.model = model
+    files.around.chips = load_system(system).chips if system else None
     found = (TARGETS[target] if target else detect(files)).read(files)
     if model is not None:
         found = replace(found, settings={**found.settings, "model": model})

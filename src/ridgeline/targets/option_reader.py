@@ -195,16 +195,21 @@ def assigned(files: Files) -> dict[str, Any]:
     >>> assigned({"run.sh": "N=8\\npython3 -m train a.b=$N +c=\'x\' d=true"})
     {'a.b': 8, 'c': 'x', 'd': True}
     """
-    found: dict[str, Any] = {}
+    return {key: value for found in assigned_by(files) for key, value in found.items()}
+
+
+def assigned_by(files: Files, wanted: str = "") -> Iterator[dict[str, Any]]:
+    """The `key=value` arguments of each command that has some; of those whose words match `wanted` first."""
+    found: list[tuple[bool, dict[str, Any]]] = []
     for name, text in files.items():
         if not name.endswith((".sh", ".sbatch", ".slurm")):
             continue
         for command in read_script(text, around(files)).commands:
-            for word in command[1:]:
-                pair = re.fullmatch(r"\+{0,2}([A-Za-z_][\w.@]*)=(.*)", word, re.DOTALL)
-                if pair:
-                    found[pair.group(1)] = _scalar(pair.group(2))
-    return found
+            pairs = (re.fullmatch(r"\+{0,2}([A-Za-z_][\w.@]*)=(.*)", word, re.DOTALL) for word in command[1:])
+            said = {pair.group(1): _scalar(pair.group(2)) for pair in pairs if pair}
+            if said:
+                found.append((bool(wanted and re.search(wanted, " ".join(command[:12]))), said))
+    yield from (said for held, said in sorted(found, key=lambda one: not one[0]))
 
 
 def _scalar(text: str) -> Any:

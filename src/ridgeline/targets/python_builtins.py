@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.targets.python_values import Bound, Class, Function, Made, Outside, Unknown, is_known
+from ridgeline.targets.python_values import MISSING, Bound, Class, Function, Made, Outside, Unknown, is_known
 
 if TYPE_CHECKING:
     from ridgeline.targets.python_eval import Interpreter
@@ -31,18 +31,13 @@ _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+FOLDS: Mapping[str, Callable[[list[Any]], Any]] = {"min": min, "max": max, "sum": sum, "any": any, "all": all}
 _TEXT = frozenset(
     {"lower", "upper", "strip", "startswith", "endswith", "replace", "split", "join", "removesuffix", "removeprefix"}
 )
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "str": (str,), "int": (int,), "float": (float,), "bool": (bool,), "list": (list,), "tuple": (list,), "dict": (dict,)
 }  # fmt: skip
-
-
-def _missing() -> Any:
-    from ridgeline.targets.python_eval import MISSING
-
-    return MISSING
 
 
 def _number(value: Any) -> bool:
@@ -105,7 +100,7 @@ def joined(op: ast.boolop, values: Iterable[Any], node: ast.expr) -> Any:
     for found in values:
         held = truth(found)
         if held is stops:
-            return found if not unsure or stops is False else found
+            return found
         unsure = unsure or held is None
     return Unknown(ast.unparse(node)[:80]) if unsure else found
 
@@ -150,9 +145,7 @@ def items(value: Any) -> list[Any] | None:
 
 def put(held: Any, at: Any, value: Any) -> None:
     """An item of a list or a table, where there is room for it."""
-    if isinstance(held, dict) and len(held) < LONGEST:
-        held[at] = value
-    elif isinstance(held, list) and -len(held) <= at < len(held):
+    if (isinstance(held, dict) and len(held) < LONGEST) or (isinstance(held, list) and -len(held) <= at < len(held)):
         held[at] = value
 
 
@@ -176,7 +169,7 @@ def call(reading: Interpreter, what: Any, given: tuple[Any, ...], words: Mapping
     if name.startswith("math.") and given and _number(given[0]) and last in ("ceil", "floor", "sqrt", "log2"):
         return getattr(math, last)(given[0]) if given[0] > 0 or last in ("ceil", "floor") else Unknown(name)
     if name not in NAMES:
-        return _missing()
+        return MISSING
     return _builtin(reading, name, given, words)
 
 
@@ -244,12 +237,13 @@ def _plain(name: str, given: tuple[Any, ...], words: Mapping[str, Any]) -> Any:
         case "min" | "max" | "sum" | "any" | "all":
             values = items(first) if len(given) == 1 else list(given)
             if values is not None and (name in ("any", "all") or all(_number(part) for part in values)):
-                return {"min": min, "max": max, "sum": sum, "any": any, "all": all}[name](values)
-        case "abs" | "round" if _number(first):
-            return abs(first) if name == "abs" else round(first, *given[1:2])
+                folded: Callable[[list[Any]], Any] = FOLDS[name]
+                return folded(values)
+        case "abs" | "round" if isinstance(first, (int, float)) and _number(first):
+            return abs(first) if name == "abs" else round(first)
         case _:
             pass
-    return Unknown(f"{name}(...)") if name not in ("ValueError", "RuntimeError", "TypeError") else _missing()
+    return Unknown(f"{name}(...)") if name not in ("ValueError", "RuntimeError", "TypeError") else MISSING
 
 
 def _is_a(value: Any, kind: Any) -> Any:
@@ -287,7 +281,7 @@ def _method(what: Bound, given: tuple[Any, ...], words: Mapping[str, Any]) -> An
         return Unknown(name)
     if isinstance(owner, dict):
         return _of_table(owner, name, given, words)
-    return _missing()
+    return MISSING
 
 
 def _of_table(owner: dict[Any, Any], name: str, given: tuple[Any, ...], words: Mapping[str, Any]) -> Any:

@@ -10,21 +10,31 @@ set is unknown, and both are noted. Steps, depth and sizes are bounded.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets import python_builtins as builtin
-from ridgeline.targets.python_values import Bound, Class, Function, Imported, Made, Module, Outside, Unknown, is_known
+from ridgeline.targets import python_expressions as expressions
+from ridgeline.targets import python_files as files
+from ridgeline.targets.python_classes import arguments, build
+from ridgeline.targets.python_values import (
+    MISSING,
+    Bound,
+    Class,
+    Function,
+    Imported,
+    Made,
+    Module,
+    Outside,
+    Unknown,
+)
 from ridgeline.targets.run_files import Around
 
 MOST_STEPS = 400_000
 DEEPEST = 60  # calls and expressions inside each other
 MOST_MODULES = 80
-MISSING = object()
 
 
 class Stop(Exception):
@@ -49,6 +59,10 @@ class Left(Exception):
 Hook = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 
 
+def _nothing(*_: Any) -> Any:
+    return MISSING
+
+
 @dataclass(slots=True)
 class Interpreter:
     """One reading: modules seen so far, steps spent, notes of what was left out.
@@ -58,8 +72,8 @@ class Interpreter:
     """
 
     around: Around
-    hook: Hook = lambda name, given, words: MISSING
-    present: Callable[[Made, str], Any] = lambda made, name: MISSING
+    hook: Hook = _nothing
+    present: Callable[[Made, str], Any] = _nothing
     notes: list[str] = field(default_factory=list)
     modules: dict[str, Module | None] = field(default_factory=dict)
     steps: int = 0
@@ -69,7 +83,7 @@ class Interpreter:
 
     def load(self, text: str, source: str) -> Module:
         """The module that a text is; an `InputError` where it is no Python."""
-        name, package = _place(self.around, source)
+        name, package = files.place(self.around, source)
         module = Module(name=name, package=package)
         self.modules[name] = module
         self._body(module, text, source)
@@ -77,7 +91,7 @@ class Interpreter:
 
     def _body(self, module: Module, text: str, source: str) -> None:
         try:
-            tree = _parsed(text)
+            tree = files.parsed(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as wrong:
             where = f"{source}:{getattr(wrong, 'lineno', None) or 0}"
             raise InputError(Problem(path="", given="no Python", expected="a configuration", where=where)) from None
@@ -94,7 +108,7 @@ class Interpreter:
         if name in self.modules:
             return self.modules[name]
         self.modules[name] = None
-        found = _module_file(self.around, name) if len(self.modules) < MOST_MODULES else None
+        found = files.module_file(self.around, name) if len(self.modules) < MOST_MODULES else None
         if found is not None:
             path, text = found
             package = name if path.name == "__init__.py" else name.rpartition(".")[0]
@@ -161,14 +175,14 @@ class Interpreter:
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self.store(target, self.value(value, scope, module), scope, module)
             case ast.AugAssign(target=target, op=op, value=value):
-                before = self.value(_loaded(target), scope, module)
+                before = self.value(files.loaded(target), scope, module)
                 self.store(target, builtin.binary(op, before, self.value(value, scope, module)), scope, module)
             case ast.FunctionDef():
                 scope[node.name] = Function(node, module, scope)
             case ast.ClassDef():
                 scope[node.name] = Class(node, module, node.name)
             case ast.Import() | ast.ImportFrom():
-                _bind(node, scope, module)
+                files.bind(node, scope, module)
             case ast.Return(value=value):
                 raise Returned(None if value is None else self.value(value, scope, module))
             case ast.Expr(value=ast.Call() as call):
@@ -205,7 +219,7 @@ class Interpreter:
 
     def _undecided(self, node: ast.stmt, body: list[ast.stmt], scope: dict[str, Any], module: Module) -> None:
         """A branch that cannot be told: what it would set is unknown. One that only refuses is none."""
-        if all(isinstance(line, (ast.Raise, ast.Pass, ast.Assert)) or _says(line) for line in body):
+        if all(isinstance(line, (ast.Raise, ast.Pass, ast.Assert)) or files.says(line) for line in body):
             return
         text = ast.unparse(node).splitlines()[0][:80]
         self.notes.append(f"line {node.lineno}: {text}")
@@ -247,7 +261,7 @@ class Interpreter:
                     owner.parts[name] = value
             case ast.Subscript(value=above, slice=key):
                 held, at = self.value(above, scope, module), self.value(key, scope, module)
-                if isinstance(held, dict) and isinstance(at, (str, int)) or isinstance(held, list) and type(at) is int:
+                if isinstance(held, (dict, list)) and isinstance(at, (str, int)):
                     builtin.put(held, at, value)
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 values = builtin.items(value)
@@ -266,11 +280,11 @@ class Interpreter:
             held = above.parts.get(node.attr, MISSING)
             if held is MISSING or held is None:
                 held = self.present(above, node.attr)
-            if not isinstance(held, Made):
-                made = str(held) if isinstance(held, (str, Unknown, Outside)) else ""
-                held = Made(name=made)
-                above.parts[node.attr] = held
-            return held
+            if isinstance(held, Made):
+                return held
+            below = Made(name=str(held) if isinstance(held, (str, Unknown, Outside)) else "")
+            above.parts[node.attr] = below
+            return below
         found = self.value(node, scope, module)
         if isinstance(found, Made):
             return found
@@ -311,7 +325,7 @@ class Interpreter:
             case ast.BoolOp(op=op, values=parts):
                 return builtin.joined(op, (self.value(part, scope, module) for part in parts), node)
             case ast.Compare():
-                return self._compared(node, scope, module)
+                return expressions.compared(self, node, scope, module)
             case ast.IfExp(test=test, body=body, orelse=other):
                 held = builtin.truth(self.value(test, scope, module))
                 return (
@@ -322,11 +336,11 @@ class Interpreter:
             case ast.Call():
                 return self._call(node, scope, module)
             case ast.Subscript(value=above, slice=key):
-                return self._item(node, self.value(above, scope, module), key, scope, module)
+                return expressions.item(self, node, self.value(above, scope, module), key, scope, module)
             case ast.JoinedStr(values=parts):
-                return self._text(node, parts, scope, module)
+                return expressions.text(self, node, parts, scope, module)
             case ast.ListComp() | ast.GeneratorExp() | ast.SetComp() | ast.DictComp():
-                return self._comprehension(node, scope, module)
+                return expressions.comprehension(self, node, scope, module)
             case ast.Lambda():
                 return Function(node, module, scope)
             case ast.Starred(value=inner):
@@ -397,63 +411,6 @@ class Interpreter:
                 found[str(at)] = value
         return found
 
-    def _compared(self, node: ast.Compare, scope: dict[str, Any], module: Module) -> Any:
-        left = self.value(node.left, scope, module)
-        for op, part in zip(node.ops, node.comparators, strict=True):
-            right = self.value(part, scope, module)
-            held = builtin.compare(op, left, right)
-            if held is not True:
-                return Unknown(ast.unparse(node)[:80]) if held is None else False
-            left = right
-        return True
-
-    def _item(self, node: ast.expr, owner: Any, key: ast.expr, scope: dict[str, Any], module: Module) -> Any:
-        if isinstance(key, ast.Slice):
-            ends = [None if end is None else self.value(end, scope, module) for end in (key.lower, key.upper, key.step)]
-            if isinstance(owner, (list, str)) and all(end is None or type(end) is int for end in ends):
-                return owner[slice(*ends)] if ends[2] != 0 else Unknown("a slice")
-            return Unknown(ast.unparse(node)[:80])
-        at = self.value(key, scope, module)
-        if isinstance(owner, Outside) and owner.name == "os.environ":
-            return self.around.environment.get(str(at), Unknown(f"environment {at}"))
-        at = str(at) if isinstance(at, Outside) else at
-        if isinstance(owner, dict) and isinstance(at, (str, int, float, bool, type(None))):
-            return owner.get(at, Unknown(ast.unparse(node)[:80]))
-        if isinstance(owner, (list, str)) and type(at) is int and -len(owner) <= at < len(owner):
-            return owner[at]
-        return Unknown(ast.unparse(node)[:80])
-
-    def _text(self, node: ast.expr, parts: list[ast.expr], scope: dict[str, Any], module: Module) -> Any:
-        found = []
-        for part in parts:
-            inner = part.value if isinstance(part, ast.FormattedValue) else part
-            value = self.value(inner, scope, module)
-            if not is_known(value) or not isinstance(value, (str, int, float)):
-                return Unknown(ast.unparse(node)[:80])
-            found.append(str(value))
-        return "".join(found)[: builtin.LONGEST]
-
-    def _comprehension(self, node: Any, scope: dict[str, Any], module: Module) -> Any:
-        inner, first = dict(scope), node.generators[0]
-        items = builtin.items(self.value(first.iter, scope, module))
-        if items is None or len(node.generators) > 1:
-            return Unknown(ast.unparse(node)[:80])
-        found: list[Any] = []
-        for item in items:
-            self.store(first.target, item, inner, module)
-            held = [builtin.truth(self.value(test, inner, module)) for test in first.ifs]
-            if None in held:
-                return Unknown(ast.unparse(node)[:80])
-            if not all(held):
-                continue
-            if isinstance(node, ast.DictComp):
-                found.append((self.value(node.key, inner, module), self.value(node.value, inner, module)))
-            else:
-                found.append(self.value(node.elt, inner, module))
-        if isinstance(node, ast.DictComp):
-            return {key: value for key, value in found if isinstance(key, (str, int))}
-        return found
-
     # calls
 
     def _call(self, node: ast.Call, scope: dict[str, Any], module: Module) -> Any:
@@ -497,7 +454,7 @@ class Interpreter:
         self.tick()
         node = what.node
         scope = dict(what.scope) if what.scope is not what.module.scope else {}
-        scope |= self._arguments(node.args, given, words, what)
+        scope |= arguments(self, node.args, (given, words), what)
         if isinstance(node, ast.Lambda):
             return self.value(node.body, scope, what.module)
         if any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in ast.walk(node)):
@@ -513,121 +470,6 @@ class Interpreter:
             self.depth -= 1
         return None
 
-    def _arguments(
-        self, args: ast.arguments, given: tuple[Any, ...], words: Mapping[str, Any], what: Function
-    ) -> dict[str, Any]:
-        names = [arg.arg for arg in (*args.posonlyargs, *args.args)]
-        found: dict[str, Any] = {name: Unknown(name) for name in (*names, *(arg.arg for arg in args.kwonlyargs))}
-        for name, part in zip(names[len(names) - len(args.defaults) :], args.defaults, strict=True):
-            found[name] = self.value(part, {}, what.module)
-        for arg, part in zip(args.kwonlyargs, args.kw_defaults, strict=True):
-            if part is not None:
-                found[arg.arg] = self.value(part, {}, what.module)
-        found |= dict(zip(names, given, strict=False))
-        found |= {name: value for name, value in words.items() if name in found}
-        if args.vararg:
-            found[args.vararg.arg] = list(given[len(names) :])
-        if args.kwarg:
-            found[args.kwarg.arg] = {name: value for name, value in words.items() if name not in found}
-        return found
-
     def build(self, what: Class, given: tuple[Any, ...], words: Mapping[str, Any]) -> Made:
         """An object with the defaults of its class and what it was called with."""
-        found = Made(name=what.name, given=given)
-        names = list(self._defaults(what, found, 0))
-        found.parts |= dict(zip(names, given, strict=False))
-        found.parts |= words
-        return found
-
-    def _defaults(self, what: Class, made: Made, depth: int) -> Iterator[str]:
-        """The fields of a class in order, defaults of bases first; sets those that have one."""
-        self.tick()
-        for base in what.node.bases if depth < 8 else ():
-            above = self.value(base, {}, what.module)
-            if isinstance(above, Class):
-                yield from self._defaults(above, made, depth + 1)
-        for node in what.node.body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                if node.value is not None:
-                    made.parts[node.target.id] = self._default(node.value, what.module)
-                yield node.target.id
-
-    def _default(self, node: ast.expr, module: Module) -> Any:
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "field":
-            words = {word.arg: word.value for word in node.keywords}
-            if "default" in words:
-                return self.value(words["default"], {}, module)
-            if "default_factory" in words:
-                made = self.value(words["default_factory"], {}, module)
-                empty = {"list": [], "dict": {}}.get(str(made), MISSING)
-                return self.called(made, (), {}, str(made)) if empty is MISSING else empty
-            return Unknown("a field")
-        return self.value(node, {}, module)
-
-
-@lru_cache(maxsize=128)
-def _parsed(text: str) -> ast.Module:
-    return ast.parse(text)
-
-
-def _loaded(target: ast.expr) -> ast.expr:
-    """The same place, read instead of written."""
-    return ast.parse(ast.unparse(target), mode="eval").body
-
-
-def _says(node: ast.stmt) -> bool:
-    """Whether a statement only prints or logs."""
-    if not (isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Constant))):
-        return False
-    text = ast.unparse(node)
-    return isinstance(node.value, ast.Constant) or text.startswith(("log", "print", "warn", "assert"))
-
-
-def _bind(node: ast.Import | ast.ImportFrom, scope: dict[str, Any], module: Module) -> None:
-    """Names that an import binds, to be looked up when they are used."""
-    if isinstance(node, ast.Import):
-        for name in node.names:
-            scope[name.asname or name.name.partition(".")[0]] = Imported(
-                name.name if name.asname else name.name.partition(".")[0], ""
-            )
-        return
-    base = node.module or ""
-    if node.level:
-        above = module.package.split(".")[: len(module.package.split(".")) - node.level + 1]
-        base = ".".join([*above, *([base] if base else [])])
-    for name in node.names:
-        if name.name == "*":
-            scope.setdefault("*", []).append(base)
-        else:
-            scope[name.asname or name.name] = Imported(base, name.name)
-
-
-def _place(around: Around, source: str) -> tuple[str, str]:
-    """The dotted name of the file that is read, and of its package."""
-    if around.folder is None:
-        return source.removesuffix(".py"), ""
-    names: list[str] = []
-    folder = around.folder
-    while folder != around.top and len(names) < 12:
-        names.insert(0, folder.name)
-        folder = folder.parent
-    if names and names[0] in ("src", "lib", "site-packages"):
-        names = names[1:]
-    package = ".".join(names)
-    stem = Path(source).stem
-    return f"{package}.{stem}" if package else stem, package
-
-
-def _module_file(around: Around, name: str) -> tuple[Path, str] | None:
-    """The file of a module, looked for in the checkout and in the folders above the file that is read."""
-    if around.top is None or around.folder is None or not all(part.isidentifier() for part in name.split(".")):
-        return None
-    inner = Path(*name.split("."))
-    for base in (around.top, around.top / "src", around.folder, *around.folder.parents):
-        if not base.is_relative_to(around.top):
-            break
-        for path in (base / inner.with_suffix(".py"), base / inner / "__init__.py"):
-            text = around.text(path)
-            if text is not None:
-                return path, text
-    return None
+        return build(self, what, given, words)

@@ -6,6 +6,8 @@ import ast
 from dataclasses import dataclass, field
 from typing import Any
 
+MISSING: Any = object()  # no value at all, where None is one
+
 
 @dataclass(frozen=True, slots=True)
 class Unknown:

@@ -32,6 +32,7 @@ class Around:
     arguments    words the script is called with
     environment  variables it is called with
     model        the model the caller names
+    chips        how many chips the caller's machine has
     """
 
     folder: Path | None = None
@@ -39,6 +40,7 @@ class Around:
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     model: str | None = None
+    chips: int | None = None
     opened: int = 0
 
     def text(self, path: Path) -> str | None:

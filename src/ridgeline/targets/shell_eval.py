@@ -7,15 +7,15 @@ what only running would tell is left open, and both are named in `notes`.
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 
 from ridgeline.targets.run_files import Around
+from ridgeline.targets.shell_conditions import ASSIGN, OURS, asked, assigned_in, compared
 from ridgeline.targets.shell_expand import (
     MOST_WORDS,
     Script,
@@ -27,7 +27,6 @@ from ridgeline.targets.shell_expand import (
     known,
     mark,
     shown,
-    split_words,
 )
 from ridgeline.targets.shell_lexer import Token, Word, WordPart, tokens
 from ridgeline.targets.shell_parse import Case, Chain, Command, For, Function, Group, If, Statement, While, parse
@@ -37,18 +36,8 @@ __all__ = ["Script", "read_script"]
 MOST_STEPS = 20_000  # statements followed
 MOST_TURNS = 200  # of one loop
 DEEPEST = 12  # functions, sourced files and quoted commands inside each other
-_ASSIGN = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]{0,80})\])?(\+?)=")
-_COMPARE: Mapping[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-gt": operator.gt,
-    "-lt": operator.lt,
-    "-ge": operator.ge,
-    "-le": operator.le,
-}
 DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
 SHELLS = frozenset({"bash", "sh", "/bin/bash", "zsh"})
-OURS = frozenset({"cuda", "gpu", "nvidia", "GPU"})  # what a script that asks for its own device is taken to run on
 
 
 def read_script(text: str, around: Around | None = None) -> Script:
@@ -59,7 +48,7 @@ def read_script(text: str, around: Around | None = None) -> Script:
     """
     place = around or Around()
     script = Script(arguments=list(place.arguments), given=place.environment)
-    for name, value in {**_asked(text), **place.environment}.items():
+    for name, value in {**asked(text), **place.environment}.items():
         script.variables[name] = [value]
     _Shell(script, place).run(_parsed(text), 0)
     return script
@@ -68,19 +57,6 @@ def read_script(text: str, around: Around | None = None) -> Script:
 @lru_cache(maxsize=16)
 def _parsed(text: str) -> tuple[Statement, ...]:
     return parse(tuple(tokens(text)))
-
-
-def _asked(text: str) -> dict[str, str]:
-    """What Slurm tells a script that asks it for nodes."""
-    found: dict[str, str] = {}
-    for line in re.findall(r"^#SBATCH\s+(.{1,200})$", text, re.MULTILINE):
-        nodes = re.match(r"(?:--nodes[= ]|-N ?)(\d{1,5})\b", line)
-        each = re.match(r"--(?:gres[= ]gpu:(?:[\w.-]+:)?|gpus-per-node[= ](?:[\w.-]+:)?)(\d{1,3})\b", line)
-        if nodes:
-            found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes.group(1))
-        if each:
-            found |= dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), each.group(1))
-    return found
 
 
 class _Left(Exception):
@@ -172,8 +148,8 @@ class _Shell:
         files = [word for word in words if word not in swaps and not word.startswith("-")]
         text = self.nearby(files[0]) if files else given
         for swap in swaps if text is not None else ():
-            _, old, new, *_ = swap.split(swap[1])
-            text = text.replace(old.replace("\\", ""), new) if text is not None else None
+            _, old, new, *_rest = swap.split(swap[1])
+            text = (text or "").replace(old.replace("\\", ""), new)
         return text if swaps else None
 
     def write(self, command: Command, text: str) -> None:
@@ -192,11 +168,8 @@ class _Shell:
             return None
         plain = known(name)
         last = plain.rstrip("/").split("/")[-1]
-        for path in (folder / plain.lstrip("/"), folder / last) if last else ():
-            text = self.around.text(Path(path))
-            if text is not None:
-                return text
-        return None
+        texts = (self.around.text(Path(folder / one)) for one in ((plain.lstrip("/"), last) if last else ()))
+        return next((text for text in texts if text is not None), None)
 
     # conditions
 
@@ -221,7 +194,7 @@ class _Shell:
 
     def leave_open(self, skipped: Iterable[Statement]) -> None:
         """Variables that a branch nobody can tell about would set, and that nothing else set."""
-        for name in _assigned(skipped, 0):
+        for name in assigned_in(skipped, 0):
             self.script.variables.setdefault(name, [mark(name)])
 
     def choice(self, statement: Case, depth: int) -> bool | None:
@@ -288,14 +261,14 @@ class _Shell:
         while at < len(words):
             word = words[at]
             plain = isinstance(word, Word) and bool(word.parts) and word.parts[0].quote == "plain"
-            found = _ASSIGN.match(word.parts[0].text) if plain and isinstance(word, Word) else None
+            found = ASSIGN.match(word.parts[0].text) if plain and isinstance(word, Word) else None
             if found is None:
                 break
             at = self.assign(words, at, found)
         if command.redirections and len(words) > at:
-            text = self.text_of(command, None)
-            if text is not None:
-                self.write(command, text)
+            printed = self.text_of(command, None)
+            if printed is not None:
+                self.write(command, printed)
         filled = self.values(words[at:])
         return self.started(filled, depth) if filled else True
 
@@ -306,7 +279,7 @@ class _Shell:
             name = word.parts[0].text.partition("=")[0] if isinstance(word, Word) and word.parts else ""
             if export and name.isidentifier():
                 self.script.exported.add(name)
-        assigns = any(isinstance(word, Word) and word.parts and _ASSIGN.match(word.parts[0].text) for word in rest)
+        assigns = any(isinstance(word, Word) and word.parts and ASSIGN.match(word.parts[0].text) for word in rest)
         return rest if assigns else []
 
     def assign(self, words: list[Token], at: int, found: re.Match[str]) -> int:
@@ -442,70 +415,5 @@ class _Shell:
         raw = ["".join(expand(self.script, word, split=False)) for word in words]
         negated = bool(raw) and raw[0] == "!"
         raw = raw[1:] if negated else raw
-        found = self.compared(raw)
+        found = compared(self.script, raw)
         return found if found is None or not negated else not found
-
-    def compared(self, raw: list[str]) -> bool | None:
-        unsure = any(is_open(text) and "(" in text for text in raw)
-        match [known(text) for text in raw]:
-            case ["-z", value]:
-                return None if unsure else not value
-            case ["-n", value] | [value]:
-                return None if unsure else bool(value)
-            case [("-f" | "-d" | "-e" | "-s" | "-x" | "-r" | "-L" | "-w"), _]:
-                return False
-            case [("-v"), name]:
-                return name in self.script.variables
-            case ["-z" | "-n" as how]:
-                return how == "-z"
-            case [left, ("=" | "==" | "!=") as how, right]:
-                if unsure and not (right in OURS or left in OURS):
-                    self.script.notes.append(f"whether {shown(' '.join(raw))[:60]} holds")
-                    return None
-                same = True if unsure else left == right or ("*" in right and fnmatchcase(left, right))
-                return same is (how != "!=")
-            case [left, "=~", right]:
-                return self.matches(left, right)
-            case [("=" | "==" | "!=") as how, right]:  # an unquoted variable that is not set
-                return ("" == right) is (how != "!=")
-            case [left, how, right] if how in _COMPARE:
-                numbers = [arithmetic(self.script, text) if text else None for text in (left, right)]
-                if numbers[0] is None or numbers[1] is None:
-                    return None if unsure else False
-                return _COMPARE[how](numbers[0], numbers[1])
-            case _:
-                self.script.notes.append(f"whether {shown(' '.join(raw))[:60]} holds")
-                return None
-
-    def matches(self, left: str, right: str) -> bool | None:
-        """A pattern of plain characters, anchors and alternatives; others are not followed."""
-        if not re.fullmatch(r"[\w^$|().\-/ \[\]+]{1,80}", right) or "+)" in right or len(left) > 300:
-            return None
-        try:
-            return re.search(right, left) is not None
-        except re.error:
-            return None
-
-
-def _assigned(statements: Iterable[Statement], depth: int) -> set[str]:
-    """Names that statements give a value."""
-    found: set[str] = set()
-    for statement in statements if depth < 10 else ():
-        match statement:
-            case Command(words=words):
-                for word in words:
-                    text = word.parts[0].text if isinstance(word, Word) and word.parts else ""
-                    assigns = _ASSIGN.match(text)
-                    found |= {assigns.group(1)} if assigns else set()
-            case Chain(parts=parts):
-                found |= _assigned((part for _, part in parts), depth + 1)
-            case If(arms=arms, otherwise=otherwise):
-                found |= _assigned((one for _, body in arms for one in body), depth + 1)
-                found |= _assigned(otherwise, depth + 1)
-            case Case(arms=choices):
-                found |= _assigned((one for _, body in choices for one in body), depth + 1)
-            case For(body=body) | While(body=body) | Group(body=body):
-                found |= _assigned(body, depth + 1)
-            case _:
-                pass
-    return found

@@ -115,7 +115,7 @@ class Target:
 def not_written(id: str, instead: str) -> Callable[[Scenario], Export]:
     """The `write` of a dialect that is read and not written."""
 
-    def write(scenario: Scenario) -> Export:
+    def write(_: Scenario) -> Export:
         todo = f"--to {instead} writes for its software"
         raise InputError(
             Problem(path="--to", given=f"{id}, which is read and not written", expected="a target", todo=todo)

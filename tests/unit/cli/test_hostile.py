@@ -101,6 +101,7 @@ def working(folder: Path) -> dict[str, list[list[str]]]:
         "pack": [[str(_text(folder)), "--end", "0", "-o", str(out / "tokens.u16")]],
         "import": [[str(folder / "exported"), "--on", "8xh100-sxm", "--model", "llama3.2-1b"]],
         "analyze": [[trace]],
+        "query": [[trace, "SELECT name, duration_us FROM spans LIMIT 3"]],
         "diff": [[run, trace]],
         "explain": [[run, trace, "--force"]],
         "profile": [[str(LIBRARY_FOLDER / "a100-80-sxm.json")]],
@@ -147,7 +148,8 @@ def test_every_verb_refuses_every_path(folder: Path, monkeypatch: pytest.MonkeyP
     for path in hostile(folder):
         asked += [
             ["check", path], ["predict", path], ["timeline", path, "-o", str(folder / "t.json")],
-            ["export", path, "--to", "megatron"], ["import", path], ["analyze", path], ["diff", path, trace],
+            ["export", path, "--to", "megatron"], ["import", path], ["analyze", path], ["query", path],
+            ["diff", path, trace],
             ["diff", run, path], ["explain", path, trace], ["explain", run, path], ["validate", path],
             ["fit", "--with", path], ["predict", run, "--calibration", path], ["analyze", trace, "--classes", path],
             ["plan", "llama3-8b", "--on", "8xh100-sxm", "--space", path], ["plan", path, "--on", "8xh100-sxm"],

@@ -10,11 +10,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from ridgeline.plan.serve import Objective
 from ridgeline.plan.serving_plan import Autoscale, Failure
 from ridgeline.serving.arrivals import Conversation, at_times, closed_loop, gamma_times, sessions
 from ridgeline.serving.event_loop import simulate
 from ridgeline.serving.fleet import Fleet, FleetRun, ReplicaPool, Transfer, simulate_fleet
 from ridgeline.serving.lockstep import Lockstep, Ranks
+from ridgeline.serving.misses import Hopeless, Misses
 from ridgeline.serving.replica import Replica
 from ridgeline.serving.request import Request
 from ridgeline.serving.router import LeastLoaded, PrefixAware, RoundRobin, Router
@@ -202,3 +204,20 @@ def test_steps_of_ranks_as_runs_and_one_by_one_agree() -> None:
         engine.advance()
         ends.append(dict(zip((one.request.id for one in engine.done), engine.done_s, strict=True)))
     assert all(ends[0][name] == pytest.approx(ends[1][name], abs=1e-9) for name in ends[0])
+
+
+@pytest.mark.parametrize("rate", [6.0, 40.0, 200.0])
+def test_a_run_is_given_up_just_where_its_percentile_is_missed(rate: float) -> None:
+    """Of n times the one at place floor(p / 100 (n - 1)) decides: above it the run ends early, below it does not."""
+    asked = at_times(gamma_times(300, rate, seed=3), [(400, 60), (900, 1), (50, 20)])
+    fleet = Fleet(pools=[pool(2)], router=RoundRobin)
+    whole = simulate_fleet(asked, fleet).served
+    several = whole.output_tokens > 1
+    after = ((whole.finished_s - whole.first_token_s) / np.maximum(whole.output_tokens - 1, 1))[several]
+    for name, times in (("ttft", whole.ttft_s), ("tpot", after), ("e2e", whole.e2e_s)):
+        decides = float(np.sort(times)[int(0.95 * (len(times) - 1))])
+        assert decides <= np.percentile(times, 95.0)
+        simulate_fleet(asked, fleet, misses=Misses(Objective(percentile=95.0, **{name: decides * 1.0001}), asked))
+        with pytest.raises(Hopeless) as missed:
+            simulate_fleet(asked, fleet, misses=Misses(Objective(percentile=95.0, **{name: decides * 0.9999}), asked))
+        assert missed.value.limit == name

@@ -114,3 +114,19 @@ def test_a_case_that_never_ends_is_cut_where_the_recording_ends(tmp_path: Path) 
         document["config"]["max_model_len"] = 400_000
 
     assert replay_recording(altered(tmp_path, change)).differing_steps > 0
+
+
+def test_a_log_by_ids_of_its_own_is_the_case_in_the_order_it_came(tmp_path: Path) -> None:
+    """An engine that is given no ids makes some up; lines of a log may follow their case."""
+    source = next(one for one in OWN if one.name == "sglang_retraction.json.gz")
+    document = json.loads(gzip.decompress(source.read_bytes()))
+    names = {row["id"]: f"{place:032x}" for place, row in enumerate(document["requests"])}
+    steps = json.dumps(document.pop("steps"))
+    for name, other in names.items():
+        steps = steps.replace(f'"{name}"', f'"{other}"')
+    del document["sglang"]
+    path = tmp_path / "log.jsonl"
+    lines = [json.dumps(document), *(json.dumps(step) for step in json.loads(steps))]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    found = replay_recording(path)
+    assert (found.engine, found.steps > 50, found.first_difference) == ("sglang", True, None)

@@ -61,9 +61,20 @@ def test_a_bench_result(tmp_path: Path) -> None:
     assert [(request.arrival_s, request.prompt_tokens) for request in found.requests] == [(0.0, 7), (1.5, 9)]
 
 
+def test_spaced_columns_and_priorities(tmp_path: Path) -> None:
+    text = "timestamp, input_length, output_length, priority\n1.5, 7, 3, 2\n2, 5, 2,\n"
+    found = read_request_trace(written(tmp_path, text)).requests
+    assert [(one.arrival_s, one.prompt_tokens, one.priority) for one in found] == [(0.0, 7, 2), (0.5, 5, 0)]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ('{"input_lens": [1, 2], "output_lens": [1, 1], "start_times": [null, 1.0]}', "request 1 with the time"),
+        ('{"input_lens": [1, 2], "output_lens": [1, 1], "start_times": ["a", 1.0]}', "request 1 with the time"),
+        ('{"timestamp": 1' + "0" * 400 + ', "input_length": 5, "output_length": 5}\n', "request 1 with the time"),
+        ('{"timestamp": true, "input_length": 5, "output_length": 5}\n', "request 1 with the time"),
+        ("arrival_s,isl,osl,priority\n0,5,5,high\n", "priority 'high'"),
         ("", "empty"),
         ("ContextTokens,GeneratedTokens\n", "without requests"),
         ("a,b\n1,2\n", "columns"),

@@ -19,7 +19,7 @@ from ridgeline.report.sheets.collective import (
     VerificationSheet,
 )
 from ridgeline.report.sheets.deployment import DeploymentPlanSheet
-from ridgeline.report.sheets.diff import DiffSheet, ExplanationSheet
+from ridgeline.report.sheets.diff import DiffSheet, DiffsSheet, ExplanationSheet
 from ridgeline.report.sheets.explain_bench import BenchExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.phase import PhaseSheet
@@ -49,7 +49,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "import": (ImportSheet,),
         "analyze": (AnalysisSheet, CountersSheet, BenchSheet, MemorySheet),
         "query": (QuerySheet,),
-        "diff": (DiffSheet, ProfileDiffSheet, BringUpDiffSheet),
+        "diff": (DiffSheet, DiffsSheet, ProfileDiffSheet, BringUpDiffSheet),
         "profile": (ProfileSheet,),
         "roofline": (RooflineSheet,),
         "collective": (

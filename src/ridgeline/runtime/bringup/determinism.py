@@ -89,7 +89,7 @@ def repeated(session: Session) -> Determinism:
             return Determinism(reason=rig, same=False)
         mode = Repeat(session.guard)
         for run in range(RUNS):
-            subject = rig.subject()
+            subject = rig.build(session.device)
             optimizer = adamw(subject)
             torch.manual_seed(0)
             if run:

@@ -124,8 +124,8 @@ def environment(name: str) -> dict[str, str]:
         properties = torch.get_device_module(kind).get_device_properties(int(index or 0))
         found |= {
             key: str(value)
-            for key in ("gcnArchName", "driver_version", "major", "minor")
-            if (value := getattr(properties, key, None))
+            for key in ("gcnArchName", "driver_version")
+            if (value := getattr(properties, key, None)) and (key != "gcnArchName" or torch.version.hip)
         }
     for vendor, path in DRIVERS.items():
         with contextlib.suppress(OSError):

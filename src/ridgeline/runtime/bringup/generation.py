@@ -74,10 +74,10 @@ def _advance(stage: nn.Module, tokens: Tensor, cache: Cache, within: Within) -> 
 
 def _embedded(embedding: Any, tokens: Tensor, before: int) -> Tensor:
     if embedding.positions is None:
-        return embedding(tokens)  # type: ignore[no-any-return]
+        return embedding(tokens)
     places = torch.arange(before, before + tokens.shape[1], device=tokens.device)
     x = functional.embedding(tokens, embedding.weight) + functional.embedding(places, embedding.positions)
-    return x if embedding.norm is None else embedding.norm(x)  # type: ignore[no-any-return]
+    return x if embedding.norm is None else embedding.norm(x)
 
 
 def _mixed(mixer: Any, x: Tensor, held: tuple[Tensor, Tensor] | None, before: int) -> tuple[Tensor, Any]:
@@ -123,7 +123,7 @@ def _turned(rotary: Any, x: Tensor, before: int) -> Tensor:
     kept = rotary.known.get((rotary.width, tokens))
     rotary.known[rotary.width, tokens] = cos[before:], sin[before:]
     try:
-        return rotary(x)  # type: ignore[no-any-return]
+        return rotary(x)
     finally:
         if kept is None:
             del rotary.known[rotary.width, tokens]

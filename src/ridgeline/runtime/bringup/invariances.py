@@ -15,13 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
 from ridgeline.runtime.bringup import ridge
 from ridgeline.runtime.bringup.findings import Check
 from ridgeline.runtime.bringup.generation import decode, prefill
+from ridgeline.runtime.bringup.journal import Entry
 from ridgeline.runtime.bringup.noise import Measured
-from ridgeline.runtime.bringup.rig import Rig, checked, rig_of
+from ridgeline.runtime.bringup.rig import DTYPES, Rig, checked, rig_of
 from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.stepper import first_tensor
 from ridgeline.runtime.bringup.subject import Subject
@@ -30,6 +32,7 @@ from ridgeline.runtime.bringup.tensors import on_host
 
 SHIFT = 64  # positions
 DROPPED = 0.1
+COMPILED = "torch.compile"
 OWN = "a user's module: what its inputs mean is not known"
 
 Answer = tuple[Measured, str]
@@ -149,12 +152,21 @@ def _gradients(rig: Rig, one: Subject, other: Subject) -> Answer:
 
 def compiled(rig: Rig) -> Answer:
     """Through torch.compile: on an accelerator its own compiler, on the host the traced graph run op by op."""
-    subject = rig.subject()
+    from torch._dynamo.utils import counters  # seconds to import: only where something is compiled
+
+    subject = rig.build(rig.device)
     plain = _output(subject)
     backend = "aot_eager" if rig.device.partition(":")[0] == "cpu" else "inductor"
-    other = torch.compile(subject.module, backend=backend)
-    with torch.no_grad():
-        found = first_tensor(other(*subject.inputs, **subject.named))
+    entry = Entry(op=COMPILED, phase="forward", dtype=DTYPES[rig.format], signature=backend)
+    if rig.guard.heals(entry):
+        raise RuntimeError(f"{COMPILED} ended the process")
+    graphs = counters["stats"]["unique_graphs"]
+    rig.guard.enter(entry)
+    with torch.no_grad(), _disable_current_modes():  # the compiler leaves code alone that a mode watches
+        found = first_tensor(torch.compile(subject.module, backend=backend)(*subject.inputs, **subject.named))
+    rig.guard.leave()
+    if counters["stats"]["unique_graphs"] == graphs:
+        raise RuntimeError(f"{COMPILED} made no graph of it")
     assert found is not None
     return rig.spread.apart("output", on_host(found), plain), backend
 

@@ -83,7 +83,7 @@ def save(folder: Path, recipe: Recipe, args: tuple[Any, ...], kwargs: dict[str, 
     """Write a reproduction; the bytes it took, 0 where there is not so much room."""
     tensors: list[Tensor] = []
     told = {"args": [_told(x, tensors) for x in args], "kwargs": {k: _told(v, tensors) for k, v in kwargs.items()}}
-    needed = sum(x.numel() * x.element_size() for x in tensors)
+    needed: int = sum(x.numel() * x.element_size() for x in tensors)
     if needed + 8192 > room or any(x.dtype not in NAMES for x in tensors):
         return 0
     folder.mkdir(parents=True, exist_ok=True)
@@ -245,8 +245,8 @@ def _reference(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """The contract's exact result in the formats that the host's kernel gives."""
     wide = tree_map(lambda x: widened(x.clone() if isinstance(x, Tensor) else x), (args, kwargs))
     exact = contract_of(func)(Draw(), func, *wide)
-    own = tree_map(on_host, (args, kwargs))
-    formats = outputs_of(func, *own, func(*own[0], **own[1]))
+    near, named = tree_map(on_host, (args, kwargs))
+    formats = outputs_of(func, near, named, func(*near, **named))
     return [
         x.to(like.dtype) if isinstance(x, Tensor) and isinstance(like, Tensor) else like
         for x, like in zip(exact, formats, strict=False)

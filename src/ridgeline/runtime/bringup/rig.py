@@ -11,7 +11,7 @@ log2 of the ops' number runs find the first op whose own result makes it wrong.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -44,6 +44,7 @@ class Rig:
     build    the subject on a device, always with the same weights and inputs
     paths    modules whose outputs are traced
     spread   the exact trace and draws
+    modules  which module of the device's subject is at work
     """
 
     format: str
@@ -53,14 +54,18 @@ class Rig:
     spread: Spread
     chooses: bool = False
     unit: Unit = PLAIN
+    guard: Guard = field(default_factory=Guard)
+    modules: Modules = field(default_factory=Modules)
 
     def rounded(self, seed: int) -> Rounded:
         """A right device of this kind."""
         return Rounded(seed, self.unit)
 
     def subject(self) -> Subject:
-        """On the device, fresh."""
-        return self.build(self.device)
+        """On the device, fresh; whoever watches knows which of its modules is at work."""
+        made = self.build(self.device)
+        self.modules.follow(made.module)
+        return made
 
     def wide(self) -> Subject:
         """On the host in fp64; to be run in `Exact`."""
@@ -72,6 +77,12 @@ class Rig:
         return made
 
 
+def _still(subject: Subject) -> Subject:
+    """Without dropout: runs are compared."""
+    subject.module.eval()
+    return subject
+
+
 def _wide(value: object) -> object:
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
@@ -79,10 +90,11 @@ def _wide(value: object) -> object:
 def rig_of(session: Session, format: str) -> Rig | str:
     """The rig of a format, or why there is none."""
     if format in session.rigs:
-        return session.rigs[format]
+        known: Rig = session.rigs[format]
+        return known
     target = session.target
     if isinstance(target, OwnModule):
-        build: Callable[[str], Subject] = lambda device: subject_of(target, format, device, session.seed)  # noqa: E731
+        build: Callable[[str], Subject] = lambda device: _still(subject_of(target, format, device, session.seed))  # noqa: E731
         chooses = False
     else:
         small = narrowed(two_layers(one_of_each(target)), WIDE)
@@ -95,7 +107,7 @@ def rig_of(session: Session, format: str) -> Rig | str:
     paths = traced_paths(host.module)
     rig = Rig(
         format=format, device=session.device, build=build, paths=paths, spread=Spread(exact={}, draws=()),
-        chooses=chooses, unit=session.guard.unit,
+        chooses=chooses, unit=session.guard.unit, guard=session.guard,
     )  # fmt: skip
     rig.spread = spread_of(rig, partial(traced, paths=paths))
     session.rigs[format] = rig
@@ -126,8 +138,8 @@ Measure = Callable[[], tuple[Measured, str]]  # what was measured, and where it 
 
 def checked(session: Session, rig: Rig, name: str, measure: Measure, phase: str = "forward") -> Check:
     """Measure on the device; where it is beyond its limit say which op is to blame."""
-    modules = Modules(phase=phase)
-    light = Light(session.guard, modules)
+    rig.modules = Modules(phase=phase)
+    light = Light(session.guard, rig.modules)
     with light:
         measured, where = measure()
     for func, place, host, error in light.raised:
@@ -155,8 +167,8 @@ def blamed(
     first = bisected(lambda at: _right(Light(session.guard, heal_from=at), measure), ops)
     if first is None:
         return ""
-    modules = Modules(phase=phase)
-    light = Light(session.guard, modules, keep=first)
+    rig.modules = Modules(phase=phase)
+    light = Light(session.guard, rig.modules, keep=first)
     with light:
         measure()
     if light.seen is None:

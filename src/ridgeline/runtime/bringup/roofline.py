@@ -28,8 +28,11 @@ PEAKS: Mapping[str, str] = MappingProxyType(
 PRODUCTS: Mapping[str, tuple[int, int]] = MappingProxyType(
     {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "_scaled_mm": (0, 1), "_int_mm": (0, 1)}
 )
-PICKED = frozenset(("embedding", "gather", "index", "index_select"))
-FILLED = frozenset(("zeros_like", "ones_like", "full_like", "zero_", "fill_", "empty_like", "zeros", "ones", "full"))
+PICKED = frozenset(("embedding", "gather", "index", "index_select", "nll_loss_forward"))
+FILLED = frozenset((
+    "nll_loss_backward", "zeros_like", "ones_like", "full_like", "zero_", "fill_", "empty_like", "zeros", "ones",
+    "full",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

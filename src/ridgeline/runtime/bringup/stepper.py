@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.runtime.bringup.capture import Modules, Place, entry_of, signature_of
+from ridgeline.runtime.bringup.contracts import is_view, judged
 from ridgeline.runtime.bringup.guard import Guard, host_result
 from ridgeline.runtime.bringup.subject import Subject
 from ridgeline.runtime.bringup.tensors import on_host
@@ -55,10 +56,8 @@ class Light(TorchDispatchMode):  # type: ignore[misc]
 
 
 def heals(func: Any) -> bool:
-    """Whether the host can stand in for an op: not for memory that is only handed on."""
-    returns = func._schema.returns
-    views = bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-    return not views and func._schema.name.startswith("aten::") and "empty" not in func._schema.name
+    """Whether the host can stand in for an op: not for memory that is only made or handed on."""
+    return judged(func) and not is_view(func) and func._schema.name.startswith("aten::")
 
 
 def traced(subject: Subject, *, backward: bool = True, paths: tuple[str, ...] = ()) -> dict[str, Tensor]:
@@ -108,15 +107,18 @@ def _keeper(found: dict[str, Tensor], path: str) -> Callable[[nn.Module, Any, An
 
 def trained(
     subject: Subject, steps: int, optimizer: torch.optim.Optimizer | None = None,
-    mode: AbstractContextManager[Any] | None = None,
+    mode: AbstractContextManager[Any] | None = None, modules: Modules | None = None,
 ) -> list[Tensor]:  # fmt: skip
-    """Losses of so many steps of AdamW; forward and backward in a mode."""
+    """Losses of so many steps of AdamW; forward and backward in a mode; modules are told the phase."""
     optimizer = optimizer or adamw(subject)
+    modules = modules or Modules()
     losses = []
     for _ in range(steps):
+        modules.phase = "forward"
         with mode or nullcontext():
             loss = subject.loss(subject.forward())
             loss.backward()
+        modules.phase = "optimizer"
         optimizer.step()
         optimizer.zero_grad()
         losses.append(on_host(loss))

@@ -126,7 +126,7 @@ def _own(target: OwnModule, dtype: str, device: str, seed: int) -> Subject:
 
     def generate(_within: Within) -> Tensor:
         with torch.no_grad():
-            return module.generate(ids, max_new_tokens=DECODED, do_sample=False)  # type: ignore[no-any-return]
+            return module.generate(ids, max_new_tokens=DECODED, do_sample=False)
 
     able = callable(getattr(module, "generate", None)) and ids is not None
     return Subject(module=module, inputs=inputs, named=named, loss=loss, generate=generate if able else None)

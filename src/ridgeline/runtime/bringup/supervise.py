@@ -174,8 +174,8 @@ class Attempts:
             return code
         said = entry.message or (f"no result within {self.limit_s:.0f} s" if hung else _how(code))
         found.add(Finding(
-            op=entry.op, module=entry.module, phase=entry.phase, dtype=entry.dtype, measured=1.0, limit=0.5,
-            statistic="hung" if hung else "died", message=said,
+            op=entry.op, module=entry.module or "model", phase=entry.phase, dtype=entry.dtype, measured=1.0,
+            limit=0.5, statistic="hung" if hung else "died", message=said,
         ))  # fmt: skip
         self.job = replace(self.job, healed=self.job.healed | {_healed(entry, self.deaths[entry.op])})
         Journal(Path(self.job.journal), create=True)

@@ -25,7 +25,7 @@ constexpr uint64_t kMagic = 0x52696467655368ULL + 2;  // changes with the layout
 constexpr int kSliceMs = 50;                          // between looks at who still lives
 constexpr int kMostSpins = 4000;  // about 100 us
 constexpr int kLeastSpins = 16;
-constexpr int kYields = 2;
+constexpr int kYields = 2;  // where ranks share cores: elsewhere others do, and who yields to them comes last
 constexpr size_t kPage = 4096;
 
 size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -207,10 +207,11 @@ void Segment::await(int peer, uint32_t round, const Operation& op) {
 
 void Segment::wait_slowly(int peer, uint32_t round, const Operation& op) {
   Counter& counter = states_[peer].posted;
+  const int yields = alone_on_cores() ? 0 : kYields;
   for (int turn = 0;; ++turn) {
     seen_[peer] = counter.value.load();
     if (reached(peer, round)) return;
-    if (turn < kYields) {
+    if (turn < yields) {
       sched_yield();
       continue;
     }

@@ -13,6 +13,7 @@ STABLE = 0.95  # of the best case: beyond that a queue grows without end, howeve
 QUIET = 0.12  # of the best case: a rate at which users are served fast, a point of the frontier
 LOWEST = 0.06  # of the best case: a replica that cannot do so much is given up
 HALVINGS = 4
+FINER = 5  # where the rate itself is what is asked for
 ROUGH = 2  # halvings where a replica is a point of the frontier and nothing else
 BELOW = (0.8, 0.5)  # of a rate that another replica holds
 
@@ -81,7 +82,7 @@ def capacity(
             high = rate
     for _ in range(0 if not low or (near and low <= near.rate) else halvings):
         rate = (low + high) / 2
-        if high - low < 0.05 * ceiling:
+        if high - low < 0.03 * ceiling:
             break
         low, high = (rate, high) if holds(rate) else (low, rate)
     kept = [one for one in tried if one.met and one.rate <= low]

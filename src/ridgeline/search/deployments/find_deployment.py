@@ -31,7 +31,7 @@ from ridgeline.search.deployments.candidate import (
     fullest_pools,
     order,
 )
-from ridgeline.search.deployments.capacity import HALVINGS, ROUGH, STABLE, Capacity, capacity
+from ridgeline.search.deployments.capacity import FINER, HALVINGS, ROUGH, STABLE, Capacity, capacity
 from ridgeline.search.deployments.load import Load, searched_load
 from ridgeline.search.deployments.shape import Shape, shape_words
 from ridgeline.search.deployments.space import DeploymentSpace, shapes
@@ -95,6 +95,10 @@ class _Work:
     @property
     def chips(self) -> int:
         return self.bench.base.system.chips
+
+    @property
+    def halvings(self) -> int:
+        return FINER if self.goal == "goodput" else HALVINGS
 
     def go_on(self, what: str) -> bool:
         """Tell what comes next; whether to."""
@@ -196,7 +200,7 @@ def _aggregated(work: _Work, able: Sequence[Bound]) -> list[Candidate]:
             break
         if tuned is None:
             tuned = _turned(work, bound, ("tokens",)).shape
-        seen.append(_held(work, _with_knobs(work, bound, tuned), halvings=ROUGH if dear else HALVINGS))
+        seen.append(_held(work, _with_knobs(work, bound, tuned), rough=dear))
     kept = sorted((one for one in seen if one.rate), key=lambda one: order(_filled(work, one), work.goal, work.rate))
     for one in kept[:TURNED]:
         if work.go_on(f"settings of {shape_words(one.shape)}"):
@@ -246,12 +250,12 @@ def _bound(work: _Work, shape: Shape) -> Bound:
 
 
 def _held(
-    work: _Work, bound: Bound, role: Role = "both", near: Capacity | None = None, halvings: int = HALVINGS
+    work: _Work, bound: Bound, role: Role = "both", near: Capacity | None = None, *, rough: bool = False
 ) -> Capacity:  # fmt: skip
     """The capacity of a replica; beside another's where one is known."""
     key = (bound.shape, role)
     if key not in work.found:
-        work.found[key] = capacity(work.bench, bound, role, near=near, halvings=halvings)
+        work.found[key] = capacity(work.bench, bound, role, near=near, halvings=ROUGH if rough else work.halvings)
     return work.found[key]
 
 

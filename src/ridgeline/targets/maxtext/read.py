@@ -32,8 +32,8 @@ from ridgeline.targets.maxtext.names import (
     WIDE,
     parts_of,
 )
-from ridgeline.targets.maxtext.read_machine import machine_of, spare_axis, started
-from ridgeline.targets.option_reader import OptionReader, assigned, model_in, pick, tables
+from ridgeline.targets.maxtext.read_machine import filled_axes, machine_of, spare_axis, started
+from ridgeline.targets.option_reader import OptionReader, assigned, assigned_by, model_in, pick, tables
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
 
@@ -41,12 +41,15 @@ PLAIN_BLOCKS = ("llama2", "mistral", "mixtral", "default", "qwen2", "qwen3", "qw
 # options of a model file beside its dimensions
 DESCRIBES = frozenset(
     {
-        "head_dim", "mlp_activations", "vocab_size", "enable_dropout", "logits_via_embedding", "normalization_layer_epsilon",
+        "head_dim", "mlp_activations", "vocab_size", "enable_dropout", "logits_via_embedding",
+        "normalization_layer_epsilon",
         "decoder_block", "rope_max_timescale", "num_experts", "num_experts_per_tok", "attention_type", "q_lora_rank",
-        "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "shared_experts", "first_num_dense_layers",
+        "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "shared_experts",
+        "first_num_dense_layers",
         "use_qk_norm", "attention_bias", "sliding_window_size", "mtp_num_layers",
     }
 )  # fmt: skip
+TRAINS = r"pre_train\.train|MaxText[./]train|[./]train\.py|train_sft|sft_train|\$EXECUTABLE"
 MANY = frozenset({"per_device_batch_size", "ici_fsdp_parallelism", "max_target_length", "remat_policy", "model_name"})
 APART = {
     "base_config": "the file this one changes",
@@ -80,7 +83,12 @@ def read(files: Files) -> Imported:
     chips, halves = machine_of(files)
     table = _merged(files)
     second = _second(files) or (spare_axis(table.data) if halves else "")
+    devices = (chips or around(files).chips or 0) * (2 if halves else 1)
+    table = filled_axes(table, devices)
     found = read_table(table, around(files).model or model_in(files), second)
+    if "base_emb_dim" in table.data and not MANY & set(table.data):
+        note = "a model file: batch, sequence, mesh and recompute are MaxText's defaults"
+        found = replace(found, assumptions=(note, *found.assumptions))
     return replace(found, chips=chips) if chips else found
 
 
@@ -115,7 +123,8 @@ def read_table(table: Table, named: str | None, second: str = "") -> Imported:
 def _merged(files: Files) -> Table:
     """The YAML file with the arguments of launch scripts on top."""
     found = [table for table in tables(files, ".yml", ".yaml") if (MANY | {"base_emb_dim"}) & set(table.data)]
-    words = {key: value for key, value in assigned(files).items() if "." not in key}
+    trains = [one for one in assigned_by(files, TRAINS) if MANY & set(one)]
+    words = {key: value for key, value in (trains[0] if trains else assigned(files)).items() if "." not in key}
     if len(found) > 1 or not (found or MANY & set(words)):
         expected = "one YAML file, or a script whose arguments are MaxText's"
         raise InputError(Problem(path="", given=f"{len(found)} such files", expected=expected, todo="name one file"))
@@ -193,6 +202,12 @@ def _second(files: Files) -> str:
 def _mesh(reader: OptionReader, second: str) -> dict[str, Any]:
     """The plan's degrees; -1 on one axis stands for the chips that the others leave."""
     degrees = {axis: _axis(reader, axis) for axis in AXES}
+    for axis in ("tensor", "tensor_sequence", "context", "pipeline", "expert"):
+        if degrees[axis] is None:
+            expected, todo = "a degree, or a machine that tells it", "say the machine with --on"
+            given = "-1, which takes what the others leave"
+            path = f"ici_{axis}_parallelism"
+            reader.problems.append(Problem(path=path, given=given, expected=expected, todo=todo))
     if degrees.get(second):
         degrees[second] = max(1, (degrees[second] or 1) // 2)
     known = {axis: degree or 1 for axis, degree in degrees.items()}
@@ -325,7 +340,9 @@ def recognises(files: Files) -> bool:
     """A YAML file or a script with several of MaxText's keys, a model file of it, or a manifest that starts it."""
     try:
         files = started(files)
-        if any({"base_emb_dim", "base_num_decoder_layers"} <= set(table.data) for table in tables(files, ".yml", ".yaml")):
+        if any(
+            {"base_emb_dim", "base_num_decoder_layers"} <= set(table.data) for table in tables(files, ".yml", ".yaml")
+        ):
             return True
         keys = {key for table in tables(files, ".yml", ".yaml") for key in table.data} | set(assigned(files))
     except InputError:

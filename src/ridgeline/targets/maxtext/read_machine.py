@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ridgeline.core.errors import InputError
+from ridgeline.core.files import Table
 from ridgeline.targets.option_reader import tables
 from ridgeline.targets.run_files import RunFiles, around
 from ridgeline.targets.shell_eval import read_script
@@ -95,6 +97,19 @@ def chips_of(device: str) -> int | None:
     return int(size) // each if each is not None and size.isdigit() and int(size) >= each else None
 
 
+def filled_axes(table: Table, devices: int) -> Table:
+    """The table with the one inner axis of -1 filled in from the number of devices, where it is not that of fsdp."""
+    names = {axis: f"ici_{axis}_parallelism" for axis in INNER}
+    given = {axis: table.data.get(name, -1 if axis == "fsdp" else 1) for axis, name in names.items()}
+    open_ = [axis for axis, degree in given.items() if degree == -1]
+    others = math.prod(degree for degree in given.values() if type(degree) is int and degree > 0)
+    slices = [table.data.get(f"dcn_{axis}_parallelism", 1) for axis in INNER]
+    outer = math.prod(degree for degree in slices if type(degree) is int and degree > 0)
+    if len(open_) != 1 or open_[0] in ("fsdp", "data") or devices < others * outer:
+        return table
+    return replace(table, data={**table.data, names[open_[0]]: devices // (others * outer)})
+
+
 def spare_axis(options: Mapping[str, Any]) -> str:
     """The axis that gives up the second device of a chip: the one left to fill, or the widest even one."""
     degrees = {axis: options.get(f"ici_{axis}_parallelism", -1 if axis == "fsdp" else 1) for axis in AXES}
@@ -105,4 +120,5 @@ def spare_axis(options: Mapping[str, Any]) -> str:
     return max(even, key=lambda axis: degrees[axis]) if even else ""
 
 
+INNER = ("data", "fsdp", "tensor", "tensor_sequence", "context", "pipeline", "expert")
 AXES = ("fsdp", "data", "tensor", "context", "expert")

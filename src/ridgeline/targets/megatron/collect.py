@@ -66,6 +66,7 @@ class Given:
 
     world    ranks that are started, where the files say it
     program  the Python program that is started
+    path     the file's name and folder, which often name the model
     texts    files that the script writes, or that stand beside it, by the name it uses
     """
 
@@ -75,12 +76,16 @@ class Given:
     notes: tuple[str, ...] = ()
     hint: str = ""  # the model that a file written by Ridgeline names
     program: str = ""
+    path: str = ""
     texts: Mapping[str, str] | None = None
 
 
 def collect(files: Files) -> Given:
     """The options of the first script that starts a run; without one, of the first table that holds any."""
-    return replace(_collect(files), hint=model_in(files) or "")
+    found = _collect(files)
+    folder = around(files).folder
+    path = f"{folder.name if folder else ''}/{found.source}"
+    return replace(found, hint=model_in(files) or "", path=path)
 
 
 def _collect(files: Files) -> Given:
@@ -180,6 +185,7 @@ def parsed(words: Iterable[str]) -> dict[str, Any]:
             name, equals, value = word[2:].partition("=")
             name = name.replace("_", "-")
             found[name] = [_value(value)] if equals else []
+            name = "" if equals else name
         elif name and not (name in flags and not found[name]):  # what follows a flag is not its value
             found[name].append(_value(word))
     return {name: True if not values else values[0] if len(values) == 1 else values for name, values in found.items()}
@@ -206,8 +212,8 @@ def world_of(files: Files) -> int | None:
 
 def _world(launch: Mapping[str, Any], script: Script | None = None) -> int | None:
     """Ranks that torchrun, DeepSpeed's launcher or Slurm starts, where both numbers are known."""
-    each = launch.get("nproc-per-node", launch.get("num-gpus"))
-    nodes = launch.get("nnodes", launch.get("num-nodes", 1))
+    each = _first(launch.get("nproc-per-node", launch.get("num-gpus")))
+    nodes = _first(launch.get("nnodes", launch.get("num-nodes", 1)))
     if type(nodes) is str and re.fullmatch(r"\d{1,5}:\d{1,5}", nodes):
         nodes = int(nodes.split(":")[0])
     if type(nodes) is int and type(each) is int and nodes > 0 and each > 0:
@@ -217,6 +223,11 @@ def _world(launch: Mapping[str, Any], script: Script | None = None) -> int | Non
         if all(text.isdigit() for text in asked):
             return int(asked[0]) * int(asked[1])
     return None
+
+
+def _first(value: Any) -> Any:
+    """The first of several words: what follows it is the program's."""
+    return value[0] if isinstance(value, list) else value
 
 
 def refuse_other_work(found: Given) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from ridgeline.core.errors import InputError
 from ridgeline.core.files import Table
 from ridgeline.models.load import model as load_model
 from ridgeline.targets.decisions import has_experts
@@ -14,6 +16,7 @@ from ridgeline.targets.megatron.names import ID
 from ridgeline.targets.megatron.read_model import read_model
 from ridgeline.targets.megatron.read_plan import Seen, read_plan, read_workload
 from ridgeline.targets.megatron.unread import changes_step
+from ridgeline.targets.megatron.vocabulary import named_by_path
 from ridgeline.targets.option_reader import OptionReader
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.run_files import around
@@ -52,7 +55,7 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
         model: str | Mapping[str, Any] = found.options["model"]
         read_model_quietly(reader, found.hint)
     else:
-        model = read_model(reader, found.hint)
+        model = read_model(reader, found.hint or named_by_path(found.path))
     spec = load_model(model)
     workload = read_workload(reader)
     seen = Seen(engine=engine, layers=spec.layers, experts=has_experts(spec), world=found.world)
@@ -73,13 +76,9 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
 
 def read_model_quietly(reader: OptionReader, hint: str) -> None:
     """Note the model's options as read where the caller names the model himself."""
-    from ridgeline.core.errors import InputError
-
     before, notes = list(reader.problems), list(reader.assumptions)
-    try:
+    with suppress(InputError):
         read_model(reader, hint)
-    except InputError:
-        pass
     reader.problems, reader.assumptions = before, notes
 
 

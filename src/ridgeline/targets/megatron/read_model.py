@@ -38,7 +38,7 @@ def read_model(reader: OptionReader, hint: str = "") -> str | Mapping[str, Any]:
     if kind == "layer":
         table["norm"] = "layer"
     table |= _blocks(parts)
-    table |= _ahead(reader, table, pattern, parts)
+    table |= _ahead(reader, table, pattern)
     return _named(reader, table, vocab, hint)
 
 
@@ -66,9 +66,7 @@ def _parts_of(reader: OptionReader, pattern: HybridPattern, hidden: int) -> dict
     return {symbol: {**parts, "norms": 1} if parts else {} for symbol, parts in kinds.items()}
 
 
-def _ahead(
-    reader: OptionReader, table: dict[str, Any], pattern: HybridPattern | None, parts: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _ahead(reader: OptionReader, table: dict[str, Any], pattern: HybridPattern | None) -> dict[str, Any]:
     """Layers of multi-token prediction."""
     depth = reader.size("mtp-num-layers") or 0
     if pattern is None or not pattern.ahead:

@@ -144,9 +144,9 @@ def _memory(reader: OptionReader, layers: int) -> dict[str, Any]:
         kind = "selective"
     if reader.switch("checkpoint-activations", "deepspeed-activation-checkpointing", default=False):
         kind = kind or "full"  # before recompute had its name
-        some = reader.size("checkpoint-num-layers")
-        if some not in (None, 1):
-            reader.assumptions.append(f"recompute: every layer's input is kept, not one of {some}")
+        apart = reader.size("checkpoint-num-layers")
+        if apart not in (None, 1):
+            reader.assumptions.append(f"recompute: every layer's input is kept, not one of {apart}")
     reader.take("deepspeed-activation-checkpointing")
     method, count = reader.take("recompute-method"), reader.size("recompute-num-layers")
     modules = reader.take("recompute-modules")

@@ -42,6 +42,17 @@ def named_by_tokenizer(reader: OptionReader) -> str | None:
     return None
 
 
+def named_by_path(path: str) -> str:
+    """The catalog model whose id stands in the name of a file or its folder; nothing where none does.
+
+    >>> named_by_path("llama2/pretrain_llama2_70b_128k.sh")
+    'llama2-70b'
+    """
+    plain = re.sub(r"[^a-z0-9]", "", path[:200].lower())
+    found = [id for id in MODELS if re.sub(r"[^a-z0-9]", "", id) in plain]
+    return max(found, key=len, default="")
+
+
 def vocabulary_of(reader: OptionReader) -> int | None:
     """Rows of the embedding where the options say them, by number or by a tokenizer that has one size."""
     stated = reader.count("padded-vocab-size", "pad-vocab-size-to") or reader.count("vocab-size")

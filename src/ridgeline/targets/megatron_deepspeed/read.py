@@ -89,6 +89,8 @@ def _stage(said: dict[str, Any], config: dict[str, Any] | None, source: str) -> 
         )
     if stage not in STAGES:
         raise InputError(Problem(path="--zero-stage", given=repr(stage)[:40], expected="0, 1, 2 or 3", where=source))
+    if stage == 0 and "deepspeed" in said and said.get("bf16"):
+        return "zero1", ["shard = zero1, where the files say stage 0: DeepSpeed's optimizer for bf16 splits its states"]
     return STAGES[stage], []
 
 
@@ -96,6 +98,8 @@ def _layout(said: dict[str, Any]) -> None:
     """No pipeline engine without stages; sequences split as Ulysses does."""
     if said.get("no-pipeline-parallel") is True:
         said["pipeline-model-parallel-size"] = 1
+    if "embedding" in str(said.pop("pp-partition-method", "")):  # embedding and output count as a layer each
+        said |= {"account-for-embedding-in-pipeline-split": True, "account-for-loss-in-pipeline-split": True}
     split = said.pop("ds-sequence-parallel-size", None)
     if type(split) is int and split > 1:
         said |= {"context-parallel-size": split, "cp-comm-type": "a2a"}
@@ -126,7 +130,7 @@ def _experts(said: dict[str, Any]) -> None:
         said.pop("moe-expert-parallel-size", None)
         return
     every, layers = said.pop("expert-interval", 2), said.get("num-layers")
-    if type(every) is int and type(layers) is int and 0 < every and 0 < layers < 10_000:
+    if type(every) is int and type(layers) is int and every > 0 and 0 < layers < 10_000:
         said["moe-layer-freq"] = pattern_of(tuple((layer + 1) % every == 0 for layer in range(layers)))
     said["moe-router-topk"] = said.pop("topk", 1)
     spread = said.pop("moe-expert-parallel-size", 1)

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.targets.megatron.collect import collect, speaking
 from ridgeline.targets.megatron.layout import layout_of, pattern_of
 from ridgeline.targets.megatron.names import MODULES
-from ridgeline.targets.megatron.collect import collect, speaking
 from ridgeline.targets.megatron.read import settings_of, with_model
 from ridgeline.targets.mindspeed.names import ALGORITHMS, ID, PARTS, RENAMED
 from ridgeline.targets.target import Files, Imported

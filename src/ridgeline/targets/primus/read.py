@@ -91,7 +91,12 @@ def _read(module: Mapping[str, Any], source: str, place: Around) -> Imported:
     else:
         found_run = _megatron(said, model, source, place)
     left = tuple(f"left out: {note}" for note in notes)
-    return replace(found_run, target=ID, assumptions=(*left, *found_run.assumptions))
+    asked = {str(key).replace("_", "-") for key in inner} if isinstance(inner, Mapping) else set()
+    unread = tuple(  # thousands of defaults stand in the files: only what an experiment asks for can matter
+        replace(part, matters=part.matters and (framework != "megatron" or part.option in asked))
+        for part in found_run.unread
+    )
+    return replace(found_run, target=ID, assumptions=(*left, *found_run.assumptions), unread=unread)
 
 
 def _megatron(said: Mapping[str, Any], model: str, source: str, place: Around) -> Imported:
@@ -107,7 +112,7 @@ def _megatron(said: Mapping[str, Any], model: str, source: str, place: Around) -
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    return laid_over(below, above, lambda one, other: False)
+    return laid_over(below, above, lambda *_: False)
 
 
 def _filled(said: Mapping[str, Any], place: Around) -> dict[str, Any]:
@@ -144,7 +149,9 @@ def _value(value: Any, place: Around) -> Any:
         return value
     whole = re.fullmatch(r"\$\{(\w+)(?::-?([^}]*))?\}", value)
     if whole is None:
-        return re.sub(r"\$\{(\w+):-?([^}]*)\}", lambda found: place.environment.get(*found.groups()), value)
+        return re.sub(
+            r"\$\{(\w+):-?([^}]*)\}", lambda found: place.environment.get(found.group(1)) or found.group(2), value
+        )
     text = place.environment.get(whole.group(1), whole.group(2))
     if text is None:
         return value

@@ -258,10 +258,10 @@ def _formats(reader: OptionReader) -> tuple[dict[str, Any], dict[str, Any]]:
         converters.replace(" ", "").split(",") if isinstance(converters, str) else [str(part) for part in converters]
     )
     for word in words:
-        if word.split(".")[-1] not in ("float8", "mx", ""):
+        if word.split(".")[-1] not in ("float8", "mx", "nvfp4", "primus_turbo", ""):
             why = "not a format this reader knows"
-            reader.notes.append(Unread(option="model.converters", value=word[:60], why=why))
-    for family, compute in (("float8", "fp8-e4m3"), ("mx", "mxfp8")):
+            reader.notes.append(Unread(option="model.converters", value=word[:60], why=why, matters=True))
+    for family, compute in (("float8", "fp8-e4m3"), ("mx", "mxfp8"), ("nvfp4", "nvfp4")):
         if any(word.split(".")[-1] == family for word in words):
             recipes = {recipe: means for (kind, recipe), means in CONVERTERS.items() if kind == family}
             options = (f"quantize.linear.{family}.recipe_name", f"{family}.recipe_name")

@@ -14,8 +14,8 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.targets.option_reader import nested
 from ridgeline.targets.python_builtins import copied
-from ridgeline.targets.python_eval import MISSING, Interpreter, Stop
-from ridgeline.targets.python_values import Function, Made, Module, Outside, Unknown, is_known, shown
+from ridgeline.targets.python_eval import Interpreter, Stop
+from ridgeline.targets.python_values import MISSING, Function, Made, Module, Outside, Unknown, is_known, shown
 from ridgeline.targets.run_files import Around, around
 from ridgeline.targets.target import Files
 
@@ -29,6 +29,7 @@ RECOMPUTE = {
 CONVERTERS = {
     "Float8LinearConverter": "quantize.linear.float8",
     "Float8GroupedExpertsConverter": "quantize.grouped_mm.float8",
+    "NVFP4LinearConverter": "quantize.linear.nvfp4",
     "MXFP8LinearConverter": "quantize.linear.mx",
     "MXFP8GroupedExpertsConverter": "quantize.grouped_mm.mx",
 }

@@ -11,12 +11,23 @@ from ridgeline.models.names import find_name
 from ridgeline.targets.megatron.collect import world_of
 from ridgeline.targets.megatron.layout import placement_of
 from ridgeline.targets.megatron.names import MODULES, RECIPES
-from ridgeline.targets.option_reader import OPEN, OptionReader, assigned, flatten, model_in, nested, pick, tables
+from ridgeline.targets.option_reader import (
+    OPEN,
+    OptionReader,
+    assigned,
+    assigned_by,
+    flatten,
+    model_in,
+    nested,
+    pick,
+    tables,
+)
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
 from ridgeline.targets.verl.names import ACTOR, DDP, FSDP, ID, LAYER, LORA_NAMES, MEGATRON, MODEL, OPTIM
 from ridgeline.targets.verl.read_sft import as_update, divisor_below, is_sft, sft_workload
 
+UPDATE = ("actor_rollout_ref.", "model.", "data.")
 STRATEGIES = ("", "fsdp", "fsdp2", "megatron", "veomni")
 APART = {
     "actor_rollout_ref.rollout.*": "how responses are generated is not part of the update",
@@ -116,7 +127,8 @@ def _veomni(reader: OptionReader) -> dict[str, Any]:
 def _merged(files: Files) -> Table:
     found = list(tables(files, ".yml", ".yaml"))
     bare = ("engine", "ulysses_sequence_parallel_size", "use_remove_padding") if is_sft(files) else ()
-    words = {key: value for key, value in assigned(files).items() if "." in key or key in bare}
+    said = next((one for one in assigned_by(files) if any(key.startswith(UPDATE) for key in one)), assigned(files))
+    words = {key: value for key, value in said.items() if "." in key or key in bare}
     if not found:
         return Table(data=nested(words), source=next(iter(files), ""))
     below = {key: value for table in found for key, value in flatten(table.data)}
@@ -154,9 +166,14 @@ def _workload(reader: OptionReader, plan: dict[str, Any], megatron: bool) -> dic
     micro = reader.count(f"{ACTOR}.ppo_micro_batch_size_per_gpu")
     tokens = reader.count(f"{ACTOR}.ppo_max_token_len_per_gpu", default=16384) or 16384
     share = max(1, batch // plan["dp"])
+    over_all = reader.count(f"{ACTOR}.ppo_micro_batch_size")
+    if micro is None and over_all is not None:  # of all ranks together
+        micro = max(1, over_all // plan["dp"])
     if reader.switch(f"{ACTOR}.use_dynamic_bsz", default=False):
         micro = divisor_below(share, max(1, tokens * plan["cp"] // seq))
         reader.assumptions.append(f"microbatch = {micro}: full sequences that {tokens} tokens hold, in equal parts")
+    if micro is None:
+        reader.assumptions.append("microbatch = 1: the files do not say it")
     plan["microbatch"] = min(micro or 1, share)
     workload: dict[str, Any] = {
         "kind": "train",

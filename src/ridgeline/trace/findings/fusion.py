@@ -55,7 +55,7 @@ def _fused_ns(facts: Facts) -> float:
             sizes = [dims for dims in line.detail.shapes[code].dims if len(dims) > 2 and not isinstance(dims[0], tuple)]
             width = min([HEAD, *(min(dims[-2:]) for dims in sizes)])
     peak = chip.peak.get(dtype) if chip is not None else None
-    if not flops or peak is None:
+    if not flops or peak is None or chip is None:
         return taken
     return flops / (peak.value * reachable(chip.id, dtype, "compute") * width / (width + SOFTMAX)) * DECIMAL["G"]
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ridgeline.core.arrays import Mask
 from ridgeline.trace.arrays import Longs
 from ridgeline.trace.read.ascend import shape_of
 from ridgeline.trace.read.join import TracePart
@@ -164,7 +165,7 @@ class _Reading:
             kind=self.rows.kinds[kind],
         )
 
-    def _good(self, start: Longs, end: Longs) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def _good(self, start: Longs, end: Longs) -> Mask:
         good = (start >= 0) & (end >= start)
         self.rows.dropped["spans without a readable time"] += int((~good).sum())
         return good

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from ridgeline.core.arrays import Mask
 from ridgeline.trace.arrays import Longs
 from ridgeline.trace.read.join import TracePart
 from ridgeline.trace.read.row_columns import RowColumns
@@ -105,7 +106,7 @@ class _Reading:
 
     def _kinds(
         self, texts: list[str], event: Longs, suffix: str, strings: dict[int, str]
-    ) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:
+    ) -> Iterator[tuple[str, Mask]]:
         """Regions by kind: calls of the runtime, ranges that a user marked, everything else."""
         category = {
             int(id): strings.get(int(code), "")
@@ -126,7 +127,7 @@ class _Reading:
         self.chips += [names[one] for one in chips if names.get(one)]
         return {one: f"chip {place}" for place, one in enumerate(chips)}
 
-    def _stacks(self, suffix: str, apart: int):  # type: ignore[no-untyped-def]
+    def _stacks(self, suffix: str, apart: int) -> Callable[[Longs], Longs]:
         """What turns ids of events into numbers that a call shares with what it launched."""
         found: dict[int, int] = {}
         for id, stack, link in self._in("event", suffix, "id", "stack_id", "correlation_id"):
@@ -145,7 +146,7 @@ class _Reading:
     def _add(
         self, start: Longs, end: Longs, processes: list[str], streams: list[str], names: list[str], kind: str,
         links: Longs,
-    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:  # fmt: skip
+    ) -> Mask:  # fmt: skip
         good = (start >= 0) & (end >= start)
         self.rows.dropped["spans without a readable time"] += int((~good).sum())
         kept = np.flatnonzero(good).tolist()

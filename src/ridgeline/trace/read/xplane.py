@@ -49,7 +49,7 @@ class Names:
 
     events: dict[int, str] = field(default_factory=dict)
     stats: dict[int, str] = field(default_factory=dict)
-    shared: dict[int, dict[str, Any]] = field(default_factory=dict)
+    shared: dict[int, list[bytes]] = field(default_factory=dict)
 
 
 def recognises(head: bytes) -> bool:
@@ -145,7 +145,7 @@ def _take_name(names: Names, number: int, entry: bytes) -> None:
     if isinstance(text, bytes):
         (names.events if number == 4 else names.stats)[key] = text[:LONGEST].decode("utf-8", "replace")
     if shared:
-        names.shared[key] = {"raw": shared}
+        names.shared[key] = shared
 
 
 def _properties(names: Names, stats: list[bytes], title: str, facts: dict[str, Any]) -> None:
@@ -185,7 +185,7 @@ def _event(names: Names, raw: bytes, pid: str, tid: int, begin: int) -> Event:
             stats.append(value)
     start = begin + offset // PICO
     until = begin + (offset + length) // PICO
-    told = dict(_stats(names, [*names.shared.get(key, {}).get("raw", ()), *stats], only=KEPT))
+    told = dict(_stats(names, [*names.shared.get(key, ()), *stats], only=KEPT))
     args = Args(
         correlation_id=told.get("correlation_id"),
         hlo_category=told.get("hlo_category"),

@@ -121,6 +121,8 @@ def test_slow_and_impossible_ops_are_flagged() -> None:
     (one,) = speed_of(timer, "cpu", hasty, (1, 1), "fp32").ops
     assert one.flag == ("" if one.bound == "launch" else "slow")
     assert one.share < 0.01
+    cached = Rates(name="slow", flops_per_s={"fp32": 1e18}, bytes_per_s=1e3, cache_bytes=1e9)
+    assert [one.flag for one in speed_of(timer, "cpu", cached, (1, 1), "fp32").ops] == [""]
     (one,) = speed_of(timer, "cpu", None, (1, 1), "fp32").ops
     assert (one.share, one.flag) == (None, "")
 

@@ -76,7 +76,7 @@ def test_an_op_that_fails_is_a_finding(file: Path, tmp_path: Path, fault: str, s
     )
     assert found.isolated
     ours = [one for one in found.findings if one.dtype == "float32"]
-    assert [(one.op, one.module, one.phase) for one in ours] == [("aten.tanh.default", "", "forward")]
+    assert [(one.op, one.module, one.phase) for one in ours] == [("aten.tanh.default", "model", "forward")]
     assert ours[0].statistic == statistic or not statistic
     assert found.ops["aten.mm.default"] > 0, "the run went on into the backward"
     script = Path(ours[0].repro)

@@ -114,10 +114,8 @@ class TestModel:
     @pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/traces beside the checkout")
     def test_real_engines(self) -> None:
         """Nine tenths of the chip's time has a rate; none runs beyond its roof."""
-        from ridgeline.serving.served_model import likely_model
-
         for name, id in (("vllm_prefilldecode_graph", "gpt-oss-20b"), ("mi300_sglang_qwen3_8b_decode", "qwen3-8b")):
-            found = analyze(SHARED / f"{name}.json.gz", model=likely_model)
+            found = ridgeline.analyze(SHARED / f"{name}.json.gz")
             assert found.model is not None
             assert (found.model.name, found.chip.id if found.chip else "") == (id, "mi300x")
             assert covered(found) > 0.9

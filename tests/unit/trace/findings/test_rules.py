@@ -237,3 +237,11 @@ def test_ranks_together_keep_that_rule(tmp_path: Path) -> None:
         write(make(recipe), tmp_path / f"rank{recipe.rank}.json")
     for one in analyze(tmp_path).findings:
         assert 0 <= one.predicted_gain <= one.share_of_step + 1e-12
+
+
+def test_the_same_kernel_again_and_again_is_no_chain(tmp_path: Path) -> None:
+    """Ten equal additions work on ten tensors: as one kernel they would move as many bytes."""
+    run = Run()
+    for place in range(10):
+        run.kernel(ADD, 1000 + 101 * place, 100)
+    assert not any("chains" in one.what for one in run.found(tmp_path).findings)
