@@ -80,6 +80,7 @@ INTERIOR = {
         ("bringup",),
     ),
     "cost": (
+        ("fingerprint",),
         ("anchored", "profile", "profiles", "step_part", "kernels", "topology_columns"),
         ("calibration", "serving_calibration", "profile_compare"),
         ("anchoring",),

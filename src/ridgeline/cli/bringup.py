@@ -15,7 +15,10 @@ from ridgeline.cli.terminal import Json, console, print_json
 from ridgeline.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
+    from ridgeline.cost.profile import Profile
+    from ridgeline.runtime.bringup.findings import BringUp
     from ridgeline.runtime.bringup.observations import Rates
+    from ridgeline.runtime.bringup.prints import Fingerprint
 
 Device = Annotated[
     str, typer.Option(metavar="NAME", help="A torch device; ridge: a fake one, whose ops can be faulted.")
@@ -29,7 +32,15 @@ Chip = Annotated[
 ]
 ProfileFile = Annotated[
     Path | None,
-    typer.Option("--profile", metavar="FILE", help="The same from rates that `ridgeline characterize` measured."),
+    typer.Option(
+        "--profile",
+        metavar="FILE",
+        help="The same from rates that `ridgeline characterize` measured; ops are judged by a fingerprint in it.",
+    ),
+]
+SaveFingerprint = Annotated[
+    bool,
+    typer.Option("--save-fingerprint", help="Store the arithmetic's fingerprint in the profile, which has none yet."),
 ]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page as well: one file, offline.")]
 Output = Annotated[
@@ -73,6 +84,7 @@ def bringup(
     seed: Annotated[int, typer.Option(metavar="N", help="Of weights and inputs.")] = 0,
     chip: Chip = None,
     profile: ProfileFile = None,
+    save_fingerprint: SaveFingerprint = False,
     graph_breaks: GraphBreaks = False,
     msprobe: Msprobe = None,
     html: Html = None,
@@ -95,12 +107,16 @@ def bringup(
     target = target_of(_named(model))
     faults = Path(CORPUS) if faults is None and fault else faults
     options: dict[str, Any] = {"seed": seed, "tell": unheard if json else _aloud, "faults": faults or ""}
-    options |= {"allow": allowances(allow or [])}
+    held = _held(profile, save_fingerprint, faults is not None)
+    options |= {"allow": allowances(allow or []), "stored": _stored(held)}
     names = fault_names(faults, fault) if faults is not None else []
     if not names:
         folder = folder_of(repros, target, device)
-        options |= {"rates": _rates(chip, profile), "graph_breaks": graph_breaks}
-        sheet = bringup_sheet(library(target, device, folder=folder, **options))
+        options |= {"rates": _rates(chip, held), "graph_breaks": graph_breaks}
+        found = library(target, device, folder=folder, **options)
+        if save_fingerprint and profile is not None:
+            _save(profile, found)
+        sheet = bringup_sheet(found)
         _hand_over(sheet, html, report, json)
         raise typer.Exit(0 if sheet["verdict"] == "right" else 1)
     each = []
@@ -156,7 +172,42 @@ def _aloud(line: str) -> None:
     say(line, err=True)
 
 
-def _rates(chip: str | None, profile: Path | None) -> Rates | None:
+def _held(path: Path | None, save: bool, faulted: bool) -> Profile | None:
+    """The profile; whatever would keep a fingerprint from being stored in it is refused before the work."""
+    from ridgeline.core.files import refuse_unwritable
+    from ridgeline.cost.profile import read_profile, refuse_stored
+
+    if save and (path is None or faulted):
+        given = "no --profile" if path is None else "a fault, whose arithmetic is not the device's"
+        todo = "write a profile with `ridgeline characterize -o FILE`, and give it without faults"
+        raise InputError(Problem(path="--save-fingerprint", given=given, expected="--profile FILE", todo=todo))
+    profile = None if path is None else read_profile(path)
+    if save and path is not None and profile is not None:
+        refuse_stored(profile, path)
+        refuse_unwritable(path)
+    return profile
+
+
+def _stored(profile: Profile | None) -> Fingerprint | None:
+    """The fingerprint that a profile holds."""
+    from ridgeline.runtime.bringup.prints import print_of
+
+    return print_of(profile.fingerprint) if profile is not None and profile.fingerprint else None
+
+
+def _save(path: Path, found: BringUp) -> None:
+    """Store what was found of the arithmetic unit in the profile."""
+    from ridgeline.cost.profile import save_fingerprint
+    from ridgeline.runtime.bringup.prints import plain_print
+
+    if found.fingerprint is None or not found.fingerprint.products:
+        say("no fingerprint was stored: none could be taken", err=True)
+        return
+    save_fingerprint(path, plain_print(found.fingerprint))
+    say(f"{path}: the fingerprint is stored", err=True)
+
+
+def _rates(chip: str | None, profile: Profile | None) -> Rates | None:
     """What is possible, of a profile or of a chip that is named; else the device's name tells."""
     from ridgeline.hardware.load import chip as read_chip
     from ridgeline.runtime.bringup.observations import rates_of
@@ -166,19 +217,18 @@ def _rates(chip: str | None, profile: Path | None) -> Rates | None:
     return rates_of(read_chip(chip)) if chip is not None else None
 
 
-def _measured(path: Path) -> Rates:
+def _measured(profile: Profile) -> Rates:
     """The best rates that a profile holds."""
     from ridgeline.cost.ceilings import ceilings
-    from ridgeline.cost.profile import read_profile
     from ridgeline.runtime.bringup.observations import Rates
 
-    profile = read_profile(path)
+    file = Path(profile.source).name
     best = {one.name: one.measured for one in ceilings(profile)}
     products = {name.removeprefix("product "): rate for name, rate in best.items() if name.startswith("product ")}
     moved = [best[name] for name in ("copy", "read", "write") if name in best]
-    name = profile.chip or str(profile.device.get("name", "")) or path.name
+    name = profile.chip or str(profile.device.get("name", "")) or file
     return Rates(
-        name=name, flops_per_s=products, bytes_per_s=max(moved, default=None), source=f"measured, {path.name}",
+        name=name, flops_per_s=products, bytes_per_s=max(moved, default=None), source=f"measured, {file}",
     )  # fmt: skip
 
 

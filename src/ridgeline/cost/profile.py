@@ -18,7 +18,8 @@ from typing import Any
 
 from ridgeline.core.dtype import dtype as dtype_of
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.files import parse_table, read_text
+from ridgeline.core.files import parse_table, read_text, write_text
+from ridgeline.cost.fingerprint import checked, with_fingerprint
 
 VERSION = 1
 BIGGEST_PROFILE = 32 * 1024 * 1024  # bytes
@@ -98,7 +99,10 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # one is itself: surfaces are kept by it
 class Profile:
-    """What was measured on one device or system, with the device, host and software it was measured with."""
+    """What was measured on one device or system, with the device, host and software it was measured with.
+
+    fingerprint   how its arithmetic unit computes, as `ridgeline bringup --save-fingerprint` found; empty: not known
+    """
 
     rows: tuple[Measurement, ...]
     chip: str = ""
@@ -107,6 +111,7 @@ class Profile:
     software: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     taken: str = ""
     source: str = ""
+    fingerprint: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def of(self, *ops: str) -> tuple[Measurement, ...]:
         """The rows of these ops that ran."""
@@ -168,9 +173,27 @@ class Profile:
 def read_profile(path: Path | str) -> Profile:
     """A profile from its file; `InputError` for anything that is none."""
     path = Path(path)
-    text = read_text(path, BIGGEST_PROFILE)
-    data = parse_table(path.with_suffix(".json"), text).data
-    return profile_of(data, str(path))
+    return profile_of(_plain(path), str(path))
+
+
+def _plain(path: Path) -> dict[str, Any]:
+    return parse_table(path.with_suffix(".json"), read_text(path, BIGGEST_PROFILE)).data
+
+
+def save_fingerprint(path: Path, table: Mapping[str, Any]) -> None:
+    """Put a fingerprint into a profile's file, which has none, in one step; all else stays as it was."""
+    refuse_stored(read_profile(path), path)
+    data = _plain(path)
+    profile_of({**data, "fingerprint": dict(table)}, str(path))
+    write_text(path, with_fingerprint(data, table))
+
+
+def refuse_stored(profile: Profile, path: Path) -> None:
+    """An `InputError` where a profile has a fingerprint: what later judgements go by is not replaced unasked."""
+    if profile.fingerprint:
+        todo = "leave --save-fingerprint away to judge by it; take `fingerprint` out of the file to store another"
+        given, expected = "a profile that has a fingerprint", "one without"
+        raise InputError(Problem(path="--save-fingerprint", given=given, expected=expected, todo=todo, where=str(path)))
 
 
 def is_profile(path: Path) -> bool:
@@ -195,6 +218,7 @@ def profile_of(data: Mapping[str, Any], where: str) -> Profile:
         raise InputError(Problem(path="rows", given=given, expected=f"a list of at most {MOST_ROWS}", where=where))
     chip = data.get("chip")
     problems: list[Problem] = []
+    fingerprint = checked(data.get("fingerprint"), where, problems)
     read = tuple(_rows(rows, problems, where))
     if problems:
         raise InputError(problems[:10])
@@ -206,6 +230,7 @@ def profile_of(data: Mapping[str, Any], where: str) -> Profile:
         software=_facts(data.get("software")),
         taken=_word(data.get("taken")),
         source=where,
+        fingerprint=fingerprint,
     )
 
 
@@ -281,6 +306,7 @@ def profile_text(profile: Profile) -> str:
         "host": dict(profile.host),
         "software": dict(profile.software),
         "taken": profile.taken,
+        **({"fingerprint": dict(profile.fingerprint)} if profile.fingerprint else {}),
     }
     top = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     lines = [json.dumps(_line(row)) for row in in_order(profile.rows)]

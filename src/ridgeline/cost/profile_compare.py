@@ -10,8 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from types import MappingProxyType
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.cost.fingerprint import changes
 from ridgeline.cost.profile import GROUPS, Measurement, Profile
 
 LEAST = 0.02  # of a time: less is nobody's difference
@@ -51,7 +53,7 @@ class GroupDiff:
 class ProfileDiff:
     """What differs between two profiles.
 
-    facts     of device, host and software that differ: before and after
+    facts     of device, host, software and fingerprint that differ: before and after
     failed    kernels that ran in one of them only
     only      rows that one of them alone has: before, after
     """
@@ -138,6 +140,8 @@ def _facts(before: Profile, after: Profile) -> dict[str, tuple[str, str]]:
         for key in dict.fromkeys((*one, *other)):
             if one.get(key) != other.get(key):
                 found[f"{part}.{key}"] = (str(one.get(key, "–")), str(other.get(key, "–")))
+    if before.fingerprint and after.fingerprint:
+        found |= changes(before.fingerprint, after.fingerprint, "fingerprint.")
     return found
 
 
@@ -215,7 +219,10 @@ def merge_profiles(profiles: Sequence[Profile]) -> Profile:
     count = sum(int(profile.device.get("count") or 1) for profile in profiles)
     one = profiles[0]
     device = {**one.device, "count": count}
-    return replace(one, rows=tuple(rows), device=device, taken=max(profile.taken for profile in profiles))
+    prints = [profile.fingerprint for profile in profiles if profile.fingerprint]
+    alike = prints[0] if prints and all(each == prints[0] for each in prints) else MappingProxyType({})
+    taken = max(profile.taken for profile in profiles)
+    return replace(one, rows=tuple(rows), device=device, taken=taken, fingerprint=alike)
 
 
 def medians(profile: Profile) -> Profile:

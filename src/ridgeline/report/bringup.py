@@ -27,6 +27,7 @@ from ridgeline.report.sheets.bringup import (
     WrongOpSheet,
 )
 from ridgeline.report.sheets.plain import plain
+from ridgeline.runtime.bringup.compare import print_changes
 
 SHOWN = 8  # ops of a list on a page
 LISTS = {
@@ -77,8 +78,11 @@ def fingerprint_sheet(found: Any) -> FingerprintSheet | None:
     known = found.fingerprint
     if known is None:
         return None
-    notes = list(known.notes(frozenset(found.allowed)))
-    return cast("FingerprintSheet", asdict(known) | {"allowed": list(found.allowed), "notes": notes})
+    told: dict[str, Any] = {"allowed": list(found.allowed), "judged_by": "profile" if found.stored else "taken"}
+    told |= {"notes": list(known.notes(frozenset(found.allowed), found.stored)), "changed": {}}
+    if found.stored is not None:
+        told |= {"changed": plain(print_changes(asdict(found.stored), asdict(known)))}
+    return cast("FingerprintSheet", asdict(known) | told)
 
 
 def inventory_sheet(found: Any) -> InventorySheet:
@@ -222,7 +226,14 @@ def _arithmetic(known: FingerprintSheet | None) -> list[RenderableType]:
     if known is None:
         return []
     told = facts(*fingerprint_facts(known))
-    return [Text("arithmetic", style="bold"), told, *listed("unlike IEEE", known["notes"], style="bold yellow")]
+    notes = listed("unlike IEEE", known["notes"], style="bold yellow")
+    changed = listed("unlike the profile's fingerprint", fingerprint_changes(known), style="bold yellow")
+    return [Text("arithmetic", style="bold"), told, *notes, *changed]
+
+
+def fingerprint_changes(known: FingerprintSheet) -> list[str]:
+    """What is not as the chip's profile has it, a line for each figure."""
+    return [f"{name}: {before} -> {after}" for name, (before, after) in known["changed"].items()]
 
 
 def fingerprint_facts(known: FingerprintSheet) -> list[tuple[str, str]]:
@@ -242,6 +253,7 @@ def fingerprint_facts(known: FingerprintSheet) -> list[tuple[str, str]]:
         ("multiply-add", fused),
         ("fp8", "; ".join(f"{form} {what}" for form, what in known["fp8"].items())),
         ("allowed", ", ".join(known["allowed"])),
+        ("judged by", "the profile's fingerprint" if known["judged_by"] == "profile" else ""),
     ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ridgeline.core.units import format_quantity
-from ridgeline.report.bringup import LISTS, fingerprint_facts, remark
+from ridgeline.report.bringup import LISTS, fingerprint_changes, fingerprint_facts, remark
 from ridgeline.report.cells import DASH, percent
 from ridgeline.report.html import HOUSE, document, escaped, facts, svg, table
 from ridgeline.report.sheets.bringup import (
@@ -52,7 +52,7 @@ def bringup_page(sheet: BringUpSheet) -> str:
         f"<h1>Bring-up of {escaped(title + fault)}: "
         f'<span class="{"right" if right else "wrong"}">{verdict}</span></h1>{facts(told)}'
         f"<p>{escaped(', '.join(f'{key} {value}' for key, value in sheet['environment'].items()))}</p>"
-        f"{_findings(sheet['findings'])}{_further(sheet)}{''.join(_inventory(held))}"
+        f"{_findings(sheet['findings'])}{_checks(sheet)}{_arithmetic(sheet)}{_further(sheet)}{''.join(_inventory(held))}"
         f"{_coverage(sheet)}{_speed(sheet['speed']) if sheet['speed'] else ''}{_rows(held)}"
     )
     return document(title=f"Ridgeline: bring-up of {title}", body=body, style=STYLE)
@@ -126,7 +126,9 @@ def _arithmetic(sheet: BringUpSheet) -> str:
         return ""
     rows = [pair for pair in fingerprint_facts(known) if pair[1]]
     notes = f"<ul>{_items(known['notes'])}</ul>" if known["notes"] else ""
-    return f"<h2>Arithmetic</h2>{table(('', ''), rows, text=(0, 1))}{notes}"
+    changed = fingerprint_changes(known)
+    unlike = f"<h3>Unlike the profile's fingerprint</h3><ul>{_items(changed)}</ul>" if changed else ""
+    return f"<h2>Arithmetic</h2>{table(('', ''), rows, text=(0, 1))}{notes}{unlike}"
 
 
 def _further(sheet: BringUpSheet) -> str:

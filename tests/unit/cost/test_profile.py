@@ -24,6 +24,7 @@ from ridgeline.cost.profile import (
     profile_for,
     profile_text,
     read_profile,
+    save_fingerprint,
 )
 from ridgeline.cost.profile_compare import diff_profiles, merge_profiles, slow_chips
 from ridgeline.cost.profile_surface import END, REACH, columns_of, product_state, roof_and_place, surface_of
@@ -72,6 +73,45 @@ def write(path: Path, content: Any) -> Path:
     return path
 
 
+PRODUCTS = {"factor_bits": 8, "bits": 20.5, "sums": "toward zero", "lean": -1e-7}
+PRINT = {
+    "products": {"bf16": PRODUCTS}, "cast": "nearest, ties to even", "denormals": {"fp32": "kept"}, "fma": True,
+    "functions": {"exp": {"ulp": 1.5, "bias": 0.01}}, "fp8": {"e4m3fn": "448, beyond: NaN"},
+}  # fmt: skip
+
+
+class TestFingerprint:
+    def test_it_is_stored_beside_what_was_measured(self, tmp_path: Path) -> None:
+        content = {**table(), "minutes": 8.6, "timer": "graph"}
+        path = write(tmp_path / "a.json", content)
+        assert read_profile(path).fingerprint == {}
+        save_fingerprint(path, PRINT)
+        again = json.loads(path.read_text())
+        assert again.pop("fingerprint") == PRINT
+        assert again == content
+        assert is_profile(path)
+        assert read_profile(path).fingerprint == PRINT
+        assert read_profile(write(tmp_path / "b.json", profile_text(read_profile(path)))).fingerprint == PRINT
+        with pytest.raises(InputError, match="has a fingerprint"):
+            save_fingerprint(path, PRINT)
+        with pytest.raises(InputError, match="one of products"):
+            save_fingerprint(write(path, content), {"other": 1})
+        assert json.loads(path.read_text()) == content
+
+    def test_what_differs_is_told(self) -> None:
+        one = replace(profile(gemm(1, 1, 1)), fingerprint=PRINT)
+        near = {**PRINT, "products": {"bf16": PRODUCTS | {"bits": 20.1}}}
+        other = {**near, "fma": False, "products": {"bf16": PRODUCTS | {"sums": "nearest"}}}
+        assert diff_profiles(one, replace(one, fingerprint=near)).facts == {}
+        assert diff_profiles(one, replace(one, fingerprint={})).facts == {}
+        assert diff_profiles(one, replace(one, fingerprint=other)).facts == {
+            "fingerprint.products.bf16.sums": ("toward zero", "nearest"),
+            "fingerprint.fma": ("True", "False"),
+        }
+        assert merge_profiles([one, replace(one, fingerprint={})]).fingerprint == PRINT
+        assert merge_profiles([one, replace(one, fingerprint=other)]).fingerprint == {}
+
+
 class TestFile:
     def test_what_is_written_is_read(self, tmp_path: Path) -> None:
         rows = (
@@ -97,6 +137,16 @@ class TestFile:
             (table(s=-1), "number from 0"),
             (table(s=1e9), "seconds"),
             (table(rank=-2), "whole number"),
+            (table() | {"fingerprint": []}, "a table of products"),
+            (table() | {"fingerprint": {"sums": "nearest"}}, "one of products"),
+            (table() | {"fingerprint": {"products": {"bf16": {"bits": 20.0}}}}, "factor_bits, bits, sums, lean"),
+            (table() | {"fingerprint": {"products": {"bf16": PRODUCTS | {"sums": "up"}}}}, "toward zero"),
+            (table() | {"fingerprint": {"products": {"bf16": PRODUCTS | {"bits": True}}}}, "a number from 0"),
+            (table() | {"fingerprint": {"products": {"bf16": PRODUCTS | {"factor_bits": 8.5}}}}, "whole number"),
+            (table() | {"fingerprint": {"functions": {"exp": {"ulp": -1, "bias": 0}}}}, "number from 0"),
+            (table() | {"fingerprint": {"fp8": {"e4m3fn": "x" * 10_000}}}, "60 characters"),
+            (table() | {"fingerprint": {"denormals": {str(k): "kept" for k in range(99)}}}, "at most 40"),
+            (table() | {"fingerprint": {"fma": "yes"}}, "true, false or null"),
             ('{"ridgeline_profile": 1, "rows": [{"op": "gemm", "s": NaN}]}', "plain JSON"),
             ("[" * 100_000, "plain JSON"),
             ("not json", "JSON"),

@@ -216,6 +216,8 @@ class FingerprintSheet(TypedDict):
     fp8         by format: the largest number, and what lies beyond
     allowed     what --allow accepts
     notes       what is unlike IEEE arithmetic, and what judgements took from it
+    judged_by   taken: by this fingerprint; profile: by the one that --profile's file holds
+    changed     what differs from the profile's, by dotted key: the profile's, this one's; empty without one
     """
 
     products: dict[str, ProductsSheet]
@@ -226,6 +228,8 @@ class FingerprintSheet(TypedDict):
     fp8: dict[str, str]
     allowed: list[str]
     notes: list[str]
+    judged_by: Literal["taken", "profile"]
+    changed: dict[str, list[str]]
 
 
 class BringUpSheet(TypedDict):

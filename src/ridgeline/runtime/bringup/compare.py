@@ -2,6 +2,7 @@
 
     read_report(path)           the report of a file; an `InputError` where it is none
     diff_reports(a, b)          findings, ops, fingerprint and times that changed
+    print_changes(a, b)         the same of two fingerprints alone
 
 Input is hostile: a report is text of a stranger until each part has the type it should have. No torch is needed.
 """
@@ -107,7 +108,7 @@ def diff_reports(before: Mapping[str, Any], after: Mapping[str, Any]) -> ReportD
         lacks={name: _less(sides[1], sides[0]) for name, sides in lists.items()},
         regained={name: _less(sides[0], sides[1]) for name, sides in lists.items()},
         ops=_less(ops[1], ops[0]), no_longer=_less(ops[0], ops[1]),
-        fingerprint=_beyond_noise(*(_flat(side.get("fingerprint")) for side in both)),
+        fingerprint=print_changes(*(side.get("fingerprint") for side in both)),
         step_ratio=ratio, changed=changed,
     )  # fmt: skip
 
@@ -155,12 +156,12 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, t
     return {key: (before.get(key, "–"), after.get(key, "–")) for key in keys if before.get(key) != after.get(key)}
 
 
-def _beyond_noise(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def print_changes(before: Any, after: Any) -> dict[str, tuple[str, str]]:
     """What differs of a fingerprint: measured figures by more than a tenth, and by more than a fiftieth at all."""
     return {
         key: pair
-        for key, pair in _changes(before, after).items()
-        if not _close(*pair) and not key.startswith(("allowed", "notes"))
+        for key, pair in _changes(_flat(before), _flat(after)).items()
+        if not _close(*pair) and key.partition(".")[0] not in ("allowed", "notes", "judged_by", "changed")
     }
 
 

@@ -80,6 +80,7 @@ class BringUp:
     fired      how often the fault answered, where one was given
     not_run    what could not be run at all, with the reason
     fingerprint    what is known of the arithmetic unit; allowed: what of it the user accepts
+    stored     the fingerprint of the chip's profile: judgements go by it, and what was taken is held against it
     isolated   whether ops ran in a process of their own, which may die
     inventory, speed    what the steps asked of the device, and how fast it was: no part of the verdict
     environment         device, driver and software
@@ -101,6 +102,7 @@ class BringUp:
     not_run: dict[str, str] = field(default_factory=dict)
     isolated: bool = False
     fingerprint: Fingerprint | None = None
+    stored: Fingerprint | None = None
     allowed: tuple[str, ...] = ()
     inventory: Inventory = Inventory()
     speed: Speed | None = None

@@ -30,7 +30,6 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[float, float]]] = {
     "sin": (torch.sin, (-100.0, 100.0)),
 }
 TERMS, ROWS = 4096, 128
-CUT_BITS = 14  # below it is no 32-bit accumulator that cuts off, but one of fewer bits
 T = TypeVar("T")
 
 
@@ -52,10 +51,7 @@ def fingerprint(device: str) -> Fingerprint:
 def unit_of(found: Fingerprint | None, allowed: frozenset[str] = frozenset()) -> Unit:
     """What products may do: accumulators that cut off are what they are, TF32 must be allowed."""
     factor_bits = 11 if "tf32" in allowed else 24
-    cuts = found is not None and any(
-        one.sums == "toward zero" and one.bits >= CUT_BITS for one in found.products.values()
-    )
-    return Unit(factor_bits=factor_bits, cuts_off=cuts)
+    return Unit(factor_bits=factor_bits, cuts_off=found is not None and found.cuts_off)
 
 
 def _try(ask: Callable[[], T]) -> T | None:

@@ -1,8 +1,17 @@
-"""What a fingerprint holds, as values: no torch is needed to read them."""
+"""What a fingerprint holds, as values: no torch is needed to read them.
+
+plain_print(fingerprint)    the table that a chip's profile stores
+print_of(table)             the fingerprint of such a table, once the profile's reader has checked it
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+CUT_BITS = 14  # below it is no 32-bit accumulator that cuts off, but one of fewer bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +55,14 @@ class Fingerprint:
     functions: dict[str, Rough] = field(default_factory=dict)
     fp8: dict[str, str] = field(default_factory=dict)
 
-    def notes(self, allowed: frozenset[str] = frozenset()) -> tuple[str, ...]:
-        """What judgements took from it, and what is unlike IEEE arithmetic, in words."""
-        told = []
+    @property
+    def cuts_off(self) -> bool:
+        """Whether accumulators of products round toward zero, as tensor cores' do."""
+        return any(one.sums == "toward zero" and one.bits >= CUT_BITS for one in self.products.values())
+
+    def notes(self, allowed: frozenset[str] = frozenset(), stored: Fingerprint | None = None) -> tuple[str, ...]:
+        """What judgements took from it, or from the one of the chip's profile, and what is unlike IEEE, in words."""
+        told, wide = [], (stored or self).cuts_off
         for name, one in self.products.items():
             if name == "fp32" and one.factor_bits < 24:
                 kept = "TF32" if one.factor_bits == 11 else f"{one.factor_bits} bits"
@@ -57,15 +71,39 @@ class Fingerprint:
                     + (": allowed, and judged so" if "tf32" in allowed else ": --allow tf32 accepts TF32")
                 )
             if one.sums == "toward zero":
-                wider = one.bits >= 14
+                wider = wide and one.bits >= CUT_BITS
                 told.append(
                     f"sums of {name} products are rounded toward zero"
                     + (": contracts of products allow for it" if wider else "")
                 )
-            elif one.bits < 14:
+            elif one.bits < CUT_BITS:
                 told.append(f"sums of {name} products keep {one.bits:.0f} bits: no 32-bit accumulator")
         if self.cast and self.cast != "nearest, ties to even":
             told.append(f"fp32 becomes bf16 by rounding {self.cast}")
         if self.fp8.get("e4m3fn", "448").startswith("240"):
             told.append("fp8 e4m3 ends at 240, not 448")
         return tuple(told)
+
+
+def plain_print(found: Fingerprint) -> dict[str, Any]:
+    """The table that a profile stores; formats and functions without a finite figure are left out."""
+    table = asdict(found)
+    for part in ("products", "functions"):
+        table[part] = {name: one for name, one in table[part].items() if all(map(_finite, one.values()))}
+    return table
+
+
+def _finite(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def print_of(table: Mapping[str, Any]) -> Fingerprint:
+    """A fingerprint from a table that was checked; what it lacks is not known."""
+    return Fingerprint(
+        products={name: Products(**one) for name, one in table.get("products", {}).items()},
+        cast=table.get("cast", ""),
+        denormals=dict(table.get("denormals", {})),
+        fma=table.get("fma"),
+        functions={name: Rough(**one) for name, one in table.get("functions", {}).items()},
+        fp8=dict(table.get("fp8", {})),
+    )

@@ -33,6 +33,7 @@ from ridgeline.runtime.bringup.findings import BringUp, Finding, unheard
 from ridgeline.runtime.bringup.journal import Entry, Journal
 from ridgeline.runtime.bringup.observations import Rates
 from ridgeline.runtime.bringup.personality import split
+from ridgeline.runtime.bringup.prints import Fingerprint
 from ridgeline.runtime.bringup.target import OwnModule, Target, target_of
 from ridgeline.runtime.bringup.wire import Job, put, take
 
@@ -197,6 +198,7 @@ def bringup(
     model: Any, device: str, *, example_inputs: Any = None, faults: Path | str = "", fault: str = "", seed: int = 0,
     folder: Path | str = "", tell: Callable[[str], None] = unheard, limit_s: float = 0.0, only: tuple[str, ...] = (),
     rates: Rates | None = None, graph_breaks: bool = False, allow: tuple[str, ...] = (),
+    stored: Fingerprint | None = None,
 ) -> BringUp:  # fmt: skip
     """Judge every op of a model on a device, climb the ladder, try the invariances; say what is wrong.
 
@@ -209,12 +211,13 @@ def bringup(
     rates            what is possible on the chip, to hold the speed of ops against; else by the device's name
     graph_breaks     ask dynamo where it would leave its graph
     allow            what the device may do and is not to be a finding: tf32
+    stored           the fingerprint of the chip's profile: ops are judged by it instead of by the one that is taken
     """
     target = target_of(model, example_inputs)
     if not isinstance(target, OwnModule):
         one_of_each(target)  # refused before anything starts
     if isinstance(target, OwnModule) and not target.portable:
-        return _here(target, device, seed, tell)
+        return _here(target, device, seed, tell, stored)
     shown, (device, personality) = device, split(device)
     kind = device.partition(":")[0]
     with tempfile.TemporaryDirectory(prefix="ridgeline-bringup-") as scratch:
@@ -222,8 +225,8 @@ def bringup(
         Journal(journal, create=True)
         job = Job(
             target=replace(target, held=None) if isinstance(target, OwnModule) else target, device=device, seed=seed,
-            journal=str(journal), found=BringUp(model=target.id, device=shown, isolated=True, allowed=allow),
-            room=MOST_BYTES,
+            found=BringUp(model=target.id, device=shown, isolated=True, allowed=allow, stored=stored),
+            journal=str(journal), room=MOST_BYTES,
             faults=_file(faults), fault=fault, personality=personality,
             folder=str(Path(folder).resolve()) if folder else "", cwd=str(Path.cwd()), paths=tuple(sys.path),
             only=only, rates=rates, graph_breaks=graph_breaks,
@@ -256,11 +259,11 @@ def _file(faults: Path | str) -> str:
     return str(faults) if str(faults) in ("", CORPUS) else str(Path(faults).resolve())
 
 
-def _here(target: Target, device: str, seed: int, tell: Callable[[str], None]) -> BringUp:
+def _here(target: Target, device: str, seed: int, tell: Callable[[str], None], stored: Fingerprint | None) -> BringUp:
     """In this process: a module that no other one could make."""
     from ridgeline.runtime.bringup.verdict import bringup as unguarded
 
-    return unguarded(target, device, seed=seed, tell=tell)
+    return unguarded(target, device, seed=seed, tell=tell, stored=stored)
 
 
 def folder_of(asked: Path | None, target: Target, device: str, fault: str = "") -> Path:

@@ -24,6 +24,7 @@ from ridgeline.runtime.bringup.guard import Guard
 from ridgeline.runtime.bringup.invariances import tried
 from ridgeline.runtime.bringup.ladder import climbed
 from ridgeline.runtime.bringup.personality import PERSONALITIES
+from ridgeline.runtime.bringup.prints import Fingerprint
 from ridgeline.runtime.bringup.probing import PROBE, probe
 from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.standing import standing_calls
@@ -39,13 +40,12 @@ Part = Callable[[Session], None]
 
 
 def bringup(
-    model: Target, device: str, *, fault: Fault | None = None, seed: int = 0, tell: Callable[[str], None] = unheard
-) -> BringUp:
+    model: Target, device: str, *, fault: Fault | None = None, seed: int = 0, tell: Callable[[str], None] = unheard,
+    stored: Fingerprint | None = None,
+) -> BringUp:  # fmt: skip
     """Judge every op of a training step of a model, and the standing set, on a device, in this process."""
-    session = Session(
-        target=model, device=device, found=BringUp(model=model.id, device=device), seed=seed, fault=fault, tell=tell
-    )
-    return go_on(session)
+    found = BringUp(model=model.id, device=device, stored=stored)
+    return go_on(Session(target=model, device=device, found=found, seed=seed, fault=fault, tell=tell))
 
 
 def unkept(at: int) -> None:
@@ -71,7 +71,8 @@ def go_on(session: Session, at: int = 0, kept: Callable[[int], None] = unkept, o
                 kept(index)
 
             session.kept = keep
-            session.guard.unit = unit_of(session.found.fingerprint, frozenset(session.found.allowed))
+            known = session.found.stored or session.found.fingerprint
+            session.guard.unit = unit_of(known, frozenset(session.found.allowed))
             try:
                 part(session)
             except InputError:

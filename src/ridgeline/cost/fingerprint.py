@@ -1,0 +1,150 @@
+"""Turn the `fingerprint` table of a profile into one that can be trusted: how the chip's arithmetic unit computes.
+
+    checked(table, where, problems)     the table as it was given; what is wrong with it goes to `problems`
+    changes(before, after)              what differs by more than measuring twice does
+    with_fingerprint(data, table)       the text of a profile with the table in its head, all else as it was
+
+Input is hostile: keys, words and ranges are known beforehand, and anything else is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.core.errors import Problem
+
+MOST_NAMES = 40  # formats or functions in a table
+LONGEST = 60  # characters of a name or word
+MOST_BITS = 128
+SHARE, LEAST = 0.1, 0.02  # by which a figure differs that was measured twice: of itself, and at all
+SUMS = ("nearest", "toward zero", "away from zero")
+CASTS = (
+    *("", "nearest, ties to even", "nearest, ties away", "nearest, ties toward zero", "toward zero"),
+    *("up", "down", "other"),
+)
+DENORMALS = ("kept", "flushed", "read only", "made only")
+Wrong = tuple[str, str, str]
+"""Where it is wrong, what was given, what was expected."""
+
+
+def checked(table: Any, where: str, problems: list[Problem]) -> Mapping[str, Any]:
+    """The fingerprint that a profile holds; empty where it has none."""
+    if table is None:
+        return MappingProxyType({})
+    if not isinstance(table, dict) or not table:
+        problems.append(_problem(("", _shown(table), f"a table of {', '.join(PARTS)}"), where))
+        return MappingProxyType({})
+    for key, part in table.items():
+        look = PARTS.get(key)
+        wrong = ("", _shown(key), f"one of {', '.join(PARTS)}") if look is None else look(part)
+        if wrong:
+            inner, given, expected = wrong
+            place = f".{key}{inner}" if look else ""
+            problems.append(_problem((place, given, expected), where))
+    return MappingProxyType(table)
+
+
+def _problem(wrong: Wrong, where: str) -> Problem:
+    path, given, expected = wrong
+    todo = "take `fingerprint` out, and store it again with `ridgeline bringup --save-fingerprint`"
+    return Problem(path=f"fingerprint{path}", given=given, expected=expected, todo=todo, where=where)
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:40]
+
+
+def _word(*known: str) -> Callable[[Any], Wrong | None]:
+    expected = "one of " + ", ".join(repr(word) for word in known)
+    return lambda value: None if isinstance(value, str) and value in known else ("", _shown(value), expected)
+
+
+def _text(value: Any) -> Wrong | None:
+    return None if isinstance(value, str) and len(value) <= LONGEST else ("", _shown(value), f"{LONGEST} characters")
+
+
+def _number(low: float, high: float, *, whole: bool = False) -> Callable[[Any], Wrong | None]:
+    def look(value: Any) -> Wrong | None:
+        kind = int if whole else int | float
+        right = isinstance(value, kind) and not isinstance(value, bool) and low <= value <= high
+        expected = f"a {'whole ' if whole else ''}number from {low:g} to {high:g}"
+        return None if right and math.isfinite(value) else ("", _shown(value), expected)
+
+    return look
+
+
+def _record(**fields: Callable[[Any], Wrong | None]) -> Callable[[Any], Wrong | None]:
+    """A table that has these keys, and no others."""
+
+    def look(value: Any) -> Wrong | None:
+        if not isinstance(value, dict) or set(value) != set(fields):
+            return "", _shown(value), f"a table of {', '.join(fields)}"
+        for key, one in fields.items():
+            wrong = one(value[key])
+            if wrong:
+                return f".{key}{wrong[0]}", wrong[1], wrong[2]
+        return None
+
+    return look
+
+
+def _by_name(one: Callable[[Any], Wrong | None]) -> Callable[[Any], Wrong | None]:
+    """A table of formats or functions."""
+
+    def look(value: Any) -> Wrong | None:
+        if not isinstance(value, dict) or len(value) > MOST_NAMES or any(len(key) > LONGEST for key in value):
+            return "", _shown(value), f"a table of at most {MOST_NAMES} names"
+        for key, part in value.items():
+            wrong = one(part)
+            if wrong:
+                return f".{key}{wrong[0]}", wrong[1], wrong[2]
+        return None
+
+    return look
+
+
+def _switch(value: Any) -> Wrong | None:
+    return None if value is None or isinstance(value, bool) else ("", _shown(value), "true, false or null")
+
+
+BITS, FIGURE = _number(0, MOST_BITS), _number(-1e30, 1e30)
+PRODUCTS = _record(factor_bits=_number(0, MOST_BITS, whole=True), bits=BITS, sums=_word(*SUMS), lean=FIGURE)
+PARTS: Mapping[str, Callable[[Any], Wrong | None]] = MappingProxyType(
+    {
+        "products": _by_name(PRODUCTS),
+        "cast": _word(*CASTS),
+        "denormals": _by_name(_word(*DENORMALS)),
+        "fma": _switch,
+        "functions": _by_name(_record(ulp=_number(0, 1e30), bias=FIGURE)),
+        "fp8": _by_name(_text),
+    }
+)
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> dict[str, tuple[str, str]]:
+    """What differs between two tables by dotted key: words and whole numbers at all, figures by more than a tenth."""
+    found: dict[str, tuple[str, str]] = {}
+    for key in dict.fromkeys((*before, *after)):
+        one, other = before.get(key), after.get(key)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            found |= changes(one, other, f"{path}{key}.")
+        elif one != other and not _near(one, other):
+            found[f"{path}{key}"] = ("–" if one is None else str(one), "–" if other is None else str(other))
+    return found
+
+
+def _near(one: Any, other: Any) -> bool:
+    figures = all(isinstance(value, float) for value in (one, other))
+    return figures and abs(one - other) <= max(LEAST, SHARE * max(abs(one), abs(other)))
+
+
+def with_fingerprint(data: Mapping[str, Any], table: Mapping[str, Any]) -> str:
+    """The text of a profile, given as its plain table, with a fingerprint: one measurement a line, in their order."""
+    head = {key: value for key, value in data.items() if key not in ("rows", "fingerprint")}
+    lines = [json.dumps(row, separators=(",", ":")) for row in data["rows"]]
+    top = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in {**head, "fingerprint": dict(table)}.items()]
+    return "{\n" + ",\n".join(top) + ',\n  "rows": [\n    ' + ",\n    ".join(lines) + "\n  ]\n}\n"
