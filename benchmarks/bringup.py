@@ -3,6 +3,7 @@
     python benchmarks/bringup.py                  the corpus, replayed; all criteria
     python benchmarks/bringup.py --located        besides, every fault in a run of its own: exact op, module and phase
     python benchmarks/bringup.py --times          besides, seconds to a verdict and bytes written
+    python benchmarks/bringup.py --only-replay    only eight layers replayed, and bytes written by a run with findings
 
 Peers are their published criteria on the same results (driving msprobe needs a dump of two devices):
 
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +33,21 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ridgeline.models.load import model as read_model
 from ridgeline.runtime.bringup import ridge
 from ridgeline.runtime.bringup.arithmetic import UNIT
+from ridgeline.runtime.bringup.capture import host_outputs, signature_of
+from ridgeline.runtime.bringup.contracts import judged, outputs_of
 from ridgeline.runtime.bringup.corpus import FAULTS, FROZEN
 from ridgeline.runtime.bringup.corpus.legitimate import VARIANTS
+from ridgeline.runtime.bringup.cut import narrowed
 from ridgeline.runtime.bringup.faults import Fault
 from ridgeline.runtime.bringup.findings import BringUp
 from ridgeline.runtime.bringup.guard import Guard
+from ridgeline.runtime.bringup.judge import NoContractError, judge
 from ridgeline.runtime.bringup.probing import probe, there
 from ridgeline.runtime.bringup.replay import Answer, Replay, recorded
 from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.standing import standing_calls
-from ridgeline.runtime.bringup.subject import subject_of
+from ridgeline.runtime.bringup.subject import stage_subject, subject_of
+from ridgeline.runtime.bringup.tensors import equal_bits
 from ridgeline.runtime.bringup.verdict import step
 
 CONFIG = {
@@ -213,16 +220,45 @@ def locate_all(model: Any) -> None:
             print(f"  {name}: caught {one[0]}, exact op {one[1]}, placed {one[2]}", file=sys.stderr)
 
 
-def times(model: str) -> None:
+def replay_layers(model: str, form: str) -> None:
+    """Forward and backward of eight narrow layers, captured on the fake device, then every op again on the host.
+
+    Timed is the replay: the host computes each captured call, and its results are held against the captured ones bit
+    for bit; the first call of each signature is judged by its contract (layers repeat).
+    """
+    whole = read_model(model)
+    subject = stage_subject(replace(narrowed(whole), order=whole.order[:1] * 8), form, "ridge")
+    calls = recorded(lambda: subject.loss(subject.forward()).backward())
+    began, seen, judgements, wrong = time.process_time(), set(), 0, []
+    for call in calls:
+        own = outputs_of(call.func, call.args, call.kwargs, call.result)
+        theirs = host_outputs(call.func, call.args, call.kwargs)
+        right = theirs is not None and equal_bits(own, theirs)
+        signature = signature_of(call.func, call.args, call.kwargs)
+        if judged(call.func) and (signature not in seen or not right):
+            seen.add(signature)
+            try:
+                right = judge(call.func, call.args, call.kwargs, own, theirs=theirs).right
+                judgements += 1
+            except NoContractError:
+                pass
+        wrong += [] if right else [call.op]
+    seconds = time.process_time() - began
+    print(f"8 layers of {model}, narrow, in {form}: {len(calls):,} ops of forward and backward replayed in "
+          f"{seconds:.2f} CPU s, {judgements} judged by their contract, {len(wrong)} wrong")  # fmt: skip
+
+
+def times(model: str, device: str = "ridge") -> None:
     """Zero to a verdict, and what is written."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        command = [sys.executable, "-m", "ridgeline", "bringup", model, "--device", "ridge", "--json", "-o", folder]
+        command = [sys.executable, "-m", "ridgeline", "bringup", model, "--device", device, "--json", "-o", folder]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         seconds = time.perf_counter() - began
         written = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
-        verdict = json.loads(done.stdout)["verdict"] if done.stdout else done.stderr[-300:]
-    print(f"{model} on ridge: {verdict} after {seconds:.1f} s, {written / 1e6:.1f} MB written")
+        told = json.loads(done.stdout) if done.stdout else {"verdict": done.stderr[-300:], "findings": []}
+        verdict = f"{told['verdict']}, {len(told['findings'])} findings,"
+    print(f"{model} on {device}: {verdict} after {seconds:.1f} s, {written / 1e6:.1f} MB written")
 
 
 def main() -> None:
@@ -232,9 +268,15 @@ def main() -> None:
     parser.add_argument("--times", action="store_true")
     parser.add_argument("--model", default="qwen3-0.6b")
     parser.add_argument("--only-located", action="store_true")
+    parser.add_argument("--only-replay", action="store_true")
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
     asked = parser.parse_args()
     ridge.register()
+    if asked.only_replay:
+        for form in ("fp32", "bf16"):
+            replay_layers("llama3.2-1b", form)
+        times(asked.model, "ridge:truncation")
+        return
     model = small_model()
     if asked.only_located:
         locate_all(model)
