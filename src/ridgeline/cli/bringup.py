@@ -26,6 +26,9 @@ Device = Annotated[
 Faults = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Python functions fault_*(op, args, kwargs, result) for ridge.")
 ]
+FaultName = Annotated[
+    str, typer.Option(metavar="NAME", help="One fault of the file, or of the corpus; else each in turn.")
+]
 Chip = Annotated[
     str | None,
     typer.Option(metavar="ID", help="Whose roofline speeds are held against; else by the device's name."),
@@ -75,9 +78,7 @@ def bringup(
     ] = "",
     device: Device = "cpu",
     faults: Faults = None,
-    fault: Annotated[
-        str, typer.Option(metavar="NAME", help="One fault of the file, or of the corpus; else each in turn.")
-    ] = "",
+    fault: FaultName = "",
     allow: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="What the device may do: tf32. May be repeated.")
     ] = None,
@@ -113,10 +114,7 @@ def bringup(
     if not names:
         folder = folder_of(repros, target, device)
         options |= {"rates": _rates(chip, held), "graph_breaks": graph_breaks}
-        found = library(target, device, folder=folder, **options)
-        if save_fingerprint and profile is not None:
-            _save(profile, found)
-        sheet = bringup_sheet(found)
+        sheet = bringup_sheet(_saved(library(target, device, folder=folder, **options), profile, save_fingerprint))
         _hand_over(sheet, html, report, json)
         raise typer.Exit(0 if sheet["verdict"] == "right" else 1)
     each = []
@@ -195,16 +193,19 @@ def _stored(profile: Profile | None) -> Fingerprint | None:
     return print_of(profile.fingerprint) if profile is not None and profile.fingerprint else None
 
 
-def _save(path: Path, found: BringUp) -> None:
-    """Store what was found of the arithmetic unit in the profile."""
+def _saved(found: BringUp, path: Path | None, save: bool) -> BringUp:
+    """The same, once what was found of the arithmetic unit is stored in the profile, where that is asked for."""
     from ridgeline.cost.profile import save_fingerprint
     from ridgeline.runtime.bringup.prints import plain_print
 
+    if not save or path is None:
+        return found
     if found.fingerprint is None or not found.fingerprint.products:
         say("no fingerprint was stored: none could be taken", err=True)
-        return
+        return found
     save_fingerprint(path, plain_print(found.fingerprint))
     say(f"{path}: the fingerprint is stored", err=True)
+    return found
 
 
 def _rates(chip: str | None, profile: Profile | None) -> Rates | None:
