@@ -75,8 +75,12 @@ def slowed(facts: Facts) -> str:
 
 
 def launches_late(facts: Facts) -> Iterator[Finding]:
-    """Gain: the gaps before kernels launched too late, but 1.5 us each, what a replayed graph still leaves."""
+    """Gain: the gaps before kernels launched too late, but 1.5 us each, what a replayed graph still leaves.
+
+    Gaps of an optimizer that launches tensor by tensor are left to the rule about it (`unfused_optimizer`).
+    """
     every = facts.gaps.of("host")
+    every = every[~np.isin(facts.gaps.ended[every], facts.patterns.optimizer)]
     places = every[facts.gaps.length[every] < PAUSE_NS]
     lost = int(facts.gaps.length[places].sum())
     if not facts.worth(lost):
