@@ -6,9 +6,9 @@ The gap before a span is judged by when that span was launched and by what the h
         start-up          most of the wait was loading code or allocating memory
         data loading      most of it was inside a data loader
         synchronisation   a call that waits for the device ended in it, or a silence that was a wait: the host had let
-                          the queue run empty; not where it then did something else for a millisecond and more than half.
-                          Such a wait also has the gaps behind it until the queue is filled again: of the next 16 launches
-                          as long as none of them is early. A host still late then is too slow by itself
+                          the queue run empty; not where it then did something else for a millisecond and over half;
+                          the gaps behind such a wait are its own as well until the queue is filled again: those of the
+                          next 16 launches while none of them is early; a host that is late then is too slow by itself
         host              otherwise: launches came too slowly
     launched before                       the span was held back:
         between kernels   at most 10 us: one span follows another

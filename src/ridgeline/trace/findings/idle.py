@@ -30,6 +30,7 @@ ACTIONS = {
     "unlinked": "the trace holds no launches here: record the host as well (CPU activities, runtime calls) to see why",
 }
 RECORDED = {"record_shapes": "shapes", "profile_memory": "memory", "with_stack": "stacks"}  # what costs the host time
+FUSED_STEP = re.compile(r"^aten::(_fused_(adam|sgd|adagrad)|_foreach_)")
 COMPILES = "compile(?!d)|dynamo|inductor.*compil|triton.*(jit|compile)"
 CURES = (  # what the host was in -> what helps
     ("zero_grad", "zero_grad(set_to_none=True)"),
@@ -118,11 +119,19 @@ def pauses(facts: Facts) -> Iterator[Finding]:
         facts.gaps.ended[places].tolist(), lost, gain,
         "kernels are loaded at their first use: warm up before measuring; it is no part of a steady step"
         if first > FIRST
-        else cure(name, "take it out of the step, or do it while the chip works: on another thread, or earlier")
+        else _cure(facts, name)
         if name
         else facts.software.says("stacks"),
     )  # fmt: skip
     yield replace(found, gap=facts.gap(places))
+
+
+def _cure(facts: Facts, name: str) -> str:
+    """What helps against a pause in something; no fused optimizer to who has one."""
+    away = "take it out of the step, or do it while the chip works: on another thread, or earlier"
+    if re.search("optimizer", name, re.IGNORECASE) and any(FUSED_STEP.search(one[:80]) for one in facts.line.names):
+        return f"its kernels are fused, its Python is not: compile its step, or replay it as a graph; or {away}"
+    return cure(name, away)
 
 
 def _first_uses(facts: Facts, places: NDArray[np.intp]) -> float:
@@ -174,7 +183,11 @@ def _told(facts: Facts, places: NDArray[np.intp]) -> tuple[str, str]:
 
 
 def waits(facts: Facts) -> Iterator[Finding]:
-    """Gain: all gaps behind a call that waits for the device, but 1.5 us each; names the calls and their ops."""
+    """Gain: the middle of two bounds; names the calls that wait for the device, and their ops.
+
+    at least    a replay without the waits, the host as slow as the profiler made it
+    at most     all gaps behind them, but 1.5 us each: a host that is ahead of the chip once it does not wait
+    """
     places = facts.gaps.of("synchronisation")
     lost = int(facts.gaps.length[places].sum())
     if not facts.worth(lost):
@@ -185,7 +198,8 @@ def waits(facts: Facts) -> Iterator[Finding]:
     rows, ends = rows[np.argsort(ends, kind="stable")], np.sort(ends)
     start, end = _start(facts, places)
     last = np.searchsorted(ends, end, side="right") - 1  # the wait that ended last before the gap did, or in it
-    inside = (last >= 0) & (ends[np.maximum(last, 0)] >= start - 1) if len(ends) else np.zeros(len(last), np.bool_)
+    near = ends[np.maximum(last, 0)] >= start - PAUSE_NS if len(ends) else np.zeros(len(last), np.bool_)
+    inside = (last >= 0) & near
     told: dict[str, int] = {}
     for place, length in zip(last[inside].tolist(), facts.gaps.length[places[inside]].tolist(), strict=True):
         name = _caller(facts, int(rows[place]), above)
@@ -196,10 +210,19 @@ def waits(facts: Facts) -> Iterator[Finding]:
     found = facts.finding(
         f"idle, synchronisation: {MEANING['synchronisation']} "
         f"({count(len(places), 'gap')}, longest {facts.gaps.length[places[0]] / 1000:,.0f} us){where}",
-        [*seen, *facts.gaps.ended[places].tolist()], lost, Gain(lost - REPLAY_GAP_NS * len(places)),
+        [*seen, *facts.gaps.ended[places].tolist()], lost, _without_waits(facts, lost - REPLAY_GAP_NS * len(places)),
         facts.software.says("synchronisation"),
     )  # fmt: skip
     yield replace(found, gap=facts.gap(places))
+
+
+def _without_waits(facts: Facts, most_ns: int) -> Gain:
+    """The middle of what a replay without waits gives, and of what the gaps behind them, or a fast host, would."""
+    if facts.gains is None:
+        return Gain(most_ns)
+    least = facts.gains.without_waits()
+    most = min(most_ns, facts.gains.by("no launch gaps"))
+    return Gain(most_ns, max(most, least) if least >= most else (least + most) / 2)
 
 
 def _caller(facts: Facts, call: int, above: NDArray[np.int32]) -> str:

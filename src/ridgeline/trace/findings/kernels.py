@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil
 
 import numpy as np
@@ -14,6 +14,7 @@ from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.patterns import ops_of
 from ridgeline.trace.analysis.reachable import reachable
 from ridgeline.trace.analysis.roofline import OpRate
+from ridgeline.trace.analysis.served_shapes import FOUR
 from ridgeline.trace.findings.finding import Facts, Finding, Gain
 
 PRODUCTS = ("matmul", "convolution")
@@ -28,7 +29,9 @@ ANY_FP32 = 2.0  # how much faster the matrix unit is at least, where the chip is
 def slow_products(facts: Facts) -> Iterator[Finding]:
     """Gain: the time of matrix products above what good kernels reach; names the worst shape and what is odd in it."""
     for class_ in PRODUCTS:
-        rates = [rate for rate in _unclaimed(facts) if rate.class_ == class_ and _slow(rate)]
+        rates = [
+            rate for rate in _unclaimed(facts) if rate.class_ == class_ and _slow(rate) and not _unpacks(facts, rate)
+        ]
         if not rates:
             continue
         total, roof, gain = _above(facts, (class_,), rates)
@@ -37,9 +40,41 @@ def slow_products(facts: Facts) -> Iterator[Finding]:
         bound = worst.bound or "compute"
         yield facts.finding(
             f"{class_} at {roof / total:.0%} of the roof of {_name(facts.chip)}; most in {worst.op} "
-            f"{operands(worst)} {worst.dtype} at {worst.efficiency:.0%} of the {bound} roof{odd}",
+            f"{operands(worst)} {worst.dtype} at {worst.efficiency:.0%} of the {bound} roof{odd}{_by(facts, rates)}",
             worst.rows, total, gain, action,
         )  # fmt: skip
+
+
+def unpacked_weights(facts: Facts) -> Iterator[Finding]:
+    """No gain: products that unpack weights of four bits, beside what plain ones reach.
+
+    They compute in 16 bits, so the roof is that of plain products; nobody measured how near unpacking lets them come.
+    """
+    rates = [rate for rate in _unclaimed(facts) if rate.class_ in PRODUCTS and _slow(rate) and _unpacks(facts, rate)]
+    if not rates:
+        return
+    total, roof = sum(rate.total_ns for rate in rates), sum(rate.roof_ns or 0.0 for rate in rates)
+    worst = max(rates, key=lambda rate: rate.total_ns - (rate.roof_ns or 0.0))
+    yield facts.finding(
+        f"products that unpack weights of four bits at {roof / total:.0%} of the {worst.dtype} roof of "
+        f"{_name(facts.chip)}, where plain ones reach {worst.reachable:.0%}; most in {worst.op} {operands(worst)}"
+        f"{_by(facts, rates)}",
+        worst.rows, total, Gain(0.0),
+        "no gain is promised: what such kernels can reach here is not measured; compare others of the engine's, or "
+        "weights of 8 or 16 bits where steps hold many tokens",
+    )  # fmt: skip
+
+
+def _unpacks(facts: Facts, rate: OpRate) -> bool:
+    """Whether a product computes in 16 bits with weights of four."""
+    names = [rate.op, *(facts.line.names[int(facts.line.name[row])] for row in rate.rows[:1])]
+    return rate.dtype in ("bf16", "fp16") and any(FOUR.search(name[:200]) for name in names)
+
+
+def _by(facts: Facts, rates: Sequence[OpRate]) -> str:
+    """Whose sizes tell the work, where operands do not and nobody named the model."""
+    told = facts.guessed and any(rate.by_model for rate in rates)
+    return f"; sizes of {facts.guessed}, which the trace gives away" if told else ""
 
 
 def slow_attention(facts: Facts) -> Iterator[Finding]:
@@ -56,7 +91,7 @@ def slow_attention(facts: Facts) -> Iterator[Finding]:
     other = {"cudnn": "flash-attention", "flash": "cuDNN's"}.get(used, "cuDNN's or flash-attention")
     yield facts.finding(
         f"attention at {roof / total:.0%} of the roof of {_name(facts.chip)}, where good kernels reach "
-        f"{worst.reachable:.0%} at this size; most in {worst.op} {operands(worst)}",
+        f"{worst.reachable:.0%} at this size; most in {worst.op} {operands(worst)}{_by(facts, rates)}",
         worst.rows, total, gain, facts.software.says("attention").format(other=other),
     )  # fmt: skip
 
@@ -81,7 +116,7 @@ def slow_traffic(facts: Facts) -> Iterator[Finding]:
     worst = max(rates, key=lambda rate: rate.total_ns - (rate.roof_ns or 0.0))
     yield facts.finding(
         f"kernels bound by memory at {roof / total:.0%} of the memory roof of {_name(facts.chip)} "
-        f"({', '.join(parts)}); most in {worst.op} {operands(worst)}",
+        f"({', '.join(parts)}); most in {worst.op} {operands(worst)}{_by(facts, rates)}",
         worst.rows, total, gain, facts.software.says("traffic"),
     )  # fmt: skip
 
