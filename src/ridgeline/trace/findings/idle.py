@@ -192,37 +192,47 @@ def waits(facts: Facts) -> Iterator[Finding]:
     lost = int(facts.gaps.length[places].sum())
     if not facts.worth(lost):
         return
-    line, above = facts.line, parents(facts.line)
-    rows = np.flatnonzero(line.of_kind(RUNTIME, SYNC) & line.named(WAITS))
-    ends = line.end_ns[rows]
-    rows, ends = rows[np.argsort(ends, kind="stable")], np.sort(ends)
-    start, end = _start(facts, places)
-    last = np.searchsorted(ends, end, side="right") - 1  # the wait that ended last before the gap did, or in it
-    near = ends[np.maximum(last, 0)] >= start - PAUSE_NS if len(ends) else np.zeros(len(last), np.bool_)
-    inside = (last >= 0) & near
-    told: dict[str, int] = {}
-    for place, length in zip(last[inside].tolist(), facts.gaps.length[places[inside]].tolist(), strict=True):
-        name = _caller(facts, int(rows[place]), above)
-        told[name] = told.get(name, 0) + length
-    by = max(told.items(), key=lambda entry: entry[1], default=("", 0))
-    where = f"; {by[1] / lost:.0%} of it by {by[0]}" if by[1] >= MOSTLY * lost else ""
-    seen = dict.fromkeys(rows[last[inside][:3]].tolist())
+    where, seen = _waited(facts, places)
+    gain, least = _without_waits(facts, lost - REPLAY_GAP_NS * len(places))
     found = facts.finding(
         f"idle, synchronisation: {MEANING['synchronisation']} "
         f"({count(len(places), 'gap')}, longest {facts.gaps.length[places[0]] / 1000:,.0f} us){where}",
-        [*seen, *facts.gaps.ended[places].tolist()], lost, _without_waits(facts, lost - REPLAY_GAP_NS * len(places)),
-        facts.software.says("synchronisation"),
+        [*seen, *facts.gaps.ended[places].tolist()], lost, gain, facts.software.says("synchronisation"),
     )  # fmt: skip
+    if least is not None and least * 2 < found.predicted_gain:
+        slow = f"; a host as slow as recorded gains {max(0.0, least):.1%} by it: launches are late as well"
+        found = replace(found, action=found.action + slow)
     yield replace(found, gap=facts.gap(places))
 
 
-def _without_waits(facts: Facts, most_ns: int) -> Gain:
-    """The middle of what a replay without waits gives, and of what the gaps behind them, or a fast host, would."""
+def _waited(facts: Facts, places: NDArray[np.intp]) -> tuple[str, list[int]]:
+    """The call that most of some gaps lie behind, in words, and the calls before the longest of them."""
+    line, above = facts.line, parents(facts.line)
+    rows = np.flatnonzero(line.of_kind(RUNTIME, SYNC) & line.named(WAITS))
+    rows = rows[np.argsort(line.end_ns[rows], kind="stable")]
+    if not len(rows):
+        return "", []
+    ends = line.end_ns[rows]
+    start, end = _start(facts, places)
+    last = np.searchsorted(ends, end, side="right") - 1  # the wait that ended last before the gap did, or in it
+    near = (last >= 0) & (ends[np.maximum(last, 0)] >= start - PAUSE_NS)
+    told: dict[str, int] = {}
+    for place, length in zip(last[near].tolist(), facts.gaps.length[places[near]].tolist(), strict=True):
+        name = _caller(facts, int(rows[place]), above)
+        told[name] = told.get(name, 0) + length
+    lost = int(facts.gaps.length[places].sum())
+    by = max(told.items(), key=lambda entry: entry[1], default=("", 0))
+    where = f"; {by[1] / lost:.0%} of it by {by[0]}" if by[1] >= MOSTLY * lost else ""
+    return where, list(dict.fromkeys(rows[last[near][:3]].tolist()))
+
+
+def _without_waits(facts: Facts, most_ns: int) -> tuple[Gain, float | None]:
+    """The middle of what a replay without waits gives and what a host ahead of the chip would; the first as a share."""
     if facts.gains is None:
-        return Gain(most_ns)
+        return Gain(most_ns), None
     least = facts.gains.without_waits()
     most = min(most_ns, facts.gains.by("no launch gaps"))
-    return Gain(most_ns, max(most, least) if least >= most else (least + most) / 2)
+    return Gain(most_ns, max(most, least) if least >= most else (least + most) / 2), least / facts.span_ns
 
 
 def _caller(facts: Facts, call: int, above: NDArray[np.int32]) -> str:

@@ -67,8 +67,9 @@ def unpacked_weights(facts: Facts) -> Iterator[Finding]:
 
 def _unpacks(facts: Facts, rate: OpRate) -> bool:
     """Whether a product computes in 16 bits with weights of four."""
-    names = [rate.op, *(facts.line.names[int(facts.line.name[row])] for row in rate.rows[:1])]
-    return rate.dtype in ("bf16", "fp16") and any(FOUR.search(name[:200]) for name in names)
+    if rate.dtype not in ("bf16", "fp16") or not facts.worth(rate.total_ns):
+        return False
+    return any(FOUR.search(name[:200]) for name in (rate.op, facts.line.names[_kernel(facts, rate)]))
 
 
 def _by(facts: Facts, rates: Sequence[OpRate]) -> str:
