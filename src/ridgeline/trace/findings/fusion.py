@@ -125,7 +125,8 @@ def _chains(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Number of the chain of each row of a stream; place of each chain's first and last row, and its longest span."""
     start, end = facts.line.start_ns[rows], facts.line.end_ns[rows]
-    joined = small[1:] & small[:-1] & (start[1:] - end[:-1] < TOGETHER_NS)
+    step = facts.line.step[rows]
+    joined = small[1:] & small[:-1] & (start[1:] - end[:-1] < TOGETHER_NS) & (step[1:] == step[:-1])
     chain = np.concatenate([[0], np.cumsum(~joined)])
     count = int(chain[-1]) + 1
     longest = np.zeros(count, np.int64)

@@ -22,6 +22,7 @@ FEW_WASTED = 0.12  # of the cores' time in a last wave or an unfilled one: less 
 TILE = re.compile(r"(?<![\dx])(?:MT)?(\d{2,3})x(\d{2,3})(?:x\d+)?[_x]")
 ALIGNED = {"fp32": 4, "tf32": 4, "fp16": 8, "bf16": 8, "fp8": 16, "int8": 16}  # elements of 16 bytes
 FP32 = re.compile(r"sgemm|simt_s|scudnn|_S_B_|implicit_convolve_s|ffma|f32f32_f32f32_f32|fp32_fp32", re.IGNORECASE)
+LOOPS = re.compile(r"^triton_red_")  # reads its rows once for each reduction: operands are not its traffic
 MATRIX_UNIT = re.compile(r"tf32|s1688|s16816|tensorop", re.IGNORECASE)
 ANY_FP32 = 2.0  # how much faster the matrix unit is at least, where the chip is not known
 
@@ -98,11 +99,17 @@ def slow_attention(facts: Facts) -> Iterator[Finding]:
 
 
 def slow_traffic(facts: Facts) -> Iterator[Finding]:
-    """Gain: the time of kernels bound by memory above 80 % of its rate, all classes together."""
+    """Gain: the time of kernels bound by memory above 80 % of its rate, all classes together.
+
+    Reductions that torch.compile generated in loops are left out: neither their passes nor their flops are recorded.
+    """
     rates = [
         rate
         for rate in _unclaimed(facts)
-        if rate.class_ not in (*PRODUCTS, "attention") and _slow(rate) and rate.bound == "memory"
+        if rate.class_ not in (*PRODUCTS, "attention")
+        and _slow(rate)
+        and rate.bound == "memory"
+        and not LOOPS.search(rate.op)
     ]
     if not rates:
         return
