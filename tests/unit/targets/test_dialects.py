@@ -47,9 +47,12 @@ MODEL_ARGS:
 
 
 def test_a_hybrid_pattern_spells_layers_and_stages() -> None:
-    text = "torchrun pretrain_mamba.py --hybrid-layer-pattern 'M-M*|M-E-' --hidden-size 512 --num-attention-heads 8 " + (
-        "--num-experts 8 --moe-router-topk 2 --pipeline-model-parallel-size 2 --seq-length 1024 --swiglu "
-        "--disable-bias-linear --position-embedding-type none " + BATCH
+    text = (
+        "torchrun pretrain_mamba.py --hybrid-layer-pattern 'M-M*|M-E-' --hidden-size 512 --num-attention-heads 8 "
+        + (
+            "--num-experts 8 --moe-router-topk 2 --pipeline-model-parallel-size 2 --seq-length 1024 --swiglu "
+            "--disable-bias-linear --position-embedding-type none " + BATCH
+        )
     )
     found = import_run({"run.sh": text}, system="8xh100-sxm")
     spec = ridgeline.scenario(found.settings).model
@@ -113,7 +116,9 @@ def test_what_is_no_training_of_a_decoder_is_refused() -> None:
 
 
 def test_a_model_named_by_the_caller_rescues_a_file_without_one() -> None:
-    text = "torchrun train.py --tensor-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 8 --seq-length 4096"
+    text = (
+        "torchrun train.py --tensor-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 8 --seq-length 4096"
+    )
     found = import_run({"run.sh": text}, target="megatron", model="llama3-8b", system="8xh100-sxm")
     assert ridgeline.scenario(found.settings).model.id == "llama3-8b"
 

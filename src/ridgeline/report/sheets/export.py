@@ -35,6 +35,7 @@ class UnreadSheet(TypedDict):
     option: str
     value: str
     why: str
+    changes_step: bool
 
 
 class ImportSheet(TypedDict):
@@ -44,3 +45,4 @@ class ImportSheet(TypedDict):
     scenario: dict[str, Any]
     unread: list[UnreadSheet]
     assumptions: list[str]
+    chips: int | None

@@ -198,6 +198,24 @@ def _precision(fields: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+def _activation(fields: dict[str, Any]) -> dict[str, Any]:
+    """Megatron's switch for a provider's activation function, however its module was imported, and its gate. A function
+    that no switch names stays among the fields, told as unread; its gate, which makes a third matrix, never does."""
+    func, gated = fields.pop("model.activation_func", None), bool(fields.pop("model.gated_linear_unit", False))
+    name = "gelu" if func is None else str(func).rpartition(".")[2]
+    known: dict[tuple[str, bool], dict[str, Any]] = {
+        ("gelu", False): {},
+        ("silu", True): {"swiglu": True},
+        ("gelu", True): {"geglu": True},
+        ("relu", True): {"glu-activation": "reglu"},
+        **{(code, option != "squared-relu"): {option: True} for option, code in ACTIVATIONS.items()},
+    }
+    if (name, gated) not in known:
+        fields["model.activation_func"] = func
+        return {"geglu": True} if gated else {}
+    return known[name, gated]
+
+
 def _model(fields: dict[str, Any], chosen: str | None) -> dict[str, Any]:
     """A published model by name with what the recipe changes of it, or the provider's own fields."""
     name = str(fields.pop("model", None) or "")
@@ -209,12 +227,7 @@ def _model(fields: dict[str, Any], chosen: str | None) -> dict[str, Any]:
         differs = {key: value for key, value in changes.items() if value is not None}
         return {"model": {"base": base.id, **differs} if differs else base.id}
     options: dict[str, Any] = {}
-    func, gated = fields.pop("model.activation_func", None), fields.pop("model.gated_linear_unit", False)
-    if str(func) == "F.silu" and gated:
-        options["swiglu"] = True
-    for option, code in ACTIVATIONS.items():
-        if str(func) == code:
-            options[option] = True
+    options |= _activation(fields)
     if fields.pop("model.share_embeddings_and_output_weights", True) is False:
         options["untie-embeddings-and-output-weights"] = True
     if fields.get("model.position_embedding_type", "learned_absolute") == "learned_absolute":

@@ -20,12 +20,11 @@ SIGNS = (
 OWN = {name.lstrip("-"): other.lstrip("-") for other, name in RENAMED.items() if name.startswith("--")}
 # options that build another layer than the dimensions say
 UNSPELLED = {
-    "enable-dsa-indexer": "sparse attention",
-    "use-sparse-attn": "sparse attention",
     "moe-with-double-attention": "two attentions in a layer",
     "n-hash-layers": "layers of DeepSeek-V4",
     "enable-mhc": "layers of DeepSeek-V4",
 }
+INDEXER = ("n-heads", "head-dim", "topk")
 EXCHANGES = {algorithm: kind for kind, algorithm in ALGORITHMS.items()}
 
 
@@ -136,6 +135,9 @@ def _linear(said: dict[str, Any]) -> None:
     every = said.pop("full-attention-interval", None)
     if every is not None:
         said |= {"linear-attention-freq": every, "experimental-attention-variant": "gated_delta_net"}
+    if said.pop("enable-dsa-indexer", False):
+        said["experimental-attention-variant"] = "dsa"
+        said |= {f"dsa-indexer-{key}": said.pop(f"index-{key}") for key in INDEXER if f"index-{key}" in said}
     for name, means in UNSPELLED.items():
         if said.get(name):
             expected, todo = "layers that the options spell", "name the model with --model"
