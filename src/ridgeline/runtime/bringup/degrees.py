@@ -1,9 +1,11 @@
 """Degrees of parallelism as an invariance: two processes of the device against one, as `ridgeline run --verify` does.
 
-    parallel(session, format)      loss and every gradient of one step of the narrow model, tp = 2 and dp = 2
-    refused(device)                why a device has no two processes at hand
+    parallel(session, format, spread)      loss and every gradient of one step of the narrow model, tp = 2 and dp = 2
+    refused(device)                        why a device has no two processes at hand
 
-Both degrees are compared by one pair of processes: importing torch takes longer than the steps.
+A gradient may differ by what `--verify` allows, or by four times what right devices differ by where that is more: that
+of a key's bias is zero but for rounding. One pair of processes compares both degrees: importing torch takes longer than
+the steps.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import Problem
@@ -31,6 +35,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.runtime.bringup import ridge
 from ridgeline.runtime.bringup.findings import Check, Finding
+from ridgeline.runtime.bringup.noise import MARGIN, Spread
 from ridgeline.runtime.bringup.rig import DTYPES, small_model
 from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.subject import TOKENS
@@ -40,18 +45,25 @@ from ridgeline.runtime.train.local_workers import free_port
 from ridgeline.runtime.train.rank_work import reason
 from ridgeline.runtime.train.refuse import refusals
 from ridgeline.runtime.train.request import Options, Request, make_request
-from ridgeline.runtime.train.verification import Verification
+from ridgeline.runtime.train.verification import Compared, Verification
+from ridgeline.runtime.train.verify import FLOOR
 
 NAME = "parallel"
 OP = "torch.distributed"  # a split step that differs is no single op's
 FORMAT = "fp32"
 RANKS = 2
 MESHES: Mapping[str, Mesh] = {"tp 2": Mesh(tp=RANKS), "dp 2": Mesh(dp=RANKS)}
+GRADIENT = "gradient of "
+NO_DRAWS = Spread(exact={}, draws=())
+TINY = 1e-30
 LIMIT_S = 180.0  # both degrees, with the start of the processes
 
 
-def parallel(session: Session, format: str, limit_s: float = LIMIT_S) -> Check:
-    """Pass, fail with the parameter where a split step differs first, or why it was not run."""
+def parallel(session: Session, format: str, spread: Spread = NO_DRAWS, limit_s: float = LIMIT_S) -> Check:
+    """Pass, fail with the parameter where a split step differs first, or why it was not run.
+
+    spread    gradients of right devices
+    """
     why = _why_not(session, format)
     if why or isinstance(session.target, OwnModule):
         return Check(name=NAME, format=format, verdict="not run", reason=why)
@@ -68,7 +80,26 @@ def parallel(session: Session, format: str, limit_s: float = LIMIT_S) -> Check:
         found = dict(zip(able, compared(tuple(able.values()), limit_s), strict=True))
     except (OSError, RuntimeError) as error:
         return Check(name=NAME, format=format, verdict="not run", reason=str(error).partition("\n")[0][:300])
-    return _judged(session, found, why)
+    return _judged(session, {name: widened(one, spread) for name, one in found.items()}, why)
+
+
+def widened(found: Verification, spread: Spread) -> Verification:
+    """With the tolerances that right devices need."""
+    exact = {name: one.double() for name, one in spread.exact.items() if name.startswith(GRADIENT)}
+    floor = FLOOR * _rms(torch.cat([one.flatten() for one in exact.values()])) if exact else 0.0
+    parameters = []
+    for one in found.parameters:
+        traced, tolerance = f"{GRADIENT}{one.name}", one.tolerance
+        if traced in exact:
+            draws = [draw[traced].double() for draw in spread.draws]
+            most = max((_rms(draws[k] - draws[k - 1]) for k in range(len(draws))), default=0.0)
+            tolerance = max(tolerance, MARGIN * most / max(_rms(exact[traced]), floor, TINY))
+        parameters.append(replace(one, tolerance=tolerance))
+    return replace(found, parameters=tuple(parameters))
+
+
+def _rms(x: Tensor) -> float:
+    return float(x.square().mean().sqrt())
 
 
 def refused(device: str) -> str:
@@ -170,12 +201,12 @@ def _why_not(session: Session, format: str) -> str:
 
 def _judged(session: Session, found: Mapping[str, Verification], why: str) -> Check:
     """The first degree that differs, or the one nearest its tolerance; what differs is a finding."""
-    name, worst = max(found.items(), key=lambda one: (not one[1].equal, one[1].worst.difference))
+    name, worst = max(found.items(), key=lambda one: (not one[1].equal, _share(one[1].worst)))
     one = next(iter(worst.diverged), worst.worst)
     measured, limit, module = one.difference, one.tolerance, one.name
     if not worst.equal and not worst.diverged:
         measured, limit, module = worst.loss_difference, worst.tolerance, "loss"
-    where = f"{name}: " + ("loss" if module == "loss" else f"gradient of {module}")
+    where = f"{name}: " + ("loss" if module == "loss" else f"{GRADIENT}{module}")
     if not worst.equal:
         session.found.add(Finding(
             op=OP, module=module, phase="loss" if module == "loss" else "backward", dtype=DTYPES[FORMAT],
@@ -185,6 +216,10 @@ def _judged(session: Session, found: Mapping[str, Verification], why: str) -> Ch
         name=NAME, format=FORMAT, verdict="pass" if worst.equal else "fail", statistic="difference", measured=measured,
         limit=limit, where=where, op="" if worst.equal else OP, reason=why,
     )  # fmt: skip
+
+
+def _share(one: Compared) -> float:
+    return one.difference / one.tolerance
 
 
 def _told(problem: Problem) -> str:

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
 from ridgeline.runtime.bringup import ridge
-from ridgeline.runtime.bringup.degrees import parallel
+from ridgeline.runtime.bringup.degrees import NO_DRAWS, parallel
 from ridgeline.runtime.bringup.findings import Check
 from ridgeline.runtime.bringup.generation import decode, prefill
 from ridgeline.runtime.bringup.journal import Entry
@@ -49,7 +49,7 @@ def tried(session: Session, format: str) -> tuple[Check, ...]:
             found.append(Check(name=name, format=format, verdict="not run", reason=reason))
             continue
         found.append(_checked(session, rig, name, measure))
-    return *found, parallel(session, format)
+    return *found, parallel(session, format, NO_DRAWS if isinstance(rig, str) else rig.spread)
 
 
 def _checked(session: Session, rig: Rig, name: str, measure: Callable[[Rig], Answer]) -> Check:

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from ridgeline.models.load import model  # noqa: E402
 from ridgeline.runtime.bringup import degrees, supervise  # noqa: E402
 from ridgeline.runtime.bringup.findings import BringUp  # noqa: E402
+from ridgeline.runtime.bringup.noise import Spread  # noqa: E402
 from ridgeline.runtime.bringup.rig import small_model  # noqa: E402
 from ridgeline.runtime.bringup.session import Session  # noqa: E402
 from ridgeline.runtime.bringup.target import OwnModule, Target  # noqa: E402
@@ -86,6 +87,18 @@ def test_a_difference_is_a_finding_with_its_parameter(monkeypatch: pytest.Monkey
         assert (finding.op, finding.statistic, finding.phase) == ("torch.distributed", "parallel", phase)
         assert not finding.measured <= finding.limit
         assert not run.found.right
+
+
+def test_what_is_zero_but_for_rounding_may_differ_as_right_devices_do() -> None:
+    source = torch.Generator().manual_seed(0)
+    noise = lambda: 1e-8 * torch.randn(64, generator=source, dtype=torch.float64)  # noqa: E731
+    large, nothing = torch.randn(64, generator=source, dtype=torch.float64), torch.zeros(64, dtype=torch.float64)
+    exact = {"gradient of large": large, "gradient of nothing": nothing}
+    draws = [{name: one + noise() for name, one in exact.items()} for _ in range(6)]
+    told = degrees.widened(verification(large=2e-5, nothing=2e-5), Spread(exact=exact, draws=draws))
+    assert [one.name for one in told.diverged] == ["large"]
+    assert told.parameters[0].tolerance == 1e-5
+    assert 2e-5 < told.parameters[1].tolerance < 2e-4
 
 
 def test_processes_that_do_not_answer_are_ended_in_time() -> None:
