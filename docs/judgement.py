@@ -115,18 +115,28 @@ def h200(folder: Path) -> Iterator[Row]:
     for name, one in measured.items():
         if "after_s" in one:
             gain = 1 - one["after_s"] / one["before_s"]
-            yield row_of(folder / f"{name}-before.json.gz", name, one["what"].rstrip("."), EXPECTED[name], gain)
+            row = row_of(folder / f"{name}-before.json.gz", name, one["what"].rstrip("."), EXPECTED[name], gain)
+            mended = ridgeline.analyze(folder / f"{name}-after.json.gz").findings
+            first = mended[0] if mended else None
+            still = first is not None and is_right(first, EXPECTED[name])
+            gone = f"{short(first)}, {first.predicted_gain:.1%}" if first else "nothing"
+            yield row | {"after": f"**still** {gone}" if still else gone}
 
 
 def table(rows: list[Row]) -> str:
     if not rows:
         return "No rows yet."
-    lines = ["| trace | what limits it | first finding | right | promised | measured |", "|---|---|---|---|---|---|"]
+    after = "after" in rows[0]
+    lines = [
+        f"| trace | what limits it | first finding | right | promised | measured |{' after the fix |' * after}",
+        f"|---|---|---|---|---|---|{'---|' * after}",
+    ]
     for one in rows:
         gain = "" if one["measured"] is None else f"{one['measured']:.1%}"
         right = "yes" if one["right"] else "**no**"
         first = one["first"].replace("|", "\\|")
-        lines.append(f"| {one['id']} | {one['cause']} | {first} | {right} | {one['promised']:.1%} | {gain} |")
+        told = f" {one['after']} |" if after else ""
+        lines.append(f"| {one['id']} | {one['cause']} | {first} | {right} | {one['promised']:.1%} | {gain} |{told}")
     good = sum(one["right"] for one in rows)
     return "\n".join([*lines, "", f"{good} of {len(rows)} right."])
 

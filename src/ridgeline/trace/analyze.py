@@ -142,6 +142,7 @@ def _analysed(
         rates=op_rates(line, counted & ~np.isin(line.step, outliers), found, priced) if outliers else rates,
         patterns=patterns_of(line, counted, max(1, len(parts.steps))),
         software=software_of(line, found), talk=talk, sizes=exchanged, outliers=outliers,
+        guessed=sizes.name if sizes is not None and callable(replays[0]) else "",
     )  # fmt: skip
     return Analysis(
         timeline=line,

@@ -13,13 +13,17 @@ HERE = torch.device("meta", 7)  # stands for the device that is probed, in a cal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One op with arguments on the host; `why` says what its input is there for."""
+    """One op with arguments on the host; `why` says what its input is there for.
+
+    optional    not every device has it: one that raises lacks it, and is not wrong
+    """
 
     op: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
     why: str = "ordinary"
     phase: str = "forward"
+    optional: bool = False
 
 
 class Numbers:

@@ -32,6 +32,7 @@ from ridgeline.runtime.bringup.norm_contracts import (
     softmax_backward,
 )
 
+PROMOTED = 128  # products of 8 bits that are added up in few bits before the sum goes to 32
 Program = Callable[[Draw, Any, tuple[Any, ...], dict[str, Any]], list[Any]]
 
 # functions that hardware approximates: off by some units, and all to one side
@@ -281,13 +282,23 @@ def normed(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def scaled_mm(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """(a scale_a) (b scale_b) + bias of 8-bit factors; units of 8 bits keep some fourteen bits of a sum."""
+    """(a scale_a) (b scale_b) + bias of 8-bit factors; units of 8 bits keep some fourteen bits of a sum.
+
+    Where the unit cuts off, each product loses up to 2^-13 of the running sum, toward zero, and 128 terms at most are
+    added up like this before they go to a sum of 32 bits; with fast accumulation all of them.
+    """
     told = given(func, args, kwargs)
     a, b = told["self"] * told["scale_a"], told["mat2"] * told["scale_b"]
-    y = draw.off(a @ b, (a.square() @ b.square()).sqrt(), units=1.0 + 512.0 * (a.shape[-1] / 32) ** 0.5)
+    y, scale = a @ b, (a.square() @ b.square()).sqrt()
+    cut, terms = draw.unit.cuts_off, a.shape[-1]
+    among = terms if told.get("use_fast_accum") else min(terms, PROMOTED)
+    y = draw.off(y, scale, units=1.0 + (1024.0 * among**0.5 if cut else 512.0 * (terms / 32) ** 0.5))
+    if cut and draw.source is not None:
+        share = torch.rand((), generator=draw.source, dtype=torch.float64)
+        y = y - y.sign() * 2.0**-13 * among**0.5 * torch.maximum(scale, y.abs()) * share
     y = y if told.get("bias") is None else y + told["bias"]
-    scale = told.get("scale_result")
-    return [y if scale is None else y * scale]
+    told_scale = told.get("scale_result")
+    return [y if told_scale is None else y * told_scale]
 
 
 def _absolute(value: Any) -> Any:

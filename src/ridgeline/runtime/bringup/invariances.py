@@ -4,7 +4,7 @@ batch         a sequence alone, or among others            padding     tokens be
 causal        later tokens changed                         rotary      all positions shifted
 microbatch    gradients accumulated, or of the whole batch     recompute   activations computed again, dropout too
 compiled      torch.compile, or eager                      decode      token by token with a cache, or at once
-parallel      degrees of a plan, as `ridgeline run --verify` compares them
+parallel      two processes, or one (`degrees`)
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
 from ridgeline.runtime.bringup import ridge
+from ridgeline.runtime.bringup.degrees import NO_DRAWS, parallel
 from ridgeline.runtime.bringup.findings import Check
 from ridgeline.runtime.bringup.generation import decode, prefill
 from ridgeline.runtime.bringup.journal import Entry
@@ -48,7 +49,7 @@ def tried(session: Session, format: str) -> tuple[Check, ...]:
             found.append(Check(name=name, format=format, verdict="not run", reason=reason))
             continue
         found.append(_checked(session, rig, name, measure))
-    return tuple(found)
+    return *found, parallel(session, format, NO_DRAWS if isinstance(rig, str) else rig.spread)
 
 
 def _checked(session: Session, rig: Rig, name: str, measure: Callable[[Rig], Answer]) -> Check:
@@ -209,17 +210,6 @@ def _compilable(session: Session, rig: Rig) -> str:
     return "in fp32 only" if rig.format != "fp32" else ""
 
 
-def _parallel(session: Session, rig: Rig) -> str:
-    reason = _language(session, rig)
-    if session.device.partition(":")[0] == ridge.NAME:
-        return "the fake device has no process group"
-    return reason or "ridgeline run SCENARIO --verify compares the degrees of a plan on this device"
-
-
-def _unmeasured(rig: Rig) -> Answer:
-    raise NotImplementedError(rig.format)
-
-
 INVARIANCES: tuple[tuple[str, Callable[[Session, Rig], str], Callable[[Rig], Answer]], ...] = (
     ("batch", _batched, batch),
     ("padding", _language, padding),
@@ -229,5 +219,4 @@ INVARIANCES: tuple[tuple[str, Callable[[Session, Rig], str], Callable[[Rig], Ans
     ("recompute", _language, recompute),
     ("compiled", _compilable, compiled),
     ("decode", _language, decoded),
-    ("parallel", _parallel, _unmeasured),
 )

@@ -12,10 +12,11 @@ the host and several on the device; synchronising ones make the host wait.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ridgeline.runtime.bringup import dispatcher, ridge
@@ -141,15 +142,25 @@ def unsupported(device: str) -> dict[str, tuple[str, ...]]:
             found[name] = ("hold",)
             continue
         small = dtype.itemsize == 1 and dtype.is_floating_point  # 8-bit formats are multiplied with scales, not added
-        for action, call in (("add", torch.add), ("multiply", torch.mm)):
+        actions = () if dtype == torch.bool else (("multiply", _scaled),) if small else ACTIONS
+        for action, call in actions:
             try:
-                if not (dtype == torch.bool or small):
-                    call(x, x)
+                call(x, x)
             except (RuntimeError, NotImplementedError, TypeError):
                 lacks.append(action)
         if lacks:
             found[name] = tuple(lacks)
     return found
+
+
+def _scaled(x: Tensor, y: Tensor) -> Tensor:
+    """A product in 8 bits: e5m2 is multiplied by e4m3, as gradients by weights."""
+    y = torch.ones(16, 16).to(torch.float8_e4m3fn).to(x.device) if x.dtype == torch.float8_e5m2 else y
+    one = torch.ones(()).to(x.device)
+    return torch._scaled_mm(x, y.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+
+ACTIONS: tuple[tuple[str, Callable[[Tensor, Tensor], Tensor]], ...] = (("add", torch.add), ("multiply", torch.mm))
 
 
 def graph_breaks(module: torch.nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[str, ...] | None:

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from ridgeline.runtime.bringup.calls import HERE, Call
-from ridgeline.runtime.bringup.capture import Modules, Watch
+from ridgeline.runtime.bringup.capture import RAISED, Modules, Watch
 from ridgeline.runtime.bringup.guard import Guard
 from ridgeline.runtime.bringup.tensors import on_device
 
@@ -23,6 +23,8 @@ def probe(call: Call, device: str, guard: Guard | None = None, within: str = f"{
             args, kwargs = tree_map(lambda x: there(x, device), (call.args, call.kwargs))
             with watch:
                 call.op(*args, **kwargs)
+            if call.optional:
+                watch.wrong = [one for one in watch.wrong if one.verdict is not RAISED]
             if watch.wrong or watch.missing:
                 break
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):

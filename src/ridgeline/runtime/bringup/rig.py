@@ -17,6 +17,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from ridgeline.models.spec import ModelSpec
 from ridgeline.runtime.bringup.arithmetic import PLAIN, Unit
 from ridgeline.runtime.bringup.capture import RAISED, Modules, Wrong
 from ridgeline.runtime.bringup.cut import narrowed, one_of_each, two_layers
@@ -97,7 +98,7 @@ def rig_of(session: Session, format: str) -> Rig | str:
         build: Callable[[str], Subject] = lambda device: _still(subject_of(target, format, device, session.seed))  # noqa: E731
         chooses = False
     else:
-        small = narrowed(two_layers(one_of_each(target)), WIDE)
+        small = small_model(target)
         build = lambda device: stage_subject(small, format, device, session.seed)  # noqa: E731
         chooses = has_experts(small) and format != "fp32"
     host = build("cpu")
@@ -112,6 +113,11 @@ def rig_of(session: Session, format: str) -> Rig | str:
     rig.spread = spread_of(rig, partial(traced, paths=paths))
     session.rigs[format] = rig
     return rig
+
+
+def small_model(target: ModelSpec) -> ModelSpec:
+    """A narrow copy of an architecture, of two layers at least."""
+    return narrowed(two_layers(one_of_each(target)), WIDE)
 
 
 def traced_paths(module: nn.Module) -> tuple[str, ...]:

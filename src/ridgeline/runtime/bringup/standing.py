@@ -15,6 +15,7 @@ from torch import Tensor
 from ridgeline.runtime.bringup.calls import Call, Numbers
 from ridgeline.runtime.bringup.standing_long import LONG
 from ridgeline.runtime.bringup.standing_moves import MOVES
+from ridgeline.runtime.bringup.standing_narrow import NARROW
 from ridgeline.runtime.bringup.standing_training import TRAINING
 
 A = torch.ops.aten
@@ -315,11 +316,12 @@ STANDING: tuple[Callable[[Numbers], Iterator[Call]], ...] = (
     *MOVES,
     *TRAINING,
     *LONG,
+    *NARROW,
 )
 
 
 def standing_calls(seed: int = 0, device: str = "cpu") -> Iterator[Call]:
-    """Every call of the standing set, in fp32 and bf16."""
+    """Every call of the standing set, in fp32 and bf16; products in 8 bits."""
     for dtype in (torch.float32, torch.bfloat16):
         for build in STANDING:
             yield from build(Numbers(dtype, seed, device))

@@ -6,7 +6,9 @@ The gap before a span is judged by when that span was launched and by what the h
         start-up          most of the wait was loading code or allocating memory
         data loading      most of it was inside a data loader
         synchronisation   a call that waits for the device ended in it, or a silence that was a wait: the host had let
-                          the queue run empty; not where it then did something else for a millisecond and more than half
+                          the queue run empty; not where it then did something else for a millisecond and over half;
+                          the gaps behind such a wait are its own as well until the queue is filled again: those of the
+                          next 16 launches while none of them is early; a host that is late then is too slow by itself
         host              otherwise: launches came too slowly
     launched before                       the span was held back:
         between kernels   at most 10 us: one span follows another
@@ -60,6 +62,7 @@ BEGINS = re.compile(
     re.IGNORECASE,
 )
 PAUSE_NS = 1_000_000  # behind a wait: the host did something else
+REFILL = 16  # launches in which a host that does not wait gets ahead of the chip
 CLOSE_NS = 10_000  # a gap that one kernel leaves before the next without any cause
 LARGEST = 3  # gaps of a cause that are named
 
@@ -157,9 +160,25 @@ def _why_late(line: Timeline, between: Cover, ended: NDArray[np.intp]) -> Longs:
     waiting = union(waiting, cover(polled.start_ns[silent], polled.end_ns[silent]))
     in_wait = covered(waiting, between.start - 1, until)
     rest = waited - in_wait
-    cause = np.where((in_wait > 0) & ~((rest >= PAUSE_NS) & (rest * 2 > waited)), SYNC, HOST_LATE)
+    paused = (rest >= PAUSE_NS) & (rest * 2 > waited)
+    behind = _refilling(line, waiting, call, np.flatnonzero(rank & line.is_work & (line.launch >= 0)))
+    cause = np.where(((in_wait > 0) | behind) & ~paused, SYNC, HOST_LATE)
     cause = np.where(covered(loading, between.start, until) * 2 > waited, DATA, cause)
     return np.where(covered(beginning, between.start, until) * 2 > waited, START_UP, cause).astype(np.int64)
+
+
+def _refilling(line: Timeline, waiting: Cover, call: NDArray[np.int32], work: NDArray[np.intp]) -> Mask:
+    """Which launches come shortly behind a wait, before any of this work has stood in a queue again."""
+    begun = line.start_ns[line.launch[work]]
+    order = np.argsort(begun, kind="stable")
+    begun, ended = begun[order], line.end_ns[line.launch[work]][order]
+    queued = np.concatenate([[0], np.cumsum(line.start_ns[work][order] - ended > CLOSE_NS)])
+    last = np.searchsorted(waiting.end, line.start_ns[call], side="right") - 1
+    if not len(waiting):
+        return np.zeros(len(call), np.bool_)
+    first = np.searchsorted(begun, waiting.end[np.maximum(last, 0)])
+    here = np.searchsorted(begun, line.start_ns[call])
+    return np.asarray((last >= 0) & (here - first < REFILL) & (queued[here] == queued[first]))
 
 
 def _named(line: Timeline, pattern: re.Pattern[str], chosen: Mask) -> Cover:

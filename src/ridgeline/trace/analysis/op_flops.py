@@ -97,14 +97,15 @@ def _attention(query: int, causal: int, *, heads_first: bool = True, backward: b
     return formula
 
 
-def _convolution(image: int, *, stride: int, factor: int = 1) -> Formula:
-    """A convolution with image and weight at successive positions; stride, padding, dilation stand from `stride` on."""
+def _convolution(image: int, *, stride: int, padding: int, factor: int = 1) -> Formula:
+    """A convolution with image and weight at successive positions; dilation stands behind both stride and padding."""
+    places = (stride, padding, max(stride, padding) + 1)
 
     def formula(shape: RecordedShape) -> OpWork | None:
         x, weight = shape.dims[image], shape.dims[image + 1]
         if len(x) != len(weight) or len(x) < 3:
             return None
-        steps, pads, spread = (_numbers(shape.concrete[stride + place]) for place in range(3))
+        steps, pads, spread = (_numbers(shape.concrete[place]) for place in places)
         sides = [
             (size + 2 * pad - gap * (window - 1) - 1) // step + 1
             for size, window, step, pad, gap in zip(x[2:], weight[2:], steps, pads, spread, strict=True)
@@ -210,11 +211,11 @@ FORMULAS: Mapping[str, Formula] = {
     "aten::_scaled_dot_product_cudnn_attention_backward": _attention(1, 14, backward=True),
     "aten::_flash_attention_backward": _attention(1, 11, heads_first=False, backward=True),
     "flash_attn::_flash_attn_forward": _attention(0, 5, heads_first=False),
-    "aten::convolution": _convolution(0, stride=3),
-    "aten::_convolution": _convolution(0, stride=3),
-    "aten::cudnn_convolution": _convolution(0, stride=3),
-    "aten::miopen_convolution": _convolution(0, stride=4),
-    "aten::convolution_backward": _convolution(1, stride=4, factor=2),
+    "aten::convolution": _convolution(0, stride=3, padding=4),
+    "aten::_convolution": _convolution(0, stride=3, padding=4),
+    "aten::cudnn_convolution": _convolution(0, stride=3, padding=2),
+    "aten::miopen_convolution": _convolution(0, stride=4, padding=3),
+    "aten::convolution_backward": _convolution(1, stride=4, padding=5, factor=2),
     "aten::embedding": _rows,
     "aten::index_select": _rows,
     "aten::_fused_adamw_": _states(7 / 4),

@@ -34,12 +34,15 @@ from ridgeline.trace.graph.edges import (
     CALL,
     COLLECTIVE,
     CROSS,
+    DEVICE_SYNC,
     EVENT,
     HAND_OVER,
     LAUNCH,
     ORDER,
+    POLLING,
     RECEIVE,
     STREAM,
+    SYNC,
     Edges,
 )
 
@@ -257,6 +260,16 @@ def no_launch_gaps(change: GraphChange, rank: int | None = None) -> GraphChange:
     np.maximum.at(by_host, graph.dst[host], reach[host])
     rooted = last == NEVER
     return replace(change, lag=lag, delay=np.where(~rooted & (by_host >= last), 0, change.delay))
+
+
+def no_waits(change: GraphChange) -> GraphChange:
+    """No call waits for the device any more, and those that did take no time; the host is no faster than it was."""
+    graph = change.graph
+    waits = np.isin(graph.kind, (DEVICE_SYNC, SYNC, POLLING))
+    held = np.zeros(len(graph.at), np.bool_)
+    held[graph.dst[waits]] = True
+    lag = np.where(held[graph.dst] & (graph.kind == CALL), 0, np.where(waits, NEVER, change.lag))
+    return replace(change, lag=lag, delay=np.where(held, 0, change.delay))
 
 
 def overlapped(change: GraphChange, rows: Rows) -> GraphChange:

@@ -113,6 +113,8 @@ class Facts:
     sizes: tuple[CollectiveSize, ...] = ()
     outliers: tuple[int, ...] = ()
     """Steps that took far longer than the others; rates leave them out."""
+    guessed: str = ""
+    """The model whose sizes price kernels, where the trace gave it away and nobody named it."""
 
     @property
     def span_ns(self) -> int:

@@ -16,6 +16,7 @@ from ridgeline.trace.findings.finding import MOST, Facts, Finding, Gain
 
 FUSIBLE = ("elementwise", "norm", "kernel-copy", "reduction", "rope", "quantize", "random", "softmax", "loss")
 TOGETHER_NS = 20_000  # kernels this close to each other are one chain
+LAUNCH_BOUND = 0.3  # of a phase: idle from which on launches are what it waits for
 HEAD = 128  # size of a head where shapes do not say it
 ONE_PASS = 0.3  # Adam reads four and writes three numbers a weight; op by op it moves about 24
 
@@ -124,7 +125,8 @@ def _chains(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Number of the chain of each row of a stream; place of each chain's first and last row, and its longest span."""
     start, end = facts.line.start_ns[rows], facts.line.end_ns[rows]
-    joined = small[1:] & small[:-1] & (start[1:] - end[:-1] < TOGETHER_NS)
+    step = facts.line.step[rows]
+    joined = small[1:] & small[:-1] & (start[1:] - end[:-1] < TOGETHER_NS) & (step[1:] == step[:-1])
     chain = np.concatenate([[0], np.cumsum(~joined)])
     count = int(chain[-1]) + 1
     longest = np.zeros(count, np.int64)
@@ -167,7 +169,10 @@ def unfused_optimizer(facts: Facts) -> Iterator[Finding]:
         return
     kept = float(line.durations_ns(rows).sum()) * ONE_PASS
     gain = Gain(lost - kept, None if facts.gains is None else facts.gains.fused_to(rows, ONE_PASS))
+    idle = int(facts.gaps.length[np.isin(facts.gaps.ended, rows)].sum()) / lost
+    slow = f"; {min(1.0, idle):.0%} of its time the chip waits for the next launch" if idle > LAUNCH_BOUND else ""
     yield facts.finding(
-        f"the optimizer is {len(rows) / facts.steps:,.0f} kernels a step that nothing fuses",
+        f"the optimizer is {len(rows) / facts.steps:,.0f} kernels a step that nothing fuses: "
+        f"each op on each tensor is a launch{slow}",
         facts.longest(rows), lost, gain, "fused=True (or foreach=True) of the optimizer, or compile its step",
     )  # fmt: skip

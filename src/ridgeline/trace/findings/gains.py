@@ -19,6 +19,7 @@ from ridgeline.trace.analysis.what_if import (
     faster,
     fused,
     no_launch_gaps,
+    no_waits,
     scaled,
     span_ns,
     unknown_sizes,
@@ -73,6 +74,10 @@ class Gains:
     def without_gaps_of(self, rank: int) -> int:
         """The same for a host of one rank that takes no time."""
         return self._saved(no_launch_gaps(GraphChange.none(self.graph), rank))
+
+    def without_waits(self) -> int:
+        """The same for hosts that never wait for the device."""
+        return self._saved(no_waits(GraphChange.none(self.graph)))
 
     def _saved(self, change: GraphChange) -> int:
         after = replay(change.graph, change.lag, change.delay)

@@ -30,6 +30,7 @@ ACTIONS = {
     "unlinked": "the trace holds no launches here: record the host as well (CPU activities, runtime calls) to see why",
 }
 RECORDED = {"record_shapes": "shapes", "profile_memory": "memory", "with_stack": "stacks"}  # what costs the host time
+FUSED_STEP = re.compile(r"^aten::(_fused_(adam|sgd|adagrad)|_foreach_)")
 COMPILES = "compile(?!d)|dynamo|inductor.*compil|triton.*(jit|compile)"
 CURES = (  # what the host was in -> what helps
     ("zero_grad", "zero_grad(set_to_none=True)"),
@@ -75,8 +76,12 @@ def slowed(facts: Facts) -> str:
 
 
 def launches_late(facts: Facts) -> Iterator[Finding]:
-    """Gain: the gaps before kernels launched too late, but 1.5 us each, what a replayed graph still leaves."""
+    """Gain: the gaps before kernels launched too late, but 1.5 us each, what a replayed graph still leaves.
+
+    Gaps of an optimizer that launches tensor by tensor are left to the rule about it (`unfused_optimizer`).
+    """
     every = facts.gaps.of("host")
+    every = every[~np.isin(facts.gaps.ended[every], facts.patterns.optimizer)]
     places = every[facts.gaps.length[every] < PAUSE_NS]
     lost = int(facts.gaps.length[places].sum())
     if not facts.worth(lost):
@@ -114,11 +119,19 @@ def pauses(facts: Facts) -> Iterator[Finding]:
         facts.gaps.ended[places].tolist(), lost, gain,
         "kernels are loaded at their first use: warm up before measuring; it is no part of a steady step"
         if first > FIRST
-        else cure(name, "take it out of the step, or do it while the chip works: on another thread, or earlier")
+        else _cure(facts, name)
         if name
         else facts.software.says("stacks"),
     )  # fmt: skip
     yield replace(found, gap=facts.gap(places))
+
+
+def _cure(facts: Facts, name: str) -> str:
+    """What helps against a pause in something; no fused optimizer to who has one."""
+    away = "take it out of the step, or do it while the chip works: on another thread, or earlier"
+    if re.search("optimizer", name, re.IGNORECASE) and any(FUSED_STEP.search(one[:80]) for one in facts.line.names):
+        return f"its kernels are fused, its Python is not: compile its step, or replay it as a graph; or {away}"
+    return cure(name, away)
 
 
 def _first_uses(facts: Facts, places: NDArray[np.intp]) -> float:
@@ -170,32 +183,56 @@ def _told(facts: Facts, places: NDArray[np.intp]) -> tuple[str, str]:
 
 
 def waits(facts: Facts) -> Iterator[Finding]:
-    """Gain: all gaps behind a call that waits for the device, but 1.5 us each; names the calls and their ops."""
+    """Gain: the middle of two bounds; names the calls that wait for the device, and their ops.
+
+    at least    a replay without the waits, the host as slow as the profiler made it
+    at most     all gaps behind them, but 1.5 us each: a host that is ahead of the chip once it does not wait
+    """
     places = facts.gaps.of("synchronisation")
     lost = int(facts.gaps.length[places].sum())
     if not facts.worth(lost):
         return
-    line, above = facts.line, parents(facts.line)
-    rows = np.flatnonzero(line.of_kind(RUNTIME, SYNC) & line.named(WAITS))
-    ends = line.end_ns[rows]
-    rows, ends = rows[np.argsort(ends, kind="stable")], np.sort(ends)
-    start, end = _start(facts, places)
-    last = np.searchsorted(ends, end, side="right") - 1  # the wait that ended last before the gap did, or in it
-    inside = (last >= 0) & (ends[np.maximum(last, 0)] >= start - 1) if len(ends) else np.zeros(len(last), np.bool_)
-    told: dict[str, int] = {}
-    for place, length in zip(last[inside].tolist(), facts.gaps.length[places[inside]].tolist(), strict=True):
-        name = _caller(facts, int(rows[place]), above)
-        told[name] = told.get(name, 0) + length
-    by = max(told.items(), key=lambda entry: entry[1], default=("", 0))
-    where = f"; {by[1] / lost:.0%} of it by {by[0]}" if by[1] >= MOSTLY * lost else ""
-    seen = dict.fromkeys(rows[last[inside][:3]].tolist())
+    where, seen = _waited(facts, places)
+    gain, least = _without_waits(facts, lost - REPLAY_GAP_NS * len(places))
     found = facts.finding(
         f"idle, synchronisation: {MEANING['synchronisation']} "
         f"({count(len(places), 'gap')}, longest {facts.gaps.length[places[0]] / 1000:,.0f} us){where}",
-        [*seen, *facts.gaps.ended[places].tolist()], lost, Gain(lost - REPLAY_GAP_NS * len(places)),
-        facts.software.says("synchronisation"),
+        [*seen, *facts.gaps.ended[places].tolist()], lost, gain, facts.software.says("synchronisation"),
     )  # fmt: skip
+    if least is not None and least * 2 < found.predicted_gain:
+        slow = f"; a host as slow as recorded gains {max(0.0, least):.1%} by it: launches are late as well"
+        found = replace(found, action=found.action + slow)
     yield replace(found, gap=facts.gap(places))
+
+
+def _waited(facts: Facts, places: NDArray[np.intp]) -> tuple[str, list[int]]:
+    """The call that most of some gaps lie behind, in words, and the calls before the longest of them."""
+    line, above = facts.line, parents(facts.line)
+    rows = np.flatnonzero(line.of_kind(RUNTIME, SYNC) & line.named(WAITS))
+    rows = rows[np.argsort(line.end_ns[rows], kind="stable")]
+    if not len(rows):
+        return "", []
+    ends = line.end_ns[rows]
+    start, end = _start(facts, places)
+    last = np.searchsorted(ends, end, side="right") - 1  # the wait that ended last before the gap did, or in it
+    near = (last >= 0) & (ends[np.maximum(last, 0)] >= start - PAUSE_NS)
+    told: dict[str, int] = {}
+    for place, length in zip(last[near].tolist(), facts.gaps.length[places[near]].tolist(), strict=True):
+        name = _caller(facts, int(rows[place]), above)
+        told[name] = told.get(name, 0) + length
+    lost = int(facts.gaps.length[places].sum())
+    by = max(told.items(), key=lambda entry: entry[1], default=("", 0))
+    where = f"; {by[1] / lost:.0%} of it by {by[0]}" if by[1] >= MOSTLY * lost else ""
+    return where, list(dict.fromkeys(rows[last[near][:3]].tolist()))
+
+
+def _without_waits(facts: Facts, most_ns: int) -> tuple[Gain, float | None]:
+    """The middle of what a replay without waits gives and what a host ahead of the chip would; the first as a share."""
+    if facts.gains is None:
+        return Gain(most_ns), None
+    least = facts.gains.without_waits()
+    most = min(most_ns, facts.gains.by("no launch gaps"))
+    return Gain(most_ns, max(most, least) if least >= most else (least + most) / 2), least / facts.span_ns
 
 
 def _caller(facts: Facts, call: int, above: NDArray[np.int32]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil
 
 import numpy as np
@@ -14,6 +14,7 @@ from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.patterns import ops_of
 from ridgeline.trace.analysis.reachable import reachable
 from ridgeline.trace.analysis.roofline import OpRate
+from ridgeline.trace.analysis.served_shapes import FOUR
 from ridgeline.trace.findings.finding import Facts, Finding, Gain
 
 PRODUCTS = ("matmul", "convolution")
@@ -21,6 +22,7 @@ FEW_WASTED = 0.12  # of the cores' time in a last wave or an unfilled one: less 
 TILE = re.compile(r"(?<![\dx])(?:MT)?(\d{2,3})x(\d{2,3})(?:x\d+)?[_x]")
 ALIGNED = {"fp32": 4, "tf32": 4, "fp16": 8, "bf16": 8, "fp8": 16, "int8": 16}  # elements of 16 bytes
 FP32 = re.compile(r"sgemm|simt_s|scudnn|_S_B_|implicit_convolve_s|ffma|f32f32_f32f32_f32|fp32_fp32", re.IGNORECASE)
+LOOPS = re.compile(r"^triton_red_")  # reads its rows once for each reduction: operands are not its traffic
 MATRIX_UNIT = re.compile(r"tf32|s1688|s16816|tensorop", re.IGNORECASE)
 ANY_FP32 = 2.0  # how much faster the matrix unit is at least, where the chip is not known
 
@@ -28,7 +30,9 @@ ANY_FP32 = 2.0  # how much faster the matrix unit is at least, where the chip is
 def slow_products(facts: Facts) -> Iterator[Finding]:
     """Gain: the time of matrix products above what good kernels reach; names the worst shape and what is odd in it."""
     for class_ in PRODUCTS:
-        rates = [rate for rate in _unclaimed(facts) if rate.class_ == class_ and _slow(rate)]
+        rates = [
+            rate for rate in _unclaimed(facts) if rate.class_ == class_ and _slow(rate) and not _unpacks(facts, rate)
+        ]
         if not rates:
             continue
         total, roof, gain = _above(facts, (class_,), rates)
@@ -37,9 +41,42 @@ def slow_products(facts: Facts) -> Iterator[Finding]:
         bound = worst.bound or "compute"
         yield facts.finding(
             f"{class_} at {roof / total:.0%} of the roof of {_name(facts.chip)}; most in {worst.op} "
-            f"{operands(worst)} {worst.dtype} at {worst.efficiency:.0%} of the {bound} roof{odd}",
+            f"{operands(worst)} {worst.dtype} at {worst.efficiency:.0%} of the {bound} roof{odd}{_by(facts, rates)}",
             worst.rows, total, gain, action,
         )  # fmt: skip
+
+
+def unpacked_weights(facts: Facts) -> Iterator[Finding]:
+    """No gain: products that unpack weights of four bits, beside what plain ones reach.
+
+    They compute in 16 bits, so the roof is that of plain products; nobody measured how near unpacking lets them come.
+    """
+    rates = [rate for rate in _unclaimed(facts) if rate.class_ in PRODUCTS and _slow(rate) and _unpacks(facts, rate)]
+    if not rates:
+        return
+    total, roof = sum(rate.total_ns for rate in rates), sum(rate.roof_ns or 0.0 for rate in rates)
+    worst = max(rates, key=lambda rate: rate.total_ns - (rate.roof_ns or 0.0))
+    yield facts.finding(
+        f"products that unpack weights of four bits at {roof / total:.0%} of the {worst.dtype} roof of "
+        f"{_name(facts.chip)}, where plain ones reach {worst.reachable:.0%}; most in {worst.op} {operands(worst)}"
+        f"{_by(facts, rates)}",
+        worst.rows, total, Gain(0.0),
+        "no gain is promised: what such kernels can reach here is not measured; compare others of the engine's, or "
+        "weights of 8 or 16 bits where steps hold many tokens",
+    )  # fmt: skip
+
+
+def _unpacks(facts: Facts, rate: OpRate) -> bool:
+    """Whether a product computes in 16 bits with weights of four."""
+    if rate.dtype not in ("bf16", "fp16") or not facts.worth(rate.total_ns):
+        return False
+    return any(FOUR.search(name[:200]) for name in (rate.op, facts.line.names[_kernel(facts, rate)]))
+
+
+def _by(facts: Facts, rates: Sequence[OpRate]) -> str:
+    """Whose sizes tell the work, where operands do not and nobody named the model."""
+    told = facts.guessed and any(rate.by_model for rate in rates)
+    return f"; sizes of {facts.guessed}, which the trace gives away" if told else ""
 
 
 def slow_attention(facts: Facts) -> Iterator[Finding]:
@@ -56,17 +93,23 @@ def slow_attention(facts: Facts) -> Iterator[Finding]:
     other = {"cudnn": "flash-attention", "flash": "cuDNN's"}.get(used, "cuDNN's or flash-attention")
     yield facts.finding(
         f"attention at {roof / total:.0%} of the roof of {_name(facts.chip)}, where good kernels reach "
-        f"{worst.reachable:.0%} at this size; most in {worst.op} {operands(worst)}",
+        f"{worst.reachable:.0%} at this size; most in {worst.op} {operands(worst)}{_by(facts, rates)}",
         worst.rows, total, gain, facts.software.says("attention").format(other=other),
     )  # fmt: skip
 
 
 def slow_traffic(facts: Facts) -> Iterator[Finding]:
-    """Gain: the time of kernels bound by memory above 80 % of its rate, all classes together."""
+    """Gain: the time of kernels bound by memory above 80 % of its rate, all classes together.
+
+    Reductions that torch.compile generated in loops are left out: neither their passes nor their flops are recorded.
+    """
     rates = [
         rate
         for rate in _unclaimed(facts)
-        if rate.class_ not in (*PRODUCTS, "attention") and _slow(rate) and rate.bound == "memory"
+        if rate.class_ not in (*PRODUCTS, "attention")
+        and _slow(rate)
+        and rate.bound == "memory"
+        and not LOOPS.search(rate.op)
     ]
     if not rates:
         return
@@ -81,7 +124,7 @@ def slow_traffic(facts: Facts) -> Iterator[Finding]:
     worst = max(rates, key=lambda rate: rate.total_ns - (rate.roof_ns or 0.0))
     yield facts.finding(
         f"kernels bound by memory at {roof / total:.0%} of the memory roof of {_name(facts.chip)} "
-        f"({', '.join(parts)}); most in {worst.op} {operands(worst)}",
+        f"({', '.join(parts)}); most in {worst.op} {operands(worst)}{_by(facts, rates)}",
         worst.rows, total, gain, facts.software.says("traffic"),
     )  # fmt: skip
 

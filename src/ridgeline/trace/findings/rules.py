@@ -13,7 +13,13 @@ from ridgeline.trace.findings.copies import exposed_copies
 from ridgeline.trace.findings.finding import LEAST, Facts, Finding, Gain, Rule
 from ridgeline.trace.findings.fusion import fusible_chains, layout_changes, unfused_attention, unfused_optimizer
 from ridgeline.trace.findings.idle import held_back, launches_late, pauses, waits
-from ridgeline.trace.findings.kernels import slow_attention, slow_products, slow_traffic, without_matrix_unit
+from ridgeline.trace.findings.kernels import (
+    slow_attention,
+    slow_products,
+    slow_traffic,
+    unpacked_weights,
+    without_matrix_unit,
+)
 from ridgeline.trace.findings.ranks import late_ranks, pipeline_bubble, uneven_ranks
 from ridgeline.trace.findings.start_up import start_up
 from ridgeline.trace.findings.steps import outlier_steps
@@ -65,6 +71,7 @@ RULES: tuple[Rule, ...] = (
     unfused_attention,
     layout_changes,
     slow_products,
+    unpacked_weights,
     slow_attention,
     slow_traffic,
     without_matrix_unit,

@@ -31,6 +31,7 @@ QUICK_NS = 5_000  # what a call that waits takes when there is nothing to wait f
 LONG_CALL_NS = 20_000  # a launch that takes longer was held up
 FULL = 900  # spans queued from which on a queue may be full: CUDA's holds 1,024
 SILENT_NS = 100_000  # a thread that makes no call for so long may have waited for another
+PAGEABLE = re.compile("pageable", re.IGNORECASE)
 DEVICE_WAIT = re.compile(r"(Device|Ctx)Synchronize", re.IGNORECASE)
 
 
@@ -123,9 +124,21 @@ def sync_edges(points: Points) -> Iterator[Edges]:
         yield _after_last(points, calls[chosen], kind)
     linked = points.work[line.launch[points.work] >= 0]
     copies = linked[line.of_kind(MEMCPY)[linked]]
-    blocked = copies[points.at[points.end(line.launch[copies])] >= points.at[points.end(copies)]]
+    blocked = copies[_blocking(points, copies)]
     yield edges_of(points, points.end(blocked), points.end(line.launch[blocked]), MOST, SYNC)
     yield _after_last(points, _held_up(points, linked), QUEUE)
+
+
+def _blocking(points: Points, copies: Rows) -> NDArray[np.bool_]:
+    """Which copies held their call until they ended: those that the call outlasts.
+
+    From pageable memory the call stages the bytes, and returns a little before the last of them have arrived.
+    """
+    call = points.line.launch[copies]
+    begun, ended = points.at[points.start(copies)], points.at[points.end(copies)]
+    left = ended - points.at[points.end(call)]
+    staged = points.line.named(PAGEABLE, copies) & (left * 10 <= ended - begun)
+    return np.asarray((left <= 0) | staged)
 
 
 def _held_up(points: Points, linked: Rows) -> Rows:

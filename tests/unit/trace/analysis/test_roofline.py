@@ -59,6 +59,8 @@ class TestRates:
             ("aten::_scaled_dot_product_flash_attention_backward", HEADS, (*SCALARS, "False"), 5 * 4 * 8 * 8 * 32),
             ("aten::convolution", IMAGE, (*SCALARS[:3], "[1, 1]", "[1, 1]", "[1, 1]"), 2 * 2 * 6 * 64 * 27),
             ("aten::convolution", IMAGE, (*SCALARS[:3], "[2, 2]", "[0, 0]", "[1, 1]"), 2 * 2 * 6 * 9 * 27),
+            ("aten::cudnn_convolution", IMAGE, (*SCALARS[:2], "[0, 0]", "[2, 2]", "[1, 1]", "1"), 2 * 2 * 6 * 9 * 27),
+            ("aten::miopen_convolution", IMAGE, (*SCALARS[:3], "[0, 0]", "[2, 2]", "[1, 1]"), 2 * 2 * 6 * 9 * 27),
         ],
     )  # fmt: skip
     def test_formulas(
