@@ -112,7 +112,7 @@ def _unsaid(found: RecipeFields) -> tuple[str, ...]:
 
 
 def _named(precision: Any) -> str:
-    return str(precision).replace("-", "_").removesuffix("()")
+    return str(precision).replace("-", "_").removesuffix("()").rpartition(".")[2]
 
 
 def translated(found: RecipeFields, model: str | None = None) -> dict[str, Any]:
@@ -184,9 +184,9 @@ def _precision(fields: dict[str, Any]) -> dict[str, Any]:
     """Formats: a named recipe, changed by fields; where the file names none, the common recipe's bf16."""
     name = _named(fields.pop("mixed_precision", "bf16_mixed"))
     options = dict(RECIPES.get(name, {} if name == "MixedPrecisionConfig" else RECIPES["bf16_mixed"]))
-    for word in ("bf16", "fp16"):
+    for word in ("bf16", "fp16", "fp32"):
         if fields.pop(f"mixed_precision.{word}", None) is True:
-            options = {word: True}
+            options = {} if word == "fp32" else {word: True}
     wide = fields.pop("mixed_precision.grad_reduce_in_fp32", name != "fp16_mixed")
     if fields.pop("ddp.grad_reduce_in_fp32", wide) is None:
         wide = True

@@ -25,7 +25,7 @@ def uneven_ranks(facts: Facts) -> Iterator[Finding]:
     others = [row.times.compute_ns for row in chips if row is not slowest]
     mean = sum(others) / len(others)
     over = slowest.times.compute_ns - mean
-    if slowest.times.compute_ns < LONGER * mean:
+    if over <= 0 or slowest.times.compute_ns < LONGER * mean:
         return
     rows = np.flatnonzero(facts.group(COMPUTE) & facts.line.rows(slowest.process))
     factor = slowest.times.compute_ns / max(1.0, mean)
