@@ -36,6 +36,11 @@ EXPLAINED = (
         "aten.rsqrt",
         "elements at the end of a row that fill no vector take the root in 16 bits, those before it in 32",
     ),
+    (
+        "cpu",
+        "aten.sum",
+        "with several threads, each one's sum is rounded to the tensor's 16 bits before they are added",
+    ),
 )
 
 

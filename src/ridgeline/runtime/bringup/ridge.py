@@ -35,8 +35,10 @@ _FACTORIES = (
 # composite elsewhere, a kernel of its own on the host: the device has the kernel as well
 _KERNELS = ("silu_backward", "mish_backward", "_fused_rms_norm", "_fused_rms_norm_backward")
 
-# the host's own kernels sum over rows, or take the root, in 16 bits: the device computes them in 32
-_WIDENED = frozenset(("aten.native_layer_norm_backward.default", "aten.rsqrt.default"))
+# the host's own kernels sum over rows, join the sums of threads, or take the root, in 16 bits: the device has 32
+_WIDENED = frozenset(
+    ("aten.native_layer_norm_backward.default", "aten.rsqrt.default", "aten.sum.default", "aten.mean.default")
+)
 
 _registered: list[torch.library.Library] = []
 _alter: list[Alter] = []
@@ -239,9 +241,9 @@ _OWN = {"aten._fused_rms_norm_backward.default": _rms_norm_backward}
 def _kernel_result(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if str(func) in _OWN:
         return _OWN[str(func)](*args, **kwargs)
-    if str(func) not in _WIDENED:
+    narrow = next((x.dtype for x in tree_leaves(args) if _floats(x)), None)
+    if str(func) not in _WIDENED or narrow is None or kwargs.get("dtype") is not None:
         return func(*args, **kwargs)
-    narrow = next((x.dtype for x in tree_leaves(args) if _floats(x)), torch.float32)
     wide = tree_map(lambda x: x.float() if _floats(x) else x, (args, kwargs))
     result = func(*wide[0], **wide[1])
     return tree_map(lambda x: x.to(narrow) if isinstance(x, Tensor) else x, result)
