@@ -96,7 +96,7 @@ def shown(value: Any) -> str:
     """A value as a message shows it: never the inside of this reader.
 
     >>> shown(Made(name="Thing")), shown([1, Unknown("x.y")]), shown("a")
-    ('Thing(...)', "[1, x.y]", "'a'")
+    ('Thing(...)', '[1, x.y]', "'a'")
     """
     match value:
         case Unknown() | Outside():
