@@ -54,7 +54,7 @@ def detect(files: Files) -> Target:
         Problem(
             path="",
             given=f"{names}, which no target recognises",
-            expected=f"files of one of {', '.join(IDS)}",
+            expected=f"files of one of {', '.join(READABLE)}",
             todo="say which with --from TARGET",
         )
     )

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.errors import InputError, Problem, near, not_among
 from ridgeline.runtime.bringup.corpus import FAULTS
 from ridgeline.runtime.bringup.ridge import Alter, Lacks
 
@@ -82,4 +82,6 @@ def chosen(faults: Mapping[str, Alter], name: str) -> Mapping[str, Alter]:
     for known in (name, PREFIX + name, name.removeprefix(PREFIX)):
         if known in faults:
             return {known: faults[known]}
-    raise InputError(not_among("--fault", name, sorted(faults), "a fault of the file, or without a file of the corpus"))
+    close = [known for known in sorted(faults) if near(name, known.removeprefix(PREFIX).split("_"))]
+    advice = f"did you mean {close[0]!r}?" if close else "a fault of the file, or without a file of the corpus"
+    raise InputError(replace(not_among("--fault", name, sorted(faults)), todo=advice))
