@@ -24,7 +24,6 @@ from ridgeline.trace.read.join import TracePart
 from ridgeline.trace.read.row_columns import RowColumns
 from ridgeline.trace.read.source import Source, refuse
 from ridgeline.trace.read.sqlite_rows import numbers_in, tables_of, texts_in
-from ridgeline.trace.side_tables import About
 from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MEMCPY, RUNTIME
 
 FORMAT = "rocpd database"
@@ -47,16 +46,7 @@ def read(source: Source, base: sqlite3.Connection) -> TracePart:
     rows = reading.rows
     if not rows.count:
         raise refuse(source.path, "a database without kernels", FORMAT, "was anything running?")
-    ranks = reading.ranks()
-    about = About(
-        sources=(source.name,),
-        format=FORMAT,
-        chips=tuple(dict.fromkeys(reading.chips))[:1],
-        kept=rows.kept(),
-        dropped={what: count for what, count in rows.dropped.items() if count},
-        warnings=tuple(rows.warnings),
-    )
-    return rows.part(about, {}, ranks=ranks if len(set(ranks)) > 1 else ())
+    return rows.recorded(source.name, FORMAT, reading.chips, reading.ranks())
 
 
 class _Reading:

@@ -48,6 +48,18 @@ class RowColumns:
         pieces = self._pieces[name]
         return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
 
+    def recorded(self, name: str, format: str, chips: Sequence[str], ranks: tuple[int, ...] = ()) -> TracePart:
+        """Everything of a file as a part: the first chip it names, and its ranks where there are several."""
+        about = About(
+            sources=(name,),
+            format=format,
+            chips=tuple(dict.fromkeys(chips))[:1],
+            kept=self.kept(),
+            dropped={what: count for what, count in self.dropped.items() if count},
+            warnings=tuple(self.warnings),
+        )
+        return self.part(about, {}, ranks=ranks if len(set(ranks)) > 1 else ())
+
     def part(
         self, about: About, texts: Mapping[str, Sequence[str]], ranks: tuple[int, ...] = (), rank: int | None = None
     ) -> TracePart:
