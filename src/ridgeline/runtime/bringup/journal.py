@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import mmap
-import struct
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 SIZE = 16384
-_HEAD = struct.Struct("<QQI")  # running, since (ns of the monotonic clock), bytes of the entry
+TURN, SINCE, LENGTH, HEAD = 0, 1, 2, 3  # words: odd while an op runs; ns of the monotonic clock; bytes of the entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,35 +42,37 @@ class Glimpse:
 
 
 class Journal:
-    """A page of shared memory behind a file."""
+    """A page of shared memory behind a file; its turn is one more before anything else is written, and after."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         if create:
             path.write_bytes(bytes(SIZE))
         with path.open("r+b") as file:
-            self._page = mmap.mmap(file.fileno(), SIZE)
+            page = memoryview(mmap.mmap(file.fileno(), SIZE))
+        self._words, self._text = page.cast("Q"), page[HEAD * 8 :]
 
     def begin(self, entry: Entry) -> None:
         """Say what runs from now on."""
         text = json.dumps(asdict(entry)).encode()
-        if len(text) > SIZE - _HEAD.size:
+        if len(text) > len(self._text):
             text = json.dumps(asdict(Entry(op=entry.op[:200], module=entry.module[:200], phase=entry.phase))).encode()
-        _HEAD.pack_into(self._page, 0, 0, 0, 0)
-        self._page[_HEAD.size : _HEAD.size + len(text)] = text
-        _HEAD.pack_into(self._page, 0, 1, time.monotonic_ns(), len(text))
+        self.end()
+        self._text[: len(text)] = text
+        self._words[SINCE], self._words[LENGTH] = time.monotonic_ns(), len(text)
+        self._words[TURN] += 1
 
     def end(self) -> None:
         """It came back."""
-        _, since, length = _HEAD.unpack_from(self._page, 0)
-        _HEAD.pack_into(self._page, 0, 0, since, length)
+        if self._words[TURN] % 2:
+            self._words[TURN] += 1
 
     def read(self) -> Glimpse:
-        """What was last begun."""
-        running, since, length = _HEAD.unpack_from(self._page, 0)
+        """What was last begun; nothing runs where the page changes while it is read."""
+        turn, since, length = self._words[TURN], self._words[SINCE], self._words[LENGTH]
+        text = bytes(self._text[:length])
+        running = bool(turn % 2) and self._words[TURN] == turn
         try:
-            entry = Entry(**json.loads(self._page[_HEAD.size : _HEAD.size + length])) if length else Entry()
-        except ValueError:  # seen while it was written
-            return Glimpse(entry=Entry(), running=False, running_s=0.0)
-        return Glimpse(
-            entry=entry, running=bool(running), running_s=(time.monotonic_ns() - since) / 1e9 if running else 0.0
-        )
+            entry = Entry(**json.loads(text)) if text else Entry()
+        except ValueError:  # between two ops
+            entry = Entry()
+        return Glimpse(entry=entry, running=running, running_s=(time.monotonic_ns() - since) / 1e9 if running else 0.0)

@@ -103,6 +103,25 @@ def test_the_journal_tells_another_process_what_runs(tmp_path: Path) -> None:
     assert theirs.read().entry.op == "aten.cat.default"
 
 
+def test_an_op_that_begins_while_the_journal_is_read_does_not_hang(tmp_path: Path) -> None:
+    ours = Journal(tmp_path / "journal", create=True)
+    beginning = (
+        "import sys; from pathlib import Path; from ridgeline.runtime.bringup.journal import Entry, Journal\n"
+        "ours, entry = Journal(Path(sys.argv[1])), Entry(op='aten.mm.default')\n"
+        "while True: ours.begin(entry); ours.end()"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", beginning, str(tmp_path / "journal")])
+    try:
+        while not ours.read().running:
+            assert writer.poll() is None
+        seen = [one for _ in range(50_000) if (one := ours.read()).running]
+    finally:
+        writer.kill()
+        writer.wait()
+    assert {one.entry.op for one in seen} <= {"aten.mm.default"}
+    assert all(one.running_s < 60 for one in seen)
+
+
 def test_safetensors_come_back_as_they_went(tmp_path: Path) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     given = {
