@@ -63,6 +63,10 @@ GROUPS = {
         alone=("torchtitan==0.3.0",),
         tests=("parsers",),
     ),
+    "trainers": Group(
+        needs=("accelerate==1.15.0", "trl==1.16.0", "transformers==5.22.2", "peft", "datasets"),
+        tests=("trainers",),
+    ),
     "megatron": Group(
         needs=(
             *("triton", "packaging", "transformers==5.12.*", "hydra-core", "omegaconf", "einops", "tensorboard"),
