@@ -3,6 +3,7 @@
     python docs/record_trainers.py accelerate   ACCELERATE TRANSFORMERS TRL   unpacked wheels
     python docs/record_trainers.py llamafactory LLAMAFACTORY TRANSFORMERS
     python docs/record_trainers.py axolotl      AXOLOTL
+    python docs/record_trainers.py torchtitan-preset TORCHTITAN
 
     pip download --no-deps accelerate trl transformers llamafactory axolotl     then unzip each into its own folder
 
@@ -68,8 +69,29 @@ def accelerate(folder: Path, transformers: Path, trl: Path) -> tuple[Found, str,
     return found, version, f"ClusterConfig and launch of accelerate {version}, arguments of {beside}"
 
 
-READERS = {"accelerate": accelerate}
-TITLES = {"accelerate": "HF Accelerate"}
+def torchtitan_preset(folder: Path) -> tuple[Found, str, str]:
+    """Fields of the parts of a Trainer.Config that a preset states, and parameters of the families' registries."""
+    source, found = Source(folder), Found()
+    for section, name in (
+        ("training", "TrainingConfig"),
+        ("parallelism", "ParallelismConfig"),
+        ("compile", "CompileConfig"),
+    ):
+        fields(source, "torchtitan.config.configs", name, f"{section}.", found)
+    for family in ("llama3", "qwen3", "deepseek_v3", "gpt_oss"):
+        for node in ast.walk(source.tree(f"torchtitan.models.{family}")):
+            if isinstance(node, ast.FunctionDef) and node.name == "model_registry":
+                found.values |= {f"model_registry.{word.arg}" for word in (*node.args.args, *node.args.kwonlyargs)}
+    found.values |= {"model_registry.family", "hf_assets_path", "activation_checkpoint"}
+    policies = ast.walk(source.tree("torchtitan.distributed.activation_checkpoint"))
+    names = [node.name for node in policies if isinstance(node, ast.ClassDef) and node.name.endswith("AC")]
+    found.choices["activation_checkpoint"] = [*names, "None"]
+    version = release(folder, "torchtitan")
+    return found, version, f"torchtitan/config/configs.py and registries of the torchtitan {version} wheel"
+
+
+READERS = {"torchtitan-preset": torchtitan_preset, "accelerate": accelerate}
+TITLES = {"torchtitan-preset": "torchtitan", "accelerate": "HF Accelerate"}
 
 
 def main() -> int:

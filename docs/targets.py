@@ -27,6 +27,7 @@ ENGINE = {
     "maxtext": "maxtext",
     "verl": "megatron-core",
     "accelerate": "torch-eager",
+    "torchtitan-preset": "torchtitan",
 }
 MODELS = (
     "llama3-8b",

@@ -1,4 +1,4 @@
-"""Laws of the targets around transformers' Trainer: nothing is dropped, the rest reads back."""
+"""Laws of trainers with several files, or one in Python: nothing is dropped, the rest reads back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ridgeline.targets.registry import TARGETS
 sys.path.insert(0, str(Path(__file__).parent))
 scenarios = importlib.import_module("test_export_files").scenarios
 
-TRAINERS = ("accelerate",)
+TRAINERS = ("accelerate", "torchtitan-preset")
 
 
 @pytest.mark.parametrize("target", TRAINERS)
@@ -34,6 +34,8 @@ def test_nothing_is_dropped_and_the_rest_reads_back(target: str, made: Scenario)
     assert sorted(places) == sorted(before)
     assert not [lost for lost in export.lost if lost.why == UNSPOKEN]
     _documented(target, dict(export.files))
+    known = options(target).values
+    assert not [name for name in export.expressed.values() if not name.startswith("deepspeed.") and name not in known]
 
     found = import_run(dict(export.files))
     assert found.target == target

@@ -1,14 +1,16 @@
-"""Exports against the parsers of trainers around transformers: Accelerate and TRL.
+"""Exports against the parsers of trainers: Accelerate and TRL, torchtitan 0.3.
 
 Skipped where the packages are absent; `make test-targets` installs them:
 
-    accelerate==1.15.0 trl==1.16.0 transformers==5.22.2 peft
+    accelerate==1.15.0 trl==1.16.0 transformers==5.22.2 peft; torchtitan==0.3.0 (in the group `titan`)
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +101,41 @@ def test_trl_accepts(
     assert weights.use_peft == (scenario.workload.lora is not None)
 
 
-@pytest.mark.parametrize("target", ["accelerate"])
+TITANS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("llama3-8b", {"shard": "zero3", "recompute": "full"}),
+    ("llama3-8b", {"shard": "none", "compiled": False}),
+    ("llama3-70b", {"shard": "zero2", "tp": 4, "pp": 4, "schedule": "interleaved", "microbatch": 2}),
+    ("llama3.1-405b", {"shard": "zero3", "tp": 8, "cp": 4, "recompute": {"kind": "selective", "parts": ["alternate"]}}),
+    ("qwen3-30b-a3b", {"shard": "zero3", "shard_degree": 16, "ep": 8, "offload": ["optimizer"]}),
+    ("deepseek-v3", {"shard": "zero3", "ep": 32, "tp": 2, "sequence_parallel": False}),
+    ("gpt-oss-20b", {"shard": "zero3", "ep": 4, "pp": 2, "schedule": "zbv"}),
+)
+
+
+@pytest.mark.skipif(not version("torchtitan").startswith("0.3"), reason="torchtitan 0.3 is not installed")
+@pytest.mark.parametrize(("model", "plan"), TITANS)
+def test_torchtitan_accepts(model: str, plan: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own manager imports the module that was written and validates what the function returns."""
+    config = pytest.importorskip("torchtitan.config")
+    scenario = made(model, {"engine": "torchtitan", **plan}, {})
+    monkeypatch.syspath_prepend(str(written("torchtitan-preset", scenario, tmp_path)))
+    monkeypatch.delitem(sys.modules, "preset", raising=False)
+    (name,) = re.findall(r"^def (\w+)", (tmp_path / "preset.py").read_text(encoding="utf-8"), re.MULTILINE)
+    read = config.ConfigManager().parse_args(["--module", "preset", "--config", name, "--training.steps", "50"])
+    mesh, split = scenario.plan.mesh, read.parallelism
+    assert (split.tensor_parallel_degree, split.pipeline_parallel_degree) == (mesh.tp, mesh.pp)
+    assert (split.context_parallel_degree, split.expert_parallel_degree) == (mesh.cp, mesh.ep)
+    assert split.data_parallel_shard_degree * split.data_parallel_replicate_degree == mesh.dp
+    assert (read.training.seq_len, read.training.global_batch_size, read.training.steps) == (4096, 512, 50)
+    assert len(read.model_spec.model.layers) == scenario.model.layers
+    if mesh.pp > 1:
+        parts = split.module_fqns_per_model_part
+        assert [sum(name.startswith("layers.") for name in part) for part in parts] == list(scenario.placement)
+
+
+@pytest.mark.parametrize("target", ["accelerate", "torchtitan-preset"])
 def test_the_recorded_list_is_of_the_version_that_is_installed(target: str) -> None:
-    if not version(target):
+    package = target.removesuffix("-preset")
+    if not version(package) or (target == "torchtitan-preset" and not version(package).startswith("0.3")):
         pytest.skip(f"{target} is not installed")
-    assert options(target).version == version(target)
+    assert options(target).version == version(package)

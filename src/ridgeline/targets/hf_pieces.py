@@ -191,7 +191,10 @@ def _sharded(run: TrainerRun, words: Words) -> Iterator[Piece]:
             yield Fixed(f"plan.{axis}", 1, "DDP splits data only")
         yield Fixed("plan.shard", "none", "DDP: every rank holds everything")
         yield Fixed("plan.overlap.grad-reduce", True, "DDP reduces buckets during the backward pass")
-        yield Fixed("plan.overlap.offload", False, "copies are issued on the stream that computes")
+        for name in ("param-gather", "tp", "cp", "offload"):
+            yield Fixed(f"plan.overlap.{name}", False, "DDP does not overlap it")
+        yield Fixed("plan.sequence_parallel", False, "DDP splits data only")
+        yield Fixed("plan.cp_kind", "ring", "DDP splits data only")
         return
     yield Say(words["fsdp"], 2, "plan.shard")
     yield Say(words["reshard"], run.stage == 3, "plan.shard")
