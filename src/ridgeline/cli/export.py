@@ -116,7 +116,9 @@ def _lost(found: Export) -> Iterator[str]:
 
 
 def import_run(
-    source: Annotated[Path, typer.Argument(metavar="PATH", help="A run's configuration: a file, or a folder of them.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A run's configuration: a file, a folder, or 'bash run.sh WORDS'.")
+    ],
     target: Annotated[
         str | None, typer.Option("--from", metavar="TARGET", help="Software it is for; recognised when left out.")
     ] = None,
@@ -125,6 +127,9 @@ def import_run(
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="The model, where the files leave it to a script.")
+    ] = None,
+    seq: Annotated[
+        str | None, typer.Option("--seq", metavar="TOKENS", help="Tokens of a sequence, where a script says them.")
     ] = None,
     arguments: Annotated[
         list[str] | None, typer.Option("--arg", metavar="WORD", help="An argument the script is called with; in order.")
@@ -148,6 +153,7 @@ def import_run(
         target=target,
         system=system,
         model=model,
+        seq=_tokens(seq),
         arguments=arguments or (),
         environment=_variables(environment or []),
     )
@@ -164,6 +170,17 @@ def import_run(
         say(f"assumed {_one_line(note)}", err=True)
     for line in _unread(found):
         say(line, err=True)
+
+
+def _tokens(given: str | None) -> int | None:
+    """`4096` or `128k` as a number."""
+    from ridgeline.core.errors import InputError, Problem, UnitError
+    from ridgeline.core.units import parse_count
+
+    try:
+        return parse_count(given) if given is not None else None
+    except UnitError:
+        raise InputError(Problem(path="--seq", given=str(given)[:40], expected="tokens, 8192 or 8k")) from None
 
 
 def _variables(given: list[str]) -> dict[str, str]:

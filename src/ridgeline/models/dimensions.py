@@ -72,6 +72,7 @@ class VisionTable:
     patch: Count
     image: Count
     tokens: Count
+    windowed: Size = 0
     projector_params: Size = 0
     other_params: Size = 0
 
@@ -178,6 +179,7 @@ def _vision(table: VisionTable | None) -> Vision | None:
         patch=table.patch,
         image=table.image,
         tokens=table.tokens,
+        windowed=table.windowed,
         projector_params=table.projector_params,
         other_params=table.other_params,
     )

@@ -21,6 +21,7 @@ from ridgeline.targets.per_rank import with_batch
 from ridgeline.targets.registry import TARGETS, detect
 from ridgeline.targets.reread import reread
 from ridgeline.targets.run_files import BIGGEST_TEXT, Around, RunFiles, top_of
+from ridgeline.targets.shell_arguments import call_of, lacking, placed, refused, shown_call
 from ridgeline.targets.target import Export, Imported
 from ridgeline.targets.vendors import refuse_other_chips
 
@@ -52,24 +53,52 @@ def import_run(
     target: str | None = None,
     system: str | None = None,
     model: str | None = None,
+    seq: int | None = None,
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Imported:
     """What a run's configuration says: a file, a folder of files, or texts by name. Text is parsed, never executed.
 
-    `system` names the machine, which most configurations do not; a folder that Ridgeline wrote does. `model` names the
-    model where the configuration leaves it to a script. `arguments` and `environment` are what a script is called with.
+    `system` names the machine, which most configurations do not; a folder that Ridgeline wrote does. `model` and `seq`
+    name the model and the tokens of a sequence where the configuration leaves them to a script. `arguments` and
+    `environment` are what a script is called with; a whole command line, `TP=2 bash run.sh 7B 8`, says both in place of
+    the path.
     """
+    call = call_of(str(source)) if isinstance(source, (str, Path)) else None
+    source = call.path if call is not None else source
     files = read_files(Path(source)) if isinstance(source, (str, Path)) else RunFiles(source, Around())
-    files.around.arguments = tuple(arguments)
-    files.around.environment = dict(environment or {})
+    files.around.arguments = (*(call.arguments if call else ()), *arguments)
+    files.around.environment = {**(call.environment if call else {}), **(environment or {})}
     files.around.model = model
     files.around.chips = load_system(system).chips if system else None
-    found = (TARGETS[target] if target else detect(files)).read(files)
+    found = _read(files, target)
     if model is not None:
         found = replace(found, settings={**found.settings, "model": model})
+    if seq is not None:
+        workload = {**found.settings["workload"], "seq": seq}
+        found = replace(found, settings={**found.settings, "workload": workload})
     name = system or system_in(files)
     return found if name is None or "system" in found.settings else on_system(found, name)
+
+
+def _read(files: RunFiles, target: str | None) -> Imported:
+    """What the files say; a script that means nothing without its words, as documentation beside it calls it."""
+    try:
+        return (TARGETS[target] if target else detect(files)).read(files)
+    except InputError as problem:
+        wanted = lacking(files)
+        if not wanted:
+            raise
+        call = shown_call(files) if not files.around.arguments else None
+        if call is None:
+            raise refused(files, wanted, call) from problem
+    called = placed(files, call)
+    try:
+        found = (TARGETS[target] if target else detect(called)).read(called)
+    except InputError as problem:
+        raise InputError([*refused(files, wanted, call).problems, *problem.problems]) from problem
+    note = f"called as {call.where} shows: {str(call)[:400]}"
+    return replace(found, assumptions=(note, *found.assumptions))
 
 
 def on_system(found: Imported, name: str) -> Imported:
