@@ -108,6 +108,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "fp4-param-gather": "mixed_precision.fp4_param_gather",
         "reuse-grad-buf-for-mxfp8-param-ag": "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag",
         "ckpt-format": "checkpoint.ckpt_format",
+        "init-model-with-meta-device": "model.init_model_with_meta_device",
     }
 )
 # fields that are not guessed where only running the recipe would tell them
