@@ -67,6 +67,10 @@ GROUPS = {
         needs=("accelerate==1.15.0", "trl==1.16.0", "transformers==5.22.2", "peft", "datasets"),
         tests=("trainers",),
     ),
+    "launchers": Group(
+        needs=("kubeflow-trainer-api==2.3.0", "skypilot==0.14.1", "azure-ai-ml==1.35.2", "jsonschema"),
+        tests=("launchers",),
+    ),
     "megatron": Group(
         needs=(
             *("triton", "packaging", "transformers==5.12.*", "hydra-core", "omegaconf", "einops", "tensorboard"),

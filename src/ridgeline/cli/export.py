@@ -14,7 +14,7 @@ import typer
 
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, ScenarioFile, Settings, print_json
-from ridgeline.targets.registry import IDS
+from ridgeline.targets.registry import IDS, LAUNCHERS
 
 if TYPE_CHECKING:
     from ridgeline.targets.target import Export, Imported
@@ -37,6 +37,12 @@ def export(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder to write into; printed if left out.")
     ] = None,
+    launcher: Annotated[
+        str | None, typer.Option("--launcher", metavar="NAME", help=f"Who starts it: {', '.join(LAUNCHERS)}.")
+    ] = None,
+    job: Annotated[
+        list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="time, partition, account, image, output.")
+    ] = None,
     settings: Settings = None,
     force: Force = False,
     json: Json = False,
@@ -45,7 +51,8 @@ def export(
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.targets.api import export as library
 
-    found = library(read_scenario(scenario, settings or ()), to=to)
+    asked = _variables(job or [], "--job")
+    found = library(read_scenario(scenario, settings or ()), to=to, launcher=launcher, job=asked)
     if output is not None:
         _write(output, found, force)
     if json:
@@ -121,7 +128,7 @@ def import_run(
         say(line, err=True)
 
 
-def _variables(given: list[str]) -> dict[str, str]:
+def _variables(given: list[str], option: str = "--env") -> dict[str, str]:
     """`NAME=VALUE` words as a table."""
     from ridgeline.core.errors import InputError, Problem
 
@@ -129,7 +136,7 @@ def _variables(given: list[str]) -> dict[str, str]:
     for word in given:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
-            raise InputError(Problem(path="--env", given=word[:60], expected="NAME=VALUE"))
+            raise InputError(Problem(path=option, given=word[:60], expected="NAME=VALUE"))
         found[name] = value
     return found
 

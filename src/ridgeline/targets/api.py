@@ -16,7 +16,9 @@ from ridgeline.core.files import read_text
 from ridgeline.hardware.load import system as load_system
 from ridgeline.hardware.system import System
 from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.job_request import job_request
 from ridgeline.targets.launch import system_in
+from ridgeline.targets.launchers import FILES, launched
 from ridgeline.targets.registry import TARGETS, detect
 from ridgeline.targets.run_files import BIGGEST_TEXT, Around, RunFiles, top_of
 from ridgeline.targets.target import Export, Imported
@@ -25,8 +27,11 @@ SUFFIXES = (".sh", ".sbatch", ".slurm", ".toml", ".json", ".yaml", ".yml", ".py"
 MOST_FILES = 64
 
 
-def export(scenario: Scenario, *, to: str) -> Export:
+def export(scenario: Scenario, *, to: str, launcher: str | None = None, job: Mapping[str, str] | None = None) -> Export:
     """The scenario as files of the target, with the account of every decision.
+
+    `launcher` names who starts the run on its nodes (`LAUNCHERS`), `job` what it is asked for: time, partition,
+    account, image, output.
 
     >>> import ridgeline
     >>> made = ridgeline.scenario({"model": "llama3-8b", "system": "8xh100-sxm",
@@ -34,7 +39,9 @@ def export(scenario: Scenario, *, to: str) -> Export:
     >>> export(made, to="megatron").expressed["plan.tp"]
     '--tensor-model-parallel-size'
     """
-    return TARGETS[to].write(scenario)
+    made = TARGETS[to].write(scenario)
+    asked = job_request(job or {})
+    return made if launcher is None else launched(made, scenario, launcher, asked)
 
 
 def import_run(
@@ -98,7 +105,8 @@ def read_files(path: Path) -> RunFiles:
         folder = Path(os.path.realpath(path)).parent
         text = read_text(path, BIGGEST_TEXT)
         return RunFiles({f"{path.name}{mark}{chosen}": text}, Around(folder=folder, top=top_of(folder)))
-    named = sorted(part for part in path.iterdir() if part.suffix in SUFFIXES and part.is_file())
+    parts = (part for part in path.iterdir() if part.suffix in SUFFIXES and part.is_file())
+    named = sorted(part for part in parts if part.name not in FILES)
     if not named or len(named) > MOST_FILES:
         given = f"{len(named)} configuration files" if named else "no configuration file"
         expected = f"1 to {MOST_FILES} files ending in {', '.join(SUFFIXES)}"

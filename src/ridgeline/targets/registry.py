@@ -28,6 +28,8 @@ SERVE = ("dynamo", "tensorrt-llm", "sglang", "vllm")
 IDS = (*SERVE, *TRAIN)
 # dialects that are read and not written, tried before the software they are dialects of
 READ_ONLY = ("primus", "megatron-deepspeed")
+# who starts a run on its nodes; the first two need nothing but a shell, and Slurm
+LAUNCHERS = ("torchrun", "slurm", "jobset", "trainjob", "volcano", "skypilot", "azureml", "ray")
 READABLE = (*SERVE, *READ_ONLY, *TRAIN)
 
 
