@@ -40,4 +40,5 @@ def launched(made: Export, scenario: Scenario, launcher: str, job: JobRequest) -
     if launcher == "torchrun":
         return replace(made, files=kept)
     name, writer = WRITERS[launcher]
-    return replace(made, files={**kept, name: writer(scenario, kept, job)})
+    needed = {name: text for name, text in kept.items() if not name.endswith(".md")}
+    return replace(made, files={**kept, name: writer(scenario, needed, job)})
