@@ -27,6 +27,8 @@ ENGINE = {
     "maxtext": "maxtext",
     "verl": "megatron-core",
     "accelerate": "torch-eager",
+    "llamafactory": "torch-eager",
+    "axolotl": "torch-eager",
     "torchtitan-preset": "torchtitan",
 }
 SYSTEM = {"mindspeed": "16xascend-910c"}  # where the target does not run on the chips of the rest

@@ -64,7 +64,8 @@ GROUPS = {
         tests=("parsers", "trainers"),
     ),
     "trainers": Group(
-        needs=("accelerate==1.15.0", "trl==1.16.0", "transformers==5.22.2", "peft", "datasets"),
+        needs=("accelerate==1.15.0", "trl==1.16.0", "transformers==5.22.2", "peft", "datasets", "omegaconf"),
+        alone=("llamafactory==0.9.5", "axolotl==0.19.0"),
         tests=("trainers",),
     ),
     "launchers": Group(

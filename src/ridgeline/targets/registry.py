@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # the command line names the targets in its help, which has t
 
 # the order in which files are tried against `recognises`: a dialect before the software it is a dialect of
 TRAIN = (
+    "axolotl",
+    "llamafactory",
     "accelerate",
     "megatron-bridge",
     "verl",
@@ -30,7 +32,9 @@ IDS = (*SERVE, *TRAIN)
 READ_ONLY = ("primus", "megatron-deepspeed")
 # who starts a run on its nodes; the first two need nothing but a shell, and Slurm
 LAUNCHERS = ("torchrun", "slurm", "jobset", "trainjob", "volcano", "skypilot", "azureml", "ray")
-READABLE = (*SERVE, *READ_ONLY, *TRAIN)
+# those whose own keys tell them first: a trainer's file may hold options that a server has too
+FIRST = ("axolotl", "llamafactory")
+READABLE = tuple(dict.fromkeys((*FIRST, *SERVE, *READ_ONLY, *TRAIN)))
 
 
 class _Targets(Mapping[str, "Target"]):
