@@ -18,6 +18,7 @@ from ridgeline.targets.shell_eval import read_script
 from ridgeline.targets.target import Files, Unread
 
 OPEN = ("auto", "null", "none", "")  # words that leave a number to the software
+MOST_NOTES = 12
 STRANGE = "not an option this reader knows"
 
 
@@ -217,6 +218,15 @@ def assigned_by(files: Files, wanted: str = "") -> Iterator[dict[str, Any]]:
             if said:
                 found.append((bool(wanted and re.search(wanted, " ".join(command[:12]))), said))
     yield from (said for held, said in sorted(found, key=lambda one: not one[0]))
+
+
+def left_out(files: Files) -> list[str]:
+    """What was left out of shell scripts because only running them would tell, as assumptions."""
+    found: dict[str, None] = {}
+    for name, text in files.items():
+        if name.endswith((".sh", ".sbatch", ".slurm")):
+            found |= dict.fromkeys(f"left out: {note}" for note in read_script(text, around(files)).notes)
+    return list(found)[:MOST_NOTES]
 
 
 def _scalar(text: str) -> Any:

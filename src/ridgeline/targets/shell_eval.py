@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -50,7 +51,11 @@ def read_script(text: str, around: Around | None = None) -> Script:
     script = Script(arguments=list(place.arguments), given=place.environment)
     for name, value in {**asked(text), **place.environment}.items():
         script.variables[name] = [value]
-    _Shell(script, place).run(_parsed(text), 0)
+    with suppress(_Left, _Broke):  # a script ends where it returns
+        _Shell(script, place).run(_parsed(text), 0)
+    if script.asked:
+        numbers = ", ".join(str(number) for number in sorted(script.asked))
+        script.notes.append(f"what words {numbers} of the script's call would say: it is taken as called without")
     return script
 
 
@@ -347,10 +352,16 @@ class _Shell:
             if text is None:
                 self.script.notes.append(f"{shown(words[1])[:60]}, which is sourced and not here")
                 return True
-            return self.run(_parsed(text), depth + 4)
+            return self.sourced(text, depth)
         elif name == "eval" and depth < DEEPEST:
             return self.run(_parsed(" ".join(words[1:])), depth + 4)
         return name != "false"
+
+    def sourced(self, text: str, depth: int) -> bool | None:
+        try:
+            return self.run(_parsed(text), depth + 4)
+        except _Left:
+            return True
 
     def call(self, body: tuple[Statement, ...], arguments: list[str], depth: int) -> bool | None:
         before = self.script.arguments

@@ -33,11 +33,11 @@ from ridgeline.targets.maxtext.names import (
     parts_of,
 )
 from ridgeline.targets.maxtext.read_machine import filled_axes, machine_of, spare_axis, started
-from ridgeline.targets.option_reader import OptionReader, assigned, assigned_by, model_in, pick, tables
+from ridgeline.targets.option_reader import OptionReader, assigned, assigned_by, left_out, model_in, pick, tables
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
 
-PLAIN_BLOCKS = ("llama2", "mistral", "mixtral", "default", "qwen2", "qwen3", "qwen3_moe")
+PLAIN_BLOCKS = ("llama2", "mistral", "mixtral", "default", "qwen2", "qwen3", "qwen3_moe", "gpt3")
 # options of a model file beside its dimensions
 DESCRIBES = frozenset(
     {
@@ -89,13 +89,14 @@ def read(files: Files) -> Imported:
     if "base_emb_dim" in table.data and not MANY & set(table.data):
         note = "a model file: batch, sequence, mesh and recompute are MaxText's defaults"
         found = replace(found, assumptions=(note, *found.assumptions))
+    found = replace(found, assumptions=(*left_out(files), *found.assumptions))
     return replace(found, chips=chips) if chips else found
 
 
 def read_table(table: Table, named: str | None, second: str = "") -> Imported:
     """What the options of a configuration say; `named` stands in for a model that they do not tell."""
     reader = OptionReader(table)
-    found = _model(reader)
+    found = _model(reader, named)
     model = found or named
     if found is None and named is not None:
         reader.notes = [note for note in reader.notes if note.option != "model_name"]
@@ -134,7 +135,8 @@ def _merged(files: Files) -> Table:
     return Table(data={**found[0].data, **known}, source=found[0].source, lines=found[0].lines)
 
 
-def _model(reader: OptionReader) -> Any:
+def _model(reader: OptionReader, named: str | None) -> Any:
+    """The model that the options name or spell; that of MaxText's defaults where nobody names one."""
     name = str(reader.take("model_name", default="default"))
     if name == "default" and "base_emb_dim" in reader:
         name = _file_named(reader)
@@ -150,7 +152,9 @@ def _model(reader: OptionReader) -> Any:
             return f"maxtext-{scale}b"
         reader.bad("global_parameter_scale", scale, "a scale whose model the catalog has, or dimensions", None)
     if "base_emb_dim" not in reader:
-        return None
+        if named is not None or {"student_overrides", "teacher_overrides"} & set(reader.table.data):
+            return None
+        reader.assumptions.append("model: the 1.1 billion parameters of MaxText's own defaults, as no model is named")
     block = reader.word("decoder_block", among={name: name for name in PLAIN_BLOCKS}, default="default")
     normed = reader.switch("use_qk_norm", default=str(block).startswith("qwen3"))
     biased = reader.switch("attention_bias", default=block == "qwen2")
@@ -176,6 +180,10 @@ def _model(reader: OptionReader) -> Any:
         },
         **mlp,
     }
+    if block == "gpt3":
+        table |= {"norm": "layer", "positions": reader.count("trainable_position_size", default=2048)}
+        table["attention"] |= {"positions": "learned", "qkv_bias": True, "out_bias": True}
+        table["mlp"] |= {"gated": False, "activation": "gelu", "bias": True}
     return known_as(table, ("context",))
 
 

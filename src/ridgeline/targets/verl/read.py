@@ -20,6 +20,7 @@ from ridgeline.targets.option_reader import (
     assigned,
     assigned_by,
     flatten,
+    left_out,
     model_in,
     nested,
     pick,
@@ -88,7 +89,7 @@ def read(files: Files) -> Imported:
         target=ID,
         settings=settings,
         unread=reader.unread(APART),
-        assumptions=tuple(reader.assumptions),
+        assumptions=(*left_out(files), *reader.assumptions),
         chips=nodes * each,
     )
 
@@ -134,7 +135,8 @@ def _read_sft(files: Files, table: Table) -> Imported:
     plan |= _placement(reader, plan, MODELS[model].layers if model else 0)
     settings = pick({"model": _trained(reader, model)}) | {"workload": workload, "plan": plan}
     unread = reader.unread(APART)
-    return Imported(target=ID, settings=settings, unread=unread, assumptions=tuple(reader.assumptions), chips=world)
+    notes = (*left_out(files), *reader.assumptions)
+    return Imported(target=ID, settings=settings, unread=unread, assumptions=notes, chips=world)
 
 
 def _veomni(reader: OptionReader) -> dict[str, Any]:
