@@ -63,6 +63,7 @@ APART = {
 
 def read(files: Files) -> Imported:
     """What the files say of the actor; overrides in scripts stand above YAML."""
+    _refuse_other_work(files)
     table = _merged(files)
     if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)) and is_sft(files):
         return _read_sft(files, table)
@@ -92,6 +93,15 @@ def read(files: Files) -> Imported:
         assumptions=(*left_out(files), *reader.assumptions),
         chips=nodes * each,
     )
+
+
+def _refuse_other_work(files: Files) -> None:
+    """An `InputError` for scripts that only generate or evaluate."""
+    for name, text in files.items():
+        program = re.search(r"verl\.trainer\.(main_generation\w*|main_eval\w*)", text) if name.endswith(".sh") else None
+        if program and not re.search(r"main_ppo|sft_trainer|main_dapo|\.main_(?!gen|eval)\w+", text):
+            given = f"generation of text ({program.group(1)})"
+            raise InputError(Problem(path="", given=given, expected="training of a decoder", where=name))
 
 
 def _chosen(reader: OptionReader, files: Files) -> str | None:
