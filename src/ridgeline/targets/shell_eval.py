@@ -279,7 +279,11 @@ class _Shell:
 
     def declare(self, words: list[Token]) -> list[Token]:
         export = isinstance(words[0], Word) and words[0].bare == "export"
-        rest = [word for word in words[1:] if not (isinstance(word, Word) and word.bare.startswith("-"))]
+        begins = next(  # what stands in an array may begin with a dash too
+            (at for at, word in enumerate(words) if at and not (isinstance(word, Word) and word.bare.startswith("-"))),
+            len(words),
+        )
+        rest = words[begins:]
         for word in rest:
             name = word.parts[0].text.partition("=")[0] if isinstance(word, Word) and word.parts else ""
             if export and name.isidentifier():

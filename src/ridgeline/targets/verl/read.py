@@ -20,6 +20,7 @@ from ridgeline.targets.option_reader import (
     assigned,
     assigned_by,
     flatten,
+    interpolated,
     left_out,
     model_in,
     nested,
@@ -166,7 +167,8 @@ def _merged(files: Files) -> Table:
     if not found:
         return Table(data=nested(words), source=next(iter(files), ""))
     below = {key: value for table in found for key, value in flatten(table.data)}
-    return Table(data=nested(below | words), source=found[0].source, lines=found[0].lines)
+    filled = interpolated(below | words, around(files).environment)
+    return Table(data=nested(filled), source=found[0].source, lines=found[0].lines)
 
 
 def _model(reader: OptionReader) -> str | None:
