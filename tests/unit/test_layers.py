@@ -65,7 +65,7 @@ INTERIOR = {
         ("state_scan",),
         ("mixer_parts", "ffn", "ends", "step_ops"),
         ("sparse_attention", "served_mixers", "served_ffn"),
-        ("mixers", "served_ends"),
+        ("mixers", "served_ends", "captured"),
         ("sections",),
         ("mtp",),
         ("program",),

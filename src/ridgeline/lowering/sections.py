@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 from ridgeline.ir.ops import Collective, MatMul, Num, Op, Stream
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
+from ridgeline.lowering.captured import lower_captured
 from ridgeline.lowering.context import LoweringContext, input_gradient, plain_matmul, stream, weight_gradient
 from ridgeline.lowering.ffn import lower_ffn
 from ridgeline.lowering.mixers import lower_mixer
 from ridgeline.lowering.served_ffn import lower_served_ffn
 from ridgeline.lowering.served_mixers import lower_served_mixer
-from ridgeline.lowering.sublayer import SublayerOps
+from ridgeline.lowering.sublayer import SublayerOps, together
 from ridgeline.lowering.tensor_boundary import Sides
 from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe, Vision
 from ridgeline.plan.engine import RecomputeKind
@@ -46,14 +47,15 @@ def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Sect
     to_mixer, to_ffn = (lower_served_mixer, lower_served_ffn) if served else (lower_mixer, lower_ffn)
     mixer = to_mixer(ctx, block.mixer, Sides(exit=not joined.exit)) if block.mixer else SublayerOps()
     ffn = to_ffn(ctx, block.ffn, Sides(entry=not joined.entry)) if block.ffn else SublayerOps()
+    rest = lower_captured(ctx, block.captured) if block.captured else SublayerOps()
     norms, norms_back = _norms(ctx, block)
-    params = mixer.params + ffn.params + block.norms * block.norm.params(ctx.model.hidden) + block.extra
-    saved = _kept(ctx, mixer, ffn, block)
+    params = mixer.params + ffn.params + rest.params + block.norms * block.norm.params(ctx.model.hidden) + block.extra
+    saved = _kept(ctx, mixer, together(ffn, rest), block)
     section = Section(
         key=SectionKey(SectionRole.BLOCK),
-        forward=(*norms, *mixer.forward, *ffn.forward),
-        backward_input=(*ffn.backward_input, *mixer.backward_input, *norms_back),
-        backward_weight=(*ffn.backward_weight, *mixer.backward_weight),
+        forward=(*norms, *rest.forward, *mixer.forward, *ffn.forward),
+        backward_input=(*ffn.backward_input, *mixer.backward_input, *rest.backward_input, *norms_back),
+        backward_weight=(*ffn.backward_weight, *mixer.backward_weight, *rest.backward_weight),
         params=params,
         expert_params=ffn.expert_params,
         trained=mixer.adapters + ffn.adapters if ctx.frozen else params,

@@ -124,12 +124,21 @@ def _attention(ctx: LoweringContext, mixer: Attention) -> Parts:
     projected = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
     qkv = matmul(ctx, "qkv", tokens, (wide * (1 + mixer.gate) + projected * copies) / tp, hidden)
     out = matmul(ctx, "attention out", tokens, hidden, values / tp)
-    kept = mixer.kv_heads * copies * (mixer.head_dim + mixer.value_dim) / tp
-    core: list[Op] = [*rotary(ctx, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)]
-    core.append(cache_write(ctx, tokens * kept))
-    core += [_prefill_scores(ctx, heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked))]
-    core += [_decode_scores(ctx, mixer, heads, kept)]
+    turn = rotary(ctx, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)
+    core = [*turn, *served_scores(ctx, mixer)]
     return [qkv], [*core, *(output_gate(ctx, tokens * values / tp)[0] if mixer.gate else [])], [out]
+
+
+def served_scores(ctx: LoweringContext, mixer: Attention) -> list[Op]:
+    """What attention does between its projections: its cache written, prompts by the tile, decodes against it."""
+    tp = ctx.degrees.tp
+    heads, copies = held_heads(mixer, tp, (ctx.engine.serves or BARE).rank_cores)
+    kept = mixer.kv_heads * copies * (mixer.head_dim + mixer.value_dim) / tp
+    return [
+        cache_write(ctx, ctx.tokens * kept),
+        _prefill_scores(ctx, heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked)),
+        _decode_scores(ctx, mixer, heads, kept),
+    ]
 
 
 def cache_write(ctx: LoweringContext, elements: Num) -> Stream:

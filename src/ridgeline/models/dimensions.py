@@ -6,7 +6,8 @@
     [moe]                              experts, topk, hidden, shared_hidden, ...; `first_dense` layers use [mlp] instead
     pattern = ["local*5", "global"]    names of [block.NAME] tables, repeated until all layers are spelled
 
-A [block.NAME] table holds attention, mlp, moe, norm, norms, parallel, extra; what it leaves out comes from the top
+A [block.NAME] table holds attention, mlp, moe, norm, norms, parallel, extra, captured (`ridgeline capture` writes
+that one); what it leaves out comes from the top
 level (key by key, unless it changes the `kind`), and `attention = false`, `mlp = false` or `moe = false` leaves that
 part out. A layer with both mlp and moe is a moe layer.
 
@@ -24,10 +25,23 @@ from typing import Annotated, Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.table import Count, Doc, Size, Via, decode_into, given
-from ridgeline.models.spec import Block, Embedding, Mixer, Mlp, ModelSpec, Moe, Mtp, Norm, Vision, from_layers
+from ridgeline.models.spec import (
+    Block,
+    Captured,
+    CaptureRecord,
+    Embedding,
+    Mixer,
+    Mlp,
+    ModelSpec,
+    Moe,
+    Mtp,
+    Norm,
+    Vision,
+    from_layers,
+)
 
 MOST_LAYERS = 10_000
-PARTS = ("attention", "mlp", "moe", "norm", "norms", "parallel", "extra")
+PARTS = ("attention", "mlp", "moe", "norm", "norms", "parallel", "extra", "captured")
 
 
 def _norm(value: Any) -> Any:
@@ -45,6 +59,7 @@ class Layer:
     norms: Size = 2
     parallel: bool = False
     extra: Size = 0
+    captured: Captured | None = None
 
     def block(self) -> Block:
         """The block these parts make."""
@@ -55,10 +70,11 @@ class Layer:
             norms=self.norms,
             parallel=self.parallel,
             extra=self.extra,
+            captured=self.captured,
         )
 
     def problems(self) -> Iterable[Problem]:
-        if self.attention is None and self.mlp is None and self.moe is None:
+        if self.attention is None and self.mlp is None and self.moe is None and self.captured is None:
             yield Problem(path="attention", given="nothing", expected="attention, mlp or moe", todo="add one of them")
 
 
@@ -99,6 +115,7 @@ class Dimensions:
     mtp_block: str = ""  # the last layer
     pattern: tuple[str, ...] = ()
     vision: VisionTable | None = None
+    capture: CaptureRecord | None = None
 
 
 def read_dimensions(id: str, table: Mapping[str, Any], path: str = "") -> ModelSpec:
@@ -166,6 +183,7 @@ def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[in
         mtp=Mtp(depth=dims.mtp, block=ahead) if dims.mtp else None,
         vision=_vision(dims.vision),
         source=dims.source,
+        capture=dims.capture,
     )
 
 

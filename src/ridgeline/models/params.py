@@ -43,7 +43,7 @@ class ParamCount:
     head            output matrix and bias; 0 when it is the embedding
     vision          image encoder and projector
     mtp             multi-token prediction
-    extra           vectors that no other part describes
+    extra           vectors that no other part describes, and what was captured beside the parts
     """
 
     embedding: int = 0
@@ -138,7 +138,7 @@ def block_parts(block: Block, hidden: int) -> ParamCount:
     parts = ParamCount(
         attention=mixer_params(block.mixer, hidden) if block.mixer else 0,
         norms=block.norms * block.norm.params(hidden),
-        extra=block.extra,
+        extra=block.extra + (block.captured.params if block.captured else 0),
     )
     match block.ffn:
         case None:
