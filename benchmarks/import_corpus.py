@@ -7,6 +7,11 @@ on as many chips as it names or on the smallest of a ladder that its mesh divide
 imported but refused by the predictor, other work (files that do not train a decoder: generation, encoders, evaluation,
 conversion), refused (with the commonest reasons), and tracebacks, which are always wrong. A configuration of DeepSpeed
 names neither model nor sequence: those of `GIVEN` are given, as a user gives them with --model and --seq.
+A wheel stands for the files it holds, so what ships inside installable packages is a corpus too:
+
+    pip download --no-deps -d build/wheels torchtitan verl megatron-bridge
+    python benchmarks/import_corpus.py build/wheels/*.whl
+
 Nothing of a checkout is executed. Files that no target recognises are counted apart.
 """
 
@@ -23,7 +28,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from zipfile import ZipFile
 
 import ridgeline
 from ridgeline.core.errors import InputError
@@ -68,7 +75,8 @@ def main() -> int:
     given = parser.parse_args()
     found: list[Outcome] = []
     strange: Counter[str] = Counter()
-    for checkout in given.checkouts:
+    kept = TemporaryDirectory()
+    for checkout in (unpacked(path, Path(kept.name)) for path in given.checkouts):
         began = time.perf_counter()
         todo: list[tuple[str, str]] = []
         for path in launchers(checkout, given.only):
@@ -83,6 +91,19 @@ def main() -> int:
         given.list.write_text("".join(json.dumps(vars_of(one)) + "\n" for one in found))
     report(found, strange, given.top)
     return int(any(one.how == "traceback" for one in found))
+
+
+def unpacked(path: Path, under: Path) -> Path:
+    """A folder as it is; of a wheel, a folder with the files that could be launcher files."""
+    if path.suffix != ".whl":
+        return path
+    folder = under / path.name.split("-")[0]
+    with ZipFile(path) as wheel:
+        for part in wheel.infolist():
+            plain = part.filename.endswith(SUFFIXES) and part.file_size < BIGGEST and ".." not in part.filename
+            if plain and not part.filename.startswith("/"):
+                wheel.extract(part, folder)
+    return folder
 
 
 def vars_of(one: Outcome) -> dict[str, str]:
