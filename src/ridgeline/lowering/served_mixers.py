@@ -126,8 +126,11 @@ def _attention(ctx: LoweringContext, mixer: Attention) -> Parts:
     out = matmul(ctx, "attention out", tokens, hidden, values / tp)
     kept = mixer.kv_heads * copies * (mixer.head_dim + mixer.value_dim) / tp
     core: list[Op] = [*rotary(ctx, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)]
-    core.append(cache_write(ctx, tokens * kept))
-    core += [_prefill_scores(ctx, heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked))]
+    sizes, seen = (mixer.head_dim, mixer.value_dim), (mixer.window, mixer.chunked)
+    if not mixer.causal:  # nothing is cached for a query that sees what comes behind it
+        core.append(_prefill_scores(ctx, heads, *sizes, seen, causal=False))
+        return [qkv], core, [out]
+    core += [cache_write(ctx, tokens * kept), _prefill_scores(ctx, heads, *sizes, seen)]
     core += [_decode_scores(ctx, mixer, heads, kept)]
     return [qkv], [*core, *(output_gate(ctx, tokens * values / tp)[0] if mixer.gate else [])], [out]
 
@@ -139,11 +142,15 @@ def cache_write(ctx: LoweringContext, elements: Num) -> Stream:
 
 
 def _prefill_scores(
-    ctx: LoweringContext, heads: Num, qk: int, value: int, seen: tuple[int, bool] = (0, False)
+    ctx: LoweringContext, heads: Num, qk: int, value: int, seen: tuple[int, bool] = (0, False), causal: bool = True
 ) -> Attend:  # fmt: skip
-    """Flash attention of the step's prompt chunks: flops of visible pairs, and of the masked parts of tiles."""
+    """Flash attention of the step's prompt chunks: flops of visible pairs, and of the masked parts of tiles. Where
+    queries see both ways, sequences are read whole and every pair counts: twice those of a chunk."""
     steps, tp = steps_of(ctx), ctx.degrees.tp
     tokens, pairs = steps.prefill_tokens, windowed(steps.prefill_tokens, steps.prefill_pairs, *seen)
+    if not causal:
+        whole = 2 * steps.prefill_pairs
+        pairs = np.minimum(whole, tokens * seen[0]) if seen[0] else whole
     wide, deep = (kernel_head_dim(ctx.engine.kernel, size) for size in (qk, value))
     size = ctx.precision.activations.bytes_per_element
     return Attend(
