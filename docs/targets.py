@@ -21,7 +21,14 @@ from ridgeline.targets.registry import SERVE, TARGETS
 
 PAGE = Path(__file__).parent / "concepts" / "targets.md"
 MARK = "<!-- below this line: python docs/targets.py -->\n"
-ENGINE = {"megatron": "megatron-core", "torchtitan": "torchtitan", "maxtext": "maxtext", "verl": "megatron-core"}
+ENGINE = {
+    "megatron": "megatron-core",
+    "torchtitan": "torchtitan",
+    "maxtext": "maxtext",
+    "verl": "megatron-core",
+    "accelerate": "torch-eager",
+    "torchtitan-preset": "torchtitan",
+}
 MODELS = (
     "llama3-8b",
     "gpt3-6.7b",

@@ -61,7 +61,11 @@ GROUPS = {
             "spmd-types",
         ),
         alone=("torchtitan==0.3.0",),
-        tests=("parsers",),
+        tests=("parsers", "trainers"),
+    ),
+    "trainers": Group(
+        needs=("accelerate==1.15.0", "trl==1.16.0", "transformers==5.22.2", "peft", "datasets"),
+        tests=("trainers",),
     ),
     "megatron": Group(
         needs=(

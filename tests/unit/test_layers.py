@@ -65,7 +65,7 @@ INTERIOR = {
         ("state_scan",),
         ("mixer_parts", "ffn", "ends", "step_ops"),
         ("sparse_attention", "served_mixers", "served_ffn"),
-        ("mixers", "served_ends", "cross_attention"),
+        ("mixers", "served_ends", "captured", "cross_attention"),
         ("sections",),
         ("mtp", "encoders"),
         ("program",),

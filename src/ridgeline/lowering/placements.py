@@ -143,6 +143,8 @@ def _block(ctx: LoweringContext, block: Block) -> Iterator[Tensor]:
         yield from _ffn(ctx, block.ffn)
     if block.extra:
         yield Tensor(name="extra", dims=(block.extra,))
+    if block.captured and block.captured.params:
+        yield Tensor(name="captured", dims=(block.captured.params,))
 
 
 def _mixer(ctx: LoweringContext, mixer: Mixer) -> Iterator[Tensor]:

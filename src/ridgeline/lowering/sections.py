@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from ridgeline.ir.ops import Collective, MatMul, Num, Op, Stream
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
+from ridgeline.lowering.captured import lower_captured
 from ridgeline.lowering.context import LoweringContext, stream
 from ridgeline.lowering.cross_attention import lower_cross, lower_served_cross
 from ridgeline.lowering.ffn import lower_ffn
@@ -49,14 +50,15 @@ def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Sect
     ffn = to_ffn(ctx, block.ffn, Sides(entry=not joined.entry)) if block.ffn else SublayerOps()
     if block.cross is not None:
         mixer = together(mixer, lower_served_cross(ctx, block.cross) if served else lower_cross(ctx, block.cross))
+    rest = lower_captured(ctx, block.captured) if block.captured else SublayerOps()
     norms, norms_back = _norms(ctx, block)
-    params = mixer.params + ffn.params + block.norms * block.norm.params(ctx.model.hidden) + block.extra
-    saved = _kept(ctx, mixer, ffn, block)
+    params = mixer.params + ffn.params + rest.params + block.norms * block.norm.params(ctx.model.hidden) + block.extra
+    saved = _kept(ctx, mixer, together(ffn, rest), block)
     section = Section(
         key=SectionKey(SectionRole.BLOCK),
-        forward=(*norms, *mixer.forward, *ffn.forward),
-        backward_input=(*ffn.backward_input, *mixer.backward_input, *norms_back),
-        backward_weight=(*ffn.backward_weight, *mixer.backward_weight),
+        forward=(*norms, *rest.forward, *mixer.forward, *ffn.forward),
+        backward_input=(*ffn.backward_input, *mixer.backward_input, *rest.backward_input, *norms_back),
+        backward_weight=(*ffn.backward_weight, *mixer.backward_weight, *rest.backward_weight),
         params=params,
         expert_params=ffn.expert_params,
         trained=mixer.adapters + ffn.adapters if ctx.frozen else params,

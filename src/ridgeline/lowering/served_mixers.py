@@ -124,15 +124,24 @@ def _attention(ctx: LoweringContext, mixer: Attention) -> Parts:
     projected = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
     qkv = matmul(ctx, "qkv", tokens, (wide * (1 + mixer.gate) + projected * copies) / tp, hidden)
     out = matmul(ctx, "attention out", tokens, hidden, values / tp)
-    kept = mixer.kv_heads * copies * (mixer.head_dim + mixer.value_dim) / tp
-    core: list[Op] = [*rotary(ctx, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)]
-    sizes, seen = (mixer.head_dim, mixer.value_dim), (mixer.window, mixer.chunked)
-    if not mixer.causal:  # nothing is cached for a query that sees what comes behind it
-        core.append(_prefill_scores(ctx, heads, *sizes, seen, causal=False))
-        return [qkv], core, [out]
-    core += [cache_write(ctx, tokens * kept), _prefill_scores(ctx, heads, *sizes, seen)]
-    core += [_decode_scores(ctx, mixer, heads, kept)]
+    turn = rotary(ctx, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)
+    core = [*turn, *served_scores(ctx, mixer)]
     return [qkv], [*core, *(output_gate(ctx, tokens * values / tp)[0] if mixer.gate else [])], [out]
+
+
+def served_scores(ctx: LoweringContext, mixer: Attention) -> list[Op]:
+    """What attention does between its projections: its cache written, prompts by the tile, decodes against it. Nothing
+    is cached for queries that see what comes behind them."""
+    tp, seen = ctx.degrees.tp, (mixer.window, mixer.chunked)
+    heads, copies = held_heads(mixer, tp, (ctx.engine.serves or BARE).rank_cores)
+    kept = mixer.kv_heads * copies * (mixer.head_dim + mixer.value_dim) / tp
+    if not mixer.causal:
+        return [_prefill_scores(ctx, heads, mixer.head_dim, mixer.value_dim, seen, causal=False)]
+    return [
+        cache_write(ctx, ctx.tokens * kept),
+        _prefill_scores(ctx, heads, mixer.head_dim, mixer.value_dim, seen),
+        _decode_scores(ctx, mixer, heads, kept),
+    ]
 
 
 def cache_write(ctx: LoweringContext, elements: Num) -> Stream:

@@ -9,9 +9,9 @@
     [moe]                              experts, topk, hidden, shared_hidden, ...; `first_dense` layers use [mlp] instead
     pattern = ["local*5", "global"]    names of [block.NAME] tables, repeated until all layers are spelled
 
-A [block.NAME] table holds attention, cross, mlp, moe, norm, norms, parallel, extra; what it leaves out comes from the
-top level (key by key, unless it changes the `kind`), and `attention = false`, `mlp = false` or `moe = false` leaves
-that part out. A layer with both mlp and moe is a moe layer.
+A [block.NAME] table holds attention, cross, mlp, moe, norm, norms, parallel, extra, captured (`ridgeline capture`
+writes that one); what it leaves out comes from the top level (key by key, unless it changes the `kind`), and
+`attention = false`, `mlp = false` or `moe = false` leaves that part out. A layer with both mlp and moe is a moe layer.
 
 `mtp = N` adds N layers of multi-token prediction: copies of the last layer, or of the [block.NAME] that `mtp_block`
 names, which no pattern has to use.
@@ -30,6 +30,8 @@ from ridgeline.core.table import Count, Doc, Size, Via, decode_into, given
 from ridgeline.models.spec import (
     Attention,
     Block,
+    Captured,
+    CaptureRecord,
     Embedding,
     Encoder,
     Head,
@@ -44,7 +46,7 @@ from ridgeline.models.spec import (
 )
 
 MOST_LAYERS = 10_000
-PARTS = ("attention", "cross", "mlp", "moe", "norm", "norms", "parallel", "extra")
+PARTS = ("attention", "cross", "mlp", "moe", "norm", "norms", "parallel", "extra", "captured")
 
 
 def _norm(value: Any) -> Any:
@@ -63,6 +65,7 @@ class Layer:
     norms: Size = 2
     parallel: bool = False
     extra: Size = 0
+    captured: Captured | None = None
 
     def block(self) -> Block:
         """The block these parts make."""
@@ -74,10 +77,11 @@ class Layer:
             norms=self.norms,
             parallel=self.parallel,
             extra=self.extra,
+            captured=self.captured,
         )
 
     def problems(self) -> Iterable[Problem]:
-        if self.attention is None and self.mlp is None and self.moe is None:
+        if self.attention is None and self.mlp is None and self.moe is None and self.captured is None:
             yield Problem(path="attention", given="nothing", expected="attention, mlp or moe", todo="add one of them")
 
 
@@ -110,6 +114,7 @@ class VisionTable:
     patch: Count
     image: Count
     tokens: Count
+    windowed: Size = 0
     projector_params: Size = 0
     other_params: Size = 0
 
@@ -138,6 +143,7 @@ class Dimensions:
     vision: VisionTable | None = None
     encoder: EncoderTable | None = None
     head: Head | None = None
+    capture: CaptureRecord | None = None
 
 
 def read_dimensions(id: str, table: Mapping[str, Any], path: str = "") -> ModelSpec:
@@ -207,6 +213,7 @@ def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[in
         source=dims.source,
         head=dims.head,
         encoder=dims.encoder.encoder() if dims.encoder else None,
+        capture=dims.capture,
     )
 
 
@@ -220,6 +227,7 @@ def _vision(table: VisionTable | None) -> Vision | None:
         patch=table.patch,
         image=table.image,
         tokens=table.tokens,
+        windowed=table.windowed,
         projector_params=table.projector_params,
         other_params=table.other_params,
     )

@@ -15,6 +15,7 @@ from ridgeline.models.params import count, moe_params
 from ridgeline.models.spec import (
     Attention,
     Block,
+    Captured,
     Ffn,
     GatedDeltaNet,
     LatentAttention,
@@ -37,6 +38,7 @@ class FlopCount:
     experts      routed experts one token visits, and shared ones
     router       router, gate of the shared part, projections to a latent width
     head         output matrix
+    captured     what a recorded forward did beside the parts of its layers
     mtp          multi-token prediction: its blocks, projections and one head each
     """
 
@@ -47,6 +49,7 @@ class FlopCount:
     experts: float = 0.0
     router: float = 0.0
     head: float = 0.0
+    captured: float = 0.0
     mtp: float = 0.0
 
     @property
@@ -185,7 +188,7 @@ def kv_cache_bytes_per_token(spec: ModelSpec, dtype: DType) -> float:
     >>> kv_cache_bytes_per_token(model("deepseek-v3"), dtype("bf16"))  # 61 * (512 + 64) * 2
     70272.0
     """
-    elements = sum(layers * _cached(block.mixer) for block, layers in spec.counts())
+    elements = sum(layers * (_cached(block.mixer) + _recorded(block)) for block, layers in spec.counts())
     return elements * dtype.bytes_per_element
 
 
@@ -198,7 +201,10 @@ def kv_cache_bytes(spec: ModelSpec, tokens: int, dtype: DType) -> float:
     >>> round(gib, 3)  # 18 of 36 layers keep 128 tokens
     4.504
     """
-    elements = sum(layers * _cached(block.mixer) * _kept(block.mixer, tokens) for block, layers in spec.counts())
+    elements = sum(
+        layers * (_cached(block.mixer) * _kept(block.mixer, tokens) + _recorded(block) * tokens)
+        for block, layers in spec.counts()
+    )
     return elements * dtype.bytes_per_element
 
 
@@ -263,7 +269,7 @@ def arithmetic_intensity_decode(spec: ModelSpec, batch: int, context: int, dtype
     for block, layers in spec.counts():
         layer = block_flops(block, spec.hidden, 0, causal=False).total + _decode_scores(block.mixer, context)
         flops += layers * layer
-        read += layers * _read(block.mixer, context)
+        read += layers * (_read(block.mixer, context) + _recorded(block) * context)
     cache = read * dtype.bytes_per_element + kv_cache_bytes_per_token(spec, dtype) + 2 * state_bytes(spec, dtype)
     weights = _touched_weights(spec, batch) * dtype.bytes_per_element
     return Intensity(flops=batch * flops, weight_bytes=weights, cache_bytes=batch * cache)
@@ -282,7 +288,30 @@ def block_flops(block: Block, hidden: int, context: int, causal: bool, source: i
     if block.cross is not None:
         wide = block.cross.heads * (block.cross.head_dim + block.cross.value_dim)
         mixer = mixer + FlopCount(projections=2.0 * hidden * wide, scores=2.0 * source * wide)
-    return mixer + (_ffn_flops(block.ffn, hidden) if block.ffn else FlopCount())
+    rest = FlopCount(captured=captured_flops(block.captured, context, causal)) if block.captured else FlopCount()
+    return mixer + (_ffn_flops(block.ffn, hidden) if block.ffn else FlopCount()) + rest
+
+
+def captured_flops(part: Captured, context: int, causal: bool = True) -> float:
+    """Flops of a token in what a recorded forward did: products, scores, recurrences.
+
+        sum of 2 * rows * groups * inputs * outputs  +  sum of 2 * n * H * (d + v)  +  n * pair_flops  +  scan_flops
+
+    n = mean visible tokens, H = heads, d, v = size of a key and a value.
+
+    >>> from ridgeline.models.spec import Product
+    >>> captured_flops(Captured(products=(Product(label="mix", inputs=8, outputs=4),), pair_flops=2.0), 16)
+    80.0
+    """
+    products = sum(2.0 * one.rows * one.groups * one.inputs * one.outputs for one in part.products)
+    scores = sum(
+        2.0
+        * mean_visible(context, one.window, one.chunked, causal and one.causal)
+        * one.heads
+        * (one.head_dim + one.value_dim)
+        for one in part.scores
+    )
+    return products + scores + mean_visible(context, causal=causal) * part.pair_flops + part.scan_flops
 
 
 def _ffn_flops(ffn: Ffn, hidden: int) -> FlopCount:
@@ -369,6 +398,11 @@ def _cached(mixer: Mixer | None) -> int:
             return 0
         case _:
             assert_never(mixer)
+
+
+def _recorded(block: Block) -> int:
+    """Elements one token leaves in the cache of what was captured of a layer."""
+    return block.captured.cached if block.captured else 0
 
 
 def _index_key(mixer: LatentAttention) -> int:

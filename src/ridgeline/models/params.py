@@ -45,7 +45,7 @@ class ParamCount:
     vision          image encoder and projector
     encoder         the stack that cross attention reads; its layers, and what stands around them
     mtp             multi-token prediction
-    extra           vectors that no other part describes
+    extra           vectors that no other part describes, and what was captured beside the parts
     """
 
     embedding: int = 0
@@ -142,7 +142,7 @@ def block_parts(block: Block, hidden: int) -> ParamCount:
     parts = ParamCount(
         attention=sum(mixer_params(part, hidden) for part in (block.mixer, block.cross) if part),
         norms=block.norms * block.norm.params(hidden),
-        extra=block.extra,
+        extra=block.extra + (block.captured.params if block.captured else 0),
     )
     match block.ffn:
         case None:

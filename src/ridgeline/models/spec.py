@@ -5,7 +5,8 @@
     |-- blocks[order[i]]             layer i; equal layers share one Block, so cost grows with distinct blocks
     |   |-- mixer                    Attention | LatentAttention | Mamba2 | GatedDeltaNet | None
     |   |-- cross                    Attention that reads the encoder's output | None
-    |   `-- ffn                      Mlp | Moe | None
+    |   |-- ffn                      Mlp | Moe | None
+    |   `-- captured                 what one recorded forward did beside these, op by op
     |-- Head                         what stands behind the last layer, where it is no language model's
     |-- Mtp                          extra blocks that predict further tokens
     |-- Encoder                      a stack whose output cross attention reads: of tokens, of sound
@@ -19,10 +20,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from ridgeline.core.errors import Problem
-from ridgeline.core.table import Count, Size
+from ridgeline.core.table import AtLeast, Count, Size
 
 Positions = Literal["rope", "learned", "alibi", "relative", "none"]
 
@@ -192,6 +193,58 @@ class Moe:
             yield Problem(path="groups", given=str(self.groups), expected=f"a divisor of experts ({self.experts})")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """A matrix product that a recorded forward ran: `rows` a token, each of `inputs` to `outputs` numbers.
+
+    groups    such products side by side, each with a matrix of its own
+    weights   one factor is a parameter; False: both are made of tokens
+    """
+
+    label: str
+    inputs: Count
+    outputs: Count
+    rows: Annotated[float, AtLeast(0)] = 1.0
+    groups: Count = 1
+    weights: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """What a recorded forward of a layer did that no other part describes (`ridgeline.runtime.capture`).
+
+    products     matrix products, those between activations included
+    scores       softmax attention apart from its projections: heads, their sizes, window
+    pair_flops   flops for each pair of a token and one that it sees, beside the scores
+    scan_flops   flops a token of recurrences that ran token by token
+    streams      elements a token that pointwise ops and reductions write, in `kernels` ops
+    params       parameters, those of the products included
+    saved        elements a token that the backward reads again
+    cached       elements a token leaves in a cache
+    mixes        tokens see each other in it: no tensor and context ranks split it
+    """
+
+    products: tuple[Product, ...] = ()
+    scores: tuple[Attention, ...] = ()
+    pair_flops: Annotated[float, AtLeast(0)] = 0.0
+    scan_flops: Annotated[float, AtLeast(0)] = 0.0
+    streams: Annotated[float, AtLeast(0)] = 0.0
+    kernels: Annotated[float, AtLeast(0)] = 0.0
+    params: Size = 0
+    saved: Annotated[float, AtLeast(0)] = 0.0
+    cached: Size = 0
+    mixes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureRecord:
+    """That a description was recorded rather than read: by what, over how many tokens, and what could not be told."""
+
+    by: str
+    tokens: tuple[int, ...] = ()
+    untold: tuple[str, ...] = ()
+
+
 Mixer = Attention | LatentAttention | Mamba2 | GatedDeltaNet
 Ffn = Mlp | Moe
 
@@ -204,6 +257,7 @@ class Block:
     parallel  mixer and feed-forward read the same input and are added together
     cross     attention between the two parts, whose keys and values are made of the encoder's output
     extra     parameters that no part above describes (layer scales and such)
+    captured  what a recorded forward did beside mixer and ffn, or instead of them
     """
 
     mixer: Mixer | None
@@ -213,6 +267,7 @@ class Block:
     parallel: bool = False
     extra: Size = 0
     cross: Attention | None = None
+    captured: Captured | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,6 +373,7 @@ class ModelSpec:
     mtp: Mtp | None = None
     vision: Vision | None = None
     source: str = ""
+    capture: CaptureRecord | None = None  # None: read from a config or a table
     head: Head | None = None
     encoder: Encoder | None = None
 

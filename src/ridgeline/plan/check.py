@@ -114,6 +114,8 @@ def tensor(scenario: Scenario) -> Iterator[Problem]:
     for block in (*scenario.model.blocks, *((encoder.block,) if encoder else ())):
         for mixer in (block.mixer, block.cross):
             yield from _heads(mixer, tp) if mixer else ()
+        if tp > 1 and block.captured and block.captured.mixes:
+            yield _whole("plan.tp", tp)
         match block.ffn:
             case Mlp():
                 yield from _divides("plan.tp", tp, block.ffn.hidden, "the feed-forward width")
@@ -143,6 +145,12 @@ def _heads(mixer: Mixer, tp: int) -> Iterator[Problem]:
             assert_never(mixer)
 
 
+def _whole(path: str, degree: int) -> Problem:
+    """Captured work in which tokens see each other has no form that ranks share."""
+    expected = "1: the model was captured, and how ranks would share a mixer of its layers could not be told"
+    return Problem(path=path, given=str(degree), expected=expected, todo="use dp, sharding, pp or ep")
+
+
 def _either(path: str, degree: int, total: int, what: str) -> Iterator[Problem]:
     """Split evenly, or replicate evenly: one must divide the other."""
     if total % degree and degree % total:
@@ -162,6 +170,8 @@ def context(scenario: Scenario) -> Iterator[Problem]:
     elif isinstance(scenario.workload, Train) and plan.sequence_parallel and (seq // cp) % tp:
         expected = f"a divisor of the tokens of a context rank ({seq // cp}), for sequence_parallel"
         yield Problem(path="plan.tp", given=str(tp), expected=expected, todo="set sequence_parallel = false")
+    if cp > 1 and any(block.captured and block.captured.mixes for block in scenario.model.blocks):
+        yield _whole("plan.cp", cp)
     if cp > 1 and plan.switches.cp_kind == "all-to-all":
         for block in scenario.model.blocks:
             mixer = block.mixer

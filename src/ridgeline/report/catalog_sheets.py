@@ -177,7 +177,8 @@ def mixer_label(spec: ModelSpec) -> str:
             case GatedDeltaNet() as mixer:
                 found[f"gated delta net {mixer.value_heads} heads"] = None
             case None:
-                pass
+                if block.captured and block.captured.mixes:
+                    found["captured"] = None
             case other:
                 found[type(other).__name__] = None
     return "; ".join(found)
@@ -208,6 +209,7 @@ def model_sheet(spec: ModelSpec, detail: Detail) -> Sheet:
         "attention": mixer_label(spec),
         "experts": experts_label(spec),
         "distinct_blocks": len(spec.blocks),
+        "capture": plain(spec.capture) if spec.capture else None,
         "params": {**plain(params), "total": params.total, "active": params.active},
         "seq": detail.seq,
         "dtype": kind.id,

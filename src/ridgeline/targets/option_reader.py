@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,13 @@ def tables(files: Files, *suffixes: str) -> Iterator[Table]:
     for name, text in files.items():
         path = Path(name)
         if path.suffix.lower() in (suffixes or SUFFIXES):
-            yield parse_table(path, text)
+            yield _table(path, text)
+
+
+@lru_cache(maxsize=16)
+def _table(path: Path, text: str) -> Table:
+    """A file parsed once, however many targets look at it; nobody changes what it holds."""
+    return parse_table(path, text)
 
 
 def only(files: Files, wanted: Callable[[dict[str, Any]], bool], expected: str, *suffixes: str) -> Table:

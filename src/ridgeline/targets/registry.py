@@ -13,7 +13,17 @@ if TYPE_CHECKING:  # the command line names the targets in its help, which has t
     from ridgeline.targets.target import Files, Target
 
 # the order in which files are tried against `recognises`: a dialect before the software it is a dialect of
-TRAIN = ("megatron-bridge", "verl", "maxtext", "mindspeed", "megatron", "torchtitan", "deepspeed")
+TRAIN = (
+    "accelerate",
+    "megatron-bridge",
+    "verl",
+    "maxtext",
+    "mindspeed",
+    "megatron",
+    "torchtitan-preset",
+    "torchtitan",
+    "deepspeed",
+)
 SERVE = ("dynamo", "tensorrt-llm", "sglang", "vllm")
 IDS = (*SERVE, *TRAIN)
 # dialects that are read and not written, tried before the software they are dialects of

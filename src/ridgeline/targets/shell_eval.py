@@ -355,12 +355,14 @@ class _Shell:
     def call(self, body: tuple[Statement, ...], arguments: list[str], depth: int) -> bool | None:
         before = self.script.arguments
         self.script.arguments = arguments
+        self.script.inside += 1
         try:
             return self.run(body, depth + 2)
         except _Left:
             return None
         finally:
             self.script.arguments = before
+            self.script.inside -= 1
 
     def inner(self, words: list[str], depth: int) -> None:
         """`bash -c "..."` and `bash other.sh ...`: what they start is followed too."""

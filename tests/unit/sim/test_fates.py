@@ -14,6 +14,7 @@ from ridgeline import predict, scenario
 from ridgeline.core.dtype import DType, dtype
 from ridgeline.models.spec import (
     Attention,
+    CaptureRecord,
     Embedding,
     Head,
     Indexer,
@@ -121,6 +122,16 @@ BASES: Mapping[str, dict[str, Any]] = {
         "model": "deepseek-v2", "system": "64xh100-sxm", "workload": {"seq": 4096, "global_batch": 256},
         "plan": {"pp": 4, "ep": 16, "dp": 16, "shard": "zero1", "moe_dispatch": "deepep"},
     },
+    "captured": {
+        "model": {
+            "hidden": 4096, "layers": 16, "vocab": 32000, "mlp": {"hidden": 11008},
+            "captured": {
+                "products": [{"label": "mix", "inputs": 4096, "outputs": 4096}], "streams": 4096, "kernels": 2,
+                "scores": [{"heads": 32, "kv_heads": 32, "head_dim": 128}], "params": 16777216,
+            },
+        },
+        "system": "8xh100-sxm", "workload": {"seq": 2048, "global_batch": 64}, "plan": {"dp": 8},
+    },
 }  # fmt: skip
 BLOCK = "model.blocks.0"
 MIXER, FFN = f"{BLOCK}.mixer", f"{BLOCK}.ffn"
@@ -148,6 +159,12 @@ def _probes() -> Iterator[tuple[str, Probe]]:
     yield from of("ModelSpec", "moe", "model", mtp=None)
     yield from of("ModelSpec", "vision", "model", vision=None)
     yield from of("Block", "dense", BLOCK, mixer=None, ffn=None, norms=4, extra=4096, norm=Norm(bias=True))
+    yield from of("Block", "captured", BLOCK, captured=None)
+    part, product = f"{BLOCK}.captured", f"{BLOCK}.captured.products.0"
+    yield from of("Captured", "captured", part, products=(), scores=(), pair_flops=4e3, scan_flops=1e8, streams=1e5)
+    yield from of("Captured", "captured", part, kernels=50.0, params=10**7, saved=9e3, cached=64, mixes=True)
+    yield from of("Product", "captured", product, label="x", inputs=512, outputs=512, rows=4.0, groups=2, weights=False)
+    yield from of("ModelSpec", "captured", "model", capture=CaptureRecord(by="x", untold=("x",)))
     yield from of("Block", "parallel", BLOCK, parallel=False)
     yield from of("Norm", "dense", f"{BLOCK}.norm", kind="layer", bias=True, weight=False)
     yield from of("Attention", "dense", MIXER, heads=16, kv_heads=4, head_dim=64, v_head_dim=64, positions="none")

@@ -78,6 +78,8 @@ def _prediction(scenario: Scenario, mtp: Mtp) -> Iterator[Problem]:
 def _block(block: Block) -> Iterator[str]:
     """What of a layer is not implemented."""
     mixer, ffn = block.mixer, block.ffn
+    if block.captured is not None:
+        yield "captured layers, of which ops are known and not the code"
     if block.parallel or block.extra or block.norms != (mixer is not None) + (ffn is not None):
         yield "layers that are not pre-norm"
     if isinstance(mixer, Attention):

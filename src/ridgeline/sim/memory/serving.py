@@ -178,7 +178,7 @@ def cached_bytes(scenario: Scenario, block: Block) -> float:
             index = block.mixer.indexer.head_dim if block.mixer.indexer else 0
             return (block.mixer.kv_rank + block.mixer.rope_dim) * size + index
         case _:
-            return 0.0
+            return block.captured.cached * size if block.captured else 0.0
 
 
 def drops_windows(scenario: Scenario) -> bool:

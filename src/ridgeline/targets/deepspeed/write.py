@@ -17,7 +17,7 @@ from ridgeline.targets.launch import Command, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
 from ridgeline.targets.option_reader import nested
 from ridgeline.targets.options import options
-from ridgeline.targets.recompute_fallback import changed, same_everywhere
+from ridgeline.targets.recompute_fallback import KEYS, changed, same_everywhere
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import runs_on
 
@@ -46,10 +46,10 @@ def _pieces(scenario: Scenario) -> Iterator[Piece]:
 
 def _script() -> Iterator[Piece]:
     """What the user's own script decides."""
-    yield Lose("model.*", SCRIPT)
+    yield Lose("model.*", SCRIPT, yours=True)
     yield Fixed("workload.images", 0.0, "text only, unless the script says otherwise")
     for path in ("seq", "packed", "document", "task", "lora.*"):
-        yield Lose(f"workload.{path}", SCRIPT)
+        yield Lose(f"workload.{path}", SCRIPT, yours=True)
     yield Fixed("plan.engine", "deepspeed", "what runs it is DeepSpeed")
     yield Fixed("plan.attention", "flash", "the model's own code; most call a flash kernel")
     yield Fixed("plan.graph", "none", "kernels are issued one by one")
@@ -62,8 +62,9 @@ def _pipeline(scenario: Scenario) -> Iterator[Piece]:
     plan, cover = scenario.plan, same_everywhere(scenario)
     if plan.mesh.pp > 1:
         yield Say("pipeline.stages", plan.mesh.pp)
-        yield Lose("plan.pp", "pipeline.stages is written but nothing obeys it: PipelineModule(num_stages=...) does")
-        yield Lose("plan.placement", "stages are built in the script: PipelineModule(partition_method=...)")
+        built = "pipeline.stages is written but nothing obeys it: PipelineModule(num_stages=...) does"
+        yield Lose("plan.pp", built, yours=True)
+        yield Lose("plan.placement", "stages are built in the script: PipelineModule(partition_method=...)", yours=True)
     yield Fixed("plan.pp", 1, "one stage")
     yield Fixed("plan.schedule.name", "1f1b", "the pipeline engine runs 1f1b")
     yield Fixed("plan.schedule.chunks", 1, "the pipeline engine has no virtual stages")
@@ -72,8 +73,9 @@ def _pipeline(scenario: Scenario) -> Iterator[Piece]:
         yield Say("pipeline.activation_checkpoint_interval", 1, "plan.recompute.kind", "plan.recompute.layers")
         return
     yield Fixed("plan.recompute.kind", "none", "layers are recomputed where the model's code calls checkpoint()")
-    for path in ("parts", "layers", "rest", "blocks"):
-        yield Lose(f"plan.recompute.{path}", CODE)
+    if plan.recompute.kind != "none":
+        for path in KEYS:
+            yield Lose(f"plan.recompute.{path}", CODE, yours=True)
 
 
 def sequence_ranks(scenario: Scenario) -> tuple[int, str]:

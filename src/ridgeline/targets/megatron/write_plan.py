@@ -175,8 +175,9 @@ def recompute_words(scenario: Scenario, written: Recompute) -> Iterator[Piece]:
     yield Say("--recompute-granularity", written.kind, "plan.recompute.kind")
     if written.kind == "full":
         method, layers = ("uniform", 1) if written.layers is None else ("block", written.layers)
-        yield Say("--recompute-method", method, "plan.recompute.layers")
-        yield Say("--recompute-num-layers", layers, "plan.recompute.layers")
+        carried = ("plan.recompute.layers",) if written.layers == scenario.plan.recompute.layers else ()
+        yield Say("--recompute-method", method, *carried)
+        yield Say("--recompute-num-layers", layers, *carried)
         return
     yield Fixed("plan.recompute.layers", None, "named modules are recomputed in every layer")
     modules = tuple(MODULES[part] for part in sorted(written.parts))

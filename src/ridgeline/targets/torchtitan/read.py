@@ -139,6 +139,8 @@ def _mesh(reader: OptionReader) -> dict[str, Any]:
     if plan["tp"] > 1:
         plan["overlap"]["tp"] = reader.switch("parallelism.enable_async_tensor_parallel", default=False)
     reader.take("parallelism.enable_async_tensor_parallel")
+    if not reader.switch("parallelism.enable_sequence_parallel", default=True) and plan["tp"] > 1:
+        plan["sequence_parallel"] = False
     method = reader.take("parallelism.context_parallel_rotate_method", default="allgather")
     if plan["cp"] > 1:
         plan["cp_kind"] = "ring"

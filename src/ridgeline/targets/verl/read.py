@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
@@ -11,6 +13,7 @@ from ridgeline.models.names import find_name
 from ridgeline.targets.megatron.collect import world_of
 from ridgeline.targets.megatron.layout import placement_of
 from ridgeline.targets.megatron.names import MODULES, RECIPES
+from ridgeline.targets.model_names import named_by
 from ridgeline.targets.option_reader import (
     OPEN,
     OptionReader,
@@ -27,6 +30,8 @@ from ridgeline.targets.target import Files, Imported, Unread
 from ridgeline.targets.verl.names import ACTOR, DDP, FSDP, ID, LAYER, LORA_NAMES, MEGATRON, MODEL, OPTIM
 from ridgeline.targets.verl.read_sft import as_update, divisor_below, is_sft, sft_workload
 
+DEFAULT_MODEL = "deepseek-llm-7b"  # of verl's own configuration
+PLACEHOLDER = re.compile(r"\$|your|path[_-]?to|/path/|^\W*(ref_)?model_?path\W*$|<", re.IGNORECASE)
 UPDATE = ("actor_rollout_ref.", "model.", "data.")
 STRATEGIES = ("", "fsdp", "fsdp2", "megatron", "veomni")
 APART = {
@@ -95,7 +100,24 @@ def _chosen(reader: OptionReader, files: Files) -> str | None:
     if found is not None:
         reader.take(f"{MODEL}.path")
         return found[0]
-    return _model(reader) or model_in(files)
+    return _model(reader) or model_in(files) or _by_file(reader, files)
+
+
+def _by_file(reader: OptionReader, files: Files) -> str | None:
+    """The model of a file that leaves its path open: by the file's own name, or verl's default where it is silent."""
+    path = reader.options.get(f"{MODEL}.path")
+    if path is None:
+        reader.assumptions.append(f"model = {DEFAULT_MODEL}: verl's default, which the files do not change")
+        return DEFAULT_MODEL
+    if not PLACEHOLDER.search(str(path)):
+        return None
+    for name in files:
+        found = named_by(Path(name).stem)
+        if found is not None:
+            reader.notes = [note for note in reader.notes if note.option != f"{MODEL}.path"]
+            reader.assumptions.append(f"model = {found[0]}: the file's name; its path {str(path)[:60]} is left open")
+            return found[0]
+    return None
 
 
 def _read_sft(files: Files, table: Table) -> Imported:
@@ -139,11 +161,12 @@ def _model(reader: OptionReader) -> str | None:
     path = reader.take(f"{MODEL}.path")
     if not isinstance(path, str):
         return None
-    for name in (path[:200], path[:200].rstrip("/").split("/")[-1]):
-        found = find_name(name)
-        if found and not found[1]:
-            return found[0]
-    reader.notes.append(Unread(option=f"{MODEL}.path", value=path[:60], why="no catalog entry is it"))
+    found = named_by(path)
+    if found is not None:
+        if found[1]:
+            reader.assumptions.append(f"model = {found[0]}: by {found[1]} in {path[:80]}")
+        return found[0]
+    reader.notes.append(Unread(option=f"{MODEL}.path", value=path[:60], why="no catalog entry is it", matters=True))
     return None
 
 
