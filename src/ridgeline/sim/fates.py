@@ -38,6 +38,7 @@ IRRELEVANT: Mapping[str, str] = MappingProxyType(
         "Mlp.kind": _TAG,
         "Moe.kind": _TAG,
         "Train.kind": _TAG,
+        "Encoder.per_second": "how many positions a second of sound has; how many a sequence has is the workload's",
         "Norm.kind": "bound by memory: a mean less to subtract reads and writes the same elements",
         "Precision.kv": "a training step keeps no key-value cache",
         "Plan.serving": "knobs of a scheduler and a fleet: a training step serves no requests",
