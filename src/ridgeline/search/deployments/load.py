@@ -6,6 +6,7 @@ in time to the rate that is asked for, from where it is busiest; of a generated 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -84,7 +85,7 @@ class Load:
             return 0
         return int(np.argmin(times[most - 1 :] - times[: len(times) - most + 1]))
 
-    def _followers(self, kept: list[Request]) -> list[Request]:
+    def _followers(self, kept: Sequence[Request]) -> list[Request]:
         """The requests of sessions that these begin."""
         names = {one.id for one in kept}
         found = []
