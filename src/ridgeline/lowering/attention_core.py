@@ -60,6 +60,11 @@ def kernel_head_dim(library: str, head_dim: int) -> int:
     return next((size for size in sizes if size >= head_dim), -(-head_dim // 64) * 64)
 
 
+def both_ways(ctx: LoweringContext, mixer: Attention) -> LoweringContext:
+    """The context of an attention that may see what comes behind a query."""
+    return ctx if mixer.causal else replace(ctx, causal=False)
+
+
 def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[int, bool] = (0, False)) -> Passes:
     """Forward and backward of the score part. Flash executes what is visible; unfused all of it, through memory.
 
@@ -83,7 +88,7 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
         forward = backward = each * min(visible + host_block(ctx.queries) / 2, float(ctx.span))
     else:
         forward, backward = (
-            each * (visible + _edges(ctx, seen) * extra + again * (extra - MASKED)) for extra in FLASH_EXTRA
+            each * (visible + _beyond(ctx, seen, extra) + again * (extra - MASKED)) for extra in FLASH_EXTRA
         )
     backward *= FLASH_BACKWARD
     once = 1 + again  # times that operands are read: by every step of a ring
@@ -173,12 +178,15 @@ def _score_passes(fuses: frozenset[str]) -> tuple[tuple[float, float], int]:
     return (SCORE_PASSES, 10) if "masked-softmax" in fuses else (LOOSE_SCORE_PASSES, 14)
 
 
-def _edges(ctx: LoweringContext, seen: tuple[int, bool]) -> float:
-    """Edges of what a query sees that cut through tiles: its own place, and where a sliding window begins, which the
-    first queries do not reach: 2 - w / s. Chunks and documents begin where tiles do."""
+def _beyond(ctx: LoweringContext, seen: tuple[int, bool], extra: float) -> float:
+    """Keys' worth of work beyond what is visible: `extra` for every edge that cuts through tiles, a query's own place
+    and where a sliding window begins, which the first queries do not reach: 2 - w / s. Chunks and documents begin where
+    tiles do. Where a query sees both ways no tile is masked in half."""
     window, chunked = seen
-    slides = ctx.causal and 0 < window < ctx.span and not chunked
-    return 2 - window / ctx.span if slides else 1.0
+    if not ctx.causal:
+        return extra - MASKED
+    slides = 0 < window < ctx.span and not chunked
+    return extra * (2 - window / ctx.span if slides else 1.0)
 
 
 def rotary(ctx: LoweringContext, elements: Num, mixer: Attention) -> list[Op]:

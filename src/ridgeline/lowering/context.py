@@ -56,6 +56,7 @@ class LoweringContext:
                     trained on or read whole; one query and all keys for a decode step
     backward        whether the ops of the backward pass are wanted, too
     images          images of one sequence
+    source          positions that the encoder reads for one sequence; 0 without one
     systolic        attention runs in blocks on a systolic matrix unit (TPU)
     host            attention is torch's own for CPUs
     document        tokens of one document where several fill a sequence; 0: a sequence is one document
@@ -71,6 +72,7 @@ class LoweringContext:
     recompute: Recompute = Recompute()
     backward: bool = True
     images: float = 0.0
+    source: int = 0
     systolic: bool = False
     host: bool = False
     document: int = 0
@@ -167,6 +169,7 @@ def lowering_context(scenario: Scenario) -> LoweringContext:
         recompute=plan.recompute,
         backward=train is not None,
         images=train.images if train else 0.0,
+        source=scenario.source,
         systolic=scenario.system.chip.family == SYSTOLIC,
         host=scenario.system.chip.family == HOST,
         document=train.document_tokens if train and train.packed else 0,

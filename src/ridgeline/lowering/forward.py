@@ -58,6 +58,7 @@ def lower_forward(scenario: Scenario, steps: ForwardSteps, graph_batch: int = 0)
         resolved=resolve(scenario),
         degrees=expert_degrees(scenario),
         queries=1,
+        source=scenario.source,
         keys=1,
         backward=False,
         forward=work,

@@ -7,7 +7,7 @@ from typing import assert_never
 import numpy as np
 
 from ridgeline.ir.ops import Num, Op
-from ridgeline.lowering.attention_core import Passes, context_exchange, output_gate, rotary, scores
+from ridgeline.lowering.attention_core import Passes, both_ways, context_exchange, output_gate, rotary, scores
 from ridgeline.lowering.context import LoweringContext, matmul, stream
 from ridgeline.lowering.mixer_parts import MixerParts, assembled
 from ridgeline.lowering.sparse_attention import is_sparse, lower_indexer, lower_sparse
@@ -48,7 +48,7 @@ def _attention(ctx: LoweringContext, mixer: Attention) -> MixerParts:
         into=[qkv],
         out_of=[out],
         around=([*turn, *gate], [*gate_back, *turn, *joined]),
-        core=scores(ctx, mixer.heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked)),
+        core=scores(both_ways(ctx, mixer), mixer.heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked)),
         exchange=context_exchange(ctx, kv, mixer.heads * (mixer.head_dim + mixer.value_dim)),
         biased=[op for op, bias in ((qkv, mixer.qkv_bias), (out, mixer.out_bias)) if bias],
         saved=tokens * (wide + values + gated + kv) / tp * ctx.precision.activations.bytes_per_element,

@@ -21,9 +21,11 @@ from ridgeline.ir.ops import Num
 from ridgeline.ir.program import SectionKey, SectionRole
 from ridgeline.ir.tensors import Split, Tensor
 from ridgeline.lowering.context import LoweringContext
+from ridgeline.models.params import unbiased
 from ridgeline.models.spec import (
     Attention,
     Block,
+    Encoder,
     Ffn,
     GatedDeltaNet,
     Indexer,
@@ -41,6 +43,9 @@ WEIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "qkv": ("attention.query.weight", "attention.key_value.weight"),
         "attention out": ("attention.out.weight",),
+        "cross query": ("cross.query.weight",),
+        "cross key-value": ("cross.key_value.weight",),
+        "cross out": ("cross.out.weight",),
         "latent down": ("attention.latent.weight",),
         "query up": ("attention.query_up.weight",),
         "key-value up": ("attention.key_value_up.weight",),
@@ -74,6 +79,10 @@ def section_tensors(ctx: LoweringContext, key: SectionKey) -> tuple[Tensor, ...]
             return tuple(_block(ctx, model.blocks[key.block]))
         case SectionRole.MTP:
             return tuple(_prediction(ctx))
+        case SectionRole.ENCODER_ENDS:
+            return (Tensor(name="encoder.ends", dims=(model.encoder.other_params,)),) if model.encoder else ()
+        case SectionRole.ENCODER:
+            return tuple(_encoder(ctx, model.encoder)) if model.encoder else ()
         case SectionRole.VISION_ENDS:
             return tuple(_vision_ends(model.vision)) if model.vision else ()
         case SectionRole.VISION | SectionRole.VISION_WINDOWED:
@@ -127,10 +136,15 @@ def _block(ctx: LoweringContext, block: Block) -> Iterator[Tensor]:
         yield from _norm(f"norm.{place}", block.norm, ctx.model.hidden)
     if block.mixer is not None:
         yield from _mixer(ctx, block.mixer)
+    if block.cross is not None:
+        for tensor in _attention(ctx, block.cross):
+            yield replace(tensor, name=tensor.name.replace("attention.", "cross.", 1))
     if block.ffn is not None:
         yield from _ffn(ctx, block.ffn)
     if block.extra:
         yield Tensor(name="extra", dims=(block.extra,))
+    if block.captured and block.captured.params:
+        yield Tensor(name="captured", dims=(block.captured.params,))
 
 
 def _mixer(ctx: LoweringContext, mixer: Mixer) -> Iterator[Tensor]:
@@ -155,7 +169,8 @@ def _attention(ctx: LoweringContext, mixer: Attention) -> Iterator[Tensor]:
     yield Tensor(name="attention.key_value.weight", dims=(keys_values, hidden), splits=_over(ctx, 0, heads))
     if mixer.qkv_bias:
         yield Tensor(name="attention.query.bias", dims=(queries,), splits=_over(ctx, 0))
-        yield Tensor(name="attention.key_value.bias", dims=(keys_values,), splits=_over(ctx, 0, heads))
+        biased = keys_values - unbiased(mixer)
+        yield Tensor(name="attention.key_value.bias", dims=(biased,), splits=_over(ctx, 0, heads))
     if mixer.qk_norm == "head":
         yield Tensor(name="attention.qk_norm.weight", dims=(2, mixer.head_dim))
     elif mixer.qk_norm == "full":
@@ -291,6 +306,13 @@ def _head(ctx: LoweringContext) -> Iterator[Tensor]:
     width = embedding.width or model.hidden
     if model.norm:
         yield from _norm("norm", model.norm, model.hidden)
+    if model.head is not None:
+        sizes = (model.head.dense, model.head.extra, 0 if model.speaks else model.head.outputs * model.hidden)
+        for name, size in zip(("dense.weight", "dense.extra", "scores.weight"), sizes, strict=True):
+            if size:
+                yield Tensor(name=f"head.{name}", dims=(size,))
+        if not model.speaks:
+            return
     if embedding.width:
         yield Tensor(name="head.projection.weight", dims=(width, model.hidden))
     if not embedding.tied:
@@ -309,6 +331,11 @@ def _prediction(ctx: LoweringContext) -> Iterator[Tensor]:
         yield from _norm(f"prediction.{place}.norm", mtp.block.norm, hidden)
     yield Tensor(name="projection.weight", dims=(hidden, 2 * hidden), splits=_over(ctx, 0))
     yield from _block(ctx, mtp.block)
+
+
+def _encoder(ctx: LoweringContext, encoder: Encoder) -> Iterator[Tensor]:
+    inner = replace(ctx, model=replace(ctx.model, hidden=encoder.hidden), queries=ctx.source, keys=ctx.source)
+    yield from _block(inner, encoder.block)
 
 
 def _inside_vision(ctx: LoweringContext, vision: Vision) -> LoweringContext:

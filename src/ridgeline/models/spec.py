@@ -4,8 +4,12 @@
     |-- Embedding                    token rows, learned positions, tied head or not
     |-- blocks[order[i]]             layer i; equal layers share one Block, so cost grows with distinct blocks
     |   |-- mixer                    Attention | LatentAttention | Mamba2 | GatedDeltaNet | None
-    |   `-- ffn                      Mlp | Moe | None
+    |   |-- cross                    Attention that reads the encoder's output | None
+    |   |-- ffn                      Mlp | Moe | None
+    |   `-- captured                 what one recorded forward did beside these, op by op
+    |-- Head                         what stands behind the last layer, where it is no language model's
     |-- Mtp                          extra blocks that predict further tokens
+    |-- Encoder                      a stack whose output cross attention reads: of tokens, of sound
     `-- Vision                       image encoder and projector
 
 Sizes are plain counts. Adding a mixer or an ffn to the unions makes the type checker list every place to change.
@@ -16,12 +20,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from ridgeline.core.errors import Problem
-from ridgeline.core.table import Count, Size
+from ridgeline.core.table import AtLeast, Count, Size
 
-Positions = Literal["rope", "learned", "alibi", "none"]
+Positions = Literal["rope", "learned", "alibi", "relative", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,8 @@ class Attention:
     gate      a sigmoid gate as wide as the queries multiplies the output
     sinks     one learned logit per head joins the softmax
     keys_as_values  values come from the key projection, so there is no third one
+    causal    a query sees what comes before it; False: all of its sequence, as in an encoder
+    key_bias  keys have a bias where `qkv_bias` says so; False: queries and values alone
     """
 
     kind: Literal["attention"] = "attention"
@@ -63,6 +69,8 @@ class Attention:
     gate: bool = False
     sinks: bool = False
     keys_as_values: bool = False
+    causal: bool = True
+    key_bias: bool = True
 
     @property
     def value_dim(self) -> int:
@@ -185,6 +193,58 @@ class Moe:
             yield Problem(path="groups", given=str(self.groups), expected=f"a divisor of experts ({self.experts})")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """A matrix product that a recorded forward ran: `rows` a token, each of `inputs` to `outputs` numbers.
+
+    groups    such products side by side, each with a matrix of its own
+    weights   one factor is a parameter; False: both are made of tokens
+    """
+
+    label: str
+    inputs: Count
+    outputs: Count
+    rows: Annotated[float, AtLeast(0)] = 1.0
+    groups: Count = 1
+    weights: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """What a recorded forward of a layer did that no other part describes (`ridgeline.runtime.capture`).
+
+    products     matrix products, those between activations included
+    scores       softmax attention apart from its projections: heads, their sizes, window
+    pair_flops   flops for each pair of a token and one that it sees, beside the scores
+    scan_flops   flops a token of recurrences that ran token by token
+    streams      elements a token that pointwise ops and reductions write, in `kernels` ops
+    params       parameters, those of the products included
+    saved        elements a token that the backward reads again
+    cached       elements a token leaves in a cache
+    mixes        tokens see each other in it: no tensor and context ranks split it
+    """
+
+    products: tuple[Product, ...] = ()
+    scores: tuple[Attention, ...] = ()
+    pair_flops: Annotated[float, AtLeast(0)] = 0.0
+    scan_flops: Annotated[float, AtLeast(0)] = 0.0
+    streams: Annotated[float, AtLeast(0)] = 0.0
+    kernels: Annotated[float, AtLeast(0)] = 0.0
+    params: Size = 0
+    saved: Annotated[float, AtLeast(0)] = 0.0
+    cached: Size = 0
+    mixes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureRecord:
+    """That a description was recorded rather than read: by what, over how many tokens, and what could not be told."""
+
+    by: str
+    tokens: tuple[int, ...] = ()
+    untold: tuple[str, ...] = ()
+
+
 Mixer = Attention | LatentAttention | Mamba2 | GatedDeltaNet
 Ffn = Mlp | Moe
 
@@ -195,7 +255,9 @@ class Block:
 
     norms     how many norms of the hidden width it holds (2 for pre-norm, 4 with norms after each part too)
     parallel  mixer and feed-forward read the same input and are added together
+    cross     attention between the two parts, whose keys and values are made of the encoder's output
     extra     parameters that no part above describes (layer scales and such)
+    captured  what a recorded forward did beside mixer and ffn, or instead of them
     """
 
     mixer: Mixer | None
@@ -204,6 +266,8 @@ class Block:
     norms: Size = 2
     parallel: bool = False
     extra: Size = 0
+    cross: Attention | None = None
+    captured: Captured | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +285,45 @@ class Embedding:
     width: Size = 0
     norm: Norm | None = None
     head_bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What stands behind the last layer where that is not a language model's output matrix; `architectures` decides.
+
+    kind      sequence: scores of a whole sequence, read off one of its tokens (classification, reward, reranking)
+              tokens: scores of every token      none: hidden states are the answer (embedding)
+              language: logits of the vocabulary behind a dense layer of their own (masked language models)
+    outputs   scores; the vocabulary's logits are not among them
+    dense     weights of dense layers before the scores: a pooler, a transform
+    extra     biases and norms of all of these
+    """
+
+    kind: Literal["sequence", "tokens", "none", "language"]
+    outputs: Size = 0
+    dense: Size = 0
+    extra: Size = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder:
+    """A stack of layers that reads a source once; cross attention of the model's own layers reads what comes of it.
+
+    reads         tokens, by the model's own embedding; or audio, through convolutions
+    context       positions it was made for; of audio, those of one window
+    front         multiply-adds of one position in the convolutions before its layers
+    per_second    positions of one second of audio
+    other_params  what stands around its layers: convolutions, positions, norms
+    """
+
+    reads: Literal["tokens", "audio"] = "tokens"
+    hidden: Count
+    block: Block
+    layers: Count
+    context: Size = 0
+    front: Size = 0
+    per_second: Size = 0
+    other_params: Size = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +373,30 @@ class ModelSpec:
     mtp: Mtp | None = None
     vision: Vision | None = None
     source: str = ""
+    capture: CaptureRecord | None = None  # None: read from a config or a table
+    head: Head | None = None
+    encoder: Encoder | None = None
+
+    @property
+    def outputs(self) -> int:
+        """Scores of one token or sequence: the vocabulary, unless another head stands behind the last layer."""
+        return self.vocab if self.speaks or self.head is None else self.head.outputs
+
+    @property
+    def speaks(self) -> bool:
+        """Whether its head has logits of the vocabulary."""
+        return self.head is None or self.head.kind == "language"
+
+    @property
+    def writes(self) -> bool:
+        """Whether it makes text token by token: logits of the vocabulary behind layers that see what came before."""
+        return self.speaks and self.causal
+
+    @property
+    def causal(self) -> bool:
+        """Whether its layers see what comes before a token and nothing behind it."""
+        mixers = [block.mixer for block in self.blocks]
+        return not any(isinstance(mixer, Attention) and not mixer.causal for mixer in mixers)
 
     @property
     def layers(self) -> int:

@@ -83,7 +83,10 @@ def _located(problem: Problem, table: Table, settings: tuple[str, ...]) -> Probl
 
 
 def scenario(table: Mapping[str, Any], settings: Iterable[str] = (), folder: Path | None = None) -> Scenario:
-    """The scenario a table describes; an impossible one is an `InputError` that lists every reason."""
+    """The scenario a table describes; an impossible one is an `InputError` that lists every reason.
+
+    From a program, `model` and `system` may also be a ModelSpec and a System.
+    """
     built, problems = assemble(table, settings, folder)
     if problems or built is None:
         raise InputError(problems)
@@ -95,7 +98,8 @@ def assemble(
 ) -> tuple[Scenario | None, tuple[Problem, ...]]:
     """The scenario as far as it can be built, and every problem: an impossible plan is a value with its reasons."""
     problems = unknown_keys(table)
-    data = copy.deepcopy(dict(table))
+    values = {key: value for key, value in table.items() if isinstance(value, (ModelSpec, System))}
+    data = {**copy.deepcopy({key: value for key, value in table.items() if key not in values}), **values}
     settings = tuple(settings)
     problems += confine(data, folder, settings) if folder else []
     problems += apply_settings(data, settings)
@@ -207,6 +211,8 @@ def _model(data: Mapping[str, Any], problems: list[Problem]) -> ModelSpec | None
             expected = "a catalog id, a path to a config.json or a table of dimensions"
             problems.append(Problem(path="model", given="nothing", expected=expected, todo='add model = "llama3-8b"'))
         return None
+    if isinstance(data["model"], ModelSpec):
+        return data["model"]
     try:
         return load_model(data["model"])
     except InputError as wrong:
@@ -222,6 +228,8 @@ def _system(data: Mapping[str, Any], problems: list[Problem]) -> System | None:
                 Problem(path="system", given="nothing", expected=expected, todo='add system = "64xh100-sxm"')
             )
         return None
+    if isinstance(data["system"], System) and "chip" not in data:
+        return data["system"]
     chip = data.get("chip", {})
     if not isinstance(data["system"], (str, Mapping)) or not isinstance(chip, Mapping):
         key = "system" if isinstance(chip, Mapping) else "chip"

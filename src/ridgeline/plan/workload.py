@@ -67,6 +67,8 @@ class Train:
                and padding
     document   tokens of one document, on average; absent: a document fills its sequence
     task       pretrain and finetune update all weights; lora only its adapters
+    encoder_seq  positions that the encoder reads for a sequence: source tokens, frames of sound; absent: as many as the
+               sequence, or what an encoder of sound was made for
     """
 
     kind: Literal["train"] = "train"
@@ -79,6 +81,7 @@ class Train:
     packed: bool = True
     document: Annotated[Count | None, Doc("tokens of one document; absent: a document fills its sequence")] = None
     images: Annotated[float, AtLeast(0), Doc("images of one sequence, for a model that sees")] = 0.0
+    encoder_seq: Annotated[Count | None, Via(_counted), Doc("positions that the encoder of one sequence reads")] = None
 
     @property
     def sequences(self) -> int:
@@ -132,6 +135,7 @@ class Prefill:
     batch: Annotated[Count, Doc("sequences over the whole system")] = 1
     cached: Annotated[Size, Via(_counted), Doc("tokens of a sequence that the prefix cache holds")] = 0
     chunk: Annotated[Size | None, Via(_counted), Doc("tokens of one step; absent: as the engine does; 0: all")] = None
+    encoder_seq: Annotated[Count | None, Via(_counted), Doc("positions that the encoder of one sequence reads")] = None
 
     @property
     def sequences(self) -> int:
@@ -156,6 +160,7 @@ class Decode:
     kind: Literal["decode"] = "decode"
     context: Annotated[Count, Via(_counted), Doc("tokens already in the cache of one sequence")]
     batch: Annotated[Count, Doc("sequences over the whole system")] = 1
+    encoder_seq: Annotated[Count | None, Via(_counted), Doc("positions that the encoder of one sequence reads")] = None
 
     @property
     def seq(self) -> int:

@@ -22,6 +22,14 @@ IRRELEVANT: Mapping[str, str] = MappingProxyType(
         "ModelSpec.id": "a name",
         "ModelSpec.name": "a name",
         "ModelSpec.source": "where it was read",
+        "ModelSpec.capture": "how it was read; a prediction names it and what it could not tell",
+        "CaptureRecord.by": "how it was read; a prediction names it",
+        "CaptureRecord.tokens": "how it was read",
+        "CaptureRecord.untold": "what could not be told; a prediction names it",
+        "Captured.cached": "a training step keeps no key-value cache",
+        "Captured.mixes": "decides which degrees a plan may have, not what they cost",
+        "Product.label": "a name",
+        "Product.weights": "the gradient of either factor is a product of the same size",
         "ModelSpec.context": "how long sequences may be is the model's promise; how long they are is the workload's",
         "Attention.kind": _TAG,
         "LatentAttention.kind": _TAG,
@@ -30,6 +38,7 @@ IRRELEVANT: Mapping[str, str] = MappingProxyType(
         "Mlp.kind": _TAG,
         "Moe.kind": _TAG,
         "Train.kind": _TAG,
+        "Encoder.per_second": "how many positions a second of sound has; how many a sequence has is the workload's",
         "Norm.kind": "bound by memory: a mean less to subtract reads and writes the same elements",
         "Precision.kv": "a training step keeps no key-value cache",
         "Plan.serving": "knobs of a scheduler and a fleet: a training step serves no requests",
@@ -72,6 +81,10 @@ def _of_workload(work: Train, scenario: Scenario) -> Iterator[str]:
 
 
 def _of_model(scenario: Scenario) -> Iterator[str]:
+    record = scenario.model.capture
+    if record is not None:
+        yield f"the model was captured by {record.by}: its layers are what one forward did"
+        yield from (f"captured: {one}" for one in record.untold)
     limited = any(moe.group_topk < moe.groups for moe in _experts(scenario))
     if limited and scenario.plan.mesh.ep > 1 and resolve(scenario).token_dispatch_once:
         yield "groups of experts: a token's experts may be in all domains, not in group_topk groups alone"

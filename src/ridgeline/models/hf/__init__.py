@@ -18,14 +18,44 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.files import DEEPEST, read_text
+from ridgeline.models.hf import encdec, encoder
 from ridgeline.models.hf.config import Config, shown
+from ridgeline.models.hf.heads import decoder_head
 from ridgeline.models.hf.multimodal import MULTIMODAL
 from ridgeline.models.hf.parts import Reader, defaults
 from ridgeline.models.hf.text import TEXT
 from ridgeline.models.hf.words import in_its_keys
 from ridgeline.models.spec import ModelSpec
 
-READERS: Mapping[str, Reader] = MappingProxyType({**TEXT, **MULTIMODAL})
+ENCODERS: Mapping[str, Reader] = MappingProxyType(
+    {
+        "bart": encdec.bart,
+        "bert": encoder.bert,
+        "blenderbot": encdec.blenderbot,
+        "camembert": encoder.roberta,
+        "data2vec-text": encoder.roberta,
+        "distilbert": encoder.distilbert,
+        "electra": encoder.electra,
+        "ernie": encoder.ernie,
+        "eurobert": encoder.eurobert,
+        "m2m_100": encdec.pegasus,
+        "marian": encdec.marian,
+        "mbart": encdec.mbart,
+        "megatron-bert": encoder.megatron_bert,
+        "modernbert": encoder.modernbert,
+        "mpnet": encoder.mpnet,
+        "mt5": encdec.t5,
+        "pegasus": encdec.pegasus,
+        "plbart": encdec.bart,
+        "roberta": encoder.roberta,
+        "roberta-prelayernorm": encoder.roberta_prelayernorm,
+        "t5": encdec.t5,
+        "umt5": encdec.umt5,
+        "whisper": encdec.whisper,
+        "xlm-roberta": encoder.roberta,
+    }
+)
+READERS: Mapping[str, Reader] = MappingProxyType({**TEXT, **MULTIMODAL, **ENCODERS})
 BIGGEST_CONFIG = 8 * 1024 * 1024  # bytes; most are a few kilobytes, one that lists every quantised module is 3 million
 
 
@@ -72,7 +102,7 @@ def from_config(data: Mapping[str, Any], *, id: str = "", ignore: Collection[str
         )
     cfg = Config(in_its_keys(data), defaults(kind))
     cfg.ignore(*ignore)
-    spec = reader(cfg)
+    spec = decoder_head(cfg, reader(cfg))
     cfg.finish()
     return replace(spec, id=id or kind, name=id or kind)
 

@@ -135,6 +135,7 @@ def model(
     norm: Norm | None = RMS,
     embedding: Embedding | None = None,
     mtp: Mtp | None = None,
+    hidden: int = 0,
 ) -> ModelSpec:
     """The whole from its layers; the id is given later. Tying is read here unless the embedding is given."""
     blocks, order = from_layers(layers)
@@ -143,7 +144,7 @@ def model(
     return ModelSpec(
         id="",
         name="",
-        hidden=hidden_size(cfg),
+        hidden=hidden or hidden_size(cfg),
         vocab=cfg.count("vocab_size"),
         embedding=embedding or Embedding(tied=cfg.flag("tie_word_embeddings", False)),
         blocks=blocks,

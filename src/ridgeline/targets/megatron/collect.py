@@ -41,6 +41,9 @@ OTHER_WORK = {
     "export-kd-teacher-load": "distillation from a teacher",
     "kd": "distillation from a teacher",
 }
+ENCODERS = {"bert": "an encoder", "t5": "a model with an encoder", "retro": "retrieval"} | dict.fromkeys(
+    ("vit", "multimodal", "mimo"), "a model that sees"
+)
 PROGRAMS = {
     "pretrain_bert": "an encoder",
     "pretrain_t5": "a model with an encoder",
@@ -55,6 +58,7 @@ PROGRAMS = {
     "eval": "an evaluation",
     "convert": "a conversion of checkpoints",
     "preprocess": "preparation of data",
+    "analyze_data": "preparation of data",
     "train_rl": "reinforcement learning",
     "inference": "generation of text",
 }
@@ -234,8 +238,11 @@ def refuse_other_work(found: Given) -> None:
     """An `InputError` for runs that do not train a decoder, which is what a scenario holds."""
     what = next((means for sign, means in PROGRAMS.items() if sign in found.program), None)
     option = next((name for name in OTHER_WORK if name in found.options), None)
-    if str(found.options.get("tokenizer-type", "")).startswith("BertWordPiece"):
+    folder = re.match(r"(bert|t5|retro|vit|multimodal|mimo)[-_]", found.path.lower())
+    if "BertWordPiece" in str(found.options.get("tokenizer-type", "")) or "bert-no-binary-head" in found.options:
         what = what or "an encoder"
+    elif folder and not found.program and "num-layers" in found.options:  # the test's folder tells the program
+        what = what or ENCODERS[folder.group(1)]
     if what is None and option is None:
         return
     given = f"{what} ({found.program.split('/')[-1]})" if what and found.program else what
