@@ -110,7 +110,7 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $LAYERS --hidden-size 7
 
 
 def test_what_is_no_training_of_a_decoder_is_refused() -> None:
-    for extra in ("--num-tokens-to-generate 8", "--encoder-num-layers 2", "--perform-rl-step"):
+    for extra in ("--num-tokens-to-generate 8 --img-h 224", "--encoder-num-layers 2", "--perform-rl-step"):
         with pytest.raises(InputError, match="training of a decoder"):
             import_run({"run.sh": f"torchrun pretrain_gpt.py {GPT} {BATCH} {extra}"})
 
