@@ -18,6 +18,7 @@ from ridgeline.lowering.context import (
     stream,
     weight_gradient,
 )
+from ridgeline.lowering.modulation import lower_latents
 from ridgeline.lowering.tensor_boundary import Boundary, tensor_boundary
 from ridgeline.models.spec import Head
 
@@ -31,6 +32,8 @@ def lower_embedding(ctx: LoweringContext) -> Section:
         parameters   vocab w / tp  +  positions h  +  w h where w differs  +  norm        w = width of a row, h = hidden
     """
     model, tp, own = ctx.model, ctx.degrees.tp, ctx.model.embedding
+    if model.latent_space is not None:
+        return lower_latents(ctx, model.latent_space)
     width = own.width or model.hidden
     elements = ctx.split_tokens * width
     forward: list[Op] = [stream(ctx, "embedding", elements, 2.0, 2.0)]

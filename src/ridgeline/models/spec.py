@@ -8,6 +8,7 @@
     |   |-- ffn                      Mlp | Moe | None
     |   `-- captured                 what one recorded forward did beside these, op by op
     |-- Head                         what stands behind the last layer, where it is no language model's
+    |-- LatentSpace                  latents of images and video, where they stand in the place of words
     |-- Mtp                          extra blocks that predict further tokens
     |-- Encoder                      a stack whose output cross attention reads: of tokens, of sound
     `-- Vision                       image encoder and projector
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from ridgeline.core.errors import Problem
@@ -258,6 +259,9 @@ class Block:
     cross     attention between the two parts, whose keys and values are made of the encoder's output
     extra     parameters that no part above describes (layer scales and such)
     captured  what a recorded forward did beside mixer and ffn, or instead of them
+    streams   kinds of tokens with weights of their own that see each other (MMDiT: latents and text); a token passes
+              through one of them
+    modulation  vectors of the hidden width that scale, shift and gate its parts, made of the timestep once a sequence
     """
 
     mixer: Mixer | None
@@ -268,6 +272,8 @@ class Block:
     extra: Size = 0
     cross: Attention | None = None
     captured: Captured | None = None
+    streams: Count = 1
+    modulation: Size = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,6 +333,42 @@ class Encoder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LatentSpace:
+    """What a diffusion transformer reads and writes: latents of an autoencoder, cut into patches; a patch is a token.
+
+    inputs    numbers of one patch
+    pixels    pixels a side that one token stands for: the autoencoder's scale times the patch
+    frames    video frames that one latent frame stands for, the first frame apart; 1: images
+    text      tokens of text that it reads
+    joint     text stands in the sequence beside the latents; False: cross attention reads it
+    per_text  multiply-adds of one text token before the layers
+    per_step  multiply-adds of the timestep and what is pooled, once a sequence
+    other_params  what stands before the layers: embeddings of patches, text and timestep
+    """
+
+    inputs: Count
+    pixels: Count
+    frames: Count = 1
+    text: Size = 0
+    joint: bool = True
+    per_text: Size = 0
+    per_step: Size = 0
+    other_params: Size = 0
+
+    def tokens(self, height: int, width: int, frames: int = 1) -> int:
+        """Tokens of an image or a video, text not counted: latent frames * (height / p) * (width / p).
+
+        Latent frames are 1 + (frames - 1) / f; p = pixels, f = frames of one latent frame. Sides are rounded down.
+
+        >>> wan = LatentSpace(inputs=64, pixels=16, frames=4)
+        >>> wan.tokens(1024, 1024), wan.tokens(480, 832, 81)
+        (4096, 32760)
+        """
+        many = 1 + (frames - 1) // self.frames
+        return max(1, many * (height // self.pixels) * (width // self.pixels))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mtp:
     """Multi-token prediction: `depth` extra blocks, each with a 2*hidden -> hidden projection and three norms:
     of the next token's embedding, of the hidden state, of the block's output.
@@ -356,6 +398,21 @@ class Vision:
     projector_params: Size = 0
     other_params: Size = 0
 
+    @property
+    def patches(self) -> int:
+        """Patches of one image."""
+        return (self.image // self.patch) ** 2
+
+    def sized(self, height: int, width: int) -> Vision:
+        """The same for images of other sizes: as many patches as they have, in a square, and tokens in proportion.
+
+        >>> block = Block(mixer=None, ffn=None)
+        >>> Vision(hidden=8, block=block, layers=1, patch=14, image=448, tokens=256).sized(896, 448).tokens
+        529
+        """
+        side = max(1, round((height * width) ** 0.5 / self.patch))
+        return replace(self, image=side * self.patch, tokens=max(1, self.tokens * side**2 // max(1, self.patches)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
@@ -376,6 +433,7 @@ class ModelSpec:
     capture: CaptureRecord | None = None  # None: read from a config or a table
     head: Head | None = None
     encoder: Encoder | None = None
+    latent_space: LatentSpace | None = None
 
     @property
     def outputs(self) -> int:

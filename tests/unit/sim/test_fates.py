@@ -114,6 +114,15 @@ BASES: Mapping[str, dict[str, Any]] = {
         "system": "8xh100-sxm", "workload": {"seq": 512, "global_batch": 64, "encoder_seq": 1024},
         "plan": {"tp": 2, "dp": 4, "microbatch": 8},
     },
+    "flux": {
+        "model": {"_class_name": "FluxTransformer2DModel", "num_layers": 4, "num_single_layers": 4},
+        "system": "8xh100-sxm", "workload": {"height": 512, "global_batch": 64}, "plan": {"tp": 2, "dp": 4},
+    },
+    "wan": {
+        "model": {"_class_name": "WanTransformer3DModel", "num_layers": 4, "num_attention_heads": 16},
+        "system": "8xh100-sxm", "workload": {"height": 256, "frames": 17, "global_batch": 64},
+        "plan": {"tp": 2, "dp": 4},
+    },
     "whisper": {
         "model": {"model_type": "whisper"}, "system": "8xh100-sxm", "workload": {"seq": 448, "global_batch": 64},
         "plan": {"tp": 2, "dp": 4, "microbatch": 8},
@@ -212,6 +221,20 @@ def _side_probes(of: Callable[..., Iterator[tuple[str, Probe]]]) -> Iterator[tup
     yield from of("Encoder", "t5", "model.encoder", other_params=10**7, front=10**6)
     yield from of("Encoder", "whisper", "model.encoder", reads="tokens", context=3000, per_second=25)
     yield from of("Train", "t5", "workload", encoder_seq=2048)
+    yield from of("Train", "whisper", "workload", audio_s=10.0)
+    yield from of("Train", "vision", "workload", towers="frozen")
+    yield from of("Train", "wan", "workload", height=512, width=512, frames=33)
+    yield from of("ModelSpec", "flux", "model", latent_space=_other_space)
+    yield from of("Block", "flux", BLOCK, streams=1, modulation=3)
+    space = "model.latent_space"
+    yield from of("LatentSpace", "flux", space, inputs=256, per_text=10**8, per_step=10**9, other_params=10**8)
+    yield from of("LatentSpace", "wan", space, text=1024, joint=True, pixels=8, frames=8)
+
+
+def _other_space(spec: Scenario) -> Any:
+    space = spec.model.latent_space
+    assert space is not None
+    return replace(space, inputs=4 * space.inputs)
 
 
 def _without_encoder(spec: Scenario) -> Any:
