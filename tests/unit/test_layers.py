@@ -42,7 +42,7 @@ INTERIOR = {
         ("read",),
         ("graph",),
         ("analysis",),
-        ("findings",),
+        ("findings", "time_entries"),
         ("analyze", "diff", "span_query"),
     ),
     "comm": (

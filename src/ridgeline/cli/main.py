@@ -15,7 +15,22 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli import bringup, calibrate, collective, export, plan, predict, profile, roofline, run, runtime, trace
+from ridgeline.cli import (
+    bringup,
+    calibrate,
+    collective,
+    diff,
+    explain,
+    export,
+    plan,
+    predict,
+    profile,
+    query,
+    roofline,
+    run,
+    runtime,
+    trace,
+)
 from ridgeline.cli.refuse import DONE, STOPPED, refuse
 from ridgeline.cli.streams import finish, prepare, say, silence
 from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, count, print_json
@@ -146,6 +161,9 @@ plan.register(app)
 calibrate.register(app)
 export.register(app)
 trace.register(app)
+query.register(app)
+diff.register(app)
+explain.register(app)
 profile.register(app)
 roofline.register(app)
 collective.register(app)

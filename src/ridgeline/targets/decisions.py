@@ -14,6 +14,7 @@ from typing import Any
 
 from ridgeline.core.dtype import DType
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.models.numerics import numerics_of, unknown_numerics
 from ridgeline.models.spec import ModelSpec, Moe
 from ridgeline.plan.plan import NARROW
 from ridgeline.plan.resolve import resolve
@@ -164,7 +165,18 @@ def _overlappable(scenario: Scenario) -> Iterator[tuple[str, bool]]:
 
 
 def _model(model: ModelSpec) -> dict[str, Any]:
-    return {path: value for path, value in _flat("model", model) if path not in LABELS}
+    spec = {path: value for path, value in _flat("model", model) if path not in LABELS}
+    return spec | dict(_numerics(model))
+
+
+def _numerics(model: ModelSpec) -> Iterator[tuple[str, Any]]:
+    """What costs nothing and has to be right for the model to train, where it is known; what is not, by name."""
+    found = numerics_of(model)
+    for path, value in _flat("model.numerics", found):
+        if path != "model.numerics.models" and value is not None:
+            yield path, value
+    if unknown := unknown_numerics(model):
+        yield "model.numerics.unknown", unknown
 
 
 def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:

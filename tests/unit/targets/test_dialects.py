@@ -101,7 +101,7 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $LAYERS --hidden-size 7
     --seq-length 1024 {BATCH} --tensor-model-parallel-size $TP
 """
     )
-    with pytest.raises(InputError, match=r"1 TP, 2 \\(small\\); say them in order with --arg"):
+    with pytest.raises(InputError, match=r"1 TP, 2 \(small\); say them in order with --arg"):
         import_run(path)
     found = import_run(path, arguments=("2", "small"), system="16xh100-sxm")
     assert settings(found)[1]["tp"] == 2

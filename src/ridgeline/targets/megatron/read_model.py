@@ -10,7 +10,12 @@ from ridgeline.targets.catalog_match import known_as
 from ridgeline.targets.megatron.layout import flags_of, layout_of
 from ridgeline.targets.megatron.names import POSITIONS
 from ridgeline.targets.megatron.read_hybrid import HybridPattern, hybrid_pattern, linear, mamba, spelled
-from ridgeline.targets.megatron.vocabulary import named_by_tokenizer, usual_vocabulary, vocabulary_of
+from ridgeline.targets.megatron.vocabulary import (
+    guessed_vocabulary,
+    named_by_tokenizer,
+    usual_vocabulary,
+    vocabulary_of,
+)
 from ridgeline.targets.option_reader import OptionReader
 
 ROTARY = ("rotary", "mrope", "yarn", "dynamic", "llama3")  # words of dialects for kinds of rotary embedding
@@ -85,6 +90,11 @@ def _ahead(reader: OptionReader, table: dict[str, Any], pattern: HybridPattern |
 
 
 def _named(reader: OptionReader, table: dict[str, Any], vocab: int | None, hint: str) -> str | Mapping[str, Any]:
+    guessed = guessed_vocabulary(reader) if vocab is None else None
+    if guessed is not None and not (hint and known_as(table, unsure=("vocab",), prefer=hint) == hint):
+        note = f"vocab = {guessed}: usual for {reader.options.get('tokenizer-type')}; --set model.vocab changes it"
+        reader.assumptions.append(note)
+        return known_as({**table, "vocab": guessed}, prefer=hint)
     found = known_as(table, unsure=() if vocab else ("vocab",), prefer=hint)
     if vocab is not None:
         return found
@@ -92,7 +102,7 @@ def _named(reader: OptionReader, table: dict[str, Any], vocab: int | None, hint:
         name = found if isinstance(found, str) else found["base"]
         reader.assumptions.append(f"vocab: that of {name}, whose other dimensions are these")
         return found
-    usual = usual_vocabulary(reader)
+    usual = usual_vocabulary(hint)
     reader.assumptions.append(f"vocab = {usual}: the files do not say it; --set model.vocab changes it")
     return {**found, "vocab": usual}
 

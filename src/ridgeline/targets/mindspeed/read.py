@@ -53,6 +53,7 @@ def read(files: Files) -> Imported:
     found = with_model(collect(files), files)
     said = dict(found.options)
     dual = said.pop("schedules-method", None) == "dualpipev"
+    stages = _per_rank(said)
     again = _again(said)
     _layers(said, dual)
     task = _task(said)
@@ -67,6 +68,8 @@ def read(files: Files) -> Imported:
     if task:
         workload = {**imported.settings["workload"], **task}
         imported = replace(imported, settings={**imported.settings, "workload": workload})
+    if stages and imported.settings["plan"]["recompute"] != "none" and not (again and again["kind"] != "full"):
+        again = {**(again or {"kind": "full"}), "layers": stages}
     if again:
         imported = _with_plan(imported, recompute=again)
     return _with_plan(imported, schedule="dualpipe-v") if dual else imported
@@ -145,6 +148,18 @@ def _again(said: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _per_rank(said: dict[str, Any]) -> list[int]:
+    """Recomputed layers of each virtual stage where a number for each pipeline rank is given; else nothing."""
+    each, layers = said.get("num-layers-per-virtual-pipeline-stage"), said.get("num-layers")
+    asked = said.pop("enable-recompute-layers-per-pp-rank", False)
+    if not asked or type(each) is not int or type(layers) is not int or each < 1 or layers > 10_000:
+        return []
+    pp = max(1, _number(said, "pipeline-model-parallel-size", 1))
+    count = _number(said, "recompute-num-layers", 0)
+    # the first stages of a rank are filled first
+    return [max(0, min(each, count - stage // pp * each)) for stage in range(layers // each)]
+
+
 def _number(said: dict[str, Any], name: str, default: int) -> int:
     value = said.get(name, default)
     if type(value) is not int or value < 0 or value > 100_000:
@@ -218,6 +233,10 @@ def _linear(said: dict[str, Any]) -> None:
 
 
 def _memory(said: dict[str, Any]) -> None:
+    early = any(said.get(name) for name in ("swap-attention", "recompute-in-advance", "recompute-in-bubble"))
+    if early and "recompute-num-layers" in said and "recompute-granularity" not in said:
+        # such layers are recomputed whole, without the word for it
+        said |= {"recompute-granularity": "full", "recompute-method": said.get("recompute-method", "block")}
     modules = [MODULES[part] for part, flag in PARTS.items() if said.get(flag.lstrip("-"))]
     if modules and "recompute-granularity" not in said:
         for name in PARTS.values():

@@ -20,6 +20,8 @@ from ridgeline.targets.option_reader import (
     assigned,
     assigned_by,
     flatten,
+    interpolated,
+    left_out,
     model_in,
     nested,
     pick,
@@ -62,6 +64,7 @@ APART = {
 
 def read(files: Files) -> Imported:
     """What the files say of the actor; overrides in scripts stand above YAML."""
+    _refuse_other_work(files)
     table = _merged(files)
     if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)) and is_sft(files):
         return _read_sft(files, table)
@@ -88,9 +91,18 @@ def read(files: Files) -> Imported:
         target=ID,
         settings=settings,
         unread=reader.unread(APART),
-        assumptions=tuple(reader.assumptions),
+        assumptions=(*left_out(files), *reader.assumptions),
         chips=nodes * each,
     )
+
+
+def _refuse_other_work(files: Files) -> None:
+    """An `InputError` for scripts that only generate or evaluate."""
+    for name, text in files.items():
+        program = re.search(r"verl\.trainer\.(main_generation\w*|main_eval\w*)", text) if name.endswith(".sh") else None
+        if program and not re.search(r"main_ppo|sft_trainer|main_dapo|\.main_(?!gen|eval)\w+", text):
+            given = f"generation of text ({program.group(1)})"
+            raise InputError(Problem(path="", given=given, expected="training of a decoder", where=name))
 
 
 def _chosen(reader: OptionReader, files: Files) -> str | None:
@@ -134,7 +146,8 @@ def _read_sft(files: Files, table: Table) -> Imported:
     plan |= _placement(reader, plan, MODELS[model].layers if model else 0)
     settings = pick({"model": _trained(reader, model)}) | {"workload": workload, "plan": plan}
     unread = reader.unread(APART)
-    return Imported(target=ID, settings=settings, unread=unread, assumptions=tuple(reader.assumptions), chips=world)
+    notes = (*left_out(files), *reader.assumptions)
+    return Imported(target=ID, settings=settings, unread=unread, assumptions=notes, chips=world)
 
 
 def _veomni(reader: OptionReader) -> dict[str, Any]:
@@ -154,7 +167,8 @@ def _merged(files: Files) -> Table:
     if not found:
         return Table(data=nested(words), source=next(iter(files), ""))
     below = {key: value for table in found for key, value in flatten(table.data)}
-    return Table(data=nested(below | words), source=found[0].source, lines=found[0].lines)
+    filled = interpolated(below | words, around(files).environment)
+    return Table(data=nested(filled), source=found[0].source, lines=found[0].lines)
 
 
 def _model(reader: OptionReader) -> str | None:
