@@ -171,6 +171,9 @@ def _language_head(ctx: LoweringContext) -> Section:
     fused = {"cross-entropy", "linear-cross-entropy", "elementwise"} & ctx.fuses
     passes = 3.0 if fused else 7.0
     loss = stream(ctx, "loss", values, 2 * passes, 2.0 if fused else 8.0)
+    if own.softcap:  # a tanh of every logit: read and written once more where nothing fuses it
+        more = 0.0 if "elementwise" in ctx.fuses else 4.0
+        loss = replace(stream(ctx, "loss", values, 2 * passes + more, loss.kernels + more), exponentials=2 * values)
     norm = [stream(ctx, "final norm", ctx.split_tokens * model.hidden, 2.0)] if model.norm else []
     low, adapted = adapters(ctx, [logits])
     trained = low if ctx.frozen else [logits, *narrow]
