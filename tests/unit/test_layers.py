@@ -62,7 +62,7 @@ INTERIOR = {
     "lowering": (
         ("context", "sublayer"),
         ("plan_columns", "placements", "attention_core", "casts", "tensor_boundary"),
-        ("state_scan",),
+        ("state_scan", "modulation"),
         ("mixer_parts", "ffn", "ends", "step_ops"),
         ("sparse_attention", "served_mixers", "served_ffn"),
         ("mixers", "served_ends", "captured", "cross_attention"),

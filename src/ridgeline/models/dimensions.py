@@ -135,6 +135,7 @@ class Dimensions:
     embedding_width: Size = 0
     embedding_norm: Annotated[Norm | None, Via(_norm)] = None
     head_bias: bool = False
+    softcap: bool = False
     final_norm: Annotated[Norm | None, Via(_norm)] = None  # as the layers' norm
     first_dense: Size = 0
     mtp: Size = 0
@@ -197,6 +198,7 @@ def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[in
         width=dims.embedding_width,
         norm=dims.embedding_norm,
         head_bias=dims.head_bias,
+        softcap=dims.softcap,
     )
     return ModelSpec(
         id=id,
