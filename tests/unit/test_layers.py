@@ -78,6 +78,7 @@ INTERIOR = {
         ("collective_ranks",),
         ("collective_run", "train"),
         ("bringup",),
+        ("capture",),
     ),
     "cost": (
         ("fingerprint",),

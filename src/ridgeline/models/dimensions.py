@@ -88,6 +88,7 @@ class VisionTable:
     patch: Count
     image: Count
     tokens: Count
+    windowed: Size = 0
     projector_params: Size = 0
     other_params: Size = 0
 
@@ -108,7 +109,7 @@ class Dimensions:
     embedding_width: Size = 0
     embedding_norm: Annotated[Norm | None, Via(_norm)] = None
     head_bias: bool = False
-    final_norm: Annotated[Norm | None, Via(_norm)] = None  # as the layers' norm
+    final_norm: Annotated[Norm | bool | None, Via(_norm)] = None  # as the layers' norm; false: none
     first_dense: Size = 0
     mtp: Size = 0
     mtp_block: str = ""  # the last layer
@@ -177,13 +178,17 @@ def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[in
         embedding=embedding,
         blocks=blocks,
         order=order,
-        norm=dims.final_norm or blocks[order[-1]].norm,
+        norm=None if dims.final_norm is False else _last_norm(dims.final_norm, blocks[order[-1]].norm),
         context=dims.context,
         mtp=Mtp(depth=dims.mtp, block=ahead) if dims.mtp else None,
         vision=_vision(dims.vision),
         source=dims.source,
         capture=dims.capture,
     )
+
+
+def _last_norm(given: Norm | bool | None, layers: Norm) -> Norm:
+    return given if isinstance(given, Norm) else layers
 
 
 def _vision(table: VisionTable | None) -> Vision | None:
@@ -196,6 +201,7 @@ def _vision(table: VisionTable | None) -> Vision | None:
         patch=table.patch,
         image=table.image,
         tokens=table.tokens,
+        windowed=table.windowed,
         projector_params=table.projector_params,
         other_params=table.other_params,
     )
