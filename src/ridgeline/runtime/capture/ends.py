@@ -35,7 +35,13 @@ def ends_of(recording: Recording, layers: Layers, shapes: Shapes, hidden: int, t
     graph = LayerGraph(recording, layers.outside, shapes)
     owned = {name for layer in layers.calls for name in layer.params}
     rows = _rows(graph, shapes, owned)
-    table = max(rows, key=lambda name: shapes[name][0], default="")
+    asked = {
+        name
+        for node in graph.nodes.values()
+        if node.op == "embedding" and node.inputs[-1] >= 0
+        for name in node.weights
+    }
+    table = max(rows, key=lambda name: (name in asked, shapes[name][0]), default="")
     vocab, width = shapes[table] if table else (0, 0)
     head = next((one for one in reversed(graph.products) if one.outputs == vocab and one.weight), None)
     if not table:

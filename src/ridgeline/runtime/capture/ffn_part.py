@@ -14,6 +14,7 @@ from ridgeline.models.spec import Mlp, Moe
 from ridgeline.runtime.capture.graph import LayerGraph, Multiplied
 
 ACTIVATIONS = ("silu", "gelu", "relu", "sigmoid", "tanh", "elu", "softplus", "hardswish", "mish")
+GROUPED = frozenset({"_grouped_mm", "grouped_mm_fallback"})
 Lists = Mapping[str, int]
 """Lists of modules by path, with their length."""
 
@@ -165,6 +166,8 @@ def _chosen(graph: LayerGraph, count: int, router: Multiplied, products: Sequenc
     picks = [(node.shapes[0], int(node.facts["k"])) for node in graph.nodes.values() if "k" in node.facts]
     grouped = [(shape[-1], k) for shape, k in picks if len(shape) == 2 and 1 < shape[-1] < count and k < shape[-1]]
     groups, group_topk = next(((size, k) for size, k in grouped if count % size == 0), (1, 1))
-    whole = next((k for shape, k in picks if shape[-1] == count), 0)
     dispatched = max(one.rows for one in products) // max(1, router.rows)
+    if all(graph.nodes[one.node].op in GROUPED for one in products) and 0 < dispatched <= count:
+        return dispatched, groups, group_topk
+    whole = next((k for shape, k in reversed(picks) if shape[-1] == count), 0)
     return whole or min(max(1, dispatched), count), groups, group_topk

@@ -75,7 +75,7 @@ def _unweighted(
         if one.node in looped:
             scanned += one.flops / tokens
             continue
-        sizes = (one.rows // one.groups, one.inputs, one.outputs)
+        sizes = (one.groups, one.rows // one.groups, one.inputs, one.outputs)
         if sum(size % tokens == 0 for size in sizes) >= 2:
             pairs += one.flops / tokens**2
         else:
