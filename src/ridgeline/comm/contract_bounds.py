@@ -111,7 +111,8 @@ def _trips(source: Index, target: Index, chunk: Index, bytes_: Array) -> Trips:
         return Trips(source=source, target=target, first=first, bytes=sizes)
     width = int(max(source.max(initial=0), target.max(initial=0))) + 1
     way, row = np.unique(source * width + target, return_inverse=True)
-    return Trips(source=way // width, target=way % width, first=np.arange(len(way)), bytes=np.bincount(row, sizes))
+    total = sums_by(row, sizes, len(way))
+    return Trips(source=way // width, target=way % width, first=np.arange(len(way)), bytes=total)
 
 
 def _farthest(graph: Graph, source: Index, target: Index) -> float:

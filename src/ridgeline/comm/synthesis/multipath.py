@@ -48,7 +48,8 @@ def multipath_exchanges(graph: Graph, asked: Contract, size_bytes: float) -> Ite
 
 def _cut(asked: Contract, pairs: tuple[Index, Index, Array], count: Index) -> Contract:
     """The contract with a chunk for each piece."""
-    source, target, share = (np.repeat(column, count) for column in pairs)
+    source, target = (np.repeat(column, count) for column in pairs[:2])
+    share: Array = np.repeat(pairs[2] / count, count)
     ids = np.arange(len(source))
     return Contract(
         collective=asked.collective,
@@ -56,7 +57,7 @@ def _cut(asked: Contract, pairs: tuple[Index, Index, Array], count: Index) -> Co
         chunks=len(ids),
         begins=np.stack([source, ids], axis=1),
         ends=np.stack([target, ids], axis=1),
-        chunk_share=share / np.repeat(count, count),
+        chunk_share=share,
     )
 
 
@@ -76,8 +77,8 @@ def _ways(graph: Graph, whole: Contract, seed: int = 0) -> Index:
             full = (load + size[piece]) * cost
             weight = cost * np.exp(STEEP * full / full.max())
             matrix = csr_array((weight, (graph.tail, graph.head)), shape=(graph.ranks, graph.ranks))
-            last = dijkstra(matrix, indices=int(source[piece]), return_predecessors=True)[1]
-            found[piece] = _walked(at, last, int(target[piece]))
+            last = dijkstra(matrix, indices=source[piece : piece + 1], return_predecessors=True)[1][0]
+            found[piece] = _walked(at, last.astype(np.int64), int(target[piece]))
             load[found[piece]] += size[piece]
     ways = np.full((len(source), max(len(one) for one in found)), -1, np.int64)
     for piece, one in enumerate(found):
