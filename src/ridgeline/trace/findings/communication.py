@@ -66,7 +66,7 @@ def _beside_compute(facts: Facts, rows: NDArray[np.intp]) -> bool:
     """Whether these run on the streams that do most of the compute."""
     tracks, work = facts.line.tracks(), np.flatnonzero(facts.group(COMPUTE))
     busy = np.bincount(tracks[work], weights=facts.line.durations_ns(work), minlength=int(tracks.max()) + 1)
-    most = {}
+    most: dict[int, float] = {}
     for track in np.unique(tracks[work]).tolist():
         process = int(facts.line.process[work[tracks[work] == track][0]])
         most[process] = max(most.get(process, 0.0), busy[track])
