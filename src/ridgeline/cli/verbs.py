@@ -139,6 +139,15 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline run mine.toml --steps 1000 -o run --every 100 --sbatch run.sbatch",
             ),
         ),
+        "capture": Verb(
+            summary="Any torch model as a model file: one forward, recorded.",
+            examples=(
+                "ridgeline capture downloaded/config.json -o mine.toml",
+                "ridgeline capture mine.py:build -o mine.toml",
+                "ridgeline predict mine.toml --on 8xh100-sxm --seq 4096 --global-batch 64",
+                "ridgeline plan mine.py:build --on 64xh100-sxm",
+            ),
+        ),
         "bringup": Verb(
             summary="Whether a device computes a model right, op by op.",
             examples=(

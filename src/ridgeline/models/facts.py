@@ -15,6 +15,7 @@ from ridgeline.models.params import count, moe_params
 from ridgeline.models.spec import (
     Attention,
     Block,
+    Captured,
     Ffn,
     GatedDeltaNet,
     LatentAttention,
@@ -37,6 +38,7 @@ class FlopCount:
     experts      routed experts one token visits, and shared ones
     router       router, gate of the shared part, projections to a latent width
     head         output matrix
+    captured     what a recorded forward did beside the parts of its layers
     mtp          multi-token prediction: its blocks, projections and one head each
     """
 
@@ -47,6 +49,7 @@ class FlopCount:
     experts: float = 0.0
     router: float = 0.0
     head: float = 0.0
+    captured: float = 0.0
     mtp: float = 0.0
 
     @property
@@ -78,8 +81,10 @@ class Intensity:
 
 
 @lru_cache(maxsize=256)
-def forward_flops_per_token(spec: ModelSpec, context: int, causal: bool = True) -> FlopCount:
+def forward_flops_per_token(spec: ModelSpec, context: int, causal: bool = True, source: int = 0) -> FlopCount:
     """Flops of one token in a forward pass over sequences of `context` tokens, averaged over the sequence.
+
+    source   positions of an encoder's output that cross attention sees; what the encoder does is in `encoder_flops`
 
         2 * weights a token passes through  +  sum over attention layers of 2 * n * H * (d + v)  +  2 * hidden * vocab
 
@@ -90,13 +95,13 @@ def forward_flops_per_token(spec: ModelSpec, context: int, causal: bool = True) 
     >>> f"{forward_flops_per_token(model('llama3-8b'), 8192).total:.4g}"
     '1.716e+10'
     """
-    flops = FlopCount(head=_head_flops(spec))
+    flops = FlopCount(head=_head_flops(spec) / (context if spec.head and spec.head.kind == "sequence" else 1))
     for block, layers in spec.counts():
-        flops = flops + _block_flops(block, spec.hidden, context, causal).times(layers)
+        flops = flops + block_flops(block, spec.hidden, context, causal, source).times(layers)
     return flops
 
 
-def training_flops_per_token(spec: ModelSpec, context: int, causal: bool = True) -> FlopCount:
+def training_flops_per_token(spec: ModelSpec, context: int, causal: bool = True, source: int = 0) -> FlopCount:
     """Flops of one token in a training step without recompute, multi-token prediction included.
 
         3 * (forward + mtp)          mtp = depth * (block + 2 * 2*h*h + head)
@@ -109,9 +114,9 @@ def training_flops_per_token(spec: ModelSpec, context: int, causal: bool = True)
     >>> f"{gpt3.total / 6 / 175e9:.3f}"  # the 6N rule of thumb
     '1.025'
     """
-    flops = forward_flops_per_token(spec, context, causal)
+    flops = forward_flops_per_token(spec, context, causal, source)
     if spec.mtp:
-        block = _block_flops(spec.mtp.block, spec.hidden, context, causal).total
+        block = block_flops(spec.mtp.block, spec.hidden, context, causal).total
         extra = spec.mtp.depth * (block + 4 * spec.hidden**2 + _head_flops(spec))
         flops = flops + FlopCount(mtp=extra)
     return flops.times(3)
@@ -161,9 +166,9 @@ def image_flops(spec: ModelSpec) -> float:
     vision = spec.vision
     if vision is None:
         return 0.0
-    patches = (vision.image // vision.patch) ** 2
-    whole = _block_flops(_unwindowed(vision.block), vision.hidden, patches, causal=False).total
-    windowed = _block_flops(vision.block, vision.hidden, patches, causal=False).total
+    patches = vision.patches
+    whole = block_flops(_unwindowed(vision.block), vision.hidden, patches, causal=False).total
+    windowed = block_flops(vision.block, vision.hidden, patches, causal=False).total
     layers = (vision.layers - vision.windowed) * whole + vision.windowed * windowed
     embed = 2 * 3 * vision.patch**2 * vision.hidden
     return patches * (embed + layers) + 2 * vision.tokens * vision.projector_params
@@ -183,7 +188,7 @@ def kv_cache_bytes_per_token(spec: ModelSpec, dtype: DType) -> float:
     >>> kv_cache_bytes_per_token(model("deepseek-v3"), dtype("bf16"))  # 61 * (512 + 64) * 2
     70272.0
     """
-    elements = sum(layers * _cached(block.mixer) for block, layers in spec.counts())
+    elements = sum(layers * (_cached(block.mixer) + _recorded(block)) for block, layers in spec.counts())
     return elements * dtype.bytes_per_element
 
 
@@ -196,7 +201,10 @@ def kv_cache_bytes(spec: ModelSpec, tokens: int, dtype: DType) -> float:
     >>> round(gib, 3)  # 18 of 36 layers keep 128 tokens
     4.504
     """
-    elements = sum(layers * _cached(block.mixer) * _kept(block.mixer, tokens) for block, layers in spec.counts())
+    elements = sum(
+        layers * (_cached(block.mixer) * _kept(block.mixer, tokens) + _recorded(block) * tokens)
+        for block, layers in spec.counts()
+    )
     return elements * dtype.bytes_per_element
 
 
@@ -259,22 +267,51 @@ def arithmetic_intensity_decode(spec: ModelSpec, batch: int, context: int, dtype
     """
     flops, read = _head_flops(spec), 0.0
     for block, layers in spec.counts():
-        layer = _block_flops(block, spec.hidden, 0, causal=False).total + _decode_scores(block.mixer, context)
+        layer = block_flops(block, spec.hidden, 0, causal=False).total + _decode_scores(block.mixer, context)
         flops += layers * layer
-        read += layers * _read(block.mixer, context)
+        read += layers * (_read(block.mixer, context) + _recorded(block) * context)
     cache = read * dtype.bytes_per_element + kv_cache_bytes_per_token(spec, dtype) + 2 * state_bytes(spec, dtype)
     weights = _touched_weights(spec, batch) * dtype.bytes_per_element
     return Intensity(flops=batch * flops, weight_bytes=weights, cache_bytes=batch * cache)
 
 
 def _head_flops(spec: ModelSpec) -> float:
-    width = spec.embedding.width
-    return 2.0 * (spec.vocab * (width or spec.hidden) + spec.hidden * width)
+    width, own = spec.embedding.width, spec.head
+    if own is not None and not spec.speaks:
+        return 2.0 * (spec.hidden * own.outputs + own.dense)
+    return 2.0 * (own.dense if own else 0) + 2.0 * (spec.vocab * (width or spec.hidden) + spec.hidden * width)
 
 
-def _block_flops(block: Block, hidden: int, context: int, causal: bool) -> FlopCount:
+def block_flops(block: Block, hidden: int, context: int, causal: bool, source: int = 0) -> FlopCount:
+    """Flops of one token in one layer; of cross attention what works on the layer's own tokens, keys and values not."""
     mixer = _mixer_flops(block.mixer, hidden, context, causal) if block.mixer else FlopCount()
-    return mixer + (_ffn_flops(block.ffn, hidden) if block.ffn else FlopCount())
+    if block.cross is not None:
+        wide = block.cross.heads * (block.cross.head_dim + block.cross.value_dim)
+        mixer = mixer + FlopCount(projections=2.0 * hidden * wide, scores=2.0 * source * wide)
+    rest = FlopCount(captured=captured_flops(block.captured, context, causal)) if block.captured else FlopCount()
+    return mixer + (_ffn_flops(block.ffn, hidden) if block.ffn else FlopCount()) + rest
+
+
+def captured_flops(part: Captured, context: int, causal: bool = True) -> float:
+    """Flops of a token in what a recorded forward did: products, scores, recurrences.
+
+        sum of 2 * rows * groups * inputs * outputs  +  sum of 2 * n * H * (d + v)  +  n * pair_flops  +  scan_flops
+
+    n = mean visible tokens, H = heads, d, v = size of a key and a value.
+
+    >>> from ridgeline.models.spec import Product
+    >>> captured_flops(Captured(products=(Product(label="mix", inputs=8, outputs=4),), pair_flops=2.0), 16)
+    80.0
+    """
+    products = sum(2.0 * one.rows * one.groups * one.inputs * one.outputs for one in part.products)
+    scores = sum(
+        2.0
+        * mean_visible(context, one.window, one.chunked, causal and one.causal)
+        * one.heads
+        * (one.head_dim + one.value_dim)
+        for one in part.scores
+    )
+    return products + scores + mean_visible(context, causal=causal) * part.pair_flops + part.scan_flops
 
 
 def _ffn_flops(ffn: Ffn, hidden: int) -> FlopCount:
@@ -295,7 +332,7 @@ def _mixer_flops(mixer: Mixer, hidden: int, context: int, causal: bool) -> FlopC
         case Attention():
             wide = mixer.heads * (mixer.head_dim * (2 if mixer.gate else 1) + mixer.value_dim)
             keys = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
-            seen = mean_visible(context, mixer.window, mixer.chunked, causal)
+            seen = mean_visible(context, mixer.window, mixer.chunked, causal and mixer.causal)
             scores = 2 * seen * mixer.heads * (mixer.head_dim + mixer.value_dim)
             return FlopCount(projections=2.0 * hidden * (wide + keys), scores=scores)
         case LatentAttention():
@@ -349,9 +386,11 @@ def _decode_scores(mixer: Mixer | None, context: int) -> float:
 
 
 def _cached(mixer: Mixer | None) -> int:
-    """Elements one token leaves in a layer's cache."""
+    """Elements one token leaves in a layer's cache; a query that sees what comes behind it leaves none to wait for."""
     match mixer:
         case Attention():
+            if not mixer.causal:
+                return 0
             return mixer.kv_heads * (mixer.head_dim + mixer.value_dim)
         case LatentAttention():
             return mixer.kv_rank + mixer.rope_dim + _index_key(mixer)
@@ -359,6 +398,11 @@ def _cached(mixer: Mixer | None) -> int:
             return 0
         case _:
             assert_never(mixer)
+
+
+def _recorded(block: Block) -> int:
+    """Elements one token leaves in the cache of what was captured of a layer."""
+    return block.captured.cached if block.captured else 0
 
 
 def _index_key(mixer: LatentAttention) -> int:
@@ -395,7 +439,7 @@ def _state_elements(mixer: Mixer | None) -> int:
 def _touched_weights(spec: ModelSpec, tokens: int) -> float:
     """Parameters a pass over `tokens` reads: all but images, experts nobody picked, and embedding rows looked up."""
     parts = count(spec)
-    touched = float(parts.total - parts.experts - parts.vision)
+    touched = float(parts.total - parts.experts - parts.vision - parts.encoder)
     if not spec.embedding.tied:
         touched -= parts.embedding
     for block, layers in spec.counts():

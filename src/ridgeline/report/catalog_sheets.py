@@ -166,9 +166,9 @@ def mixer_label(spec: ModelSpec) -> str:
         match block.mixer:
             case Attention() as mixer:
                 kind = "MHA" if mixer.kv_heads == mixer.heads else "MQA" if mixer.kv_heads == 1 else "GQA"
-                found[
-                    f"{kind} {mixer.heads}/{mixer.kv_heads}" + (f", window {mixer.window}" if mixer.window else "")
-                ] = None
+                both = "" if mixer.causal else ", both ways"
+                seen = f", window {mixer.window}" if mixer.window else ""
+                found[f"{kind} {mixer.heads}/{mixer.kv_heads}{seen}{both}"] = None
             case LatentAttention() as mixer:
                 sparse = f", top {mixer.indexer.topk} tokens" if mixer.indexer else ""
                 found[f"MLA {mixer.heads} heads, latent {mixer.kv_rank}+{mixer.rope_dim}{sparse}"] = None
@@ -177,7 +177,8 @@ def mixer_label(spec: ModelSpec) -> str:
             case GatedDeltaNet() as mixer:
                 found[f"gated delta net {mixer.value_heads} heads"] = None
             case None:
-                pass
+                if block.captured and block.captured.mixes:
+                    found["captured"] = None
             case other:
                 found[type(other).__name__] = None
     return "; ".join(found)
@@ -208,6 +209,7 @@ def model_sheet(spec: ModelSpec, detail: Detail) -> Sheet:
         "attention": mixer_label(spec),
         "experts": experts_label(spec),
         "distinct_blocks": len(spec.blocks),
+        "capture": plain(spec.capture) if spec.capture else None,
         "params": {**plain(params), "total": params.total, "active": params.active},
         "seq": detail.seq,
         "dtype": kind.id,

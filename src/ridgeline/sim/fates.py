@@ -11,17 +11,27 @@ from itertools import chain
 from types import MappingProxyType
 
 from ridgeline.lowering.plan_columns import ring_is_hidden
+from ridgeline.models.params import vision_params
 from ridgeline.models.spec import Block, LatentAttention, Moe
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
 _TAG = "says which type it is; what the type holds is priced"
+_SIZES = "says how long a sequence and how large an image is, where a scenario is read; those are priced"
 IRRELEVANT: Mapping[str, str] = MappingProxyType(
     {
         "ModelSpec.id": "a name",
         "ModelSpec.name": "a name",
         "ModelSpec.source": "where it was read",
+        "ModelSpec.capture": "how it was read; a prediction names it and what it could not tell",
+        "CaptureRecord.by": "how it was read; a prediction names it",
+        "CaptureRecord.tokens": "how it was read",
+        "CaptureRecord.untold": "what could not be told; a prediction names it",
+        "Captured.cached": "a training step keeps no key-value cache",
+        "Captured.mixes": "decides which degrees a plan may have, not what they cost",
+        "Product.label": "a name",
+        "Product.weights": "the gradient of either factor is a product of the same size",
         "ModelSpec.context": "how long sequences may be is the model's promise; how long they are is the workload's",
         "Attention.kind": _TAG,
         "LatentAttention.kind": _TAG,
@@ -30,6 +40,12 @@ IRRELEVANT: Mapping[str, str] = MappingProxyType(
         "Mlp.kind": _TAG,
         "Moe.kind": _TAG,
         "Train.kind": _TAG,
+        "Encoder.per_second": "how many positions a second of sound has; how many a sequence has is the workload's",
+        "Train.height": _SIZES,
+        "Train.width": _SIZES,
+        "Train.frames": _SIZES,
+        "LatentSpace.pixels": _SIZES,
+        "LatentSpace.frames": _SIZES,
         "Norm.kind": "bound by memory: a mean less to subtract reads and writes the same elements",
         "Precision.kv": "a training step keeps no key-value cache",
         "Plan.serving": "knobs of a scheduler and a fleet: a training step serves no requests",
@@ -67,11 +83,20 @@ def _of_workload(work: Train, scenario: Scenario) -> Iterator[str]:
         yield f"optimizer {work.optimizer.name}: {UNCOUNTED_OPTIMIZERS[work.optimizer.name]}"
     if work.images and scenario.model.vision is None:
         yield "images have no effect: the model has no image encoder"
+    if not work.images and scenario.model.vision is not None:
+        held = vision_params(scenario.model.vision)
+        yield f"images = 0: the image encoder and its {held:,} parameters take no part"
+    if work.towers == "frozen" and not (work.images and scenario.model.vision):
+        yield "towers = frozen has no effect: no image encoder runs"
     if work.lora and {"up", "gate", "down"} & set(work.lora.targets) and any(_experts(scenario)):
         yield "lora: routed experts have no adapters, whatever its targets say"
 
 
 def _of_model(scenario: Scenario) -> Iterator[str]:
+    record = scenario.model.capture
+    if record is not None:
+        yield f"the model was captured by {record.by}: its layers are what one forward did"
+        yield from (f"captured: {one}" for one in record.untold)
     limited = any(moe.group_topk < moe.groups for moe in _experts(scenario))
     if limited and scenario.plan.mesh.ep > 1 and resolve(scenario).token_dispatch_once:
         yield "groups of experts: a token's experts may be in all domains, not in group_topk groups alone"

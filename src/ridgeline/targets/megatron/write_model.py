@@ -77,6 +77,10 @@ def norms(scenario: Scenario) -> Iterator[Piece]:
     yield Fixed("model.blocks.*.norms", 2, "two norms in a layer")
     yield Fixed("model.blocks.*.parallel", False, "attention, then feed-forward")
     yield Fixed("model.blocks.*.extra", 0, "no further parameters")
+    yield Fixed("model.blocks.*.captured", None, "no layers but its own")
+    yield Lose("model.blocks.*.captured.*", "no layers but its own: of a captured one ops are known and not the code")
+    yield Fixed("model.capture", None, "how the model was read")
+    yield Lose("model.capture.*", "how the model was read")
 
 
 def mixers(scenario: Scenario) -> Iterator[Piece]:
