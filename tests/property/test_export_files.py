@@ -13,10 +13,10 @@ from ridgeline.plan.scenario_file import assemble
 from ridgeline.targets.api import import_run
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.ledger import UNSPOKEN
+from ridgeline.targets.megatron.write_plan import without_fused_norms
 from ridgeline.targets.option_reader import flatten, tables
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import same_everywhere
-from ridgeline.targets.megatron.write_plan import without_fused_norms
 from ridgeline.targets.registry import TARGETS
 from ridgeline.targets.verl.write import needs_megatron
 

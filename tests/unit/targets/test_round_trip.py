@@ -1,4 +1,4 @@
-"""Found plans written for every target and read again: the same predicted step, or a loss that explains the difference."""
+"""Found plans written for every target and read again: the same predicted step, or a loss that explains it."""
 
 from __future__ import annotations
 
