@@ -135,7 +135,7 @@ def test_a_model_file_reads_back_as_the_same_model(tmp_path: Path) -> None:
 def test_a_forward_that_fails_is_told_without_a_traceback() -> None:
     from ridgeline import capture
 
-    with pytest.raises(InputError, match="Linear.*expected a forward that runs without values"):
+    with pytest.raises(InputError, match=r"Linear.*expected a forward that runs without values"):
         capture(nn.Linear(4, 4), torch.zeros((1, 8)))
     with pytest.raises(InputError, match="multiplies its inputs"):
         capture(nn.Identity(), torch.zeros((1, 8)))

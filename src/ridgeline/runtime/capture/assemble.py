@@ -87,8 +87,9 @@ def _joined(id: str, hidden: int, ends: Ends, blocks: list[Block], record: Captu
 def _learned(block: Block) -> Block:
     """Queries and keys that nothing turns take their positions from the rows of a table."""
     mixer = block.mixer
-    found = isinstance(mixer, Attention) and mixer.positions == "none"
-    return replace(block, mixer=replace(mixer, positions="learned")) if found and mixer else block
+    if not isinstance(mixer, Attention) or mixer.positions != "none":
+        return block
+    return replace(block, mixer=replace(mixer, positions="learned"))
 
 
 def _both(one: Captured | None, other: Captured | None) -> Captured | None:

@@ -81,7 +81,7 @@ class Recording:
         return self.calls[node.calls[-1]].path if node.calls else ""
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Notes every op that reads a parameter or an activation, and lets it run on the meta device."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
